@@ -1,4 +1,4 @@
-//! Compiles the calls that are made of etcd, without a `protoc` binary.
+//! Generates the client of etcd's API, without a `protoc` binary.
 
 use std::error::Error;
 

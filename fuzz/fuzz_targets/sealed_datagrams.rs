@@ -119,6 +119,6 @@ fuzz_target!(|steps: Vec<Step>| {
         assert_eq!(found.header.key, original.name);
         assert!(keys.key(original.name).is_some(), "a key that is gone opens nothing");
         assert!(opened.insert((found.session, found.header.counter)), "each opens once");
-        assert!(opener.kept(found.session).is_some() && opener.len() <= REMEMBERED);
+        assert!(opener.value_mut(found.session).is_some() && opener.len() <= REMEMBERED);
     }
 });

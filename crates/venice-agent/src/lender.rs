@@ -111,12 +111,12 @@ impl Lender {
             self.ports().revoke(grant);
             drop(slabs);
         }
-        let are_told = async {
-            while !self.ports().are_told() {
+        let are_notified = async {
+            while !self.ports().are_notified() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let _ = tokio::time::timeout(GOODBYE, are_told).await;
+        let _ = tokio::time::timeout(GOODBYE, are_notified).await;
     }
 
     pub(crate) fn set_epoch(&self, epoch: u64) {

@@ -41,11 +41,11 @@ impl Ports {
     }
 
     /// Whether all who had to be told over frames have said that they have heard.
-    pub(crate) fn are_told(&self) -> bool {
+    pub(crate) fn are_notified(&self) -> bool {
         let Some(frames) = &self.frames else { return true };
-        let mut are_told = frames.udp().are_told();
-        frames.with_relay(|relay| are_told &= relay.are_told());
-        are_told
+        let mut are_notified = frames.udp().are_notified();
+        frames.with_relay(|relay| are_notified &= relay.are_notified());
+        are_notified
     }
 }
 

@@ -150,9 +150,9 @@ impl RelayHost {
         self.serving.iter().for_each(|serving| serving.relay.revoke(grant));
     }
 
-    /// See [`Relay::are_told`].
-    pub(crate) fn are_told(&self) -> bool {
-        self.serving.as_ref().is_none_or(|serving| serving.relay.are_told())
+    /// See [`Relay::are_notified`].
+    pub(crate) fn are_notified(&self) -> bool {
+        self.serving.as_ref().is_none_or(|serving| serving.relay.are_notified())
     }
 
     /// What the relay has dropped because of its seal, since it started.

@@ -90,9 +90,9 @@ impl UdpHost {
         self.serving.iter().for_each(|serving| serving.server.revoke(grant));
     }
 
-    /// See [`UdpServer::are_told`].
-    pub(crate) fn are_told(&self) -> bool {
-        self.serving.as_ref().is_none_or(|serving| serving.server.are_told())
+    /// See [`UdpServer::are_notified`].
+    pub(crate) fn are_notified(&self) -> bool {
+        self.serving.as_ref().is_none_or(|serving| serving.server.are_notified())
     }
 
     /// What the port has seen, for the heartbeat, together with what came for this node `relayed`.
@@ -148,7 +148,7 @@ impl SealKeys for NodeKeys {
         is_good.then(|| node_key(&self.secret, name))
     }
 
-    fn is_heard(&self, name: KeyName) -> bool {
+    fn is_accepted(&self, name: KeyName) -> bool {
         match name {
             KeyName::Grant(grant) => self.grants.lock().remembers(grant),
             KeyName::Peer(_) => true,
@@ -227,9 +227,9 @@ mod tests {
         grants.lock().insert(GrantId(4), venice_wire::GrantKey(1), Vec::new());
         assert!(keys.key(name).is_some() && keys.generation() != before);
         grants.lock().end(GrantId(4));
-        assert!(keys.key(name).is_none() && keys.is_heard(name));
+        assert!(keys.key(name).is_none() && keys.is_accepted(name));
         let before = keys.generation();
         grants.lock().forget(GrantId(4));
-        assert!(!keys.is_heard(name) && keys.generation() != before);
+        assert!(!keys.is_accepted(name) && keys.generation() != before);
     }
 }

@@ -1,4 +1,4 @@
-//! Eq. 1: what a system costs, its modules' idle parts included.
+//! Eq. 1: cost of a system, including the idle parts of its modules.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::parameter::{Model, Outcome, Parameter, check};
 use crate::quantity::Quantity;
 use crate::statement::Statement;
 
-/// The kinds of modules that Eq. 1 adds up.
+/// Kinds of modules that Eq. 1 adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -22,10 +22,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the equation's order.
+    /// All kinds, in the equation's order.
     pub const ALL: [Kind; 4] = [Kind::Memory, Kind::Gpu, Kind::Ssd, Kind::Hdd];
 
-    /// For people.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,48 +37,47 @@ impl Kind {
     }
 }
 
-/// The same modules twice: pooled, and each in a server of its own. They differ in how much of them is
-/// in use.
+/// The same modules twice: pooled, and each in a server of its own. The two differ in utilisation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostModel {
-    /// Modules of each [`Kind`].
+    /// Number of modules of each [`Kind`].
     pub modules: [f64; 4],
-    /// What one of each costs.
+    /// Cost of one module of each kind.
     pub module_cost: [f64; 4],
-    /// How much of each kind is in use where they are pooled: above 0, at most 1.
+    /// Utilisation of each kind where pooled: above 0, at most 1.
     pub composable: [f64; 4],
-    /// The same where they are not.
+    /// Utilisation of each kind where not pooled.
     pub traditional: [f64; 4],
 }
 
-/// What one kind of modules costs in both systems.
+/// Cost of one kind of modules in both systems.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CostOfKind {
-    /// Which.
+    /// Kind of the modules.
     pub kind: Kind,
-    /// How many there are.
+    /// Number of modules.
     pub modules: f64,
-    /// What one costs.
+    /// Cost of one module.
     pub module_cost: f64,
-    /// How much of them is in use where they are pooled.
+    /// Utilisation where pooled.
     pub composable_utilization: f64,
-    /// What they cost there.
+    /// Cost where pooled.
     pub composable_cost: f64,
-    /// How much of them is in use where they are not.
+    /// Utilisation where not pooled.
     pub traditional_utilization: f64,
-    /// What they cost there.
+    /// Cost where not pooled.
     pub traditional_cost: f64,
 }
 
-/// One term of Eq. 1, `N C / U`: what `modules` cost that cost `module_cost` each and of which
-/// `utilization` is in use. Without modules nothing, whatever the utilisation.
+/// Returns one term of Eq. 1, `N C / U`: the cost of `modules` at `module_cost` each with this
+/// `utilization`. Without modules 0, for any utilisation.
 #[must_use]
 pub fn effective_cost(modules: f64, module_cost: f64, utilization: f64) -> f64 {
     if modules == 0.0 { 0.0 } else { modules * module_cost / utilization }
 }
 
-/// The paper has neither numbers nor prices: one module of each kind, at a cost of 1. Its utilisations
-/// are 75 % pooled, and "less than 50 %" otherwise, of every kind.
+/// The paper gives neither numbers nor prices: one module of each kind, at a cost of 1. Its
+/// utilisations are 75 % pooled, and "less than 50 %" otherwise, of every kind.
 impl Default for CostModel {
     fn default() -> Self {
         Self {
@@ -91,10 +90,10 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// Both systems, kind by kind.
+    /// Returns the costs of both systems, kind by kind.
     ///
     /// # Errors
-    /// When a utilisation is not above 0 and at most 1.
+    /// Fails if a utilisation is not above 0 and at most 1.
     pub fn by_kind(&self) -> Result<[CostOfKind; 4], ModelError> {
         self.check()?;
         Ok(Kind::ALL.map(|kind| {
@@ -113,10 +112,10 @@ impl CostModel {
         }))
     }
 
-    /// Eq. 1 of both: composable and traditional.
+    /// Returns Eq. 1 of both systems: composable and traditional.
     ///
     /// # Errors
-    /// When a utilisation is not above 0 and at most 1, or nothing costs anything.
+    /// Fails if a utilisation is not above 0 and at most 1, or the total cost is 0.
     pub fn totals(&self) -> Result<(f64, f64), ModelError> {
         let kinds = self.by_kind()?;
         let composable: f64 = kinds.iter().map(|kind| kind.composable_cost).sum();
@@ -127,20 +126,20 @@ impl CostModel {
         Ok((composable, traditional))
     }
 
-    /// How much less the composable system costs, of what the traditional one does; below 0 where it
-    /// costs more.
+    /// Returns the saving of the composable system, relative to the traditional one's cost; below 0
+    /// if it costs more.
     ///
     /// # Errors
-    /// As [`CostModel::totals`].
+    /// Same as [`CostModel::totals`].
     pub fn cheaper(&self) -> Result<f64, ModelError> {
         let (composable, traditional) = self.totals()?;
         Ok(1.0 - composable / traditional)
     }
 
-    /// How much more the traditional system costs, of what the composable one does.
+    /// Returns the excess cost of the traditional system, relative to the composable one's cost.
     ///
     /// # Errors
-    /// As [`CostModel::totals`].
+    /// Same as [`CostModel::totals`].
     pub fn dearer(&self) -> Result<f64, ModelError> {
         let (composable, traditional) = self.totals()?;
         Ok(traditional / composable - 1.0)
@@ -174,7 +173,7 @@ const fn modules<const K: usize>(name: &'static str) -> Parameter<CostModel> {
     Parameter {
         name,
         quantity: Quantity::Count,
-        about: "How many there are",
+        about: "Number of modules",
         get: |model| model.modules[K],
         set: |model, value| model.modules[K] = value,
     }
@@ -184,7 +183,7 @@ const fn module_cost<const K: usize>(name: &'static str) -> Parameter<CostModel>
     Parameter {
         name,
         quantity: Quantity::Cost,
-        about: "What one costs",
+        about: "Cost of one module",
         get: |model| model.module_cost[K],
         set: |model, value| model.module_cost[K] = value,
     }
@@ -194,7 +193,7 @@ const fn composable<const K: usize>(name: &'static str) -> Parameter<CostModel> 
     Parameter {
         name,
         quantity: Quantity::Share,
-        about: "How much of them is in use in the composable system",
+        about: "Utilization in the composable system",
         get: |model| model.composable[K],
         set: |model, value| model.composable[K] = value,
     }
@@ -204,7 +203,7 @@ const fn traditional<const K: usize>(name: &'static str) -> Parameter<CostModel>
     Parameter {
         name,
         quantity: Quantity::Share,
-        about: "How much of them is in use in the traditional system",
+        about: "Utilization in the traditional system",
         get: |model| model.traditional[K],
         set: |model, value| model.traditional[K] = value,
     }
@@ -215,14 +214,14 @@ impl Model for CostModel {
         Parameter {
             name: "utilization",
             quantity: Quantity::Share,
-            about: "How much of every kind is in use in the composable system",
+            about: "Utilization of every kind in the composable system",
             get: |model| model.composable[0],
             set: |model, value| model.composable = [value; 4],
         },
         Parameter {
             name: "traditional-utilization",
             quantity: Quantity::Share,
-            about: "How much of every kind is in use in the traditional system",
+            about: "Utilization of every kind in the traditional system",
             get: |model| model.traditional[0],
             set: |model, value| model.traditional = [value; 4],
         },
@@ -256,7 +255,7 @@ impl Model for CostModel {
     fn statements() -> Vec<Statement> {
         let paper = Self::default();
         let figure =
-            |result: Result<f64, ModelError>| result.expect("the paper's figures are right");
+            |result: Result<f64, ModelError>| result.expect("the paper's figures are valid");
         vec![
             Statement::new(
                 ("2", "50 % of everything in use, not 75 %: the effective cost is higher by"),
@@ -284,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eq_1_adds_up_what_each_kind_costs_with_its_idle_part() {
+    fn equation_1_sums_effective_costs() {
         let model = CostModel {
             modules: [16.0, 2.0, 4.0, 8.0],
             module_cost: [100.0, 5000.0, 400.0, 200.0],
@@ -298,20 +297,20 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_third_comes_out_whatever_the_modules() {
+    fn saving_is_one_third() {
         let [higher, lower] = CostModel::statements().try_into().unwrap();
         assert!(!higher.agrees && (higher.ours - 0.5).abs() < 1e-12, "{higher:?}");
         assert!(lower.agrees && (lower.ours - 1.0 / 3.0).abs() < 1e-12, "{lower:?}");
         let shop = CostModel { modules: [384.0, 8.0, 0.0, 96.0], ..CostModel::default() };
         assert!((shop.cheaper().unwrap() - 1.0 / 3.0).abs() < 1e-12);
-        // What the remark says.
+        // The claim of the remark.
         let remark = CostModel { traditional: [0.75 / 1.33; 4], ..CostModel::default() };
         assert!((remark.dearer().unwrap() - 0.33).abs() < 1e-9);
         assert_eq!(format!("{:.1}", 75.0 / 1.33), "56.4");
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_parameters() {
         for utilization in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
             let model =
                 CostModel { composable: [0.5, utilization, 0.5, 0.5], ..CostModel::default() };
@@ -324,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_fuller_the_cheaper(
+        fn higher_utilization_costs_less(
             modules in prop::array::uniform4(1.0..1e4), cost in prop::array::uniform4(0.1..1e5),
             low in prop::array::uniform4(0.01..0.99), more in prop::array::uniform4(0.0..1.0),
         ) {

@@ -1,19 +1,19 @@
-//! What a model refuses.
+//! Errors of a model.
 
-/// Figures that a model makes no sense of.
+/// Invalid figures of a model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// A figure outside what it can be.
+    /// A figure is out of range.
     #[error("{name} is {value}: expected {expected}")]
     OutOfRange {
-        /// The figure's name, as its flag has it.
+        /// Name of the figure, as its flag.
         name: String,
-        /// What it is, with its unit.
+        /// Value, with its unit.
         value: String,
-        /// What it may be.
+        /// Allowed range.
         expected: &'static str,
     },
-    /// No module of any kind, or all of them free: nothing to compare.
-    #[error("nothing costs anything: give at least one kind of modules a number and a cost")]
+    /// There is no module of any kind, or all of them are free: nothing to compare.
+    #[error("total cost is 0: give at least one kind of modules a number and a cost")]
     NothingToPay,
 }

@@ -1,4 +1,4 @@
-//! Eq. 2: how much longer work takes when memory is further away.
+//! Eq. 2: increase of execution time when memory is further away.
 
 use serde::Serialize;
 
@@ -7,31 +7,31 @@ use crate::parameter::{Model, Outcome, Parameter, check};
 use crate::quantity::Quantity;
 use crate::statement::Statement;
 
-/// Eq. 2, `MFP = ΔET / ΔML`: the part of its time that work spends on memory's latency, from how much
-/// longer it took (`time_increase`) when the latency was longer by `latency_increase`, both relative to
-/// their baseline.
+/// Returns Eq. 2, `MFP = ΔET / ΔML`: the part of its time that work spends on memory latency, from
+/// the increase of its time (`time_increase`) when the latency grew by `latency_increase`, both
+/// relative to their baseline.
 #[must_use]
 pub fn memory_fraction_of_performance(time_increase: f64, latency_increase: f64) -> f64 {
     time_increase / latency_increase
 }
 
-/// Eq. 2 solved for what one wants to know: how much longer work takes, relative to its time with a
-/// memory latency of `base_ns`, when that is `latency_ns` on average.
+/// Returns Eq. 2 solved for ΔET: the increase of execution time, relative to its time with a memory
+/// latency of `base_ns`, at an average latency of `latency_ns`.
 #[must_use]
 pub fn execution_time_increase(mfp: f64, base_ns: f64, latency_ns: f64) -> f64 {
     mfp * (latency_ns - base_ns) / base_ns
 }
 
-/// Work, and how sensitive it is to memory's latency.
+/// A workload, and its sensitivity to memory latency.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Workload {
-    /// What it is.
+    /// Name of the workload.
     pub name: &'static str,
-    /// Its memory fraction of performance, of 1.
+    /// Memory fraction of performance, of 1.
     pub mfp: f64,
 }
 
-/// What the paper's text tells of Figure 7.
+/// Workloads of Figure 7, with the figures of the paper's text.
 pub const PAPER_WORKLOADS: [Workload; 4] = [
     Workload { name: "SPEC INT, 1 thread", mfp: 0.20 },
     Workload { name: "SPEC FP, 1 thread", mfp: 0.16 },
@@ -39,29 +39,29 @@ pub const PAPER_WORKLOADS: [Workload; 4] = [
     Workload { name: "the most sensitive", mfp: 0.59 },
 ];
 
-/// The latency of memory by a way to a pool.
+/// Latency of memory over a path to a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatencyModel {
-    /// Of memory that is not pooled, in nanoseconds.
+    /// Latency of memory that is not pooled, in nanoseconds.
     pub base_ns: f64,
-    /// Of the way to the pool and back, in metres.
+    /// Length of the path to the pool and back, in metres.
     pub distance_m: f64,
-    /// What light takes for a metre, in nanoseconds.
+    /// Propagation time of light for a metre, in nanoseconds.
     pub ns_per_m: f64,
-    /// Times that an access passes a switch.
+    /// Switch passes of an access.
     pub switches: f64,
-    /// What one pass takes, in nanoseconds.
+    /// Time of one pass, in nanoseconds.
     pub switch_ns: f64,
-    /// What software takes for an access, in nanoseconds.
+    /// Software overhead of an access, in nanoseconds.
     pub software_ns: f64,
-    /// The part of all accesses that local memory serves, of 1.
+    /// Part of all accesses that local memory serves, of 1.
     pub local: f64,
-    /// How sensitive the work is that is asked about, of 1.
+    /// Memory fraction of performance of the workload in question, of 1.
     pub mfp: f64,
 }
 
-/// The paper's least: 75 ns, and the faster of the switches it knows, "therefore ... the total memory
-/// latency will be at minimum 150 ns". The work is that of its example.
+/// The paper's least: 75 ns, and the faster of its switches, "therefore ... the total memory
+/// latency will be at minimum 150 ns". The workload is that of its example.
 impl Default for LatencyModel {
     fn default() -> Self {
         Self {
@@ -78,45 +78,45 @@ impl Default for LatencyModel {
 }
 
 impl LatencyModel {
-    /// What the way adds to an access, in nanoseconds.
+    /// Returns the latency that the path adds to an access, in nanoseconds.
     #[must_use]
     pub fn added_ns(&self) -> f64 {
         self.distance_m * self.ns_per_m + self.switches * self.switch_ns + self.software_ns
     }
 
-    /// What an access to the pool takes, in nanoseconds.
+    /// Returns the latency of an access to the pool, in nanoseconds.
     #[must_use]
     pub fn pool_ns(&self) -> f64 {
         self.base_ns + self.added_ns()
     }
 
-    /// What an access takes on average, local ones included, in nanoseconds.
+    /// Returns the average latency of an access, local ones included, in nanoseconds.
     #[must_use]
     pub fn average_ns(&self) -> f64 {
         self.base_ns + (1.0 - self.local) * self.added_ns()
     }
 
-    /// How much longer the average access takes, relative to local memory: ΔML.
+    /// Returns the increase of the average latency, relative to local memory: ΔML.
     #[must_use]
     pub fn latency_increase(&self) -> f64 {
         (self.average_ns() - self.base_ns) / self.base_ns
     }
 
-    /// How much longer work of this `mfp` takes: ΔET.
+    /// Returns the increase of the time of work with this `mfp`: ΔET.
     #[must_use]
     pub fn time_increase(&self, mfp: f64) -> f64 {
         execution_time_increase(mfp, self.base_ns, self.average_ns())
     }
 
-    /// The part of all accesses that has to be local for work of this `mfp` to take at most
-    /// `time_increase` longer, of 1. Work that bears the way as it is needs none.
+    /// Returns the part of all accesses that must be local for work with this `mfp` to take at most
+    /// `time_increase` longer, of 1. 0 if the path alone stays within the limit.
     #[must_use]
     pub fn local_needed(&self, mfp: f64, time_increase: f64) -> f64 {
         let all_far = execution_time_increase(mfp, self.base_ns, self.pool_ns());
         if all_far <= time_increase { 0.0 } else { 1.0 - time_increase / all_far }
     }
 
-    /// The workloads that are told of: the paper's, and the one that is asked about.
+    /// Returns the workloads to report: the paper's, and the one in question.
     #[must_use]
     pub fn workloads(&self) -> Vec<Workload> {
         let asked = Workload { name: "--mfp", mfp: self.mfp };
@@ -131,7 +131,7 @@ impl LatencyModel {
         check("--mfp", Quantity::Share, self.mfp, part, "at most 100 %")
     }
 
-    /// The latency without anything on the way but what the paper's sentence is about.
+    /// Returns a path with only the parts that the paper's sentence names.
     fn bare() -> Self {
         Self { switches: 0.0, ..Self::default() }
     }
@@ -142,7 +142,7 @@ impl Model for LatencyModel {
         Parameter {
             name: "software",
             quantity: Quantity::Time,
-            about: "What software adds to an access: a page fault, a driver",
+            about: "Software overhead of an access: a page fault, a driver",
             get: |model| model.software_ns,
             set: |model, value| model.software_ns = value,
         },
@@ -156,35 +156,35 @@ impl Model for LatencyModel {
         Parameter {
             name: "distance",
             quantity: Quantity::Length,
-            about: "The way to the pool and back",
+            about: "Length of the path to the pool and back",
             get: |model| model.distance_m,
             set: |model, value| model.distance_m = value,
         },
         Parameter {
             name: "propagation",
             quantity: Quantity::TimePerLength,
-            about: "What light takes for a metre of it",
+            about: "Propagation time of light for a metre",
             get: |model| model.ns_per_m,
             set: |model, value| model.ns_per_m = value,
         },
         Parameter {
             name: "switches",
             quantity: Quantity::Count,
-            about: "Times that an access passes a switch",
+            about: "Switch passes of an access",
             get: |model| model.switches,
             set: |model, value| model.switches = value,
         },
         Parameter {
             name: "switch-latency",
             quantity: Quantity::Time,
-            about: "What one pass takes: 75 to 150 ns in the paper",
+            about: "Time of one pass: 75 to 150 ns in the paper",
             get: |model| model.switch_ns,
             set: |model, value| model.switch_ns = value,
         },
         Parameter {
             name: "local",
             quantity: Quantity::Share,
-            about: "The part of all accesses that local memory serves",
+            about: "Part of all accesses that local memory serves",
             get: |model| model.local,
             set: |model, value| model.local = value,
         },
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_figures_come_out_but_for_one() {
+    fn reproduces_paper_figures_except_one() {
         let statements = LatencyModel::statements();
         let off: Vec<_> = statements.iter().filter(|one| !one.agrees).collect();
         assert_eq!(off.len(), 1, "{off:?}");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn mfp_is_what_it_is_defined_as() {
+    fn mfp_matches_definition() {
         assert_eq!(memory_fraction_of_performance(0.4, 1.0), 0.4);
         let model = LatencyModel { software_ns: 1000.0, ..LatencyModel::default() };
         let back =
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn local_memory_hides_the_way() {
+    fn local_memory_hides_latency() {
         let far = LatencyModel { software_ns: 5000.0, ..LatencyModel::default() };
         let needed = far.local_needed(0.2, 0.1);
         let model = LatencyModel { local: needed, ..far.clone() };
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_parameters() {
         let base = LatencyModel { base_ns: 0.0, ..LatencyModel::default() };
         assert!(base.outcomes().unwrap_err().to_string().contains("--base-latency"));
         for (local, mfp) in [(1.5, 0.2), (0.5, 1.2), (f64::NAN, 0.2)] {
@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn further_away_is_never_faster(
+        fn longer_path_is_never_faster(
             distance_m in 0.0..1e4, switches in 0.0..16.0, switch_ns in 0.0..1e5,
             software_ns in 0.0..1e6, local in 0.0..1.0, mfp in 0.0..1.0, more in 0.0..1e6,
         ) {

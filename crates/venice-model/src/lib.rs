@@ -1,10 +1,10 @@
-//! What a composable rack costs, what memory further away costs in time, and which networks are fast
-//! enough: the models of *Composable Architecture for Rack Scale Big Data Computing*.
+//! Models of *Composable Architecture for Rack Scale Big Data Computing*: the cost of a composable
+//! rack, the time lost to memory further away, and the networks that are fast enough.
 //!
-//! [`CostModel`] is its Eq. 1, [`LatencyModel`] its Eq. 2, [`NetworkModel`] its Table 1. Each begins
-//! with the paper's figures, and every figure is a [`Parameter`] by name, so that a command line can
-//! set it and a [`Sweep`] can walk along it. Each can repeat what the paper says in numbers
-//! ([`Model::statements`]), beside what its equations give.
+//! [`CostModel`] is its Eq. 1, [`LatencyModel`] its Eq. 2, [`NetworkModel`] its Table 1. Each
+//! starts with the paper's figures. Every figure is a [`Parameter`] by name, which a command line
+//! can set and a [`Sweep`] can vary. Each can list the paper's numeric statements
+//! ([`Model::statements`]) beside the results of its equations.
 //!
 //! Pure functions: nothing here does I/O or keeps state. Times are in nanoseconds, lengths in metres,
 //! shares in parts of 1.

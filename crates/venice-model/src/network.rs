@@ -1,4 +1,4 @@
-//! Table 1: which interconnect is fast enough for which resource, at which distance.
+//! Table 1: interconnects that are fast enough, for each resource and distance.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::parameter::{Model, Outcome, Parameter, check};
 use crate::quantity::Quantity;
 use crate::statement::Statement;
 
-/// What a pool may hold.
+/// Resources of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
@@ -21,7 +21,7 @@ pub enum Resource {
     Hdd,
 }
 
-/// How far away a pool may be.
+/// Distances to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
@@ -33,11 +33,11 @@ pub enum Distance {
     Datacenter,
 }
 
-/// What may lie between.
+/// Interconnects between a server and a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interconnect {
-    /// Light from end to end, no switch.
+    /// Optical from end to end, no switch.
     SiliconPhotonics,
     /// A switch of PCIe lanes.
     PcieSwitch,
@@ -47,13 +47,13 @@ pub enum Interconnect {
     InfinibandSwitch,
     /// A flat network of spine and leaf switches.
     SpineLeaf,
-    /// A switch of light.
+    /// An optical switch.
     OpticalCircuitSwitch,
-    /// One of your own.
+    /// A fabric of the user's own.
     Own,
 }
 
-/// From the least to the most, in nanoseconds.
+/// Range of latencies, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Span {
     /// The least.
@@ -62,50 +62,50 @@ pub struct Span {
     pub most: f64,
 }
 
-/// How an interconnect's latency stands to a resource's.
+/// Relation of an interconnect's latency to a resource's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fit {
-    /// Fast enough, even the slowest of its kind for the fastest of the resource's.
+    /// Fast enough, even the slowest of its kind for the fastest resource.
     Enough,
-    /// Fast enough only for some.
+    /// Fast enough for some only.
     Depends,
-    /// Too slow, even the fastest for the slowest.
+    /// Too slow, even the fastest for the slowest resource.
     TooSlow,
 }
 
-/// An interconnect's way over a distance.
+/// An interconnect over a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Reach {
-    /// Which.
+    /// Interconnect used.
     pub interconnect: Interconnect,
-    /// How far.
+    /// Distance covered.
     pub distance: Distance,
-    /// What it adds to an access, in nanoseconds.
+    /// Latency added to an access, in nanoseconds.
     pub added_ns: Span,
 }
 
 /// One entry of the table: a resource, a distance, an interconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
-    /// What is pooled.
+    /// Pooled resource.
     pub resource: Resource,
-    /// How far, by what.
+    /// Interconnect and distance.
     #[serde(flatten)]
     pub reach: Reach,
-    /// What that is of the resource's own latency, of 1.
+    /// Added latency relative to the resource's own, of 1.
     pub of_own: Span,
-    /// Whether it is fast enough.
+    /// Verdict on the latency.
     pub fit: Fit,
-    /// Whether the paper's table has it.
+    /// True if the paper's table has this entry.
     pub in_paper: bool,
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Resource; 4] = [Resource::Memory, Resource::Gpu, Resource::Ssd, Resource::Hdd];
 
-    /// For people.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -118,10 +118,10 @@ impl Resource {
 }
 
 impl Distance {
-    /// All of them.
+    /// All distances.
     pub const ALL: [Distance; 3] = [Distance::Rack, Distance::Pod, Distance::Datacenter];
 
-    /// For people.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -133,7 +133,7 @@ impl Distance {
 }
 
 impl Interconnect {
-    /// The paper's.
+    /// Interconnects of the paper.
     pub const PAPER: [Interconnect; 6] = [
         Interconnect::SiliconPhotonics,
         Interconnect::PcieSwitch,
@@ -143,7 +143,7 @@ impl Interconnect {
         Interconnect::OpticalCircuitSwitch,
     ];
 
-    /// For people.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -157,7 +157,7 @@ impl Interconnect {
         }
     }
 
-    /// Whether the paper's table names it for this.
+    /// True if the paper's table names it for this resource and distance.
     fn in_paper(self, resource: Resource, distance: Distance) -> bool {
         use Interconnect as I;
         match (self, resource, distance) {
@@ -177,27 +177,27 @@ impl Span {
     }
 }
 
-/// The figures behind the table.
+/// Figures behind the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkModel {
     /// Own latency of each [`Resource`], in nanoseconds.
     pub resources_ns: [Span; 4],
     /// Metres to a pool at each [`Distance`].
     pub distances_m: [f64; 3],
-    /// From port to port of each [`Interconnect`], in nanoseconds.
+    /// Port-to-port latency of each [`Interconnect`], in nanoseconds.
     pub interconnects_ns: [Span; 7],
-    /// What light takes for a metre, in nanoseconds.
+    /// Propagation time of light for a metre, in nanoseconds.
     pub ns_per_m: f64,
-    /// How often distance and interconnect count for an access: once in the paper, there and back
-    /// they would twice.
+    /// Number of times that distance and interconnect count for an access: once in the paper; there
+    /// and back they would count twice.
     pub crossings: f64,
-    /// What may be added to a resource's own latency, of that, of 1.
+    /// Most latency that may be added to a resource's own, relative to that, of 1.
     pub at_most: f64,
 }
 
-/// The paper's, where it says. Photonics has no switch. "Insignificant" is no number: with a third all
-/// of the table comes out but memory further than the rack; it does so from 30 % on, and to 220 %.
-/// `Own` is the Venice paper's link.
+/// The paper's figures, where it gives them. Photonics has no switch. "Insignificant" is no number:
+/// with a third the whole table is reproduced except memory beyond the rack; so it is from 30 % to
+/// 220 %. `Own` is the Venice paper's link.
 impl Default for NetworkModel {
     fn default() -> Self {
         let span = |least, most| Span { least, most };
@@ -226,7 +226,7 @@ impl Default for NetworkModel {
 }
 
 impl NetworkModel {
-    /// What an interconnect adds over a distance.
+    /// Returns an interconnect's added latency over a distance.
     #[must_use]
     pub fn reach(&self, interconnect: Interconnect, distance: Distance) -> Reach {
         let way_ns = self.distances_m[distance as usize] * self.ns_per_m;
@@ -235,7 +235,7 @@ impl NetworkModel {
         Reach { interconnect, distance, added_ns: Span { least: added(least), most: added(most) } }
     }
 
-    /// One entry of the table.
+    /// Returns one entry of the table.
     #[must_use]
     pub fn cell(&self, resource: Resource, distance: Distance, by: Interconnect) -> Cell {
         let reach = self.reach(by, distance);
@@ -250,10 +250,11 @@ impl NetworkModel {
         Cell { resource, reach, of_own, fit, in_paper: by.in_paper(resource, distance) }
     }
 
-    /// Every entry for the paper's interconnects and one's own, by resource, distance, interconnect.
+    /// Returns every entry for the paper's interconnects and the user's own, by resource, distance,
+    /// interconnect.
     ///
     /// # Errors
-    /// When a figure makes no sense.
+    /// Fails if a figure is invalid.
     pub fn cells(&self) -> Result<Vec<Cell>, ModelError> {
         self.check()?;
         let by = || Interconnect::PAPER.into_iter().chain([Interconnect::Own]);
@@ -322,7 +323,7 @@ const fn interconnect<const K: usize>(
 const fn interconnect_least<const K: usize>(name: &'static str) -> Parameter<NetworkModel> {
     Parameter {
         set: |model, value| model.interconnects_ns[K].least = value,
-        ..interconnect::<K>(name, "From port to port, the fastest of its kind")
+        ..interconnect::<K>(name, "Port-to-port latency, the fastest of its kind")
     }
 }
 
@@ -330,7 +331,7 @@ const fn interconnect_most<const K: usize>(name: &'static str) -> Parameter<Netw
     Parameter {
         get: |model| model.interconnects_ns[K].most,
         set: |model, value| model.interconnects_ns[K].most = value,
-        ..interconnect::<K>(name, "From port to port, the slowest of its kind")
+        ..interconnect::<K>(name, "Port-to-port latency, the slowest of its kind")
     }
 }
 
@@ -338,38 +339,38 @@ const fn distance<const K: usize>(name: &'static str) -> Parameter<NetworkModel>
     Parameter {
         name,
         quantity: Quantity::Length,
-        about: "Metres that light goes",
+        about: "Length of the path of light",
         get: |model| model.distances_m[K],
         set: |model, value| model.distances_m[K] = value,
     }
 }
 
-const FROM_PORT_TO_PORT: &str = "From port to port";
+const FROM_PORT_TO_PORT: &str = "Port-to-port latency";
 
 impl Model for NetworkModel {
     const PARAMETERS: &'static [Parameter<Self>] = &[
         interconnect::<{ Interconnect::Own as usize }>(
             "fabric",
-            "A fabric of your own, from port to port; the Venice paper's link unless given",
+            "Port-to-port latency of your own fabric; by default the Venice paper's link",
         ),
         Parameter {
             name: "at-most",
             quantity: Quantity::Share,
-            about: "What may be added to a resource's own latency, of that",
+            about: "Most latency that may be added, relative to a resource's own",
             get: |model| model.at_most,
             set: |model, value| model.at_most = value,
         },
         Parameter {
             name: "crossings",
             quantity: Quantity::Count,
-            about: "How often distance and interconnect count for an access; 2: there and back",
+            about: "Times that distance and interconnect count for an access; 2: there and back",
             get: |model| model.crossings,
             set: |model, value| model.crossings = value,
         },
         Parameter {
             name: "propagation",
             quantity: Quantity::TimePerLength,
-            about: "What light takes for a metre",
+            about: "Propagation time of light for a metre",
             get: |model| model.ns_per_m,
             set: |model, value| model.ns_per_m = value,
         },
@@ -393,7 +394,7 @@ impl Model for NetworkModel {
         resource::<{ Resource::Hdd as usize }>("hdd-latency", "Own latency of a hard disk"),
         interconnect::<{ Interconnect::SiliconPhotonics as usize }>(
             "photonics-latency",
-            "What silicon photonics adds to the way itself",
+            "Latency that silicon photonics adds to the path itself",
         ),
         interconnect::<{ Interconnect::PcieSwitch as usize }>("pcie-latency", FROM_PORT_TO_PORT),
         interconnect_least::<{ Interconnect::TorSwitch as usize }>("tor-latency-least"),
@@ -410,8 +411,8 @@ impl Model for NetworkModel {
         ),
     ];
 
-    /// Of each resource at each distance, what the least latency adds by which the paper's table has
-    /// it, and what one's own fabric does; of the resource's own.
+    /// Returns, for each resource at each distance, the least added latency in the paper's table,
+    /// and that of the user's own fabric; both relative to the resource's own latency.
     fn outcomes(&self) -> Result<Vec<Outcome>, ModelError> {
         let cells = self.cells()?;
         let mut outcomes = Vec::new();
@@ -466,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_table_comes_out_but_for_memory_beyond_the_rack() {
+    fn reproduces_table_except_far_memory() {
         let cells = NetworkModel::default().cells().unwrap();
         assert_eq!(cells.len(), 4 * 3 * 7);
         let papers: Vec<_> = cells.iter().filter(|cell| cell.in_paper).collect();
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_leaves_out_for_memory_is_too_slow() {
+    fn unlisted_memory_interconnects_are_too_slow() {
         let model = NetworkModel::default();
         for by in
             [Interconnect::PcieSwitch, Interconnect::TorSwitch, Interconnect::InfinibandSwitch]
@@ -493,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_that_the_documentation_names_is_the_one() {
+    fn documented_bounds_are_exact() {
         let kept = |at_most: f64| {
             let model = NetworkModel { at_most, ..NetworkModel::default() };
             let differs = |cell: &&Cell| {
@@ -512,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn metres_are_counted_as_the_paper_does() {
+    fn distances_match_paper_statements() {
         let statements = NetworkModel::statements();
         let agree: Vec<bool> = statements.iter().map(|one| one.agrees).collect();
         assert_eq!(agree, [true; 3]);
@@ -522,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_fabric_never_fits_better() {
+    fn slower_fabric_never_fits_better() {
         let share = |fabric_ns: f64| {
             let mut model = NetworkModel::default();
             (NetworkModel::parameter("fabric").unwrap().set)(&mut model, fabric_ns);
@@ -533,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_parameters() {
         let mut model = NetworkModel::default();
         model.resources_ns[1] = Span { least: 10.0, most: 5.0 };
         assert!(model.outcomes().unwrap_err().to_string().contains("GPU"));

@@ -1,32 +1,32 @@
-//! A model's figures by name.
+//! Figures of a model, by name.
 
 use crate::error::ModelError;
 use crate::quantity::Quantity;
 use crate::statement::Statement;
 
-/// One figure that goes into a model.
+/// One input of a model.
 #[derive(Debug)]
 pub struct Parameter<M> {
-    /// Its name, as a flag has it.
+    /// Name, as its flag.
     pub name: &'static str,
-    /// What it counts.
+    /// Unit of the figure.
     pub quantity: Quantity,
-    /// What it is, in a line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Reads it.
+    /// Returns the figure.
     pub get: fn(&M) -> f64,
-    /// Sets it.
+    /// Sets the figure.
     pub set: fn(&mut M, f64),
 }
 
-/// One figure that comes out.
+/// One result of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Its name.
     pub name: String,
-    /// What it counts.
+    /// Unit of the figure.
     pub quantity: Quantity,
-    /// The figure, in the quantity's base unit.
+    /// Value, in the quantity's base unit.
     pub value: f64,
 }
 
@@ -36,28 +36,29 @@ impl Outcome {
     }
 }
 
-/// Figures in, figures out. Its default is the paper's.
+/// Model with named inputs and results. Its default holds the paper's figures.
 pub trait Model: Default + Clone + 'static {
-    /// What goes in. Those that set several figures at once come before those that set one of these.
+    /// Inputs. Those that set several figures at once come before those that set one of these.
     const PARAMETERS: &'static [Parameter<Self>];
 
-    /// What comes out: the same figures in the same order, whatever goes in.
+    /// Returns the results: the same figures in the same order, for any input.
     ///
     /// # Errors
-    /// When the model makes no sense of what goes in.
+    /// Fails if an input is invalid.
     fn outcomes(&self) -> Result<Vec<Outcome>, ModelError>;
 
-    /// What the paper says in numbers, beside what its equations give of its own figures.
+    /// Returns the paper's numeric statements, beside the results of its equations with its own
+    /// figures.
     fn statements() -> Vec<Statement>;
 
-    /// The parameter of that name.
+    /// Returns the parameter of that name.
     #[must_use]
     fn parameter(name: &str) -> Option<&'static Parameter<Self>> {
         Self::PARAMETERS.iter().find(|parameter| parameter.name == name)
     }
 }
 
-/// That `value` is what `allowed` says.
+/// Checks that `value` satisfies `allowed`.
 pub(crate) fn check(
     name: &str,
     quantity: Quantity,

@@ -1,8 +1,8 @@
-//! Figures with units, as people write them.
+//! Figures with units, in text form.
 
 use serde::Serialize;
 
-/// What a figure counts, and so how it is written.
+/// Quantity of a figure, which determines its notation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
@@ -12,17 +12,17 @@ pub enum Quantity {
     Length,
     /// Time for each metre, in nanoseconds: `5ns/m`.
     TimePerLength,
-    /// A part of a whole, of 1: `75%`, `0.75`. More than the whole where it is an increase.
+    /// A part of a whole, of 1: `75%`, `0.75`. Above 1 for an increase.
     Share,
-    /// How many times: `1.5`.
+    /// A factor: `1.5`.
     Times,
     /// A number of things.
     Count,
-    /// Money, in whichever unit the costs are given.
+    /// Money, in the unit of the given costs.
     Cost,
 }
 
-/// A text that is not what it should be.
+/// Error of a text that is not such a figure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}, for example {example}")]
 pub struct ParseQuantityError {
@@ -31,14 +31,14 @@ pub struct ParseQuantityError {
     example: &'static str,
 }
 
-/// The largest figure that is read: what is beyond is a slip of the hand, and no axis has it.
+/// Largest accepted figure: a larger one is a typing error, and no axis shows it.
 const LARGEST: f64 = 1e15;
 
 impl Quantity {
-    /// The figure that `text` is, in the base unit.
+    /// Parses `text`; returns the figure in the base unit.
     ///
     /// # Errors
-    /// When it is none: no number, negative, without end, above 10¹⁵, or with another unit.
+    /// Fails for text that is no number, negative, infinite, above 10¹⁵, or has another unit.
     pub fn parse(self, text: &str) -> Result<f64, ParseQuantityError> {
         let error = || {
             let (what, example) = self.words();
@@ -59,7 +59,7 @@ impl Quantity {
         if value <= LARGEST { Ok(value) } else { Err(error()) }
     }
 
-    /// The figure for people, with its unit.
+    /// Formats the figure with its unit.
     #[must_use]
     pub fn write(self, value: f64) -> String {
         match self {
@@ -72,7 +72,7 @@ impl Quantity {
         }
     }
 
-    /// What stands for a value of it in a synopsis.
+    /// Returns the placeholder of a value in a synopsis.
     #[must_use]
     pub fn placeholder(self) -> &'static str {
         match self {
@@ -108,8 +108,8 @@ impl Quantity {
         }
     }
 
-    /// Whether a bare number says enough: any number of things, nothing of everything else, and a
-    /// share as a part of 1. `--latency 150` may mean anything, `--utilization 75` looks like percent.
+    /// True if a bare number is unambiguous: any count, 0 of everything else, and a share as a part
+    /// of 1. `--latency 150` may mean anything, `--utilization 75` looks like percent.
     fn needs_no_unit(self, number: f64) -> bool {
         match self {
             Quantity::Times | Quantity::Count | Quantity::Cost => true,
@@ -126,7 +126,7 @@ fn prefixed(value: f64, units: &[(&str, f64)]) -> String {
     format!("{} {unit}", digits(value / scale))
 }
 
-/// Three digits, and no zeros behind the point.
+/// Formats three digits, without zeros at the end of the fraction.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         ..0.995 => 3,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_with_their_units() {
+    fn parses_figures_with_units() {
         assert_eq!(Quantity::Time.parse("75ns"), Ok(75.0));
         assert_eq!(Quantity::Time.parse("1.4 us"), Ok(1400.0));
         assert_eq!(Quantity::Time.parse("0"), Ok(0.0));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn rejects_invalid_figures() {
         for (quantity, texts) in [
             (Quantity::Time, &["150", "-1ns", "fast", "", "1e3ns", "1.4.2us", "3m", "1e99s"][..]),
             (Quantity::Length, &["3", "3ft", "km"]),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_written_with_three_digits() {
+    fn writes_three_digits() {
         assert_eq!(Quantity::Time.write(75.0), "75 ns");
         assert_eq!(Quantity::Time.write(1400.0), "1.4 µs");
         assert_eq!(Quantity::Time.write(999.8), "1 µs");

@@ -1,30 +1,31 @@
-//! What the paper says in numbers.
+//! Numeric statements of the paper.
 
 use serde::Serialize;
 
 use crate::quantity::Quantity;
 
-/// A figure of the paper, beside what its own equation gives of its own figures.
+/// A figure of the paper, beside the result of its own equation with its own figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Statement {
-    /// The section it stands in.
+    /// Section of the paper.
     pub section: &'static str,
-    /// What it says.
+    /// Text of the statement.
     pub says: &'static str,
-    /// What is counted.
+    /// Quantity of the figure.
     pub quantity: Quantity,
     /// The paper's figure, in the quantity's base unit.
     pub paper: f64,
-    /// The equation's figure.
+    /// Result of the equation.
     pub ours: f64,
-    /// Whether they are the same, within the paper's own rounding.
+    /// True if both are equal, within the paper's own rounding.
     pub agrees: bool,
-    /// What there is to say of it.
+    /// Remark on a difference.
     pub remark: &'static str,
 }
 
 impl Statement {
-    /// `rounding`: by how much they may differ, in the base unit: the paper's last digit.
+    /// Makes a statement. `rounding`: largest difference that counts as equal, in the base unit:
+    /// the paper's last digit.
     pub(crate) fn new(
         (section, says): (&'static str, &'static str),
         quantity: Quantity,

@@ -1,4 +1,4 @@
-//! One parameter walked from one value to another.
+//! Sweep of one parameter from one value to another.
 
 use serde::Serialize;
 
@@ -6,54 +6,54 @@ use crate::error::ModelError;
 use crate::parameter::{Model, Outcome};
 use crate::quantity::ParseQuantityError;
 
-/// Values that a sweep has when it does not say how many.
+/// Default number of values of a sweep.
 const USUAL_VALUES: usize = 11;
-/// Values that a sweep may have.
+/// Most values of a sweep.
 const MOST_VALUES: usize = 10_000;
 
-/// The values that one parameter takes, one after the other, evenly spaced.
+/// Values of one parameter, evenly spaced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
-    /// The parameter's name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its values, ends included.
+    /// Values, ends included.
     pub values: Vec<f64>,
 }
 
-/// What comes out at one value of a sweep.
+/// Results at one value of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweptRow {
-    /// The parameter's value.
+    /// Value of the parameter.
     pub value: f64,
-    /// What comes out, in the order of [`Model::outcomes`].
+    /// Results, in the order of [`Model::outcomes`].
     pub outcomes: Vec<f64>,
 }
 
-/// A text that is no sweep.
+/// Error of a text that is no sweep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSweepError {
-    /// It has not the form.
+    /// The form is wrong.
     #[error("{0:?} is not a sweep: write NAME=FROM..TO or NAME=FROM..TO:VALUES, for example {1}")]
     Form(String, String),
     /// There is no such parameter.
     #[error("there is no parameter {0:?} to sweep: {1}")]
     Unknown(String, String),
-    /// An end is no value of the parameter's.
+    /// An end is not a valid value of the parameter.
     #[error("in the sweep of {0}: {1}")]
     End(String, ParseQuantityError),
-    /// It does not rise.
-    #[error("the sweep of {0} has to go from a lower value to a higher one")]
+    /// The end is not above the start.
+    #[error("the sweep of {0} must go from a lower value to a higher one")]
     NotRising(String),
-    /// So many values are not told in a table, or too few to be a sweep.
+    /// Too many values for a table, or too few for a sweep.
     #[error("the sweep of {0} has 2 to {MOST_VALUES} values")]
     Values(String),
 }
 
 impl Sweep {
-    /// The sweep of `M` that `text` asks for.
+    /// Parses the sweep of a parameter of `M`.
     ///
     /// # Errors
-    /// When it asks for none.
+    /// Fails if `text` is not a sweep.
     pub fn parse<M: Model>(text: &str) -> Result<Self, ParseSweepError> {
         use ParseSweepError as E;
         let form = || E::Form(text.to_owned(), example::<M>());
@@ -77,18 +77,18 @@ impl Sweep {
         }
         let step = (to - from) / (values - 1) as f64;
         let mut values: Vec<f64> = (0..values).map(|at| from + at as f64 * step).collect();
-        // Exactly the end that was asked for: it may be the last that is allowed.
-        values.last_mut().expect("there are at least two").clone_from(&to);
+        // Exactly the requested end: it may be the last allowed value.
+        values.last_mut().expect("a sweep has at least two values").clone_from(&to);
         Ok(Self { name, values })
     }
 
-    /// What comes out of `model` at every value.
+    /// Returns the results of `model` at every value.
     ///
     /// # Errors
-    /// When the model makes no sense of one of them.
+    /// Fails if one of the values is invalid for the model.
     ///
     /// # Panics
-    /// If the sweep was parsed for another model.
+    /// Panics if the sweep was parsed for another model.
     pub fn run<M: Model>(&self, model: &M) -> Result<Vec<SweptRow>, ModelError> {
         let parameter = M::parameter(self.name).expect("the sweep is of this model");
         let at = |&value: &f64| {
@@ -124,7 +124,7 @@ mod tests {
     use crate::{CostModel, LatencyModel};
 
     #[test]
-    fn a_sweep_is_even_and_ends_where_it_was_told_to() {
+    fn sweep_is_even_and_includes_end() {
         let sweep = Sweep::parse::<CostModel>("utilization=10%..100%:10").unwrap();
         assert_eq!((sweep.name, sweep.values.len()), ("utilization", 10));
         assert_eq!((sweep.values[0], sweep.values[9]), (0.1, 1.0));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sweep_says_what_would_be() {
+    fn parse_error_names_expected_form() {
         for (text, says) in [
             ("utilization", "NAME=FROM..TO"),
             ("utilization=10%", "NAME=FROM..TO"),

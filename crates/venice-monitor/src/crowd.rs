@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use venice_ports::take_turns_of;
+use venice_ports::set_time_slice;
 
 /// Reports that wait to be taken to the driver; more have to wait for room.
 const QUEUE: usize = 1024;
@@ -59,7 +59,7 @@ impl Drop for Crowd {
 /// Its threads take turns as long as everybody's: the others of the daemon may ask for shorter ones, so that
 /// who has just been asked for memory need not wait for the end of one.
 fn give_way() {
-    if let Err(error) = take_turns_of(TURN) {
+    if let Err(error) = set_time_slice(TURN) {
         tracing::debug!(%error, "threads take turns as the kernel has it");
     }
 }

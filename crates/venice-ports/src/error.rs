@@ -1,35 +1,35 @@
-//! What can go wrong at a port.
+//! Errors of the ports.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why a port cannot do what it was asked.
+/// Error of a port.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// A system call failed.
     #[error("{step} failed")]
     System {
-        /// What was being done.
+        /// Name of the operation.
         step: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: Errno,
     },
     /// The path does not fit into a unix socket address.
-    #[error("{} cannot be a socket: its path is too long (107 bytes at most)", path.display())]
+    #[error("unix socket path {} is too long: use at most 107 bytes", path.display())]
     SocketPath {
         /// The path.
         path: PathBuf,
     },
     /// Another living process listens on the socket.
-    #[error("{} is in use: another agent listens there", path.display())]
+    #[error("cannot listen on {}: another agent listens there", path.display())]
     SocketInUse {
         /// The path.
         path: PathBuf,
     },
-    /// Something that is not a socket is in the way.
-    #[error("{} exists and is not a socket: move it away", path.display())]
+    /// The path exists and is not a socket.
+    #[error("cannot listen on {}: the path exists and is not a socket; move it away", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum PortError {
     Listen {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: Errno,
     },
     /// No donor answers on the socket.
@@ -47,35 +47,35 @@ pub enum PortError {
     NoAgent {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// The other side (of a grant: the donor) closed the connection, or died.
+    /// The other side (for a grant: the donor) closed the connection or died.
     #[error("the other side closed the connection")]
     Closed,
-    /// The other side would not hand out what was asked for.
-    #[error("the other side refuses: {reason}")]
+    /// The other side refused the request.
+    #[error("the other side refused: {reason}")]
     Refused {
-        /// In its words.
+        /// Reason, in the words of the other side.
         reason: String,
     },
     /// The other side does not speak this protocol.
-    #[error("the other side's answer makes no sense: {what}")]
+    #[error("unexpected message from the other side (protocol error): {what}")]
     Protocol {
-        /// What is wrong with it.
+        /// Description of the violation.
         what: &'static str,
     },
-    /// The other side of a ring has written what no honest one writes.
-    #[error("the other side has broken the ring")]
+    /// The other side of a ring has written invalid data.
+    #[error("invalid data in the ring (protocol error of the other side)")]
     RingBroken,
-    /// A peer with protection for a driver without, or the reverse.
+    /// A peer with protection at a driver without, or the reverse.
     #[error(
-        "this end of the link {}, and the donor {}: start both with --plain, or neither",
+        "protection mismatch: this end of the link {}, the donor {}; start both with --plain, or neither",
         if *.is_sealed { "is protected" } else { "is not protected" },
         if *.is_sealed { "is not" } else { "is" }
     )]
     Protection {
-        /// Whether the driver seals.
+        /// True if the driver seals.
         is_sealed: bool,
     },
     /// A UDP address cannot be used.
@@ -83,22 +83,23 @@ pub enum PortError {
     UdpAddress {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// A forked child has used what its parent made: both would count on from the same place.
-    #[error("this link is the parent process's: a forked child has to make one of its own")]
+    /// A forked child used an object of its parent: both would continue from the same nonce or
+    /// sequence number.
+    #[error("link belongs to the parent process: make a new one in the forked child")]
     Forked,
     /// The RDMA device or a connection over it failed.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
-    /// AF_XDP cannot be had at an interface.
+    /// AF_XDP is unavailable at an interface.
     #[error(transparent)]
     Xdp(#[from] crate::udp::XdpError),
 }
 
 impl PortError {
-    /// For `map_err`: a system call failed at `step`.
+    /// Returns a closure for `map_err`: the system call at `step` failed.
     pub(crate) fn at(step: &'static str) -> impl Fn(Errno) -> Self {
         move |source| Self::System { step, source }
     }

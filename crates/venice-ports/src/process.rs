@@ -1,5 +1,6 @@
-//! Which process made something. A child that was forked has a copy of all its parent has, and must
-//! not use a copy whose next nonce, or place in a link, the parent uses too; nor clean up behind it.
+//! Identity of the process that made an object. A forked child has a copy of every object of its
+//! parent. It must not use a copy whose next nonce, or position in a link, the parent uses too, nor
+//! clean up after it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -8,24 +9,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{PortError, random_u64};
 
-/// One page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, madvise(2)), however it is
-/// forked; its first word is the mark of this process, 0: not drawn yet. Null: not mapped yet.
+/// One page that the kernel wipes in a forked child (`MADV_WIPEONFORK`, madvise(2)), whatever call
+/// forks it. Its first word is the mark of this process; 0: not drawn yet. Null: not mapped yet.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
-/// The kernel rounds up to its pages.
+/// Length of the mapping. The kernel rounds up to its pages.
 const PAGE_BYTES: usize = 4096;
 
-/// The process that made it. Asking costs one read of memory, as it is asked for every datagram;
-/// nothing here needs thread-local storage or the libc's list of what to do at a fork.
+/// Mark of the process that made an object. A check costs one read of memory, because it is made
+/// for every datagram; nothing here needs thread-local storage or libc's list of fork handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     mark: u64,
 }
 
 impl Process {
-    /// This one.
+    /// Returns the mark of this process.
     ///
     /// # Errors
-    /// When the kernel has no memory or random numbers, or cannot wipe pages (before Linux 4.14).
+    /// Fails if the kernel has no memory or random numbers, or cannot wipe pages (before Linux
+    /// 4.14).
     pub(crate) fn current() -> Result<Self, PortError> {
         let word = page()?;
         let drawn = random_u64().map_err(PortError::at("drawing a random number"))?.max(1);
@@ -35,11 +37,13 @@ impl Process {
         }
     }
 
-    /// Whether this process is the one; `false` in its forked children.
+    /// True if this is the process that made it; false in its forked children.
     pub(crate) fn is_current(self) -> bool {
         mapped().is_some_and(|word| word.load(Ordering::Relaxed) == self.mark)
     }
 
+    /// Checks that this process made it.
+    ///
     /// # Errors
     /// [`PortError::Forked`] in a forked child.
     pub(crate) fn check(self) -> Result<(), PortError> {
@@ -48,8 +52,8 @@ impl Process {
 }
 
 fn mapped() -> Option<&'static AtomicU64> {
-    // SAFETY: null, or a page that `page` mapped and nobody unmaps, of which every bit pattern is
-    // a valid word.
+    // SAFETY: null, or a page that `page` mapped and that is never unmapped, in which every bit
+    // pattern is a valid word.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
@@ -61,18 +65,18 @@ fn page() -> Result<&'static AtomicU64, PortError> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let page = unsafe { mmap_anonymous(null_mut(), PAGE_BYTES, access, MapFlags::PRIVATE) }
         .map_err(PortError::at("mapping a page"))?;
-    // SAFETY: the page is ours, and holds nothing yet.
+    // SAFETY: the page is ours, and empty.
     let wiped = unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) };
-    let step = "having a page wiped in forked children (Linux 4.14 or later)";
+    let step = "setting MADV_WIPEONFORK (Linux 4.14 or later)";
     let installed = wiped.map_err(PortError::at(step)).map(|()| {
         PAGE.compare_exchange(null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     });
     if !matches!(installed, Ok(true)) {
-        // SAFETY: the page is ours, and nobody has seen it.
+        // SAFETY: the page is ours, and no other thread has its address.
         let _ = unsafe { munmap(page, PAGE_BYTES) };
     }
     installed?;
-    Ok(mapped().expect("it was mapped just now, by us or by another thread"))
+    Ok(mapped().expect("the page was mapped above, by this thread or another"))
 }
 
 #[cfg(test)]
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_itself() {
+    fn recognises_current_process() {
         let process = Process::current().unwrap();
         assert!(process.is_current() && process.check().is_ok());
         assert_eq!(Process::current().unwrap(), process);

@@ -1,5 +1,5 @@
-//! The choices of an adaptive stream, as a subscriber sees them. Alone in its program: which events are
-//! wanted is found out once for all threads.
+//! Tests of the choices of an adaptive stream, as a subscriber sees them. Alone in its program: the
+//! set of wanted events is computed once for all threads.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -11,21 +11,21 @@ use venice_ports::adaptive::{AdaptiveListener, AdaptiveWriter};
 use venice_ports::qpair::QPairAddress;
 
 const SERVICE: u32 = 7;
-/// Three trials and more, however long each lasts.
+/// Enough for three trials of any duration.
 const MOST_SEGMENTS: u64 = 20_000;
 
-/// What the subscriber writes.
+/// Output of the subscriber.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<u8>>>);
+struct Captured(Arc<Mutex<Vec<u8>>>);
 
-impl Told {
+impl Captured {
     fn lines(&self) -> Vec<String> {
-        let told = self.0.lock().unwrap();
-        String::from_utf8_lossy(&told).lines().map(str::to_owned).collect()
+        let captured = self.0.lock().unwrap();
+        String::from_utf8_lossy(&captured).lines().map(str::to_owned).collect()
     }
 }
 
-impl Write for Told {
+impl Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -40,9 +40,9 @@ fn is_debug(line: &&String) -> bool {
 }
 
 #[test]
-fn choices_are_explained() {
-    let told = Told::default();
-    let to = told.clone();
+fn traces_channel_choices() {
+    let captured = Captured::default();
+    let to = captured.clone();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new("venice_ports::adaptive=trace"))
         .with_ansi(false)
@@ -59,8 +59,12 @@ fn choices_are_explained() {
     let mut writer = AdaptiveWriter::connect(&address, SERVICE, ChooserConfig::default()).unwrap();
     let segments = |writer: &AdaptiveWriter| writer.segments().iter().sum::<u64>();
     let is_judged = |line: &String| line.contains("reason=Best");
-    while segments(&writer) % 100 != 99 || !told.lines().iter().any(is_judged) {
-        assert!(segments(&writer) < MOST_SEGMENTS, "none is found best: {:#?}", told.lines());
+    while segments(&writer) % 100 != 99 || !captured.lines().iter().any(is_judged) {
+        assert!(
+            segments(&writer) < MOST_SEGMENTS,
+            "no choice has reason Best: {:#?}",
+            captured.lines()
+        );
         writer.write_all(&[1; 64]).unwrap();
         writer.flush().unwrap();
     }
@@ -68,8 +72,8 @@ fn choices_are_explained() {
     writer.finish().unwrap();
     assert_eq!(reading.join().unwrap(), count * 64);
 
-    let lines = told.lines();
-    assert_eq!(lines.len() as u64, count, "one for each segment");
+    let lines = captured.lines();
+    assert_eq!(lines.len() as u64, count, "one event for each segment");
     for line in &lines {
         for part in [
             " venice_ports::adaptive: ",
@@ -87,9 +91,10 @@ fn choices_are_explained() {
     }
     let debug: Vec<_> = lines.iter().filter(is_debug).collect();
     assert!(debug[0].contains("reason=Unmeasured"), "{}", debug[0]);
-    let best = debug.iter().find(|line| is_judged(line)).expect("the end of a trial is news");
+    let best =
+        debug.iter().find(|line| is_judged(line)).expect("the end of a trial is logged at debug");
     for field in [" crma_ns=", " rdma_ns=", " qpair_ns="] {
         assert!(best.contains(field), "all three were measured: {best}");
     }
-    assert!(debug.len() < lines.len() / 2, "what goes on as before is no news: {debug:#?}");
+    assert!(debug.len() < lines.len() / 2, "a repeated choice is logged at trace: {debug:#?}");
 }

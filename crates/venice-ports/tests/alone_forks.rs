@@ -1,5 +1,5 @@
-//! A forked child seals nothing with what it has of its parent (both would count on from the same
-//! place), and closes nothing of it.
+//! Tests of forked children: a child cannot seal with its parent's objects (both would continue
+//! from the same nonce), and closes none of them.
 
 use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,17 +18,17 @@ use venice_ports::udp::UdpDriver;
 use venice_ports::{PortError, monotonic_ns};
 use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SEAL_OVERHEAD_BYTES};
 
-/// The exit status of a child that does `what`, which must neither allocate nor panic: other
-/// threads of the parent may have been anywhere.
+/// Returns the exit status of a child that runs `what`, which must neither allocate nor panic:
+/// other threads of the parent may have been anywhere.
 fn status_of_child(what: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child calls nothing but `what`, and ends.
     match unsafe { libc::fork() } {
         -1 => panic!("cannot fork"),
-        // SAFETY: it ends the process, and nothing of it runs any more.
+        // SAFETY: it ends the process; no other thread of it runs.
         0 => unsafe { libc::_exit(what()) },
         child => {
             let mut status = 0;
-            // SAFETY: `status` lives until the call is over.
+            // SAFETY: `status` lives until the call returns.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
             libc::WEXITSTATUS(status)
@@ -37,7 +37,7 @@ fn status_of_child(what: impl FnOnce() -> i32) -> i32 {
 }
 
 #[test]
-fn a_forked_child_seals_and_sends_nothing_of_its_parents() {
+fn forked_child_cannot_seal_or_send() {
     let name = KeyName::Grant(GrantId(3));
     let key = node_key(&NodeSecret([3; 32]), name);
     let mut sealer = Sealer::new(name, &key).unwrap();
@@ -57,21 +57,22 @@ fn a_forked_child_seals_and_sends_nothing_of_its_parents() {
         let untouched = datagram == before;
         let sealed = matches!(sealed.pump(monotonic_ns()), Err(PortError::Forked));
         let plain = matches!(plain.pump(monotonic_ns()), Err(PortError::Forked));
-        // What it makes itself is good, and not its parent's, whose mark the kernel has wiped.
+        // A sealer of the child's own works, and is not its parent's, whose mark the kernel has
+        // wiped.
         let Ok(mut own) = Sealer::new(name, &key) else { return 100 };
         let works = own.seal(&mut datagram, 5).is_ok() && own.salt() != sealer.salt();
         let still = matches!(sealer.seal(&mut datagram, 5), Err(PortError::Forked));
         let outcomes = [refused, untouched, sealed, plain, works, still];
         outcomes.iter().position(|fine| !fine).map_or(0, |at| at as i32 + 1)
     });
-    assert_eq!(status, 0, "which of the child's outcomes is wrong");
+    assert_eq!(status, 0, "index of the child's wrong outcome");
     sealer.seal(&mut datagram, 5).unwrap();
     sealed.pump(monotonic_ns()).unwrap();
     plain.pump(monotonic_ns()).unwrap();
 }
 
 #[test]
-fn a_forked_child_that_drops_a_socket_does_not_close_its_parents() {
+fn drop_in_child_keeps_parent_socket() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("qpair.sock"));
     let mut listener = QPairListener::bind(&address, 7).unwrap();
@@ -92,10 +93,10 @@ fn a_forked_child_that_drops_a_socket_does_not_close_its_parents() {
     drop(ManuallyDrop::into_inner(ours));
 }
 
-/// The child's copies of a socket and its listener are dead; what it makes itself is not, and has
-/// a thread that looks after it.
+/// The child's copies of a socket and its listener are unusable. Those that it makes itself work,
+/// served by a thread of the child.
 #[test]
-fn a_forked_child_has_sockets_of_its_own_only() {
+fn forked_child_uses_own_sockets_only() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("qpair.sock"));
     let minute = Some(Duration::from_secs(60));
@@ -125,11 +126,12 @@ fn a_forked_child_has_sockets_of_its_own_only() {
             ManuallyDrop::drop(&mut listener);
         }
         outcomes.push(dir.path().join("qpair.sock").exists());
-        outcomes.push(talks_to_itself(&QPairAddress::ring(&own_path)));
-        outcomes.push(talks_to_itself(&QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap())));
+        outcomes.push(delivers_own_message(&QPairAddress::ring(&own_path)));
+        outcomes
+            .push(delivers_own_message(&QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap())));
         outcomes.iter().position(|fine| !fine).map_or(0, |at| at as i32 + 1)
     });
-    assert_eq!(status, 0, "which of the child's outcomes is wrong");
+    assert_eq!(status, 0, "index of the child's wrong outcome");
     ours.send(b"parent").unwrap();
     theirs.set_timeout(minute);
     assert_eq!(theirs.recv(&mut [0; 16]).unwrap(), 6);
@@ -142,9 +144,9 @@ fn a_forked_child_has_sockets_of_its_own_only() {
     drop(ManuallyDrop::into_inner(listener));
 }
 
-/// Both ends of a QPair in this process. The one that is sent a message sleeps as a task does, which
-/// nobody wakes but the thread that looks after the links.
-fn talks_to_itself(address: &QPairAddress) -> bool {
+/// Sends a message between both ends of a QPair in this process. The receiver sleeps as a task
+/// does, and only the keeper thread wakes it.
+fn delivers_own_message(address: &QPairAddress) -> bool {
     let minute = Some(Duration::from_secs(60));
     let Ok(mut listener) = QPairListener::bind(address, 7) else { return false };
     let address = match listener.local_addr() {
@@ -186,7 +188,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn a_forked_child_moves_nothing_over_its_parents_rings() {
+fn forked_child_cannot_use_parent_rings() {
     let (near, _far) = RingPort::pair(&RingConfig::default()).unwrap();
     let mut driver = RingDriver::new(InitiatorConfig::new(NodeId(1), 1)).unwrap();
     let peer = driver.add_peer(monotonic_ns(), NodeId(2), near).unwrap();
@@ -196,7 +198,7 @@ fn a_forked_child_moves_nothing_over_its_parents_rings() {
         let outcomes = [pumped, waited, !driver.prepare_wait()];
         outcomes.iter().position(|fine| !fine).map_or(0, |at| at as i32 + 1)
     });
-    assert_eq!(status, 0, "which of the child's outcomes is wrong");
+    assert_eq!(status, 0, "index of the child's wrong outcome");
     driver.pump(monotonic_ns()).unwrap();
     assert!(!matches!(driver.initiator().peer_state(peer), PeerState::Down { .. }));
 }

@@ -1,4 +1,4 @@
-//! Why a store failed.
+//! Errors of a store.
 
 use crate::store::CHANGES_AT_ONCE;
 use std::path::PathBuf;
@@ -6,143 +6,142 @@ use thiserror::Error;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a store failed.
+/// Error of a store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Another process has it open.
+    /// Another process has the store open.
     #[error("the store {path} is in use by another Monitor Node")]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no store, or is damaged.
+    /// The file is not a store, or is damaged.
     #[error(
-        "the store {path} is damaged or no Venice store: {reason}; \
+        "the store {path} is damaged or not a Venice store: {reason}; \
          move it away to start with empty tables (agents will register again)"
     )]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
-    /// It was written by a Venice that this one does not understand.
+    /// It has a format that this version of Venice does not support.
     #[error("the store {place} has format {found}, this Venice understands {understood}")]
     Format {
-        /// The file, or where in etcd.
+        /// The file, or the place in etcd.
         place: String,
-        /// The format found.
+        /// Format found.
         found: String,
-        /// The format understood.
+        /// Newest supported format.
         understood: u64,
     },
-    /// The file or its directory cannot be used.
+    /// The file or its directory is unusable.
     #[error("cannot use the store {path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system or the database said.
+        /// Error of the system or the database.
         source: Source,
     },
-    /// The disk that the file is on has no room; nothing of what was to be changed is lost by trying
-    /// again.
+    /// The disk of the file has no room. A failed change may be tried again without loss.
     #[error("no room for the store {path}: make room on its disk")]
     Full {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: Source,
     },
-    /// No member of etcd answers, or none leads the others.
+    /// No member of etcd answers, or the members have no leader.
     #[error("no answer from {place} within {patience_s} s")]
     Unreachable {
-        /// Where in etcd.
+        /// Place in etcd.
         place: String,
-        /// How long it was tried.
+        /// Time of the attempts, in seconds.
         patience_s: u64,
-        /// What the last member said.
+        /// Error of the last member.
         source: Source,
     },
-    /// etcd has as much as its members may keep; what was to be changed is not.
+    /// The members of etcd have reached their quota; the change was not made.
     #[error(
         "no room in {place}: have its members compacted, defragmented and their alarm disarmed \
          (etcdctl compact, defrag, alarm disarm), or start them with a larger --quota-backend-bytes"
     )]
     NoSpace {
-        /// Where in etcd.
+        /// Place in etcd.
         place: String,
     },
-    /// etcd refuses.
-    #[error("{place} refuses: {reason}")]
+    /// etcd refused the request.
+    #[error("{place} refused the request: {reason}")]
     Refused {
-        /// Where in etcd.
+        /// Place in etcd.
         place: String,
-        /// Its word.
+        /// Reason, in etcd's words.
         reason: String,
     },
-    /// etcd's members take too few changes at once.
+    /// The limit of changes in one transaction of etcd's members is too low.
     #[error(
         "the members of {place} take fewer than {needed} changes at once: start each with \
          --max-txn-ops {needed}"
     )]
     TxnLimit {
-        /// Where in etcd.
+        /// Place in etcd.
         place: String,
-        /// How many a Monitor Node needs.
+        /// Limit that a Monitor Node needs.
         needed: usize,
     },
-    /// A transaction with too many changes or conditions: a caller's mistake.
-    #[error("a transaction of {length} changes; at most {CHANGES_AT_ONCE} can be made at once")]
+    /// The transaction has too many changes or conditions: a bug of the caller.
+    #[error("transaction too large: {length} changes, at most {CHANGES_AT_ONCE}")]
     TooLarge {
-        /// How many.
+        /// Number of changes or conditions.
         length: usize,
     },
     /// The lease has ended.
     #[error("the lease is over")]
     LeaseOver,
-    /// What was changed is not known any more.
-    #[error("the store has changed more than can be told: it has to be loaded anew")]
+    /// The changes since then are no longer known.
+    #[error("the watch has fallen behind: load the store anew")]
     Behind,
     /// A key or a certificate for etcd cannot be read.
     #[error("cannot read {path}")]
     Tls {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The members' addresses or certificates make no sense.
+    /// The members' addresses or certificates are invalid.
     #[error("{place}: {reason}")]
     Address {
-        /// What was given.
+        /// Text given.
         place: String,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
-    /// A part of the store broke off: a bug.
-    #[error("a part of the store broke off")]
+    /// A task of the store panicked or was cancelled: a bug.
+    #[error("a task of the store failed")]
     BrokeOff(#[source] tokio::task::JoinError),
-    /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    /// The system has no random numbers.
+    #[error("no random numbers from the system")]
     Random(#[source] std::io::Error),
 }
 
-/// What a store said when it failed, once more.
+/// Copy of an earlier error, as text.
 #[derive(Debug, Error)]
 #[error("{0}")]
-struct SaidBefore(String);
+struct EarlierError(String);
 
 impl StoreError {
-    /// The failure of a store's file for one more who asks.
+    /// Returns a copy of a file's error for one more caller.
     pub(crate) fn again(&self) -> Self {
-        let said = |source: &Source| Box::new(SaidBefore(source.to_string()));
+        let said = |source: &Source| Box::new(EarlierError(source.to_string()));
         match self {
             Self::Full { path, source } => Self::Full { path: path.clone(), source: said(source) },
             Self::Io { path, source } => Self::Io { path: path.clone(), source: said(source) },
             Self::Corrupt { path, reason } => {
                 Self::Corrupt { path: path.clone(), reason: reason.clone() }
             }
-            other => unreachable!("{other}: no failure of a file"),
+            other => unreachable!("{other}: not an error of a file"),
         }
     }
 }

@@ -19,9 +19,9 @@ use tokio::sync::Mutex;
 use writer::Writer;
 
 const FORMAT: u64 = 1;
-/// Records read at one go: etcd's messages have at most a few MiB.
+/// Records read in one request: etcd's messages are limited to a few MiB.
 const RECORDS_AT_ONCE: i64 = 1000;
-/// What goes with a transaction besides its own changes and conditions.
+/// Operations of a transaction: its changes or conditions, and the writer's record.
 const TXN_OPS: usize = CHANGES_AT_ONCE + 1;
 
 /// A [`Store`] in etcd 3.4 or later.
@@ -32,14 +32,14 @@ pub struct EtcdStore {
     writer: Arc<Mutex<Writer>>,
 }
 
-/// How our records are called in etcd.
+/// Names of this store's records in etcd.
 #[derive(Debug)]
 struct Keys {
     prefix: String,
 }
 
 impl EtcdStore {
-    /// Finds a member that answers, and looks whether what is there is ours.
+    /// Finds a member that answers, and checks that the records there are of a supported format.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`], [`StoreError::Format`], [`StoreError::TxnLimit`],
@@ -54,7 +54,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Asks for so many nothings at once.
+    /// Checks the members' transaction limit, with that many operations without effect.
     async fn check_txn_limit(&self) -> Result<(), StoreError> {
         let success = vec![api::get(self.keys.format()); TXN_OPS];
         let request = TxnRequest { success, ..TxnRequest::default() };
@@ -96,7 +96,8 @@ impl Keys {
         format!("{}/records/{key}", self.prefix).into_bytes()
     }
 
-    /// All records lie from the first of these to before the second: `0` comes after `/`.
+    /// Returns the range of all records: from the first key to before the second. `0` comes after
+    /// `/`.
     fn records(&self) -> (Vec<u8>, Vec<u8>) {
         let bound = |end| format!("{}/records{end}", self.prefix).into_bytes();
         (bound('/'), bound('0'))
@@ -106,7 +107,7 @@ impl Keys {
         format!("{}/writers/{id:016x}", self.prefix).into_bytes()
     }
 
-    /// The record of that key; `None`: it is none, but the writer's own.
+    /// Returns the record's key; `None` for a writer's own record.
     fn name(&self, key: &[u8]) -> Option<String> {
         let name = key.strip_prefix(format!("{}/records/", self.prefix).as_bytes())?;
         Some(String::from_utf8_lossy(name).into_owned())
@@ -131,7 +132,7 @@ impl Store for EtcdStore {
                 key: key.clone(),
                 range_end: range_end.clone(),
                 limit: RECORDS_AT_ONCE,
-                // The first page's, so that all are of one moment.
+                // The first page's revision: all pages are of one moment.
                 revision: snapshot.revision.0.cast_signed(),
             };
             let page = self.members.range(request).await?;
@@ -152,7 +153,7 @@ impl Store for EtcdStore {
 
     async fn commit(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
         transaction.check_length()?;
-        // One after the other: each follows the writer's last.
+        // In sequence: each transaction depends on the writer's last one.
         let mut writer = self.writer.lock().await;
         writer.commit(&self.members, &self.keys, &transaction).await
     }

@@ -1,9 +1,9 @@
-//! The Monitor Node's durable memory: small records by key.
+//! Durable store of the Monitor Node: small records by key.
 //!
-//! [`Store`] is what a Monitor Node needs of one: transactions on condition (compare and swap),
-//! watching what others change, and leases that take their records with them when nobody keeps them
-//! alive. [`RedbStore`] keeps the records in a file, [`EtcdStore`] in etcd, and `tests/it/conformance.rs`
-//! holds both to the same. What a record means is its owner's business.
+//! [`Store`] has the operations that a Monitor Node needs: conditional transactions (compare and
+//! swap), watching the changes of others, and leases that remove their records unless they are kept
+//! alive. [`RedbStore`] keeps the records in a file, [`EtcdStore`] in etcd, and
+//! `tests/it/conformance.rs` runs the same tests on both. The store does not interpret the records.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,15 +1,15 @@
-//! Where a store is, as people write it.
+//! Location of a store, in text form.
 
 use crate::error::StoreError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Port of etcd's clients.
+/// Default port of etcd's clients.
 const ETCD_PORT: u16 = 2379;
-/// Where in etcd, if nothing else is said.
+/// Default prefix in etcd.
 const DEFAULT_PREFIX: &str = "venice";
 
-/// A file, or etcd.
+/// Location of a store: a file, or etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreLocation {
     /// A file on this machine.
@@ -18,23 +18,23 @@ pub enum StoreLocation {
     Etcd(EtcdLocation),
 }
 
-/// Members of etcd, and what is ours in it.
+/// Members of etcd, and the prefix of this store's keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdLocation {
-    /// `host:port` of each.
+    /// Address of each member, `host:port`.
     pub members: Vec<String>,
-    /// Keys begin with it and a `/`.
+    /// Prefix of all keys, followed by a `/`.
     pub prefix: String,
-    /// Speak TLS.
+    /// True for TLS.
     pub is_tls: bool,
 }
 
 /// Files for TLS with etcd, in PEM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// The authority that signed the members' certificates.
+    /// Authority that signed the members' certificates.
     pub authority: Option<PathBuf>,
-    /// Our certificate and its key, where the members ask for one.
+    /// Our certificate and its key, if the members require one.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
@@ -62,12 +62,13 @@ impl FromStr for StoreLocation {
             Some(("etcd", rest)) => (false, rest),
             Some(("etcds", rest)) => (true, rest),
             Some((scheme, _)) => {
-                return Err(bad(text, format!("{scheme}:// is no store: etcd:// or etcds://")));
+                return Err(bad(text, format!("{scheme}:// is no store: use etcd:// or etcds://")));
             }
-            None if text.is_empty() => return Err(bad(text, "no file is named".to_owned())),
-            // A slip of the pen is not to become a file wherever this was started.
+            None if text.is_empty() => return Err(bad(text, "missing path".to_owned())),
+            // A typing error must not become a file in the working directory.
             None if !text.contains('/') => {
-                let said = format!("a file's path has a slash (./{text}), and etcd a scheme");
+                let said =
+                    format!("ambiguous: write a file with a slash (./{text}), etcd with a scheme");
                 return Err(bad(text, format!("{said} (etcd://{text})")));
             }
             None => return Ok(StoreLocation::File(PathBuf::from(text))),
@@ -75,7 +76,7 @@ impl FromStr for StoreLocation {
         let (members, prefix) = rest.split_once('/').unwrap_or((rest, DEFAULT_PREFIX));
         let prefix = prefix.trim_end_matches('/');
         if prefix.is_empty() || prefix.split('/').any(str::is_empty) {
-            return Err(bad(text, "what comes after the / is the beginning of keys".to_owned()));
+            return Err(bad(text, "invalid key prefix after the /".to_owned()));
         }
         let members = members.split(',').map(|member| self::member(text, member));
         let members = members.collect::<Result<_, _>>()?;
@@ -83,7 +84,7 @@ impl FromStr for StoreLocation {
     }
 }
 
-/// `host:port` of a member.
+/// Parses a member's `host:port`.
 fn member(text: &str, member: &str) -> Result<String, StoreError> {
     let has_port = match member.strip_prefix('[') {
         Some(rest) => rest.contains("]:"),
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_read_as_they_are_written() {
+    fn locations_roundtrip() {
         for (text, means) in [
             ("/var/lib/venice/rack.redb", "/var/lib/venice/rack.redb"),
             ("./rack.redb", "./rack.redb"),
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_locations_are_refused() {
         for text in [
             "",
             "etcd",

@@ -20,13 +20,13 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-/// A wait for the disk that is shorter costs less than having another thread wait.
+/// Longest wait for the disk that costs less than a switch to another thread.
 const SHORT_WAIT: Duration = Duration::from_millis(1);
 
 type Watcher = mpsc::Sender<Result<Batch, StoreError>>;
 
-/// A [`Store`] in a file, `PATH`, and the log beside it, `PATH.wal`, which is there while it is open and
-/// after a crash. Nobody but this process has it, so its leases end with the process.
+/// A [`Store`] in a file, `PATH`, and the log beside it, `PATH.wal`, which exists while it is open
+/// and after a crash. It belongs to one process: its leases end with the process.
 #[derive(Debug, Clone)]
 pub struct RedbStore {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ pub struct RedbStore {
 #[derive(Debug)]
 struct Shared {
     open: Mutex<Open>,
-    /// The last wait for the disk was not short.
+    /// True if the last wait for the disk was long.
     is_slow: AtomicBool,
 }
 
@@ -43,17 +43,17 @@ struct Shared {
 struct Open {
     ledger: Ledger,
     watchers: Vec<Watcher>,
-    /// Until when each lives.
+    /// End of each lease, and its time to live.
     leases: BTreeMap<Lease, (Instant, Duration)>,
     last_lease: i64,
 }
 
 impl RedbStore {
-    /// Opens the store at `path`; makes it, and the directory it lies in, where there is none. Blocks.
+    /// Opens the store at `path`; creates it, and its directory, if absent. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::Corrupt`] (also of a log that is missing, damaged or another
-    /// store's), [`StoreError::Format`], [`StoreError::Full`], [`StoreError::Io`].
+    /// [`StoreError::Locked`], [`StoreError::Corrupt`] (also for a log that is missing, damaged or
+    /// another store's), [`StoreError::Format`], [`StoreError::Full`], [`StoreError::Io`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let ledger = Ledger::open(path)?;
         let open = Open { ledger, watchers: Vec::new(), leases: BTreeMap::new(), last_lease: 0 };
@@ -61,7 +61,7 @@ impl RedbStore {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Does what waits for the disk: here where that is short, else where it holds nobody up.
+    /// Runs work that waits for the disk: in this thread if short, else in a blocking thread.
     async fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Open) -> Result<T, StoreError> + Send + 'static,
@@ -103,7 +103,7 @@ impl Store for RedbStore {
     fn watch(&self, after: Revision) -> Watch {
         let (watcher, watch) = Watch::new();
         let mut open = self.shared.lock();
-        // The file has no history.
+        // The file keeps no history.
         if open.ledger.revision() == after {
             open.watchers.push(watcher);
         }
@@ -148,7 +148,8 @@ impl Open {
         Ok(outcome)
     }
 
-    /// Tells the watchers; one that is too far behind is told no more, and finds that out.
+    /// Sends a batch to the watchers; drops one that is too far behind, whose next call returns an
+    /// error.
     fn tell(&mut self, batch: Batch) {
         if !batch.changes.is_empty() {
             self.watchers.retain(|watcher| watcher.try_send(Ok(batch.clone())).is_ok());
@@ -163,7 +164,7 @@ impl Open {
     }
 }
 
-/// Ends the lease once nobody has kept it alive.
+/// Ends the lease once it is no longer kept alive.
 async fn end_when_over(store: Weak<Shared>, lease: Lease) {
     loop {
         let until = {
@@ -179,7 +180,7 @@ async fn end_when_over(store: Weak<Shared>, lease: Lease) {
         match (RedbStore { shared }).end_lease(lease).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::error!(%error, "the records of a lease that is over cannot be removed");
+                tracing::error!(%error, "cannot remove the records of an ended lease");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

@@ -1,43 +1,43 @@
-//! What a store does, whatever it is made of.
+//! Operations of a store, independent of its back end.
 
 use crate::error::StoreError;
 use crate::watch::Watch;
 use std::future::Future;
 use std::time::Duration;
 
-/// Most changes and most conditions of one transaction. etcd's own limit is 128 where its members
-/// are not told otherwise (`--max-txn-ops`); a Monitor Node with many donors writes more at one go.
+/// Most changes and most conditions of one transaction. etcd's default limit is 128
+/// (`--max-txn-ops`); a Monitor Node with many donors writes more at once.
 pub const CHANGES_AT_ONCE: usize = 1024;
 
-/// How often the store has changed: grows with every transaction that changes something.
+/// Revision of a store: grows with every transaction that changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Revision(pub u64);
 
-/// A lease's number in its store.
+/// Number of a lease in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease(pub i64);
 
-/// A lease's time in whole seconds, rounded up: at least one.
+/// Returns a lease's time in whole seconds, rounded up: at least one.
 pub(crate) fn lease_s(time_to_live: Duration) -> u64 {
     let whole_s = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
     whole_s.max(1)
 }
 
-/// A record as it is in the store.
+/// A record in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its key.
     pub key: String,
     /// Its value.
     pub value: Vec<u8>,
-    /// When it was changed last.
+    /// Revision of its last change.
     pub changed_at: Revision,
 }
 
 /// All records at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// That moment.
+    /// Revision of that moment.
     pub revision: Revision,
     /// The records, in the order of their keys.
     pub entries: Vec<Entry>,
@@ -48,62 +48,62 @@ pub struct Snapshot {
 pub struct StoreChange {
     /// The record's key.
     pub key: String,
-    /// Its new value; `None` removes the record.
+    /// New value; `None` removes the record.
     pub value: Option<Vec<u8>>,
-    /// The lease that the record ends with; `None`: it stays.
+    /// Lease that the record ends with; `None`: it stays.
     pub lease: Option<Lease>,
 }
 
 impl StoreChange {
-    /// A record that stays until it is removed.
+    /// Returns the change that writes a record that stays until it is removed.
     pub fn put(key: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         Self { key: key.into(), value: Some(value.into()), lease: None }
     }
 
-    /// A record that ends with a lease.
+    /// Returns the change that writes a record that ends with a lease.
     pub fn put_leased(key: impl Into<String>, value: impl Into<Vec<u8>>, lease: Lease) -> Self {
         Self { lease: Some(lease), ..Self::put(key, value) }
     }
 
-    /// No record.
+    /// Returns the change that removes a record.
     pub fn remove(key: impl Into<String>) -> Self {
         Self { key: key.into(), value: None, lease: None }
     }
 }
 
-/// What must hold for a transaction to change anything.
+/// Condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// The record's key.
     pub key: String,
-    /// How the record has to be.
+    /// Required state of the record.
     pub is: Standing,
 }
 
-/// How a record is.
+/// State of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is not there.
+    /// The record is absent.
     Absent,
-    /// Nobody has changed it since.
+    /// The record is unchanged since this revision.
     AsAt(Revision),
-    /// It is there, whatever it says, and ends with this lease.
+    /// The record exists, with any value, and ends with this lease.
     EndsWith(Lease),
 }
 
 impl Condition {
-    /// The record is not there.
+    /// Requires that the record is absent.
     pub fn is_absent(key: impl Into<String>) -> Self {
         Self { key: key.into(), is: Standing::Absent }
     }
 
-    /// Nobody has changed the record since.
+    /// Requires that the record is unchanged since `changed_at`.
     pub fn is_as_at(key: impl Into<String>, changed_at: Revision) -> Self {
         Self { key: key.into(), is: Standing::AsAt(changed_at) }
     }
 
-    /// The record is there, and ends with this lease. A store that was begun anew counts revisions
-    /// from the beginning, and another record may be at the same; a lease is never granted twice.
+    /// Requires that the record exists and ends with this lease. A new store counts revisions from
+    /// the beginning, and another record may have the same one; a lease is never granted twice.
     pub fn ends_with(key: impl Into<String>, lease: Lease) -> Self {
         Self { key: key.into(), is: Standing::EndsWith(lease) }
     }
@@ -112,19 +112,19 @@ impl Condition {
 /// Changes that are made together, if all conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Transaction {
-    /// All of them have to hold; with none it is made in any case.
+    /// Conditions, all of which must hold; without any the transaction is made in any case.
     pub conditions: Vec<Condition>,
-    /// In order: of several of one record the last counts.
+    /// Changes in order: of several of one record the last counts.
     pub changes: Vec<StoreChange>,
 }
 
 impl Transaction {
-    /// Changes without conditions.
+    /// Returns a transaction without conditions.
     pub fn of(changes: Vec<StoreChange>) -> Self {
         Self { conditions: Vec::new(), changes }
     }
 
-    /// The changes that count: one of each record.
+    /// Returns the effective changes: one for each record.
     pub(crate) fn last_changes(&self) -> Vec<&StoreChange> {
         let mut seen = std::collections::BTreeSet::new();
         let mut last: Vec<_> =
@@ -142,62 +142,62 @@ impl Transaction {
     }
 }
 
-/// What became of a transaction.
+/// Result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Made, and durable: it outlives a crash of the process and of the machine. The store's revision
-    /// with it: the `changed_at` of every record that it put.
+    /// Made, and durable: it outlives a crash of the process and of the machine. Contains the
+    /// store's revision with it: the `changed_at` of every record that it wrote.
     Committed(Revision),
-    /// A condition did not hold, and nothing was changed. Those of the conditions' records that are
-    /// there, as they are.
+    /// A condition did not hold, and nothing was changed. Contains the records of the conditions
+    /// that exist, as they are.
     Conflict(Vec<Entry>),
 }
 
-/// Records by key, durable. A clone is the same store.
+/// Durable records by key. A clone is the same store.
 ///
-/// All calls may wait for a disk or a network; those that fail may be called again. A call that is
-/// dropped before it has ended may have had its effect or not.
+/// All calls may wait for a disk or a network; failed ones may be repeated. A call that is dropped
+/// before its end may have had its effect or not.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// Every record.
+    /// Returns every record.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be read.
+    /// [`StoreError`] if the store cannot be read.
     fn load(&self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
-    /// Makes a transaction: all of it or nothing, and once, also where a connection broke over it.
+    /// Makes a transaction: all of it or nothing, and once, also if a connection broke over it.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] beyond [`CHANGES_AT_ONCE`], [`StoreError::LeaseOver`] when a lease of
-    /// the changes is no more, others when the store cannot be written: of [`StoreError::Unreachable`]
-    /// alone it is not known whether the transaction was made.
+    /// [`StoreError::TooLarge`] beyond [`CHANGES_AT_ONCE`]; [`StoreError::LeaseOver`] if a lease of
+    /// the changes is over; others if the store cannot be written. Only after
+    /// [`StoreError::Unreachable`] is it unknown whether the transaction was made.
     fn commit(
         &self,
         transaction: Transaction,
     ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
-    /// What is changed after `after`, one [`crate::Batch`] for each transaction, this process's own among
-    /// them.
+    /// Watches the changes after `after`: one [`crate::Batch`] for each transaction, this process's
+    /// own included.
     fn watch(&self, after: Revision) -> Watch;
 
-    /// A lease that ends when nobody keeps it alive for so long: at least a second, rounded up to
-    /// whole ones; a store may give more.
+    /// Grants a lease that ends unless it is kept alive within `time_to_live`: at least a second,
+    /// rounded up to whole ones; a store may give more.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`] if the store cannot be written.
     fn grant_lease(
         &self,
         time_to_live: Duration,
     ) -> impl Future<Output = Result<Lease, StoreError>> + Send;
 
-    /// The lease's time begins anew.
+    /// Restarts the lease's time.
     ///
     /// # Errors
-    /// [`StoreError::LeaseOver`] when it is no more.
+    /// [`StoreError::LeaseOver`] if it is over.
     fn keep_alive(&self, lease: Lease) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Ends a lease, and its records. One that is over already is no error.
+    /// Ends a lease, and its records. One that is over already is not an error.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`] if the store cannot be written.
     fn end_lease(&self, lease: Lease) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

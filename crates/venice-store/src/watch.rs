@@ -1,22 +1,22 @@
-//! What others change in a store.
+//! Watch on the changes of a store.
 
 use crate::error::StoreError;
 use crate::store::{Revision, StoreChange};
 use tokio::sync::mpsc;
 
-/// Batches that wait to be taken; who is further behind has to load anew.
+/// Most batches that wait to be taken; a watcher further behind must load anew.
 pub(crate) const WATCH_QUEUE: usize = 1024;
 
-/// The changes of one transaction, or of a lease's end.
+/// Changes of one transaction, or of a lease's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The store's revision with them.
+    /// Revision of the store after them.
     pub revision: Revision,
-    /// What was changed; leases are not told.
+    /// Changes; their leases are not included.
     pub changes: Vec<StoreChange>,
 }
 
-/// Tells what is changed in a store, in order, without a gap.
+/// Yields the changes of a store, in order, without a gap.
 #[derive(Debug)]
 pub struct Watch {
     batches: mpsc::Receiver<Result<Batch, StoreError>>,
@@ -31,8 +31,8 @@ impl Watch {
     /// Waits for the next batch.
     ///
     /// # Errors
-    /// [`StoreError::Behind`] when there is a gap: what was changed is not known any more. Load anew and
-    /// watch from there. Others when the store cannot be used.
+    /// [`StoreError::Behind`] if there is a gap: the changes in between are no longer known. Load
+    /// anew and watch from there. Others if the store is unusable.
     pub async fn next(&mut self) -> Result<Batch, StoreError> {
         self.batches.recv().await.unwrap_or(Err(StoreError::Behind))
     }

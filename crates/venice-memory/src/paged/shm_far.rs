@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_fabric::Atomic;
 use venice_ports::channels::AccessLink;
-use venice_ports::{hold_until, monotonic_ns};
+use venice_ports::{monotonic_ns, wait_until};
 
 use super::PAGE;
 use super::coding::{Codec, Pieces};
@@ -81,7 +81,7 @@ impl ShmFar {
 
     /// Waits as long as reading so much takes over the link.
     pub fn hold_for_bytes(&mut self, len_bytes: usize) {
-        hold_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
+        wait_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
     }
 
     /// The address of what a slot holds: in a replica that can be read, until [`ShmFar::end_visit`],
@@ -108,7 +108,7 @@ impl ShmFar {
         for page in pages {
             self.write(block, page);
         }
-        hold_until(due_ns);
+        wait_until(due_ns);
     }
 
     fn write(&mut self, block: &RunBlockMap, page: &mut WriteOut) {
@@ -165,7 +165,7 @@ impl ShmFar {
                 }
             }
         };
-        hold_until(due_ns);
+        wait_until(due_ns);
         Some(old)
     }
 

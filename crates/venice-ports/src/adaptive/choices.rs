@@ -1,20 +1,20 @@
-//! Why a channel was chosen, said to `tracing`.
+//! Reports to `tracing` why a channel was chosen.
 
 use venice_fabric::adaptive::{ChannelKind, ChoiceEvent};
 
-/// The target of the events; their fields are in [`crate::adaptive`].
+/// Target of the events. [`crate::adaptive`] lists their fields.
 pub const TRACE_TARGET: &str = "venice_ports::adaptive";
 
-/// Size classes: the longest lengths of them are powers of two.
+/// Number of size classes. The longest length of each is a power of two.
 const CLASSES: usize = usize::BITS as usize;
 
-/// Says why channels are chosen, and tells what is new from what goes on as before. For who has a
-/// [`venice_fabric::adaptive::Chooser`] of their own; an [`crate::adaptive::AdaptiveWriter`] has one
-/// of these already.
+/// Log of channel choices: reports a changed choice at a higher level than a repeated one. It is
+/// for callers with a [`venice_fabric::adaptive::Chooser`] of their own; an
+/// [`crate::adaptive::AdaptiveWriter`] contains one already.
 #[derive(Debug)]
 pub struct ChoiceLog {
-    /// The channel taken last and whether it was on trial, by class and by whether a stream was
-    /// asked for.
+    /// Channel taken last and whether it was on trial, by class and by whether the caller asked for
+    /// a stream.
     latest: [[Option<(ChannelKind, bool)>; 2]; CLASSES],
 }
 
@@ -24,7 +24,7 @@ impl Default for ChoiceLog {
     }
 }
 
-/// One event at a level that must be known when this is compiled.
+/// Emits one event. The level must be a compile-time constant.
 macro_rules! say {
     ($level:ident, $choice:expr) => {{
         let ChoiceEvent { channel, reason, pattern, len_bytes, class_bytes, in_flight, .. } =
@@ -48,9 +48,9 @@ macro_rules! say {
 }
 
 impl ChoiceLog {
-    /// Says it: at level *debug* if the channel is another than the last time for such lengths and
-    /// patterns, or a trial begins or ends; at level *trace* if not. Costs next to nothing where
-    /// nobody listens.
+    /// Reports `choice`: at level *debug* if the channel differs from the last one for such lengths
+    /// and patterns, or if a trial begins or ends; at level *trace* otherwise. Costs next to
+    /// nothing without a subscriber.
     #[inline]
     pub fn note(&mut self, choice: &ChoiceEvent) {
         if tracing::enabled!(target: TRACE_TARGET, tracing::Level::DEBUG) {

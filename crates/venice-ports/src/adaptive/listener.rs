@@ -1,4 +1,4 @@
-//! The waiting side, which reads.
+//! The listening side of adaptive streams, which reads.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::AdaptiveReader;
 use crate::qpair::{QPairAddress, QPairListener, QPairSocketError, Wait};
 use crate::{PortError, random_u64};
 
-/// Messages of the longest kind that a stream's QPair has room for, at least.
+/// Messages of the longest kind that fit into a stream's QPair, at least.
 const LONG_MESSAGES: u32 = 4;
 
-/// Waits for those who connect to a service to write a stream each.
+/// Listener of a service: accepts one incoming stream from each writer that connects.
 #[derive(Debug)]
 pub struct AdaptiveListener {
     listener: QPairListener,
@@ -22,10 +22,10 @@ pub struct AdaptiveListener {
 }
 
 impl AdaptiveListener {
-    /// Listens at `address` for `service`, any number that who connects must name too.
+    /// Listens at `address` for `service`. A writer must name the same number, which may be any.
     ///
     /// # Errors
-    /// When the address is taken or cannot be used.
+    /// Fails if the address is taken or unusable.
     pub fn bind(address: &QPairAddress, service: u32) -> Result<Self, QPairSocketError> {
         let mut listener = Self {
             listener: QPairListener::bind(address, service)?,
@@ -35,8 +35,8 @@ impl AdaptiveListener {
         Ok(listener)
     }
 
-    /// How streams accepted from now on are set up, brought within the bounds of
-    /// [`StreamConfig::in_bounds`]. Those who connect are told.
+    /// Sets the configuration of streams accepted from now on, clamped by
+    /// [`StreamConfig::in_bounds`]. Writers receive it when they connect.
     pub fn set_config(&mut self, config: StreamConfig) {
         self.config = config.in_bounds();
         let messages_bytes = LONG_MESSAGES.saturating_mul(self.config.inline_bytes);
@@ -44,15 +44,15 @@ impl AdaptiveListener {
         self.listener.set_end(EndConfig { recv_bytes: end.recv_bytes.max(messages_bytes), ..end });
     }
 
-    /// The UDP address, with the port the system chose if it was to.
+    /// Returns the UDP address, with the port the system chose if port 0 was given.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The next stream, within `timeout` (`None`: however long it takes).
+    /// Accepts the next stream, within `timeout` (`None`: without limit).
     ///
     /// # Errors
-    /// [`QPairSocketError::TimedOut`], or when the port fails.
+    /// [`QPairSocketError::TimedOut`], or an error of the port.
     pub fn accept(
         &mut self,
         timeout: Option<Duration>,

@@ -1,33 +1,33 @@
-//! The adaptive communication library (Venice paper, 5.1.3) as a socket: one ordered stream of bytes
-//! that takes CRMA, RDMA and QPair at once, each segment the channel measured to be best for its
-//! size, its pattern and the present load.
+//! The adaptive communication library (Venice paper, 5.1.3) as a socket: one ordered stream of
+//! bytes that uses CRMA, RDMA and QPair at once. Each segment takes the channel measured to be best
+//! for its size, its pattern and the present load.
 //!
-//! An [`AdaptiveListener`] waits where a [`crate::qpair::QPairListener`] would, on a unix socket's
-//! path (then frames travel through shared memory) or on a UDP address, sealed or not. Who connects
-//! writes ([`AdaptiveWriter`]), who accepts reads ([`AdaptiveReader`]): only the reader lends memory
-//! for the others to write to. For both directions, connect both ways. All calls come in three
-//! kinds, as those of [`crate::qpair`]: blocking with a time-out, `try_` and a descriptor to poll,
-//! and as futures.
+//! An [`AdaptiveListener`] listens where a [`crate::qpair::QPairListener`] would: on a unix
+//! socket's path (frames then travel through shared memory) or on a UDP address, sealed or not. The
+//! connecting side writes ([`AdaptiveWriter`]), the accepting side reads ([`AdaptiveReader`]): only
+//! the reader lends memory for the writers to write to. For both directions, connect both ways. All
+//! calls come in three kinds, like those of [`crate::qpair`]: blocking with a time-out, `try_` with
+//! a descriptor to poll, and futures.
 //!
-//! A segment goes as a QPair message, or as a CRMA or RDMA write into the reader's *landing region*
-//! with a message that says where it lies. Segments overtake each other; sequence numbers put them
-//! in order. The rules of the choice are in [`venice_fabric::adaptive`].
+//! A segment travels as a QPair message, or as a CRMA or RDMA write into the reader's *landing
+//! region*, followed by a message with its position. Segments overtake each other; sequence numbers
+//! restore the order. [`venice_fabric::adaptive`] documents the rules of the choice.
 //!
-//! # Why a channel was chosen
-//! Each choice is an event of `tracing`, under the target [`TRACE_TARGET`]: at level *debug* when
-//! segments of its size and pattern went another way before, or a trial begins or ends; at level
-//! *trace* otherwise. So `RUST_LOG=venice_ports::adaptive=debug` shows what is learnt, in a program
-//! that sets up a subscriber with that filter. Fields:
+//! # Reports of choices
+//! Each choice is an event of `tracing`, under the target [`TRACE_TARGET`]: at level *debug* if
+//! segments of its size and pattern went another way before, or if a trial begins or ends; at level
+//! *trace* otherwise. `RUST_LOG=venice_ports::adaptive=debug` shows what is learnt, in a program
+//! with a subscriber that uses that filter. Fields:
 //!
-//! | field | what it says |
+//! | field | meaning |
 //! |---|---|
 //! | `message` | the choice in words |
 //! | `channel` | `Crma`, `Rdma` or `QPair` |
 //! | `reason` | `OnlyOne` (no other can take it), `Unmeasured` (on trial for the first time), `Explore` (on trial again), `Best`, `Incumbent` (in use, and no other is better by enough) |
-//! | `pattern` | what it was chosen for: `Message`, `Random`, `Sequential`, `Strided` |
-//! | `len_bytes`, `class_bytes` | its length, and the longest that is judged with it |
-//! | `in_flight` | others under way on that channel |
-//! | `crma_ns`, `rdma_ns`, `qpair_ns` | what one takes by each, in nanoseconds; missing where it was never measured |
+//! | `pattern` | pattern the channel was chosen for: `Message`, `Random`, `Sequential`, `Strided` |
+//! | `len_bytes`, `class_bytes` | length of the segment, and longest length of its class |
+//! | `in_flight` | other segments outstanding on that channel |
+//! | `crma_ns`, `rdma_ns`, `qpair_ns` | measured time of one segment by each channel, in nanoseconds; absent if never measured |
 //!
 //! ```no_run
 //! use std::io::{Read, Write};

@@ -5,8 +5,7 @@ use std::task::{Context, Poll};
 
 use crate::qpair::{QPairSocketError, Socket, Wait, waiting_calls};
 
-/// The reading end of an adaptive stream: its bytes in order, each once, whichever channels they came
-/// by.
+/// Reading end of an adaptive stream: returns its bytes in order, each once, from all channels.
 #[derive(Debug)]
 pub struct AdaptiveReader {
     pub(super) socket: Socket,
@@ -15,12 +14,13 @@ pub struct AdaptiveReader {
 waiting_calls!(AdaptiveReader);
 
 impl AdaptiveReader {
-    /// Takes what is there, as far as it fits; returns how much. 0: the writer has ended the
-    /// stream.
+    /// Copies the bytes that have arrived, as far as they fit; returns how many. 0: the writer has
+    /// ended the stream.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if nothing is there. If the stream broke off,
-    /// [`QPairSocketError::Closed`] or [`QPairSocketError::Stream`], after all that had come.
+    /// [`QPairSocketError::WouldBlock`] if nothing has arrived. If the stream broke off,
+    /// [`QPairSocketError::Closed`] or [`QPairSocketError::Stream`], after all bytes that had
+    /// arrived.
     pub fn try_read(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         self.read_waiting(Wait::Never, into)
     }
@@ -30,22 +30,22 @@ impl AdaptiveReader {
             return Ok(0);
         }
         let id = self.socket.id;
-        // The writer hears at once of the room that there is.
+        // Tells the writer at once of the room that reading has freed.
         self.socket.shared.send(wait, |end, now_ns| {
             let (streams, link) = end.streams();
             Ok(streams.read(link, now_ns, id, into)?)
         })
     }
 
-    /// As [`Read::read`], for tasks.
+    /// Reads like [`Read::read`], for tasks.
     ///
     /// # Errors
-    /// As [`AdaptiveReader::try_read`], but for having to wait.
+    /// Same as [`AdaptiveReader::try_read`], except [`QPairSocketError::WouldBlock`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_read(context, into)).await
     }
 
-    /// One step of [`AdaptiveReader::read_async`].
+    /// Performs one step of [`AdaptiveReader::read_async`].
     pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -65,17 +65,18 @@ impl AdaptiveReader {
         read
     }
 
-    /// Segments so far that came by another channel before one that was sent earlier.
+    /// Returns the number of segments so far that came by another channel before one that was sent
+    /// earlier.
     ///
     /// # Errors
-    /// In a forked child.
+    /// [`PortError::Forked`](crate::PortError::Forked) in a forked child.
     pub fn early_segments(&self) -> Result<u64, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.call(Wait::Never, |end, _| Ok(end.streams().0.early_segments(id)))
     }
 }
 
-/// Blocking, with the time-out of [`AdaptiveReader::set_timeout`].
+/// Reads block, with the time-out of [`AdaptiveReader::set_timeout`].
 impl Read for AdaptiveReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         Ok(self.read_waiting(self.socket.wait(), into)?)

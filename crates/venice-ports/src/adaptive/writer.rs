@@ -13,19 +13,19 @@ use crate::qpair::{
     waiting_calls,
 };
 
-/// What a writer's QPair queues, in bytes.
+/// Send buffer of a writer's QPair, in bytes.
 const SEND_BYTES: u32 = 1 << 20;
-/// The longest segment that travels in a message, in bytes: two of them fit.
+/// Longest segment that travels in a message, in bytes: two of them fit into the send buffer.
 const MAX_INLINE_BYTES: u32 = SEND_BYTES / 2 - 64;
-/// As many single accesses as there can be segments under way, and as many bulk transfers as a
-/// sender has buffers.
+/// Limits of outstanding accesses: as many single accesses as segments can be outstanding, and as
+/// many bulk transfers as a sender has buffers.
 const DEPTH: Depth = Depth { crma: 64, rdma: 16 };
 
-/// The writing end of an adaptive stream.
+/// Writing end of an adaptive stream.
 ///
-/// A segment is on its way when a call returns. The reader hears of one that lies in its landing
-/// region with the next call, with [`Write::flush`], or some milliseconds later at the latest. Once
-/// dropped, the stream ends behind all that was written.
+/// A segment is on its way when a call returns. The reader is notified of one in its landing region
+/// by the next call, by [`Write::flush`], or some milliseconds later at the latest. Dropping the
+/// writer ends the stream behind all written bytes.
 #[derive(Debug)]
 pub struct AdaptiveWriter {
     socket: Socket,
@@ -37,12 +37,12 @@ pub struct AdaptiveWriter {
 waiting_calls!(AdaptiveWriter);
 
 impl AdaptiveWriter {
-    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten seconds
-    /// at most.
+    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
+    /// accept.
     ///
     /// # Errors
-    /// When nobody listens there, it refuses, or does not answer in time; also when what listens
-    /// there is a QPair listener.
+    /// Fails if no listener is there, if it refuses or does not answer in time, or if it is a QPair
+    /// listener.
     pub fn connect(
         address: &QPairAddress,
         service: u32,
@@ -61,9 +61,9 @@ impl AdaptiveWriter {
         Ok(Self { socket, pattern: Pattern::Message, log, segments: [0; 3] })
     }
 
-    /// What is known of the pattern from now on. At first [`Pattern::Message`]: somebody waits for
-    /// what is written, so the time of one segment counts. With [`Pattern::Sequential`] it counts
-    /// how much gets through.
+    /// Sets the access pattern for later writes. Initially [`Pattern::Message`]: the reader waits
+    /// for the bytes, which makes the time of one segment count. With [`Pattern::Sequential`] the
+    /// throughput counts.
     pub fn set_pattern(&mut self, pattern: Pattern) {
         self.pattern = pattern;
     }
@@ -71,7 +71,7 @@ impl AdaptiveWriter {
     /// Writes the front of `bytes`, as much as one segment takes; returns how much.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if there is no room, or why the stream does not go on.
+    /// [`QPairSocketError::WouldBlock`] if there is no room, or the error that ended the stream.
     pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         self.write_waiting(Wait::Never, bytes)
     }
@@ -85,7 +85,7 @@ impl AdaptiveWriter {
         self.note(written?)
     }
 
-    /// Takes note of a segment, and of the channel it went by.
+    /// Counts a segment and the channel that carried it.
     fn note(
         &mut self,
         (len_bytes, choice): (usize, Option<ChoiceEvent>),
@@ -97,15 +97,15 @@ impl AdaptiveWriter {
         Ok(len_bytes)
     }
 
-    /// As [`Write::write`], for tasks.
+    /// Writes like [`Write::write`], for tasks.
     ///
     /// # Errors
-    /// As [`AdaptiveWriter::try_write`], but for having to wait.
+    /// Same as [`AdaptiveWriter::try_write`], except [`QPairSocketError::WouldBlock`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
-    /// One step of [`AdaptiveWriter::write_async`].
+    /// Performs one step of [`AdaptiveWriter::write_async`].
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -122,11 +122,11 @@ impl AdaptiveWriter {
         })
     }
 
-    /// Ends the stream behind what was written: the reader gets all of it, and then the end. Does
+    /// Ends the stream behind the written bytes: the reader gets all of them, then the end. Does
     /// not wait.
     ///
     /// # Errors
-    /// Why the stream does not go on.
+    /// The error that ended the stream.
     pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
         self.socket.shared.send(Wait::Never, |end, now_ns| {
             let (streams, link) = end.streams();
@@ -134,37 +134,37 @@ impl AdaptiveWriter {
         })
     }
 
-    /// Ends the stream, and waits until the reader has read all of it.
+    /// Ends the stream and waits until the reader has read all of it.
     ///
     /// # Errors
-    /// Why the stream does not go on; or the time-out has passed.
+    /// The error that ended the stream; [`QPairSocketError::TimedOut`] after the time-out.
     pub fn finish(&mut self) -> Result<(), QPairSocketError> {
         self.shutdown()?;
         self.wait_written(self.socket.wait(), true)
     }
 
-    /// As [`AdaptiveWriter::finish`], for tasks.
+    /// Finishes like [`AdaptiveWriter::finish`], for tasks.
     ///
     /// # Errors
-    /// As [`AdaptiveWriter::finish`], but for the time-out.
+    /// Same as [`AdaptiveWriter::finish`], except the time-out.
     pub async fn finish_async(&mut self) -> Result<(), QPairSocketError> {
         self.shutdown()?;
         std::future::poll_fn(|context| self.poll_written(context, true)).await
     }
 
-    /// As [`Write::flush`], for tasks.
+    /// Flushes like [`Write::flush`], for tasks.
     ///
     /// # Errors
-    /// As [`AdaptiveWriter::finish_async`].
+    /// Same as [`AdaptiveWriter::finish_async`].
     pub async fn flush_async(&mut self) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_written(context, false)).await
     }
 
-    /// Goes on telling the reader of what lies in its landing region, without waiting.
+    /// Continues to notify the reader of bytes in its landing region, without waiting.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] while some of it is not told; or why the stream does not go
-    /// on.
+    /// [`QPairSocketError::WouldBlock`] while notifications are pending, or the error that ended
+    /// the stream.
     pub fn try_flush(&mut self) -> Result<(), QPairSocketError> {
         self.wait_written(Wait::Never, false)
     }
@@ -191,14 +191,15 @@ impl AdaptiveWriter {
         written
     }
 
-    /// How many segments went by each channel, by [`venice_fabric::adaptive::ChannelKind::index`].
+    /// Returns the number of segments by channel, indexed by
+    /// [`venice_fabric::adaptive::ChannelKind::index`].
     pub fn segments(&self) -> [u64; 3] {
         self.segments
     }
 }
 
-/// Blocking, with the time-out of [`AdaptiveWriter::set_timeout`]. Flushing waits until the reader
-/// has been sent word of all that was written.
+/// Writes block, with the time-out of [`AdaptiveWriter::set_timeout`]. A flush waits until the
+/// reader was notified of all written bytes.
 impl Write for AdaptiveWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         Ok(self.write_waiting(self.socket.wait(), bytes)?)

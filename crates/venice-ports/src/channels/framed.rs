@@ -1,4 +1,4 @@
-//! The channels over ports that move frames: the fabric's initiator, pumped by the caller.
+//! The channels over ports that move frames: the fabric's initiator, pumped by the calling thread.
 
 use std::collections::VecDeque;
 
@@ -8,28 +8,28 @@ use venice_fabric::{
 
 use super::{ChannelError, ReadPart, WritePart};
 use crate::ring::RingDriver;
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::udp::UdpDriver;
 use crate::{PortError, monotonic_ns};
 
-/// Longest sleep while something is awaited: the driver wakes earlier for whatever comes.
+/// Longest sleep while a completion is outstanding. The driver wakes earlier for any event.
 const SLEEP_NS: u64 = 1_000_000_000;
 
-/// An initiator and the port that moves its frames.
+/// An initiator together with the port that moves its frames.
 pub trait FrameDriver {
-    /// The fabric's end.
+    /// Returns the fabric's end.
     fn initiator(&mut self) -> &mut Initiator;
 
-    /// Moves every frame that can move now; true if any came in. Never waits.
+    /// Moves every frame that can move now; returns true if any came in. Never waits.
     ///
     /// # Errors
-    /// When the port fails for good.
+    /// Fails if the port has failed for good.
     fn pump(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
     /// Sleeps until there is something to pump, or for `timeout_ns`.
     ///
     /// # Errors
-    /// When the port fails for good.
+    /// Fails if the port has failed for good.
     fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError>;
 }
 
@@ -61,34 +61,34 @@ impl FrameDriver for RingDriver {
     }
 }
 
-/// The channels over a driver. Add donors on the driver and windows on its initiator
+/// The channels over a driver. Add donors on the driver and mappings on its initiator
 /// ([`FramedChannels::driver`]).
 #[derive(Debug)]
 pub struct FramedChannels<D> {
     driver: D,
-    patience: Patience,
-    /// Numbers the blocking accesses, downwards, out of the way of the caller's tokens.
+    spin: SpinPolicy,
+    /// Token of the next blocking access. They count downwards, apart from the caller's tokens.
     next_token: u64,
-    /// What completed while a blocking access waited for its own.
+    /// Completions of other accesses that arrived during a blocking access.
     aside: VecDeque<(u64, Result<(), AccessError>, Vec<u8>)>,
     bulk_aside: VecDeque<RdmaCompletion>,
-    /// Nothing was there at the last poll: look at the port before the next.
+    /// True if the last poll found nothing: pump the port before the next one.
     drained: bool,
-    /// The bytes of the completion last polled from `aside`.
+    /// Bytes of the completion last polled from `aside`.
     shown: Vec<u8>,
-    /// The buffers of bulk transfers, used again.
+    /// Buffers of bulk transfers, reused.
     spare: Vec<Vec<u8>>,
 }
 
-/// The blocking accesses' tokens; the caller's are below.
+/// First token of blocking accesses; the caller's tokens are below it.
 const FIRST_OWN_TOKEN: u64 = 1 << 63;
 
 impl<D: FrameDriver> FramedChannels<D> {
-    /// Over `driver`. Tokens of polled accesses must be below 2⁶³.
+    /// Builds the channels over `driver`. Tokens of polled accesses must be below 2⁶³.
     pub fn new(driver: D) -> Self {
         Self {
             driver,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             next_token: u64::MAX,
             aside: VecDeque::new(),
             bulk_aside: VecDeque::new(),
@@ -98,7 +98,7 @@ impl<D: FrameDriver> FramedChannels<D> {
         }
     }
 
-    /// The driver, for adding donors and mapping windows.
+    /// Returns the driver, for adding donors and mappings.
     pub fn driver(&mut self) -> &mut D {
         &mut self.driver
     }
@@ -108,18 +108,18 @@ impl<D: FrameDriver> FramedChannels<D> {
         self.next_token
     }
 
-    /// Moves frames; true if any came.
+    /// Moves frames; returns true if any came in.
     fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let any = self.driver.pump(now_ns)?;
         if any {
-            self.patience.found(now_ns);
+            self.spin.found(now_ns);
         }
         Ok(any)
     }
 
-    /// Nothing is there: spins, yields or sleeps as seems best.
-    fn rest(&mut self, now_ns: u64) -> Result<(), PortError> {
-        match self.patience.nothing(now_ns) {
+    /// Spins, yields or sleeps when nothing has arrived.
+    fn back_off(&mut self, now_ns: u64) -> Result<(), PortError> {
+        match self.spin.nothing(now_ns) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
             Next::Sleep => self.driver.wait(SLEEP_NS)?,
@@ -127,7 +127,7 @@ impl<D: FrameDriver> FramedChannels<D> {
         Ok(())
     }
 
-    /// Starts an access, waiting for room if need be.
+    /// Starts an access; waits for room if necessary.
     fn start(
         &mut self,
         mut begin: impl FnMut(&mut Initiator, u64) -> Result<(), FabricError>,
@@ -142,27 +142,27 @@ impl<D: FrameDriver> FramedChannels<D> {
             let before = self.aside.len();
             self.take_completions(None, &mut []);
             if !any && self.aside.len() == before {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
     }
 
-    /// Waits for the completion of `token`; its bytes go to the front of `into`.
+    /// Waits for the completion of `token`; copies its bytes to the front of `into`.
     fn finish(&mut self, token: u64, into: &mut [u8]) -> Result<(), ChannelError> {
         loop {
             let now_ns = monotonic_ns();
             let any = self.pump(now_ns)?;
-            // A fence with nothing before it is over without a frame.
+            // A fence with no outstanding write before it completes without a frame.
             if let Some(result) = self.take_completions(Some(token), into) {
                 return Ok(result?);
             }
             if !any {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
     }
 
-    /// Takes all completions; those that are not of `token` are put aside.
+    /// Takes all completions; puts those of other tokens aside.
     fn take_completions(
         &mut self,
         token: Option<u64>,
@@ -197,7 +197,7 @@ impl<D: FrameDriver> FramedChannels<D> {
 
     pub(super) fn post(&mut self, addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         self.start(|initiator, now_ns| initiator.post(now_ns, addr, from))?;
-        // What is posted travels without waiting for the next call.
+        // Sends a posted write without waiting for the next call.
         self.pump(monotonic_ns())?;
         Ok(())
     }
@@ -259,7 +259,7 @@ impl<D: FrameDriver> FramedChannels<D> {
         )
     }
 
-    /// Starts a descriptor for each part as room allows, and waits for all that were taken.
+    /// Starts a descriptor for each part as room allows, and waits for all that were accepted.
     fn bulk(
         &mut self,
         parts: &[(u64, usize)],
@@ -294,7 +294,8 @@ impl<D: FrameDriver> FramedChannels<D> {
                     self.bulk_aside.push_back(completion);
                     continue;
                 }
-                // One that failed for its port may have left others: their answers are nobody's.
+                // A part that failed because of its port may leave others outstanding: their
+                // answers are ignored.
                 let at = first_token.checked_sub(completion.token);
                 if let Some(at) = at.filter(|&at| at < started as u64) {
                     done += 1;
@@ -306,7 +307,7 @@ impl<D: FrameDriver> FramedChannels<D> {
                 self.spare.push(completion.buffer);
             }
             if !any && done == before {
-                self.rest(now_ns)?;
+                self.back_off(now_ns)?;
             }
         }
         self.spare.truncate(SPARE_BUFFERS);
@@ -317,7 +318,7 @@ impl<D: FrameDriver> FramedChannels<D> {
 /// Buffers kept for the next bulk transfers.
 const SPARE_BUFFERS: usize = 4;
 
-/// Polled: see [`super::Channels`].
+/// Polled accesses: see [`super::Channels`].
 impl<D: FrameDriver> FramedChannels<D> {
     pub(super) fn start_read(
         &mut self,
@@ -401,7 +402,7 @@ impl<D: FrameDriver> FramedChannels<D> {
         Ok(completion)
     }
 
-    /// Moves frames only once all that came with the last ones has been polled.
+    /// Moves frames only after all completions of the last ones were polled.
     fn pump_if_drained(&mut self) -> Result<(), PortError> {
         if self.drained {
             self.pump(monotonic_ns())?;

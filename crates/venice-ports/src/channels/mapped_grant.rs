@@ -1,4 +1,4 @@
-//! The whole of a grant, mapped in one piece.
+//! Maps a whole grant in one piece.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -12,14 +12,14 @@ use crate::shm::ShmConnection;
 /// A grant's slabs side by side, and the connection to the donor that lends them.
 #[derive(Debug)]
 pub(super) struct MappedGrant {
-    /// All addresses that are reserved, from this one on.
+    /// Start of the reserved address range.
     reserved: NonNull<u8>,
     base: NonNull<u8>,
     len_bytes: usize,
     connection: ShmConnection,
 }
 
-// SAFETY: the mapping belongs to this value alone and is as good on one thread as on another.
+// SAFETY: this value alone owns the mapping, which is valid on any thread.
 unsafe impl Send for MappedGrant {}
 
 impl MappedGrant {
@@ -28,8 +28,8 @@ impl MappedGrant {
         let slabs = std::mem::take(&mut connection.slabs);
         let slab_len = SLAB_BYTES as usize;
         let len_bytes = slabs.len() * slab_len;
-        // A memory device may have larger pages than the machine: slabs begin at multiples of theirs.
-        // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
+        // A memory device may have larger pages than the machine: slabs begin at multiples of
+        // theirs. SAFETY: the kernel picks a free address range; no existing mapping is replaced.
         let reserved = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -48,7 +48,7 @@ impl MappedGrant {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             let flags = MapFlags::SHARED | MapFlags::FIXED;
             let (fd, offset) = (slab.as_fd(), slab.offset_bytes());
-            // SAFETY: inside the range just reserved, which is nobody else's.
+            // SAFETY: inside the range just reserved, which only this value uses.
             unsafe {
                 let at = base.as_ptr().add(number * slab_len).cast();
                 mmap(at, slab_len, prot, flags, fd, offset)
@@ -73,7 +73,7 @@ impl MappedGrant {
 
 impl Drop for MappedGrant {
     fn drop(&mut self) {
-        // SAFETY: our own whole mapping; its owner hands out no pointer into it.
+        // SAFETY: unmaps our own whole mapping; its owner hands out no pointer into it.
         let reserved_bytes = self.len_bytes + SLAB_BYTES as usize;
         // SAFETY: as above.
         let _ = unsafe { munmap(self.reserved.as_ptr().cast(), reserved_bytes) };

@@ -1,13 +1,13 @@
-//! The channels as programs use them: one type over whichever port reaches the donor.
+//! The channels as programs use them: one type over any port that reaches the donor.
 //!
-//! [`Channels`] maps windows on grants and offers CRMA (single accesses of 1 to 4096 bytes, atomics,
-//! posted writes and their fence) and RDMA (any length, scattered and gathered), each blocking and
-//! polled. Over shm an access is a load, a store or a copy on the donor's mapped memory and its CPU
-//! takes no part; over verbs it is a request of the RDMA device; over
-//! rings and udp the fabric's frames carry it ([`crate::ring`], [`crate::udp`]).
+//! [`Channels`] maps grants and offers CRMA (single accesses of 1 to 4096 bytes, atomics, posted
+//! writes and their fence) and RDMA (any length, scattered and gathered), each blocking and polled.
+//! Over shm an access is a load, a store or a copy on the donor's mapped memory, and the donor's
+//! CPU takes no part. Over verbs it is a request of the RDMA device. Over rings and udp the
+//! fabric's frames carry it ([`crate::ring`], [`crate::udp`]).
 //!
-//! Unlike the halves that run in the shim, this may start a thread (one, which watches the donors
-//! of the shm port) and allocate. It is for one thread at a time: `Send`, not shared.
+//! Unlike the parts that run in the shim, this module may allocate and may start one thread, which
+//! watches the donors of the shm port. It is for one thread at a time: `Send`, not shared.
 //!
 //! ```no_run
 //! use venice_ports::channels::{Channels, ShmChannels};
@@ -42,8 +42,8 @@ use crate::PortError;
 use crate::ring::RingDriver;
 use crate::udp::UdpDriver;
 
-/// The channels over one port. See [`ShmChannels`], [`VerbsChannels`] and [`FramedChannels`] for how windows are
-/// mapped.
+/// The channels over one port. [`ShmChannels`], [`VerbsChannels`] and [`FramedChannels`] document
+/// how grants are mapped.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -60,13 +60,13 @@ pub enum Channels {
     Verbs(Box<VerbsChannels>),
 }
 
-/// Why an access did not succeed.
+/// Error of an access.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// It was not taken.
+    /// The access was not accepted.
     #[error(transparent)]
     NotTaken(#[from] FabricError),
-    /// It was taken and failed.
+    /// The access was accepted and failed.
     #[error(transparent)]
     Failed(#[from] AccessError),
     /// The port failed.
@@ -74,25 +74,25 @@ pub enum ChannelError {
     Port(#[from] PortError),
 }
 
-/// A piece of a scattered read: where from, and where to.
+/// One part of a scattered read: source and destination.
 #[derive(Debug)]
 pub struct ReadPart<'a> {
-    /// First address in the window.
+    /// First mapped address.
     pub window_addr: u64,
-    /// Filled whole.
+    /// Destination, filled whole.
     pub into: &'a mut [u8],
 }
 
-/// A piece of a gathered write: where to, and what.
+/// One part of a gathered write: destination and source.
 #[derive(Clone, Copy, Debug)]
 pub struct WritePart<'a> {
-    /// First address in the window.
+    /// First mapped address.
     pub window_addr: u64,
-    /// Stored whole.
+    /// Source, stored whole.
     pub from: &'a [u8],
 }
 
-/// Runs the same call on whichever port it is.
+/// Forwards a call to the port in use.
 macro_rules! on_port {
     ($channels:expr, $port:ident => $call:expr) => {
         match $channels {
@@ -104,8 +104,8 @@ macro_rules! on_port {
     };
 }
 
-/// CRMA, blocking. All return [`ChannelError::NotTaken`] for an address without a window, a range
-/// that leaves its window, a length that is not 1 to 4096 bytes, or a donor that is down.
+/// CRMA, blocking. All calls return [`ChannelError::NotTaken`] for an unmapped address, a range
+/// that leaves its mapping, a length outside 1 to 4096 bytes, or a donor that is down.
 impl Channels {
     /// Fills `into` from `window_addr` on.
     ///
@@ -116,49 +116,49 @@ impl Channels {
         on_port!(self, port => port.read(window_addr, into))
     }
 
-    /// Stores `from` at `window_addr`; it is there when this returns.
+    /// Stores `from` at `window_addr`; the write has reached the donor's memory when this returns.
     ///
     /// # Errors
-    /// As [`Channels::read`].
+    /// Same as [`Channels::read`].
     #[inline]
     pub fn write(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         on_port!(self, port => port.write(window_addr, from))
     }
 
     /// Stores `from` at `window_addr` some time before the next [`Channels::fence`] returns, which
-    /// also tells what went wrong. Waits only while too many are on their way.
+    /// also reports errors. Waits only while too many posted writes are outstanding.
     ///
     /// # Errors
-    /// As [`Channels::read`].
+    /// Same as [`Channels::read`].
     #[inline]
     pub fn post(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         on_port!(self, port => port.post(window_addr, from))
     }
 
-    /// Returns when every write posted before has been carried out.
+    /// Waits until every write posted before has been carried out.
     ///
     /// # Errors
-    /// The first that went wrong with those since the last fence.
+    /// The first error among the writes posted since the last fence.
     #[inline]
     pub fn fence(&mut self) -> Result<(), ChannelError> {
         on_port!(self, port => port.fence())
     }
 
-    /// Adds to the eight bytes at `window_addr`, a little-endian number that wraps around, as one
-    /// step; returns what was there before.
+    /// Adds `add` to the eight bytes at `window_addr`, a little-endian number that wraps around,
+    /// atomically; returns the old value.
     ///
     /// # Errors
-    /// As [`Channels::read`], and for an address that is not a multiple of eight.
+    /// Same as [`Channels::read`]; also an address that is not a multiple of eight.
     #[inline]
     pub fn fetch_add(&mut self, window_addr: u64, add: u64) -> Result<u64, ChannelError> {
         on_port!(self, port => port.fetch_add(window_addr, add))
     }
 
-    /// Puts `new` in the place of the eight bytes at `window_addr` if they are `expected`, as one
-    /// step; returns what was there before.
+    /// Replaces the eight bytes at `window_addr` by `new` if they equal `expected`, atomically;
+    /// returns the old value.
     ///
     /// # Errors
-    /// As [`Channels::fetch_add`].
+    /// Same as [`Channels::fetch_add`].
     #[inline]
     pub fn compare_swap(
         &mut self,
@@ -170,51 +170,53 @@ impl Channels {
     }
 }
 
-/// RDMA, blocking. Ranges may span windows, of different donors too.
+/// RDMA, blocking. A range may span mappings, of different donors too.
 impl Channels {
-    /// Fills `into` from `window_addr` on, however long.
+    /// Fills `into` from `window_addr` on; any length.
     ///
     /// # Errors
-    /// As [`Channels::read`] but for the length; after an error any part may have been read.
+    /// Same as [`Channels::read`], except for the length. After an error any part may have been
+    /// read.
     #[inline]
     pub fn rdma_read(&mut self, window_addr: u64, into: &mut [u8]) -> Result<(), ChannelError> {
         self.rdma_read_scattered(&mut [ReadPart { window_addr, into }])
     }
 
-    /// Stores `from` at `window_addr`, however long.
+    /// Stores `from` at `window_addr`; any length.
     ///
     /// # Errors
-    /// As [`Channels::read`] but for the length; after an error any part may have been stored.
+    /// Same as [`Channels::read`], except for the length. After an error any part may have been
+    /// stored.
     #[inline]
     pub fn rdma_write(&mut self, window_addr: u64, from: &[u8]) -> Result<(), ChannelError> {
         self.rdma_write_gathered(&[WritePart { window_addr, from }])
     }
 
-    /// All of `parts` at once.
+    /// Reads all `parts` at once.
     ///
     /// # Errors
-    /// As [`Channels::rdma_read`]: the first error of any part, once all are over.
+    /// Same as [`Channels::rdma_read`]: the first error of any part, after all parts have ended.
     pub fn rdma_read_scattered(&mut self, parts: &mut [ReadPart<'_>]) -> Result<(), ChannelError> {
         on_port!(self, port => port.rdma_read_scattered(parts))
     }
 
-    /// All of `parts` at once.
+    /// Writes all `parts` at once.
     ///
     /// # Errors
-    /// As [`Channels::rdma_write`]: the first error of any part, once all are over.
+    /// Same as [`Channels::rdma_write`]: the first error of any part, after all parts have ended.
     pub fn rdma_write_gathered(&mut self, parts: &[WritePart<'_>]) -> Result<(), ChannelError> {
         on_port!(self, port => port.rdma_write_gathered(parts))
     }
 }
 
-/// Polled: many accesses on their way at once. Each one taken completes once, with its token, by
-/// [`Channels::poll`] or [`Channels::poll_rdma`]. A call that cannot be taken now says
-/// [`FabricError::WouldBlock`]: poll, then ask again.
+/// Polled: many accesses outstanding at once. Each accepted access completes once, with its token,
+/// by [`Channels::poll`] or [`Channels::poll_rdma`]. A call that cannot be accepted now returns
+/// [`FabricError::WouldBlock`]: poll, then retry.
 impl Channels {
-    /// Asks for `len` bytes, 1 to 4096; they come with the completion.
+    /// Starts a read of `len` bytes, 1 to 4096; the completion brings them.
     ///
     /// # Errors
-    /// As [`Channels::read`]; the access was not taken.
+    /// Same as [`Channels::read`]; the access was not accepted.
     pub fn start_read(
         &mut self,
         token: u64,
@@ -224,10 +226,10 @@ impl Channels {
         on_port!(self, port => port.start_read(token, window_addr, len))
     }
 
-    /// Stores `from`, 1 to 4096 bytes.
+    /// Starts a write of `from`, 1 to 4096 bytes.
     ///
     /// # Errors
-    /// As [`Channels::start_read`].
+    /// Same as [`Channels::start_read`].
     pub fn start_write(
         &mut self,
         token: u64,
@@ -237,10 +239,10 @@ impl Channels {
         on_port!(self, port => port.start_write(token, window_addr, from))
     }
 
-    /// See [`Channels::fetch_add`]; the completion brings the old bytes.
+    /// Starts a [`Channels::fetch_add`]; the completion brings the old bytes.
     ///
     /// # Errors
-    /// As [`Channels::start_read`], and for an address that is not a multiple of eight.
+    /// Same as [`Channels::start_read`]; also an address that is not a multiple of eight.
     pub fn start_fetch_add(
         &mut self,
         token: u64,
@@ -250,10 +252,10 @@ impl Channels {
         on_port!(self, port => port.start_fetch_add(token, window_addr, add))
     }
 
-    /// See [`Channels::compare_swap`]; the completion brings the old bytes.
+    /// Starts a [`Channels::compare_swap`]; the completion brings the old bytes.
     ///
     /// # Errors
-    /// As [`Channels::start_fetch_add`].
+    /// Same as [`Channels::start_fetch_add`].
     pub fn start_compare_swap(
         &mut self,
         token: u64,
@@ -264,10 +266,11 @@ impl Channels {
         on_port!(self, port => port.start_compare_swap(token, window_addr, expected, new))
     }
 
-    /// Fills the whole of `buffer` from `window_addr` on; it comes back with the completion.
+    /// Starts a read that fills the whole of `buffer` from `window_addr` on; the completion returns
+    /// it.
     ///
     /// # Errors
-    /// Not taken, with the buffer.
+    /// Returns the buffer with the error if the transfer was not accepted.
     pub fn start_rdma_read(
         &mut self,
         token: u64,
@@ -277,10 +280,10 @@ impl Channels {
         on_port!(self, port => port.start_rdma_read(token, window_addr, buffer))
     }
 
-    /// Stores the whole of `buffer` from `window_addr` on; it comes back with the completion.
+    /// Starts a write of the whole of `buffer` from `window_addr` on; the completion returns it.
     ///
     /// # Errors
-    /// Not taken, with the buffer.
+    /// Returns the buffer with the error if the transfer was not accepted.
     pub fn start_rdma_write(
         &mut self,
         token: u64,
@@ -290,26 +293,26 @@ impl Channels {
         on_port!(self, port => port.start_rdma_write(token, window_addr, buffer))
     }
 
-    /// The next single access that is over, if any; moves frames first. Never waits.
+    /// Returns the next completed single access, if any; moves frames first. Never waits.
     ///
     /// # Errors
-    /// When the port fails for good.
+    /// Fails if the port has failed for good.
     pub fn poll(&mut self) -> Result<Option<Completion<'_>>, PortError> {
         on_port!(self, port => port.poll())
     }
 
-    /// The next bulk transfer that is over, if any; moves frames first. Never waits.
+    /// Returns the next completed bulk transfer, if any; moves frames first. Never waits.
     ///
     /// # Errors
-    /// When the port fails for good.
+    /// Fails if the port has failed for good.
     pub fn poll_rdma(&mut self) -> Result<Option<RdmaCompletion>, PortError> {
         on_port!(self, port => port.poll_rdma())
     }
 
-    /// Sleeps until there may be something to poll, or for `timeout_ns`; it may come back earlier.
+    /// Sleeps until there may be something to poll, or for `timeout_ns`; may return earlier.
     ///
     /// # Errors
-    /// When the port fails for good.
+    /// Fails if the port has failed for good.
     pub fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
         on_port!(self, port => port.wait(timeout_ns))
     }

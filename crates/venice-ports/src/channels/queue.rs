@@ -1,22 +1,23 @@
-//! Accesses that are over, until they are polled.
+//! Queues completed accesses until they are polled.
 
 use std::collections::VecDeque;
 
 use venice_fabric::{AccessError, Completion, FabricError, RdmaCompletion};
 use venice_wire::MAX_PAYLOAD_BYTES;
 
-/// Single accesses that may be over and not yet polled, and bulk transfers.
+/// Most single accesses that may be complete and not yet polled; the same for bulk transfers.
 const DEPTH: usize = 256;
 
-/// Completions in the order their accesses were started, each with the time it may be polled.
+/// Completions in the order their accesses were started, each with the time from which it may be
+/// polled.
 #[derive(Debug)]
 pub(super) struct Queue {
     singles: VecDeque<Single>,
     bulk: VecDeque<(u64, RdmaCompletion)>,
-    /// Pages for the bytes read, and those of them that are free.
+    /// Pages for the bytes read. `free` lists the unused ones.
     pages: Box<[u8]>,
     free: Vec<usize>,
-    /// The page the caller may be looking at.
+    /// Page that the caller may be reading.
     shown: Option<usize>,
 }
 
@@ -40,13 +41,13 @@ impl Queue {
         }
     }
 
-    /// Room for the bytes of one more single access.
+    /// Reserves a page for the bytes of one more single access.
     pub(super) fn take_page(&mut self) -> Result<(usize, &mut [u8]), FabricError> {
         let page = self.free.pop().ok_or(FabricError::WouldBlock)?;
         Ok((page, &mut self.pages[page * MAX_PAYLOAD_BYTES..][..MAX_PAYLOAD_BYTES]))
     }
 
-    /// Puts `bytes` at the start of a page that was taken.
+    /// Copies `bytes` to the start of a reserved page.
     pub(super) fn fill(&mut self, page: usize, bytes: &[u8]) {
         self.pages[page * MAX_PAYLOAD_BYTES..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -55,7 +56,8 @@ impl Queue {
         self.free.push(page);
     }
 
-    /// The access that took `page` is over at `due_ns`, and brings its first `len_bytes`.
+    /// Queues the completion of the access that reserved `page`: it ends at `due_ns` and brings the
+    /// page's first `len_bytes`.
     pub(super) fn push(
         &mut self,
         due_ns: u64,
@@ -75,7 +77,8 @@ impl Queue {
         self.bulk.push_back((due_ns, completion));
     }
 
-    /// The next single access if it is over by `now_ns`; its page is free again at the next call.
+    /// Returns the next single access if it has ended by `now_ns`. Its page is free again at the
+    /// next call.
     pub(super) fn poll(&mut self, now_ns: u64) -> Option<Completion<'_>> {
         self.free.extend(self.shown.take());
         if self.singles.front()?.due_ns > now_ns {
@@ -94,7 +97,7 @@ impl Queue {
         Some(self.bulk.pop_front()?.1)
     }
 
-    /// When the next is over.
+    /// Returns the time at which the next access ends.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         let single_ns = self.singles.front().map(|single| single.due_ns);
         let bulk_ns = self.bulk.front().map(|bulk| bulk.0);

@@ -15,31 +15,31 @@ use super::mapped_grant::MappedGrant;
 use super::queue::Queue;
 use super::watch::Watch;
 use super::{ChannelError, ReadPart, WritePart};
+use crate::mappings::{MappingTable, Target};
 use crate::shm::fetch_slabs;
-use crate::windows::{Target, Windows};
-use crate::{PortError, hold_until, monotonic_ns};
+use crate::{PortError, monotonic_ns, wait_until};
 
 const _: () = assert!(cfg!(target_endian = "little"), "atomics are little-endian numbers");
 
-/// One-sided channels to donors on this host. The donor's CPU takes no part; every range is
-/// checked against the table of windows (RAMT) before it is touched.
+/// One-sided channels to donors on this host. The donor's CPU takes no part. Every range is checked
+/// against the mapping table (RAMT) before it is touched.
 ///
-/// A donor that dies is noticed by the end of its connection, and every access from then on says
-/// so. There is no SIGBUS: the slabs are sealed against shrinking.
+/// The end of its connection reveals a donor's death, and every later access returns an error.
+/// There is no SIGBUS: the slabs are sealed against shrinking.
 ///
-/// With an emulated link, that of these channels or else the one a donor says, an access returns
-/// when the donor's answer would have arrived over it.
+/// With an emulated link (that of these channels, else the donor's), an access returns when the
+/// donor's answer would have arrived over it.
 #[derive(Debug)]
 pub struct ShmChannels {
-    ramt: Windows,
-    /// By the peer index in the RAMT.
+    ramt: MappingTable,
+    /// Grants by their peer index in the RAMT.
     grants: Vec<Option<Grant>>,
     queue: Queue,
     watch: Option<Watch>,
     model: Option<LinkModel>,
-    /// One for each donor that is reached over an emulated link.
+    /// One link for each donor that is reached over an emulated link.
     links: Vec<(NodeId, AccessLink)>,
-    /// When the last posted write is answered.
+    /// Time at which the last posted write is acknowledged.
     posted_until_ns: u64,
     has_posted: bool,
 }
@@ -49,13 +49,13 @@ struct Grant {
     memory: MappedGrant,
     window_addr: u64,
     gone: Arc<AtomicBool>,
-    /// Its place in the links; none: nothing is emulated.
+    /// Index in the channels' links; `None`: no link is emulated.
     link: Option<usize>,
-    /// A write was posted to it since the last fence.
+    /// True if a write was posted to it since the last fence.
     posted: bool,
 }
 
-/// Memory that an access may touch, and the link it goes over.
+/// Memory that an access may touch, and the link it uses.
 #[derive(Clone, Copy)]
 struct Place {
     ptr: *mut u8,
@@ -64,14 +64,14 @@ struct Place {
 }
 
 impl ShmChannels {
-    /// No windows yet; `model` is the link to emulate to every donor. `None`: what the donors say,
-    /// which is none unless their rack emulates one.
+    /// Returns channels without mappings; `model` is the link to emulate to every donor. `None`:
+    /// use the link of each donor's reply, which is none unless its rack emulates one.
     ///
     /// # Errors
-    /// None today; the system's, should it be asked for anything.
+    /// Never today; the signature leaves room for an error of the system.
     pub fn new(model: Option<LinkModel>) -> Result<Self, PortError> {
         Ok(Self {
-            ramt: Windows::default(),
+            ramt: MappingTable::default(),
             grants: Vec::new(),
             queue: Queue::new(),
             watch: None,
@@ -82,12 +82,12 @@ impl ShmChannels {
         })
     }
 
-    /// Fetches the slabs of a grant from the agent behind `socket` and maps them, the whole grant
-    /// of `len_bytes`, from `window_addr` on.
+    /// Fetches the slabs of a grant from the agent behind `socket` and maps the whole grant of
+    /// `len_bytes` from `window_addr` on.
     ///
     /// # Errors
-    /// When the agent refuses, `len_bytes` is not a number of slabs, the window overlaps another,
-    /// or the system has no room.
+    /// Fails if the agent refuses, `len_bytes` is not a multiple of the slab size, the range
+    /// overlaps another mapping, or the system has no room.
     pub fn map_grant(
         &mut self,
         window_addr: u64,
@@ -117,10 +117,10 @@ impl ShmChannels {
         Ok(())
     }
 
-    /// Takes the window at `window_addr` away and gives the connection to its donor up.
+    /// Removes the mapping at `window_addr` and closes the connection to its donor.
     ///
     /// # Errors
-    /// [`FabricError::NotMapped`] if no window starts there.
+    /// [`FabricError::NotMapped`] if no mapping starts there.
     pub fn unmap(&mut self, window_addr: u64) -> Result<(), FabricError> {
         if !self.ramt.unmap(window_addr) {
             return Err(FabricError::NotMapped { window_addr, len_bytes: 0 });
@@ -137,7 +137,7 @@ impl ShmChannels {
         Ok(())
     }
 
-    /// The link emulated, if any.
+    /// Returns the emulated link, if any.
     pub fn link(&self) -> Option<&LinkModel> {
         self.model.as_ref()
     }
@@ -150,7 +150,7 @@ impl ShmChannels {
         self.links.len() - 1
     }
 
-    /// The memory at `window_addr` and how much of `len` bytes lies there in one piece.
+    /// Returns the memory at `window_addr` and how many of `len` bytes lie there in one piece.
     #[inline]
     fn locate(&mut self, window_addr: u64, len: usize) -> Result<(Place, usize), FabricError> {
         let not_mapped = FabricError::NotMapped { window_addr, len_bytes: len as u64 };
@@ -164,13 +164,13 @@ impl ShmChannels {
         }
         let room = target.room_bytes.min(len as u64) as usize;
         let offset = target.remote_addr as usize;
-        assert!(offset + room <= memory.len_bytes(), "a window is as long as its grant");
-        // SAFETY: just checked to lie inside the mapping.
+        assert!(offset + room <= memory.len_bytes(), "a mapping is as long as its grant");
+        // SAFETY: the check above proves that it lies inside the mapping.
         let ptr = unsafe { memory.base().add(offset) };
         Ok((Place { ptr, grant, link: *link }, room))
     }
 
-    /// The memory of a single access.
+    /// Returns the memory of a single access.
     #[inline]
     fn place(&mut self, window_addr: u64, len: usize) -> Result<Place, FabricError> {
         let len_bytes = len as u64;
@@ -183,20 +183,21 @@ impl ShmChannels {
         }
     }
 
-    /// The number an atomic access is about.
+    /// Returns the number that an atomic access works on.
     #[inline]
     fn number(&mut self, window_addr: u64) -> Result<(Place, &AtomicU64), FabricError> {
         let place = self.place(window_addr, 8)?;
-        // The mapping starts at a page, so this is as aligned as the address at the donor.
+        // The mapping starts at a page boundary, which makes this as aligned as the donor's
+        // address.
         if !place.ptr.addr().is_multiple_of(8) {
             return Err(FabricError::Unaligned { window_addr });
         }
         // SAFETY: eight bytes of the mapping, aligned, mapped as long as `self` is borrowed. Other
-        // processes use them atomically or know what they do.
+        // processes use them atomically or accept torn values.
         Ok((place, unsafe { AtomicU64::from_ptr(place.ptr.cast()) }))
     }
 
-    /// When an access started now is over; 0 without emulation.
+    /// Returns the time at which an access started now ends; 0 without emulation.
     #[inline]
     fn due_ns(
         &mut self,
@@ -214,7 +215,7 @@ impl ShmChannels {
         let place = self.place(window_addr, into.len())?;
         let due_ns = self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 0, into.len()));
         load(place.ptr, into);
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -223,7 +224,7 @@ impl ShmChannels {
         let place = self.place(window_addr, from.len())?;
         let due_ns = self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, from.len(), 0));
         store(from, place.ptr);
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -243,7 +244,7 @@ impl ShmChannels {
     #[inline]
     pub(super) fn fence(&mut self) -> Result<(), ChannelError> {
         std::sync::atomic::fence(Ordering::SeqCst);
-        hold_until(self.posted_until_ns);
+        wait_until(self.posted_until_ns);
         if !std::mem::take(&mut self.has_posted) {
             return Ok(());
         }
@@ -258,7 +259,7 @@ impl ShmChannels {
     pub(super) fn fetch_add(&mut self, window_addr: u64, add: u64) -> Result<u64, ChannelError> {
         let (place, number) = self.number(window_addr)?;
         let old = number.fetch_add(add, Ordering::SeqCst);
-        hold_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 8, 8)));
+        wait_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 8, 8)));
         Ok(old)
     }
 
@@ -271,7 +272,7 @@ impl ShmChannels {
     ) -> Result<u64, ChannelError> {
         let (place, number) = self.number(window_addr)?;
         let old = compare_swap(number, expected, new);
-        hold_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 16, 8)));
+        wait_until(self.due_ns(place.link, |link, now_ns| link.single_ns(now_ns, 16, 8)));
         Ok(old)
     }
 }
@@ -286,7 +287,7 @@ impl ShmChannels {
         for ReadPart { window_addr, into } in parts {
             due_ns = due_ns.max(self.bulk_read(*window_addr, into)?);
         }
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
@@ -298,11 +299,11 @@ impl ShmChannels {
         for WritePart { window_addr, from } in parts {
             due_ns = due_ns.max(self.bulk_write(*window_addr, from)?);
         }
-        hold_until(due_ns);
+        wait_until(due_ns);
         Ok(())
     }
 
-    /// Reads a range that may span windows; returns when it is over.
+    /// Reads a range that may span mappings; returns the time at which the read ends.
     fn bulk_read(&mut self, window_addr: u64, into: &mut [u8]) -> Result<u64, FabricError> {
         let (mut addr, mut left, mut due_ns) = (window_addr, into, 0);
         check_bulk(window_addr, left.len())?;
@@ -317,7 +318,7 @@ impl ShmChannels {
         Ok(due_ns)
     }
 
-    /// Writes a range that may span windows; returns when it is over.
+    /// Writes a range that may span mappings; returns the time at which the write ends.
     fn bulk_write(&mut self, window_addr: u64, from: &[u8]) -> Result<u64, FabricError> {
         let (mut addr, mut left, mut due_ns) = (window_addr, from, 0);
         check_bulk(window_addr, left.len())?;
@@ -333,8 +334,8 @@ impl ShmChannels {
     }
 }
 
-/// Polled: see [`super::Channels`]. The access itself is done at once; its completion can be polled
-/// when it would be over.
+/// Polled accesses: see [`super::Channels`]. The access itself happens at once; its completion can
+/// be polled from the time at which it would end.
 impl ShmChannels {
     pub(super) fn start_read(
         &mut self,
@@ -438,7 +439,8 @@ impl ShmChannels {
         }
     }
 
-    /// What was not taken comes back; what failed on the way completes with its error.
+    /// Returns the buffer of a transfer that was not accepted; queues the error of one that failed
+    /// on the way.
     fn finish_bulk(
         &mut self,
         token: u64,
@@ -466,14 +468,15 @@ impl ShmChannels {
         Ok(self.queue.poll_bulk(now_ns))
     }
 
-    /// Without emulation everything is over at once, and nobody need look at a clock.
+    /// Returns the present time, or 0 without emulation: every access then ends at once, and no
+    /// clock is read.
     fn now_if_emulated_ns(&self) -> u64 {
         if self.links.is_empty() { 0 } else { monotonic_ns() }
     }
 
     pub(super) fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
         let until_ns = monotonic_ns().saturating_add(timeout_ns);
-        hold_until(self.queue.next_due_ns().unwrap_or(until_ns).min(until_ns));
+        wait_until(self.queue.next_due_ns().unwrap_or(until_ns).min(until_ns));
         Ok(())
     }
 }
@@ -497,7 +500,7 @@ fn compare_swap(number: &AtomicU64, expected: u64, new: u64) -> u64 {
 #[inline]
 fn load(from: *const u8, into: &mut [u8]) {
     // SAFETY: the caller has located `into.len()` bytes at `from`, which stay mapped while it
-    // borrows the channels; `into` is a reference and so no part of them.
+    // borrows the channels; `into` is a reference and does not overlap them.
     unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
 }
 

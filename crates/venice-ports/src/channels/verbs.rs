@@ -1,4 +1,4 @@
-//! The channels over verbs: single accesses as they are, bulk transfers by way of registered memory.
+//! The channels over verbs: single accesses directly, bulk transfers through registered memory.
 
 use std::collections::VecDeque;
 
@@ -7,45 +7,45 @@ use venice_fabric::{
 };
 
 use super::{ChannelError, ReadPart, WritePart};
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::verbs::{BufferId, Bulk, VerbsDriver, VerbsError};
 use crate::{PortError, monotonic_ns};
 
 /// Bytes of a bulk transfer that travel as one piece.
 const PIECE_BYTES: usize = 1 << 20;
-/// Pieces on their way at once: while the device fills some, others are copied out.
+/// Pieces outstanding at once: while the device fills some, others are copied out.
 const PIECES: usize = 4;
-/// Bulk transfers that may wait for their turn.
+/// Most bulk transfers that may be queued.
 const MAX_JOBS: usize = 64;
-/// Longest sleep while something is awaited: the driver wakes earlier for whatever comes.
+/// Longest sleep while a completion is outstanding. The driver wakes earlier for any event.
 const SLEEP_NS: u64 = 1_000_000_000;
 
-/// The blocking accesses' tokens; the caller's are below.
+/// First token of blocking accesses; the caller's tokens are below it.
 const FIRST_OWN_TOKEN: u64 = 1 << 63;
-/// Token of piece `n`, counted downwards; below all of them that of posted writes.
+/// Token of piece 0; the others count downwards. The token of posted writes is below all of them.
 const LAST_PIECE_TOKEN: u64 = u64::MAX;
 const POSTED_TOKEN: u64 = LAST_PIECE_TOKEN - PIECES as u64;
 
-/// The channels over an RDMA device. Add grants and windows on the driver
+/// The channels over an RDMA device. Add grants and mappings on the driver
 /// ([`VerbsChannels::driver`]).
 ///
 /// Bulk transfers are copied once on this side, between the caller's memory and the registered
 /// memory that the device reaches, a piece of 1 MiB at a time. [`VerbsDriver::transfer`] copies
-/// nothing, for those who keep their data in its buffers.
+/// nothing, for callers that keep their data in its buffers.
 #[derive(Debug)]
 pub struct VerbsChannels {
     driver: VerbsDriver,
-    patience: Patience,
+    spin: SpinPolicy,
     next_token: u64,
-    /// Single accesses that are over and not polled.
+    /// Single accesses completed and not polled.
     aside: VecDeque<(u64, Result<(), AccessError>, Vec<u8>)>,
-    /// The bytes of the completion last polled.
+    /// Bytes of the completion last polled.
     shown: Vec<u8>,
-    /// Writes posted and not over, and the first error among them since the last fence.
+    /// Number of posted writes outstanding, and the first error among them since the last fence.
     posted: usize,
     posted_error: Option<AccessError>,
     jobs: VecDeque<Job>,
-    /// Number of the first of `jobs`.
+    /// Number of the first entry of `jobs`.
     first_job: u64,
     pieces: [Option<Piece>; PIECES],
     registered: BufferId,
@@ -70,7 +70,7 @@ impl Job {
     }
 }
 
-/// A part of a job in registered memory.
+/// One part of a job, in registered memory.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     job: u64,
@@ -79,15 +79,15 @@ struct Piece {
 }
 
 impl VerbsChannels {
-    /// Over `driver`. Tokens of polled accesses must be below 2⁶³.
+    /// Builds the channels over `driver`. Tokens of polled accesses must be below 2⁶³.
     ///
     /// # Errors
-    /// When the memory for bulk transfers cannot be registered.
+    /// Fails if the memory for bulk transfers cannot be registered.
     pub fn new(mut driver: VerbsDriver) -> Result<Self, VerbsError> {
         let registered = driver.add_buffer(PIECES * PIECE_BYTES)?;
         Ok(Self {
             driver,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             next_token: FIRST_OWN_TOKEN,
             aside: VecDeque::new(),
             shown: Vec::new(),
@@ -101,7 +101,7 @@ impl VerbsChannels {
         })
     }
 
-    /// The driver, for adding grants and mapping windows.
+    /// Returns the driver, for adding grants and mappings.
     pub fn driver(&mut self) -> &mut VerbsDriver {
         &mut self.driver
     }
@@ -114,8 +114,9 @@ impl VerbsChannels {
         self.next_token
     }
 
-    /// Takes what is over, and moves bulk transfers on; true if there was anything. Bytes of the
-    /// access `token` go to the front of `into`, and its result is returned; others are put aside.
+    /// Takes completions and advances bulk transfers; returns true if there was any completion.
+    /// Copies the bytes of the access `token` to the front of `into` and returns its result; puts
+    /// others aside.
     fn pump(
         &mut self,
         token: Option<u64>,
@@ -139,14 +140,14 @@ impl VerbsChannels {
         }
         self.start_pieces();
         if any {
-            self.patience.found(monotonic_ns());
+            self.spin.found(monotonic_ns());
         }
         (any, found)
     }
 
-    /// Nothing is there: spins, yields or sleeps as seems best.
-    fn rest(&mut self) -> Result<(), PortError> {
-        match self.patience.nothing(monotonic_ns()) {
+    /// Spins, yields or sleeps when nothing has arrived.
+    fn back_off(&mut self) -> Result<(), PortError> {
+        match self.spin.nothing(monotonic_ns()) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
             Next::Sleep => self.driver.wait(SLEEP_NS)?,
@@ -154,7 +155,7 @@ impl VerbsChannels {
         Ok(())
     }
 
-    /// Starts an access, waiting for room if need be.
+    /// Starts an access; waits for room if necessary.
     fn start(
         &mut self,
         mut begin: impl FnMut(&mut VerbsDriver) -> Result<(), FabricError>,
@@ -165,7 +166,7 @@ impl VerbsChannels {
                 started => return Ok(started?),
             }
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
     }
@@ -176,7 +177,7 @@ impl VerbsChannels {
             match self.pump(Some(token), into) {
                 (_, Some(result)) => return Ok(result?),
                 (true, None) => {}
-                (false, None) => self.rest()?,
+                (false, None) => self.back_off()?,
             }
         }
     }
@@ -205,7 +206,7 @@ impl VerbsChannels {
     pub(super) fn fence(&mut self) -> Result<(), ChannelError> {
         while self.posted > 0 {
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
         self.posted_error.take().map_or(Ok(()), |error| Err(error.into()))
@@ -231,9 +232,9 @@ impl VerbsChannels {
     }
 }
 
-/// RDMA: jobs cut into pieces, one after the other.
+/// RDMA: jobs are cut into pieces, one job after the other.
 impl VerbsChannels {
-    /// Starts as many pieces as there is registered memory for.
+    /// Starts as many pieces as fit into the registered memory.
     fn start_pieces(&mut self) {
         let mut number = self.first_job;
         while let Some(free) = self.pieces.iter().position(Option::is_none) {
@@ -271,21 +272,22 @@ impl VerbsChannels {
     }
 
     fn piece_over(&mut self, index: usize, result: Result<(), AccessError>) {
-        let Piece { job, offset, len } = self.pieces[index].take().expect("it was under way");
+        let Piece { job, offset, len } =
+            self.pieces[index].take().expect("the access is outstanding");
         let job = &mut self.jobs[(job - self.first_job) as usize];
         job.under_way -= 1;
         job.result = job.result.and(result);
         if job.direction == Bulk::Read && result.is_ok() {
             let memory = self.driver.buffer(self.registered).cast::<u8>();
             let into = &mut job.buffer[offset..offset + len];
-            // SAFETY: the transfer into this piece of the registered memory is over.
+            // SAFETY: the transfer into this piece of the registered memory has ended.
             unsafe {
                 into.as_mut_ptr().copy_from_nonoverlapping(memory.add(index * PIECE_BYTES), len);
             }
         }
     }
 
-    /// Jobs end in the order they were given.
+    /// Retires completed jobs, in the order they were started.
     fn retire_jobs(&mut self) {
         while self.jobs.front().is_some_and(Job::is_over) {
             let Some(Job { token, result, buffer, .. }) = self.jobs.pop_front() else { return };
@@ -317,7 +319,7 @@ impl VerbsChannels {
         Err(RdmaRejected { error, buffer, lists: ScatterGather::default() })
     }
 
-    /// Waits for the job `token`, puts others aside.
+    /// Waits for the job `token`; puts others aside.
     fn finish_job(&mut self, token: u64) -> Result<Vec<u8>, ChannelError> {
         loop {
             let at = self.bulk_aside.iter().position(|done| done.token == token);
@@ -325,7 +327,7 @@ impl VerbsChannels {
                 return done.result.map(|()| done.buffer).map_err(ChannelError::from);
             }
             if !self.pump(None, &mut []).0 {
-                self.rest()?;
+                self.back_off()?;
             }
         }
     }
@@ -343,7 +345,7 @@ impl VerbsChannels {
                 Err(RdmaRejected { error: FabricError::WouldBlock, buffer: back, .. }) => {
                     buffer = back;
                     if !self.pump(None, &mut []).0 {
-                        self.rest()?;
+                        self.back_off()?;
                     }
                 }
                 Err(RdmaRejected { error, .. }) => return Err(error.into()),
@@ -373,7 +375,7 @@ impl VerbsChannels {
     }
 }
 
-/// Polled: see [`super::Channels`].
+/// Polled accesses: see [`super::Channels`].
 impl VerbsChannels {
     pub(super) fn start_read(
         &mut self,

@@ -1,4 +1,4 @@
-//! A thread that notices when a donor on this host is gone, so that no access has to look.
+//! A thread that notices the death of a donor on this host, which spares each access the check.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +42,8 @@ impl Watch {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Sets `gone` when `connection` ends, or says anything, as a donor that lives does not. It is
-    /// no longer watched once nobody else has `gone`.
+    /// Sets `gone` when `connection` ends or becomes readable: a living donor sends nothing. The
+    /// watch ends once no other holder of `gone` is left.
     pub(super) fn add(
         &self,
         connection: BorrowedFd<'_>,
@@ -55,14 +55,14 @@ impl Watch {
         Ok(())
     }
 
-    /// Something was unmapped: stop watching it.
+    /// Wakes the thread after an unmapping, to drop the connections that are no longer used.
     pub(super) fn review(&self) {
         self.order(|_| {});
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.shared.orders.lock().expect("no thread panics with the orders"));
-        // It only fails when the counter is full, and then the thread is awake already.
+        give(&mut self.shared.orders.lock().expect("no thread panics under this lock"));
+        // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 }
@@ -81,7 +81,7 @@ fn run(shared: &Shared) {
     loop {
         let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
         {
-            let mut orders = shared.orders.lock().expect("no thread panics with the orders");
+            let mut orders = shared.orders.lock().expect("no thread panics under this lock");
             if orders.stop {
                 return;
             }
@@ -93,7 +93,7 @@ fn run(shared: &Shared) {
             watched.iter().map(|(fd, _)| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)),
         );
         if poll(&mut fds, None).is_err_and(|errno| errno != Errno::INTR) {
-            // Out of kernel memory for a moment: come again rather than spin.
+            // The kernel is out of memory for a moment: retry later rather than spin.
             std::thread::sleep(std::time::Duration::from_millis(10));
             continue;
         }

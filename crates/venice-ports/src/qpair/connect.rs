@@ -1,4 +1,4 @@
-//! From an address to the end of a link.
+//! Connects: makes the end of a link from an address.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::ring::{RingDriver, RingPort, connect_ring};
 use crate::udp::{UdpDriver, UdpEnd, UdpSocket, unspecified_like};
 use crate::{PortError, monotonic_ns, random_u64};
 
-/// The node a listener is, to its callers.
+/// Node number of the listener, as its callers see it.
 const LISTENER: NodeId = NodeId(1);
-/// How long a connection may take to be accepted.
+/// Longest time until a connection is accepted, in nanoseconds.
 pub(crate) const CONNECT_NS: u64 = 10_000_000_000;
 
 fn random() -> Result<u64, PortError> {
     random_u64().map_err(PortError::at("drawing a random number"))
 }
 
-/// Accesses that a connecting end may have outstanding, beside its QPair.
+/// Most accesses that a connecting end may have outstanding, beside its QPair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     pub crma: u16,
@@ -32,11 +32,11 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    /// For an end that only talks.
+    /// Depth of an end that only sends messages.
     pub(super) const NONE: Self = Self { crma: 1, rdma: 1 };
 }
 
-/// A node number for a caller: any that is not the listener's.
+/// Draws a node number for a caller: any that is not the listener's.
 fn caller_config(depth: Depth) -> Result<InitiatorConfig, PortError> {
     let number = random()? as u32 | 1 << 31;
     Ok(InitiatorConfig {
@@ -89,14 +89,14 @@ pub(crate) fn connect(
     Ok(socket)
 }
 
-/// The accepting end of a ring.
+/// Makes the accepting end of a ring.
 pub(super) fn ring_end(port: RingPort, service: u32) -> Result<Arc<Shared>, QPairSocketError> {
     let mut link = Link::RingListener(Box::new(RingTarget::new(port, listener_config()?)));
     link.qpairs().listen(service, BACKLOG)?;
     Ok(Shared::new(End::new(link))?)
 }
 
-/// The accepting end of a UDP address, for all its callers.
+/// Makes the accepting end of a UDP address, for all its callers.
 pub(super) fn udp_end(
     address: std::net::SocketAddr,
     seal: Option<&QPairSeal>,
@@ -115,5 +115,5 @@ pub(super) fn udp_end(
     Ok((Shared::new(End::new(link))?, local))
 }
 
-/// QPairs that may wait to be accepted.
+/// Most QPairs that may wait to be accepted.
 const BACKLOG: u16 = 128;

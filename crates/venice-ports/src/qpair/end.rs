@@ -1,4 +1,4 @@
-//! One end of a link with its QPairs and streams, driven by whoever has the lock.
+//! One end of a link with its QPairs and streams, driven by the thread that has the lock.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -9,15 +9,16 @@ use super::link::Link;
 use super::streams::Streams;
 use crate::PortError;
 
-/// How often what streams make of what came is sent in one [`End::pump`], so that it comes back.
+/// Most rounds of one [`End::pump`] that send what the streams produced from received frames, which
+/// bounds the call.
 const TURNS: usize = 4;
 
-/// A link, and what travels over it.
+/// A link, and the QPairs and streams on it.
 #[derive(Debug)]
 pub(crate) struct End {
     link: Link,
     streams: Streams,
-    /// Asked for and not yet accepted.
+    /// QPairs requested and not yet accepted.
     incoming: VecDeque<QPairId>,
 }
 
@@ -31,23 +32,23 @@ impl End {
         self.link.qpairs()
     }
 
-    /// The streams, and the link that they need for every call.
+    /// Returns the streams, and the link that their calls need.
     pub(crate) fn streams(&mut self) -> (&mut Streams, &mut Link) {
         (&mut self.streams, &mut self.link)
     }
 
-    /// Moves what can move; true if anything came.
+    /// Moves what can move; returns true if anything came in.
     ///
     /// # Errors
-    /// When the port is closed or fails for good.
+    /// Fails if the port is closed or has failed for good.
     #[inline]
     pub(super) fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut any = false;
         for _ in 0..TURNS {
             let pumped = self.link.pump(now_ns);
-            // A link that is given up says so without a frame.
-            let (heard, is_for_streams) = self.hear(now_ns);
-            any |= pumped? | heard;
+            // A link that is down is reported without a frame.
+            let (had_events, is_for_streams) = self.take_events(now_ns);
+            any |= pumped? | had_events;
             if !is_for_streams {
                 break;
             }
@@ -55,9 +56,10 @@ impl End {
         Ok(any)
     }
 
-    /// Takes the events; whether there were any, and whether they gave streams something to send.
+    /// Takes the events; returns whether there were any, and whether they gave streams something to
+    /// send.
     #[inline]
-    fn hear(&mut self, now_ns: u64) -> (bool, bool) {
+    fn take_events(&mut self, now_ns: u64) -> (bool, bool) {
         let mut is_for_streams = self.streams.take_completions(&mut self.link, now_ns);
         let mut any = is_for_streams;
         while let Some(event) = self.link.qpairs().poll_event() {
@@ -75,38 +77,38 @@ impl End {
         (any, is_for_streams)
     }
 
-    /// The next QPair that was asked for.
+    /// Returns the next requested QPair.
     pub(super) fn take_incoming(&mut self) -> Option<QPairId> {
         self.incoming.pop_front()
     }
 
-    /// Gives a QPair back, with its stream if it has one.
+    /// Closes a QPair, and its stream if it has one.
     pub(super) fn close(&mut self, now_ns: u64, id: QPairId) {
         self.streams.close(&mut self.link, now_ns, id);
     }
 
-    /// Whether something waits here that was sent by a QPair.
+    /// True if bytes that a QPair sent are queued here.
     pub(super) fn is_queued(&mut self, id: QPairId) -> bool {
         self.streams.is_closing()
             || self.link.qpairs().levels(id).is_ok_and(|levels| levels.queued_bytes > 0)
     }
 
-    /// Whether the end can be dropped without losing what was sent.
+    /// True if the end can be dropped without loss of sent bytes.
     pub(super) fn is_settled(&mut self) -> bool {
         !self.streams.is_closing() && self.link.is_settled()
     }
 
-    /// Before sleeping: `false` if there is something to pump now.
+    /// Prepares to sleep. `false` if there is something to pump now.
     pub(super) fn prepare_wait(&mut self) -> bool {
         self.link.prepare_wait()
     }
 
-    /// After sleeping, or instead of it.
+    /// Ends a wait, after the sleep or instead of it.
     pub(super) fn finish_wait(&mut self) {
         self.link.finish_wait();
     }
 
-    /// Adds what is to be slept on to an epoll.
+    /// Adds the descriptors to sleep on to an epoll.
     pub(super) fn watch(&self, epoll: &OwnedFd) -> Result<(), PortError> {
         self.link.watch(epoll)
     }

@@ -1,15 +1,16 @@
-//! The memory that an accepting end lends: the landing regions of its adaptive streams.
+//! Memory that an accepting end lends: the landing regions of its adaptive streams.
 
 use std::collections::BTreeMap;
 
 use venice_fabric::{GrantedMemory, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
-/// Landing regions, each a grant with a key of its own. An end that only talks has none.
+/// Landing regions, each a grant with a key of its own. An end that only sends messages has none.
 #[derive(Default)]
 pub(crate) struct Landings {
     regions: BTreeMap<GrantId, Region>,
-    /// Numbers are given once: what comes late for one that is gone is refused.
+    /// Grants made so far. Numbers are never reused: late accesses to a region that was removed are
+    /// refused.
     given: u64,
 }
 
@@ -19,11 +20,11 @@ struct Region {
 }
 
 impl Landings {
-    /// Makes a region; who knows its `key` may read and write it.
+    /// Makes a region; holders of its `key` may read and write it.
     pub(super) fn add(&mut self, key: GrantKey, len_bytes: u64) -> GrantId {
         self.given += 1;
         let grant = GrantId(self.given);
-        // Only what is written to becomes resident.
+        // Only pages that are written become resident.
         let bytes = vec![0; len_bytes as usize].into_boxed_slice();
         self.regions.insert(grant, Region { key, bytes });
         grant
@@ -33,7 +34,7 @@ impl Landings {
         self.regions.remove(&grant);
     }
 
-    /// Copies from `offset` of a region that is there, within its bounds.
+    /// Copies from `offset` of an existing region, within its bounds.
     pub(super) fn copy(&self, grant: GrantId, offset: u64, into: &mut [u8]) {
         let region = &self.regions[&grant];
         into.copy_from_slice(&region.bytes[offset as usize..][..into.len()]);
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_open_to_its_key_alone_and_while_it_is_there() {
+    fn region_requires_key_and_existence() {
         let mut landings = Landings::default();
         let (key, other) = (GrantKey(7), GrantKey(8));
         let grant = landings.add(key, 128);
@@ -106,6 +107,6 @@ mod tests {
         assert_eq!(back, [9; 8]);
         landings.remove(grant);
         assert_eq!(landings.write(grant, key, 0, &[9; 8]), Err(Refusal::UnknownGrant));
-        assert_ne!(landings.add(key, 64), grant, "the number is not given again");
+        assert_ne!(landings.add(key, 64), grant, "the number is not reused");
     }
 }

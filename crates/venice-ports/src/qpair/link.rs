@@ -10,15 +10,15 @@ use crate::ring::{RingDriver, RingPort};
 use crate::udp::{UdpDriver, UdpEnd};
 use crate::{PortError, monotonic_ns};
 
-/// A link that nobody pings: on a ring the socket's end says when the other side is gone, and a
-/// program may think for hours between two calls.
+/// Interval and time-out of a link without pings: on a ring the socket's end reveals the death of
+/// the other side, and a program may pause for hours between two calls.
 const NEVER_NS: u64 = 1 << 60;
-/// Frames taken at once.
+/// Frames taken in one call.
 const FRAMES_PER_PUMP: usize = 256;
-/// How often to look for the end of the other side while nobody sleeps.
+/// Interval of checks for the end of the other side while no thread sleeps, in nanoseconds.
 const LOOK_FOR_END_NS: u64 = 1_000_000;
 
-/// Who connects has an initiator, who listens a target; over either port.
+/// A connecting end has an initiator, a listening end a target, over either port.
 #[derive(Debug)]
 pub(crate) enum Link {
     RingCaller(Box<RingDriver>),
@@ -37,7 +37,7 @@ pub(crate) struct RingTarget {
     is_over: bool,
 }
 
-/// How the link of a ring is set up for QPairs.
+/// Configures the link of a ring for QPairs.
 pub(super) fn ring_link(link: LinkConfig) -> LinkConfig {
     LinkConfig {
         checksum: false,
@@ -97,7 +97,7 @@ impl Link {
         }
     }
 
-    /// The connecting end's.
+    /// Returns the initiator of a connecting end.
     pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
         match self {
             Self::RingCaller(driver) => Some(driver.initiator()),
@@ -106,7 +106,7 @@ impl Link {
         }
     }
 
-    /// The accepting end's.
+    /// Returns the landing regions of an accepting end.
     pub(super) fn landings(&mut self) -> Option<&mut Landings> {
         match self {
             Self::RingListener(end) => Some(&mut end.landings),
@@ -115,10 +115,10 @@ impl Link {
         }
     }
 
-    /// Moves what can move; true if anything came.
+    /// Moves what can move; returns true if anything came in.
     ///
     /// # Errors
-    /// When the port is closed or fails for good.
+    /// Fails if the port is closed or has failed for good.
     #[inline]
     pub(super) fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         match self {
@@ -133,7 +133,7 @@ impl Link {
         }
     }
 
-    /// Whether the end can be dropped without losing what was sent.
+    /// True if the end can be dropped without loss of sent bytes.
     pub(super) fn is_settled(&mut self) -> bool {
         match self {
             Self::RingCaller(driver) => driver.initiator().is_settled(),
@@ -143,7 +143,7 @@ impl Link {
         }
     }
 
-    /// Before sleeping: `false` if there is something to pump now.
+    /// Prepares to sleep. `false` if there is something to pump now.
     pub(super) fn prepare_wait(&mut self) -> bool {
         match self {
             Self::RingCaller(driver) => driver.prepare_wait(),
@@ -159,7 +159,7 @@ impl Link {
         }
     }
 
-    /// After sleeping, or instead of it.
+    /// Ends a wait, after the sleep or instead of it.
     pub(super) fn finish_wait(&mut self) {
         match self {
             Self::RingCaller(driver) => driver.finish_wait(),
@@ -168,7 +168,7 @@ impl Link {
         }
     }
 
-    /// Adds what is to be slept on to an epoll.
+    /// Adds the descriptors to sleep on to an epoll.
     pub(super) fn watch(&self, epoll: &OwnedFd) -> Result<(), PortError> {
         let add = |fd| {
             epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)

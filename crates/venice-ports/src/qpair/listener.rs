@@ -1,4 +1,4 @@
-//! The waiting side.
+//! The listening side of QPairs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::process::Process;
 use crate::ring::RingListener;
 use crate::{PortError, monotonic_ns};
 
-/// How long a connection may be silent before it asks for a QPair.
-const SILENCE_NS: u64 = 10_000_000_000;
-/// Connections that may be silent at once; more wait in the listener's backlog.
+/// Longest time until a new connection requests a QPair, in nanoseconds.
+const REQUEST_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Most connections that may be without a QPair at once; more wait in the listener's backlog.
 const MAX_WAITING: usize = 128;
-/// How soon to try again to take a connection in, when there was no room for it.
+/// Pause before the next attempt to accept, after there was no room, in nanoseconds.
 const FULL_NS: u64 = 10_000_000;
 
-/// A ring whose caller has not asked for its QPair yet.
+/// A ring whose caller has not requested its QPair yet.
 #[derive(Debug)]
 struct Waiting {
     shared: Arc<Shared>,
@@ -30,8 +30,8 @@ struct Waiting {
     watcher: Watcher,
 }
 
-/// Waits for those who connect to a service. Whether messages or a stream travel is said by who
-/// connects, so accept what you expect.
+/// Listener of a service. The connecting side decides whether messages or a stream travel: accept
+/// the expected kind.
 #[derive(Debug)]
 pub struct QPairListener {
     way: Way,
@@ -42,23 +42,23 @@ pub struct QPairListener {
 
 #[derive(Debug)]
 enum Way {
-    /// Each ring has its own end; those whose caller has not asked for its QPair yet wait here,
-    /// with the time they came.
+    /// Each ring has its own end. `waiting` holds those whose caller has not requested its QPair
+    /// yet, with their time of arrival.
     Ring {
         listener: RingListener,
         waiting: Vec<Waiting>,
-        /// No more can be taken in just now.
+        /// True if no more connections can be accepted now.
         is_full: bool,
     },
-    /// All callers come to one end.
+    /// All callers share one end.
     Udp { shared: Arc<Shared>, local: SocketAddr, watcher: Watcher },
 }
 
 impl QPairListener {
-    /// Listens at `address` for `service`, any number that who connects must name too.
+    /// Listens at `address` for `service`. A caller must name the same number, which may be any.
     ///
     /// # Errors
-    /// When the address is taken or cannot be used.
+    /// Fails if the address is taken or unusable.
     pub fn bind(address: &QPairAddress, service: u32) -> Result<Self, QPairSocketError> {
         let way = match address {
             QPairAddress::Ring { path, config } => {
@@ -73,12 +73,12 @@ impl QPairListener {
         Ok(Self { way, service, end: EndConfig::default(), process: Process::current()? })
     }
 
-    /// Buffers and credits of what is accepted from now on.
+    /// Sets the buffers and credits of QPairs accepted from now on.
     pub fn set_end(&mut self, end: EndConfig) {
         self.end = end;
     }
 
-    /// The UDP address, with the port the system chose if it was to.
+    /// Returns the UDP address, with the port the system chose if port 0 was given.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.way {
             Way::Udp { local, .. } => Some(*local),
@@ -86,10 +86,10 @@ impl QPairListener {
         }
     }
 
-    /// The next QPair of messages, within `timeout` (`None`: however long it takes).
+    /// Accepts the next QPair of messages, within `timeout` (`None`: without limit).
     ///
     /// # Errors
-    /// [`QPairSocketError::TimedOut`], or when the port fails.
+    /// [`QPairSocketError::TimedOut`], or an error of the port.
     pub fn accept_messages(
         &mut self,
         timeout: Option<Duration>,
@@ -97,10 +97,10 @@ impl QPairListener {
         Ok(QPairMessages { socket: self.accept(timeout)? })
     }
 
-    /// The next QPair of a stream, within `timeout` (`None`: however long it takes).
+    /// Accepts the next QPair of a stream, within `timeout` (`None`: without limit).
     ///
     /// # Errors
-    /// [`QPairSocketError::TimedOut`], or when the port fails.
+    /// [`QPairSocketError::TimedOut`], or an error of the port.
     pub fn accept_stream(
         &mut self,
         timeout: Option<Duration>,
@@ -126,7 +126,7 @@ impl QPairListener {
 
     fn try_accept(&mut self) -> Result<Option<Socket>, QPairSocketError> {
         self.process.check()?;
-        // Who asked may have given up meanwhile: then the next.
+        // The caller may have disconnected meanwhile: continue with the next one.
         while let Some((shared, id)) = self.take_incoming()? {
             let (socket, end) = (Socket::new(shared, id), self.end);
             let accepted =
@@ -138,7 +138,7 @@ impl QPairListener {
         Ok(None)
     }
 
-    /// The next that asks for a QPair.
+    /// Returns the next requested QPair.
     fn take_incoming(&mut self) -> Result<Option<(Arc<Shared>, QPairId)>, QPairSocketError> {
         let Self { way, service, .. } = self;
         Ok(match way {
@@ -152,7 +152,7 @@ impl QPairListener {
                         return true;
                     }
                     found = shared.take_incoming().map(|id| (Arc::clone(shared), id));
-                    found.is_none() && !shared.is_over() && now_ns - since_ns < SILENCE_NS
+                    found.is_none() && !shared.is_over() && now_ns - since_ns < REQUEST_TIMEOUT_NS
                 });
                 found
             }
@@ -179,7 +179,7 @@ impl QPairListener {
             fds.push(PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN));
         }
         if may_sleep {
-            // Whatever it says, the caller looks again.
+            // The result is irrelevant: the caller checks again.
             let _ = poll(&mut fds, Some(&timeout));
         }
         drop(fds);
@@ -187,7 +187,7 @@ impl QPairListener {
     }
 }
 
-/// Takes in those that have connected; `false` if there is no room for more.
+/// Accepts waiting connections; returns `false` if there is no room for more.
 fn admit(
     listener: &RingListener,
     waiting: &mut Vec<Waiting>,
@@ -203,7 +203,7 @@ fn admit(
                 waiting.push(Waiting { shared, since_ns, watcher });
             }
             Ok(None) => return Ok(true),
-            // Descriptors and memory come back when other sockets are dropped.
+            // Descriptors and memory become free when other sockets are dropped.
             Err(QPairSocketError::Port(PortError::System {
                 source: Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS,
                 ..

@@ -1,4 +1,4 @@
-//! Whole messages.
+//! QPair sockets that carry whole messages.
 
 use std::task::{Context, Poll};
 
@@ -9,7 +9,7 @@ use super::shared::Wait;
 use super::socket::{Socket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
 
-/// A socket for messages, each of which arrives whole, once and in order.
+/// Socket for messages, each of which arrives whole, once and in order.
 #[derive(Debug)]
 pub struct QPairMessages {
     pub(super) socket: Socket,
@@ -18,11 +18,11 @@ pub struct QPairMessages {
 common_calls!(QPairMessages);
 
 impl QPairMessages {
-    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten
-    /// seconds at most.
+    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
+    /// accept.
     ///
     /// # Errors
-    /// When nobody listens there, it refuses, or does not answer in time.
+    /// Fails if no listener is there, or if it refuses or does not answer in time.
     pub fn connect(
         address: &QPairAddress,
         service: u32,
@@ -35,7 +35,7 @@ impl QPairMessages {
     /// Sends a message; waits while the other side has no room.
     ///
     /// # Errors
-    /// When it is empty or too long, the QPair is closed, or the time-out has passed.
+    /// Fails if the message is empty or too long, the QPair is closed, or the time-out has passed.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(self.socket.wait(), message)
@@ -44,7 +44,7 @@ impl QPairMessages {
     /// Sends a message if there is room for it.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if there is none; else as [`QPairMessages::send`].
+    /// [`QPairSocketError::WouldBlock`] if there is no room; else those of [`QPairMessages::send`].
     #[inline]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(Wait::Never, message)
@@ -56,11 +56,11 @@ impl QPairMessages {
         self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?))
     }
 
-    /// Waits for the next message and copies it to the front of `into`; returns its length. 0: the
-    /// other side has ended its sending.
+    /// Waits for the next message and copies it to the front of `into`; returns its length in
+    /// bytes. 0: the other side has ended its sending.
     ///
     /// # Errors
-    /// When `into` is too small for it (it can be asked for again), the QPair is closed, or the
+    /// Fails if `into` is too small (the message stays queued), the QPair is closed, or the
     /// time-out has passed.
     #[inline]
     pub fn recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
@@ -68,33 +68,35 @@ impl QPairMessages {
         self.socket.shared.call(self.socket.wait(), |end, _| Ok(end.qpairs().recv(id, into)?))
     }
 
-    /// The next message if it is there.
+    /// Copies the next message to the front of `into` if it has arrived; returns its length in
+    /// bytes.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if it is not; else as [`QPairMessages::recv`].
+    /// [`QPairSocketError::WouldBlock`] if no message has arrived; else those of
+    /// [`QPairMessages::recv`].
     #[inline]
     pub fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.call(Wait::Never, |end, _| Ok(end.qpairs().recv(id, into)?))
     }
 
-    /// As [`QPairMessages::send`], for tasks.
+    /// Sends like [`QPairMessages::send`], for tasks.
     ///
     /// # Errors
-    /// As [`QPairMessages::send`], but for the time-out.
+    /// Same as [`QPairMessages::send`], except the time-out.
     pub async fn send_async(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_send(context, message)).await
     }
 
-    /// As [`QPairMessages::recv`], for tasks.
+    /// Receives like [`QPairMessages::recv`], for tasks.
     ///
     /// # Errors
-    /// As [`QPairMessages::recv`], but for the time-out.
+    /// Same as [`QPairMessages::recv`], except the time-out.
     pub async fn recv_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_recv(context, into)).await
     }
 
-    /// One step of [`QPairMessages::send_async`].
+    /// Performs one step of [`QPairMessages::send_async`].
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -111,7 +113,7 @@ impl QPairMessages {
         sent
     }
 
-    /// One step of [`QPairMessages::recv_async`].
+    /// Performs one step of [`QPairMessages::recv_async`].
     pub fn poll_recv(
         &mut self,
         context: &mut Context<'_>,

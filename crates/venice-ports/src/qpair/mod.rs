@@ -1,14 +1,14 @@
 //! QPairs as sockets: messages ([`QPairMessages`]) and byte streams ([`QPairStream`]) between two
 //! programs, in order, each byte once, and never more than the reader has room for.
 //!
-//! A [`QPairListener`] waits on a unix socket's path (then frames travel through shared memory,
-//! [`crate::ring`]) or on a UDP address; who connects says which ([`QPairAddress`]). All calls come
-//! in three kinds: blocking with a time-out, `try_` and a descriptor to poll, and as futures that
-//! any executor can run.
+//! A [`QPairListener`] listens on a unix socket's path (frames then travel through shared memory,
+//! [`crate::ring`]) or on a UDP address; [`QPairAddress`] names either. All calls come in three
+//! kinds: blocking with a time-out, `try_` with a descriptor to poll, and futures that any executor
+//! can run.
 //!
-//! A thread of its own keeps the links of a process going. In a forked child the sockets of its
-//! parent are dead: every call says [`PortError::Forked`], and dropping one closes nothing. Those
-//! that the child makes itself work, and have a thread of their own.
+//! One thread serves the links of a process. In a forked child the sockets of its parent are dead:
+//! every call returns [`PortError::Forked`], and dropping one closes nothing. Sockets that the
+//! child makes itself work, and are served by a thread of the child.
 //!
 //! ```no_run
 //! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
@@ -28,10 +28,10 @@
 //! # Ok::<(), venice_ports::qpair::QPairSocketError>(())
 //! ```
 //!
-//! Tasks use `send_async`, `recv_async`, `read_async` and `write_async` as they are: a thread of
-//! this module wakes them, so they need no reactor, and one that is dropped half-way has taken and
-//! sent nothing. Connecting and accepting block, and so go where an executor keeps its blocking
-//! calls. With tokio (whole: `examples/qpair_tokio.rs`):
+//! Tasks use `send_async`, `recv_async`, `read_async` and `write_async` directly: a thread of this
+//! module wakes them, which makes a reactor unnecessary. A future dropped half-way has taken and
+//! sent nothing. Connecting and accepting block; they belong in an executor's pool for blocking
+//! calls. With tokio:
 //!
 //! ```
 //! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
@@ -82,31 +82,32 @@ use crate::PortError;
 use crate::ring::RingConfig;
 use crate::seal::{SealKeys, SealedAs};
 
-/// Where a listener waits.
+/// Address of a listener.
 #[derive(Clone, Debug)]
 pub enum QPairAddress {
-    /// On this host: through shared memory, by a unix socket at `path`.
+    /// On this host: through shared memory, set up over a unix socket at `path`.
     Ring {
         /// The socket's path.
         path: PathBuf,
-        /// What the listener makes its rings like.
+        /// Configuration of the rings that the listener makes.
         config: RingConfig,
     },
-    /// Anywhere: in datagrams.
+    /// On any host: in datagrams.
     Udp {
         /// The listener's address.
         address: SocketAddr,
-        /// How datagrams are sealed. `None`: they are not, anyone on the way can read and forge.
+        /// Protection of datagrams. `None`: plain datagrams, which any host on the route can read
+        /// and forge.
         seal: Option<QPairSeal>,
     },
 }
 
-/// How datagrams are sealed: the listener knows keys, who connects bears one.
+/// Protection of datagrams: a listener holds keys, a caller holds one.
 #[derive(Clone)]
 pub enum QPairSeal {
-    /// For the listener.
+    /// Keys of a listener.
     Keys(Arc<dyn SealKeys + Send + Sync>),
-    /// For who connects.
+    /// Key of a caller.
     As(SealedAs),
 }
 
@@ -117,55 +118,55 @@ impl std::fmt::Debug for QPairSeal {
 }
 
 impl QPairAddress {
-    /// A listener on this host.
+    /// Returns the address of a listener on this host.
     pub fn ring(path: impl Into<PathBuf>) -> Self {
         Self::Ring { path: path.into(), config: RingConfig::default() }
     }
 
-    /// A listener on this host, behind an emulated link.
+    /// Returns the address of a listener on this host, behind an emulated link.
     pub fn emulated(path: impl Into<PathBuf>, link: LinkModel) -> Self {
         let config = RingConfig { link: Some(link), ..RingConfig::default() };
         Self::Ring { path: path.into(), config }
     }
 
-    /// A listener on any host, without protection.
+    /// Returns the address of a listener on any host, without protection.
     pub fn plain_udp(address: SocketAddr) -> Self {
         Self::Udp { address, seal: None }
     }
 }
 
-/// What a socket sets for itself.
+/// Options of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QPairOptions {
     /// Buffers and credits of this end.
     pub end: venice_fabric::EndConfig,
-    /// How credits travel, in both directions; the connecting end says.
+    /// Transport of credits, in both directions; the connecting end decides.
     pub credit: venice_fabric::CreditMode,
 }
 
-/// Why a call on a QPair socket, or an adaptive stream's, did nothing.
+/// Error of a call on a QPair socket or an adaptive stream.
 #[derive(Debug, thiserror::Error)]
 pub enum QPairSocketError {
-    /// The QPair says why.
+    /// The QPair failed.
     #[error(transparent)]
     QPair(QPairError),
-    /// The adaptive stream says why.
+    /// The adaptive stream failed.
     #[error(transparent)]
     Stream(StreamError),
     /// The port cannot be made, or has failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The other side is gone, without a word.
+    /// The other side is gone without a goodbye message.
     #[error("the other side is gone")]
     Closed,
-    /// It did not come to pass in the time given.
+    /// The call did not complete within its time-out.
     #[error("timed out")]
     TimedOut,
-    /// Not now: wait for the descriptor.
-    #[error("the QPair cannot go on just now")]
+    /// The call would block: wait for the descriptor.
+    #[error("operation would block: wait for the descriptor")]
     WouldBlock,
-    /// An address for the other side: a key where a listener needs keys, or the reverse.
-    #[error("this kind of seal is for the other side")]
+    /// The address is for the other side: a key where a listener needs keys, or the reverse.
+    #[error("wrong kind of seal: a listener takes keys, a caller one key")]
     WrongSeal,
 }
 

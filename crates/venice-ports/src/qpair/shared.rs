@@ -1,4 +1,5 @@
-//! What the sockets of one link share: the end itself, and who waits for it in which way.
+//! State shared by the sockets of one link: the end itself, and the threads, tasks and pollers that
+//! wait for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,71 +12,73 @@ use venice_fabric::QPairId;
 
 use super::QPairSocketError;
 use super::end::End;
-use super::keeper::{self, Kept};
+use super::keeper::{self, ServedEnd};
 use crate::process::Process;
-use crate::ring::patience::{Next, Patience};
+use crate::ring::spin_policy::{Next, SpinPolicy};
 use crate::{PortError, monotonic_ns};
 
-/// Longest sleep at once; then it looks whether anything was missed.
+/// Longest sleep at once, in nanoseconds; a check for missed events follows.
 const SLEEP_NS: u64 = 1_000_000_000;
-/// How long a socket that is dropped waits for what it has queued to be on its way.
+/// Longest time that the drop of a socket waits until its queued bytes are sent, in nanoseconds.
 const LINGER_NS: u64 = 100_000_000;
 
-/// How long the end of the last socket is kept for what the other side has not acknowledged.
+/// Longest time that the end of the last socket is kept until the other side acknowledges its
+/// bytes, in nanoseconds.
 const KEEP_NS: u64 = 2_000_000_000;
 
 /// One end and its waiters.
 ///
-/// Whoever finds nothing to do sleeps: the first on the descriptors (the *leader*), others on the
-/// condition variable. Whoever takes frames in wakes all of them, as these may be for any.
+/// A thread that finds nothing to do sleeps: the first on the descriptors (the *leader*), others on
+/// the condition variable. A thread that takes frames in wakes all of them, because the frames may
+/// be for any.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// The end's descriptors and the kick, in one: for the leader.
+    /// The end's descriptors and the kick, in one epoll: for the leader.
     lead: OwnedFd,
-    /// Wakes the leader when somebody else has taken its frames in.
+    /// Wakes the leader after another thread has taken its frames in.
     kick: OwnedFd,
-    /// The end's descriptors and the bell, in one: for those who poll.
+    /// The end's descriptors and the bell, in one epoll: for pollers.
     watch: OwnedFd,
-    /// Wakes those who poll when somebody else has taken their frames in. It rings until all of
+    /// Wakes pollers after another thread has taken their frames in. It stays readable until all of
     /// them have attended.
     bell: OwnedFd,
-    /// The keeper, who polls for tasks.
+    /// The keeper, which polls for tasks.
     tasks: Watcher,
-    /// After a fork the child has the sockets too, but the link is not its own, and the lock may be
-    /// held for ever by a thread that it does not have.
+    /// Process that made it. After a fork the child has the sockets too, but the link is not its
+    /// own, and a thread that it does not have may hold the lock for ever.
     process: Process,
-    /// By which the keeper knows it.
+    /// Number under which the keeper lists it.
     number: AtomicU64,
 }
 
 #[derive(Debug)]
 struct State {
     end: End,
-    /// The port is closed, or has failed.
+    /// True if the port is closed or has failed.
     is_over: bool,
-    patience: Patience,
+    spin: SpinPolicy,
     has_leader: bool,
-    /// Those who poll the descriptor.
+    /// Number of pollers that armed the descriptor.
     armed: u32,
-    /// How often something has come.
+    /// Number of times that something came in.
     arrivals: u64,
-    /// Threads in a blocking call.
+    /// Number of threads in a blocking call.
     callers: u32,
     wakers: Vec<Waker>,
     pumped_ns: u64,
 }
 
-/// One who polls the descriptor. What is in it changes under the lock of the state alone.
+/// A poller of the descriptor. Its fields change only under the lock of the state.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     is_armed: AtomicBool,
-    /// The arrivals when it was last told to look.
+    /// Value of `arrivals` when it was last woken.
     seen: AtomicU64,
 }
 
-/// How long a call waits.
+/// Waiting mode of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
     Never,
@@ -96,7 +99,7 @@ impl Shared {
         let state = State {
             end,
             is_over: false,
-            patience: Patience::default(),
+            spin: SpinPolicy::default(),
             has_leader: false,
             armed: 0,
             arrivals: 0,
@@ -115,21 +118,22 @@ impl Shared {
             process: Process::current()?,
             number: AtomicU64::new(0),
         });
-        let kept: Arc<dyn Kept> = shared.clone();
+        let kept: Arc<dyn ServedEnd> = shared.clone();
         keeper::keep(&kept)?;
         Ok(shared)
     }
 
-    /// Readable when something may have come, after [`Shared::arm`].
+    /// Returns a descriptor that is readable when something may have come in, after
+    /// [`Shared::arm`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with the end")
+        self.state.lock().expect("no thread panics under this lock")
     }
 
-    /// Tries `call` until it does not say [`QPairSocketError::WouldBlock`].
+    /// Retries `call` until it returns something other than [`QPairSocketError::WouldBlock`].
     #[inline]
     pub(crate) fn call<T>(
         &self,
@@ -140,7 +144,7 @@ impl Shared {
         self.call_locked(self.lock(), wait, call).1
     }
 
-    /// As [`Shared::call`]; who did not wait has held the lock all the time.
+    /// Performs [`Shared::call`] and returns the lock, held throughout if the call did not wait.
     #[inline]
     fn call_locked<'a, T>(
         &'a self,
@@ -164,14 +168,14 @@ impl Shared {
             match wait {
                 Wait::Never => break Err(QPairSocketError::WouldBlock),
                 Wait::Until(at_ns) if now_ns >= at_ns => break Err(QPairSocketError::TimedOut),
-                Wait::Until(at_ns) => state = self.rest(state, now_ns, at_ns),
+                Wait::Until(at_ns) => state = self.back_off(state, now_ns, at_ns),
             }
         };
         state.callers -= 1;
         (state, done)
     }
 
-    /// As [`Shared::call`], for one that queues something: it is sent at once.
+    /// Performs [`Shared::call`] for a call that queues bytes, and sends them at once.
     #[inline]
     pub(crate) fn send<T>(
         &self,
@@ -179,7 +183,7 @@ impl Shared {
         mut call: impl FnMut(&mut End, u64) -> Result<T, QPairSocketError>,
     ) -> Result<T, QPairSocketError> {
         self.process.check()?;
-        // Nearly always there is room: one lock and one look at the clock.
+        // Fast path, nearly always taken: there is room. One lock and one read of the clock.
         let (mut state, now_ns) = (self.lock(), monotonic_ns());
         match call(&mut state.end, now_ns) {
             Err(QPairSocketError::WouldBlock) => drop(state),
@@ -194,14 +198,14 @@ impl Shared {
         Ok(done)
     }
 
-    /// Sends what a call has queued.
+    /// Sends the bytes that a call has queued.
     #[inline]
     pub(crate) fn push(&self) {
         let mut state = self.lock();
         self.pump(&mut state, monotonic_ns());
     }
 
-    /// As [`Shared::call`] for a task: registers its waker before it answers that it is pending.
+    /// Performs [`Shared::call`] for a task: registers its waker before it returns pending.
     pub(crate) fn poll_call<T>(
         self: &Arc<Self>,
         context: &Context<'_>,
@@ -213,7 +217,7 @@ impl Shared {
             if !matches!(done, Err(QPairSocketError::WouldBlock)) {
                 return Poll::Ready(done);
             }
-            // Under the same lock: whatever comes from now on finds the waker.
+            // Under the same lock: later events find the waker.
             if self.arm_locked(&mut state, &self.tasks) {
                 let waker = context.waker();
                 if !state.wakers.iter().any(|known| known.will_wake(waker)) {
@@ -228,13 +232,13 @@ impl Shared {
         }
     }
 
-    /// Before waiting on [`Shared::fd`]: `false` if there is something now.
+    /// Prepares to wait on [`Shared::fd`]; `false` if there is something now.
     pub(crate) fn arm(&self, watcher: &Watcher) -> bool {
         if !self.process.is_current() {
             return false;
         }
         let mut state = self.lock();
-        // Another may have taken in what this one is waiting for since it last looked.
+        // Another thread may have taken in this poller's frames since its last check.
         if watcher.seen.swap(state.arrivals, Ordering::Relaxed) != state.arrivals {
             return false;
         }
@@ -250,17 +254,17 @@ impl Shared {
         true
     }
 
-    /// The last of those who poll stops the bell.
+    /// Disarms a poller; the last one stops the bell.
     fn disarm(&self, state: &mut State, watcher: &Watcher) {
         if watcher.is_armed.swap(false, Ordering::Relaxed) {
             state.armed -= 1;
             if state.armed == 0 {
-                quieten(&self.bell);
+                clear(&self.bell);
             }
         }
     }
 
-    /// After [`Shared::fd`] was readable: takes in what has come and wakes whom it may concern.
+    /// Takes in what has come after [`Shared::fd`] was readable, and wakes the waiters.
     pub(crate) fn attend(&self, watcher: &Watcher) {
         if !self.process.is_current() {
             return;
@@ -270,17 +274,17 @@ impl Shared {
         state.end.finish_wait();
         self.pump(&mut state, monotonic_ns());
         if state.has_leader {
-            // Nothing rings for it any more: it has to say again that it sleeps.
+            // Disarmed, the leader gets no bell: kick it, which makes it prepare its sleep again.
             ring(&self.kick);
         }
-        // It tries again now, and finds what has come so far.
+        // The caller tries again now, and finds what has come so far.
         watcher.seen.store(state.arrivals, Ordering::Relaxed);
-        // The keeper polls for all tasks, and once only: they look for themselves.
+        // The keeper polls once for all tasks: each of them checks for itself.
         state.wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// Gives a QPair back. Waits a little until what it has queued is on its way, and for the last
-    /// socket of the end until it has arrived; beyond that the keeper has the end for a while.
+    /// Closes a QPair. Waits briefly until its queued bytes are sent, and for the last socket of
+    /// the end until they have arrived; beyond that the keeper retains the end for a while.
     pub(super) fn close(self: &Arc<Self>, id: QPairId, watcher: &Watcher) {
         if !self.process.is_current() {
             return;
@@ -300,32 +304,32 @@ impl Shared {
             if is_settled || (!is_queued && is_shared) || now_ns >= deadline_ns {
                 break is_settled;
             }
-            state = self.rest(state, now_ns, deadline_ns);
+            state = self.back_off(state, now_ns, deadline_ns);
         };
         state.callers -= 1;
         if state.callers > 0 {
-            // It may have led the others.
+            // This thread may have been the leader.
             self.changed.notify_all();
         }
         drop(state);
         if !is_settled {
-            keeper::hold(Arc::clone(self) as Arc<dyn Kept>, monotonic_ns() + KEEP_NS);
+            keeper::hold(Arc::clone(self) as Arc<dyn ServedEnd>, monotonic_ns() + KEEP_NS);
         }
     }
 
-    /// The next that was asked for and is to be accepted.
+    /// Returns the next requested QPair that is to be accepted.
     pub(super) fn take_incoming(&self) -> Option<QPairId> {
         let mut state = self.lock();
         self.pump(&mut state, monotonic_ns());
         state.end.take_incoming()
     }
 
-    /// Whether its link can still bring anything.
+    /// True if its link can bring nothing more.
     pub(super) fn is_over(&self) -> bool {
         self.lock().is_over
     }
 
-    /// Moves frames; true if any came in.
+    /// Moves frames; returns true if any came in.
     #[inline]
     fn pump(&self, state: &mut State, now_ns: u64) -> bool {
         if state.is_over {
@@ -340,7 +344,7 @@ impl Shared {
             }
         };
         if any {
-            state.patience.found(now_ns);
+            state.spin.found(now_ns);
         }
         if any {
             self.notify(state);
@@ -362,15 +366,15 @@ impl Shared {
         state.wakers.drain(..).for_each(Waker::wake);
     }
 
-    /// Nothing is there: spins, yields or sleeps until there may be.
-    fn rest<'a>(
+    /// Spins, yields or sleeps until something may have come in.
+    fn back_off<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         now_ns: u64,
         until_ns: u64,
     ) -> MutexGuard<'a, State> {
-        // Who spins keeps the lock, which is fair to nobody else.
-        let next = if state.callers > 1 { Next::Sleep } else { state.patience.nothing(now_ns) };
+        // A spinning thread keeps the lock, which is unfair to other callers.
+        let next = if state.callers > 1 { Next::Sleep } else { state.spin.nothing(now_ns) };
         match next {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => {
@@ -392,7 +396,7 @@ impl Shared {
         if state.has_leader {
             let timeout = Duration::from_nanos(timeout_ns);
             let woken = self.changed.wait_timeout(state, timeout);
-            return woken.expect("no thread panics with the end").0;
+            return woken.expect("no thread panics under this lock").0;
         }
         if state.end.prepare_wait() {
             state.has_leader = true;
@@ -401,13 +405,13 @@ impl Shared {
                 tv_sec: (timeout_ns / 1_000_000_000) as i64,
                 tv_nsec: (timeout_ns % 1_000_000_000) as i64,
             };
-            // Whatever it says, the caller looks again.
+            // The result is irrelevant: the caller checks again.
             let _ = poll(&mut [PollFd::new(&self.lead, PollFlags::IN)], Some(&timeout));
             state = self.lock();
             state.has_leader = false;
-            quieten(&self.kick);
+            clear(&self.kick);
             if state.callers > 1 {
-                // One of the others leads from now on.
+                // One of the others becomes the leader.
                 self.changed.notify_all();
             }
         }
@@ -416,7 +420,7 @@ impl Shared {
     }
 }
 
-impl Kept for Shared {
+impl ServedEnd for Shared {
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd()
     }
@@ -433,7 +437,7 @@ impl Kept for Shared {
         self.attend(&self.tasks);
     }
 
-    fn tend(&self, quiet_ns: u64) {
+    fn serve(&self, quiet_ns: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(state.pumped_ns) >= quiet_ns && !state.has_leader {
@@ -447,7 +451,7 @@ impl Kept for Shared {
     }
 }
 
-/// An epoll of the end's descriptors, and an eventfd in it to wake who sleeps on it.
+/// Returns an epoll of the end's descriptors, and an eventfd in it that wakes its sleepers.
 fn wakeable(end: &End) -> Result<(OwnedFd, OwnedFd), PortError> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(PortError::at("making an eventfd"))?;
@@ -460,10 +464,10 @@ fn wakeable(end: &End) -> Result<(OwnedFd, OwnedFd), PortError> {
 }
 
 fn ring(wake: &OwnedFd) {
-    // It only fails when the counter is full, and then nobody sleeps.
+    // A write fails only when the counter is full; no thread sleeps then.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
-fn quieten(wake: &OwnedFd) {
+fn clear(wake: &OwnedFd) {
     let _ = rustix::io::read(wake, &mut [0u8; 8]);
 }

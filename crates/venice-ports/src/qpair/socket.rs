@@ -1,4 +1,4 @@
-//! What all sockets have in common.
+//! Parts common to all sockets.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use venice_fabric::QPairId;
 use super::QPairSocketError;
 use super::shared::{Shared, Wait, Watcher};
 
-/// One end of a QPair; given back on drop.
+/// One end of a QPair; closed on drop.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) shared: Arc<Shared>,
@@ -45,36 +45,36 @@ impl Drop for Socket {
     }
 }
 
-/// How calls wait, and what to poll: for every kind of socket.
+/// Calls for waiting and polling, for every kind of socket.
 macro_rules! waiting_calls {
     ($socket:ident) => {
         impl $socket {
-            /// The longest a blocking call waits; `None`, as at first: for ever.
+            /// Sets the longest wait of a blocking call; `None`, the initial value: no limit.
             pub fn set_timeout(&mut self, timeout: Option<std::time::Duration>) {
                 self.socket.timeout = timeout;
             }
 
-            /// To be polled for input by who does not block: first [`Self::arm`], then poll, then
+            /// Returns a descriptor to poll for input: first [`Self::arm`], then poll, then
             /// [`Self::attend`], then `try_` again. It becomes readable when anything changes.
             ///
-            /// All sockets that one UDP listener accepted have the same descriptor, as they have
-            /// the same link's end. Each is told of all that comes: readiness is not used up by
-            /// one, it lasts until every one that has armed has attended. So poll by
-            /// level, not by edge; expect to be woken for another socket's sake; and where a
-            /// descriptor can be registered once only, as with one epoll (`EEXIST`), register a
-            /// duplicate for each socket, and close it with the socket. Futures need none of this.
+            /// All sockets that one UDP listener accepted have the same descriptor, because they
+            /// share one end of a link. Every arrival wakes each of them: no socket consumes the
+            /// readiness, which lasts until every armed socket has attended. Poll by level, not by
+            /// edge; expect wake-ups caused by another socket. Where a descriptor can be registered
+            /// only once, as with one epoll (`EEXIST`), register a duplicate for each socket, and
+            /// close it with the socket. Futures need none of this.
             pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 self.socket.fd()
             }
 
-            /// Before polling [`Self::fd`]. `false`: do not wait, something has come since the last
-            /// call of this or of [`Self::attend`]; try again first.
+            /// Prepares to poll [`Self::fd`]. `false`: do not wait, something has come in since the
+            /// last call of this or of [`Self::attend`]; try again first.
             pub fn arm(&self) -> bool {
                 self.socket.shared.arm(&self.socket.watcher)
             }
 
-            /// After [`Self::fd`] was readable, or the wait for it was given up: until then it stays
-            /// readable for the other sockets of this address.
+            /// Ends a wait, after [`Self::fd`] was readable or the wait was cancelled: until then
+            /// it stays readable for the other sockets of this address.
             pub fn attend(&self) {
                 self.socket.shared.attend(&self.socket.watcher);
             }
@@ -95,17 +95,17 @@ macro_rules! waiting_calls {
 }
 pub(crate) use waiting_calls;
 
-/// The calls that messages and streams have under the same names.
+/// Calls that messages and streams share under the same names.
 macro_rules! common_calls {
     ($socket:ident) => {
         crate::qpair::waiting_calls!($socket);
 
         impl $socket {
-            /// Ends the sending: the other side gets all that was sent, and then the end.
-            /// Receiving goes on.
+            /// Ends the sending: the other side gets all sent bytes, then the end. Receiving
+            /// continues.
             ///
             /// # Errors
-            /// When the QPair is closed.
+            /// Fails if the QPair is closed.
             pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
                 self.socket.shutdown()
             }

@@ -1,4 +1,4 @@
-//! Bytes.
+//! QPair sockets that carry a stream of bytes.
 
 use std::io::{Read, Write};
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use super::shared::Wait;
 use super::socket::{Socket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
 
-/// A socket for a stream of bytes in each direction, like a TCP connection.
+/// Socket for a stream of bytes in each direction, like a TCP connection.
 #[derive(Debug)]
 pub struct QPairStream {
     pub(super) socket: Socket,
@@ -19,11 +19,11 @@ pub struct QPairStream {
 common_calls!(QPairStream);
 
 impl QPairStream {
-    /// Connects to the listener for `service` at `address`; waits until it has accepted, ten
-    /// seconds at most.
+    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
+    /// accept.
     ///
     /// # Errors
-    /// When nobody listens there, it refuses, or does not answer in time.
+    /// Fails if no listener is there, or if it refuses or does not answer in time.
     pub fn connect(
         address: &QPairAddress,
         service: u32,
@@ -36,7 +36,7 @@ impl QPairStream {
     /// Sends as much of `bytes` as there is room for now; returns how much.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if there is none, or why the QPair is closed.
+    /// [`QPairSocketError::WouldBlock`] if there is no room, or the error that closed the QPair.
     pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         self.write_waiting(Wait::Never, bytes)
     }
@@ -46,10 +46,11 @@ impl QPairStream {
         self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?))
     }
 
-    /// Takes what is there, as far as it fits; returns how much. 0: the other side has ended.
+    /// Copies the bytes that have arrived, as far as they fit; returns how many. 0: the other side
+    /// has ended.
     ///
     /// # Errors
-    /// [`QPairSocketError::WouldBlock`] if nothing is there, or why the QPair is closed.
+    /// [`QPairSocketError::WouldBlock`] if nothing has arrived, or the error that closed the QPair.
     pub fn try_read(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         self.read_waiting(Wait::Never, into)
     }
@@ -59,23 +60,23 @@ impl QPairStream {
         self.socket.shared.call(wait, |end, _| Ok(end.qpairs().read(id, into)?))
     }
 
-    /// As [`Read::read`], for tasks.
+    /// Reads like [`Read::read`], for tasks.
     ///
     /// # Errors
-    /// Why the QPair is closed.
+    /// The error that closed the QPair.
     pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_read(context, into)).await
     }
 
-    /// As [`Write::write`], for tasks.
+    /// Writes like [`Write::write`], for tasks.
     ///
     /// # Errors
-    /// Why the QPair is closed.
+    /// The error that closed the QPair.
     pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
-    /// One step of [`QPairStream::read_async`].
+    /// Performs one step of [`QPairStream::read_async`].
     pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -85,7 +86,7 @@ impl QPairStream {
         self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().read(id, into)?))
     }
 
-    /// One step of [`QPairStream::write_async`].
+    /// Performs one step of [`QPairStream::write_async`].
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -103,7 +104,7 @@ impl QPairStream {
     }
 }
 
-/// Blocking, with the time-out of [`QPairStream::set_timeout`].
+/// Reads block, with the time-out of [`QPairStream::set_timeout`].
 impl Read for QPairStream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if into.is_empty() {
@@ -113,8 +114,8 @@ impl Read for QPairStream {
     }
 }
 
-/// Blocking, with the time-out of [`QPairStream::set_timeout`]. What is written is on its way at
-/// once: there is nothing to flush.
+/// Writes block, with the time-out of [`QPairStream::set_timeout`]. Written bytes are sent at once,
+/// which leaves nothing to flush.
 impl Write for QPairStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if bytes.is_empty() {

@@ -1,5 +1,5 @@
-//! The adaptive streams of one end: kept going whenever its frames move, whether their own socket
-//! makes a call or not.
+//! The adaptive streams of one end: served whenever its frames move, even if their own socket makes
+//! no call.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::QPairSocketError;
 use super::landing::Landings;
 use super::link::Link;
 
-/// Where the landing region is in the window space of the initiator, which has no other window.
+/// Address of the landing region in the initiator's mappings; there is no other.
 const LANDING_ADDR: u64 = 0;
 
-/// A connecting end writes at most one stream, an accepting end reads any number.
+/// Streams of an end: a connecting end writes at most one, an accepting end reads any number.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     writer: Option<Writer>,
@@ -28,7 +28,7 @@ pub(crate) struct Streams {
 struct Writer {
     sender: AdaptiveSender,
     qpair: QPairId,
-    /// Its socket is gone, and not all of the stream is on its way.
+    /// True if its socket is gone and a part of the stream is still to be sent.
     is_closing: bool,
 }
 
@@ -36,13 +36,13 @@ struct Writer {
 struct Reader {
     receiver: AdaptiveReceiver,
     grant: GrantId,
-    /// What arrived before can be read all the same.
+    /// Error of the stream. Bytes that arrived before it can still be read.
     failed: Option<StreamError>,
 }
 
 impl Streams {
-    /// Takes what the reader at the other end of `qpair` offers, and begins to write. Segments that
-    /// travel in messages have at most `inline_bytes`, however long the reader would take them.
+    /// Takes the offer of the reader at the other end of `qpair` and begins to write. Segments that
+    /// travel in messages have at most `inline_bytes`, even if the reader takes longer ones.
     pub(crate) fn begin_writing(
         &mut self,
         link: &mut Link,
@@ -69,12 +69,12 @@ impl Streams {
         }
         let sender = AdaptiveSender::new(config, chooser, qpair, LANDING_ADDR, 0);
         self.writer = Some(Writer { sender, qpair, is_closing: false });
-        // Who has not heard that there is nothing is not told when there is something.
-        self.go_on_writing(link, now_ns);
+        // A later event is reported only after a poll that found nothing.
+        self.notify_reader(link, now_ns);
         Ok(())
     }
 
-    /// Lends a landing region under `key`, and tells the writer at the other end of `qpair`.
+    /// Lends a landing region under `key`, and offers it to the writer at the other end of `qpair`.
     pub(crate) fn begin_reading(
         &mut self,
         link: &mut Link,
@@ -91,13 +91,14 @@ impl Streams {
         }
         let receiver = AdaptiveReceiver::new(config, qpair);
         let mut reader = Reader { receiver, grant, failed: None };
-        // As above.
+        // Polls once, for the reason given in `begin_writing`.
         reader.handle(now_ns, link);
         self.readers.insert(qpair, reader);
         Ok(())
     }
 
-    /// Writes the next bytes, at most one segment; how many, and the channel that they went by.
+    /// Writes the next bytes, at most one segment; returns how many, and the channel that carries
+    /// them.
     pub(crate) fn write(
         &mut self,
         link: &mut Link,
@@ -110,15 +111,15 @@ impl Streams {
         Ok((len, sender.poll_choice()))
     }
 
-    /// Ends what is written.
+    /// Ends the written stream.
     pub(crate) fn finish(&mut self, link: &mut Link, now_ns: u64) -> Result<(), StreamError> {
         let Some(Writer { sender, .. }) = &mut self.writer else { return Ok(()) };
         sender.finish();
         sender.handle(now_ns, initiator(link))
     }
 
-    /// `Ok` once the reader's end was sent word of all that was written; with `to_the_end`, once
-    /// all was read and the stream's end was seen.
+    /// Returns `Ok` once the reader's end was sent the notifications of all written bytes; with
+    /// `to_the_end`, once all was read and the end of the stream was seen.
     pub(crate) fn check_written(
         &mut self,
         link: &mut Link,
@@ -131,7 +132,7 @@ impl Streams {
         if is_done { Ok(()) } else { Err(StreamError::WouldBlock) }
     }
 
-    /// Reads what is there, as far as it fits; 0 at the end.
+    /// Reads the bytes that have arrived, as far as they fit; returns 0 at the end.
     pub(crate) fn read(
         &mut self,
         link: &mut Link,
@@ -139,7 +140,7 @@ impl Streams {
         qpair: QPairId,
         into: &mut [u8],
     ) -> Result<usize, StreamError> {
-        let reader = self.readers.get_mut(&qpair).expect("a reader's socket has a stream");
+        let reader = self.readers.get_mut(&qpair).expect("a reader's QPair has a stream");
         let grant = reader.grant;
         let landings = landings(link);
         let read = reader.receiver.read(into, |offset, bytes| landings.copy(grant, offset, bytes));
@@ -150,22 +151,23 @@ impl Streams {
         read
     }
 
-    /// Segments that came by another channel before one that was sent earlier.
+    /// Returns the number of segments that came by another channel before one that was sent
+    /// earlier.
     pub(crate) fn early_segments(&self, qpair: QPairId) -> u64 {
         self.readers.get(&qpair).map_or(0, |reader| reader.receiver.early_segments())
     }
 
-    /// Something has happened to a QPair; whether it is a stream's.
+    /// Handles an event of a QPair; returns whether it belongs to a stream.
     pub(super) fn handle_qpair(&mut self, link: &mut Link, now_ns: u64, qpair: QPairId) -> bool {
         if let Some(reader) = self.readers.get_mut(&qpair) {
             reader.handle(now_ns, link);
             return true;
         }
         let is_writer = self.writer.as_ref().is_some_and(|writer| writer.qpair == qpair);
-        is_writer && self.go_on_writing(link, now_ns)
+        is_writer && self.notify_reader(link, now_ns)
     }
 
-    /// Takes what is over of the writer's accesses; whether anything was.
+    /// Takes the completions of the writer's accesses; returns whether there were any.
     pub(super) fn take_completions(&mut self, link: &mut Link, now_ns: u64) -> bool {
         let (Some(Writer { sender, .. }), Some(initiator)) = (&mut self.writer, link.initiator())
         else {
@@ -178,11 +180,11 @@ impl Streams {
         while let Some(completion) = initiator.poll_rdma_completion() {
             any |= sender.handle_rdma_completion(completion).is_none();
         }
-        any && self.go_on_writing(link, now_ns)
+        any && self.notify_reader(link, now_ns)
     }
 
-    /// Tells the reader what there is to tell; gives the QPair back if that was all.
-    fn go_on_writing(&mut self, link: &mut Link, now_ns: u64) -> bool {
+    /// Sends pending notifications to the reader; closes the QPair after the last one.
+    fn notify_reader(&mut self, link: &mut Link, now_ns: u64) -> bool {
         let (Some(writer), Some(initiator)) = (&mut self.writer, link.initiator()) else {
             return false;
         };
@@ -194,14 +196,14 @@ impl Streams {
         true
     }
 
-    /// The socket of `qpair` is gone. A stream that is written is ended, and its QPair given back
-    /// once the reader has been told of all of it.
+    /// Handles the drop of the socket of `qpair`. A written stream is ended, and its QPair closed
+    /// once the reader was notified of all of it.
     pub(super) fn close(&mut self, link: &mut Link, now_ns: u64, qpair: QPairId) {
         match &mut self.writer {
             Some(writer) if writer.qpair == qpair => {
                 writer.sender.finish();
                 writer.is_closing = true;
-                self.go_on_writing(link, now_ns);
+                self.notify_reader(link, now_ns);
             }
             _ => {
                 if let Some(reader) = self.readers.remove(&qpair) {
@@ -212,7 +214,7 @@ impl Streams {
         }
     }
 
-    /// Whether a stream without a socket is still being told of.
+    /// True while a stream without a socket has pending notifications.
     pub(super) fn is_closing(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.is_closing)
     }
@@ -227,9 +229,9 @@ impl Reader {
 }
 
 fn initiator(link: &mut Link) -> &mut Initiator {
-    link.initiator().expect("streams are written where there is an initiator")
+    link.initiator().expect("a writing end has an initiator")
 }
 
 fn landings(link: &mut Link) -> &mut Landings {
-    link.landings().expect("streams are read where memory is lent")
+    link.landings().expect("a reading end lends memory")
 }

@@ -1,4 +1,4 @@
-//! The recipient's end: an `Initiator` with a ring to each donor, driven by its user's thread.
+//! The recipient's end: an `Initiator` with a ring to each donor, driven by the calling thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,25 +12,26 @@ use crate::process::Process;
 use crate::udp::alarm::Alarm;
 use crate::{PortError, monotonic_ns};
 
-/// Frames taken from one ring in one [`RingDriver::pump`], so that it comes back under any load.
+/// Most frames taken from one ring in one [`RingDriver::pump`], which bounds the call under any
+/// load.
 const FRAMES_PER_PUMP: usize = 256;
-/// How often to look for the end of a donor while nobody sleeps.
+/// Interval of checks for the end of a donor while no thread sleeps, in nanoseconds.
 const LOOK_FOR_END_NS: u64 = 1_000_000;
 
-/// An [`Initiator`] and its rings.
+/// An [`Initiator`] with its rings.
 ///
 /// Start accesses on [`RingDriver::initiator`], then [`RingDriver::pump`] and poll completions;
 /// [`RingDriver::wait`] sleeps until there is something to pump. After construction and
 /// [`RingDriver::add_peer`] nothing allocates.
 ///
-/// In a child that was forked the copy is dead ([`PortError::Forked`]): the rings are shared with
-/// the parent, which goes on with them.
+/// In a forked child the copy is unusable ([`PortError::Forked`]): the parent continues to use the
+/// shared rings.
 #[derive(Debug)]
 pub struct RingDriver {
     initiator: Initiator,
-    /// By peer index; `None` once the donor is gone.
+    /// Ports by peer index; `None` once the donor is gone.
     ports: Vec<Option<RingPort>>,
-    /// Watches all rings and the alarm, so that one descriptor stands for all.
+    /// Epoll of all rings and the alarm.
     watch: OwnedFd,
     alarm: Alarm,
     look_for_end_ns: u64,
@@ -38,11 +39,11 @@ pub struct RingDriver {
 }
 
 impl RingDriver {
-    /// An initiator without rings. Whatever `config` says, its links are set up for a reliable
-    /// port: no checksum, no replay.
+    /// Makes an initiator without rings. Its links are always set up for a reliable port,
+    /// regardless of `config`: no checksum, no replay.
     ///
     /// # Errors
-    /// When the system has no descriptor left.
+    /// Fails if the system has no descriptor left.
     pub fn new(mut config: InitiatorConfig) -> Result<Self, PortError> {
         config.link = LinkConfig { checksum: false, replay: false, ..config.link };
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -63,7 +64,7 @@ impl RingDriver {
     /// Adds a donor at the other end of `port` and starts the handshake with it.
     ///
     /// # Errors
-    /// When the system cannot watch another descriptor.
+    /// Fails if the system cannot watch another descriptor.
     pub fn add_peer(
         &mut self,
         now_ns: u64,
@@ -82,16 +83,16 @@ impl RingDriver {
             .map_err(PortError::at("watching a descriptor"))
     }
 
-    /// The fabric's end, for starting accesses and polling completions.
+    /// Returns the fabric's end, for starting accesses and polling completions.
     pub fn initiator(&mut self) -> &mut Initiator {
         &mut self.initiator
     }
 
-    /// Moves every frame that can move now, in both directions, and lets the fabric's timers run.
-    /// Never waits. Returns whether a frame came in. A donor that is gone is down from then on.
+    /// Moves every frame that can move now, in both directions, and runs the fabric's timers. Never
+    /// waits. Returns whether a frame came in. A donor that is gone is marked down.
     ///
     /// # Errors
-    /// [`PortError::Forked`].
+    /// [`PortError::Forked`] in a forked child.
     pub fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         self.process.check()?;
         if self.initiator.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
@@ -120,17 +121,17 @@ impl RingDriver {
         Ok(any)
     }
 
-    /// Whether every donor there was is gone.
+    /// True if all donors are gone.
     pub(crate) fn is_over(&self) -> bool {
         !self.ports.is_empty() && self.ports.iter().all(Option::is_none)
     }
 
     /// Sleeps until a frame comes, a donor is gone, one of the fabric's timers is due or
-    /// `timeout_ns` have passed, whichever is first; it may come back earlier. Pump afterwards in
-    /// any case.
+    /// `timeout_ns` have passed, whichever is first; it may return earlier. Pump afterwards in any
+    /// case.
     ///
     /// # Errors
-    /// [`PortError::Forked`].
+    /// [`PortError::Forked`] in a forked child.
     pub fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
         self.process.check()?;
         if self.prepare_wait() {
@@ -138,15 +139,15 @@ impl RingDriver {
                 tv_sec: (timeout_ns / 1_000_000_000) as i64,
                 tv_nsec: (timeout_ns % 1_000_000_000) as i64,
             };
-            // Whatever it says, the caller looks again.
+            // The result is irrelevant: the caller checks again.
             let _ = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout));
         }
         self.finish_wait();
         Ok(())
     }
 
-    /// For those who wait for more than this driver alone: before polling [`RingDriver::fd`] for
-    /// input. `false`: do not sleep, there is something to pump. In either case call
+    /// Prepares to poll [`RingDriver::fd`] for input, for callers that wait for more than this
+    /// driver. `false`: do not sleep, there is something to pump. In either case call
     /// [`RingDriver::finish_wait`] afterwards.
     pub fn prepare_wait(&mut self) -> bool {
         if !self.process.is_current() {
@@ -166,20 +167,21 @@ impl RingDriver {
         true
     }
 
-    /// See [`RingDriver::prepare_wait`].
+    /// Ends a wait; see [`RingDriver::prepare_wait`].
     pub fn finish_wait(&mut self) {
         if self.process.is_current() {
             self.ports.iter_mut().flatten().for_each(RingPort::finish_wait);
         }
     }
 
-    /// To be polled for input after [`RingDriver::prepare_wait`].
+    /// Returns the descriptor to poll for input after [`RingDriver::prepare_wait`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }
 
-    /// When the next thing is to be done even if nothing comes in: a timer of the fabric's, or a
-    /// frame that arrives over an emulated link.
+    /// Returns the time of the next action that is due even if nothing comes in, in nanoseconds of
+    /// [`crate::monotonic_ns`]: a timer of the fabric, or the arrival of a frame over an emulated
+    /// link.
     pub fn poll_timeout(&self) -> Option<u64> {
         let deliveries = self.ports.iter().flatten().filter_map(RingPort::next_delivery_ns);
         self.initiator.poll_timeout().into_iter().chain(deliveries).min()

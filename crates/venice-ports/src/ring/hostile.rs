@@ -1,4 +1,5 @@
-//! The other side writes anything anywhere in the shared memory, at any time: no panic, no fault.
+//! Tests against a hostile peer, which writes anything anywhere in the shared memory at any time:
+//! no panic, no fault.
 
 use std::os::fd::AsFd;
 
@@ -11,10 +12,10 @@ use super::memory::{self, SharedRing};
 use super::port::{RING_FRAME_BYTES, RingPort};
 use crate::{PortError, monotonic_ns};
 
-/// A port, and the memory it shares with someone who need not keep to anything.
+/// A port, and the memory it shares with a peer that may break every rule.
 struct Victim {
     port: RingPort,
-    /// What the victim writes, then what it reads.
+    /// Ring that the victim writes, then ring that it reads.
     shared: [SharedRing; 2],
     _socket: std::os::fd::OwnedFd,
 }
@@ -46,7 +47,7 @@ enum Step {
     Sleep,
 }
 
-/// Words that look like records, of likely and unlikely lengths, and any others.
+/// Generates words that look like records, of likely and unlikely lengths, and arbitrary ones.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..=RING_FRAME_BYTES as u64 + 1).prop_map(|len| 1 << 63 | len),
@@ -72,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn a_scribbler_breaks_only_its_own_ring(steps in proptest::collection::vec(step(), 1..200)) {
+    fn hostile_writes_never_panic(steps in proptest::collection::vec(step(), 1..200)) {
         let mut victim = Victim::new();
         for step in steps {
             let done = match step {
@@ -108,10 +109,10 @@ proptest! {
 }
 
 #[test]
-fn a_reader_ahead_of_the_writer_is_an_error() {
+fn reader_ahead_of_writer_breaks_ring() {
     let mut victim = Victim::new();
     victim.shared[0].publish_head(5);
-    // Room is known for a whole lap; then the writer looks.
+    // The writer knows of room for a whole lap; after that it reads the position.
     let mut sent = 0;
     let error = loop {
         match victim.port.reserve() {
@@ -126,7 +127,7 @@ fn a_reader_ahead_of_the_writer_is_an_error() {
 }
 
 #[test]
-fn a_record_longer_than_any_is_an_error_for_good() {
+fn oversized_record_breaks_ring() {
     let mut victim = Victim::new();
     victim.shared[1].publish_word(0, 1 << 63 | (RING_FRAME_BYTES as u64 + 1));
     assert!(matches!(victim.port.receive(0), Err(PortError::RingBroken)));
@@ -134,9 +135,9 @@ fn a_record_longer_than_any_is_an_error_for_good() {
     assert!(matches!(victim.port.receive(0), Err(PortError::RingBroken)));
 }
 
-/// Of a frame that would never come: the other side's end would never be seen behind it.
+/// The frame would never come, and the end behind it would never be seen.
 #[test]
-fn a_delivery_later_than_the_link_takes_is_an_error_for_good() {
+fn late_delivery_time_breaks_ring() {
     for (later_ns, is_broken) in [(1000, false), (60_000_000_000, true), (u64::MAX, true)] {
         let victim = Victim::over(Some(LinkModel::PAPER));
         let at_ns = monotonic_ns().saturating_add(later_ns);

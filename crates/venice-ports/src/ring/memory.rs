@@ -1,6 +1,6 @@
-//! The memory two processes share: a sealed memfd with a ring for each direction.
+//! Memory shared by two processes: a sealed memfd with a ring for each direction.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0..4096 | cursors and flags: 512 bytes for each direction, each field in a pair of lines of its own |
 //! | 4096.. | the lines of direction 0, its spare lines, to the end of a page; then direction 1 |
@@ -26,21 +26,21 @@ const FIELD_BYTES: usize = 128;
 const DIRECTION_FIELDS_BYTES: usize = 4 * FIELD_BYTES;
 const MAX_LINES: u64 = 1 << 19;
 
-/// A mapping of the whole memory; unmapped when both rings are gone.
+/// Mapping of the whole memory; unmapped when both rings are dropped.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
     len_bytes: usize,
 }
 
-// SAFETY: the mapping is as good on one thread as on another; see `SharedRing` for its use.
+// SAFETY: the mapping is valid on any thread; see `SharedRing` for its use.
 unsafe impl Send for Mapping {}
 // SAFETY: a shared Mapping gives out nothing but its address.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own whole mapping, and the last that pointed into it is gone.
+        // SAFETY: unmaps our own whole mapping; the last pointer into it is gone.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct SharedRing {
     lines: u64,
 }
 
-/// Lines of a ring that holds about `bytes`: a power of two within bounds.
+/// Returns the number of lines of a ring of about `bytes`: a power of two within bounds.
 pub(super) fn lines_for(bytes: usize) -> u64 {
     let lines = (bytes / LINE_BYTES).max(1) as u64;
     lines.clamp(MIN_LINES, MAX_LINES).next_power_of_two()
@@ -68,7 +68,7 @@ fn total_bytes(lines: u64) -> usize {
     PAGE_BYTES + 2 * direction_bytes(lines)
 }
 
-/// A new memfd for a pair of rings of `lines` lines each, zeroed and sealed in its size.
+/// Makes a memfd for a pair of rings of `lines` lines each, zeroed and sealed in its size.
 pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("venice-ring", flags).map_err(PortError::at("making a ring's memory"))?;
@@ -81,20 +81,20 @@ pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
 /// Maps a pair of rings: the one to write and the one to read.
 ///
 /// # Errors
-/// When the memfd is not what [`create`] makes, or cannot be mapped.
+/// Fails if the memfd differs from one that [`create`] makes, or cannot be mapped.
 pub(super) fn map(
     fd: BorrowedFd<'_>,
     lines: u64,
     is_maker: bool,
 ) -> Result<(SharedRing, SharedRing), PortError> {
     if !lines.is_power_of_two() || !(MIN_LINES..=MAX_LINES).contains(&lines) {
-        return Err(PortError::Protocol { what: "a ring of an impossible size" });
+        return Err(PortError::Protocol { what: "invalid ring size" });
     }
     check(fd, total_bytes(lines))?;
     let len_bytes = total_bytes(lines);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
-    // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
+    // SAFETY: the kernel picks a free address range; no existing mapping is replaced.
     let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, prot, flags, fd, 0) }
         .map_err(PortError::at("mapping a ring"))?;
     let base = NonNull::new(base.cast()).expect("mmap gives no null mapping");
@@ -109,27 +109,28 @@ pub(super) fn map(
     Ok(if is_maker { (first, second) } else { (second, first) })
 }
 
-/// A file that the other side could shrink would be a SIGBUS in waiting.
+/// Checks the seals and the length: a file that the other side could shrink would allow a SIGBUS.
 fn check(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<(), PortError> {
     let seals = fcntl_get_seals(fd).map_err(PortError::at("reading a ring's seals"))?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-        return Err(PortError::Protocol { what: "a ring is not sealed" });
+        return Err(PortError::Protocol { what: "ring memory is not sealed" });
     }
     let stat = fstat(fd).map_err(PortError::at("reading a ring's length"))?;
     if stat.st_size as u64 != len_bytes as u64 {
-        return Err(PortError::Protocol { what: "a ring has the wrong length" });
+        return Err(PortError::Protocol { what: "wrong length of the ring memory" });
     }
     Ok(())
 }
 
 impl SharedRing {
-    /// Lines of the ring, the spare ones left out.
+    /// Returns the number of lines of the ring, without the spare ones.
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// The first byte of `line`; at least a record's lines are mapped from there on. The memory is
-    /// shared with another process: use raw copies, no references that outlive one write.
+    /// Returns the address of the first byte of `line`; at least a record's lines are mapped from
+    /// there on. The memory is shared with another process: use raw copies, no references that
+    /// outlive one write.
     pub(super) fn line_ptr(&self, line: u64) -> *mut u8 {
         assert!(line < self.lines, "line {line} is not of this ring");
         // SAFETY: line < lines, so this is inside the mapping, with RECORD_LINES spare behind.
@@ -146,7 +147,7 @@ impl SharedRing {
     fn field(&self, number: usize) -> &AtomicU64 {
         let at = self.fields_at + number * FIELD_BYTES;
         assert!(at < PAGE_BYTES);
-        // SAFETY: inside the first page of the mapping, aligned, and only ever used atomically.
+        // SAFETY: inside the first page of the mapping, aligned, and accessed only atomically.
         unsafe { AtomicU64::from_ptr(self.mapping.base.as_ptr().add(at).cast()) }
     }
 
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_only_memory_that_cannot_shrink() {
+    fn map_requires_size_seals() {
         let lines = lines_for(0);
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, total_bytes(lines) as u64).unwrap();
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sides_see_each_other() {
+    fn both_sides_share_memory() {
         let lines = lines_for(1 << 18);
         let fd = create(lines).unwrap();
         let (write, _) = map(fd.as_fd(), lines, true).unwrap();

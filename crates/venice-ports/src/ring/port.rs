@@ -11,27 +11,30 @@ use super::algorithm::{LINE_BYTES, RECORD_HEAD_BYTES, RECORD_LINES, Reader, Reco
 use super::memory::{self, SharedRing};
 use crate::PortError;
 
-/// The longest frame a ring carries, in bytes: the fabric's, with room for a network header.
+/// Longest frame that a ring carries, in bytes: the fabric's longest, with room for a network
+/// header.
 pub const RING_FRAME_BYTES: usize = RECORD_BYTES - RECORD_HEAD_BYTES;
 const RECORD_BYTES: usize = RECORD_LINES as usize * LINE_BYTES;
-/// What travels between two processors at a time.
+/// Unit that travels between two processors.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// A record, copied in whole cache lines: each is fetched once, by a load that touches no other.
+/// A record, copied in whole cache lines: each is fetched once, by a load that touches no other
+/// line.
 #[repr(align(64))]
 struct Received([u8; RECORD_BYTES]);
 
-/// Less than this is not worth sleeping, as waking takes longer.
+/// Shortest sleep, in nanoseconds: a wake-up takes longer than less.
 pub(super) const TOO_SHORT_NS: u64 = 100_000;
-/// Bells taken in one look for the other side's end.
+/// Bells taken in one check for the other side's end.
 const BELLS_PER_LOOK: usize = 16;
 
-/// What a ring port is like. The side that makes it says so; the other follows.
+/// Properties of a ring port. The side that makes it chooses them; the other follows.
 #[derive(Clone, Copy, Debug)]
 pub struct RingConfig {
-    /// Bytes of each of the two rings; brought to a power of two, 64 KiB to 64 MiB.
+    /// Bytes of each of the two rings; rounded to a power of two, 64 KiB to 64 MiB.
     pub ring_bytes: usize,
-    /// The link to emulate, if any: the reader leaves each frame until it would have arrived.
+    /// Link to emulate, if any: the reader leaves each frame in the ring until it would have
+    /// arrived.
     pub link: Option<LinkModel>,
 }
 
@@ -45,25 +48,25 @@ impl Default for RingConfig {
 ///
 /// Frames are built in the ring ([`RingPort::reserve`], [`RingPort::commit`]) and announced
 /// together ([`RingPort::announce`]), which makes a system call only when the other side sleeps.
-/// Each frame is copied out before it is looked at, as the other side could still change it.
+/// Each frame is copied out before it is parsed, because the other side could still change it.
 ///
-/// Nothing here waits but [`RingPort::wait`]. After construction nothing allocates.
+/// Only [`RingPort::wait`] waits. After construction nothing allocates.
 pub struct RingPort {
-    /// The doorbell in both directions; its end is the other side's end.
+    /// Doorbell in both directions; its end is the other side's end.
     socket: OwnedFd,
     writer: Writer<SharedRing>,
     reader: Reader<SharedRing>,
-    /// Ours: the other side emulates its own direction.
+    /// Emulated link of our direction; the other side emulates its own.
     link: Option<EmulatedLink>,
     received: Box<Received>,
-    /// There was no room when last asked for.
+    /// True if there was no room at the last attempt.
     wants_room: bool,
     peer_gone: bool,
     broken: bool,
 }
 
 impl RingPort {
-    /// Over a socket that both ends have, and the memory that one of them made.
+    /// Builds a port over a socket of both ends, and the memory that one of them made.
     pub(super) fn new(
         socket: OwnedFd,
         memory: BorrowedFd<'_>,
@@ -85,10 +88,10 @@ impl RingPort {
         })
     }
 
-    /// Both ends of a new port, for two threads, or for a process and the child it forks.
+    /// Makes both ends of a new port, for two threads, or for a process and the child it forks.
     ///
     /// # Errors
-    /// When the system has no descriptor or memory left.
+    /// Fails if the system has no descriptor or memory left.
     pub fn pair(config: &RingConfig) -> Result<(Self, Self), PortError> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -101,37 +104,38 @@ impl RingPort {
         Ok((first, second))
     }
 
-    /// The link emulated, if any.
+    /// Returns the emulated link, if any.
     pub fn link(&self) -> Option<&LinkModel> {
         self.link.as_ref().map(EmulatedLink::model)
     }
 
-    /// Where the next frame can be built: [`RING_FRAME_BYTES`], in the ring itself. `None`: the
+    /// Returns the place of the next frame: [`RING_FRAME_BYTES`], in the ring itself. `None`: the
     /// ring is full. Write it from the front, as far as you commit, read nothing back, and
     /// [`RingPort::commit`] it; or leave it untouched.
     ///
     /// # Errors
-    /// When the other side has broken the ring.
+    /// [`PortError::RingBroken`] if the other side has written invalid data.
     pub fn reserve(&mut self) -> Result<Option<&mut [u8]>, PortError> {
         let line = self.writer.reserve().map_err(|_| PortError::RingBroken)?;
         self.wants_room = line.is_none();
         let Some(line) = line else { return Ok(None) };
         let at = self.writer.memory().line_ptr(line);
         // SAFETY: a record's lines are mapped from `line_ptr` on, and no honest process touches
-        // them before they are published; to one that does, any bytes are as good as any.
+        // them before they are published; a dishonest one only changes the bytes that it will read.
         let buffer =
             unsafe { std::slice::from_raw_parts_mut(at.add(RECORD_HEAD_BYTES), RING_FRAME_BYTES) };
         Ok(Some(buffer))
     }
 
-    /// Sends the first `len_bytes` of what [`RingPort::reserve`] gave. The other side, if it is
-    /// awake, has the frame from now on; after the last of some call [`RingPort::announce`].
+    /// Sends the first `len_bytes` of the place that [`RingPort::reserve`] returned. The other
+    /// side, if it is awake, can read the frame at once; after the last of several frames call
+    /// [`RingPort::announce`].
     ///
     /// # Panics
-    /// If there was no room, or the frame is longer than the room.
+    /// Panics if there was no room, or the frame is longer than the room.
     pub fn commit(&mut self, now_ns: u64, len_bytes: usize) {
         if let Some(link) = &mut self.link {
-            let line = self.writer.reserve().ok().flatten().expect("there was room");
+            let line = self.writer.reserve().ok().flatten().expect("the caller reserved room");
             let at = self.writer.memory().line_ptr(line);
             // SAFETY: the second word of a record's head, ours until the record is published.
             unsafe { at.add(8).cast::<u64>().write(link.depart(now_ns, len_bytes)) };
@@ -146,11 +150,11 @@ impl RingPort {
         }
     }
 
-    /// The next frame that has arrived, if any; valid until the next call. Never waits.
+    /// Returns the next frame that has arrived, if any; valid until the next call. Never waits.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the other side is gone and all its frames have been taken;
-    /// [`PortError::RingBroken`] when it has broken the ring.
+    /// [`PortError::Closed`] if the other side is gone and all its frames have been taken;
+    /// [`PortError::RingBroken`] if it has written invalid data.
     pub fn receive(&mut self, now_ns: u64) -> Result<Option<&[u8]>, PortError> {
         let Some(record) = self.peek()? else {
             return if self.peer_gone { Err(PortError::Closed) } else { Ok(None) };
@@ -162,7 +166,7 @@ impl RingPort {
         let frame = RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + record.len_bytes;
         let into = &mut self.received.0[..frame.end.next_multiple_of(CACHE_LINE_BYTES)];
         // SAFETY: `peek` checked the length, and a record's lines are mapped from `line_ptr` on.
-        // The copy is ours; should the other side write meanwhile, it is some bytes.
+        // The copy is ours; if the other side writes meanwhile, the copy holds arbitrary bytes.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         if self.reader.consume(record) {
             self.ring();
@@ -170,23 +174,23 @@ impl RingPort {
         Ok(Some(&self.received.0[frame]))
     }
 
-    /// When the next frame arrives that is on its way over the emulated link, in nanoseconds of
-    /// [`crate::monotonic_ns`]. `None`: none is on its way.
+    /// Returns the arrival time of the next frame on its way over the emulated link, in nanoseconds
+    /// of [`crate::monotonic_ns`]. `None`: none is on its way.
     pub fn next_delivery_ns(&self) -> Option<u64> {
         self.link.as_ref()?;
         let record = self.reader.peek().ok().flatten()?;
         Some(self.delivery_ns(record))
     }
 
-    /// Whether the emulated link has not delivered the next frame yet.
+    /// True if the emulated link has not delivered the next frame yet.
     fn is_on_its_way(&mut self, now_ns: u64, record: Record) -> Result<bool, PortError> {
         let Some(link) = &self.link else { return Ok(false) };
         let at_ns = self.delivery_ns(record);
         if now_ns >= at_ns {
             return Ok(false);
         }
-        // The one before it was delivered, so that the wire has been free since. By the clock as it
-        // is: the frame may have been sent after the caller looked at it.
+        // The previous frame was delivered, which means that the wire is free. Uses the clock
+        // rather than `now_ns`: the frame may have been sent after the caller read its time.
         let model = link.model();
         let most_ns = model.serialisation_ns(RING_FRAME_BYTES).saturating_add(model.delay_ns() + 1);
         self.broken |= at_ns > now_ns.max(crate::monotonic_ns()).saturating_add(most_ns);
@@ -196,7 +200,7 @@ impl RingPort {
     fn peek(&mut self) -> Result<Option<Record>, PortError> {
         let found = self.reader.peek();
         self.broken |= found.is_err();
-        if self.broken { Err(PortError::RingBroken) } else { Ok(found.expect("just checked")) }
+        if self.broken { Err(PortError::RingBroken) } else { Ok(found.expect("checked above")) }
     }
 
     fn delivery_ns(&self, record: Record) -> u64 {
@@ -205,25 +209,25 @@ impl RingPort {
         unsafe { at.add(8).cast::<u64>().read() }
     }
 
-    /// To be polled for input after [`RingPort::prepare_wait`].
+    /// Returns the descriptor to poll for input after [`RingPort::prepare_wait`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Moves the descriptor to the lowest free number at or above `lowest`, out of the way of
-    /// the program whose process this is.
+    /// Moves the descriptor to the lowest free number at or above `lowest`, away from those of the
+    /// program whose process this is.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
         self.socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, lowest)
             .map_err(PortError::at("moving a descriptor"))?;
         Ok(())
     }
 
-    /// Before sleeping on [`RingPort::fd`]: asks to be rung when a frame is sent, and when there is
-    /// room if [`RingPort::reserve`] found none. `false`: do not sleep, there is something now, or
-    /// will be in no time. In either case call [`RingPort::finish_wait`] afterwards.
+    /// Prepares to sleep on [`RingPort::fd`]: requests a bell for the next frame, and for room if
+    /// [`RingPort::reserve`] found none. `false`: do not sleep, there is something now, or will be
+    /// within microseconds. In either case call [`RingPort::finish_wait`] afterwards.
     pub fn prepare_wait(&mut self) -> bool {
         self.announce();
         let may_sleep = self.peer_gone || self.reader.prepare_sleep() == Ok(true);
@@ -231,16 +235,17 @@ impl RingPort {
         may_sleep && has_no_room && !self.peer_gone && !self.broken
     }
 
-    /// After sleeping, or instead of it: takes the bells, and notices when the other side is gone.
+    /// Ends a wait, after the sleep or instead of it: takes the bells, and checks for the end of
+    /// the other side.
     pub fn finish_wait(&mut self) {
         self.reader.wake_up();
         self.look_for_end();
     }
 
-    /// Notices when the other side is gone. To be called now and then by who does not sleep.
+    /// Checks for the end of the other side. A thread that does not sleep calls it now and then.
     pub fn look_for_end(&mut self) {
         let mut bells = [0u8; 64];
-        // Not until there are none: the other side can ring faster than we hear.
+        // The number is bounded: the other side can ring faster than this side reads.
         for _ in 0..BELLS_PER_LOOK {
             if self.peer_gone {
                 return;
@@ -254,13 +259,13 @@ impl RingPort {
         }
     }
 
-    /// Whether the other side was found to be gone; frames it sent before can still be received.
+    /// True if the other side was found to be gone; frames it sent before can still be received.
     pub fn is_peer_gone(&self) -> bool {
         self.peer_gone
     }
 
-    /// Sleeps until a frame comes (or there is room, if there was none), the other side is gone,
-    /// or `timeout_ns` have passed. It may come back earlier.
+    /// Sleeps until a frame comes (or there is room, if there was none), the other side is gone, or
+    /// `timeout_ns` have passed. It may return earlier.
     pub fn wait(&mut self, timeout_ns: u64) {
         let now_ns = crate::monotonic_ns();
         let held_ns = self.next_delivery_ns().map(|at_ns| at_ns.saturating_sub(now_ns));
@@ -271,7 +276,7 @@ impl RingPort {
                 tv_sec: (most_ns / 1_000_000_000) as i64,
                 tv_nsec: (most_ns % 1_000_000_000) as i64,
             };
-            // Whatever it says, the caller looks again.
+            // The result is irrelevant: the caller checks again.
             let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout));
         }
         self.finish_wait();
@@ -282,7 +287,7 @@ impl RingPort {
         loop {
             match send(&self.socket, &[1], flags) {
                 Err(Errno::INTR) => {}
-                // A full socket has bells enough; a dead one is noticed where it is read.
+                // A full socket holds bells enough; a dead one is detected by its reader.
                 _ => return,
             }
         }

@@ -1,7 +1,7 @@
-//! How two processes come by their ring: one listens on a unix socket, the other connects.
+//! Sets up a ring between two processes: one listens on a unix socket, the other connects.
 //!
-//! The listener speaks first: it makes the memory and hands it over with the connection, so nobody
-//! can keep it waiting.
+//! The listener sends first: it makes the memory and passes it over the new connection. No client
+//! can make it wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -18,8 +18,8 @@ use crate::shm::listener::Listener;
 use crate::shm::message::Reply;
 use crate::shm::server::send_reply;
 
-/// Offers a ring to every process that connects to a unix socket. The socket's file, mode 0660, is
-/// who may: it is removed on drop.
+/// Listener that offers a ring to every process that connects to a unix socket. The mode of the
+/// socket's file, 0660, is the access control; the file is removed on drop.
 #[derive(Debug)]
 pub struct RingListener {
     listener: Listener,
@@ -27,28 +27,28 @@ pub struct RingListener {
 }
 
 impl RingListener {
-    /// Listens on `path`. A socket left behind by a dead process is replaced.
+    /// Listens on `path`. Replaces a socket that a dead process left behind.
     ///
     /// # Errors
-    /// When the path is too long, in use by another process, not a socket, or cannot be made.
+    /// Fails if the path is too long, in use by another process, not a socket, or cannot be made.
     pub fn bind(path: &Path, config: RingConfig) -> Result<Self, PortError> {
         Ok(Self { listener: Listener::bind(path)?, config })
     }
 
-    /// The socket's path.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         self.listener.path()
     }
 
-    /// To be polled for input: somebody connects.
+    /// Returns the descriptor to poll for input: a process has connected.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// The ring to the next process that has connected, if any. Does not wait.
+    /// Returns the ring to the next process that has connected, if any. Does not wait.
     ///
     /// # Errors
-    /// When the system has no descriptor or memory left.
+    /// Fails if the system has no descriptor or memory left.
     pub fn try_accept(&self) -> Result<Option<RingPort>, PortError> {
         loop {
             let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
@@ -70,10 +70,10 @@ impl RingListener {
         }
     }
 
-    /// The ring to the next process that connects, within `timeout_ns`; `None` if nobody does.
+    /// Returns the ring to the next process that connects within `timeout_ns`; `None` if none does.
     ///
     /// # Errors
-    /// As [`RingListener::try_accept`].
+    /// Same as [`RingListener::try_accept`].
     pub fn accept(&self, timeout_ns: u64) -> Result<Option<RingPort>, PortError> {
         let deadline_ns = crate::monotonic_ns().saturating_add(timeout_ns);
         loop {
@@ -98,11 +98,11 @@ impl RingListener {
     }
 }
 
-/// Connects to the process that listens on `path` and takes the ring it offers, with the link that
-/// it emulates.
+/// Connects to the listener on `path` and takes the ring it offers, with the link that it emulates.
 ///
 /// # Errors
-/// When nobody listens there, makes an offer within five seconds, or what is offered is no ring.
+/// Fails if no listener is there, it makes no offer within five seconds, or the offer is not a
+/// valid ring.
 pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
     let socket = connect_to(path)?;
     let mut fds = Vec::with_capacity(1);
@@ -110,11 +110,13 @@ pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
     let (lines, link) = match reply {
         Reply::Ring { lines, link } => (lines, link),
         Reply::Refused { reason } => return Err(PortError::Refused { reason }),
-        Reply::Slabs { .. } => return Err(PortError::Protocol { what: "slabs, not a ring" }),
+        Reply::Slabs { .. } => {
+            return Err(PortError::Protocol { what: "slabs instead of a ring offer" });
+        }
     };
     let link = parse_link(&link)?;
     let [memory] = fds.as_slice() else {
-        return Err(PortError::Protocol { what: "a ring without its memory" });
+        return Err(PortError::Protocol { what: "ring offer without memory" });
     };
     RingPort::new(socket, memory.as_fd(), lines, link, false)
 }

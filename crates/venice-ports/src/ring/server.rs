@@ -1,4 +1,4 @@
-//! The donor's end: a thread that answers the accesses that come through any number of rings.
+//! The donor's end: a thread that answers the accesses from any number of rings.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,25 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use venice_fabric::{GrantedMemory, LinkConfig, PeerAddr, Target, TargetConfig};
 
-use super::patience::{Next, Patience};
 use super::port::TOO_SHORT_NS;
+use super::spin_policy::{Next, SpinPolicy};
 use super::{RingListener, RingPort};
 use crate::udp::alarm::Alarm;
 use crate::{PortError, monotonic_ns};
 
-/// Rings served at once; more wait in the listener's backlog.
+/// Most rings served at once; more wait in the listener's backlog.
 const MAX_RINGS: usize = 1024;
-/// Frames taken from one ring before the next has its turn.
+/// Most frames taken from one ring before the next is served.
 const FRAMES_PER_TURN: usize = 64;
-/// How often to accept, to look for the ends of rings and for the order to stop, while nobody
-/// sleeps.
+/// Interval of accepting, of checks for ended rings and for the stop order, while the thread does
+/// not sleep, in nanoseconds.
 const CHORES_NS: u64 = 1_000_000;
-/// How long nobody is accepted after there were no descriptors or no memory for it.
+/// Pause of accepting after a lack of descriptors or memory, in nanoseconds.
 const ACCEPT_PAUSE_NS: u64 = 10_000_000;
 
 /// Serves the accesses of recipients on this host, on a thread of its own, until dropped.
 ///
-/// Each ring has a [`Target`] of its own, so that a recipient whose ring is full holds up nobody
-/// else.
+/// Each ring has its own [`Target`]: a recipient with a full ring delays no other.
 #[derive(Debug)]
 pub struct RingServer {
     shared: Arc<Shared>,
@@ -44,11 +43,11 @@ struct Shared {
 }
 
 impl RingServer {
-    /// Starts to serve `memory` to those who connect to `listener`. Whatever `config` says, the
-    /// links are set up for a reliable port: no checksum, no replay.
+    /// Starts to serve `memory` to recipients that connect to `listener`. The links are always set
+    /// up for a reliable port, regardless of `config`: no checksum, no replay.
     ///
     /// # Errors
-    /// When the thread or what it needs cannot be made.
+    /// Fails if the thread or its descriptors cannot be made.
     pub fn start(
         listener: RingListener,
         mut config: TargetConfig,
@@ -85,7 +84,7 @@ impl RingServer {
         Ok(Self { shared, path, thread: Some(thread) })
     }
 
-    /// The path of the listener's socket.
+    /// Returns the path of the listener's socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -106,18 +105,18 @@ fn add_to(watch: &OwnedFd, fd: impl AsFd) -> Result<(), PortError> {
         .map_err(PortError::at("watching a descriptor"))
 }
 
-/// What the server's thread owns.
+/// State of the server's thread.
 struct Service<M> {
     shared: Arc<Shared>,
     listener: RingListener,
     config: TargetConfig,
     memory: M,
     rings: Vec<Ring>,
-    /// All rings, the listener, the alarm and the order to stop, for one sleep.
+    /// Epoll of all rings, the listener, the alarm and the stop order.
     watch: OwnedFd,
     alarm: Alarm,
     chores_ns: u64,
-    /// Whether `watch` has the listener.
+    /// True if `watch` contains the listener.
     is_listening: bool,
     accepts_from_ns: u64,
 }
@@ -130,7 +129,7 @@ struct Ring {
 
 impl<M: GrantedMemory> Service<M> {
     fn run(mut self) {
-        let mut patience = Patience::default();
+        let mut spin = SpinPolicy::default();
         loop {
             let now_ns = monotonic_ns();
             if now_ns >= self.chores_ns {
@@ -142,10 +141,10 @@ impl<M: GrantedMemory> Service<M> {
                 self.accept(now_ns);
             }
             if self.turn(now_ns) {
-                patience.found(now_ns);
+                spin.found(now_ns);
                 continue;
             }
-            match patience.nothing(now_ns) {
+            match spin.nothing(now_ns) {
                 Next::Look => std::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),
                 Next::Sleep => self.sleep(),
@@ -153,7 +152,7 @@ impl<M: GrantedMemory> Service<M> {
         }
     }
 
-    /// Serves every ring once; true if any had a request. Rings that are over are dropped.
+    /// Serves every ring once; returns true if any had a request. Drops the rings that have ended.
     fn turn(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         let memory = &mut self.memory;
@@ -176,7 +175,7 @@ impl<M: GrantedMemory> Service<M> {
                     }
                 }
                 Ok(None) => break,
-                // Those who wait may have more luck later.
+                // Waiting recipients are accepted after the pause.
                 Err(_) => self.accepts_from_ns = now_ns.saturating_add(ACCEPT_PAUSE_NS),
             }
         }
@@ -187,7 +186,8 @@ impl<M: GrantedMemory> Service<M> {
         self.rings.len() < MAX_RINGS && now_ns >= self.accepts_from_ns
     }
 
-    /// Somebody who waits for a ring wakes nobody while there is none to give.
+    /// Adds the listener to the epoll, or removes it while no ring can be given: a waiting
+    /// recipient then wakes no thread.
     fn listen_or_not(&mut self, now_ns: u64) {
         let wants = self.may_accept(now_ns);
         let done = match (self.is_listening, wants) {
@@ -201,7 +201,7 @@ impl<M: GrantedMemory> Service<M> {
     fn sleep(&mut self) {
         let now_ns = monotonic_ns();
         let mut due_ns = None;
-        // A ring that ended has left its place to whoever waits.
+        // An ended ring has made room for a waiting recipient.
         let mut may_sleep = self.is_listening || !self.may_accept(now_ns);
         if self.rings.len() < MAX_RINGS && !self.is_listening {
             due_ns = Some(self.accepts_from_ns);
@@ -225,7 +225,7 @@ impl<M: GrantedMemory> Service<M> {
 }
 
 impl Ring {
-    /// Takes requests, answers them; true when there was any.
+    /// Takes requests and answers them; returns true if there was any.
     fn serve(&mut self, now_ns: u64, memory: &mut impl GrantedMemory) -> Result<bool, PortError> {
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);

@@ -1,22 +1,22 @@
-//! Datagrams dropped, by reason.
+//! Counters of dropped datagrams, by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a datagram was not taken.
+/// Reason for which a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// It came before, or so long ago that nobody remembers.
+    /// It came before, or is older than the replay window.
     Replayed,
-    /// Its tag does not fit: made or changed by somebody without the key, or damaged on the way;
-    /// or its header makes no sense.
+    /// Its tag does not match: it was made or changed without the key, or damaged on the way; or
+    /// its header is invalid.
     Forged,
     /// It is not sealed.
     Unsealed,
-    /// It names a key that does not exist (any more).
+    /// It names a key that does not exist, or no longer exists.
     UnknownKey,
 }
 
-/// How many datagrams were dropped for which reason. Shared by the threads of a port.
+/// Counters of dropped datagrams by reason. Shared by the threads of a port.
 #[derive(Debug, Default)]
 pub struct SealCounters {
     replayed: AtomicU64,
@@ -25,21 +25,21 @@ pub struct SealCounters {
     unknown_key: AtomicU64,
 }
 
-/// [`SealCounters`] at one moment.
+/// Values of [`SealCounters`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SealCounts {
-    /// See [`Dropped::Replayed`].
+    /// Number of [`Dropped::Replayed`].
     pub replayed: u64,
-    /// See [`Dropped::Forged`].
+    /// Number of [`Dropped::Forged`].
     pub forged: u64,
-    /// See [`Dropped::Unsealed`].
+    /// Number of [`Dropped::Unsealed`].
     pub unsealed: u64,
-    /// See [`Dropped::UnknownKey`].
+    /// Number of [`Dropped::UnknownKey`].
     pub unknown_key: u64,
 }
 
 impl SealCounters {
-    /// Counts one.
+    /// Counts one dropped datagram.
     pub fn count(&self, dropped: Dropped) {
         let counter = match dropped {
             Dropped::Replayed => &self.replayed,
@@ -50,7 +50,7 @@ impl SealCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of them.
+    /// Returns all counters.
     pub fn counts(&self) -> SealCounts {
         SealCounts {
             replayed: self.replayed.load(Ordering::Relaxed),

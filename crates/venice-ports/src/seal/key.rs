@@ -1,52 +1,52 @@
-//! Keys: where they come from and what is made of them.
+//! Keys: their sources and the keys derived from them.
 
 use ring::aead::{self, LessSafeKey, UnboundKey};
 use ring::hmac;
 use venice_wire::{KeyName, NodeSecret, SealAlgorithm, SealDirection, SealKey};
 
-/// The keys that datagrams to a node may be sealed under.
+/// Keys under which datagrams to a node may be sealed.
 pub trait SealKeys {
-    /// The key of this name, as long as it is good.
+    /// Returns the key of this name while it is valid.
     fn key(&self, name: KeyName) -> Option<SealKey>;
 
-    /// Whether the senders that are known under this name are still heard. A node may hear them a
-    /// little longer than the key is good for new ones, so that they can be told of its end.
-    fn is_heard(&self, name: KeyName) -> bool {
+    /// True if known senders under this name are still accepted. A node may accept them a little
+    /// longer than the key is valid for new ones, in order to notify them of its end.
+    fn is_accepted(&self, name: KeyName) -> bool {
         self.key(name).is_some()
     }
 
-    /// Changes whenever a name that was heard may be so no more; an [`super::Opener`] then asks
-    /// for each again.
+    /// Returns a number that changes whenever a name may no longer be accepted; an
+    /// [`super::Opener`] then checks each name again.
     fn generation(&self) -> u64 {
         0
     }
 }
 
-/// A node whose every key is good for ever.
+/// Key source of a node whose keys never expire.
 impl SealKeys for NodeSecret {
     fn key(&self, name: KeyName) -> Option<SealKey> {
         Some(node_key(self, name))
     }
 }
 
-/// A key and its name, as who sends to a node is given them.
+/// A key and its name, as a sender to a node receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedAs {
-    /// The name every datagram bears.
+    /// Name in the header of every datagram.
     pub name: KeyName,
     /// The key.
     pub key: SealKey,
 }
 
-/// One key alone, for the answers.
+/// Key source with a single key, for answers.
 impl SealKeys for SealedAs {
     fn key(&self, name: KeyName) -> Option<SealKey> {
         (self.name == name).then_some(self.key)
     }
 }
 
-/// The key of this name at the node with this secret: HMAC-SHA-256 (RFC 2104, FIPS 198-1) of the
-/// name under the secret.
+/// Returns the key of this name at the node with this secret: HMAC-SHA-256 (RFC 2104, FIPS 198-1)
+/// of the name under the secret.
 pub fn node_key(secret: &NodeSecret, name: KeyName) -> SealKey {
     let mut message = *b"venice udp key 1 ........";
     message[16] = name.kind();
@@ -54,8 +54,8 @@ pub fn node_key(secret: &NodeSecret, name: KeyName) -> SealKey {
     SealKey(mac(&secret.0, &message))
 }
 
-/// The key one sender seals with, made of the shared key and the sender's salt. An answer's also
-/// depends on the salt of who asked, so that it is good for that one only.
+/// Derives the key of one sender from the shared key and the sender's salt. The key of an answer
+/// also depends on the requester's salt, which makes it valid for that requester only.
 pub(super) fn sender_key(
     key: &SealKey,
     algorithm: SealAlgorithm,
@@ -80,7 +80,7 @@ fn mac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
     tag.as_ref().try_into().expect("SHA-256 gives 32 bytes")
 }
 
-/// What this machine seals fastest with: AES where the processor has instructions for it.
+/// Returns the fastest algorithm of this machine: AES if the processor has instructions for it.
 pub fn preferred_algorithm() -> SealAlgorithm {
     #[cfg(target_arch = "x86_64")]
     let has_aes = std::arch::is_x86_feature_detected!("aes")
@@ -99,7 +99,7 @@ mod tests {
     use venice_wire::{GrantId, NodeId};
 
     #[test]
-    fn every_name_has_a_key_of_its_own() {
+    fn names_have_distinct_keys() {
         let secret = NodeSecret([3; 32]);
         let grant = node_key(&secret, KeyName::Grant(GrantId(1)));
         assert!(grant == node_key(&secret, KeyName::Grant(GrantId(1))));
@@ -108,9 +108,10 @@ mod tests {
         assert!(grant != node_key(&NodeSecret([4; 32]), KeyName::Grant(GrantId(1))));
     }
 
-    /// Both sides of a rack may be of different builds: this must never change by accident.
+    /// Both sides of a rack may be of different builds: the derivation must never change by
+    /// accident.
     #[test]
-    fn the_derivation_is_the_documented_one() {
+    fn derivation_matches_documentation() {
         let key = node_key(&NodeSecret([0; 32]), KeyName::Grant(GrantId(0x0102_0304)));
         let message = b"venice udp key 1\x01\x04\x03\x02\x01\0\0\0\0";
         assert_eq!(key.0, mac(&[0; 32], message));

@@ -1,12 +1,11 @@
-//! Protection of datagrams: encrypted and authenticated, each on its own, under keys that the
-//! Monitor Node gives out.
+//! Protection of datagrams: each is encrypted and authenticated on its own, under keys from the
+//! Monitor Node.
 //!
-//! Who sends has a [`Sealer`]: a key, a salt drawn when it was made, and a counter that never
-//! repeats. Who receives has an [`Opener`]: it finds the key by the name in the datagram
-//! ([`SealKeys`]), checks and decrypts, and remembers for each sender which counters came
-//! ([`ReplayWindow`]), so that each datagram is taken once at most. What is dropped is counted by
-//! reason ([`SealCounters`]). The bytes are described in `docs/reference/wire.md`, the reasons in decision
-//! 0014.
+//! A sender has a [`Sealer`]: a key, a salt drawn when it was made, and a counter that never
+//! repeats. A receiver has an [`Opener`]: it finds the key by the name in the datagram
+//! ([`SealKeys`]), checks and decrypts, and remembers for each sender the counters that came
+//! ([`ReplayWindow`]), which admits each datagram at most once. Drops are counted by reason
+//! ([`SealCounters`]). `docs/reference/wire.md` describes the bytes, decision 0014 the reasons.
 //!
 //! Both run in the shim: no thread-local storage, and no allocation once a sender is known.
 //!
@@ -34,12 +33,12 @@
 mod counters;
 mod key;
 mod opener;
+mod replay_window;
 mod salt_index;
 mod sealer;
-mod window;
 
 pub use counters::{Dropped, SealCounters, SealCounts};
 pub use key::{SealKeys, SealedAs, node_key, preferred_algorithm};
 pub use opener::{Opened, Opener, SessionId};
+pub use replay_window::ReplayWindow;
 pub use sealer::Sealer;
-pub use window::ReplayWindow;

@@ -1,4 +1,4 @@
-//! The receiving side of protection: who sends, and what of it is genuine and new.
+//! The receiving side of protection: identifies senders, and admits only genuine and new datagrams.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,40 +10,40 @@ use venice_wire::{
 
 use super::counters::Dropped;
 use super::key::{SealKeys, sender_key};
+use super::replay_window::ReplayWindow;
 use super::salt_index::SaltIndex;
 use super::sealer::nonce;
-use super::window::ReplayWindow;
 
-/// One sender, from its first genuine datagram on. A number is never used for another sender.
+/// Number of a sender, from its first genuine datagram on. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
 /// A genuine datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Who sent it.
+    /// Session of the sender.
     pub session: SessionId,
-    /// Where in the datagram the text lies, decrypted.
+    /// Range of the decrypted text in the datagram.
     pub payload: Range<usize>,
-    /// What was before it.
+    /// Header in front of the text.
     pub header: SealedHeader,
-    /// The sender was not known before.
+    /// True if the sender was not known before.
     pub is_first: bool,
 }
 
-/// The senders known, and with each what the user keeps for it.
+/// Known senders, and the user's value for each.
 ///
-/// At most as many as it was made for are remembered. Room is made among the senders under the key
-/// that has most of them, where the one that has been silent longest is forgotten: whoever makes
-/// senders without end drives out its own, never those under keys with fewer. A sender is forgotten
-/// too when its key is heard no more ([`SealKeys::is_heard`]).
+/// Remembers at most `capacity` senders. To make room it forgets, under the key with most senders,
+/// the one that has been silent longest: a user that makes senders without end evicts its own,
+/// never those under keys with fewer. A sender is also forgotten when its key is no longer accepted
+/// ([`SealKeys::is_accepted`]).
 pub struct Opener<T> {
     direction: SealDirection,
-    /// Answers: the salt of who asked.
+    /// Salt of the requester, for answers.
     asker: u64,
     sessions: Box<[Option<Session<T>>]>,
     by_salt: SaltIndex,
-    /// How many senders are known under each key; none is not listed.
+    /// Number of known senders under each key; keys without senders are absent.
     by_name: BTreeMap<KeyName, usize>,
     next_serial: u64,
     generation: u64,
@@ -61,12 +61,12 @@ struct Session<T> {
 }
 
 impl<T: Default> Opener<T> {
-    /// For a node: opens what others send it. Remembers `capacity` senders, at least one.
+    /// Makes the opener of a node, for requests. Remembers `capacity` senders, at least one.
     pub fn new(capacity: usize) -> Self {
         Self::with(SealDirection::ToOwner, 0, capacity)
     }
 
-    /// For who asks a node with a [`super::Sealer`] of this `salt`: opens the answers.
+    /// Makes the opener of a requester with a [`super::Sealer`] of this `salt`, for answers.
     pub fn of_answers(salt: u64, capacity: usize) -> Self {
         Self::with(SealDirection::FromOwner, salt, capacity)
     }
@@ -86,7 +86,7 @@ impl<T: Default> Opener<T> {
     /// Opens a datagram in place.
     ///
     /// # Errors
-    /// Why it is dropped; the bytes are worthless then. The caller counts it
+    /// Returns the reason of the drop; the bytes are then unspecified. The caller counts it
     /// ([`super::SealCounters::count`]).
     pub fn open(
         &mut self,
@@ -111,31 +111,31 @@ impl<T: Default> Opener<T> {
         Ok(Opened { session: self.id(at), payload, header, is_first: known.is_none() })
     }
 
-    /// What the user keeps for a sender; `None` once the sender is forgotten.
-    pub fn kept(&mut self, session: SessionId) -> Option<&mut T> {
+    /// Returns the user's value for a sender; `None` once the sender is forgotten.
+    pub fn value_mut(&mut self, session: SessionId) -> Option<&mut T> {
         let at = self.index(session);
         let entry = self.sessions[at].as_mut()?;
         (entry.serial == session.0).then_some(&mut entry.kept)
     }
 
-    /// The sender is as if it had never been.
+    /// Forgets a sender and its counters.
     pub fn forget_session(&mut self, session: SessionId) {
-        if self.kept(session).is_some() {
+        if self.value_mut(session).is_some() {
             self.forget(self.index(session));
         }
     }
 
-    /// What is kept for each sender known, with the name of its key.
+    /// Yields the user's value for each known sender, with the name of its key.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (KeyName, &mut T)> {
         self.sessions.iter_mut().flatten().map(|session| (session.name, &mut session.kept))
     }
 
-    /// Senders known.
+    /// Returns the number of known senders.
     pub fn len(&self) -> usize {
         self.by_salt.len()
     }
 
-    /// Whether no sender is known.
+    /// True if no sender is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -193,15 +193,15 @@ impl<T: Default> Opener<T> {
         Ok(at)
     }
 
-    /// A free place for a sender under `name`; if there is none, that of the sender that has been
-    /// silent longest under the key with most senders, `name` itself if no key has more.
+    /// Returns a free place for a sender under `name`. If there is none, evicts the sender that has
+    /// been silent longest under the key with most senders, `name` itself if no key has more.
     fn make_room(&mut self, name: KeyName) -> usize {
         if let Some(at) = self.sessions.iter().position(Option::is_none) {
             return at;
         }
         let count = |name: KeyName| self.by_name.get(&name).copied().unwrap_or(0);
         let most = self.by_name.keys().copied().max_by_key(|each| (count(*each), *each == name));
-        let most = most.expect("no place is free, so there are senders");
+        let most = most.expect("without a free place there are senders");
         let senders = self.sessions.iter().enumerate().filter_map(|(at, session)| {
             session.as_ref().filter(|session| session.name == most).map(|it| (it.heard_ns, at))
         });
@@ -227,7 +227,7 @@ impl<T: Default> Opener<T> {
         }
         self.generation = generation;
         for at in 0..self.sessions.len() {
-            let is_bad = |session: &Session<T>| !keys.is_heard(session.name);
+            let is_bad = |session: &Session<T>| !keys.is_accepted(session.name);
             if self.sessions[at].as_ref().is_some_and(is_bad) {
                 self.forget(at);
             }
@@ -239,7 +239,7 @@ impl<T: Default> Opener<T> {
     }
 
     fn id(&self, at: usize) -> SessionId {
-        SessionId(self.sessions[at].as_ref().expect("it was opened just now").serial)
+        SessionId(self.sessions[at].as_ref().expect("the session was opened above").serial)
     }
 }
 

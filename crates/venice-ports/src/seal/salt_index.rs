@@ -1,15 +1,15 @@
-//! From a sender's salt to its place in a table, without allocating.
+//! Index from a sender's salt to its place in a table; never allocates after construction.
 
-/// Open addressing; salts are random, so they are their own hash.
+/// Hash table with open addressing; salts are random and serve as their own hash.
 #[derive(Debug)]
 pub(super) struct SaltIndex {
-    /// Place + 1; 0: empty. At most half of them are in use.
+    /// Salt and place + 1; 0: empty. At most half of the slots are in use.
     slots: Box<[(u64, u32)]>,
     len: usize,
 }
 
 impl SaltIndex {
-    /// For up to `capacity` salts.
+    /// Makes an index for up to `capacity` salts.
     pub(super) fn new(capacity: usize) -> Self {
         let slots = (capacity * 2).next_power_of_two();
         Self { slots: vec![(0, 0); slots].into(), len: 0 }
@@ -26,16 +26,16 @@ impl SaltIndex {
         }
     }
 
-    /// Adds a salt that is not there; there must be room.
+    /// Adds a new salt; there must be room.
     pub(super) fn insert(&mut self, salt: u64, place: usize) {
-        assert!(self.len * 2 < self.slots.len(), "no more salts than it was made for");
+        assert!(self.len * 2 < self.slots.len(), "the index is full");
         let slot = self.slot_of(salt);
         debug_assert_eq!(self.slots[slot].1, 0);
         self.slots[slot] = (salt, place as u32 + 1);
         self.len += 1;
     }
 
-    /// Takes a salt out. Those behind it move up, so that all are still found.
+    /// Removes a salt. The entries behind it move up, which keeps all of them reachable.
     pub(super) fn remove(&mut self, salt: u64) {
         let mut hole = self.slot_of(salt);
         if self.slots[hole].1 == 0 {
@@ -47,7 +47,7 @@ impl SaltIndex {
         let mut next = (hole + 1) & mask;
         while self.slots[next].1 != 0 {
             let wanted = self.slots[next].0 as usize & mask;
-            // Whether `wanted` lies outside of the stretch from behind the hole to here.
+            // True if `wanted` lies outside the stretch from behind the hole to here.
             if (next.wrapping_sub(wanted) & mask) >= (next.wrapping_sub(hole) & mask) {
                 self.slots[hole] = std::mem::take(&mut self.slots[next]);
                 hole = next;
@@ -56,7 +56,7 @@ impl SaltIndex {
         }
     }
 
-    /// Where the salt is, or would be put.
+    /// Returns the slot of the salt, or the one where it would go.
     fn slot_of(&self, salt: u64) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = salt as usize & mask;
@@ -78,7 +78,7 @@ mod tests {
         fn behaves_like_a_map(ops in proptest::collection::vec((any::<bool>(), 0u64..24), 0..200)) {
             let (mut index, mut model) = (SaltIndex::new(8), BTreeMap::new());
             for (n, (adds, salt)) in ops.into_iter().enumerate() {
-                // Some collide, some wrap around the end.
+                // Some salts collide, some wrap around the end.
                 let salt = salt * 7;
                 if adds && model.len() < 8 && !model.contains_key(&salt) {
                     index.insert(salt, n);

@@ -10,30 +10,31 @@ use super::key::{preferred_algorithm, sender_key};
 use crate::process::Process;
 use crate::{PortError, random_u64};
 
-/// Seals datagrams under one key. Each sender makes one of its own: a new thread, a forked child
-/// and a restarted process too, for the salt drawn here is what keeps their nonces apart. The copy
-/// that a forked child has seals nothing.
+/// Seals datagrams under one key. Each sender makes its own, also a new thread, a forked child and
+/// a restarted process: the salt drawn here keeps their nonces apart. A forked child's copy seals
+/// nothing.
 pub struct Sealer {
     key: LessSafeKey,
-    /// Of the next datagram.
+    /// Header of the next datagram.
     header: SealedHeader,
-    /// Who may go on from there.
+    /// Process that may continue from there.
     process: Process,
 }
 
 impl Sealer {
-    /// For who was given `key` of a node, to talk to that node.
+    /// Makes the sealer of a recipient that was given a node's `key`, for datagrams to that node.
     ///
     /// # Errors
-    /// When the kernel has no random numbers, or cannot tell a forked child (before Linux 4.14).
+    /// Fails if the kernel has no random numbers, or cannot wipe pages in a forked child (before
+    /// Linux 4.14).
     pub fn new(name: KeyName, key: &SealKey) -> Result<Self, PortError> {
         Self::with_algorithm(preferred_algorithm(), name, key)
     }
 
-    /// As [`Sealer::new`], with an algorithm of the caller's choice.
+    /// Makes a sealer like [`Sealer::new`], with an algorithm of the caller's choice.
     ///
     /// # Errors
-    /// When the kernel has no random numbers, or cannot tell a forked child (before Linux 4.14).
+    /// Same as [`Sealer::new`].
     pub fn with_algorithm(
         algorithm: SealAlgorithm,
         name: KeyName,
@@ -42,10 +43,11 @@ impl Sealer {
         Self::draw(algorithm, SealDirection::ToOwner, name, key, 0)
     }
 
-    /// For the node itself, to answer the sender of `salt` with the algorithm it used.
+    /// Makes the sealer of the node itself, for answers to the sender of `salt` with the algorithm
+    /// it used.
     ///
     /// # Errors
-    /// When the kernel has no random numbers, or cannot tell a forked child (before Linux 4.14).
+    /// Same as [`Sealer::new`].
     pub fn answering(
         algorithm: SealAlgorithm,
         name: KeyName,
@@ -69,37 +71,37 @@ impl Sealer {
         Ok(Self { key, header, process: Process::current()? })
     }
 
-    /// The salt that tells this sender from all others.
+    /// Returns the salt that distinguishes this sender from all others.
     pub fn salt(&self) -> u64 {
         self.header.salt
     }
 
-    /// What it seals with.
+    /// Returns the algorithm in use.
     pub fn algorithm(&self) -> SealAlgorithm {
         self.header.algorithm
     }
 
-    /// Seals the `len` bytes that lie at [`SEALED_HEADER_BYTES`] in `buf`: the header goes before
-    /// them, the tag behind. Returns the length of the datagram in bytes, which is
+    /// Seals the `len` bytes at [`SEALED_HEADER_BYTES`] in `buf`: puts the header before them and
+    /// the tag behind. Returns the length of the datagram in bytes, which is
     /// [`SEAL_OVERHEAD_BYTES`] more than `len`.
     ///
     /// # Errors
-    /// [`PortError::Forked`]; `buf` is as it was then.
+    /// [`PortError::Forked`] in a forked child; `buf` is then unchanged.
     ///
     /// # Panics
-    /// When `buf` cannot hold the datagram.
+    /// Panics if `buf` cannot hold the datagram.
     pub fn seal(&mut self, buf: &mut [u8], len: usize) -> Result<usize, PortError> {
         self.seal_piece(buf, len, 0, 1)
     }
 
-    /// As [`Sealer::seal`], for one piece of a message that travels in `pieces` datagrams. The
-    /// pieces of a message have to be sealed one after the other.
+    /// Seals like [`Sealer::seal`], for one piece of a message that travels in `pieces` datagrams.
+    /// The pieces of a message must be sealed one after the other.
     ///
     /// # Errors
-    /// As [`Sealer::seal`].
+    /// Same as [`Sealer::seal`].
     ///
     /// # Panics
-    /// When `buf` cannot hold the datagram, or `piece` is not one of at most
+    /// Panics if `buf` cannot hold the datagram, or `piece` is not one of at most
     /// [`venice_wire::MAX_SEALED_PIECES`] pieces.
     pub fn seal_piece(
         &mut self,
@@ -118,7 +120,8 @@ impl Sealer {
         self.header.counter =
             self.header.counter.checked_add(1).expect("no sender lives for 2^64 datagrams");
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
-        tag_bytes.copy_from_slice(tag.expect("a datagram is not too long").as_ref());
+        tag_bytes
+            .copy_from_slice(tag.expect("a datagram is short enough for the algorithm").as_ref());
         Ok(total)
     }
 }
@@ -129,7 +132,8 @@ impl std::fmt::Debug for Sealer {
     }
 }
 
-/// The key is one sender's alone, so its counter is all a nonce needs.
+/// Returns the nonce of a counter. The key belongs to one sender alone, which makes its counter a
+/// sufficient nonce.
 pub(super) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&counter.to_le_bytes());

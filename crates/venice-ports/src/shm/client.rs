@@ -1,4 +1,4 @@
-//! The recipient's side: ask the donor's agent for the slabs of a grant.
+//! The recipient's side: requests the slabs of a grant from the donor's agent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,35 +19,35 @@ use super::message::{REPLY_LEN, Reply, Request, SLABS_PER_MESSAGE};
 use super::slab_file::SlabFile;
 use crate::PortError;
 
-/// How long an agent that lives may take to answer.
+/// Longest time of a living agent to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The slabs of a grant, and the connection that says whether its donor still stands by it.
+/// The slabs of a grant, and the connection whose end reveals the donor's death or a revocation.
 #[derive(Debug)]
 pub struct ShmConnection {
-    /// What the slabs are mapped from, in their order: memfds, each [`SLAB_BYTES`](venice_wire::SLAB_BYTES)
+    /// Memory of the slabs, in their order: memfds, each [`SLAB_BYTES`](venice_wire::SLAB_BYTES)
     /// long and sealed, or places in a memory device. They may be taken out, mapped and closed; the
     /// connection must be kept.
     pub slabs: Vec<SlabFile>,
-    /// The link that the rack emulates to this donor: accesses are to take as long as over it.
+    /// Link that the rack emulates to this donor: accesses must take as long as over it.
     pub link: Option<LinkModel>,
     socket: OwnedFd,
 }
 
 impl ShmConnection {
-    /// To be polled for input or hang-up: either means that the donor is gone or has taken the
-    /// grant back.
+    /// Returns the descriptor to poll for input or hang-up: either means that the donor is gone or
+    /// has revoked the grant.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Whether the donor is gone or has taken the grant back. Does not wait.
+    /// True if the donor is gone or has revoked the grant. Does not wait.
     pub fn is_closed(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
             match poll(&mut fds, Some(&now)) {
-                // The donor never speaks unasked, so anything at all is the end.
+                // The donor sends nothing unrequested: any input is the end.
                 Ok(ready) => return ready > 0,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return true,
@@ -56,12 +56,12 @@ impl ShmConnection {
     }
 }
 
-/// Asks the agent behind `socket` for all `slabs` of a grant.
+/// Requests all `slabs` of a grant from the agent behind `socket`.
 ///
 /// # Errors
-/// When no agent answers within five seconds, it refuses (unknown grant, wrong key), or what it
-/// hands out is not what it should be: for each slab a memfd of its length, sealed against resizing,
-/// or a place in a memory device.
+/// Fails if no agent answers within five seconds, if it refuses (unknown grant, wrong key), or if
+/// its reply is invalid: it must contain, for each slab, a memfd of its length, sealed against
+/// resizing, or a place in a memory device.
 pub fn fetch_slabs(
     socket: &Path,
     id: GrantId,
@@ -115,12 +115,12 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {
     })
     .map_err(|errno| match errno {
         rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => PortError::Closed,
-        source => PortError::System { step: "asking the donor for slabs", source },
+        source => PortError::System { step: "requesting slabs from the donor", source },
     })?;
     Ok(())
 }
 
-/// Receives one reply; its descriptors go to the end of `fds`.
+/// Receives one reply; appends its descriptors to `fds`.
 pub(crate) fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply, PortError> {
     let mut bytes = [0; REPLY_LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
@@ -144,14 +144,13 @@ pub(crate) fn receive(socket: &OwnedFd, fds: &mut Vec<OwnedFd>) -> Result<Reply,
     Reply::decode(&bytes[..received.bytes]).map_err(|what| PortError::Protocol { what })
 }
 
-/// The link to emulate as a reply says it: none, or one.
+/// Parses the emulated link of a reply: none, or one.
 pub(crate) fn parse_link(text: &str) -> Result<Option<LinkModel>, PortError> {
     match text {
         "" => Ok(None),
-        text => text
-            .parse()
-            .map(Some)
-            .map_err(|_| PortError::Protocol { what: "an unknown kind of link" }),
+        text => {
+            text.parse().map(Some).map_err(|_| PortError::Protocol { what: "unknown kind of link" })
+        }
     }
 }
 
@@ -163,15 +162,13 @@ fn check_reply(
 ) -> Result<(), PortError> {
     let what = match reply {
         Reply::Refused { reason } => return Err(PortError::Refused { reason: reason.clone() }),
-        Reply::Slabs { total, .. } if *total != slabs as u64 => {
-            "the grant has another number of slabs"
-        }
+        Reply::Slabs { total, .. } if *total != slabs as u64 => "wrong number of slabs",
         Reply::Slabs { first, .. } if *first != u64::from(request.first) => "slabs out of order",
         Reply::Slabs { count, .. } if *count != request.count || fds != *count as usize => {
-            "some descriptors are missing (is the limit on open files too low?)"
+            "descriptors missing (is the limit on open files too low?)"
         }
         Reply::Slabs { .. } => return Ok(()),
-        Reply::Ring { .. } => "a ring, where slabs were asked for",
+        Reply::Ring { .. } => "ring offer instead of slabs",
     };
     Err(PortError::Protocol { what })
 }

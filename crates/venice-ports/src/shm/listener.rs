@@ -12,11 +12,11 @@ use rustix::net::{
 use crate::PortError;
 use crate::process::Process;
 
-/// Connections that may wait to be accepted.
+/// Most connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// A listening unix `SOCK_SEQPACKET` socket; its file is removed on drop, but not by a forked
-/// child, whose parent still listens.
+/// A listening unix `SOCK_SEQPACKET` socket. Its file is removed on drop, except in a forked child,
+/// whose parent still listens.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
@@ -25,7 +25,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Binds and listens. A socket file that a dead agent left behind is replaced.
+    /// Binds and listens. Replaces a socket file that a dead agent left behind.
     pub(crate) fn bind(path: &Path) -> Result<Self, PortError> {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
@@ -36,7 +36,7 @@ impl Listener {
         let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         bind(&socket, &address).map_err(listen_error)?;
         let listener = Self { socket, path: path.to_path_buf(), process };
-        // Set before `listen`, so that nobody else gets in through the gap.
+        // The mode is set before `listen`, which closes the gap in which others could connect.
         chmod(path, Mode::from_raw_mode(0o660)).map_err(listen_error)?;
         listen(&listener.socket, BACKLOG).map_err(listen_error)?;
         Ok(listener)
@@ -61,10 +61,10 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a socket file that nobody listens on any more.
+/// Removes a socket file without a listener.
 fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), PortError> {
     match lstat(path) {
-        Err(_) => return Ok(()), // Not there; if it is something worse, bind says so.
+        Err(_) => return Ok(()), // The file is absent; bind reports a worse error.
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
             return Err(PortError::NotASocket { path: path.to_path_buf() });
         }
@@ -75,7 +75,7 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), PortError> {
         Err(Errno::CONNREFUSED) => {
             unlink(path).map_err(|source| PortError::Listen { path: path.to_path_buf(), source })
         }
-        // Someone else's kind of socket (PROTOTYPE), or a full backlog (AGAIN): alive either way.
+        // A socket of another type (PROTOTYPE), or a full backlog (AGAIN): alive either way.
         _ => Err(PortError::SocketInUse { path: path.to_path_buf() }),
     }
 }
@@ -90,24 +90,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_the_socket_of_a_dead_agent_only() {
+    fn replaces_dead_agent_socket_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shm.sock");
         let first = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(PortError::SocketInUse { .. })));
 
-        // A crash: the descriptor goes, the file stays.
+        // A crash closes the descriptor and leaves the file.
         std::fs::rename(&path, dir.path().join("aside")).unwrap();
         drop(first);
         std::fs::rename(dir.path().join("aside"), &path).unwrap();
 
         let second = Listener::bind(&path).unwrap();
         drop(second);
-        assert!(!path.exists(), "an orderly end leaves no file");
+        assert!(!path.exists(), "a regular drop removes the file");
     }
 
     #[test]
-    fn leaves_other_files_alone() {
+    fn keeps_files_that_are_no_sockets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes.txt");
         std::fs::write(&path, "mine").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_a_clear_error() {
+    fn rejects_long_path() {
         let path = PathBuf::from("/tmp/".to_owned() + &"x".repeat(200));
         let error = Listener::bind(&path).unwrap_err();
         assert!(error.to_string().contains("too long"), "{error}");

@@ -1,4 +1,4 @@
-//! The messages on the socket: one request, one reply, little-endian, a fixed layout each.
+//! Messages on the socket: one request, one reply, little-endian, a fixed layout each.
 //!
 //! | bytes | request | reply |
 //! |---|---|---|
@@ -11,22 +11,23 @@
 //! | 28..32 | count: slabs wanted, 1..=64 | length of the text that follows |
 //! | 32.. | | UTF-8: the reason of a refusal; with slabs the link to emulate, if any |
 //!
-//! Slabs of a device lie somewhere in it: before the text there are eight bytes for each of them, the
-//! place in its descriptor where it begins.
+//! Slabs of a device begin at any offset in it: before the text there are eight bytes for each
+//! slab, its offset in its descriptor.
 //!
-//! A *ring offer* is what a listener for rings says first, unasked ([`crate::ring`]): status 2, total
-//! = lines of each ring, count = 1 for the memory's descriptor, text = the link it emulates or none.
-//! After it the connection carries bells only: any message means "look at the ring".
+//! A *ring offer* is the first message of a ring listener, sent without a request
+//! ([`crate::ring`]): status 2, total = lines of each ring, count = 1 for the memory's descriptor,
+//! text = the emulated link or none. After it the connection carries bells only: any message means
+//! "look at the ring".
 
 use venice_wire::{GrantId, GrantKey};
 
-/// Descriptors that travel with one message, at most.
+/// Most descriptors in one message.
 pub(crate) const SLABS_PER_MESSAGE: usize = 64;
-/// Length of a request, and of a reply without its text.
+/// Length of a request, and of a reply without its text, in bytes.
 pub(crate) const HEADER_LEN: usize = 32;
-/// Longest text of a refusal.
+/// Longest text of a refusal, in bytes.
 pub(crate) const TEXT_LEN: usize = 480;
-/// Longest reply.
+/// Longest reply, in bytes.
 pub(crate) const REPLY_LEN: usize = HEADER_LEN + SLABS_PER_MESSAGE * OFFSET_LEN + TEXT_LEN;
 
 const OFFSET_LEN: usize = 8;
@@ -37,7 +38,7 @@ const REFUSED: u16 = 1;
 const RING: u16 = 2;
 const DEVICE_SLABS: u16 = 3;
 
-/// Recipient to donor: "give me these slabs of my grant".
+/// Request of a recipient to the donor for slabs of its grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) grant: GrantId,
@@ -58,9 +59,10 @@ impl Request {
         bytes
     }
 
-    /// `Err` says what is wrong with the bytes.
+    /// Decodes a request. The error describes the violation.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| "a request is 32 bytes")?;
+        let bytes: &[u8; HEADER_LEN] =
+            bytes.try_into().map_err(|_| "request is not 32 bytes long")?;
         check_start(bytes)?;
         let request = Self {
             grant: GrantId(u64_at(bytes, 8)),
@@ -70,19 +72,19 @@ impl Request {
         };
         match request.count as usize {
             1..=SLABS_PER_MESSAGE => Ok(request),
-            _ => Err("a request is for 1 to 64 slabs"),
+            _ => Err("slab count is not 1 to 64"),
         }
     }
 }
 
-/// Donor to recipient.
+/// Reply of the donor to a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// `count` descriptors come with this message: slabs `first..first + count` of `total`. Who
-    /// maps them is to behave as if the donor were at the end of `link`. `offsets` says where in its
-    /// descriptor each begins; none: at the beginning.
+    /// Slabs `first..first + count` of `total`: `count` descriptors come with this message. A
+    /// recipient that maps them must behave as if the donor were at the end of `link`. `offsets`
+    /// holds the start of each slab in its descriptor; empty: all start at 0.
     Slabs { total: u64, first: u64, count: u32, link: String, offsets: Vec<u64> },
-    /// No slabs, and why.
+    /// Refusal, with its reason.
     Refused { reason: String },
     /// The memory of a pair of rings of `lines` lines each comes with this message.
     Ring { lines: u64, link: String },
@@ -119,10 +121,9 @@ impl Reply {
         bytes
     }
 
-    /// `Err` says what is wrong with the bytes.
+    /// Decodes a reply. The error describes the violation.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (header, text) =
-            bytes.split_first_chunk::<HEADER_LEN>().ok_or("shorter than a reply")?;
+        let (header, text) = bytes.split_first_chunk::<HEADER_LEN>().ok_or("reply too short")?;
         check_start(header)?;
         let status = u16::from_le_bytes([header[6], header[7]]);
         let (offsets, text) = match status {
@@ -130,7 +131,7 @@ impl Reply {
             _ => (Vec::new(), text),
         };
         if text.len() != u32_at(header, 28) as usize {
-            return Err("its text has another length than it says");
+            return Err("text length differs from its header");
         }
         match status {
             0 | DEVICE_SLABS => Ok(Self::Slabs {
@@ -150,14 +151,13 @@ impl Reply {
     }
 }
 
-/// What stands before the text, and the text.
+/// Splits the offsets before the text from the text.
 fn take_offsets(bytes: &[u8], count: u32) -> Result<(Vec<u64>, &[u8]), &'static str> {
     let count = count as usize;
     if count > SLABS_PER_MESSAGE {
-        return Err("more slabs than a message has");
+        return Err("too many slabs in one message");
     }
-    let (offsets, text) =
-        bytes.split_at_checked(count * OFFSET_LEN).ok_or("offsets are missing")?;
+    let (offsets, text) = bytes.split_at_checked(count * OFFSET_LEN).ok_or("offsets missing")?;
     Ok(((0..count).map(|at| u64_at(offsets, at * OFFSET_LEN)).collect(), text))
 }
 
@@ -169,7 +169,7 @@ fn append_text(bytes: &mut Vec<u8>, text: &str) {
 
 fn check_start(header: &[u8; HEADER_LEN]) -> Result<(), &'static str> {
     if header[0..4] != MAGIC {
-        return Err("not Venice's shm protocol");
+        return Err("wrong magic number (is it a Venice agent?)");
     }
     if header[4..6] != VERSION.to_le_bytes() {
         return Err("another version of the shm protocol");
@@ -192,13 +192,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_survives_the_wire(grant: u64, key: u64, first: u32, count in 1u32..=64) {
+        fn request_roundtrip(grant: u64, key: u64, first: u32, count in 1u32..=64) {
             let request = Request { grant: GrantId(grant), key: GrantKey(key), first, count };
             prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
 
         #[test]
-        fn a_reply_survives_the_wire(
+        fn reply_roundtrip(
             total: u64,
             first: u64,
             count: u32,
@@ -221,14 +221,14 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_not_feared(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn decode_survives_garbage(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = Request::decode(&bytes);
             let _ = Reply::decode(&bytes);
         }
     }
 
     #[test]
-    fn a_request_for_none_or_too_many_is_refused() {
+    fn request_rejects_bad_slab_count() {
         for count in [0, 65, u32::MAX] {
             let request = Request { grant: GrantId(1), key: GrantKey(2), first: 0, count };
             assert!(Request::decode(&request.encode()).is_err());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut() {
+    fn long_reason_is_truncated() {
         let reply = Reply::Refused { reason: "x".repeat(10_000) };
         let Ok(Reply::Refused { reason }) = Reply::decode(&reply.encode()) else { panic!() };
         assert_eq!(reason.len(), TEXT_LEN);

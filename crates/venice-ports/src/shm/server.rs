@@ -22,29 +22,29 @@ use super::message::{HEADER_LEN, Reply, Request, SLABS_PER_MESSAGE};
 use super::slab_file::SlabFile;
 use crate::{PortError, monotonic_ns};
 
-/// Connections served at once; more wait in the backlog.
+/// Most connections served at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
-/// A connection that has not named a grant for so long is closed.
-const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
-/// What others are told of slabs in a device.
-const ONLY_ROOT: &str = "its memory is a device (DAX), which root and the agent's own user alone may map: \
-                         run as one of them, or reach it with --port udp";
+/// Longest time of a connection without a request, in nanoseconds; it is then closed.
+const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
+/// Reason of the refusal of a device's slabs to other users.
+const ONLY_ROOT: &str = "the grant's memory is a device (DAX), which only root and the agent's user may \
+                         map: run as one of them, or use --port udp";
 
 /// Some slabs of a grant.
 #[derive(Debug)]
 pub struct SlabBatch {
-    /// Slabs in the whole grant.
+    /// Number of slabs in the whole grant.
     pub total: usize,
-    /// What those asked for are mapped from, in slab order.
+    /// Memory of the requested slabs, in slab order.
     pub files: Vec<SlabFile>,
 }
 
-/// Where the server finds the slabs of a grant.
+/// Source of the slabs of a grant.
 pub trait SlabSource: Send {
-    /// Slabs `first..first + count` of a grant.
+    /// Returns the slabs `first..first + count` of a grant.
     ///
     /// # Errors
-    /// A refusal in words for the recipient: no such grant, wrong key, no such slabs.
+    /// The text of the refusal for the recipient: no such grant, wrong key, no such slabs.
     fn slabs(
         &self,
         id: GrantId,
@@ -62,12 +62,12 @@ pub struct ShmServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the owner tells the server's thread.
+/// State shared by the owner and the server's thread.
 #[derive(Debug)]
 struct Shared {
     wake: OwnedFd,
     orders: Mutex<Orders>,
-    /// The grants that somebody has mapped.
+    /// Grants that a recipient has mapped.
     mapped: Mutex<Vec<GrantId>>,
 }
 
@@ -78,19 +78,19 @@ struct Orders {
 }
 
 impl ShmServer {
-    /// Listens on `path` and starts to serve. A socket left behind by a dead agent is replaced.
+    /// Listens on `path` and starts to serve. Replaces a socket that a dead agent left behind.
     ///
     /// # Errors
-    /// When the path is too long, in use by another agent, not a socket, or cannot be made.
+    /// Fails if the path is too long, in use by another agent, not a socket, or cannot be made.
     pub fn start(path: &Path, source: impl SlabSource + 'static) -> Result<Self, PortError> {
         Self::start_behind(path, source, None)
     }
 
-    /// Like [`ShmServer::start`]; whoever fetches slabs is told to behave as if this donor were at
-    /// the end of `link`.
+    /// Starts like [`ShmServer::start`]; recipients must behave as if this donor were at the end of
+    /// `link`.
     ///
     /// # Errors
-    /// As [`ShmServer::start`].
+    /// Same as [`ShmServer::start`].
     pub fn start_behind(
         path: &Path,
         source: impl SlabSource + 'static,
@@ -115,25 +115,25 @@ impl ShmServer {
         Ok(Self { shared, path, thread: Some(thread) })
     }
 
-    /// Closes the connections of a grant, which tells its recipient that it is over. The source
-    /// must not know the grant any more by then.
+    /// Closes the connections of a grant, which tells its recipient that the grant has ended. The
+    /// source must refuse the grant already.
     pub fn revoke(&self, id: GrantId) {
         self.order(|orders| orders.revoked.push(id));
     }
 
-    /// The grants whose recipients have fetched slabs and are still there, in order.
+    /// Returns the grants whose recipients have fetched slabs and are still connected, in order.
     pub fn mapped(&self) -> Vec<GrantId> {
-        self.shared.mapped.lock().expect("no thread panics with the list").clone()
+        self.shared.mapped.lock().expect("no thread panics under this lock").clone()
     }
 
-    /// The socket's path.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.shared.orders.lock().expect("no thread panics with the orders"));
-        // It only fails when the counter is full, and then the thread is awake already.
+        give(&mut self.shared.orders.lock().expect("no thread panics under this lock"));
+        // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 }
@@ -147,7 +147,7 @@ impl Drop for ShmServer {
     }
 }
 
-/// What the server's thread owns.
+/// State of the server's thread.
 struct Service<S> {
     listener: Listener,
     shared: Arc<Shared>,
@@ -159,7 +159,7 @@ struct Service<S> {
 struct Connection {
     socket: OwnedFd,
     opened_ns: u64,
-    /// The one grant this connection is about, once it has been handed out.
+    /// The one grant of this connection, once its slabs have been handed out.
     grant: Option<GrantId>,
     closed: bool,
 }
@@ -181,13 +181,13 @@ impl<S: SlabSource> Service<S> {
             }
             let now_ns = monotonic_ns();
             self.connections.retain(|connection| !connection.is_over(now_ns));
-            self.tell();
+            self.publish_mapped();
         }
     }
 
-    /// Lets the owner know whose memory is mapped.
-    fn tell(&self) {
-        let mut mapped = self.shared.mapped.lock().expect("no thread panics with the list");
+    /// Publishes the list of mapped grants to the owner.
+    fn publish_mapped(&self) {
+        let mut mapped = self.shared.mapped.lock().expect("no thread panics under this lock");
         mapped.clear();
         mapped.extend(self.connections.iter().filter_map(|connection| connection.grant));
         mapped.sort_unstable();
@@ -203,7 +203,7 @@ impl<S: SlabSource> Service<S> {
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         match poll(&mut fds, Some(&second)) {
             Ok(_) | Err(Errno::INTR) => {}
-            // Out of kernel memory for a moment: come again rather than spin.
+            // The kernel is out of memory for a moment: retry later rather than spin.
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
         }
         Ready {
@@ -212,10 +212,10 @@ impl<S: SlabSource> Service<S> {
         }
     }
 
-    /// Does what the owner wants; true when that is to stop.
+    /// Executes the owner's orders; returns true for the stop order.
     fn take_orders(&mut self) -> bool {
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
-        let mut orders = self.shared.orders.lock().expect("no thread panics with the orders");
+        let mut orders = self.shared.orders.lock().expect("no thread panics under this lock");
         for revoked in orders.revoked.drain(..) {
             for connection in &mut self.connections {
                 connection.closed |= connection.grant == Some(revoked);
@@ -235,7 +235,7 @@ impl<S: SlabSource> Service<S> {
                 }),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    // It stays readable: do not spin on it.
+                    // The socket stays readable: do not spin on it.
                     std::thread::sleep(std::time::Duration::from_millis(10));
                     return;
                 }
@@ -252,8 +252,8 @@ struct Ready {
 
 impl Connection {
     fn is_over(&self, now_ns: u64) -> bool {
-        let silent = self.grant.is_none() && now_ns > self.opened_ns + SILENCE_LIMIT_NS;
-        self.closed || silent
+        let is_late = self.grant.is_none() && now_ns > self.opened_ns + REQUEST_TIMEOUT_NS;
+        self.closed || is_late
     }
 
     /// Answers one request.
@@ -277,8 +277,8 @@ impl Connection {
             Ok(answer) => answer,
             Err(reason) => (Reply::Refused { reason }, Vec::new()),
         };
-        // Seqpacket: a message goes whole or not at all. A recipient that does not read its
-        // replies is cut off; a refused one has nothing to stay for.
+        // Seqpacket: a message is sent whole or not at all. A recipient that does not read its
+        // replies is cut off; a refused one is closed.
         let sent = send_reply(self.socket.as_fd(), &reply, &fds);
         self.closed = !sent || matches!(reply, Reply::Refused { .. });
     }
@@ -311,21 +311,22 @@ impl Connection {
         Ok((reply, batch.files))
     }
 
-    /// Who has one slab's descriptor has the whole device: it is for whoever could open that anyway.
+    /// True if the recipient may have a device's slabs. The descriptor of one slab reaches the
+    /// whole device: only users that could open the device anyway get it.
     fn may_have_device(&self) -> bool {
         let peer = socket_peercred(&self.socket).map(|peer| peer.uid);
         peer.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
     }
 }
 
-/// Sends a reply and its descriptors; false if it did not go.
+/// Sends a reply and its descriptors; returns false if that failed.
 pub(crate) fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, fds: &[impl AsFd]) -> bool {
     let bytes = reply.encode();
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLABS_PER_MESSAGE))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return false; // The source gave more than was asked for.
+        return false; // The source returned more than was requested.
     }
     loop {
         let from = [IoSlice::new(&bytes)];

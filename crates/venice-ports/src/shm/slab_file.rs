@@ -1,4 +1,4 @@
-//! What a slab is mapped from: a file of its own, or a piece of a memory device.
+//! Memory of a slab: a file of its own, or a piece of a memory device.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use venice_wire::SLAB_BYTES;
 
 use crate::PortError;
 
-/// The descriptor of a slab's memory, and where in it the slab begins.
+/// Descriptor of a slab's memory, and the offset of the slab in it.
 #[derive(Debug)]
 pub struct SlabFile {
     fd: OwnedFd,
@@ -18,37 +18,37 @@ pub struct SlabFile {
 }
 
 impl From<OwnedFd> for SlabFile {
-    /// A file that is the slab and nothing else.
+    /// Wraps a file that contains the slab alone.
     fn from(fd: OwnedFd) -> Self {
         Self { fd, offset_bytes: 0 }
     }
 }
 
 impl SlabFile {
-    /// The slab that begins at `offset_bytes`: of a memory device (DAX), or 0.
+    /// Returns the slab that begins at `offset_bytes`: of a memory device (DAX), or 0.
     pub fn at(fd: OwnedFd, offset_bytes: u64) -> Self {
         Self { fd, offset_bytes }
     }
 
-    /// Where in the file it begins, bytes.
+    /// Returns the offset of the slab in the file, in bytes.
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// Another descriptor of the same.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Fails if the process has too many descriptors.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, offset_bytes: self.offset_bytes })
     }
 
-    /// Locks the slab's bytes for this descriptor and its duplicates (`F_OFD_SETLK`, fcntl(2)), until all
-    /// of them are closed and all their mappings gone, or until [`SlabFile::unlock`]. False: another
-    /// descriptor has them locked.
+    /// Locks the slab's bytes for this descriptor and its duplicates (`F_OFD_SETLK`, fcntl(2)),
+    /// until all of them are closed and all their mappings gone, or until [`SlabFile::unlock`].
+    /// Returns false if another descriptor has them locked.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn lock(&self) -> Result<bool, Errno> {
         match self.set_lock(libc::F_WRLCK) {
             Ok(()) => Ok(true),
@@ -57,11 +57,11 @@ impl SlabFile {
         }
     }
 
-    /// Ends the lock, for who knows that nobody touches the slab by this descriptor any more though
-    /// it may still be mapped.
+    /// Ends the lock. The caller must be sure that no process touches the slab through this
+    /// descriptor any more, even if it is still mapped.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub fn unlock(&self) -> Result<(), Errno> {
         self.set_lock(libc::F_UNLCK)
     }
@@ -86,38 +86,38 @@ impl SlabFile {
         }
     }
 
-    /// Is it a piece of a device, whose descriptor reaches more than the slab?
+    /// True if it is a piece of a device, whose descriptor reaches more than the slab.
     pub fn is_in_device(&self) -> bool {
         fstat(&self.fd).is_ok_and(|stat| is_device(&stat))
     }
 
-    /// By which pages a slab in a device is mapped, bytes; `None`: by the machine's.
+    /// Returns the page size of a slab in a device, in bytes; `None`: the machine's page size.
     pub fn page_bytes(&self) -> Option<u64> {
         let stat = fstat(&self.fd).ok().filter(is_device)?;
         fs::read_to_string(sysfs(&stat).join("align")).ok()?.trim().parse().ok()
     }
 
-    /// A file that its donor could shrink would be a SIGBUS in waiting, and so would be a device that
-    /// ends before the slab does.
+    /// Checks length and seals: a file that its donor could shrink, or a device that ends before
+    /// the slab, would allow a SIGBUS.
     pub(super) fn check(&self) -> Result<(), PortError> {
         let protocol = |what| Err(PortError::Protocol { what });
         let stat = fstat(&self.fd).map_err(PortError::at("reading a slab's length"))?;
         if is_device(&stat) {
             let end = self.offset_bytes.checked_add(SLAB_BYTES);
             return match dax_bytes(&stat) {
-                None => protocol("a slab is in a device that is no memory"),
+                None => protocol("the device of a slab is no memory device"),
                 Some(len_bytes) if end.is_none_or(|end| end > len_bytes) => {
-                    protocol("a slab ends behind its device's end")
+                    protocol("slab reaches beyond the end of its device")
                 }
                 Some(_) => Ok(()),
             };
         }
         let seals = fcntl_get_seals(&self.fd).map_err(PortError::at("reading a slab's seals"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return protocol("a slab is not sealed");
+            return protocol("slab is not sealed against resizing");
         }
         if stat.st_size as u64 != SLAB_BYTES || self.offset_bytes != 0 {
-            return protocol("a slab has the wrong length");
+            return protocol("wrong length of a slab");
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ fn sysfs(stat: &Stat) -> PathBuf {
     Path::new("/sys/dev/char").join(number)
 }
 
-/// The length of a DAX device, bytes; `None`: it is none.
+/// Returns the length of a DAX device in bytes; `None` for anything else.
 fn dax_bytes(stat: &Stat) -> Option<u64> {
     let device = sysfs(stat);
     let subsystem = fs::read_link(device.join("subsystem")).ok()?;
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_no_memory_is_refused() {
+    fn rejects_device_without_memory() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let slab = SlabFile::at(null.into(), 0);
         assert!(slab.is_in_device());
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_its_own_begins_where_the_slab_does() {
+    fn own_file_needs_offset_zero() {
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("slab", flags).unwrap();
         rustix::fs::ftruncate(&fd, SLAB_BYTES).unwrap();
         let whole = SlabFile::from(fd.try_clone().unwrap());
-        assert!(!whole.is_in_device() && whole.check().is_err(), "nothing holds its length");
+        assert!(!whole.is_in_device() && whole.check().is_err(), "its length is not sealed");
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         whole.check().unwrap();
         assert_eq!(whole.try_clone().unwrap().offset_bytes(), 0);

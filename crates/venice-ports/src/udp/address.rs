@@ -1,17 +1,17 @@
-//! Socket addresses as the fabric's small handles, and back.
+//! Maps socket addresses to the fabric's small handles, and back.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use venice_fabric::PeerAddr;
 
-/// IPv6 peers remembered at once.
+/// Most IPv6 peers remembered at once.
 const MAX_V6: usize = 4096;
 const V6_FLAG: u64 = 1 << 63;
 
-/// Turns addresses into [`PeerAddr`]s. An IPv4 address and port fit into the handle itself; of
-/// IPv6 addresses the latest [`MAX_V6`] are kept in a ring, and each handle says which lap of the
-/// ring it was made in, so that a handle outlived by its entry is noticed.
+/// Book of addresses: turns each into a [`PeerAddr`]. An IPv4 address and port fit into the handle
+/// itself. Of IPv6 addresses the latest [`MAX_V6`] are kept in a ring, and each handle contains the
+/// lap of the ring in which it was made, which reveals a handle whose entry was overwritten.
 #[derive(Debug, Default)]
 pub(super) struct AddressBook {
     ring: Vec<(SocketAddr, u64)>,
@@ -29,7 +29,7 @@ impl AddressBook {
         }
     }
 
-    /// The address behind a handle; `None` when it was forgotten.
+    /// Returns the address behind a handle; `None` if it was forgotten.
     pub(super) fn address(&self, handle: PeerAddr) -> Option<SocketAddr> {
         if handle.0 & V6_FLAG == 0 {
             let ip = Ipv4Addr::from_bits((handle.0 >> 16) as u32);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_roundtrip() {
         let mut book = AddressBook::default();
         for address in ["0.0.0.0:0", "255.255.255.255:65535", "10.1.2.3:7470", "[::1]:5"] {
             let address = address.parse().unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_v6_peer_is_not_taken_for_another() {
+    fn stale_v6_handle_finds_nothing() {
         let mut book = AddressBook::default();
         let first = book.handle(v6(1));
         for number in 2..=MAX_V6 as u16 {

@@ -1,10 +1,10 @@
-//! A timer to sleep with that costs nothing while it is not due.
+//! A timer for sleeps that costs nothing while it is not due.
 //!
-//! A time-out given to `poll` programs the processor's timer before each sleep and again after
-//! it, if it is due before the next tick. In a virtual machine each of these leaves the guest: a
+//! A time-out given to `poll` programs the processor's timer before each sleep and again after it,
+//! if it is due before the next tick. In a virtual machine each of these exits the guest: a
 //! datagram's round trip with half a millisecond of time-out takes twice as long as without. The
-//! deadlines of a link move on with every frame and are hardly ever reached. So the alarm is set
-//! once, stays set when the deadline moves back, and when it rings too early it is set anew.
+//! deadlines of a link move on with every frame and are hardly ever reached. The alarm is therefore
+//! set once, stays set when the deadline moves back, and is set anew when it rings too early.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use rustix::time::{
 
 use crate::PortError;
 
-/// A timerfd that rings no later than the earliest deadline it was told of.
+/// A timerfd that rings no later than the earliest deadline that was set.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     fd: OwnedFd,
@@ -30,21 +30,21 @@ impl Alarm {
         Ok(Self { fd, rings_ns: None })
     }
 
-    /// To be called before each sleep: the alarm rings at `due_ns` or before.
+    /// Sets the alarm to ring at `due_ns` or before. Call it before each sleep.
     pub(crate) fn set(&mut self, now_ns: u64, due_ns: Option<u64>) {
-        self.hush(now_ns);
+        self.clear(now_ns);
         let Some(due_ns) = due_ns else { return };
         if self.rings_ns.is_some_and(|rings_ns| rings_ns <= due_ns) {
             return;
         }
-        // All zeroes would disarm it.
+        // All zeroes would disarm the timer.
         let at_ns = due_ns.max(1);
         let it_value = Timespec {
             tv_sec: (at_ns / 1_000_000_000) as i64,
             tv_nsec: (at_ns % 1_000_000_000) as i64,
         };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        // It cannot fail with a valid descriptor and time.
+        // The call cannot fail with a valid descriptor and time.
         if timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
             self.rings_ns = Some(due_ns);
         }
@@ -57,8 +57,8 @@ impl Alarm {
         Ok(())
     }
 
-    /// Stops the ringing of an alarm whose time has come.
-    fn hush(&mut self, now_ns: u64) {
+    /// Clears the alarm after its time has come.
+    fn clear(&mut self, now_ns: u64) {
         if self.rings_ns.is_some_and(|rings_ns| rings_ns <= now_ns) {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
             self.rings_ns = None;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_no_later_than_the_deadline_and_is_silent_after() {
+    fn rings_by_earliest_deadline() {
         let mut alarm = Alarm::new().unwrap();
         assert!(!rings_within(&alarm, 0));
         let now_ns = monotonic_ns();
@@ -99,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_back_leaves_the_alarm_alone() {
+    fn later_deadline_keeps_alarm() {
         let mut alarm = Alarm::new().unwrap();
         let now_ns = monotonic_ns();
         alarm.set(now_ns, Some(now_ns + MS));
         alarm.set(now_ns, Some(now_ns + 3600 * 1000 * MS));
-        assert!(rings_within(&alarm, 10_000), "it rings early once");
+        assert!(rings_within(&alarm, 10_000), "the old setting rings once");
         let now_ns = monotonic_ns();
         alarm.set(now_ns, Some(now_ns + 3600 * 1000 * MS));
-        assert!(!rings_within(&alarm, 5), "and then at the later time");
+        assert!(!rings_within(&alarm, 5), "the later deadline is set then");
     }
 
     #[test]
-    fn a_deadline_in_the_past_rings_at_once() {
+    fn past_deadline_rings_at_once() {
         let mut alarm = Alarm::new().unwrap();
         alarm.set(monotonic_ns(), Some(0));
         assert!(rings_within(&alarm, 10_000));

@@ -1,4 +1,5 @@
-//! What goes out and what comes in, against sockets of the standard library and each other.
+//! Tests of batches going out and coming in, against sockets of the standard library and each
+//! other.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -16,7 +17,7 @@ use venice_wire::{
 
 const LIMIT: usize = 65_000;
 
-/// A non-blocking socket of the standard library, to check against.
+/// Makes a non-blocking socket of the standard library, for comparison.
 fn socket(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -38,7 +39,7 @@ fn goes_out_as_it_is(local: &str, cuts: bool) {
     let (ours, theirs) = (socket(local), socket(local));
     let our_address = ours.local_addr().unwrap();
     let to = RawAddress::encode(theirs.local_addr().unwrap());
-    // Runs of equal ones, one shorter at the end of a run, a longer one, an empty one.
+    // Runs of equal lengths, a shorter one at the end of a run, a longer one, an empty one.
     let lens = [5, 5, 5, 3, 3, 7, 7, 0, 7, 4000, 4000, 12];
     let mut out = Outgoing::new(cuts);
     for (byte, len) in lens.into_iter().enumerate() {
@@ -51,11 +52,11 @@ fn goes_out_as_it_is(local: &str, cuts: bool) {
         let (received, from) = theirs.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..received], from), (&vec![byte as u8; len][..], our_address));
     }
-    assert!(theirs.recv_from(&mut buffer).is_err(), "no more than that");
+    assert!(theirs.recv_from(&mut buffer).is_err(), "no further datagram");
 }
 
 #[test]
-fn datagrams_go_out_as_they_are() {
+fn sends_datagrams_unchanged() {
     for cuts in [true, false] {
         goes_out_as_it_is("127.0.0.1:0", cuts);
         if UdpSocket::bind("[::1]:0").is_ok() {
@@ -64,9 +65,9 @@ fn datagrams_go_out_as_they_are() {
     }
 }
 
-/// The beginning of one more would cost as much as a whole one.
+/// The beginning of one more train would cost as much as a whole one.
 #[test]
-fn what_is_gathered_is_whole_trains_of_the_longest_frames() {
+fn gathers_whole_trains_of_longest_frames() {
     let to = RawAddress::encode("127.0.0.1:9".parse().unwrap());
     let (secret, name) = (NodeSecret([1; 32]), KeyName::Grant(GrantId(1)));
     let mut sealer = Sealer::new(name, &node_key(&secret, name)).unwrap();
@@ -85,7 +86,7 @@ fn what_is_gathered_is_whole_trains_of_the_longest_frames() {
 }
 
 #[test]
-fn datagrams_come_in_as_they_are_trains_or_not() {
+fn receives_datagrams_unchanged() {
     let ours = PortSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let theirs = socket("127.0.0.1:0");
     let from = RawAddress::encode(theirs.local_addr().unwrap());
@@ -105,7 +106,7 @@ fn datagrams_come_in_as_they_are_trains_or_not() {
     assert!(received.iter().all(|(address, _)| address.decode() == from.decode()));
     let received: Vec<_> = received.into_iter().map(|(_, datagram)| datagram).collect();
     assert_eq!(received, sent);
-    // After trains, single ones again.
+    // Single datagrams again, after trains.
     theirs.send_to(b"one", ours.local_addr()).unwrap();
     theirs.send_to(b"", ours.local_addr()).unwrap();
     let mut texts = Vec::new();
@@ -115,9 +116,9 @@ fn datagrams_come_in_as_they_are_trains_or_not() {
     assert_eq!(texts, [b"one".to_vec(), vec![]]);
 }
 
-/// One at a time, so that they are received by the call that does not tell where one ends.
+/// One at a time: they are received by the call that does not report segment sizes.
 #[test]
-fn frames_come_in_as_they_are_trains_or_not() {
+fn receives_frames_unchanged() {
     let ours = PortSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let theirs = socket("127.0.0.1:0");
     let from = RawAddress::encode(theirs.local_addr().unwrap());
@@ -147,7 +148,7 @@ fn frames_come_in_as_they_are_trains_or_not() {
 }
 
 #[test]
-fn an_impossible_peer_does_not_stop_the_batch() {
+fn unreachable_peer_keeps_rest_of_batch() {
     let (ours, theirs) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
     let mut out = Outgoing::new(true);
     for to in ["[::1]:9".parse().unwrap(), theirs.local_addr().unwrap()] {
@@ -159,7 +160,7 @@ fn an_impossible_peer_does_not_stop_the_batch() {
 }
 
 #[test]
-fn sealed_messages_are_cut_to_the_way_and_put_together_again() {
+fn sealed_messages_fit_path_limit() {
     let (ours, theirs) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
     let to = RawAddress::encode(theirs.local_addr().unwrap());
     let (secret, name) = (NodeSecret([1; 32]), KeyName::Grant(GrantId(1)));

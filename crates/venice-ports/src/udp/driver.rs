@@ -1,4 +1,4 @@
-//! The recipient's end: an `Initiator` joined to a socket, driven by its user's thread.
+//! The recipient's end: an `Initiator` joined to a socket, driven by the calling thread.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,76 +21,76 @@ use super::spin::Spin;
 use super::wait_set::WaitSet;
 use super::xdp::{Xdp, XdpCounts, XdpInterface};
 use crate::process::Process;
-use crate::ring::patience::Next;
+use crate::ring::spin_policy::Next;
 use crate::seal::{SealCounters, SealCounts, SealedAs};
 use crate::{PortError, monotonic_ns};
 
-/// Batches taken in one [`UdpDriver::pump`], so that it comes back under any load.
+/// Most batches taken in one [`UdpDriver::pump`], which bounds the call under any load.
 const BATCHES_PER_PUMP: usize = 4;
-/// Frames to one peer in a row while others wait: a train is little dearer than one datagram.
+/// Most frames to one peer in a row while others wait: a train costs little more than one datagram.
 const FRAMES_PER_RUN: usize = TRAIN_FRAMES;
 
-/// An [`Initiator`] and its socket.
+/// An [`Initiator`] with its socket.
 ///
 /// Start accesses on [`UdpDriver::initiator`], then [`UdpDriver::pump`] and poll completions;
 /// [`UdpDriver::wait`] sleeps until there is something to pump. After construction and adding the
 /// peers nothing allocates.
 ///
-/// A driver either seals all it sends and takes nothing unsealed ([`UdpDriver::sealed`]), or the
-/// reverse ([`UdpDriver::new`]); there is no way from one to the other. In a child that was forked
-/// the copy is dead ([`PortError::Forked`]): it would count on from where its parent does, seal two
-/// datagrams with one nonce and take what came for its parent.
+/// A driver either seals all it sends and drops unsealed datagrams ([`UdpDriver::sealed`]), or the
+/// reverse ([`UdpDriver::new`]); it never changes from one to the other. In a forked child the copy
+/// is unusable ([`PortError::Forked`]): it would continue at its parent's counters, seal two
+/// datagrams with one nonce and receive its parent's datagrams.
 pub struct UdpDriver {
     socket: UdpSocket,
     initiator: Initiator,
     is_sealed: bool,
-    /// By peer index.
+    /// Peers by peer index.
     peers: Vec<Peer>,
-    /// The peers that may have something to do; those that are gone are left out in time.
+    /// Peers that may have something to do; those that are gone are removed in time.
     awake: Vec<PeerIndex>,
-    /// Which of these is asked first for something to send.
+    /// Index in `awake` of the peer that sends first next.
     next_to_send: usize,
-    /// Whether all peers are reached through a relay: frames go in packets.
+    /// True if all peers are reached through a relay: frames travel in packets.
     is_via: bool,
     incoming: Incoming,
     outgoing: Outgoing,
     alarm: Alarm,
     wait_set: WaitSet,
     counters: SealCounters,
-    /// Looks for datagrams before sleeping, if anybody wants that.
+    /// Policy of polling before a sleep, if enabled.
     spin: Option<Spin>,
-    /// A batch that [`UdpDriver::wait`] has received and nobody has looked at.
+    /// True if [`UdpDriver::wait`] has received a batch that is not processed yet.
     is_batch_waiting: bool,
-    /// Something may have come in since the last look.
-    is_worth_a_look: bool,
+    /// True if something may have come in since the last look.
+    may_have_input: bool,
     xdp: Option<Xdp>,
     process: Process,
 }
 
 impl UdpDriver {
-    /// An initiator on a socket of its own, without protection; see [`super::unspecified_like`]
-    /// for `local`.
+    /// Makes an initiator on a socket of its own, without protection; see
+    /// [`super::unspecified_like`] for `local`.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// Fails if the socket cannot be made.
     pub fn new(local: SocketAddr, config: InitiatorConfig) -> Result<Self, PortError> {
         Self::make(local, config, false)
     }
 
-    /// An initiator on a socket of its own, every datagram sealed. The seal covers more than the
-    /// frames' checksum, which is left out.
+    /// Makes an initiator on a socket of its own that seals every datagram. The seal covers more
+    /// than the frames' checksum, which is left out.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// Fails if the socket cannot be made.
     pub fn sealed(local: SocketAddr, mut config: InitiatorConfig) -> Result<Self, PortError> {
         config.link.checksum = false;
         Self::make(local, config, true)
     }
 
-    /// A driver with one peer, sealed if there is a key.
+    /// Makes a driver with one peer, sealed if there is a key.
     ///
     /// # Errors
-    /// When the socket cannot be made.
+    /// Fails if the socket cannot be made.
     pub fn towards(
         local: SocketAddr,
         config: InitiatorConfig,
@@ -137,20 +137,20 @@ impl UdpDriver {
             counters: SealCounters::default(),
             spin: None,
             is_batch_waiting: false,
-            is_worth_a_look: true,
+            may_have_input: true,
             xdp: None,
             process: Process::current()?,
         })
     }
 
-    /// See [`UdpSocket::keep_fd_above`].
+    /// Moves the descriptors; see [`UdpSocket::keep_fd_above`].
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
         self.alarm.keep_fd_above(lowest)?;
         self.socket.keep_fd_above(lowest)?;
-        // An epoll knows what it watches by its old numbers too.
+        // An epoll lists its descriptors by their old numbers too.
         self.wait_set = self.watch()?;
         self.wait_set.keep_fd_above(lowest)
     }
@@ -161,11 +161,11 @@ impl UdpDriver {
         WaitSet::new(&fds)
     }
 
-    /// From here on single datagrams go by AF_XDP where they can, and trains by the socket as
-    /// before. Peers need not know.
+    /// Sends single datagrams by AF_XDP from now on where possible, and trains by the socket as
+    /// before. Transparent to peers.
     ///
     /// # Errors
-    /// When AF_XDP cannot be had at the interface, or descriptors are short.
+    /// Fails if AF_XDP is unavailable at the interface, or there is no descriptor left.
     pub fn use_xdp(&mut self, interface: &XdpInterface) -> Result<(), PortError> {
         self.xdp = None;
         self.xdp = Some(Xdp::open(interface, &self.socket, self.is_sealed)?);
@@ -173,19 +173,19 @@ impl UdpDriver {
         Ok(())
     }
 
-    /// What has gone by AF_XDP so far.
+    /// Returns the counters of AF_XDP.
     pub fn xdp_counts(&self) -> XdpCounts {
         self.xdp.as_ref().map(Xdp::counts).unwrap_or_default()
     }
 
-    /// Every descriptor this driver has open, for who must keep them from others; but not those
-    /// of [`UdpDriver::use_xdp`].
+    /// Returns every descriptor of this driver except those of [`UdpDriver::use_xdp`], for callers
+    /// that must protect them from other code.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.socket.as_fd(), self.alarm.as_fd(), self.wait_set.as_fd()]
     }
 
-    /// Whether [`UdpDriver::wait`] may look for datagrams a little before it sleeps. It does so
-    /// while they come densely and nobody else wants the processor; off unless turned on.
+    /// Sets whether [`UdpDriver::wait`] may poll for datagrams before it sleeps. It does so while
+    /// they come densely and no other thread wants the processor. Initially off.
     pub fn set_busy_poll(&mut self, is_on: bool) {
         self.spin = is_on.then(Spin::default);
     }
@@ -193,8 +193,8 @@ impl UdpDriver {
     /// Adds a donor to a driver without protection and starts the handshake with it.
     ///
     /// # Errors
-    /// When `address` is of another family (IPv4, IPv6) than this driver's socket, or the driver
-    /// seals.
+    /// Fails if `address` is of another family (IPv4, IPv6) than this driver's socket, or the
+    /// driver seals.
     pub fn add_peer(
         &mut self,
         now_ns: u64,
@@ -204,15 +204,15 @@ impl UdpDriver {
         self.add(now_ns, donor, address, None)
     }
 
-    /// Adds a donor that is reached through the network of relays, entered at the relay socket of
-    /// a `home` node; with a key of that donor if the driver seals. The seal is the donor's to
-    /// open: the relays in between cannot.
+    /// Adds a donor that is reached through the network of relays, by way of the relay socket of a
+    /// `home` node; with a key of that donor if the driver seals. Only the donor can open the seal:
+    /// the relays in between cannot.
     ///
     /// # Errors
-    /// As [`UdpDriver::add_peer`] and [`UdpDriver::add_sealed_peer`].
+    /// Same as [`UdpDriver::add_peer`] and [`UdpDriver::add_sealed_peer`].
     ///
     /// # Panics
-    /// When the driver has peers that it reaches directly.
+    /// Panics if the driver has peers that it reaches directly.
     pub fn add_peer_via(
         &mut self,
         now_ns: u64,
@@ -220,7 +220,10 @@ impl UdpDriver {
         home: SocketAddr,
         named: Option<SealedAs>,
     ) -> Result<PeerIndex, PortError> {
-        assert!(self.is_via || self.peers.is_empty(), "a driver goes one way or the other");
+        assert!(
+            self.is_via || self.peers.is_empty(),
+            "one driver has either direct or relayed peers"
+        );
         self.is_via = true;
         self.incoming.set_has_frames(false);
         match named {
@@ -233,8 +236,8 @@ impl UdpDriver {
     /// donor.
     ///
     /// # Errors
-    /// When `address` is of another family (IPv4, IPv6) than this driver's socket, or the driver
-    /// does not seal.
+    /// Fails if `address` is of another family (IPv4, IPv6) than this driver's socket, or the
+    /// driver does not seal.
     pub fn add_sealed_peer(
         &mut self,
         now_ns: u64,
@@ -267,7 +270,7 @@ impl UdpDriver {
         Ok(peer)
     }
 
-    /// Frees what is kept for peers that are gone.
+    /// Frees the state of peers that are gone.
     fn release_gone(&mut self) {
         let Self { initiator, peers, awake, .. } = self;
         awake.retain(|&peer| {
@@ -279,60 +282,60 @@ impl UdpDriver {
         });
     }
 
-    /// The fabric's end, for starting accesses and polling completions.
+    /// Returns the fabric's end, for starting accesses and polling completions.
     pub fn initiator(&mut self) -> &mut Initiator {
         &mut self.initiator
     }
 
-    /// When [`UdpDriver::pump`] has something to do even if nothing comes in; absolute, in
-    /// nanoseconds of [`crate::monotonic_ns`].
+    /// Returns the time at which [`UdpDriver::pump`] has something to do even if nothing comes in;
+    /// absolute, in nanoseconds of [`crate::monotonic_ns`].
     pub fn poll_timeout(&self) -> Option<u64> {
         self.initiator.poll_timeout()
     }
 
-    /// To be polled for input, by those who wait for more than this driver alone.
+    /// Returns the descriptor to poll for input, for callers that wait for more than this driver.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// To be polled as well, where AF_XDP is used.
+    /// Returns the further descriptors to poll if AF_XDP is used.
     pub fn xdp_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.xdp.iter().flat_map(Xdp::fds)
     }
 
-    /// The socket's own address.
+    /// Returns the socket's own address.
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
     }
 
-    /// Datagrams dropped so far, by reason.
+    /// Returns the numbers of dropped datagrams, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.counters.counts()
     }
 
-    /// Moves every frame that can move now, in both directions, and lets the fabric's timers run.
-    /// Never waits. Returns whether a datagram came in.
+    /// Moves every frame that can move now, in both directions, and runs the fabric's timers. Never
+    /// waits. Returns whether a datagram came in.
     ///
-    /// Right after something went out to peers that were silent before, it does not look for
-    /// answers, which cannot be there yet: the next call does.
+    /// Right after a transmission to peers that were silent before, it does not poll for answers,
+    /// which cannot have arrived yet: the next call does.
     ///
     /// # Errors
-    /// When the socket fails for good (not for an unreachable peer: the link notices that);
-    /// [`PortError::Forked`].
+    /// Fails if the socket has failed for good (not for an unreachable peer: its link detects
+    /// that); [`PortError::Forked`] in a forked child.
     pub fn pump(&mut self, now_ns: u64) -> Result<bool, PortError> {
         self.process.check()?;
         if self.initiator.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.initiator.handle_timeout(now_ns);
         }
         let has_sent = self.transmit(now_ns)?;
-        let is_worth_a_look = std::mem::replace(&mut self.is_worth_a_look, has_sent);
-        if has_sent && !is_worth_a_look && !self.is_batch_waiting {
+        let may_have_input = std::mem::replace(&mut self.may_have_input, has_sent);
+        if has_sent && !may_have_input && !self.is_batch_waiting {
             return Ok(false);
         }
-        self.is_worth_a_look = false;
+        self.may_have_input = false;
         let mut any = false;
         for _ in 0..BATCHES_PER_PUMP {
-            if !self.come_in(now_ns)? {
+            if !self.take_batch(now_ns)? {
                 break;
             }
             any = true;
@@ -345,8 +348,8 @@ impl UdpDriver {
         Ok(any)
     }
 
-    /// Hands on a batch of what has come, if anything has.
-    fn come_in(&mut self, now_ns: u64) -> Result<bool, PortError> {
+    /// Processes a batch of received datagrams, if there is one.
+    fn take_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let any = self.deliver_by_xdp(now_ns);
         let is_socket_due = self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(now_ns));
         let is_waiting = std::mem::take(&mut self.is_batch_waiting);
@@ -357,33 +360,33 @@ impl UdpDriver {
         Ok(any)
     }
 
-    /// Waits until a datagram comes, one of the fabric's timers is due or `timeout_ns` have
-    /// passed, whichever is first; it may come back earlier. Pump afterwards in any case.
+    /// Waits until a datagram comes, one of the fabric's timers is due or `timeout_ns` have passed,
+    /// whichever is first; it may return earlier. Pump afterwards in any case.
     ///
     /// A `timeout_ns` of less than some milliseconds makes every wait expensive: it sets a timer.
     ///
     /// # Errors
-    /// When the kernel cannot wait; [`PortError::Forked`].
+    /// Fails if the kernel cannot wait; [`PortError::Forked`] in a forked child.
     pub fn wait(&mut self, now_ns: u64, timeout_ns: u64) -> Result<(), PortError> {
         self.process.check()?;
-        if self.is_batch_waiting || self.look_out(now_ns, timeout_ns)? {
+        if self.is_batch_waiting || self.poll_before_sleep(now_ns, timeout_ns)? {
             return Ok(());
         }
-        self.is_worth_a_look = true;
+        self.may_have_input = true;
         let until_ns = now_ns.saturating_add(timeout_ns);
         let due_ns = self.poll_timeout().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         self.alarm.set(now_ns, Some(due_ns));
-        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
+        self.xdp.iter_mut().for_each(Xdp::force_socket_look);
         let slept = self.wait_set.sleep(self.socket.as_fd());
         slept.map_err(PortError::at("waiting for a UDP socket"))
     }
 
-    /// Moves frames, and if none came, waits for some as [`UdpDriver::wait`] does and moves those. For
-    /// who has nothing to do before something comes: what the first look brings must not be slept on,
-    /// as nothing else may come for long. Whether a datagram came in.
+    /// Moves frames; if none came in, waits for some like [`UdpDriver::wait`] and moves those. It
+    /// is for callers that are idle until something comes: a sleep after a successful first look
+    /// could last long, because nothing else may come. Returns whether a datagram came in.
     ///
     /// # Errors
-    /// As [`UdpDriver::pump`] and [`UdpDriver::wait`].
+    /// Same as [`UdpDriver::pump`] and [`UdpDriver::wait`].
     pub fn turn(&mut self, timeout_ns: u64) -> Result<bool, PortError> {
         let now_ns = monotonic_ns();
         if self.pump(now_ns)? {
@@ -393,8 +396,8 @@ impl UdpDriver {
         self.pump(monotonic_ns())
     }
 
-    /// Looks for a datagram while that pays; true when a batch has come, or a timer is due.
-    fn look_out(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
+    /// Polls for a datagram while that pays; returns true if a batch has come, or a timer is due.
+    fn poll_before_sleep(&mut self, now_ns: u64, timeout_ns: u64) -> Result<bool, PortError> {
         let Some(mut spin) = self.spin.take() else { return Ok(false) };
         let until_ns =
             self.poll_timeout().unwrap_or(u64::MAX).min(now_ns.saturating_add(timeout_ns));
@@ -410,7 +413,7 @@ impl UdpDriver {
                 Next::Look => {}
             }
             if self.xdp.as_ref().is_some_and(|xdp| !xdp.is_empty()) {
-                self.is_worth_a_look = true;
+                self.may_have_input = true;
                 break true;
             }
             if self.xdp.as_mut().is_none_or(|xdp| xdp.is_socket_due(time_ns)) && self.receive()? > 0
@@ -424,18 +427,18 @@ impl UdpDriver {
         Ok(found)
     }
 
-    /// For those who wait for more than this driver alone: sets the timer, so that it is enough
-    /// to poll [`UdpDriver::fd`] and [`UdpDriver::timer_fd`] for input, without a time-out. To be
-    /// called before each such wait; nearly always it does nothing.
+    /// Sets the timer, for callers that wait for more than this driver: they then poll
+    /// [`UdpDriver::fd`] and [`UdpDriver::timer_fd`] for input, without a time-out. Call it before
+    /// each such wait; nearly always it does nothing.
     pub fn arm(&mut self, now_ns: u64) {
-        self.is_worth_a_look = true;
-        self.xdp.iter_mut().for_each(Xdp::socket_is_due);
+        self.may_have_input = true;
+        self.xdp.iter_mut().for_each(Xdp::force_socket_look);
         self.alarm.set(now_ns, self.initiator.poll_timeout());
     }
 
-    /// Readable when one of the fabric's timers is due (or was, and is no more); see
-    /// [`UdpDriver::arm`]. Cheaper than giving [`UdpDriver::poll_timeout`] to `poll`, which would
-    /// program the processor's timer twice for every wait.
+    /// Returns a descriptor that is readable when one of the fabric's timers is due, or was due and
+    /// has moved; see [`UdpDriver::arm`]. Cheaper than a time-out of [`UdpDriver::poll_timeout`] in
+    /// `poll`, which would program the processor's timer twice for every wait.
     pub fn timer_fd(&self) -> BorrowedFd<'_> {
         self.alarm.as_fd()
     }
@@ -449,7 +452,7 @@ impl UdpDriver {
         Ok(received)
     }
 
-    /// Hands the datagrams received to the links of their senders; strangers' are dropped.
+    /// Passes received datagrams to the links of their senders; drops those of strangers.
     fn deliver(&mut self, now_ns: u64) {
         if let Some(xdp) = &mut self.xdp
             && self.incoming.is_stream()
@@ -468,7 +471,8 @@ impl UdpDriver {
         });
     }
 
-    /// As [`UdpDriver::deliver`], of what has come by AF_XDP; whether anything had.
+    /// Passes datagrams received by AF_XDP to the links of their senders; returns whether there
+    /// were any.
     fn deliver_by_xdp(&mut self, now_ns: u64) -> bool {
         let Self { xdp: Some(xdp), initiator, peers, awake, counters, is_via, spin, .. } = self
         else {
@@ -486,7 +490,7 @@ impl UdpDriver {
         any
     }
 
-    /// Sends all that can go; whether there was any.
+    /// Sends everything that can go; returns whether there was anything.
     fn transmit(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut any = false;
         loop {
@@ -507,11 +511,11 @@ impl UdpDriver {
         }
     }
 
-    /// A run of frames to the next peer that has any, so that they travel together; false when
-    /// nobody has.
+    /// Sends a run of frames to the next peer that has any, which lets them travel together;
+    /// returns false if no peer has any.
     fn transmit_run(&mut self, now_ns: u64) -> bool {
         for _ in 0..self.awake.len() {
-            // There may be fewer than when it was counted on.
+            // The list may have become shorter since the last call.
             let at = self.next_to_send % self.awake.len();
             let peer = self.awake[at];
             self.next_to_send = at + 1;
@@ -544,8 +548,8 @@ impl UdpDriver {
         true
     }
 
-    /// The frame goes behind the room for the headers, which are written when it is known for
-    /// whom it is.
+    /// Places the frame behind the room for the headers, which are written once its destination is
+    /// known.
     fn transmit_one_via(&mut self, now_ns: u64, peer: PeerIndex) -> bool {
         let Self { initiator, outgoing, peers, is_sealed, .. } = self;
         let buffer = outgoing.plain_buffer();
@@ -563,9 +567,9 @@ impl UdpDriver {
             }
         };
         let destination = PacketAddr { node: *node, endpoint: Endpoint::AGENT };
-        // The relay fills in who sends.
+        // The relay fills in the sender.
         let packet = PacketRepr::new(PacketAddr::default(), destination);
-        packet.emit_header(payload_len, buffer).expect("it fits into a packet");
+        packet.emit_header(payload_len, buffer).expect("the frame fits into a packet");
         outgoing.push(to, PACKET_HEADER_BYTES + payload_len, *limit);
         true
     }

@@ -1,6 +1,6 @@
-//! Many datagrams per system call, coming in: `recvmmsg`, each message perhaps a train of equal
-//! datagrams that the kernel has kept together (`UDP_GRO`). Where no more than one message is
-//! expected, and frames tell how long they are, `recvfrom`, which costs less.
+//! Receives many datagrams per system call: `recvmmsg`, in which each message may be a train of
+//! equal datagrams that the kernel has kept together (`UDP_GRO`). If no more than one message is
+//! expected, and frames contain their length, `recvfrom`, which costs less.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,25 +13,25 @@ use super::syscall::{Control, IoVec, MMsgHdr, MSG_TRUNC, recvfrom, recvmmsg};
 
 /// Messages of one batch.
 const MESSAGES: usize = 16;
-/// The longest a message can be, train or not.
+/// Longest message in bytes, train or not.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Room for a batch of messages. Allocates when made, never after.
+/// Buffers for a batch of messages. Allocates on construction only.
 pub(super) struct Incoming {
     headers: Box<[MMsgHdr]>,
     addresses: Box<[RawAddress]>,
     controls: Box<[Control]>,
-    /// Only what datagrams were written to becomes resident.
+    /// Only pages that datagrams were written to become resident.
     buffers: Box<[u8]>,
     _iovecs: Box<[IoVec]>,
     filled: usize,
-    /// How many to ask for: a look for a second message costs as much as one in vain.
-    asked: usize,
-    /// Every datagram is a frame of the fabric, unless it is rubbish.
+    /// Number of messages to receive: a look for a second message costs as much as one in vain.
+    batch_len: usize,
+    /// True if every datagram is a plain frame of the fabric, or invalid.
     has_frames: bool,
 }
 
-// SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone.
+// SAFETY: the pointers in the headers lead to the other boxes, which this value alone owns.
 unsafe impl Send for Incoming {}
 
 impl Incoming {
@@ -46,7 +46,7 @@ impl Incoming {
         for (index, header) in headers.iter_mut().enumerate() {
             // SAFETY: within the buffers, which have room for all messages.
             let base = unsafe { first_buffer.add(index * MESSAGE_BYTES) };
-            // SAFETY: within the io vectors, and nobody else uses them.
+            // SAFETY: within the io vectors, which nothing else uses.
             unsafe { *first_iovec.add(index) = IoVec { base: base.cast(), len: MESSAGE_BYTES } };
             // SAFETY: all three have as many elements as there are headers.
             unsafe {
@@ -58,23 +58,32 @@ impl Incoming {
             header.name_len = RawAddress::LEN;
             header.control_len = Control::SPACE;
         }
-        let (filled, asked, has_frames) = (0, 1, false);
-        Self { headers, addresses, controls, buffers, _iovecs: iovecs, filled, asked, has_frames }
+        let (filled, batch_len, has_frames) = (0, 1, false);
+        Self {
+            headers,
+            addresses,
+            controls,
+            buffers,
+            _iovecs: iovecs,
+            filled,
+            batch_len,
+            has_frames,
+        }
     }
 
-    /// Whether every datagram is a frame as it is, neither sealed nor in a packet: then where a
-    /// train's datagrams end can be seen without the kernel's telling.
+    /// Sets whether every datagram is a plain frame, neither sealed nor in a packet: the frames'
+    /// lengths then separate the datagrams of a train without the kernel's segment size.
     pub(super) fn set_has_frames(&mut self, has_frames: bool) {
         self.has_frames = has_frames;
     }
 
-    /// Whether the last batch has most likely left some behind. If there are others all the same,
-    /// the socket stays readable.
+    /// True if the last batch has most likely left messages behind. If there are others
+    /// nevertheless, the socket stays readable.
     pub(super) fn is_full(&self) -> bool {
-        self.filled == self.asked && self.asked > 1
+        self.filled == self.batch_len && self.batch_len > 1
     }
 
-    /// Whether there was more in the last batch than a message or two have.
+    /// True if the last batch held more than a message or two.
     pub(super) fn is_stream(&self) -> bool {
         let mut controls = self.headers[..self.filled].iter().zip(&self.controls);
         let is_train = |(header, control): (&MMsgHdr, &Control)| {
@@ -86,22 +95,22 @@ impl Incoming {
         self.filled > FEW_DATAGRAMS || controls.any(is_train)
     }
 
-    /// Receives what is there, without waiting; returns how many messages.
+    /// Receives waiting messages without blocking; returns how many.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-        // The kernel has written its lengths over ours in those it filled last.
+        // The kernel has overwritten the lengths in the headers that it filled last.
         for header in &mut self.headers[..self.filled] {
             header.name_len = RawAddress::LEN;
             header.control_len = Control::SPACE;
         }
-        self.asked = (self.filled * 2).clamp(1, MESSAGES);
+        self.batch_len = (self.filled * 2).clamp(1, MESSAGES);
         self.filled = 0;
-        if self.has_frames && self.asked == 1 {
+        if self.has_frames && self.batch_len == 1 {
             return self.receive_one(socket);
         }
         let received = loop {
             // SAFETY: every header points to a buffer, an address, a control message and an io
             // vector that live as long as `self` and are not otherwise used until the call is over.
-            match unsafe { recvmmsg(socket, self.headers.as_mut_ptr(), self.asked) } {
+            match unsafe { recvmmsg(socket, self.headers.as_mut_ptr(), self.batch_len) } {
                 Ok(received) => break received,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break 0,
@@ -109,7 +118,7 @@ impl Incoming {
             }
         };
         if received == 0 {
-            // Nothing was written over, and how dense they come is not known to have changed.
+            // Nothing was overwritten, and the density of arrivals is not known to have changed.
             return Ok(0);
         }
         for (address, header) in self.addresses.iter_mut().zip(&self.headers[..received]) {
@@ -119,7 +128,7 @@ impl Incoming {
         Ok(received)
     }
 
-    /// Receives one message, and says of it what the kernel would have said.
+    /// Receives one message, and fills in its header as the kernel would have.
     fn receive_one(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
         let (into, from) = (&mut self.buffers[..MESSAGE_BYTES], &mut self.addresses[0]);
         let len = loop {
@@ -140,8 +149,8 @@ impl Incoming {
         Ok(1)
     }
 
-    /// Calls `take` with every datagram received last and its sender. One that did not fit is
-    /// left out.
+    /// Calls `take` with every datagram of the last batch and its sender. Skips one that did not
+    /// fit.
     pub(super) fn for_each(&mut self, mut take: impl FnMut(&RawAddress, &mut [u8])) {
         let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
         let messages = self.headers[..self.filled].iter().zip(&self.addresses).zip(&self.controls);
@@ -151,7 +160,7 @@ impl Incoming {
                 continue;
             }
             let each = if header.control_len > 0 { control.segment_bytes() } else { None };
-            // Datagrams that came together lie one behind the other; the last may be shorter.
+            // Datagrams of a train lie one behind the other; the last may be shorter.
             match each {
                 None => take(address, &mut buffer[..len]),
                 Some(each) => buffer[..len].chunks_mut(each).for_each(|one| take(address, one)),

@@ -1,13 +1,13 @@
 //! The udp port: one frame of the fabric in each datagram, between any two hosts.
 //!
-//! [`UdpDriver`] is the recipient's end: it joins a `venice_fabric::Initiator` to a socket, on
-//! the caller's thread. [`UdpServer`] is the donor's: threads that join a `venice_fabric::Target`
-//! each to one of the agent's sockets. What the network loses, doubles or reorders, the fabric's
-//! links put right; the port only moves datagrams, and protects them ([`crate::seal`]).
+//! [`UdpDriver`] is the recipient's end: it joins a `venice_fabric::Initiator` to a socket, on the
+//! caller's thread. [`UdpServer`] is the donor's: threads that each join a `venice_fabric::Target`
+//! to one of the agent's sockets. The fabric's links repair loss, duplication and reordering of the
+//! network; the port only moves datagrams, and protects them ([`crate::seal`]).
 //!
-//! Datagrams go in batches (`sendmmsg`, `recvmmsg`), and runs of equal ones to one peer go through
-//! the kernel as one (`UDP_SEGMENT`, `UDP_GRO`, [`UdpOffloads`]). A sealed frame that is longer
-//! than the way's MTU travels in several datagrams.
+//! Datagrams travel in batches (`sendmmsg`, `recvmmsg`), and runs of equal ones to one peer pass
+//! through the kernel as one (`UDP_SEGMENT`, `UDP_GRO`, [`UdpOffloads`]). A sealed frame longer
+//! than the path MTU travels in several datagrams.
 
 mod address;
 pub(crate) mod alarm;

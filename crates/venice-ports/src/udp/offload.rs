@@ -1,4 +1,4 @@
-//! What the kernel and the way to a peer can do for datagrams.
+//! Offloads of the kernel and limits of the path to a peer.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,26 +9,26 @@ use super::syscall::{SOL_UDP, UDP_GRO, UDP_SEGMENT, path_mtu, set_option};
 use super::unspecified_like;
 use crate::PortError;
 
-/// Datagrams up to here pass every Ethernet: assumed where the way's MTU cannot be had.
+/// MTU of every Ethernet: assumed if the path MTU is unavailable.
 const COMMON_MTU: usize = 1500;
 const IPV4_UDP_HEADER_BYTES: usize = 28;
 const IPV6_UDP_HEADER_BYTES: usize = 48;
 
-/// What this kernel offers for trains of datagrams: fewer, larger trips through its network
-/// stack. Without it everything works, with one trip for each datagram.
+/// Offloads of this kernel for trains of datagrams: fewer, larger trips through its network stack.
+/// Without them everything works, with one trip for each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpOffloads {
-    /// Trains are cut up on the way out (`UDP_SEGMENT`, Linux 4.18).
+    /// True if the kernel cuts outgoing trains into datagrams (`UDP_SEGMENT`, Linux 4.18).
     pub segmentation: bool,
-    /// Trains are kept together on the way in (`UDP_GRO`, Linux 5.0).
+    /// True if the kernel keeps incoming trains together (`UDP_GRO`, Linux 5.0).
     pub coalescing: bool,
 }
 
 impl UdpOffloads {
-    /// Asks the kernel.
+    /// Detects the kernel's offloads.
     ///
     /// # Errors
-    /// When no socket can be made.
+    /// Fails if no socket can be made.
     pub fn detect() -> Result<Self, PortError> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
@@ -36,18 +36,18 @@ impl UdpOffloads {
         Ok(Self::turn_on(socket.as_fd()))
     }
 
-    /// Turns on for a socket what the kernel offers.
+    /// Enables the kernel's offloads on a socket.
     pub(super) fn turn_on(socket: BorrowedFd<'_>) -> Self {
         Self {
-            // No segment size for all: each message that is a train says its own.
+            // No segment size for the socket: each message that is a train carries its own.
             segmentation: set_option(socket, SOL_UDP, UDP_SEGMENT, 0).is_ok(),
             coalescing: set_option(socket, SOL_UDP, UDP_GRO, 1).is_ok(),
         }
     }
 }
 
-/// The longest datagram, in bytes of UDP payload, that gets to `peer` without being fragmented,
-/// as far as this machine knows.
+/// Returns the longest datagram, in bytes of UDP payload, that reaches `peer` without
+/// fragmentation, as far as this machine can tell.
 pub(super) fn datagram_limit(peer: SocketAddr) -> usize {
     let headers = if peer.is_ipv4() { IPV4_UDP_HEADER_BYTES } else { IPV6_UDP_HEADER_BYTES };
     mtu_to(peer).unwrap_or(COMMON_MTU).max(headers + 512) - headers
@@ -57,7 +57,7 @@ fn mtu_to(peer: SocketAddr) -> rustix::io::Result<usize> {
     let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &unspecified_like(peer))?;
-    // Sends nothing: it only looks the route up.
+    // A connect sends nothing: it only looks up the route.
     connect(&socket, &peer)?;
     path_mtu(socket.as_fd(), peer.is_ipv6())
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_takes_large_datagrams() {
+    fn loopback_allows_large_datagrams() {
         let limit = datagram_limit("127.0.0.1:9".parse().unwrap());
         assert!((1472..=65_507).contains(&limit), "{limit}");
         assert!(UdpOffloads::detect().is_ok());

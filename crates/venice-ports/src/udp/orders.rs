@@ -1,4 +1,4 @@
-//! What the owner of a thread of the port tells it while it serves.
+//! Orders from the owner of a port's thread to that thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use venice_wire::GrantId;
 
 use crate::PortError;
 
-/// The orders to one thread. Looking for some costs it one read of memory.
+/// Orders to one thread. A check for new ones costs the thread one read of memory.
 #[derive(Debug)]
 pub(super) struct Orders {
-    /// Readable when there are some, or the thread is to look around otherwise.
+    /// Readable if there are orders, or the thread must check other state.
     wake: OwnedFd,
-    /// The same, for who is awake.
+    /// Copy of that state for a thread that is awake.
     is_woken: AtomicBool,
     any: AtomicBool,
     list: Mutex<List>,
@@ -23,10 +23,11 @@ pub(super) struct Orders {
 
 #[derive(Debug, Default)]
 struct List {
-    /// In the order given.
+    /// Orders, oldest first.
     given: Vec<(GrantId, Order)>,
-    /// Recipients that are being told of the end of their grant; see [`Orders::note_untold`].
-    untold: usize,
+    /// Number of recipients whose notification of the end of their grant is pending; see
+    /// [`Orders::update_pending`].
+    pending: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +48,12 @@ impl Orders {
         })
     }
 
-    /// See [`Target::share`].
+    /// Orders a [`Target::share`].
     pub(super) fn share(&self, grant: GrantId) {
         self.give(grant, Order::Share);
     }
 
-    /// See [`Target::revoke`].
+    /// Orders a [`Target::revoke`].
     pub(super) fn revoke(&self, grant: GrantId) {
         self.give(grant, Order::Revoke);
     }
@@ -63,29 +64,30 @@ impl Orders {
         self.wake();
     }
 
-    /// Ends the thread's sleep, or its next one. What it is to find comes first.
+    /// Ends the thread's sleep, or its next one. Publish the state that it must find before the
+    /// call.
     pub(super) fn wake(&self) {
-        // It only fails when the counter is full, and then the thread is awake already.
+        // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        // After that: who takes note of this has something to read.
+        // After the write: a thread that sees this flag finds the counter readable.
         self.is_woken.store(true, Ordering::Release);
     }
 
-    /// Takes note that the thread was woken. It has to look at everything it may have been woken
-    /// for after this: a wake that comes later stays, for its next sleep.
-    pub(super) fn hear_wake(&self) {
+    /// Clears the wake-up. The thread must check everything it may have been woken for after this
+    /// call: a later wake-up stays, for its next sleep.
+    pub(super) fn clear_wake(&self) {
         if self.is_woken.load(Ordering::Acquire) {
             self.is_woken.store(false, Ordering::Release);
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         }
     }
 
-    /// Has `target` do what was ordered; returns whether there was anything.
-    pub(super) fn carry_out(&self, now_ns: u64, target: &mut Target) -> bool {
+    /// Applies the orders to `target`; returns whether there were any.
+    pub(super) fn apply(&self, now_ns: u64, target: &mut Target) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
-        // Before the look at the list: who adds to it afterwards says so again.
+        // Before the list is read: a thread that adds to it afterwards sets the flag again.
         self.any.store(false, Ordering::Release);
         let mut list = self.list();
         for (grant, order) in list.given.drain(..) {
@@ -94,22 +96,22 @@ impl Orders {
                 Order::Revoke => drop(target.revoke(now_ns, grant)),
             }
         }
-        list.untold = untold(target);
+        list.pending = pending(target);
         true
     }
 
-    /// Notes how many recipients are still to be told, and returns whether there are any: to be
-    /// called with each batch after [`Orders::carry_out`] until there are none.
-    pub(super) fn note_untold(&self, target: &Target) -> bool {
-        let untold = untold(target);
-        self.list().untold = untold;
-        untold > 0
+    /// Records the number of pending notifications, and returns whether there are any. Call it with
+    /// each batch after [`Orders::apply`] until there are none.
+    pub(super) fn update_pending(&self, target: &Target) -> bool {
+        let pending = pending(target);
+        self.list().pending = pending;
+        pending > 0
     }
 
-    /// Whether everybody whom an order concerns has been told, and has said so.
+    /// True if every recipient that an order concerns was notified and has acknowledged.
     pub(super) fn are_done(&self) -> bool {
         let list = self.list();
-        list.given.is_empty() && list.untold == 0
+        list.given.is_empty() && list.pending == 0
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -117,7 +119,7 @@ impl Orders {
     }
 }
 
-fn untold(target: &Target) -> usize {
+fn pending(target: &Target) -> usize {
     target.mappings().filter(|mapping| mapping.is_revoking).count()
 }
 
@@ -140,17 +142,17 @@ mod tests {
         poll(&mut [PollFd::new(orders, PollFlags::IN)], Some(&now)) == Ok(0)
     }
 
-    /// A relay is told of a neighbour just after it has looked for news of them, and of a grant just
-    /// before it looks for orders.
+    /// A relay receives a neighbour just after its check for new neighbours, and a grant just
+    /// before its check for orders.
     #[test]
-    fn a_wake_for_something_else_is_not_lost_to_an_order() {
+    fn order_keeps_unrelated_wakeup() {
         let orders = Orders::new().unwrap();
         let mut target = Target::new(TargetConfig::new(NodeId(1), 1));
-        orders.hear_wake();
+        orders.clear_wake();
         orders.wake();
         orders.share(GrantId(1));
-        assert!(orders.carry_out(0, &mut target) && !would_sleep(&orders));
-        orders.hear_wake();
-        assert!(!orders.carry_out(0, &mut target) && would_sleep(&orders));
+        assert!(orders.apply(0, &mut target) && !would_sleep(&orders));
+        orders.clear_wake();
+        assert!(!orders.apply(0, &mut target) && would_sleep(&orders));
     }
 }

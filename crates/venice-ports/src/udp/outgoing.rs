@@ -1,7 +1,7 @@
-//! Many datagrams per system call, going out: `sendmmsg`, and runs of equal datagrams to one
-//! address as one message that the kernel, or the network card, cuts up (`UDP_SEGMENT`). One that
-//! goes alone goes by `sendto`, which costs less. Frames that the fabric keeps for a replay are sent
-//! from where they are kept, and payloads that are lent from where they are.
+//! Sends many datagrams per system call: `sendmmsg`, with runs of equal datagrams to one address as
+//! one message that the kernel, or the network card, cuts up (`UDP_SEGMENT`). A single datagram
+//! goes by `sendto`, which costs less. Frames that the fabric keeps for a replay are sent from
+//! where they are kept, and lent payloads from where they are.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -17,51 +17,51 @@ use super::raw_address::RawAddress;
 use super::syscall::{Control, IoVec, MMsgHdr, sendmmsg, sendto};
 use crate::seal::Sealer;
 
-/// Room for the longest message, however it is sealed.
+/// Room for the longest message, in any form of sealing.
 const SLOT_BYTES: usize = MAX_HOP_BYTES + MAX_SEALED_PIECES as usize * SEAL_OVERHEAD_BYTES;
-/// Frames of the longest kind that a train takes.
+/// Longest frames in one train.
 pub(super) const TRAIN_FRAMES: usize = TRAIN_BYTES / MAX_FRAME_BYTES;
-/// What is gathered before it has to be sent: two whole trains of the longest frames, for the
-/// beginning of a third would cost as much as a whole one.
+/// Bytes gathered before they must be sent: two whole trains of the longest frames. The beginning
+/// of a third would cost as much as a whole one.
 pub(super) const GATHERED_BYTES: usize = 2 * TRAIN_FRAMES * MAX_FRAME_BYTES;
-/// Messages gathered before they have to be sent.
+/// Messages gathered before they must be sent.
 const GATHERED_MESSAGES: usize = 32;
 /// Messages of one batch, with room for the pieces of the last one.
 const MESSAGES: usize = GATHERED_MESSAGES + MAX_SEALED_PIECES as usize;
-/// More at once, in a train or out of it, are a stream's.
+/// Most datagrams at once that do not count as a stream, in a train or single.
 pub(super) const FEW_DATAGRAMS: usize = 4;
-/// Kept frames gathered before they have to be sent: whole trains, too.
+/// Kept frames gathered before they must be sent: whole trains, too.
 const GATHERED_KEPT: usize = 2 * TRAIN_FRAMES;
-/// Datagrams in one train: `UDP_MAX_SEGMENTS` of the kernels that began it.
+/// Datagrams in one train: `UDP_MAX_SEGMENTS` of the first kernels with trains.
 const TRAIN_DATAGRAMS: usize = 64;
-/// Bytes in one train: what IP can carry, with room for every header.
+/// Bytes in one train: the limit of IP, less room for every header.
 const TRAIN_BYTES: usize = 65_000;
 
-/// Datagrams gathered to be sent together. Allocates when made, never after.
+/// Datagrams gathered for one transmission. Allocates on construction only.
 pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     used: usize,
     /// Frames that are not in the buffer.
     kept: Vec<KeptFrame>,
-    /// Where the parts of one that goes alone come together.
-    lone: Box<[u8]>,
+    /// Buffer that joins the parts of a single datagram.
+    single: Box<[u8]>,
     trains: [Train; MESSAGES],
     count: usize,
-    /// What the kernel is told of each train.
-    told: Box<[Told]>,
+    /// Address and control message of each train, as the kernel reads them.
+    envelopes: Box<[Envelope]>,
     headers: Box<[MMsgHdr]>,
     iovecs: Box<[IoVec]>,
-    /// The longest datagrams the kernel can be asked to cut trains into; 0: it does not.
+    /// Longest datagrams into which the kernel cuts trains, in bytes; 0: it cuts none.
     cuts_to: usize,
 }
 
-// SAFETY: the pointers in the headers lead to the other boxes, which belong to this one alone, and
-// those in the io vectors to frames of others only while they are sent.
+// SAFETY: the pointers in the headers lead to the other boxes, which this value alone owns; those
+// in the io vectors lead to frames of others only during a transmission.
 unsafe impl Send for Outgoing {}
 
-/// What a header points to.
+/// Target of a header's pointers.
 #[derive(Clone, Copy)]
-struct Told {
+struct Envelope {
     to: RawAddress,
     control: Control,
 }
@@ -71,17 +71,17 @@ struct Told {
 struct Train {
     to: RawAddress,
     is_kept: bool,
-    /// Where it starts, in the buffer or among the kept frames.
+    /// Start of the train, in the buffer or among the kept frames.
     start: usize,
     len: usize,
     /// Length of each datagram but the last, which may be shorter.
     each: usize,
-    /// No datagram can be added: the last one was shorter, or cutting would fragment them.
+    /// True if no datagram can be added: the last one was shorter, or cutting would fragment them.
     is_closed: bool,
 }
 
 impl Outgoing {
-    /// `cuts`: whether the socket's kernel knows `UDP_SEGMENT`.
+    /// Makes an empty batch. `cuts`: true if the socket's kernel supports `UDP_SEGMENT`.
     pub(super) fn new(cuts: bool) -> Self {
         let cuts_to = if cuts { usize::MAX } else { 0 };
         let none = Train {
@@ -92,15 +92,15 @@ impl Outgoing {
             each: 0,
             is_closed: true,
         };
-        let nothing = Told { to: RawAddress::EMPTY, control: Control::EMPTY };
+        let empty = Envelope { to: RawAddress::EMPTY, control: Control::EMPTY };
         Self {
             buffer: vec![0; GATHERED_BYTES + SLOT_BYTES].into_boxed_slice(),
             used: 0,
             kept: Vec::with_capacity(GATHERED_KEPT),
-            lone: vec![0; MAX_FRAME_BYTES].into_boxed_slice(),
+            single: vec![0; MAX_FRAME_BYTES].into_boxed_slice(),
             trains: [none; MESSAGES],
             count: 0,
-            told: vec![nothing; MESSAGES].into_boxed_slice(),
+            envelopes: vec![empty; MESSAGES].into_boxed_slice(),
             headers: vec![MMsgHdr::EMPTY; MESSAGES].into_boxed_slice(),
             iovecs: vec![IoVec::EMPTY; MESSAGES + 2 * GATHERED_KEPT].into_boxed_slice(),
             cuts_to,
@@ -117,21 +117,21 @@ impl Outgoing {
         self.count == 0
     }
 
-    /// Where the next message goes that is sent as it is; then call [`Outgoing::push`]. There must
-    /// be room.
+    /// Returns the place of the next plain message; then call [`Outgoing::push`]. There must be
+    /// room.
     pub(super) fn plain_buffer(&mut self) -> &mut [u8] {
         &mut self.buffer[self.used..][..MAX_HOP_BYTES]
     }
 
-    /// Adds the first `len` bytes of [`Outgoing::plain_buffer`]. `limit`: the longest datagram
-    /// that is not fragmented.
+    /// Adds the first `len` bytes of [`Outgoing::plain_buffer`]. `limit`: longest datagram that is
+    /// not fragmented, in bytes.
     pub(super) fn push(&mut self, to: &RawAddress, len: usize, limit: usize) {
         assert!(!self.is_full() && len <= MAX_HOP_BYTES, "the caller checks for room");
         self.add_written(to, len, limit);
     }
 
-    /// Adds a frame that stays where it is kept until [`Outgoing::send_with`] asks for it. There must
-    /// be room. `limit`: as for [`Outgoing::push`].
+    /// Adds a frame that stays where it is kept until [`Outgoing::send_with`] fetches it. There
+    /// must be room. `limit`: see [`Outgoing::push`].
     pub(super) fn push_kept(&mut self, to: &RawAddress, frame: KeptFrame, limit: usize) {
         assert!(!self.is_full(), "the caller checks for room");
         let (start, len) = (self.kept.len(), frame.len_bytes());
@@ -139,14 +139,14 @@ impl Outgoing {
         self.add(Train { to: *to, is_kept: true, start, len, each: len, is_closed: false }, limit);
     }
 
-    /// Where the next message goes that is to be sealed; then call [`Outgoing::push_sealed`].
+    /// Returns the place of the next message to be sealed; then call [`Outgoing::push_sealed`].
     /// There must be room.
     pub(super) fn sealed_buffer(&mut self) -> &mut [u8] {
         &mut self.buffer[self.used + SEALED_HEADER_BYTES..][..MAX_HOP_BYTES]
     }
 
-    /// Seals and adds the first `len` bytes of [`Outgoing::sealed_buffer`], in as few datagrams of
-    /// at most `limit` bytes as hold them.
+    /// Seals and adds the first `len` bytes of [`Outgoing::sealed_buffer`], in the fewest datagrams
+    /// of at most `limit` bytes.
     pub(super) fn push_sealed(
         &mut self,
         to: &RawAddress,
@@ -163,13 +163,13 @@ impl Outgoing {
             let text = each.min(len - piece * each);
             let (piece, pieces) = (piece as u8, pieces as u8);
             let datagram = &mut self.buffer[self.used..];
-            // Nothing goes out from a forked child's copy; its driver has said so already.
+            // A forked child's copy sends nothing; its driver has already returned the error.
             let Ok(sealed) = sealer.seal_piece(datagram, text, piece, pieces) else { return };
             self.add_written(to, sealed, limit);
         }
     }
 
-    /// Moves the pieces of a message apart, so that each has room for its header and its tag.
+    /// Moves the pieces of a message apart to make room for the header and the tag of each.
     fn spread(&mut self, len: usize, each: usize, pieces: usize) {
         let text = self.used + SEALED_HEADER_BYTES;
         for piece in (1..pieces).rev() {
@@ -186,7 +186,7 @@ impl Outgoing {
         self.add(Train { to: *to, is_kept: false, start, len, each, is_closed: false }, limit);
     }
 
-    /// Adds a datagram: behind the last train, or as the first of another.
+    /// Adds a datagram: to the last train, or as the first of another.
     fn add(&mut self, one: Train, limit: usize) {
         if let Some(train) = self.trains[..self.count].last_mut()
             && !train.is_closed
@@ -204,16 +204,16 @@ impl Outgoing {
         self.count += 1;
     }
 
-    /// Whether there is more than a message or two have, in however many pieces they travel.
+    /// True if there is more than a message or two, in any number of pieces.
     pub(super) fn is_stream(&self) -> bool {
         let trains = &self.trains[..self.count];
         self.count > FEW_DATAGRAMS
             || trains.iter().any(|train| train.len > FEW_DATAGRAMS * train.each)
     }
 
-    /// Offers datagram after datagram to another way than the socket; what `take` takes is
-    /// forgotten. It ends with the first that it does not take, one in parts, or a train, so that none
-    /// is overtaken. `kept`: as for [`Outgoing::send_with`].
+    /// Offers datagram after datagram to another path than the socket, and removes those that
+    /// `take` accepts. It stops at the first that `take` refuses, one in parts, or a train, which
+    /// preserves the order. `kept`: see [`Outgoing::send_with`].
     pub(super) fn divert<'a>(
         &mut self,
         kept: impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>,
@@ -241,15 +241,15 @@ impl Outgoing {
         self.kept.clear();
     }
 
-    /// [`Outgoing::send_with`] where no frame was left where it is kept.
+    /// Sends like [`Outgoing::send_with`], without kept frames.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        assert!(self.kept.is_empty(), "nobody is asked for kept frames");
+        assert!(self.kept.is_empty(), "no frame of the batch is kept");
         self.send_with(socket, |_| None)
     }
 
-    /// Sends everything, as far as the socket takes it without waiting, and forgets it. What the
-    /// socket does not take is lost, as datagrams may be; the link above repeats it. `kept` is asked
-    /// for kept frames; those that are gone are left out.
+    /// Sends everything that the socket accepts without blocking, and clears the batch. The rest is
+    /// lost, as datagrams may be; the link above replays it. `kept` returns the bytes of kept
+    /// frames; those that are gone are skipped.
     pub(super) fn send_with<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -278,7 +278,7 @@ impl Outgoing {
                 Ok(more) => sent += more,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
-                Err(errno) if is_bad_luck(errno) => {
+                Err(errno) if is_peer_error(errno) => {
                     let train = self.trains[sent];
                     if train.len > train.each {
                         self.note_refusal(train.each, errno);
@@ -292,7 +292,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Makes a header for each train; returns how many there are to send.
+    /// Makes a header for each train; returns the number of messages to send.
     fn lay_out<'a>(&mut self, kept: &impl Fn(&KeptFrame) -> Option<KeptBytes<'a>>) -> usize {
         let (mut count, mut laid) = (0, 0);
         for index in 0..self.count {
@@ -314,7 +314,7 @@ impl Outgoing {
                 lay(self.buffer[train.start..].as_ptr(), train.len);
             }
             let control = Control::segment(train.each as u16);
-            self.told[count] = Told { to: train.to, control };
+            self.envelopes[count] = Envelope { to: train.to, control };
             let control_len = if len > train.each { Control::SPACE } else { 0 };
             self.headers[count] = MMsgHdr {
                 name_len: train.to.len,
@@ -325,16 +325,16 @@ impl Outgoing {
             self.trains[count] = train;
             count += 1;
         }
-        let (told, iovecs) = (self.told.as_mut_ptr(), self.iovecs.as_mut_ptr());
+        let (envelopes, iovecs) = (self.envelopes.as_mut_ptr(), self.iovecs.as_mut_ptr());
         let mut first = 0;
         for (index, header) in self.headers[..count].iter_mut().enumerate() {
             // SAFETY: there is one of them for each header, and each has its io vectors in turn.
             unsafe {
-                let told = told.add(index);
-                header.name = (&raw mut (*told).to.bytes).cast();
+                let envelope = envelopes.add(index);
+                header.name = (&raw mut (*envelope).to.bytes).cast();
                 header.iov = iovecs.add(first);
                 if header.control_len > 0 {
-                    header.control = (&raw mut (*told).control).cast();
+                    header.control = (&raw mut (*envelope).control).cast();
                 }
             }
             first += header.iov_len;
@@ -342,12 +342,12 @@ impl Outgoing {
         count
     }
 
-    /// Takes note of a train that could not be sent as one, because its way or its device does not
+    /// Records that a train could not be sent as one, because its route or its device does not
     /// allow it.
     fn note_refusal(&mut self, each: usize, errno: Errno) {
         match errno {
             Errno::IO | Errno::OPNOTSUPP => self.cuts_to = 0,
-            // Longer than some way's MTU.
+            // Longer than the MTU of some path.
             Errno::INVAL | Errno::MSGSIZE => self.cuts_to = self.cuts_to.min(each - 1),
             _ => {}
         }
@@ -365,8 +365,8 @@ impl Outgoing {
                 let datagram = match frame.lent {
                     None => frame.head,
                     Some(_) => {
-                        let len = frame.copy_to(&mut self.lone);
-                        &self.lone[..len]
+                        let len = frame.copy_to(&mut self.single);
+                        &self.single[..len]
                     }
                 };
                 if !send_one(socket, datagram, &train.to)? {
@@ -376,7 +376,7 @@ impl Outgoing {
             return Ok(());
         }
         let (mut rest, mut takes_more) = (&self.buffer[train.start..][..train.len], true);
-        // One without bytes is one all the same.
+        // An empty datagram counts as one, too.
         while takes_more {
             let (datagram, others) = rest.split_at(train.each.min(rest.len()));
             takes_more = send_one(socket, datagram, &train.to)? && !others.is_empty();
@@ -387,27 +387,28 @@ impl Outgoing {
 }
 
 impl Train {
-    /// Where its frames are among the kept ones.
+    /// Returns the range of its frames among the kept ones.
     fn places(&self) -> Range<usize> {
         self.start..self.start + self.len.div_ceil(self.each)
     }
 }
 
-/// Sends a datagram by itself; whether the socket takes more.
+/// Sends a single datagram; returns whether the socket accepts more.
 fn send_one(socket: BorrowedFd<'_>, datagram: &[u8], to: &RawAddress) -> rustix::io::Result<bool> {
     loop {
         match sendto(socket, datagram, to) {
             Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(false),
-            Err(errno) if is_bad_luck(errno) => return Ok(true),
+            Err(errno) if is_peer_error(errno) => return Ok(true),
             Err(errno) => return Err(errno),
         }
     }
 }
 
-/// An unreachable peer is that datagram's bad luck, not the batch's.
-fn is_bad_luck(errno: Errno) -> bool {
+/// True for an error that concerns this datagram's peer only, such as an unreachable host, not the
+/// batch.
+fn is_peer_error(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::NETUNREACH

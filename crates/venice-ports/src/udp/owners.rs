@@ -1,29 +1,29 @@
-//! Which queue of a server takes which sender.
+//! Assignment of senders to the queues of a server.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use venice_wire::KeyName;
 
-/// Senders remembered of all queues together.
+/// Most senders remembered, of all queues together.
 const MAX_OWNED: usize = 16_384;
 
-/// Which queue a sender belongs to: another queue, which does not know what came of it already,
-/// takes nothing of it. Room is made among the senders under the key that has most of them, so
-/// that whoever makes senders without end has only its own forgotten.
+/// Owning queue of each sender: another queue, which lacks the sender's replay window, drops its
+/// datagrams. To make room, the oldest sender under the key with most of them is forgotten: a user
+/// that makes senders without end evicts only its own.
 #[derive(Debug, Default)]
 pub(super) struct Owners(Mutex<Owned>);
 
 #[derive(Debug, Default)]
 struct Owned {
-    /// By the name of the key and the salt.
+    /// Queue by the name of the key and the salt.
     queues: BTreeMap<(KeyName, u64), usize>,
-    /// The salts under each key, the oldest first; none is not listed.
+    /// Salts under each key, oldest first; keys without salts are absent.
     oldest: BTreeMap<KeyName, VecDeque<u64>>,
 }
 
 impl Owners {
-    /// Whether `queue` may take what the sender of this salt sends under this key.
+    /// True if `queue` may take the datagrams of the sender of this salt under this key.
     pub(super) fn claim(&self, name: KeyName, salt: u64, queue: usize) -> bool {
         let mut owned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = owned.queues.get(&(name, salt)) {
@@ -39,7 +39,7 @@ impl Owners {
 }
 
 impl Owned {
-    /// Forgets the oldest under the key with most senders, `name` itself if no key has more.
+    /// Forgets the oldest sender under the key with most senders, `name` itself if no key has more.
     fn make_room(&mut self, name: KeyName) {
         let by_count = |(each, salts): &(&KeyName, &VecDeque<u64>)| (salts.len(), **each == name);
         let most = self.oldest.iter().max_by_key(by_count).map(|(each, _)| *each);
@@ -61,7 +61,7 @@ mod tests {
     use venice_wire::GrantId;
 
     #[test]
-    fn a_sender_stays_with_its_queue_whatever_others_do() {
+    fn sender_keeps_its_queue() {
         let owners = Owners::default();
         let [quiet, loud] = [1, 2].map(|id| KeyName::Grant(GrantId(id)));
         assert!(owners.claim(quiet, 1, 0) && owners.claim(quiet, 1, 0));
@@ -70,8 +70,8 @@ mod tests {
         for salt in 2..2 + MAX_OWNED as u64 {
             assert!(owners.claim(loud, salt, 1));
         }
-        assert!(owners.claim(loud, 1, 0), "its own are forgotten");
-        assert!(!owners.claim(quiet, 1, 1), "another's are not");
+        assert!(owners.claim(loud, 1, 0), "senders under the same key are forgotten");
+        assert!(!owners.claim(quiet, 1, 1), "senders under other keys are not");
         assert_eq!(owners.0.lock().unwrap().queues.len(), MAX_OWNED);
     }
 }

@@ -1,4 +1,4 @@
-//! A driver's peers: where each is, and the seal of what goes to and fro.
+//! A driver's peers: their addresses and their seals.
 
 use std::net::SocketAddr;
 
@@ -10,20 +10,20 @@ use super::reassembly::Reassembly;
 use crate::PortError;
 use crate::seal::{Dropped, Opener, SealCounters, SealedAs, Sealer};
 
-/// Incarnations of a donor whose answers may come mixed.
+/// Incarnations of a donor whose answers may arrive mixed.
 const ANSWERERS: usize = 4;
 
-/// A donor, or the relay that it is reached through.
+/// A donor, or the relay through which it is reached.
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) to: RawAddress,
-    /// The longest datagram that is not fragmented on the way.
+    /// Longest datagram that is not fragmented on the way, in bytes.
     pub(super) limit: usize,
     pub(super) node: NodeId,
     pub(super) seal: Option<Seal>,
 }
 
-/// The seal of one peer's datagrams.
+/// Seal of one peer's datagrams.
 pub(super) struct Seal {
     named: SealedAs,
     pub(super) sealer: Sealer,
@@ -33,13 +33,13 @@ pub(super) struct Seal {
 
 impl Peer {
     fn is_at(&self, from: &RawAddress) -> bool {
-        // Mostly the very bytes; an IPv6 peer may differ in what is not its identity.
+        // Mostly the bytes are equal; an IPv6 peer may differ in fields that are not its identity.
         self.to == *from || from.decode() == Some(self.address)
     }
 }
 
 impl Seal {
-    /// Under a key of the peer. Allocates all that it ever will.
+    /// Makes the seal under a key of the peer. Allocates on construction only.
     pub(super) fn new(named: SealedAs) -> Result<Self, PortError> {
         let sealer = Sealer::new(named.name, &named.key)?;
         let opener = Opener::of_answers(sealer.salt(), ANSWERERS);
@@ -56,7 +56,7 @@ impl Seal {
     }
 }
 
-/// Who of those that are `awake` sent it, and what is for us in it.
+/// Returns the peer among `awake` that sent the datagram, and the payload for it.
 pub(super) fn sender_of<'a>(
     from: &RawAddress,
     datagram: &'a mut [u8],
@@ -83,7 +83,7 @@ pub(super) fn sender_of<'a>(
     sender.map(|&peer| (peer, datagram))
 }
 
-/// Hands a datagram to the link of its sender; whether it was genuine.
+/// Passes a datagram to the link of its sender; returns whether it was genuine.
 pub(super) fn hand_on(
     now_ns: u64,
     peer: PeerIndex,
@@ -104,7 +104,7 @@ pub(super) fn hand_on(
     opened.is_ok()
 }
 
-/// What a packet carries, and the node it comes from; `None` for what is no packet.
+/// Returns the payload of a packet, and the node it comes from; `None` for other datagrams.
 fn unwrap(datagram: &mut [u8]) -> Option<(NodeId, &mut [u8])> {
     let packet = Packet::parse(datagram).ok()?;
     let (source, payload_len) = (packet.source().node, packet.payload().len());

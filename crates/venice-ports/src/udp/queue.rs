@@ -1,4 +1,4 @@
-//! One thread of the server: one socket, one `Target`, and the senders that come to it.
+//! One thread of the server: one socket, one `Target`, and its senders.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use super::outgoing::{GATHERED_BYTES, Outgoing};
 use super::senders::{PlainSenders, SealedSenders, Senders};
 use super::serving::{Serving, serve};
 use super::shared::Shared;
-use super::traffic::TELL_NS;
+use super::traffic::REPORT_INTERVAL_NS;
 use super::wait_set::WaitSet;
 use super::xdp::Xdp;
 use crate::PortError;
 use crate::seal::SealKeys;
 
-/// Bytes moved between two looks for requests while recipients compete: as much as is sent at once.
+/// Bytes sent between two looks for requests while recipients compete: one transmission.
 const ROUND_BYTES: u64 = GATHERED_BYTES as u64;
 
-/// What the thread owns.
+/// State of the thread.
 pub(crate) struct Queue<M> {
     number: usize,
     socket: UdpSocket,
@@ -36,11 +36,11 @@ pub(crate) struct Queue<M> {
     alarm: Alarm,
     wait_set: WaitSet,
     xdp: Option<Xdp>,
-    /// When it last told what it has moved.
-    told_ns: u64,
-    /// Recipients are being told of the end of a grant.
-    is_telling: bool,
-    /// The last round ended before there was nothing more to send.
+    /// Time of the last report of moved bytes, in nanoseconds.
+    reported_ns: u64,
+    /// True while recipients are being notified of the end of a grant.
+    is_notifying: bool,
+    /// True if the last round ended with frames left to send.
     is_cut: bool,
 }
 
@@ -75,13 +75,13 @@ impl<M: GrantedMemory> Queue<M> {
             incoming,
             alarm,
             xdp,
-            told_ns: 0,
-            is_telling: false,
+            reported_ns: 0,
+            is_notifying: false,
             is_cut: false,
         })
     }
 
-    /// One that no server owns: its user drives it. `keys` as in [`super::UdpService`].
+    /// Makes a queue without a server: its user drives it. `keys`: see [`super::UdpService`].
     pub(crate) fn alone(
         socket: UdpSocket,
         mut target: TargetConfig,
@@ -100,17 +100,18 @@ impl<M: GrantedMemory> Queue<M> {
         &mut self.memory
     }
 
-    /// What to sleep on after [`Queue::arm`].
+    /// Returns the descriptors to sleep on after [`Queue::arm`].
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.socket.as_fd(), self.alarm.as_fd()]
     }
 
-    /// Before each sleep: sets the alarm for the fabric's next timer.
+    /// Sets the alarm for the fabric's next timer. Call it before each sleep.
     pub(crate) fn arm(&mut self, now_ns: u64) {
         self.alarm.set(now_ns, self.target.poll_timeout());
     }
 
-    /// Moves frames, for who drives it itself, all that there are to send; true if any came.
+    /// Moves frames and sends everything pending, for a user that drives the queue itself; returns
+    /// true if any came in.
     pub(crate) fn drive(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let at = PortError::at("moving datagrams");
         let any = self.take_batch(now_ns).map_err(&at)?;
@@ -124,11 +125,12 @@ impl<M: GrantedMemory> Queue<M> {
         serve(self);
     }
 
-    /// Takes one batch and answers a round; true when there was any, or more is to be answered.
+    /// Takes one batch and answers a round; returns true if there was any, or more is to be
+    /// answered.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let orders = &self.shared.orders[self.number];
-        orders.hear_wake();
-        self.is_telling |= orders.carry_out(now_ns, &mut self.target);
+        orders.clear_wake();
+        self.is_notifying |= orders.apply(now_ns, &mut self.target);
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }
@@ -137,11 +139,11 @@ impl<M: GrantedMemory> Queue<M> {
             any |= self.take_from_socket(now_ns)?;
         }
         self.transmit(now_ns)?;
-        if self.is_telling {
-            self.is_telling = self.shared.orders[self.number].note_untold(&self.target);
+        if self.is_notifying {
+            self.is_notifying = self.shared.orders[self.number].update_pending(&self.target);
         }
-        if any && now_ns.saturating_sub(self.told_ns) >= TELL_NS {
-            self.told_ns = now_ns;
+        if any && now_ns.saturating_sub(self.reported_ns) >= REPORT_INTERVAL_NS {
+            self.reported_ns = now_ns;
             self.publish();
         }
         Ok(any || self.is_cut)
@@ -187,11 +189,11 @@ impl<M: GrantedMemory> Queue<M> {
         }
     }
 
-    /// Sends a round of what there is. Then comes a look for requests: whoever asks for little is not
-    /// to wait until all is answered that others have asked for.
+    /// Sends one round. A look for requests follows: a recipient with small requests must not wait
+    /// until all requests of others are answered.
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<()> {
-        // Where there is only one, what is sent at once is all that bounds it: an answer moves all that
-        // was written before, and who writes does so faster when several links go on together.
+        // With only one recipient, the transmission size is the only bound: an answer covers
+        // everything written before, and a writer is faster when several links proceed together.
         let round_bytes = if self.target.is_contended() { ROUND_BYTES } else { u64::MAX };
         let until_bytes = self.target.moved_bytes().saturating_add(round_bytes);
         self.senders.gather(now_ns, until_bytes, &mut self.target, &mut self.outgoing);
@@ -207,14 +209,14 @@ impl<M: GrantedMemory> Queue<M> {
         Ok(())
     }
 
-    fn rest(&mut self, now_ns: u64) {
+    fn wait(&mut self, now_ns: u64) {
         self.alarm.set(now_ns, self.target.poll_timeout());
         if self.wait_set.sleep(self.socket.as_fd()).is_err() {
-            // The kernel is short of memory; not for ever.
+            // The kernel is short of memory for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(xdp) = &mut self.xdp {
-            xdp.socket_is_due();
+            xdp.force_socket_look();
         }
     }
 }
@@ -233,7 +235,7 @@ impl<M: GrantedMemory> Serving for Queue<M> {
     }
 
     fn sleep(&mut self, now_ns: u64) {
-        self.rest(now_ns);
+        self.wait(now_ns);
     }
 }
 

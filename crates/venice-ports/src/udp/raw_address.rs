@@ -1,8 +1,8 @@
-//! Socket addresses as the kernel has them.
+//! Socket addresses in the kernel's format.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
+/// A `sockaddr_in` or `sockaddr_in6`, as the kernel reads and writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawAddress {
     pub(super) bytes: AlignedBytes,
@@ -14,7 +14,7 @@ pub(super) struct RawAddress {
 pub(super) struct AlignedBytes([u8; RawAddress::LEN as usize]);
 
 impl RawAddress {
-    /// Length of a `sockaddr_in6`, the longer of the two.
+    /// Length of a `sockaddr_in6`, the longer of the two, in bytes.
     pub(super) const LEN: u32 = 28;
     const V4_LEN: u32 = 16;
     pub(super) const EMPTY: Self =
@@ -53,7 +53,7 @@ impl RawAddress {
             }
             Self::INET6 => {
                 let ip: [u8; 16] = bytes[8..24].try_into().expect("16 bytes");
-                // The flow label of what came in does not belong to the peer's identity.
+                // The flow label of a received datagram is no part of the peer's identity.
                 Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, word(24)).into())
             }
             _ => None,

@@ -1,17 +1,17 @@
-//! Messages that travelled in several datagrams, put together again.
+//! Reassembles messages that travelled in several datagrams.
 
 use venice_wire::{MAX_HOP_BYTES, SealedHeader};
 
-/// The message of one sender that is coming in just now. Pieces come one behind the other; where
-/// those of two messages mix, the older message is given up, and the link above repeats it.
+/// The one message of a sender that is being reassembled. Pieces arrive one behind the other; if
+/// those of two messages mix, the older message is dropped, and the link above replays it.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
     /// Allocated with the first piece ever.
     buffer: Box<[u8]>,
-    /// The counter of its first piece.
+    /// Counter of its first piece.
     first: u64,
     pieces: u8,
-    /// Bit `i`: piece `i` is there.
+    /// Bitmap of the pieces that have come.
     have: u16,
     /// Length of every piece but the last, which may be shorter.
     each: usize,
@@ -19,13 +19,13 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// For who must not allocate later.
+    /// Allocates at once, for users that must not allocate later.
     pub(super) fn with_room() -> Self {
         Self { buffer: room(), ..Self::default() }
     }
 
-    /// Takes a genuine datagram's text; returns the message once all of it is there. A message of
-    /// one piece is returned as it is.
+    /// Takes the text of a genuine datagram; returns the message once it is complete. A message of
+    /// one piece is returned unchanged.
     pub(super) fn take<'a>(
         &'a mut self,
         header: &SealedHeader,
@@ -52,7 +52,8 @@ impl Reassembly {
 
     fn put(&mut self, header: &SealedHeader, text: &[u8]) -> Option<()> {
         if header.piece + 1 == header.pieces {
-            // Where it belongs is known once another piece is there: it waits behind all others.
+            // The position of a last piece is known only once another piece has come: it is stored
+            // behind all others until then.
             self.buffer.get_mut(MAX_HOP_BYTES..)?.get_mut(..text.len())?.copy_from_slice(text);
             self.last_len = text.len();
             return Some(());
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_in_any_order() {
+    fn reassembles_pieces_in_any_order() {
         let mut whole = Reassembly::default();
         assert_eq!(whole.take(&header(10, 2, 3), b"e"), None);
         assert_eq!(whole.take(&header(10, 0, 3), b"ab"), None);
@@ -108,18 +109,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_lacks_a_piece_is_given_up_for_the_next() {
+    fn incomplete_message_yields_to_next() {
         let mut whole = Reassembly::default();
         assert_eq!(whole.take(&header(0, 0, 2), b"lost"), None);
         assert_eq!(whole.take(&header(2, 0, 2), b"here"), None);
         assert_eq!(whole.take(&header(0, 1, 2), b"late"), None);
-        assert_eq!(whole.take(&header(2, 1, 2), b"!"), None, "it made room as well");
+        assert_eq!(whole.take(&header(2, 1, 2), b"!"), None, "its buffer was reused as well");
         assert_eq!(whole.take(&header(4, 0, 1), b"single"), Some(&b"single"[..]));
     }
 
     proptest! {
         #[test]
-        fn no_genuine_sender_can_make_it_panic(
+        fn reassembly_never_panics(
             pieces in proptest::collection::vec((0u64..6, 0u8..15, 2u8..=15, 0usize..5000), 0..60)
         ) {
             let mut whole = Reassembly::with_room();

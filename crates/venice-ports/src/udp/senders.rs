@@ -1,4 +1,4 @@
-//! Who sends to the server: by address, or by the seal of their datagrams.
+//! Senders of a server: by address, or by the seal of their datagrams.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use super::traffic::{Traffic, TrafficTable};
 use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
 use venice_wire::SealedHeader;
 
-/// Senders remembered by the queue of a node, for each link its target keeps.
+/// Senders remembered by the queue of a node, for each link of its target.
 const SENDERS_PER_LINK: usize = 4;
 
-/// The senders of one queue.
+/// Senders of one queue.
 pub(super) enum Senders {
     Plain(PlainSenders),
     Sealed(SealedSenders),
 }
 
 impl Senders {
-    /// Hands the frame in a datagram on, if there is one to be had, with a handle for answers.
+    /// Passes the frame in a datagram on, if there is one, with a handle for answers.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -42,8 +42,8 @@ impl Senders {
         }
     }
 
-    /// Takes what the target has to send, as far as there is room, and until it has moved `until_bytes`.
-    /// Frames that have to be sealed are written for that; others that the target keeps are sent from
+    /// Gathers the target's frames, as far as there is room, and until it has moved `until_bytes`.
+    /// Frames to be sealed are written into the batch; others that the target keeps are sent from
     /// there.
     pub(super) fn gather(
         &mut self,
@@ -68,7 +68,7 @@ impl Senders {
         }
     }
 
-    /// Tells what was moved since the last time.
+    /// Publishes the traffic since the last call.
     pub(super) fn publish(&mut self, table: &TrafficTable) {
         match self {
             Self::Plain(plain) => plain.traffic.take().into_iter().for_each(|more| table.add(more)),
@@ -81,17 +81,18 @@ impl Senders {
     }
 }
 
-/// Senders without protection: each is its address.
+/// Senders without protection: the address identifies each.
 #[derive(Default)]
 pub(super) struct PlainSenders {
     addresses: AddressBook,
-    /// Who sent last, and the handle: what follows is mostly from there, and the answers go there.
+    /// Address and handle of the last sender: mostly the next datagram is from there, and the
+    /// answers go there.
     last: Option<(RawAddress, PeerAddr)>,
     traffic: Traffic,
 }
 
-/// Datagrams without protection are fragmented by IP where they are too long for the way: the
-/// limit only matters for trains, and what cannot go as a train goes singly, and is remembered.
+/// IP fragments plain datagrams longer than the path MTU: the limit matters only for trains. One
+/// that cannot go as a train goes singly, which is remembered.
 const PLAIN_LIMIT: usize = usize::MAX;
 
 impl PlainSenders {
@@ -122,7 +123,7 @@ impl PlainSenders {
         }
     }
 
-    /// Sends a frame to whom the handle stands for, if that is still known.
+    /// Sends a frame to the address of the handle, if it is still known.
     fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, transmission: Transmission) {
         let elsewhere;
         let to = match &self.last {
@@ -147,16 +148,16 @@ impl PlainSenders {
     }
 }
 
-/// Senders that are known by the seals of their datagrams, whatever address those come from.
+/// Senders identified by the seals of their datagrams, regardless of address.
 pub(super) struct SealedSenders {
     queue: usize,
     keys: Arc<dyn SealKeys + Send + Sync>,
     opener: Opener<Option<Sender>>,
 }
 
-/// One of them.
+/// One sealed sender.
 struct Sender {
-    /// Where its latest genuine datagram came from.
+    /// Origin of its latest genuine datagram.
     address: RawAddress,
     limit: usize,
     sealer: Sealer,
@@ -189,9 +190,9 @@ impl SealedSenders {
             self.opener.forget_session(opened.session);
             return Err(Dropped::Replayed);
         }
-        let kept = self.opener.kept(opened.session).expect("it was opened just now");
+        let kept = self.opener.value_mut(opened.session).expect("the session was opened above");
         if kept.is_none() {
-            *kept = Sender::meet(from, &opened.header, &*self.keys);
+            *kept = Sender::admit(from, &opened.header, &*self.keys);
         }
         let Some(sender) = kept else { return Err(Dropped::UnknownKey) };
         if sender.address != *from {
@@ -207,15 +208,15 @@ impl SealedSenders {
     }
 
     fn push(&mut self, outgoing: &mut Outgoing, to: PeerAddr, len: usize) {
-        let Some(Some(sender)) = self.opener.kept(SessionId(to.0)) else { return };
+        let Some(Some(sender)) = self.opener.value_mut(SessionId(to.0)) else { return };
         sender.traffic.sent_bytes += (len + venice_wire::SEAL_OVERHEAD_BYTES) as u64;
         outgoing.push_sealed(&sender.address, len, sender.limit, &mut sender.sealer);
     }
 }
 
 impl Sender {
-    /// `None` when its key has died this moment, or there are no random numbers.
-    fn meet(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+    /// Returns a new sender; `None` if its key has just expired, or there are no random numbers.
+    fn admit(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
         Some(Self {

@@ -1,4 +1,4 @@
-//! The donor's end: threads that join a `Target` each to one of the agent's sockets.
+//! The donor's end: threads that each join a `Target` to one of the agent's sockets.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -18,16 +18,16 @@ use super::xdp::{Xdp, XdpCounts, XdpError};
 use crate::PortError;
 use crate::seal::{SealCounts, SealKeys};
 
-/// What is to be served, and how.
+/// Configuration of a server.
 pub struct UdpService {
-    /// One thread serves each; see [`UdpSocket::bind_queues`].
+    /// Sockets, each served by one thread; see [`UdpSocket::bind_queues`].
     pub sockets: Vec<UdpSocket>,
-    /// The node's end of the fabric. With `keys` its frames carry no checksum: the seal covers
-    /// more.
+    /// Configuration of the node's end of the fabric. With `keys` its frames carry no checksum: the
+    /// seal covers more.
     pub target: TargetConfig,
-    /// The keys that datagrams are sealed under. `None`: all are plain, and sealed ones dropped.
+    /// Keys under which datagrams are sealed. `None`: all are plain, and sealed ones are dropped.
     pub keys: Option<Arc<dyn SealKeys + Send + Sync>>,
-    /// A way for single datagrams past the kernel's network stack, opened for the one socket.
+    /// Path for single datagrams past the kernel's network stack, opened for the one socket.
     pub xdp: Option<Xdp>,
 }
 
@@ -43,7 +43,7 @@ impl UdpServer {
     /// Starts to serve `memory` on one socket, without protection.
     ///
     /// # Errors
-    /// When the thread or what it needs cannot be made.
+    /// Fails if the thread or its descriptors cannot be made.
     pub fn start(
         socket: UdpSocket,
         target: TargetConfig,
@@ -57,10 +57,11 @@ impl UdpServer {
     /// Starts to serve; `memory` makes each thread's own handle of the memory.
     ///
     /// # Errors
-    /// When a thread or what it needs cannot be made; with AF_XDP, when there are several sockets.
+    /// Fails if a thread or its descriptors cannot be made; with AF_XDP, also if there are several
+    /// sockets.
     ///
     /// # Panics
-    /// When there is no socket.
+    /// Panics if there is no socket.
     pub fn serve<M: GrantedMemory + Send + 'static>(
         service: UdpService,
         mut memory: impl FnMut() -> M,
@@ -69,7 +70,7 @@ impl UdpServer {
         if xdp.is_some() && sockets.len() > 1 {
             return Err(XdpError::SeveralSockets { queues: sockets.len() }.into());
         }
-        let local = sockets.first().expect("a service has sockets").local_addr();
+        let local = sockets.first().expect("a service has at least one socket").local_addr();
         target.link.checksum &= keys.is_none();
         let shared = Arc::new(Shared::of(sockets.len())?);
         let mut server = Self { shared, local, threads: Vec::new() };
@@ -90,41 +91,41 @@ impl UdpServer {
         Ok(server)
     }
 
-    /// The address served.
+    /// Returns the address served.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Tells every recipient that uses the grant that it is over, on all queues; see
+    /// Tells every recipient that uses the grant that it has ended, on all queues; see
     /// [`venice_fabric::Target::revoke`]. The memory must refuse the grant already. Does not wait.
     pub fn revoke(&self, grant: GrantId) {
         self.shared.orders.iter().for_each(|orders| orders.revoke(grant));
     }
 
-    /// A grant of this number is shared from here on, and may have been revoked before; see
+    /// Marks a grant as shared from now on, even if it was revoked before; see
     /// [`venice_fabric::Target::share`].
     pub fn share(&self, grant: GrantId) {
         self.shared.orders.iter().for_each(|orders| orders.share(grant));
     }
 
-    /// Whether all recipients that had to be told of the end of a grant have said that they know,
-    /// or are gone.
-    pub fn are_told(&self) -> bool {
+    /// True if all recipients that had to be notified of the end of a grant have acknowledged, or
+    /// are gone.
+    pub fn are_notified(&self) -> bool {
         self.shared.orders.iter().all(Orders::are_done)
     }
 
-    /// Datagrams dropped so far, by reason.
+    /// Returns the numbers of dropped datagrams, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.shared.counters.counts()
     }
 
-    /// What has gone by AF_XDP so far; not older than some tenths of a second.
+    /// Returns the counters of AF_XDP; at most some tenths of a second old.
     pub fn xdp_counts(&self) -> XdpCounts {
         *self.shared.xdp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has gone to and fro under each key since the server started; without protection,
-    /// under no name. Not older than some tenths of a second.
+    /// Returns the traffic under each key since the server started; without protection, under no
+    /// name. At most some tenths of a second old.
     pub fn traffic(&self) -> Vec<Traffic> {
         self.shared.traffic.all()
     }

@@ -1,28 +1,29 @@
-//! What a thread of the port does until it is over: takes what came, answers, looks out for more,
-//! sleeps.
+//! Main loop of a port's thread: takes a batch, answers, polls for more, sleeps.
 
 use std::time::Duration;
 
 use super::spin::Spin;
 use crate::monotonic_ns;
-use crate::ring::patience::Next;
+use crate::ring::spin_policy::Next;
 
-/// What a thread serves.
+/// Work of a thread.
 pub(super) trait Serving {
-    /// Whether the thread is to end.
+    /// True if the thread must end.
     fn is_over(&self) -> bool;
 
-    /// Takes one batch and sends what can go; true when something came in, or is still to be sent.
+    /// Takes one batch and sends what can go; returns true if something came in, or is still to be
+    /// sent.
     fn pump(&mut self, now_ns: u64) -> rustix::io::Result<bool>;
 
-    /// Whether the last batch was full, and so more is likely there; or more is to be sent.
+    /// True if more is likely to have come, because the last batch was full, or if more is to be
+    /// sent.
     fn has_more(&self) -> bool;
 
     /// Sleeps until there is something to do.
     fn sleep(&mut self, now_ns: u64);
 }
 
-/// Serves until it is over.
+/// Serves until the thread must end.
 pub(super) fn serve(mut serving: impl Serving) {
     let mut spin = Spin::default();
     while !serving.is_over() {
@@ -39,12 +40,12 @@ pub(super) fn serve(mut serving: impl Serving) {
             Ok(_) => match spin.nothing(now_ns) {
                 Next::Look => {}
                 Next::Yield => rustix::thread::sched_yield(),
-                // What was to wake it for the end may have woken it for something else.
+                // The wake-up for the end may have served another purpose.
                 Next::Sleep if serving.is_over() => return,
                 Next::Sleep => serving.sleep(now_ns),
             },
-            // Out of kernel memory, or the interface is going down: neither is a reason to give
-            // up on the others, nor to spin.
+            // The kernel is out of memory, or the interface is going down: neither is a reason to
+            // drop the other senders, nor to spin.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }

@@ -1,4 +1,4 @@
-//! What the queues of a server share.
+//! State shared by the queues of a server.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -10,16 +10,16 @@ use super::xdp::XdpCounts;
 use crate::PortError;
 use crate::seal::SealCounters;
 
-/// What a server's threads, one for each queue, and its owner have in common.
+/// State shared by a server's threads, one for each queue, and its owner.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// By the number of the queue.
+    /// Orders by the number of the queue.
     pub(super) orders: Vec<Orders>,
     pub(super) stop: AtomicBool,
     pub(super) counters: SealCounters,
     pub(super) owners: Owners,
     pub(super) traffic: TrafficTable,
-    /// What has gone by AF_XDP.
+    /// Counters of AF_XDP.
     pub(super) xdp: Mutex<XdpCounts>,
 }
 

@@ -1,4 +1,4 @@
-//! A non-blocking UDP socket with room for bursts.
+//! A non-blocking UDP socket with buffers for bursts.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use super::offload::UdpOffloads;
 use crate::PortError;
 
-/// What the kernel may hold for us in each direction: a burst of some hundred pages from each of
-/// many recipients.
+/// Socket buffer in each direction, in bytes: a burst of some hundred pages from each of many
+/// recipients.
 pub const UDP_BUFFER_BYTES: usize = 8 << 20;
 
 /// A bound UDP socket.
@@ -29,18 +29,18 @@ impl UdpSocket {
     /// Binds to `local`; port 0 lets the system choose.
     ///
     /// # Errors
-    /// When the address is not of this machine or its port is taken.
+    /// Fails if the address is not of this machine or its port is taken.
     pub fn bind(local: SocketAddr) -> Result<Self, PortError> {
         Self::bind_as(local, false)
     }
 
-    /// `queues` sockets on one address. The kernel spreads senders over them by a hash of both
-    /// addresses, and all that one sender's address sends comes to the same one.
+    /// Binds `queues` sockets to one address. The kernel spreads senders over them by a hash of
+    /// both addresses; all datagrams of one sender's address come to the same socket.
     ///
     /// # Errors
-    /// As [`UdpSocket::bind`].
+    /// Same as [`UdpSocket::bind`].
     pub fn bind_queues(local: SocketAddr, queues: usize) -> Result<Vec<Self>, PortError> {
-        // Alone first: those who share an address may be strangers.
+        // A first socket without sharing: the holders of a shared address may be other programs.
         let alone = Self::bind(local)?;
         if queues <= 1 {
             return Ok(vec![alone]);
@@ -68,48 +68,48 @@ impl UdpSocket {
         Ok(Self { fd, local: bound, offloads })
     }
 
-    /// Another descriptor of the same socket.
+    /// Duplicates the descriptor of the socket.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn try_clone(&self) -> Result<Self, PortError> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
             .map_err(PortError::at("duplicating a socket"))?;
         Ok(Self { fd, ..*self })
     }
 
-    /// Moves the descriptor to the lowest free number at or above `lowest`, out of the way of
-    /// the program whose process this is.
+    /// Moves the descriptor to the lowest free number at or above `lowest`, away from those of the
+    /// program whose process this is.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
         self.fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, lowest)
             .map_err(PortError::at("duplicating a socket"))?;
         Ok(())
     }
 
-    /// What the kernel does for this socket's trains of datagrams.
+    /// Returns the kernel's offloads for this socket's trains of datagrams.
     pub fn offloads(&self) -> UdpOffloads {
         self.offloads
     }
 
-    /// The address it is bound to, with the port the system chose.
+    /// Returns the address it is bound to, with the port the system chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 }
 
 impl UdpSocket {
-    /// How much the kernel holds of what comes in: [`UDP_BUFFER_BYTES`], or less where this user
+    /// Returns the size of the receive buffer in bytes: [`UDP_BUFFER_BYTES`], or less if this user
     /// may have no more (`net.core.rmem_max`).
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// Fails if the kernel does not report it.
     pub fn receive_buffer_bytes(&self) -> Result<usize, PortError> {
-        // The kernel doubles what it is asked for, for what it keeps beside the bytes.
+        // The kernel doubles the requested size, for its own records.
         let doubled = socket_recv_buffer_size(&self.fd);
-        Ok(doubled.map_err(PortError::at("asking for a socket's buffer size"))? / 2)
+        Ok(doubled.map_err(PortError::at("reading a socket's buffer size"))? / 2)
     }
 }
 
@@ -119,7 +119,8 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// The address to bind to for talking to `peer`: any of this machine's, any port, same family.
+/// Returns the local address to bind to for `peer`: any address of this machine, any port, same
+/// family.
 pub fn unspecified_like(peer: SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -127,7 +128,8 @@ pub fn unspecified_like(peer: SocketAddr) -> SocketAddr {
     }
 }
 
-/// As large as root may, else as the system allows. Small buffers lose more, and are right too.
+/// Raises the buffers to the size that root may have, else to the system's limit. Small buffers
+/// lose more, and are correct too.
 fn raise_buffers(fd: BorrowedFd<'_>) {
     if set_socket_recv_buffer_size_force(fd, UDP_BUFFER_BYTES) == Err(Errno::PERM) {
         let _ = set_socket_recv_buffer_size(fd, UDP_BUFFER_BYTES);
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_share_an_address_and_strangers_do_not() {
+    fn only_own_queues_share_address() {
         let queues = UdpSocket::bind_queues("127.0.0.1:0".parse().unwrap(), 3).unwrap();
         let local = queues[0].local_addr();
         assert!(queues.len() == 3 && queues.iter().all(|queue| queue.local_addr() == local));
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_a_clear_error() {
+    fn bind_names_taken_port() {
         let first = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_ne!(first.local_addr().port(), 0);
         let error = UdpSocket::bind(first.local_addr()).unwrap_err();

@@ -1,41 +1,41 @@
-//! How long to look for more before sleeping.
+//! Decides how long a thread polls for more before it sleeps.
 
-use crate::ring::patience::Next;
+use crate::ring::spin_policy::Next;
 
-/// Longest time to look for the next datagram before going to sleep.
+/// Longest time of polling for the next datagram before a sleep, in nanoseconds.
 const MAX_SPIN_NS: u64 = 20_000;
-/// Datagrams that come closer together than this are worth looking out for.
+/// Longest interval between datagrams at which polling pays, in nanoseconds.
 const DENSE_NS: u64 = 40_000;
-/// Looks after each yield: a yield takes longer than a look, and what comes meanwhile waits.
+/// Looks after each yield: a yield takes longer than a look, and delays what comes meanwhile.
 const LOOKS_PER_YIELD: u8 = 8;
-/// A look and a yield take less than this, unless somebody else runs in between.
+/// Upper bound of one look and one yield, in nanoseconds, unless another thread runs in between.
 const CROWDED_NS: u64 = 10_000;
-/// For how many times as long as somebody else ran it does not spin then, so that it costs those
-/// who want the processor for long no more than a fifth of it, and a short errand hardly counts.
+/// Pause of polling, as a multiple of the time that another thread ran: it costs threads that want
+/// the processor for long no more than a fifth of it, and a short interruption hardly counts.
 const CROWDED_PAUSES: u64 = 4;
-/// And no longer than this.
+/// Longest such pause, in nanoseconds.
 const MAX_CROWDED_PAUSE_NS: u64 = 20_000_000;
 
-/// How long to look for more before sleeping. A sleeping thread takes microseconds to wake, which
-/// a recipient with one page fault after the other would pay every time; but a spinning one takes
-/// the processor from the very program it serves. So it looks out only while requests come
-/// densely, yields first (an answer cannot be there at once, and who gives it may wait for this very
-/// processor) and then after every few looks, and stops as soon as looking was in vain or a yield
-/// shows that somebody else wants the processor.
+/// Spin policy of a socket. A sleeping thread takes microseconds to wake, which a recipient with
+/// one page fault after the other would pay every time; a spinning one takes the processor from the
+/// very program it serves. The policy therefore polls only while requests come densely. It yields
+/// first (an answer cannot have come at once, and its sender may wait for this very processor) and
+/// then after every few looks. It stops once polling was in vain or a yield shows that another
+/// thread wants the processor.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
-    /// When the last request came.
+    /// Time of the last request.
     last_ns: u64,
-    /// When it last looked.
+    /// Time of the last look.
     looked_ns: u64,
-    /// Left until the next yield.
+    /// Looks left until the next yield.
     looks: u8,
     dense: bool,
     crowded_until_ns: u64,
 }
 
 impl Spin {
-    /// A request came.
+    /// Records that a request came.
     pub(super) fn busy(&mut self, now_ns: u64) {
         self.dense =
             now_ns.saturating_sub(self.last_ns) < DENSE_NS && now_ns >= self.crowded_until_ns;
@@ -43,13 +43,13 @@ impl Spin {
         self.begin(now_ns);
     }
 
-    /// Begins to look, after doing something else.
+    /// Begins to poll, after other work.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.looked_ns = now_ns;
         self.looks = 0;
     }
 
-    /// Nothing came.
+    /// Records that nothing came; returns the next action.
     pub(super) fn nothing(&mut self, now_ns: u64) -> Next {
         let away_ns = now_ns.saturating_sub(self.looked_ns);
         if self.dense && away_ns > CROWDED_NS {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yields_first_and_then_between_looks() {
+    fn yields_before_and_between_looks() {
         let mut spin = Spin::default();
         for now_ns in [1_000_000_000, 1_000_010_000] {
             spin.busy(now_ns);
@@ -93,11 +93,11 @@ mod tests {
         }
         spin.nothing(1_000_010_100);
         spin.begin(1_000_010_200);
-        assert_eq!(spin.nothing(1_000_010_300), Next::Yield, "it did something else");
+        assert_eq!(spin.nothing(1_000_010_300), Next::Yield, "it did other work");
     }
 
     #[test]
-    fn spins_while_requests_are_dense_and_not_for_long() {
+    fn spins_briefly_on_dense_requests() {
         let mut spin = Spin::default();
         let start_ns = 1_000_000_000;
         spin.busy(start_ns);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_the_processor_to_those_who_want_it_for_as_long_as_they_do() {
+    fn pause_scales_with_contention() {
         for (away_ns, pause_ns) in
             [(12_000, 48_000), (4_000_000, 16_000_000), (1 << 40, 20_000_000)]
         {
@@ -124,10 +124,10 @@ mod tests {
             spin.busy(start_ns);
             spin.busy(start_ns + 1_000);
             let back_ns = start_ns + 1_000 + away_ns;
-            assert_eq!(spin.nothing(back_ns), Next::Sleep, "somebody else ran");
+            assert_eq!(spin.nothing(back_ns), Next::Sleep, "another thread ran");
             for asked_ns in [back_ns + pause_ns - 2_000, back_ns + pause_ns - 1_000] {
                 spin.busy(asked_ns);
-                assert_eq!(spin.nothing(asked_ns + 500), Next::Sleep, "not again so soon");
+                assert_eq!(spin.nothing(asked_ns + 500), Next::Sleep, "still in the pause");
             }
             spin.busy(back_ns + pause_ns);
             assert_ne!(spin.nothing(back_ns + pause_ns + 500), Next::Sleep);

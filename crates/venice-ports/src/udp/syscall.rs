@@ -1,4 +1,4 @@
-//! The system calls of the udp port, and what the kernel reads and writes for them.
+//! System calls of the udp port, and the structures that the kernel reads and writes for them.
 //!
 //! They are made directly: libc would write to a thread-local errno, and rustix has neither
 //! `recvmmsg` nor the options for trains of datagrams.
@@ -23,8 +23,8 @@ impl IoVec {
     pub(super) const EMPTY: Self = Self { base: ptr::null_mut(), len: 0 };
 }
 
-/// The kernel's `struct mmsghdr` with its `struct user_msghdr` unfolded, as 64-bit machines have
-/// it.
+/// The kernel's `struct mmsghdr` with its `struct user_msghdr` unfolded, in the layout of 64-bit
+/// machines.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct MMsgHdr {
@@ -71,21 +71,21 @@ impl Control {
     pub(super) const SPACE: usize = size_of::<Self>();
     const HEADER: usize = 16;
 
-    /// Tells the kernel to cut what is sent into datagrams of this many bytes.
+    /// Returns the message that makes the kernel cut a payload into datagrams of this many bytes.
     pub(super) fn segment(len_bytes: u16) -> Self {
         let mut value = [0; 8];
         value[..2].copy_from_slice(&len_bytes.to_ne_bytes());
         Self { len: Self::HEADER + 2, level: SOL_UDP, kind: UDP_SEGMENT, value }
     }
 
-    /// What the kernel says of datagrams of this many bytes that it put together.
+    /// Returns the message with which the kernel reports joined datagrams of this many bytes.
     pub(super) fn coalesced(len_bytes: u16) -> Self {
         let mut value = [0; 8];
         value[..4].copy_from_slice(&i32::from(len_bytes).to_ne_bytes());
         Self { len: Self::HEADER + 4, level: SOL_UDP, kind: UDP_GRO, value }
     }
 
-    /// How long the datagrams are that the kernel put together, if it says so.
+    /// Returns the length of the datagrams that the kernel joined, if it reported one.
     pub(super) fn segment_bytes(&self) -> Option<usize> {
         let is_gro = (self.level, self.kind) == (SOL_UDP, UDP_GRO) && self.len >= Self::HEADER + 4;
         let value =
@@ -95,9 +95,9 @@ impl Control {
 }
 
 pub(super) const SOL_UDP: i32 = 17;
-/// udp(7), since Linux 4.18.
+/// Option of udp(7), since Linux 4.18.
 pub(super) const UDP_SEGMENT: i32 = 103;
-/// udp(7), since Linux 5.0.
+/// Option of udp(7), since Linux 5.0.
 pub(super) const UDP_GRO: i32 = 104;
 const IPPROTO_IP: i32 = 0;
 const IP_MTU: i32 = 14;
@@ -131,8 +131,8 @@ mod number {
     pub(super) const BPF: usize = 280;
 }
 
-/// Receives one message, without waiting; returns its length, which is more than `into` has room for
-/// if it was cut off.
+/// Receives one message, without waiting; returns its length, which is more than `into` has room
+/// for if it was cut off.
 pub(super) fn recvfrom(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
@@ -142,8 +142,8 @@ pub(super) fn recvfrom(
     from.len = RawAddress::LEN;
     let (name, name_len) = ((&raw mut from.bytes) as usize, (&raw mut from.len) as usize);
     let arguments = [fd, into.as_mut_ptr() as usize, into.len(), flags, name, name_len];
-    // SAFETY: the kernel writes a message into the slice, an address of at most the length told, and
-    // its length, all of which live until the call is over.
+    // SAFETY: the kernel writes a message into the slice, an address of at most the given length,
+    // and its length, all of which live until the call returns.
     unsafe { system_call(number::RECVFROM, arguments) }
 }
 
@@ -156,10 +156,12 @@ pub(super) fn sendto(
     let (fd, flags) = (socket.as_raw_fd() as usize, MSG_DONTWAIT | MSG_NOSIGNAL);
     let (name, name_len) = ((&raw const to.bytes) as usize, to.len as usize);
     let arguments = [fd, datagram.as_ptr() as usize, datagram.len(), flags, name, name_len];
-    // SAFETY: the kernel reads the datagram and the address, which live until the call is over.
+    // SAFETY: the kernel reads the datagram and the address, which live until the call returns.
     unsafe { system_call(number::SENDTO, arguments) }.map(drop)
 }
 
+/// Receives up to `count` messages, without waiting; returns how many.
+///
 /// # Safety
 /// `headers` points to `count` initialised headers, each good for receiving into.
 pub(super) unsafe fn recvmmsg(
@@ -172,6 +174,8 @@ pub(super) unsafe fn recvmmsg(
     unsafe { system_call(number::RECVMMSG, [fd, headers as usize, count, MSG_DONTWAIT, 0, 0]) }
 }
 
+/// Sends up to `count` messages, without waiting; returns how many.
+///
 /// # Safety
 /// `headers` points to `count` initialised headers, each good for sending from.
 pub(super) unsafe fn sendmmsg(
@@ -198,7 +202,7 @@ pub(super) fn set_option(
     unsafe { system_call(number::SETSOCKOPT, arguments) }.map(drop)
 }
 
-/// The MTU of the way that a connected socket's datagrams take, in bytes, IP header included.
+/// Returns the path MTU of a connected socket in bytes, IP header included.
 pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Result<usize> {
     let (level, name) = if is_v6 { (IPPROTO_IPV6, IPV6_MTU) } else { (IPPROTO_IP, IP_MTU) };
     let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
@@ -210,10 +214,10 @@ pub(super) fn path_mtu(socket: BorrowedFd<'_>, is_v6: bool) -> rustix::io::Resul
     Ok(value.max(0) as usize)
 }
 
-/// bpf(2), with its union of attributes.
+/// Calls bpf(2) with its union of attributes.
 ///
 /// # Safety
-/// What the attributes point to suits the command and lives until the call is over.
+/// The targets of the attributes must suit the command and live until the call returns.
 pub(super) unsafe fn bpf(command: usize, attributes: &[u64; 16]) -> rustix::io::Result<usize> {
     let arguments = [command, attributes.as_ptr() as usize, size_of_val(attributes), 0, 0, 0];
     // SAFETY: the kernel reads the attributes, which live until the call is over; the rest is as
@@ -221,6 +225,8 @@ pub(super) unsafe fn bpf(command: usize, attributes: &[u64; 16]) -> rustix::io::
     unsafe { system_call(number::BPF, arguments) }
 }
 
+/// Makes a system call.
+///
 /// # Safety
 /// The arguments suit the system call, which must be one that upholds Rust's rules.
 #[cfg(target_arch = "x86_64")]
@@ -245,6 +251,8 @@ unsafe fn system_call(number: usize, arguments: [usize; 6]) -> rustix::io::Resul
     to_result(result)
 }
 
+/// Makes a system call.
+///
 /// # Safety
 /// The arguments suit the system call, which must be one that upholds Rust's rules.
 #[cfg(target_arch = "aarch64")]

@@ -1,27 +1,27 @@
-//! How much goes to and fro, for those who look at links.
+//! Traffic counters, for reports on links.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use venice_wire::KeyName;
 
-/// A thread tells what it has moved no more often than this.
-pub(super) const TELL_NS: u64 = 100_000_000;
-/// Names remembered: beyond, the least is forgotten.
+/// Shortest interval between a thread's reports, in nanoseconds.
+pub(super) const REPORT_INTERVAL_NS: u64 = 100_000_000;
+/// Most names remembered: beyond, the one with the least traffic is forgotten.
 const MAX_NAMES: usize = 8192;
 
-/// What has gone to and fro under one key.
+/// Traffic under one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The key; `None`: without protection.
+    /// Name of the key; `None`: without protection.
     pub name: Option<KeyName>,
-    /// UDP payload received and taken, in bytes.
+    /// UDP payload received and accepted, in bytes.
     pub received_bytes: u64,
     /// UDP payload sent, in bytes.
     pub sent_bytes: u64,
 }
 
-/// The sums of all threads.
+/// Sums over all threads.
 #[derive(Debug, Default)]
 pub(super) struct TrafficTable(Mutex<BTreeMap<Option<KeyName>, Traffic>>);
 
@@ -46,7 +46,7 @@ impl Traffic {
         Self { name: self.name, received_bytes: 0, sent_bytes: 0 }
     }
 
-    /// What has been counted since the last time, if anything.
+    /// Returns the traffic since the last call, if there was any.
     pub(super) fn take(&mut self) -> Option<Self> {
         let none = self.none();
         let taken = std::mem::replace(self, none);

@@ -1,9 +1,9 @@
-//! Sleeping on a few descriptors that stay the same: an epoll, which the kernel need not be told
-//! of them each time, as `poll` must be. That is a quarter of a short round trip.
+//! Sleeps on a few descriptors that stay the same, by an epoll. `poll` passes them to the kernel
+//! each time, which costs a quarter of a short round trip.
 //!
-//! An epoll has its price too: whoever sends to a socket that is in one puts it on the list of what
-//! is ready, under a lock that every other processor that does so wants, whether anybody sleeps or
-//! not. So the socket is in it only while its thread does sleep now and then.
+//! An epoll has its price too: each sender to a socket in one puts it on the ready list, under a
+//! lock that all processors share, even if no thread sleeps. The socket is therefore in the epoll
+//! only while its thread does sleep now and then.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,21 +12,22 @@ use rustix::io::Errno;
 
 use crate::PortError;
 
-/// After so many batches without a sleep the next is not expected soon.
+/// Number of batches without a sleep after which no sleep is expected soon.
 const BATCHES_AWAKE: u32 = 32;
 
 /// A socket, and other descriptors, to wait for together.
 #[derive(Debug)]
 pub(super) struct WaitSet {
     epoll: OwnedFd,
-    /// Whether the socket is in the epoll.
+    /// True if the socket is in the epoll.
     has_socket: bool,
-    /// Batches received since it slept last.
+    /// Batches received since the last sleep.
     batches: u32,
 }
 
 impl WaitSet {
-    /// Waits until any of `others` can be read, or the socket that [`WaitSet::sleep`] is told of.
+    /// Makes a set that waits until any of `others` can be read, or the socket of
+    /// [`WaitSet::sleep`].
     pub(super) fn new(others: &[BorrowedFd<'_>]) -> Result<Self, PortError> {
         let epoll =
             epoll::create(CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"))?;
@@ -37,7 +38,7 @@ impl WaitSet {
     }
 
     /// Sleeps until `socket`, always the same, or one of the others can be read. An interrupted
-    /// sleep is no error.
+    /// sleep is not an error.
     pub(super) fn sleep(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
         self.batches = 0;
         if !self.has_socket {
@@ -51,7 +52,7 @@ impl WaitSet {
         }
     }
 
-    /// A batch has come from `socket`.
+    /// Records a batch from `socket`.
     #[inline]
     pub(super) fn note_batch(&mut self, socket: BorrowedFd<'_>) {
         self.batches = self.batches.saturating_add(1);
@@ -87,9 +88,10 @@ mod tests {
 
     use super::*;
 
-    /// However long it has been awake, the next datagram ends its sleep; and so do the others.
+    /// The next datagram ends the sleep after any number of batches, and so do the other
+    /// descriptors.
     #[test]
-    fn wakes_after_having_been_awake_for_long() {
+    fn wakes_after_many_busy_batches() {
         let [socket, sender] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let other = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mut set = WaitSet::new(&[other.as_fd()]).unwrap();
@@ -111,7 +113,7 @@ mod tests {
             assert_eq!(
                 poll(&mut ready, Some(&Default::default())),
                 Ok(0),
-                "it is not in the epoll"
+                "the socket is not in the epoll"
             );
             set.sleep(socket.as_fd()).unwrap();
             socket.recv(&mut [0; 8]).unwrap();

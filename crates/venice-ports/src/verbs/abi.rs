@@ -1,38 +1,39 @@
-//! What of `infiniband/verbs.h` the port uses, as rdma-core's libibverbs has had it since 2005.
+//! The part of `infiniband/verbs.h` that the port uses, unchanged in rdma-core's libibverbs since
+//! 2005.
 //!
-//! The library keeps its ABI by symbol versions: structures only grow at their ends, and only
-//! behind members that say so. `tests/it/verbs_abi.rs` compares every size and offset here with the
-//! header installed on the machine. Names are the header's, without the prefix.
+//! The library keeps its ABI by symbol versions: structures grow only at their ends, and only
+//! behind members that announce it. `tests/it/verbs_abi.rs` compares every size and offset here with
+//! the header installed on the machine. Names are the header's, without the prefix.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `struct ibv_device`; only passed around.
+/// `struct ibv_device`; opaque.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Device {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_pd`; only passed around.
+/// `struct ibv_pd`; opaque.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Pd {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_context_ops`: the provider's functions that the header calls inline. The others
-/// are words of a past ABI.
+/// `struct ibv_context_ops`: the provider's functions that the header calls inline. The other
+/// fields belong to a past ABI.
 #[repr(C)]
 pub struct ContextOps {
     _before_poll_cq: [*mut c_void; 11],
-    /// Takes completions; their number, or a negative error.
+    /// Takes completions; returns their number, or a negative error.
     pub poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
-    /// Asks for an event at the next completion; 0 or an error.
+    /// Requests an event at the next completion; returns 0 or an error.
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
     _before_post_send: [*mut c_void; 12],
-    /// Posts a list of requests; 0 or an error's number.
+    /// Posts a list of requests; returns 0 or an error's number.
     pub post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
-    /// Posts a list of receive buffers; 0 or an error's number.
+    /// Posts a list of receive buffers; returns 0 or an error's number.
     pub post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     _after_post_recv: [*mut c_void; 5],
 }
@@ -40,22 +41,22 @@ pub struct ContextOps {
 /// The front of `struct ibv_context`: an open device.
 #[repr(C)]
 pub struct Context {
-    /// What was opened.
+    /// Opened device.
     pub device: *mut Device,
-    /// Its functions.
+    /// Functions of its provider.
     pub ops: ContextOps,
-    /// How the library talks to the kernel's half of the driver.
+    /// Descriptor between the library and the kernel's part of the driver.
     pub cmd_fd: c_int,
-    /// Where that half announces troubles.
+    /// Descriptor on which that part announces errors.
     pub async_fd: c_int,
 }
 
-/// `struct ibv_comp_channel`: where completion queues announce events.
+/// `struct ibv_comp_channel`: channel on which completion queues announce events.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CompChannel {
     context: *mut Context,
-    /// Readable when there is an event.
+    /// Descriptor that is readable if there is an event.
     pub fd: c_int,
     refcnt: c_int,
 }
@@ -64,7 +65,7 @@ pub struct CompChannel {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Cq {
-    /// Its device.
+    /// Device of the queue.
     pub context: *mut Context,
 }
 
@@ -72,11 +73,11 @@ pub struct Cq {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Qp {
-    /// Its device.
+    /// Device of the queue pair.
     pub context: *mut Context,
     _until_number: [u64; 5],
     _handle: u32,
-    /// Its number, unique on its device.
+    /// Number, unique on its device.
     pub qp_num: u32,
 }
 
@@ -89,9 +90,9 @@ pub struct Mr {
     _addr: *mut c_void,
     _length: usize,
     _handle: u32,
-    /// Names it in requests of this side.
+    /// Key of the memory in requests of this side.
     pub lkey: u32,
-    /// Names it in requests of the other side.
+    /// Key of the memory in requests of the other side.
     pub rkey: u32,
 }
 
@@ -104,22 +105,22 @@ pub struct Gid(pub [u8; 16]);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GidEntry {
-    /// The address.
+    /// Address.
     pub gid: Gid,
-    /// Its place in the port's table.
+    /// Index in the port's table.
     pub gid_index: u32,
-    /// The port.
+    /// Number of the port.
     pub port_num: u32,
     /// [`constants::GID_TYPE_ROCE_V2`] or another.
     pub gid_type: u32,
-    /// The network interface behind it.
+    /// Network interface of the address.
     pub ndev_ifindex: u32,
 }
 
 /// `struct ibv_device_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct DeviceAttr {
     pub fw_ver: [c_char; 64],
     pub node_guid: u64,
@@ -154,7 +155,7 @@ pub struct DeviceAttr {
 /// `struct ibv_port_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct PortAttr {
     pub state: c_int,
     pub max_mtu: c_int,
@@ -183,7 +184,7 @@ pub struct PortAttr {
 /// `struct ibv_global_route`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct GlobalRoute {
     pub dgid: Gid,
     pub flow_label: u32,
@@ -192,10 +193,10 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// `struct ibv_ah_attr`: the way to the other side.
+/// `struct ibv_ah_attr`: route to the other side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct AhAttr {
     pub grh: GlobalRoute,
     pub dlid: u16,
@@ -209,7 +210,7 @@ pub struct AhAttr {
 /// `struct ibv_qp_cap`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpCap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -221,7 +222,7 @@ pub struct QpCap {
 /// `struct ibv_qp_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpInitAttr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut Cq,
@@ -235,7 +236,7 @@ pub struct QpInitAttr {
 /// `struct ibv_qp_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct QpAttr {
     pub qp_state: c_int,
     pub cur_qp_state: c_int,
@@ -268,7 +269,7 @@ pub struct QpAttr {
 /// `struct ibv_sge`: a piece of registered memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct Sge {
     pub addr: u64,
     pub length: u32,
@@ -278,7 +279,7 @@ pub struct Sge {
 /// `struct ibv_send_wr`, the union `wr` as `wr.atomic`, whose first member is `wr.rdma`'s too.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct SendWr {
     pub wr_id: u64,
     pub next: *mut SendWr,
@@ -297,7 +298,7 @@ pub struct SendWr {
 }
 
 impl SendWr {
-    /// A request with nothing in it.
+    /// Returns an empty request.
     pub const fn zeroed() -> Self {
         Self {
             wr_id: 0,
@@ -325,7 +326,7 @@ impl SendWr {
 /// `struct ibv_recv_wr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct RecvWr {
     pub wr_id: u64,
     pub next: *mut RecvWr,
@@ -336,7 +337,7 @@ pub struct RecvWr {
 /// `struct ibv_wc`: a completion.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub struct Wc {
     pub wr_id: u64,
     pub status: c_int,
@@ -354,7 +355,7 @@ pub struct Wc {
 }
 
 /// Constants, by the enumeration they come from.
-#[allow(missing_docs, reason = "the header's words")]
+#[allow(missing_docs, reason = "names of the C header")]
 pub mod constants {
     pub const PORT_ACTIVE: i32 = 4;
     pub const LINK_LAYER_ETHERNET: u8 = 2;

@@ -1,4 +1,4 @@
-//! Who is let in: the grant's slabs are registered, and a queue pair joined to the recipient's.
+//! Admission of recipients: registers the grant's slabs, and joins a queue pair to the recipient's.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::{Device, VerbsError};
 use crate::random_u64;
 use crate::shm::{MappedSlab, SlabSource};
 
-/// Slabs asked of the source at once: their descriptors are open together.
+/// Slabs fetched from the source at once: their descriptors are open together.
 const SLABS_AT_ONCE: usize = 64;
-/// Reads and atomics answered at once for one recipient.
+/// Most reads and atomics answered at once for one recipient.
 const READS: i32 = 32;
 
-/// A grant whose slabs the device may reach. Dropped, it may not, before the call returns.
+/// A grant whose slabs the device may reach. Its drop deregisters them before it returns.
 #[derive(Debug)]
 pub(super) struct Lent {
     key: GrantKey,
@@ -28,16 +28,16 @@ pub(super) struct Lent {
 #[derive(Debug)]
 struct LentSlab {
     region: Region,
-    /// Unmapped after the region's end: fields drop in order.
+    /// Field order: unmapped after the region is deregistered.
     _mapping: MappedSlab,
 }
 
-/// See the module.
+/// Admission service; see the module.
 #[derive(Debug)]
 pub(super) struct Admission<S> {
     device: Arc<Device>,
     source: S,
-    /// Nothing ever completes here: a donor's queue pairs only answer.
+    /// Completion queue that stays empty: a donor's queue pairs only answer.
     completions: Arc<CompletionQueue>,
 }
 
@@ -47,20 +47,20 @@ impl<S: SlabSource> Admission<S> {
         Ok(Self { device, source, completions })
     }
 
-    /// Whether the source has the grant, and `hello` its key. Asked every time: the source alone
-    /// knows which grants live.
+    /// Checks that the source has the grant, and that `hello` has its key. Called every time: only
+    /// the source tracks which grants live.
     ///
-    /// # Errors
+    /// The text of the refusal.
     /// A refusal in words.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), String> {
         self.source.slabs(hello.grant, hello.key, 0, 1).map(|_| ())
     }
 
-    /// The answer to a recipient that came in by the address `ip` of this machine, and the end of
-    /// its connection.
+    /// Admits a recipient that reached this machine at the address `ip`; returns the answer and the
+    /// end of its connection.
     ///
     /// # Errors
-    /// A refusal in words.
+    /// The text of the refusal.
     pub(super) fn admit(
         &self,
         lent: &Lent,
@@ -72,7 +72,7 @@ impl<S: SlabSource> Admission<S> {
             None => error.to_string(),
         };
         if lent.key != hello.key {
-            return Err("that is not the grant's key".into());
+            return Err("wrong key of the grant".into());
         }
         let pair = QueuePair::new(&lent.domain, &self.completions, 1).map_err(in_words)?;
         let ours = QueuePairAddress {
@@ -93,7 +93,7 @@ impl<S: SlabSource> Admission<S> {
     /// Registers the slabs of a grant, which takes milliseconds for each.
     ///
     /// # Errors
-    /// A refusal in words.
+    /// The text of the refusal.
     pub(super) fn register(&self, grant: GrantId, key: GrantKey) -> Result<Lent, String> {
         let domain = Domain::new(&self.device).map_err(|error| error.to_string())?;
         let mut slabs = Vec::new();
@@ -118,7 +118,7 @@ impl<S: SlabSource> Admission<S> {
     }
 }
 
-/// Packets are numbered in 24 bits, from a number that nobody can guess.
+/// Draws the unpredictable number of the first packet. Packet numbers have 24 bits.
 pub(super) fn first_packet() -> Result<u32, VerbsError> {
     let random = random_u64().map_err(|errno| VerbsError::System {
         step: "drawing a random number",

@@ -1,4 +1,4 @@
-//! One recipient's connection at the donor: its request comes in, the answer goes out, and then it
+//! One recipient's connection at the donor: it receives the request, sends the answer, and then
 //! stays open as long as the grant is used.
 
 use std::io::{ErrorKind, Read, Write};
@@ -8,37 +8,37 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::PollFlags;
 use venice_wire::GrantId;
 
+use super::keep_alive::enable_keep_alive;
 use super::queue::QueuePair;
 use super::set_up::{HELLO_LEN, Hello, REVOKED, Welcome};
-use super::silence::watch_over;
 
-/// A connection that has not named a grant for so long is closed.
-const SILENCE_LIMIT_NS: u64 = 5_000_000_000;
-/// How long a revoked recipient's queue pair is kept, so that what it has under way is refused by
-/// name and not lost in silence.
-const FAREWELL_NS: u64 = 1_000_000_000;
+/// Longest time of a connection without a request, in nanoseconds; it is then closed.
+const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
+/// Time for which a revoked recipient's queue pair is kept, in nanoseconds: outstanding requests
+/// are refused with a reason rather than lost.
+const REFUSAL_PERIOD_NS: u64 = 1_000_000_000;
 
-/// See the module.
+/// Connection of one recipient; see the module.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    /// The request, as far as it has come.
+    /// Received part of the request.
     hello: [u8; HELLO_LEN],
     hello_len: usize,
-    /// What is still to be sent.
+    /// Answer of which a part is still to be sent.
     answer: Vec<u8>,
     sent: usize,
     admitted: Option<(GrantId, QueuePair)>,
-    /// When it is closed at the latest.
+    /// Time of its close at the latest, in nanoseconds.
     closes_ns: Option<u64>,
     closed: bool,
 }
 
 impl Connection {
-    /// `None` for one that failed already.
+    /// Makes a connection; `None` if the stream has failed already.
     pub(super) fn new(stream: TcpStream, now_ns: u64) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        watch_over(&stream);
+        enable_keep_alive(&stream);
         Some(Self {
             stream,
             hello: [0; HELLO_LEN],
@@ -46,17 +46,17 @@ impl Connection {
             answer: Vec::new(),
             sent: 0,
             admitted: None,
-            closes_ns: Some(now_ns + SILENCE_LIMIT_NS),
+            closes_ns: Some(now_ns + REQUEST_TIMEOUT_NS),
             closed: false,
         })
     }
 
-    /// The grant it is about, once it was admitted.
+    /// Returns its grant, once it was admitted.
     pub(super) fn grant(&self) -> Option<GrantId> {
         self.admitted.as_ref().map(|(grant, _)| *grant)
     }
 
-    /// What to poll it for.
+    /// Returns the events to poll it for.
     pub(super) fn wants(&self) -> PollFlags {
         match self.sent < self.answer.len() {
             true => PollFlags::IN | PollFlags::OUT,
@@ -68,7 +68,7 @@ impl Connection {
         self.closed || self.closes_ns.is_some_and(|at_ns| at_ns <= now_ns)
     }
 
-    /// Reads and writes what it can; `admit` decides about its request.
+    /// Reads and writes as much as possible; `admit` decides about its request.
     pub(super) fn serve(
         &mut self,
         admit: impl FnOnce(&Hello, IpAddr) -> Result<(Vec<u8>, QueuePair), String>,
@@ -79,19 +79,19 @@ impl Connection {
         self.write();
     }
 
-    /// The grant was taken back: says so, and closes a little later.
+    /// Tells the recipient that the grant was revoked, and closes a little later.
     pub(super) fn revoke(&mut self, now_ns: u64) {
         self.answer.push(REVOKED);
-        self.closes_ns = Some(now_ns + FAREWELL_NS);
+        self.closes_ns = Some(now_ns + REFUSAL_PERIOD_NS);
         self.write();
     }
 
-    /// True when the request is complete, once.
+    /// Reads the request; returns true once, when it is complete.
     fn read(&mut self) -> bool {
         let mut more = [0; 64];
         loop {
             let missing = HELLO_LEN - self.hello_len;
-            // After its request a recipient has no more to say: what comes is dropped.
+            // A recipient sends nothing after its request: further bytes are dropped.
             let into = match missing {
                 0 => &mut more[..],
                 _ => &mut self.hello[self.hello_len..],
@@ -124,7 +124,7 @@ impl Connection {
     ) {
         let ip = self.stream.local_addr().map(|address| address.ip());
         let decided = Hello::decode(&self.hello).map_err(str::to_owned).and_then(|hello| {
-            let ip = ip.map_err(|error| format!("the connection broke: {error}"))?;
+            let ip = ip.map_err(|error| format!("connection broken: {error}"))?;
             admit(&hello, ip).map(|(answer, pair)| (answer, (hello.grant, pair)))
         });
         match decided {
@@ -133,7 +133,7 @@ impl Connection {
                 self.admitted = Some(admitted);
                 self.closes_ns = None;
             }
-            // It reads the reason and goes, or is closed when its time is up.
+            // The recipient reads the reason and closes, or is closed after the time limit.
             Err(reason) => self.answer = Welcome::refusal(&reason),
         }
     }

@@ -1,4 +1,4 @@
-//! An RDMA device, open, and which of its ports and addresses the port uses.
+//! An open RDMA device, and the choice of its port and address.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use super::VerbsError;
 use super::abi::{Context, Device as AbiDevice, DeviceAttr, Gid, GidEntry, PortAttr, constants};
 use super::library::{Library, library};
 
-/// Names of the machine's RDMA devices.
+/// Returns the names of the machine's RDMA devices.
 ///
 /// # Errors
-/// [`VerbsError::Library`] where rdma-core is not installed.
+/// [`VerbsError::Library`] if rdma-core is not installed.
 pub fn device_names() -> Result<Vec<String>, VerbsError> {
     let list = DeviceList::get(library()?);
     Ok(list.devices().iter().map(|device| list.name(*device)).collect())
 }
 
-/// An open device and its first active port. Shared by all that is made on it.
+/// An open device and its first active port. Shared by all objects made on it.
 #[derive(Debug)]
 pub struct Device {
     library: &'static Library,
@@ -30,43 +30,43 @@ pub struct Device {
     port: PortAttr,
 }
 
-// SAFETY: libibverbs may be called from any thread; a context is freed only when the last owner
-// of the device drops it.
+// SAFETY: libibverbs may be called from any thread; a context is freed only when the last owner of
+// the device drops it.
 unsafe impl Send for Device {}
 // SAFETY: as above: its functions lock what they change.
 unsafe impl Sync for Device {}
 
-/// Where a queue pair is to be found: what its peer must know of its device.
+/// Address of a queue pair: the properties of its device that its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortAddress {
-    /// With RoCE, the address; its place in the device's table is `gid_index`.
+    /// Address with RoCE; its index in the device's table is `gid_index`.
     pub gid: Gid,
     pub gid_index: u8,
-    /// With InfiniBand, the address within the subnet.
+    /// Address with InfiniBand, within the subnet.
     pub lid: u16,
-    /// The largest packet, as the header's `enum ibv_mtu`.
+    /// Largest packet, as in the header's `enum ibv_mtu`.
     pub mtu: u8,
 }
 
-/// A port's addresses as they were when somebody looked.
+/// Addresses of a port at the time of a query.
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
     device: String,
-    /// With their places in the device's table.
+    /// Addresses with their indices in the device's table.
     all: Vec<(Gid, u8)>,
     lid: u16,
     mtu: u8,
 }
 
 impl Addresses {
-    /// The one for somebody who reaches this machine as `ip`: with RoCE, the entry that is `ip`,
-    /// else the first RoCE v2 entry.
+    /// Returns the address for a peer that reaches this machine as `ip`: with RoCE, the entry that
+    /// is `ip`, else the first RoCE v2 entry.
     pub(super) fn of(&self, ip: IpAddr) -> Result<PortAddress, VerbsError> {
         let wanted = match ip {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
-        // Link-local addresses come first in the table and are no good across namespaces.
+        // Link-local addresses come first in the table and do not work across namespaces.
         let routable = |entry: &&(Gid, u8)| !entry.0.0.starts_with(&[0xfe, 0x80]);
         let (gid, gid_index) = *self
             .all
@@ -83,7 +83,8 @@ impl Device {
     /// Opens the device called `name`, or the first with an active port.
     ///
     /// # Errors
-    /// When there is none ([`VerbsError::NoDevice`]), none can be opened, or rdma-core is missing.
+    /// Fails if there is no device ([`VerbsError::NoDevice`]), none can be opened, or rdma-core is
+    /// missing.
     pub fn open(name: Option<&str>) -> Result<Arc<Self>, VerbsError> {
         let library = library()?;
         let list = DeviceList::get(library);
@@ -103,7 +104,7 @@ impl Device {
         Err(refused.unwrap_or(none))
     }
 
-    /// `None`: no port of it is active.
+    /// Opens one device; `None` if it has no active port.
     fn open_one(
         library: &'static Library,
         device: *mut AbiDevice,
@@ -119,12 +120,12 @@ impl Device {
         let mut this = Self { library, context, name: name.clone(), limits, port_number: 0, port };
         // SAFETY: the context is open; the structure is the one the function fills.
         let code = unsafe { (library.query_device)(context.as_ptr(), &mut this.limits) };
-        this.check("asking what it can do", code)?;
+        this.check("querying its limits", code)?;
         for number in 1..=this.limits.phys_port_cnt {
             let mut port = PortAttr::default();
             // SAFETY: as above.
             let code = unsafe { (library.query_port)(context.as_ptr(), number, &mut port) };
-            this.check("asking for its port", code)?;
+            this.check("querying its port", code)?;
             if port.state == constants::PORT_ACTIVE {
                 this.port_number = number;
                 this.port = port;
@@ -134,12 +135,12 @@ impl Device {
         Ok(None)
     }
 
-    /// Its name, as in `rdma link`.
+    /// Returns its name, as in `rdma link`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it carries out atomic operations.
+    /// True if it supports atomic operations.
     pub fn has_atomics(&self) -> bool {
         self.limits.atomic_cap > 0
     }
@@ -156,7 +157,7 @@ impl Device {
         self.context.as_ptr()
     }
 
-    /// The descriptors that the library keeps open for it.
+    /// Returns the descriptors that the library keeps open for it.
     pub(super) fn raw_fds(&self) -> [RawFd; 2] {
         // SAFETY: the context is open.
         let context = unsafe { self.context.as_ref() };
@@ -171,12 +172,12 @@ impl Device {
         self.port.link_layer == constants::LINK_LAYER_ETHERNET
     }
 
-    /// The address to be reached at by somebody who reaches this machine as `ip`.
+    /// Returns the address for a peer that reaches this machine as `ip`.
     pub(super) fn address(&self, ip: IpAddr) -> Result<PortAddress, VerbsError> {
         self.addresses()?.of(ip)
     }
 
-    /// What its port can be reached at now.
+    /// Returns the present addresses of its port.
     pub(super) fn addresses(&self) -> Result<Addresses, VerbsError> {
         let mtu = self.port.active_mtu as u8;
         let lid = self.port.lid;
@@ -191,7 +192,7 @@ impl Device {
                 let (context, port) = (self.context(), self.port_number);
                 // SAFETY: the context is open; entry 0 always exists.
                 let code = unsafe { (self.library.query_gid)(context, port, 0, &mut gid) };
-                self.check("asking for its address", code)?;
+                self.check("querying its addresses", code)?;
                 vec![(gid, 0)]
             }
         };
@@ -212,11 +213,11 @@ impl Device {
         })
     }
 
-    /// For functions that return 0 or an error's number.
+    /// Checks the result of functions that return 0 or an error's number.
     pub(super) fn check(&self, step: &'static str, code: i32) -> Result<(), VerbsError> {
         match code {
             0 => Ok(()),
-            // Some return -1 and leave the number in errno.
+            // Some functions return -1 and leave the number in errno.
             -1 => Err(self.failed(step)),
             number => Err(VerbsError::Call {
                 device: self.name.clone(),
@@ -226,7 +227,7 @@ impl Device {
         }
     }
 
-    /// For functions that return null and leave the number in errno.
+    /// Returns the error of functions that return null and leave the number in errno.
     pub(super) fn failed(&self, step: &'static str) -> VerbsError {
         let source = std::io::Error::last_os_error();
         VerbsError::Call { device: self.name.clone(), step, source }
@@ -235,12 +236,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: all that was made on it holds it alive, so nothing is left.
+        // SAFETY: every object made on it keeps it alive; none is left.
         unsafe { (self.library.close_device)(self.context.as_ptr()) };
     }
 }
 
-/// The library's list, freed on drop.
+/// The library's list of devices, freed on drop.
 struct DeviceList {
     library: &'static Library,
     list: *mut *mut AbiDevice,
@@ -258,7 +259,7 @@ impl DeviceList {
     fn devices(&self) -> &[*mut AbiDevice] {
         match self.list.is_null() {
             true => &[],
-            // SAFETY: the library says that so many devices are in the list.
+            // SAFETY: the library reports that many devices in the list.
             false => unsafe { std::slice::from_raw_parts(self.list, self.len) },
         }
     }

@@ -1,4 +1,4 @@
-//! The recipient's end: accesses in, completions out, carried out by the devices alone.
+//! The recipient's end: takes accesses and returns completions; the devices alone carry them out.
 
 mod grants;
 
@@ -17,24 +17,24 @@ use super::memory::{Buffer, Domain};
 use super::operations::{Operation, Operations, Rest};
 use super::queue::CompletionQueue;
 use super::{Device, VerbsError};
-use crate::windows::{Target, Windows};
+use crate::mappings::{MappingTable, Target};
 
-/// Completions taken from the device at once.
+/// Most completions taken from the device at once.
 const BATCH: usize = 32;
-/// A bulk transfer goes in requests of so many bytes, so that it does not hold up what is small.
+/// Bytes of one request of a bulk transfer: short enough not to delay small accesses.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Event of the completion channel; those of links are their numbers.
+/// Event of the completion channel; those of links are the links' numbers.
 const COMPLETIONS: u64 = u64::MAX;
 
-/// In the number of a request: it is a read or an atomic.
+/// Flag in the number of a request: it is a read or an atomic.
 const BRINGS_DATA: u64 = 1 << 63;
 
-/// How much a [`VerbsDriver`] may have under way.
+/// Limits of the outstanding work of a [`VerbsDriver`].
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsConfig {
-    /// Accesses, 1 to 32 768, each with a page of buffer.
+    /// Most outstanding accesses, 1 to 32 768, each with a page of buffer.
     pub accesses: u16,
-    /// Requests posted for one grant.
+    /// Most requests posted for one grant.
     pub requests_per_grant: u32,
 }
 
@@ -48,7 +48,7 @@ impl Default for VerbsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(u32);
 
-/// Which way a bulk transfer goes.
+/// Direction of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bulk {
     /// From the donor into the buffer.
@@ -57,38 +57,38 @@ pub enum Bulk {
     Write,
 }
 
-/// Windows on to donors' memory, reached by an RDMA device.
+/// Mappings of donors' memory, reached by an RDMA device.
 ///
 /// Single accesses to one grant are carried out in the order given; a write waits for the reads
-/// before it. Bulk transfers have an order of their own. Start accesses, then poll completions; [`VerbsDriver::wait`] sleeps until there is
-/// one. After construction, [`VerbsDriver::add_grant`], [`VerbsDriver::make_ready`] and
-/// [`VerbsDriver::add_buffer`] nothing takes memory from the C library, and but for
-/// [`VerbsDriver::join_grant`] nothing allocates.
+/// before it. Bulk transfers have an order of their own. Start accesses, then poll completions;
+/// [`VerbsDriver::wait`] sleeps until there is one. After construction, [`VerbsDriver::add_grant`],
+/// [`VerbsDriver::make_ready`] and [`VerbsDriver::add_buffer`] nothing takes memory from the C
+/// library, and nothing but [`VerbsDriver::join_grant`] allocates.
 #[derive(Debug)]
 pub struct VerbsDriver {
-    // Declared in the order of their end: queue pairs, then the memory they reach.
+    // Field order, which is the order of drops: queue pairs, then the memory they reach.
     pub(super) links: Vec<Link>,
     buffers: Vec<Buffer>,
-    /// A page for each access.
+    /// Pages, one for each access.
     pages: Buffer,
     completions: Arc<CompletionQueue>,
     domain: Arc<Domain>,
-    windows: Windows,
+    mappings: MappingTable,
     operations: Operations,
     events: OwnedFd,
     config: VerbsConfig,
-    /// Requests the completion queue has room for.
+    /// Free entries of the completion queue.
     room: usize,
-    /// For grants that come later.
+    /// Addresses for grants that come later.
     addresses: Option<Addresses>,
     lowest_fd: RawFd,
 }
 
 impl VerbsDriver {
-    /// A driver on `device`, without windows.
+    /// Makes a driver on `device`, without mappings.
     ///
     /// # Errors
-    /// When the device or the kernel has no room for its queues.
+    /// Fails if the device or the kernel has no room for its queues.
     pub fn new(device: &Arc<Device>, config: VerbsConfig) -> Result<Self, VerbsError> {
         let accesses = config.accesses.clamp(1, 1 << 15);
         let depth = (usize::from(accesses) * 2 + config.requests_per_grant as usize)
@@ -109,7 +109,7 @@ impl VerbsDriver {
             pages,
             completions,
             domain,
-            windows: Windows::default(),
+            mappings: MappingTable::default(),
             operations: Operations::new(accesses),
             events,
             config,
@@ -122,10 +122,11 @@ impl VerbsDriver {
     /// Maps `len_bytes` from `window_addr` on to a grant, from `remote_addr` of it on.
     ///
     /// # Errors
-    /// [`FabricError::Overlap`]; [`FabricError::BadLength`] also for what reaches beyond the grant.
+    /// [`FabricError::Overlap`]; [`FabricError::BadLength`] also for a range that reaches beyond
+    /// the grant.
     ///
     /// # Panics
-    /// If the grant is not of this driver.
+    /// Panics if the grant is not of this driver.
     pub fn map_window(
         &mut self,
         window_addr: u64,
@@ -137,45 +138,45 @@ impl VerbsDriver {
         if remote_addr.checked_add(len_bytes).is_none_or(|end| end > grant_bytes) {
             return Err(FabricError::BadLength { window_addr, len_bytes });
         }
-        self.windows.map(window_addr, Target { peer, remote_addr, room_bytes: len_bytes })
+        self.mappings.map(window_addr, Target { peer, remote_addr, room_bytes: len_bytes })
     }
 
-    /// Takes a window away; accesses under way go on.
+    /// Removes a mapping; outstanding accesses continue.
     ///
     /// # Errors
-    /// [`FabricError::NotMapped`] if no window starts there.
+    /// [`FabricError::NotMapped`] if no mapping starts there.
     pub fn unmap_window(&mut self, window_addr: u64) -> Result<(), FabricError> {
-        match self.windows.unmap(window_addr) {
+        match self.mappings.unmap(window_addr) {
             true => Ok(()),
             false => Err(FabricError::NotMapped { window_addr, len_bytes: 0 }),
         }
     }
 
-    /// Bytes from `addr` to the end of its window; `None` if no window covers it.
+    /// Returns the bytes from `addr` to the end of its mapping; `None` if `addr` is not mapped.
     pub fn room_at(&self, addr: u64) -> Option<u64> {
-        self.windows.find(addr).map(|target| target.room_bytes)
+        self.mappings.find(addr).map(|target| target.room_bytes)
     }
 
-    /// Why a grant can no longer be reached, if so.
+    /// Returns the error for which a grant can no longer be reached, if any.
     ///
     /// # Panics
-    /// If the grant is not of this driver.
+    /// Panics if the grant is not of this driver.
     pub fn peer_error(&self, peer: PeerIndex) -> Option<AccessError> {
         self.links[peer.0 as usize].down()
     }
 
-    /// Asks for `len` bytes, 1 to 4096, that lie in one window. They come with the completion.
+    /// Starts a read of `len` bytes, 1 to 4096, in one mapping. The completion brings them.
     ///
     /// # Errors
-    /// Any [`FabricError`] but `Overlap`; the access was not taken.
+    /// Any [`FabricError`] but `Overlap`; the access was not accepted.
     pub fn read(&mut self, token: u64, window_addr: u64, len: u32) -> Result<(), FabricError> {
         self.access(token, window_addr, len.into(), constants::WR_RDMA_READ, |_| {}, (0, 0))
     }
 
-    /// Writes `data`, 1 to 4096 bytes, into one window.
+    /// Starts a write of `data`, 1 to 4096 bytes, into one mapping.
     ///
     /// # Errors
-    /// As [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn write(&mut self, token: u64, window_addr: u64, data: &[u8]) -> Result<(), FabricError> {
         let fill = |page: *mut u8| {
             // SAFETY: the access's own page, with no request of the device on it yet; the length
@@ -186,20 +187,22 @@ impl VerbsDriver {
         self.access(token, window_addr, len, constants::WR_RDMA_WRITE, fill, (0, 0))
     }
 
-    /// Adds to the u64 at an address that is a multiple of 8 at the donor, in one step; the old value comes with
-    /// the completion, little-endian. It is atomic towards accesses by way of the same device.
+    /// Starts an addition to the u64 at an address that is a multiple of 8 at the donor; the
+    /// completion brings the old value, little-endian. Atomic with respect to accesses through the
+    /// same device.
     ///
     /// # Errors
-    /// As [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn fetch_add(&mut self, token: u64, addr: u64, add: u64) -> Result<(), FabricError> {
         self.atomic(token, addr, constants::WR_ATOMIC_FETCH_AND_ADD, (add, 0))
     }
 
-    /// Replaces the u64 at an address that is a multiple of 8 at the donor by `new` if it is `expected`; the old
-    /// value comes with the completion, little-endian. Atomic as [`VerbsDriver::fetch_add`].
+    /// Starts the replacement of the u64 at an address that is a multiple of 8 at the donor by
+    /// `new` if it is `expected`; the completion brings the old value, little-endian. Atomic like
+    /// [`VerbsDriver::fetch_add`].
     ///
     /// # Errors
-    /// As [`VerbsDriver::read`].
+    /// Same as [`VerbsDriver::read`].
     pub fn compare_swap(
         &mut self,
         token: u64,
@@ -217,34 +220,34 @@ impl VerbsDriver {
         opcode: i32,
         operands: (u64, u64),
     ) -> Result<(), FabricError> {
-        let target = self.windows.find(addr);
+        let target = self.mappings.find(addr);
         if target.is_some_and(|target| !target.remote_addr.is_multiple_of(8)) {
             return Err(FabricError::Unaligned { window_addr: addr });
         }
         self.access(token, addr, 8, opcode, |_| {}, operands)
     }
 
-    /// A buffer for bulk transfers, zeroed, registered with the device.
+    /// Makes a buffer for bulk transfers, zeroed, registered with the device.
     ///
     /// # Errors
-    /// When there is no memory for it, or it may not be locked.
+    /// Fails if there is no memory for it, or it may not be locked.
     pub fn add_buffer(&mut self, len_bytes: usize) -> Result<BufferId, VerbsError> {
         self.buffers.push(Buffer::new(&self.domain, len_bytes)?);
         Ok(BufferId(self.buffers.len() as u32 - 1))
     }
 
-    /// Where a buffer is. The device writes into it while a bulk read is under way: use raw copies
-    /// then, and no references.
+    /// Returns the memory of a buffer. The device writes into it while a bulk read is outstanding:
+    /// use raw copies then, and no references.
     pub fn buffer(&self, id: BufferId) -> *mut [u8] {
         let buffer = &self.buffers[id.0 as usize];
         std::ptr::slice_from_raw_parts_mut(buffer.as_ptr(), buffer.len_bytes())
     }
 
-    /// Moves `len_bytes` between one window and a buffer, without a copy, in requests of a MiB.
+    /// Moves `len_bytes` between one mapping and a buffer, without a copy, in requests of 1 MiB.
     /// Transfers take turns with each other and with single accesses.
     ///
     /// # Errors
-    /// Any [`FabricError`] but `Overlap`; nothing was moved. [`FabricError::BadLength`] also when it
+    /// Any [`FabricError`] but `Overlap`; nothing was moved. [`FabricError::BadLength`] also if it
     /// does not fit into the buffer.
     pub fn transfer(
         &mut self,
@@ -271,12 +274,12 @@ impl VerbsDriver {
         let rest = Rest { link, opcode, remote_addr, local_addr, lkey, left_bytes: len };
         let operation = Operation::new(token, 0);
         let index = self.operations.begin(operation).ok_or(FabricError::WouldBlock)?;
-        self.operations.put_off(index, rest);
-        self.go_on();
+        self.operations.defer(index, rest);
+        self.post_deferred();
         Ok(())
     }
 
-    /// The next access that is over. Never waits. Its data are valid until the next call.
+    /// Returns the next completed access. Never waits. Its data are valid until the next call.
     pub fn poll_completion(&mut self) -> Option<Completion<'_>> {
         if !self.operations.any_done() {
             self.collect();
@@ -284,8 +287,8 @@ impl VerbsDriver {
         let (index, operation) = self.operations.take_done()?;
         let data = match operation.result {
             Ok(()) => {
-                // SAFETY: the access is over, so the device has no request on its page any more,
-                // and the page is not given to another access before the next call.
+                // SAFETY: the access has ended: the device has no request on its page any more, and
+                // the page goes to no other access before the next call.
                 unsafe {
                     let page = self.pages.as_ptr().add(usize::from(index) * MAX_PAYLOAD_BYTES);
                     std::slice::from_raw_parts(page, usize::from(operation.data_len))
@@ -297,10 +300,10 @@ impl VerbsDriver {
     }
 
     /// Sleeps until a completion can be polled, a donor is gone, or `timeout_ns` have passed; it
-    /// may come back earlier.
+    /// may return earlier.
     ///
     /// # Errors
-    /// When the kernel cannot wait.
+    /// Fails if the kernel cannot wait.
     pub fn wait(&mut self, timeout_ns: u64) -> Result<(), VerbsError> {
         if self.arm() {
             return Ok(());
@@ -312,22 +315,23 @@ impl VerbsDriver {
         self.take_events(Some(&timeout))
     }
 
-    /// For those who wait for more than this driver alone: has the device announce the next
-    /// completion, so that [`VerbsDriver::fd`] becomes readable. True if there is one already.
-    /// Call [`VerbsDriver::handle_events`] after the wait.
+    /// Makes the device announce the next completion on [`VerbsDriver::fd`], for callers that wait
+    /// for more than this driver. Returns true if there is one already. Call
+    /// [`VerbsDriver::handle_events`] after the wait.
     pub fn arm(&mut self) -> bool {
         self.completions.arm();
         self.collect();
         self.operations.any_done()
     }
 
-    /// Readable when a completion was announced or a donor is gone; see [`VerbsDriver::arm`].
+    /// Returns a descriptor that is readable if a completion was announced or a donor is gone; see
+    /// [`VerbsDriver::arm`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// All descriptors of this driver and of the library beneath it, for those who must keep others
-    /// from closing them.
+    /// Returns all descriptors of this driver and of the library beneath it, for callers that must
+    /// keep other code from closing them.
     pub fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
         let own = [self.events.as_raw_fd(), self.completions.fd().as_raw_fd()];
         let device = self.domain.device().raw_fds();
@@ -335,10 +339,10 @@ impl VerbsDriver {
         own.into_iter().chain(device).chain(streams.map(AsRawFd::as_raw_fd))
     }
 
-    /// Takes note of what made [`VerbsDriver::fd`] readable.
+    /// Handles the events that made [`VerbsDriver::fd`] readable.
     ///
     /// # Errors
-    /// When the kernel cannot tell.
+    /// Fails if the kernel cannot report them.
     pub fn handle_events(&mut self) -> Result<(), VerbsError> {
         self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
     }
@@ -357,8 +361,8 @@ impl VerbsDriver {
         };
         for event in &events[..count] {
             match { event.data }.u64() {
-                COMPLETIONS => self.completions.hush(),
-                index => self.listen(index as usize),
+                COMPLETIONS => self.completions.take_events(),
+                index => self.handle_link_event(index as usize),
             }
         }
         self.collect();
@@ -369,7 +373,7 @@ impl VerbsDriver {
         if len_bytes == 0 {
             return Err(FabricError::BadLength { window_addr, len_bytes });
         }
-        let target = self.windows.find(window_addr);
+        let target = self.mappings.find(window_addr);
         let target = target.filter(|target| target.room_bytes >= len_bytes);
         let target = target.ok_or(FabricError::NotMapped { window_addr, len_bytes })?;
         match self.links[target.peer.0 as usize].down() {
@@ -380,7 +384,7 @@ impl VerbsDriver {
         }
     }
 
-    /// A single access: one request, or two when it crosses from one slab to the next.
+    /// Starts a single access: one request, or two if it crosses from one slab to the next.
     fn access(
         &mut self,
         token: u64,
@@ -421,8 +425,8 @@ impl VerbsDriver {
         Ok(())
     }
 
-    /// Posts the next request of an operation; false when nothing more can be posted now. When the
-    /// link is down the operation ends with that error.
+    /// Posts the next request of an operation; returns false if nothing more can be posted now. If
+    /// the link is down the operation ends with its error.
     fn post(&mut self, index: u16, rest: &mut Rest, operands: (u64, u64)) -> bool {
         let link = &mut self.links[rest.link as usize];
         if let Some(reason) = link.down() {
@@ -434,7 +438,7 @@ impl VerbsDriver {
             return false;
         }
         let Place { addr, rkey, room_bytes } =
-            link.place(rest.remote_addr).expect("windows lie within their grants");
+            link.place(rest.remote_addr).expect("mappings lie within their grants");
         let len = rest.left_bytes.min(room_bytes).min(CHUNK_BYTES);
         let mut piece = Sge { addr: rest.local_addr, length: len as u32, lkey: rest.lkey };
         let mut request = SendWr::zeroed();
@@ -474,13 +478,13 @@ impl VerbsDriver {
                 self.operations.posted(index);
                 rest.advance(len);
             }
-            // The queue pair has room, so it is not that: the device has failed.
+            // The queue pair has room: the device has failed.
             Err(_) => link.fail(AccessError::PeerDown(DownReason::LinkLost)),
         }
         true
     }
 
-    /// Takes what the device has completed, and posts what had to wait.
+    /// Takes the device's completions, and posts deferred requests.
     fn collect(&mut self) {
         let mut batch = [Wc::default(); BATCH];
         loop {
@@ -492,27 +496,27 @@ impl VerbsDriver {
                 link.reads -= u32::from(completion.wr_id & BRINGS_DATA != 0);
                 link.room += 1;
                 self.room += 1;
-                let result = link.judge(completion.status);
+                let result = link.check_status(completion.status);
                 self.operations.completed(completion.wr_id as u16, result);
             }
             if taken.len() < BATCH {
                 break;
             }
         }
-        self.go_on();
+        self.post_deferred();
     }
 
-    /// Posts requests of transfers that had to wait, each in turn.
-    fn go_on(&mut self) {
+    /// Posts deferred requests of transfers, each in turn.
+    fn post_deferred(&mut self) {
         let mut in_vain = 0;
-        while in_vain < self.operations.put_off_count() {
-            let Some((index, mut rest)) = self.operations.next_put_off() else { return };
+        while in_vain < self.operations.deferred_count() {
+            let Some((index, mut rest)) = self.operations.next_deferred() else { return };
             match self.post(index, &mut rest, (0, 0)) {
                 true => in_vain = 0,
                 false => in_vain += 1,
             }
             if rest.left_bytes > 0 {
-                self.operations.put_off(index, rest);
+                self.operations.defer(index, rest);
             }
         }
     }

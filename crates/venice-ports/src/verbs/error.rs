@@ -1,8 +1,8 @@
-//! What can go wrong with an RDMA device and the connections over it.
+//! Errors of RDMA devices and the connections over them.
 
 use std::net::SocketAddr;
 
-/// Why the verbs port cannot do what it was asked.
+/// Error of the verbs port.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// rdma-core is not installed, or too old.
@@ -11,17 +11,17 @@ pub enum VerbsError {
          apt-get install libibverbs1 ibverbs-providers)"
     )]
     Library {
-        /// What the loader said.
+        /// Error of the loader.
         reason: String,
     },
-    /// There is no RDMA device, or none called so.
+    /// There is no RDMA device, or none with this name.
     #[error(
         "no RDMA device{}: `rdma link` should show one in state ACTIVE; for a NIC without RDMA \
          there is soft RoCE: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`",
         wanted.as_ref().map(|name| format!(" called {name}")).unwrap_or_default()
     )]
     NoDevice {
-        /// The name asked for.
+        /// Requested name.
         wanted: Option<String>,
     },
     /// A call of the library failed.
@@ -29,63 +29,63 @@ pub enum VerbsError {
     Call {
         /// The device.
         device: String,
-        /// What was being done.
+        /// Name of the operation.
         step: &'static str,
-        /// What it said.
+        /// Error of the library.
         source: std::io::Error,
     },
-    /// No address of the device can be used.
+    /// No address of the device is usable.
     #[error("{device} has no RoCE v2 address: give its network interface an IP address")]
     NoAddress {
         /// The device.
         device: String,
     },
     /// No queue pair is left for a grant that came later.
-    #[error("all queue pairs of {device} that were made ready are in use")]
+    #[error("no queue pair of {device} left: all prepared ones are in use")]
     NoneReady {
         /// The device.
         device: String,
     },
-    /// The device cannot do what the port needs.
+    /// The device lacks a capability that the port needs.
     #[error("{device} cannot {what}")]
     Incapable {
         /// The device.
         device: String,
-        /// What is missing.
+        /// Missing capability.
         what: &'static str,
     },
-    /// The connection over which queue pairs are introduced failed.
-    #[error("the connection with {address} failed while {step}")]
+    /// The connection that introduces queue pairs failed.
+    #[error("connection to {address} failed while {step}")]
     SideChannel {
-        /// The other end, or what is listened on.
+        /// The other end, or the address listened on.
         address: SocketAddr,
-        /// What was being done.
+        /// Name of the operation.
         step: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: std::io::Error,
     },
-    /// The donor would not let this recipient in.
-    #[error("the donor at {address} refuses: {reason}")]
+    /// The donor refused this recipient.
+    #[error("donor at {address} refused: {reason}")]
     Refused {
         /// The donor.
         address: SocketAddr,
-        /// In its words.
+        /// Reason, in the donor's words.
         reason: String,
     },
     /// The other side does not speak this protocol.
-    #[error("what answers at {address} makes no sense: {what}")]
+    #[error("unexpected reply from {address} (protocol error): {what}")]
     Protocol {
         /// The other side.
         address: SocketAddr,
-        /// What is wrong.
+        /// Description of the violation.
         what: &'static str,
     },
-    /// Memory for buffers or a thread could not be had.
+    /// Memory for buffers or a thread is unavailable.
     #[error("{step} failed")]
     System {
-        /// What was being done.
+        /// Name of the operation.
         step: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: std::io::Error,
     },
 }

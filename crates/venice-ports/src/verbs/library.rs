@@ -1,4 +1,4 @@
-//! libibverbs, loaded when it is first wanted: the binary runs on machines that have none.
+//! libibverbs, loaded on first use: the binary runs on machines without it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -11,14 +11,14 @@ use super::abi::{
     QpInitAttr,
 };
 
-/// The soname of every rdma-core since its first release.
+/// Soname of every rdma-core since its first release.
 const SONAME: &str = "libibverbs.so.1";
 
-/// Declares [`Library`] and how it is filled: field, symbol, arguments, result.
+/// Declares [`Library`] and its loader: field, symbol, arguments, result.
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of the library that are symbols of it; the others are reached through
-        /// `ops` of an open device. Their documentation is `ibv_*(3)`.
+        /// Functions of the library that are symbols of it; the others are reached through `ops` of
+        /// an open device. `ibv_*(3)` documents them.
         #[derive(Debug)]
         pub struct Library {
             $($(#[$doc])* pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
@@ -34,7 +34,7 @@ macro_rules! functions {
                 // SAFETY: each has the type that infiniband/verbs.h declares for its symbol.
                 $($field: unsafe { *library.get($symbol).map_err(|error| error.to_string())? },)*
             };
-            // It stays: its functions are called until the process ends.
+            // Never unloaded: its functions are called until the process ends.
             std::mem::forget(library);
             Ok(loaded)
         }
@@ -88,7 +88,7 @@ functions! {
     destroy_qp = b"ibv_destroy_qp\0" (*mut Qp) -> c_int;
 }
 
-/// The library, loaded at the first call.
+/// Returns the library, loaded at the first call.
 pub fn library() -> Result<&'static Library, VerbsError> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let loaded = LIBRARY.get_or_init(load).as_ref();

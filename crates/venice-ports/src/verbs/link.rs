@@ -1,5 +1,5 @@
-//! One grant as its recipient reaches it: a queue pair joined to the donor's, the keys of the
-//! slabs, and the connection that tells when it is over.
+//! One grant at its recipient: a queue pair joined to the donor's, the keys of the slabs, and the
+//! connection that reports its end.
 
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -16,66 +16,66 @@ use super::queue::{QueuePair, QueuePairAddress};
 use super::set_up::{Hello, REVOKED, WELCOME_LEN, Welcome};
 use super::side_channel::SideChannel;
 
-/// Reads and atomics under way at once.
+/// Most reads and atomics outstanding at once.
 const READS: i32 = 32;
 
-/// See the module.
+/// Link of one grant; see the module.
 #[derive(Debug)]
 pub(super) struct Link {
     pub pair: QueuePair,
-    /// The connection; it is open as long as the grant is.
+    /// Connection to the donor; it is open as long as the grant lives.
     pub stream: Option<OwnedFd>,
-    /// By slab.
+    /// Keys by slab.
     pub keys: Vec<u32>,
     /// Requests that may still be posted.
     pub room: u32,
     /// Reads and atomics posted and not completed.
     pub reads: u32,
-    /// Why it is over.
+    /// Error that ended the link.
     down: Option<AccessError>,
 }
 
-/// Where a grant is, and what for.
+/// Target of a connection, and its limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct LinkTarget {
     pub address: SocketAddr,
     pub grant: GrantId,
     pub key: GrantKey,
-    /// How long its donor may take to answer, registration of its slabs included.
+    /// Longest time of the donor to answer, registration of its slabs included, in nanoseconds.
     pub limit_ns: u64,
-    /// Where the connection's descriptor is to be, if there is room.
+    /// Lowest descriptor number of the connection, if there is room.
     pub lowest_fd: RawFd,
 }
 
-/// Where a part of a grant is: an address the donor's device knows, and the key for it.
+/// Place of a part of a grant: an address of the donor's device, and the key for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub addr: u64,
     pub rkey: u32,
-    /// How many bytes from there on have the same key.
+    /// Bytes from there on under the same key.
     pub room_bytes: u64,
 }
 
 impl Link {
-    /// One that leads nowhere yet.
+    /// Makes a link without a donor.
     pub(super) fn vacant(pair: QueuePair) -> Self {
         let (room, down) = (pair.depth(), Some(AccessError::PeerDown(DownReason::Closed)));
         Self { pair, stream: None, keys: Vec::new(), room, reads: 0, down }
     }
 
-    /// Whether it leads nowhere, and nothing is under way on it.
+    /// True if it has no donor, and nothing is outstanding on it.
     pub(super) fn is_vacant(&self) -> bool {
         self.down.is_some() && self.room == self.pair.depth() && self.reads == 0
     }
 
-    /// Joins a vacant one to a donor. It makes no memory of the C library's.
+    /// Joins a vacant link to a donor. Takes no memory from the C library.
     pub(super) fn connect(
         &mut self,
-        wanted: &Wanted,
+        target: &LinkTarget,
         addresses: &Addresses,
     ) -> Result<(), VerbsError> {
         assert!(self.is_vacant(), "a queue pair has one peer at a time");
-        let Wanted { address, grant, key, limit_ns, lowest_fd } = *wanted;
+        let LinkTarget { address, grant, key, limit_ns, lowest_fd } = *target;
         self.pair.reset()?;
         let channel = SideChannel::connect(address, limit_ns, lowest_fd)?;
         let ours = QueuePairAddress {
@@ -91,23 +91,23 @@ impl Link {
         Ok(())
     }
 
-    /// Length of the grant in bytes.
+    /// Returns the length of the grant in bytes.
     pub(super) fn grant_bytes(&self) -> u64 {
         self.keys.len() as u64 * SLAB_BYTES
     }
 
-    /// Where `addr` of the grant is; `None` beyond its end.
+    /// Returns the place of `addr` of the grant; `None` beyond its end.
     pub(super) fn place(&self, addr: u64) -> Option<Place> {
         let rkey = *self.keys.get(usize::try_from(addr / SLAB_BYTES).ok()?)?;
         Some(Place { addr, rkey, room_bytes: SLAB_BYTES - addr % SLAB_BYTES })
     }
 
-    /// Why it is over, if it is.
+    /// Returns the error that ended the link, if any.
     pub(super) fn down(&self) -> Option<AccessError> {
         self.down
     }
 
-    /// It is over. What is under way completes with errors; the first reason counts.
+    /// Ends the link. Outstanding requests complete with errors; the first reason counts.
     pub(super) fn fail(&mut self, reason: AccessError) {
         if self.down.is_none() {
             self.down = Some(reason);
@@ -115,8 +115,8 @@ impl Link {
         }
     }
 
-    /// The connection has something to tell: only ever that it is over.
-    pub(super) fn listen(&mut self) {
+    /// Reads an event of the connection, which always reports the end of the grant.
+    pub(super) fn read_event(&mut self) {
         let Some(stream) = &self.stream else { return };
         let mut word = [0];
         match rustix::io::read(stream, &mut word) {
@@ -128,16 +128,16 @@ impl Link {
         }
     }
 
-    /// What a completion's status means; the link is over with every error.
-    pub(super) fn judge(&mut self, status: i32) -> Result<(), AccessError> {
+    /// Translates a completion's status; every error ends the link.
+    pub(super) fn check_status(&mut self, status: i32) -> Result<(), AccessError> {
         let reason = match status {
             constants::WC_SUCCESS => return Ok(()),
-            // The device knows no such memory (any more): the range was checked here, so it is
-            // the grant that has ended.
+            // The device has no such memory, or no longer: the range was checked here, which means
+            // that the grant has ended.
             constants::WC_REM_ACCESS_ERR => AccessError::Refused(Refusal::UnknownGrant),
             constants::WC_REM_INV_REQ_ERR => AccessError::Refused(Refusal::Malformed),
             constants::WC_RETRY_EXC_ERR => AccessError::PeerDown(DownReason::Silent),
-            // Flushed, after an error of another access or an end told by the connection.
+            // Flushed, after an error of another access or an end that the connection reported.
             constants::WC_WR_FLUSH_ERR => AccessError::PeerDown(DownReason::LinkLost),
             _ => AccessError::PeerDown(DownReason::Protocol),
         };

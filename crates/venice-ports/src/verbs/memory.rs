@@ -1,4 +1,4 @@
-//! Memory that a device may reach: protection domains, regions, buffers of our own.
+//! Memory that a device may reach: protection domains, regions, and buffers of this process.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use super::abi::{Mr, Pd, constants};
 use super::{Device, VerbsError};
 
-/// A protection domain: a queue pair reaches the regions of its own domain and no others,
-/// whatever keys its owner may guess.
+/// A protection domain: a queue pair reaches the regions of its own domain and no others, whatever
+/// keys its owner guesses.
 #[derive(Debug)]
 pub(super) struct Domain {
     device: Arc<Device>,
@@ -45,16 +45,16 @@ impl Drop for Domain {
     }
 }
 
-/// Who may reach a region.
+/// Sides that may reach a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// This side's own requests only.
+    /// Requests of this side only.
     Local,
-    /// The other side reads, writes and changes it.
+    /// Reads, writes and atomics of the other side.
     Remote,
 }
 
-/// Registered memory: pinned, and known to the device until dropped.
+/// Registered memory: pinned, and reachable by the device until dropped.
 #[derive(Debug)]
 pub(super) struct Region {
     domain: Arc<Domain>,
@@ -68,8 +68,8 @@ impl Region {
     /// Registers `len_bytes` at `start`, which requests address from `first_address` on.
     ///
     /// # Safety
-    /// The memory must stay mapped until the region is dropped, and whoever reads or writes it
-    /// meanwhile must expect others to do so too.
+    /// The memory must stay mapped until the region is dropped, and code that reads or writes it
+    /// meanwhile must expect concurrent accesses.
     pub(super) unsafe fn register(
         domain: &Arc<Domain>,
         start: *mut u8,
@@ -111,9 +111,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: our own region, ended once. When it returns, the device reaches it no more.
+        // SAFETY: our own region, deregistered once. After the return, the device no longer reaches
+        // it.
         let code = unsafe { (self.domain.device().library().dereg_mr)(self.mr.as_ptr()) };
-        // Going on would let a past recipient into memory that is no longer its own.
+        // To continue would let a past recipient reach memory that belongs to others by now.
         assert!(code == 0, "a registered region cannot be ended: error {code}");
     }
 }
@@ -126,8 +127,8 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Zeroed memory, shared with forked children so that a fork does not part the device from
-    /// it by copy-on-write.
+    /// Allocates zeroed memory, shared with forked children: a copy-on-write after a fork would
+    /// separate it from the device's pages.
     pub(super) fn new(domain: &Arc<Domain>, len_bytes: usize) -> Result<Self, VerbsError> {
         let pages = Pages::map(len_bytes)?;
         let first_address = pages.base.as_ptr() as u64;
@@ -157,7 +158,7 @@ struct Pages {
     len_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is as good on one thread as on another.
+// SAFETY: this value alone owns the mapping, which is valid on any thread.
 unsafe impl Send for Pages {}
 
 impl Pages {
@@ -177,7 +178,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own whole mapping.
+        // SAFETY: unmaps our own whole mapping.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
 }

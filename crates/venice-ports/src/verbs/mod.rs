@@ -1,15 +1,15 @@
-//! The verbs port: a grant's memory is reached by RDMA devices (InfiniBand, RoCE, iWARP), one-sided:
-//! the donor's device carries out reads, writes and atomics, and no program runs for it there.
+//! The verbs port: RDMA devices (InfiniBand, RoCE, iWARP) reach a grant's memory, one-sided: the
+//! donor's device carries out reads, writes and atomics, and no program runs for them there.
 //!
 //! The donor's agent listens on TCP ([`VerbsServer`]). A recipient ([`VerbsDriver`]) connects,
 //! names its grant, its key and its own queue pair; the donor registers the grant's slabs, joins a
 //! queue pair of its own to it and answers with the slabs' keys. The connection carries nothing
 //! more, but stays open: its end tells either side that the other is gone.
 //!
-//! **Protection** is the devices': each grant has a protection domain, so a recipient's queue pair
-//! reaches the slabs of its own grant and no others, whatever keys it makes up; and
-//! [`VerbsServer::revoke`] returns when the slabs are registered no more. What goes over the wire
-//! is neither encrypted nor authenticated, as RDMA has it: the port is for a trusted fabric.
+//! **Protection** is the devices': each grant has a protection domain, which confines a recipient's
+//! queue pair to the slabs of its own grant, whatever keys it makes up. [`VerbsServer::revoke`]
+//! returns when the slabs are deregistered. RDMA neither encrypts nor authenticates its packets:
+//! the port is for a trusted fabric.
 //!
 //! **rdma-core** is loaded when the port is first used (`library`), through a few structures of its
 //! ABI (`abi`): a machine without it runs everything else. See
@@ -21,6 +21,7 @@ mod connection;
 mod device;
 mod driver;
 mod error;
+mod keep_alive;
 mod library;
 mod link;
 mod memory;
@@ -31,7 +32,6 @@ mod queue;
 mod server;
 mod set_up;
 mod side_channel;
-mod silence;
 
 pub use device::{Device, device_names};
 pub use driver::{BufferId, Bulk, VerbsConfig, VerbsDriver};

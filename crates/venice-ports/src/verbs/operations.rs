@@ -1,4 +1,4 @@
-//! The accesses of a driver that are under way, those waiting to be posted, and those done.
+//! Operations of a driver: outstanding, deferred and completed accesses.
 
 use std::collections::VecDeque;
 
@@ -9,21 +9,21 @@ use venice_fabric::AccessError;
 pub(super) struct Operation {
     pub token: u64,
     pub result: Result<(), AccessError>,
-    /// Bytes it brings in its page.
+    /// Bytes that it brings in its page.
     pub data_len: u16,
     /// Requests posted and not completed.
-    under_way: u32,
-    /// Whether some of it is still to be posted.
-    put_off: bool,
+    outstanding: u32,
+    /// True if a part of it is still to be posted.
+    is_deferred: bool,
 }
 
 impl Operation {
     pub(super) fn new(token: u64, data_len: u16) -> Self {
-        Self { token, result: Ok(()), data_len, under_way: 0, put_off: false }
+        Self { token, result: Ok(()), data_len, outstanding: 0, is_deferred: false }
     }
 }
 
-/// What is still to be posted of an operation.
+/// Part of an operation that is still to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
     pub link: u32,
@@ -35,7 +35,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// So many bytes more are posted.
+    /// Records that `len_bytes` more were posted.
     pub(super) fn advance(&mut self, len_bytes: u64) {
         self.remote_addr += len_bytes;
         self.local_addr += len_bytes;
@@ -43,14 +43,14 @@ impl Rest {
     }
 }
 
-/// A table of fixed size; the index of an operation is also that of its page.
+/// Table of operations, of fixed size; the index of an operation is also that of its page.
 #[derive(Debug)]
 pub(super) struct Operations {
     table: Box<[Operation]>,
     free: Vec<u16>,
     waiting: VecDeque<(u16, Rest)>,
     done: VecDeque<u16>,
-    /// The one whose page the caller may be looking at.
+    /// Operation whose page the caller may be reading.
     shown: Option<u16>,
 }
 
@@ -66,29 +66,29 @@ impl Operations {
         }
     }
 
-    /// Takes a place for an operation; `None` when all are taken.
+    /// Reserves a place for an operation; `None` if all are taken.
     pub(super) fn begin(&mut self, operation: Operation) -> Option<u16> {
         let index = self.free.pop()?;
         self.table[usize::from(index)] = operation;
         Some(index)
     }
 
-    /// A request of it was posted.
+    /// Records that a request of it was posted.
     pub(super) fn posted(&mut self, index: u16) {
-        self.table[usize::from(index)].under_way += 1;
+        self.table[usize::from(index)].outstanding += 1;
     }
 
-    /// A request of it is over.
+    /// Records that a request of it has completed.
     pub(super) fn completed(&mut self, index: u16, result: Result<(), AccessError>) {
         let operation = &mut self.table[usize::from(index)];
-        operation.under_way -= 1;
+        operation.outstanding -= 1;
         if let (Ok(()), Err(reason)) = (operation.result, result) {
             operation.result = Err(reason);
         }
         self.settle(index);
     }
 
-    /// What is not yet posted of it never will be.
+    /// Fails the operation: its unposted part is never posted.
     pub(super) fn fail(&mut self, index: u16, reason: AccessError) {
         let operation = &mut self.table[usize::from(index)];
         if operation.result.is_ok() {
@@ -99,35 +99,35 @@ impl Operations {
 
     fn settle(&mut self, index: u16) {
         let operation = &self.table[usize::from(index)];
-        if operation.under_way == 0 && !operation.put_off {
+        if operation.outstanding == 0 && !operation.is_deferred {
             self.done.push_back(index);
         }
     }
 
-    /// Keeps the rest of an operation for later, behind the others that wait.
-    pub(super) fn put_off(&mut self, index: u16, rest: Rest) {
-        self.table[usize::from(index)].put_off = true;
+    /// Defers the rest of an operation, behind the others that wait.
+    pub(super) fn defer(&mut self, index: u16, rest: Rest) {
+        self.table[usize::from(index)].is_deferred = true;
         self.waiting.push_back((index, rest));
     }
 
-    /// How many wait.
-    pub(super) fn put_off_count(&self) -> usize {
+    /// Returns the number of deferred operations.
+    pub(super) fn deferred_count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The one that waits longest, to be posted or put off again now.
-    pub(super) fn next_put_off(&mut self) -> Option<(u16, Rest)> {
+    /// Takes the operation deferred first, to be posted or deferred again now.
+    pub(super) fn next_deferred(&mut self) -> Option<(u16, Rest)> {
         let (index, rest) = self.waiting.pop_front()?;
-        self.table[usize::from(index)].put_off = false;
+        self.table[usize::from(index)].is_deferred = false;
         Some((index, rest))
     }
 
-    /// Whether one is done and not taken.
+    /// True if an operation is complete and not taken.
     pub(super) fn any_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// The next that is done. Its place is free again at the next call.
+    /// Takes the next completed operation. Its place is free again at the next call.
     pub(super) fn take_done(&mut self) -> Option<(u16, Operation)> {
         self.free.extend(self.shown.take());
         let index = self.done.pop_front()?;

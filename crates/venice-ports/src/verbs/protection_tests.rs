@@ -1,5 +1,5 @@
-//! A recipient that does not keep to its windows: keys made up or taken from elsewhere, ranges
-//! beyond a slab. The donor's device must refuse what the driver would never ask for.
+//! Tests with a recipient that leaves its mappings: keys made up or taken from other grants, ranges
+//! beyond a slab. The donor's device must refuse requests that the driver would never post.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ static ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("verbs-protection", &["veth", "rdma_rxe"])
 });
 
-/// Every grant is one slab of its own number.
+/// Source of grants, each one slab of its own number.
 struct Numbered(Vec<OwnedFd>);
 
 impl SlabSource for Numbered {
@@ -36,7 +36,7 @@ impl SlabSource for Numbered {
         count: usize,
     ) -> Result<SlabBatch, String> {
         let fd = self.0.get(id.0 as usize).ok_or("no such grant")?.try_clone().unwrap();
-        assert_eq!((first, count), (0, 1), "it has one slab");
+        assert_eq!((first, count), (0, 1), "the grant has one slab");
         Ok(SlabBatch { total: 1, files: vec![fd.into()] })
     }
 }
@@ -54,7 +54,7 @@ fn start() -> (Arc<Device>, VerbsServer) {
     (device, server)
 }
 
-/// A driver with both grants, each in a window of its own at 2^40 times its number.
+/// Makes a driver with both grants, each mapped at 2^40 times its number.
 fn connect(device: &Arc<Device>, server: &VerbsServer) -> VerbsDriver {
     let mut driver = VerbsDriver::new(device, VerbsConfig::default()).unwrap();
     for number in 0..2u64 {
@@ -80,8 +80,8 @@ fn read(driver: &mut VerbsDriver, addr: u64) -> Result<(), AccessError> {
 const REFUSED: Result<(), AccessError> = Err(AccessError::Refused(Refusal::UnknownGrant));
 
 #[test]
-fn a_made_up_key_is_refused_by_the_device() {
-    inside(&ROOM, "verbs::protection_tests::a_made_up_key_is_refused_by_the_device", LIMIT, || {
+fn device_refuses_invented_key() {
+    inside(&ROOM, "verbs::protection_tests::device_refuses_invented_key", LIMIT, || {
         let (device, server) = start();
         for wrong in [1u32, 0x100, 0xffff_ffff] {
             let mut driver = connect(&device, &server);
@@ -94,11 +94,11 @@ fn a_made_up_key_is_refused_by_the_device() {
 }
 
 #[test]
-fn the_key_of_another_grant_opens_nothing() {
-    inside(&ROOM, "verbs::protection_tests::the_key_of_another_grant_opens_nothing", LIMIT, || {
+fn device_refuses_key_of_other_grant() {
+    inside(&ROOM, "verbs::protection_tests::device_refuses_key_of_other_grant", LIMIT, || {
         let (device, server) = start();
         let mut driver = connect(&device, &server);
-        // The right key of a slab that is lent, at the donor, now: but in another domain.
+        // The right key of a slab that is lent by this donor now, but in another domain.
         driver.links[0].keys[0] = driver.links[1].keys[0];
         assert_eq!(read(&mut driver, 0), REFUSED);
         read(&mut driver, 1 << 40).unwrap();
@@ -106,20 +106,15 @@ fn the_key_of_another_grant_opens_nothing() {
 }
 
 #[test]
-fn beyond_the_end_of_a_slab_the_device_refuses() {
-    inside(
-        &ROOM,
-        "verbs::protection_tests::beyond_the_end_of_a_slab_the_device_refuses",
-        LIMIT,
-        || {
-            let (device, server) = start();
-            let mut driver = connect(&device, &server);
-            let peer = venice_fabric::PeerIndex(0);
-            // The driver is made to believe in a second slab under the first one's key.
-            let key = driver.links[0].keys[0];
-            driver.links[0].keys.push(key);
-            driver.map_window(2 << 40, SLAB_BYTES, peer, SLAB_BYTES).unwrap();
-            assert_eq!(read(&mut driver, 2 << 40), REFUSED);
-        },
-    );
+fn device_refuses_range_beyond_slab() {
+    inside(&ROOM, "verbs::protection_tests::device_refuses_range_beyond_slab", LIMIT, || {
+        let (device, server) = start();
+        let mut driver = connect(&device, &server);
+        let peer = venice_fabric::PeerIndex(0);
+        // The driver gets a second slab with the first one's key.
+        let key = driver.links[0].keys[0];
+        driver.links[0].keys.push(key);
+        driver.map_window(2 << 40, SLAB_BYTES, peer, SLAB_BYTES).unwrap();
+        assert_eq!(read(&mut driver, 2 << 40), REFUSED);
+    });
 }

@@ -12,17 +12,17 @@ use super::device::PortAddress;
 use super::memory::Domain;
 use super::{Device, VerbsError};
 
-/// 4.096 µs × 2^16 = 268 ms for an acknowledgement, seven times: a dead peer is noticed in two
-/// seconds where nothing else tells of its death.
+/// Acknowledgement time-out of 4.096 µs × 2^16 = 268 ms, seven times: a dead peer is detected in
+/// two seconds if no other event reveals its death.
 const TIMEOUT: u8 = 16;
 const RETRIES: u8 = 7;
-/// 0.64 ms before a sender may try again whose receiver had no buffer.
+/// Delay of 0.64 ms before a sender retries whose receiver had no buffer.
 const RNR_TIMER: u8 = 12;
 const HOP_LIMIT: u8 = 64;
-/// Writes of up to so many bytes go with the request itself, if the device can.
+/// Longest write that travels inside the request, if the device can, in bytes.
 const INLINE_BYTES: u32 = 128;
 
-/// A completion queue and the channel on which it announces completions.
+/// A completion queue, and the channel on which it announces completions.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     device: Arc<Device>,
@@ -30,7 +30,7 @@ pub(super) struct CompletionQueue {
     channel: NonNull<CompChannel>,
 }
 
-// SAFETY: libibverbs may be called from any thread; freed by the owner alone.
+// SAFETY: libibverbs may be called from any thread; only the owner frees it.
 unsafe impl Send for CompletionQueue {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueue {}
@@ -61,10 +61,11 @@ impl CompletionQueue {
         Ok(Arc::new(this))
     }
 
-    /// Takes completions, as many as there are and fit.
+    /// Takes as many completions as there are and fit.
     pub(super) fn poll<'a>(&self, into: &'a mut [Wc]) -> &'a [Wc] {
         let cq = self.cq.as_ptr();
-        // SAFETY: the queue is alive; the provider filled in its functions when it was opened.
+        // SAFETY: the queue is alive; the provider filled in its functions when the device was
+        // opened.
         let taken = unsafe {
             let poll = (*(*cq).context).ops.poll_cq.expect("every provider polls");
             poll(cq, into.len() as i32, into.as_mut_ptr())
@@ -73,8 +74,8 @@ impl CompletionQueue {
         &into[..taken as usize]
     }
 
-    /// Asks for [`CompletionQueue::fd`] to become readable at the next completion. Poll once
-    /// more before sleeping: one that came before is not announced.
+    /// Makes [`CompletionQueue::fd`] readable at the next completion. Poll once more before
+    /// sleeping: an earlier completion is not announced.
     pub(super) fn arm(&self) {
         let cq = self.cq.as_ptr();
         // SAFETY: as for `poll`.
@@ -85,8 +86,8 @@ impl CompletionQueue {
         assert!(code == 0, "a completion queue that is alive can be armed");
     }
 
-    /// Takes what was announced.
-    pub(super) fn hush(&self) {
+    /// Takes pending announcements.
+    pub(super) fn take_events(&self) {
         let library = self.device.library();
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the channel is alive and does not block; each event is acknowledged once.
@@ -97,7 +98,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Readable once a completion was announced.
+    /// Returns a descriptor that is readable once a completion was announced.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's descriptor is open as long as the channel is.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
@@ -120,18 +121,18 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// What a queue pair's peer must know of it.
+/// Properties of a queue pair that its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuePairAddress {
     pub port: PortAddress,
     pub number: u32,
     /// Number of the first packet it sends.
     pub first_packet: u32,
-    /// Reads and atomics that it can have under way (asking), or answers at once (answering).
+    /// Most outstanding reads and atomics of a requester, or most answered at once by a responder.
     pub reads: u8,
 }
 
-/// A reliable connection's end (RC queue pair).
+/// End of a reliable connection (RC queue pair).
 #[derive(Debug)]
 pub(super) struct QueuePair {
     domain: Arc<Domain>,
@@ -141,11 +142,11 @@ pub(super) struct QueuePair {
     depth: u32,
 }
 
-// SAFETY: libibverbs may be called from any thread; freed by the owner alone.
+// SAFETY: libibverbs may be called from any thread; only the owner frees it.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair of `depth` requests under way, with nothing to receive.
+    /// Makes a queue pair of `depth` outstanding requests, without receive buffers.
     pub(super) fn new(
         domain: &Arc<Domain>,
         completions: &Arc<CompletionQueue>,
@@ -190,23 +191,23 @@ impl QueuePair {
         unsafe { self.qp.as_ref() }.qp_num
     }
 
-    /// What its device can do.
+    /// Returns the limits of its device.
     pub(super) fn limits(&self) -> &DeviceAttr {
         self.domain.device().limits()
     }
 
-    /// Requests that may be under way.
+    /// Returns the most requests that may be outstanding.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Writes of up to so many bytes may go inline.
+    /// Returns the longest inline write in bytes.
     pub(super) fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
 
-    /// Joins it to `theirs`. With `remote_access`, the other side reaches the regions of this
-    /// one's domain.
+    /// Joins it to `theirs`. With `remote_access`, the other side reaches the regions of its
+    /// domain.
     pub(super) fn connect(
         &self,
         ours: &QueuePairAddress,
@@ -276,13 +277,13 @@ impl QueuePair {
         self.modify("readying a queue pair", &mut attributes, mask)
     }
 
-    /// As new again, so that it can be joined to another. Nothing may be under way.
+    /// Resets it for another connection. Nothing may be outstanding.
     pub(super) fn reset(&self) -> Result<(), VerbsError> {
         let mut attributes = QpAttr { qp_state: constants::QPS_RESET, ..QpAttr::default() };
         self.modify("resetting a queue pair", &mut attributes, constants::QP_STATE)
     }
 
-    /// Ends the connection: what is under way completes with an error.
+    /// Ends the connection: outstanding requests complete with an error.
     pub(super) fn cut(&self) {
         let mut attributes = QpAttr { qp_state: constants::QPS_ERR, ..QpAttr::default() };
         let _ = self.modify("ending a queue pair", &mut attributes, constants::QP_STATE);
@@ -295,7 +296,7 @@ impl QueuePair {
         mask: i32,
     ) -> Result<(), VerbsError> {
         let device = self.domain.device();
-        // SAFETY: the queue pair is alive; the structure is read only, as far as the mask says.
+        // SAFETY: the queue pair is alive; the structure is only read, as far as the mask allows.
         let code = unsafe { (device.library().modify_qp)(self.qp.as_ptr(), attributes, mask) };
         device.check(step, code)
     }
@@ -303,7 +304,7 @@ impl QueuePair {
     /// Posts one request.
     ///
     /// # Errors
-    /// The provider's number, when it does not take it.
+    /// The provider's error number, if it refuses the request.
     ///
     /// # Safety
     /// The memory that the request names must be registered in this domain, and must stay so until
@@ -323,7 +324,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: our own queue pair, ended once.
+        // SAFETY: our own queue pair, destroyed once.
         unsafe { (self.domain.device().library().destroy_qp)(self.qp.as_ptr()) };
     }
 }

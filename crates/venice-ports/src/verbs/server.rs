@@ -1,4 +1,4 @@
-//! The donor's side: a thread of the agent that lets recipients in, and then has no more to do.
+//! The donor's side: a thread of the agent that admits recipients; it takes no part in accesses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -18,14 +18,14 @@ use super::{Device, VerbsError};
 use crate::monotonic_ns;
 use crate::shm::SlabSource;
 
-/// Connections served at once; more wait in the backlog.
+/// Most connections served at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Lends the slabs of grants to recipients' RDMA devices, until dropped.
 ///
 /// The memory of a grant is registered when its recipient connects, in a protection domain of its
-/// own: a recipient's queue pair reaches this grant's slabs and nothing else. From then on the
-/// device carries out the recipient's reads, writes and atomics, and no thread of the donor runs.
+/// own, which confines the recipient's queue pair to this grant's slabs. From then on the device
+/// carries out the recipient's reads, writes and atomics, and no thread of the donor runs.
 #[derive(Debug)]
 pub struct VerbsServer {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub struct VerbsServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the owner and the server's thread share.
+/// State shared by the owner and the server's thread.
 #[derive(Debug)]
 struct Shared {
     wake: OwnedFd,
@@ -49,11 +49,11 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with the grants")
+        self.state.lock().expect("no thread panics under this lock")
     }
 
-    /// Lets a recipient in. The lock is not held while slabs are registered, as whoever revokes a
-    /// grant waits for it; only this thread adds grants.
+    /// Admits a recipient. The lock is not held while slabs are registered, because a revocation
+    /// waits for it; only this thread adds grants.
     fn admit(
         &self,
         admission: &Admission<impl SlabSource>,
@@ -65,8 +65,8 @@ impl Shared {
         let mut registered =
             if is_lent { None } else { Some(admission.register(hello.grant, hello.key)?) };
         let mut state = self.state();
-        // Under the lock: the source forgets a grant before it is revoked here, so that what is
-        // added now is still to be revoked.
+        // Under the lock: the source drops a grant before it is revoked here, which means that a
+        // grant added now is still to be revoked.
         admission.check(hello)?;
         if let Some(registered) = registered.take() {
             state.lent.insert(hello.grant, registered);
@@ -76,17 +76,17 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It only fails when the counter is full, and then the thread is awake already.
+        // A write fails only when the counter is full; the thread is awake then.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl VerbsServer {
-    /// Listens on `address` (TCP; port 0: any) for recipients that want the slabs of `source` by
-    /// way of `device`.
+    /// Listens on `address` (TCP; port 0: any) for recipients that want the slabs of `source`
+    /// through `device`.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or a thread cannot be started.
+    /// Fails if the address cannot be listened on, or a thread cannot be started.
     pub fn start(
         device: Arc<Device>,
         address: SocketAddr,
@@ -110,11 +110,11 @@ impl VerbsServer {
         Ok(Self { shared, local, thread: Some(thread) })
     }
 
-    /// Ends a grant. When this returns, no device reaches its slabs any more; accesses under way
-    /// and later ones are refused, and the recipient is told.
+    /// Revokes a grant. After the return no device reaches its slabs any more; outstanding and
+    /// later accesses are refused, and the recipient is notified.
     ///
-    /// The source must not know the grant any more by then, and the caller must hold no lock that
-    /// the source takes.
+    /// The source must refuse the grant already, and the caller must hold no lock that the source
+    /// takes.
     pub fn revoke(&self, id: GrantId) {
         let mut state = self.shared.state();
         state.lent.remove(&id);
@@ -123,7 +123,7 @@ impl VerbsServer {
         self.shared.wake();
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -139,7 +139,7 @@ impl Drop for VerbsServer {
     }
 }
 
-/// What the server's thread owns.
+/// State of the server's thread.
 struct Service<S> {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -176,7 +176,7 @@ impl<S: SlabSource> Service<S> {
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         match poll(&mut fds, Some(&second)) {
             Ok(_) | Err(Errno::INTR) => {}
-            // Out of kernel memory for a moment: come again rather than spin.
+            // The kernel is out of memory for a moment: retry later rather than spin.
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
         }
         Ready {
@@ -185,7 +185,7 @@ impl<S: SlabSource> Service<S> {
         }
     }
 
-    /// Does what the owner wants; true when that is to stop.
+    /// Executes the owner's orders; returns true for the stop order.
     fn take_orders(&mut self) -> bool {
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
         let (revoked, stop) = {
@@ -208,7 +208,7 @@ impl<S: SlabSource> Service<S> {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // Out of descriptors: it stays readable, do not spin on it.
+                    // Out of descriptors: the socket stays readable, do not spin on it.
                     std::thread::sleep(std::time::Duration::from_millis(10));
                     return;
                 }

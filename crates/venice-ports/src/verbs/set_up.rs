@@ -1,5 +1,5 @@
-//! What recipient and donor tell each other over TCP before the devices talk: little-endian,
-//! described field by field in `docs/reference/wire.md`.
+//! Messages between recipient and donor over TCP before the devices talk: little-endian, described
+//! field by field in `docs/reference/wire.md`.
 
 use venice_wire::{GrantId, GrantKey};
 
@@ -7,24 +7,24 @@ use super::abi::Gid;
 use super::device::PortAddress;
 use super::queue::QueuePairAddress;
 
-/// `VNRC` in memory order.
+/// Magic number: `VNRC` in memory order.
 const MAGIC: [u8; 4] = *b"VNRC";
 const VERSION: u16 = 1;
-/// A queue pair's address: GID, LID, MTU, reads, number, first packet.
+/// Length of a queue pair's address: GID, LID, MTU, reads, number, first packet.
 const ADDRESS_LEN: usize = 16 + 2 + 1 + 1 + 4 + 4;
 /// Length of [`Hello`].
 pub(super) const HELLO_LEN: usize = 8 + 16 + ADDRESS_LEN;
 /// Length of the front of [`Welcome`].
 pub(super) const WELCOME_LEN: usize = 16 + ADDRESS_LEN;
-/// No grant has more slabs: 16 TiB.
+/// Most slabs of a grant: 16 TiB.
 const MAX_SLABS: u64 = 1 << 20;
 /// Longest reason of a refusal, in bytes.
 const MAX_TEXT: u64 = 512;
 
-/// What the donor writes, once only, when it takes a grant back. Then it closes the connection.
+/// Byte that the donor sends, once only, when it revokes a grant. Then it closes the connection.
 pub(super) const REVOKED: u8 = b'R';
 
-/// The recipient names a grant and its own queue pair.
+/// Request of a recipient: its grant and its own queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub grant: GrantId,
@@ -45,7 +45,7 @@ impl Hello {
         bytes
     }
 
-    /// `Err`: what is wrong with it.
+    /// Decodes a request. The error describes the violation.
     pub(super) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, &'static str> {
         let mut from = Reader(bytes);
         from.take_front()?;
@@ -58,12 +58,12 @@ impl Hello {
     }
 }
 
-/// The front of the donor's answer.
+/// Front of the donor's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Welcome {
-    /// Its queue pair; the keys of so many slabs follow, 4 bytes each.
+    /// The donor's queue pair; `slabs` keys follow, 4 bytes each.
     Granted { slabs: u64, address: QueuePairAddress },
-    /// A reason of so many bytes of text follows.
+    /// Refusal; a reason of `text_len` bytes follows.
     Refused { text_len: u64 },
 }
 
@@ -87,7 +87,7 @@ impl Welcome {
         bytes
     }
 
-    /// `Err`: what is wrong with it.
+    /// Decodes the front of an answer. The error describes the violation.
     pub(super) fn decode(bytes: &[u8; WELCOME_LEN]) -> Result<Self, &'static str> {
         let mut from = Reader(bytes);
         from.take_front()?;
@@ -96,11 +96,11 @@ impl Welcome {
         match status {
             0 if len <= MAX_SLABS => Ok(Self::Granted { slabs: len, address: from.take_address() }),
             1 if len <= MAX_TEXT => Ok(Self::Refused { text_len: len }),
-            _ => Err("an answer that is none"),
+            _ => Err("invalid answer"),
         }
     }
 
-    /// A whole refusal.
+    /// Encodes a whole refusal.
     pub(super) fn refusal(reason: &str) -> Vec<u8> {
         let mut end = reason.len().min(MAX_TEXT as usize);
         while !reason.is_char_boundary(end) {
@@ -141,10 +141,10 @@ impl Reader<'_> {
 
     fn take_front(&mut self) -> Result<(), &'static str> {
         if self.take() != MAGIC {
-            return Err("no Venice speaks there");
+            return Err("wrong magic number (is it a Venice agent?)");
         }
         if u16::from_le_bytes(self.take()) != VERSION {
-            return Err("it is of another version");
+            return Err("another protocol version");
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Reader<'_> {
         let lid = u16::from_le_bytes(self.take());
         let [mtu, reads] = self.take();
         QueuePairAddress {
-            // The place in the table is each side's own business.
+            // The index in the table is local to each side.
             port: PortAddress { gid, gid_index: 0, lid, mtu },
             reads,
             number: u32::from_le_bytes(self.take()),
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_back(
+        fn messages_roundtrip(
             address in address(), grant in any::<u64>(), key in any::<u64>(), slabs in 0..MAX_SLABS
         ) {
             let hello = Hello { grant: GrantId(grant), key: GrantKey(key), address };
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_and_never_a_panic(bytes in any::<[u8; HELLO_LEN]>()) {
+        fn decode_rejects_garbage(bytes in any::<[u8; HELLO_LEN]>()) {
             if bytes[..4] != MAGIC {
                 prop_assert!(Hello::decode(&bytes).is_err());
             }
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn a_reason_of_any_length_fits(reason in ".{0,600}") {
+        fn refusal_truncates_long_reason(reason in ".{0,600}") {
             let bytes = Welcome::refusal(&reason);
             let (front, text) = bytes.split_first_chunk().expect("a front");
             let text_len = text.len() as u64;

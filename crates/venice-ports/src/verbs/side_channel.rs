@@ -1,7 +1,7 @@
-//! The recipient's end of the TCP connection over which queue pairs are introduced.
+//! The recipient's end of the TCP connection that introduces queue pairs.
 //!
-//! By bare system calls: a pager's thread makes such connections in the middle of a program, and has
-//! no memory of the C library.
+//! It makes bare system calls: a pager's thread makes such connections in the middle of a program,
+//! and may not take memory from the C library.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::VerbsError;
-use super::silence::watch_over;
+use super::keep_alive::enable_keep_alive;
 use crate::monotonic_ns;
 
-/// A connection that may be waited for until a time that was set when it was made.
+/// A connection whose calls share one deadline, set when it was made.
 #[derive(Debug)]
 pub(super) struct SideChannel {
     fd: OwnedFd,
@@ -23,8 +23,8 @@ pub(super) struct SideChannel {
 }
 
 impl SideChannel {
-    /// Connects. The descriptor is at or above `lowest_fd` where there is room, and all of the
-    /// conversation has to be over within `limit_ns`.
+    /// Connects. The descriptor is at or above `lowest_fd` if there is room, and the whole exchange
+    /// must end within `limit_ns`.
     pub(super) fn connect(
         address: SocketAddr,
         limit_ns: u64,
@@ -47,13 +47,13 @@ impl SideChannel {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        watch_over(&channel.fd);
+        enable_keep_alive(&channel.fd);
         Ok(channel)
     }
 
-    /// The address of this machine that it goes out from.
+    /// Returns the address of this machine on this connection.
     pub(super) fn local_ip(&self) -> Result<IpAddr, VerbsError> {
-        let failed = |errno| side_channel(self.address, "asking for its address", errno);
+        let failed = |errno| side_channel(self.address, "reading its local address", errno);
         let local = rustix::net::getsockname(&self.fd).map_err(failed)?;
         let local = SocketAddr::try_from(local).map_err(failed)?;
         Ok(local.ip())
@@ -61,7 +61,7 @@ impl SideChannel {
 
     /// Sends all of `bytes`.
     pub(super) fn send(&self, mut bytes: &[u8]) -> Result<(), VerbsError> {
-        let failed = |errno| side_channel(self.address, "asking for a grant", errno);
+        let failed = |errno| side_channel(self.address, "requesting a grant", errno);
         while !bytes.is_empty() {
             match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
                 Ok(len) => bytes = &bytes[len..],
@@ -73,7 +73,7 @@ impl SideChannel {
         Ok(())
     }
 
-    /// Waits until all of `bytes` have come.
+    /// Receives exactly `bytes`, waiting as necessary.
     pub(super) fn receive(&self, mut bytes: &mut [u8]) -> Result<(), VerbsError> {
         let failed = |errno| side_channel(self.address, "waiting for the donor's answer", errno);
         while !bytes.is_empty() {
@@ -88,12 +88,12 @@ impl SideChannel {
         Ok(())
     }
 
-    /// The other end.
+    /// Returns the address of the other end.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The connection alone, which does not block.
+    /// Returns the connection's descriptor, which does not block.
     pub(super) fn into_fd(self) -> OwnedFd {
         self.fd
     }
@@ -121,7 +121,7 @@ fn side_channel(address: SocketAddr, step: &'static str, errno: Errno) -> VerbsE
     VerbsError::SideChannel { address, step, source: errno.into() }
 }
 
-/// The same out of the way of others' descriptors.
+/// Moves the descriptor out of the range of other code's descriptors.
 fn above(fd: OwnedFd, lowest_fd: RawFd) -> OwnedFd {
     if lowest_fd == 0 {
         return fd;
@@ -140,7 +140,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     #[test]
-    fn what_is_sent_comes_and_what_comes_is_received() {
+    fn exchanges_bytes_both_ways() {
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let address = listener.local_addr().unwrap();
         let other = std::thread::spawn(move || {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for_for_ever() {
+    fn receive_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let channel = SideChannel::connect(address, SECOND_NS / 20, 0).unwrap();

@@ -11,26 +11,26 @@ use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket};
 use venice_ports::{monotonic_ns, random_u64};
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret};
 
-/// What a process finds in its environment that is to be such a program.
+/// Environment variable that makes a process such a program.
 pub const WORDS: &str = "VENICE_TEST_LOAD";
 pub const MEMORY_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 const SECRET: NodeSecret = NodeSecret([1; 32]);
 const DONOR: NodeId = NodeId(1);
-/// As a pager's links have it.
+/// Outstanding accesses of a link, as a pager has them.
 const WINDOW: u16 = 64;
-/// Programs get going before anything is counted.
+/// Time before the measurement, for programs to start.
 const WARM_UP_NS: u64 = 300_000_000;
 const MS: u64 = 1_000_000;
 
-/// What a program does.
+/// Work of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads a page somewhere, then another: a page fault at a time.
+    /// Reads a page somewhere, then another: one page fault at a time.
     Faults,
     /// Reads page after page, as many at once as a link takes.
     Reads,
-    /// Writes, likewise.
+    /// Writes page after page, as many at once as a link takes.
     Writes,
 }
 
@@ -41,14 +41,14 @@ pub struct Program {
     pub links: usize,
 }
 
-/// What a program has had.
+/// Result of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     pub pages: u64,
     pub p50_us: f64,
 }
 
-/// A donor's memory, granted to everybody; each grant is another recipient's.
+/// A donor's memory, granted to everyone; each grant has another recipient.
 #[derive(Clone)]
 struct Memory(Vec<u8>);
 
@@ -70,7 +70,7 @@ impl GrantedMemory for Memory {
     }
 }
 
-/// A donor with one thread.
+/// Starts a donor with one thread.
 pub fn donor(address: Ipv4Addr) -> UdpServer {
     let socket = UdpSocket::bind((address, 0).into()).unwrap();
     let keys = Some(Arc::new(SECRET) as Arc<dyn SealKeys + Send + Sync>);
@@ -79,7 +79,7 @@ pub fn donor(address: Ipv4Addr) -> UdpServer {
     UdpServer::serve(service, || Memory(vec![7; MEMORY_BYTES as usize])).unwrap()
 }
 
-/// Runs the programs beside each other, each made of `command`, and counts for so long.
+/// Runs the programs concurrently, each made of `command`, and measures for the given time.
 pub fn run(
     donor: SocketAddr,
     programs: &[Program],
@@ -99,7 +99,8 @@ pub fn run(
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "a program failed");
         let text = String::from_utf8(output.stdout).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("LOAD ")).expect("its figures");
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("LOAD ")).expect("a line of figures");
         let mut figures = line.split(' ').map(|word| word.parse::<f64>().unwrap());
         let mut next = || figures.next().unwrap();
         Outcome { pages: next() as u64, p50_us: next() }
@@ -107,7 +108,7 @@ pub fn run(
     children.into_iter().map(read).collect()
 }
 
-/// Is such a program, if the environment says so, and tells what it had.
+/// Runs as such a program, if the environment selects it, and reports its result.
 pub fn be_program() {
     let Ok(words) = std::env::var(WORDS) else { return };
     let words: Vec<&str> = words.split(' ').collect();
@@ -132,7 +133,7 @@ pub fn be_program() {
     println!("\nLOAD {pages} {}", at(0.5));
 }
 
-/// Pages moved between the two times, and how long each took.
+/// Returns the pages moved between the two times, and the time of each.
 fn link(donor: SocketAddr, grant: u64, work: Work, from_ns: u64, until_ns: u64) -> (u64, Vec<u64>) {
     let seed = random_u64().unwrap();
     let mut config = InitiatorConfig::new(NodeId(9), seed);
@@ -180,7 +181,7 @@ fn link(donor: SocketAddr, grant: u64, work: Work, from_ns: u64, until_ns: u64) 
         let now_ns = monotonic_ns();
         let mut any = false;
         while let Some(completion) = driver.initiator().poll_completion() {
-            completion.result.expect("nothing goes wrong");
+            completion.result.expect("every access succeeds");
             (any, outstanding) = (true, outstanding - 1);
             if now_ns >= from_ns {
                 pages += 1;

@@ -1,5 +1,5 @@
-//! Adaptive streams as sockets, over rings and udp: every byte comes out once and in order, whichever
-//! way its segment went.
+//! Tests of adaptive streams as sockets, over rings and udp: every byte comes out once and in
+//! order, whichever channel carried its segment.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use venice_wire::{GrantId, KeyName, NodeSecret};
 const SERVICE: u32 = 7;
 const STREAM_BYTES: usize = 4 << 20;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
-/// Trials often enough that each channel has some.
+/// Trials frequent enough to give each channel some.
 const CURIOUS: ChooserConfig = ChooserConfig {
     explore_percent: 5,
     seed: 0,
@@ -26,12 +26,12 @@ const CURIOUS: ChooserConfig = ChooserConfig {
     hopeless_factor: 4,
 };
 
-/// The byte at a place of the stream.
+/// Returns the byte at a position of the stream.
 fn byte_at(at: usize) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ at as u8
 }
 
-/// A listener and where to reach it.
+/// A listener and its address.
 struct Place {
     listener: AdaptiveListener,
     address: QPairAddress,
@@ -49,7 +49,7 @@ impl Place {
         Self { listener, address, _dir: dir }
     }
 
-    /// Both ends of a stream.
+    /// Connects both ends of a stream.
     fn connect(&mut self) -> (AdaptiveWriter, AdaptiveReader) {
         let address = self.address.clone();
         let connecting =
@@ -70,7 +70,7 @@ fn udp() -> Place {
     Place::lay(|_| QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap()))
 }
 
-/// Sealed: listening takes keys, connecting one of them.
+/// Makes a sealed place: the listener takes keys, the caller one of them.
 fn sealed_udp() -> Place {
     const SECRET: NodeSecret = NodeSecret([7; 32]);
     let name = KeyName::Grant(GrantId(9));
@@ -82,7 +82,7 @@ fn sealed_udp() -> Place {
     place
 }
 
-/// Reads to the end; how many bytes.
+/// Reads to the end; returns how many bytes.
 fn read_all(mut reader: AdaptiveReader) -> usize {
     let (mut read, mut buffer) = (0, vec![0; 100_000]);
     loop {
@@ -96,12 +96,13 @@ fn read_all(mut reader: AdaptiveReader) -> usize {
     }
 }
 
-/// Writes pieces of all lengths, `STREAM_BYTES` and on until it is enough; returns how many bytes.
+/// Writes pieces of all lengths, `STREAM_BYTES` at least and until `is_enough`; returns how many
+/// bytes.
 fn write_until(writer: &mut AdaptiveWriter, is_enough: impl Fn(&AdaptiveWriter) -> bool) -> usize {
     let mut lens = [64, 700, 4096, 20_000, 65_536].into_iter().cycle();
     let mut written = 0;
     while written < STREAM_BYTES || !is_enough(writer) {
-        assert!(written < 64 * STREAM_BYTES, "never enough: {:?}", writer.segments());
+        assert!(written < 64 * STREAM_BYTES, "timed out: {:?}", writer.segments());
         let end = written + lens.next().expect("without end");
         let bytes: Vec<u8> = (written..end).map(byte_at).collect();
         writer.write_all(&bytes).unwrap();
@@ -115,37 +116,38 @@ fn a_stream(mut place: Place) {
     let (mut writer, reader) = place.connect();
     let reading = thread::spawn(move || read_all(reader));
     writer.set_pattern(Pattern::Sequential);
-    // How soon each is tried depends on who runs when.
+    // The time of each first trial depends on scheduling.
     let has_tried_all = |writer: &AdaptiveWriter| writer.segments().iter().all(|taken| *taken > 0);
     let written = write_until(&mut writer, has_tried_all);
     writer.finish().unwrap();
     assert_eq!(reading.join().unwrap(), written);
-    assert!(writer.write(b"more").is_err(), "it was ended");
+    assert!(writer.write(b"more").is_err(), "the writer has finished");
 }
 
 #[test]
-fn a_stream_over_rings_takes_all_channels() {
+fn stream_over_rings_uses_all_channels() {
     a_stream(ring());
 }
 
 #[test]
-fn and_over_an_emulated_link() {
+fn stream_over_emulated_link() {
     a_stream(Place::lay(|path| QPairAddress::emulated(path, LinkModel::PAPER)));
 }
 
 #[test]
-fn and_over_udp() {
+fn stream_over_udp() {
     a_stream(udp());
 }
 
 #[test]
-fn and_over_sealed_udp() {
+fn stream_over_sealed_udp() {
     a_stream(sealed_udp());
 }
 
-/// Several writers at one address, each with a landing region of its own; none says that it ends.
+/// Runs several writers at one address, each with a landing region of its own; none ends its stream
+/// explicitly.
 fn streams_at_once(mut place: Place) {
-    // What is on its way when a writer is dropped has seconds to be read, and little of it is there.
+    // Bytes outstanding at the drop of a writer may be read for seconds; this limits their amount.
     place.listener.set_config(StreamConfig { window_segments: 8, ..StreamConfig::default() });
     let streams: Vec<_> = (0..3).map(|_| place.connect()).collect();
     thread::scope(|scope| {
@@ -161,19 +163,19 @@ fn streams_at_once(mut place: Place) {
 }
 
 #[test]
-fn streams_at_once_over_rings_end_when_they_are_dropped() {
+fn concurrent_streams_over_rings() {
     streams_at_once(ring());
 }
 
 #[test]
-fn and_those_at_one_udp_address() {
+fn concurrent_streams_at_one_udp_address() {
     streams_at_once(udp());
 }
 
-/// What landed arrives though the writer makes no further call: the reader is told by a flush, or
-/// by whoever keeps the link going.
-fn is_told(mut place: Place) {
-    // No room for messages: all must land.
+/// Landed bytes arrive even if the writer makes no further call: a flush notifies the reader, or
+/// the thread that serves the link.
+fn check_idle_writer_notifies(mut place: Place) {
+    // No room for messages: all segments must land.
     place.listener.set_config(StreamConfig { inline_bytes: 0, ..StreamConfig::default() });
     let (mut writer, mut reader) = place.connect();
     let mut buffer = [0; 64];
@@ -190,13 +192,13 @@ fn is_told(mut place: Place) {
 }
 
 #[test]
-fn a_reader_is_told_of_what_landed() {
-    is_told(ring());
-    is_told(udp());
+fn idle_writer_notifies_reader() {
+    check_idle_writer_notifies(ring());
+    check_idle_writer_notifies(udp());
 }
 
 #[test]
-fn a_slow_reader_holds_up_the_writer_and_one_that_is_gone_is_an_error() {
+fn slow_reader_blocks_and_dead_reader_fails() {
     for mut place in [ring(), udp()] {
         let (mut writer, mut reader) = place.connect();
         let (bytes, mut written) = (vec![1; 64 << 10], 0);
@@ -221,13 +223,13 @@ fn a_slow_reader_holds_up_the_writer_and_one_that_is_gone_is_an_error() {
     }
 }
 
-/// A reader whose writer's process is gone reads what came, and then that it broke off.
+/// A reader whose writer's process is gone reads the bytes that came, then an error.
 #[test]
-fn a_stream_that_breaks_off_is_no_end() {
+fn broken_stream_is_not_end() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("stream.sock"));
     let mut listener = AdaptiveListener::bind(&address, SERVICE).unwrap();
-    // One that knows no adaptive streams: it says nothing and goes.
+    // A peer without adaptive streams: it sends nothing and leaves.
     let other = thread::spawn(move || {
         let options = Default::default();
         venice_ports::qpair::QPairMessages::connect(&address, SERVICE, &options).unwrap()
@@ -239,22 +241,22 @@ fn a_stream_that_breaks_off_is_no_end() {
     assert_ne!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
 }
 
-/// The other way round: a listener for messages offers no stream.
+/// The reverse: a listener for messages offers no stream.
 #[test]
-fn who_offers_no_stream_is_refused() {
+fn connect_rejects_message_listener() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("talk.sock"));
     let mut listener = QPairListener::bind(&address, SERVICE).unwrap();
     let connecting = thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS));
     let mut messages = listener.accept_messages(PATIENCE).unwrap();
-    messages.send(b"hello, who is there?").unwrap();
+    messages.send(b"not a stream offer").unwrap();
     let error = connecting.join().unwrap().unwrap_err();
     assert!(matches!(error, QPairSocketError::Stream(_)), "{error}");
 }
 
-/// By polling the descriptors, on one thread.
+/// Polls both descriptors on one thread.
 #[test]
-fn both_ends_can_be_polled() {
+fn polls_both_ends() {
     for mut place in [ring(), udp()] {
         let (mut writer, mut reader) = place.connect();
         let stream: Vec<u8> = (0..STREAM_BYTES).map(byte_at).collect();
@@ -284,7 +286,10 @@ fn both_ends_can_be_polled() {
                 let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
                 let mut fds =
                     [PollFd::new(&writer, PollFlags::IN), PollFd::new(&reader, PollFlags::IN)];
-                assert!(poll(&mut fds, Some(&limit)).unwrap() > 0, "nothing came after {read}");
+                assert!(
+                    poll(&mut fds, Some(&limit)).unwrap() > 0,
+                    "nothing arrived after byte {read}"
+                );
             }
             writer.attend();
             reader.attend();
@@ -294,7 +299,7 @@ fn both_ends_can_be_polled() {
 }
 
 #[test]
-fn and_are_futures_to_tasks() {
+fn both_ends_as_futures() {
     for mut place in [ring(), udp()] {
         let (mut writer, mut reader) = place.connect();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();

@@ -19,11 +19,11 @@ use venice_testkit::guest::inside;
 use venice_wire::{NodeId, SLAB_BYTES};
 
 const DONOR: NodeId = NodeId(1);
-/// Two windows side by side, of two donors over shm and of one over the others.
+/// Two mappings side by side, of two donors over shm and of one over the other ports.
 const WINDOW: u64 = 0x10_0000_0000;
 const LEN: u64 = 2 * SLAB_BYTES;
 
-/// Channels with `LEN` bytes mapped, and what must live as long.
+/// Channels with `LEN` bytes mapped, and the values that must live as long.
 struct Rack {
     channels: Channels,
     donors: Vec<Box<dyn std::any::Any>>,
@@ -74,7 +74,8 @@ fn udp() -> Rack {
     Rack { channels: driver.into(), donors: vec![Box::new(donor)], _dir: dir }
 }
 
-/// In the guest.
+
+/// Makes the rack inside the guest.
 fn verbs() -> Rack {
     let (dir, _) = socket("");
     let device = Device::open(None).unwrap();
@@ -87,10 +88,10 @@ fn verbs() -> Rack {
     Rack { channels: channels.into(), donors: vec![Box::new(donor)], _dir: dir }
 }
 
-/// Every blocking call, at random, against a plain array.
+/// Makes every blocking call, at random, against a plain array.
 fn hammer(channels: &mut Channels, rounds: u64) {
     let mut random = Random(9);
-    // Around the place where the two windows meet.
+    // Around the border between the two mappings.
     let first = SLAB_BYTES - 8 * 4096;
     let mut model = vec![0u8; 16 * 4096];
     for round in 0..rounds {
@@ -110,7 +111,7 @@ fn hammer(channels: &mut Channels, rounds: u64) {
             }
             2 => channels.fence().unwrap(),
             3 if !crosses(len) => {
-                // A read sees what was posted before.
+                // A read sees earlier posted writes.
                 let mut back = vec![0; len];
                 channels.read(addr, &mut back).unwrap();
                 assert!(back == model[at..at + len], "round {round}");
@@ -155,7 +156,7 @@ fn hammer(channels: &mut Channels, rounds: u64) {
     assert!(all == model);
 }
 
-/// Scattered and gathered pieces, across donors.
+/// Moves scattered and gathered pieces, across donors.
 fn scatter(channels: &mut Channels) {
     let mut random = Random(4);
     let pieces: Vec<_> = (0..20).map(|_| random.bytes(9_999)).collect();
@@ -175,7 +176,7 @@ fn scatter(channels: &mut Channels) {
     assert!(back == pieces);
 }
 
-/// Many polled accesses at once, with a blocking one in between.
+/// Makes many polled accesses at once, with a blocking one in between.
 fn polled(channels: &mut Channels) {
     let at = |number: u64| WINDOW + number * 4096;
     for number in 0..100 {
@@ -225,7 +226,7 @@ fn poll_bulk(channels: &mut Channels) -> (u64, Vec<u8>) {
     }
 }
 
-/// What cannot be carried out is an error, and harms nothing.
+/// Makes invalid calls: each returns an error and changes nothing.
 fn refusals(channels: &mut Channels) {
     let not_mapped = |result: Result<(), ChannelError>| {
         matches!(result, Err(ChannelError::NotTaken(FabricError::NotMapped { .. })))
@@ -255,7 +256,7 @@ fn refusals(channels: &mut Channels) {
     channels.write(WINDOW, b"still there").unwrap();
 }
 
-/// Once the donor is gone accesses say so; at most for a moment they still go through.
+/// Accesses fail once the donor is gone; at most for a moment they still succeed.
 fn death(rack: &mut Rack) {
     rack.channels.write(WINDOW, b"before").unwrap();
     rack.donors.remove(0);
@@ -315,7 +316,7 @@ fn over_verbs() {
 }
 
 #[test]
-fn windows_come_and_go() {
+fn maps_and_unmaps_grants() {
     let (_dir, path) = socket("shm.sock");
     let _donor = Slabs::new(2).serve(&path);
     let mut channels = ShmChannels::new(None).unwrap();

@@ -1,4 +1,4 @@
-//! The ring's own algorithm under loom: every order in which two threads can run, and every value
+//! Model checks of the ring algorithm with loom: every interleaving of two threads, and every value
 //! that the memory model lets a load see.
 #![allow(missing_docs, dead_code)]
 
@@ -11,18 +11,18 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Bytes of a record of one line and of two.
+/// Bytes of a record of one line, and of one of two lines.
 const ONE_LINE: usize = 40;
 const TWO_LINES: usize = 200;
 
-/// What two threads share of one ring. Payload is a number in each line, in a cell that loom
-/// watches for races; as in the real ring, payload leaves something in the words it lies on.
+/// State of one ring, shared by two threads. The payload is a number in each line, in a cell that
+/// loom checks for races; it overwrites words, as in the real ring.
 struct Shared {
     words: Vec<AtomicU64>,
     payload: Vec<UnsafeCell<u64>>,
     head: AtomicU64,
     flags: [AtomicBool; 2],
-    /// The two doorbells: rung or not.
+    /// The two doorbells: true if rung.
     bells: [(Mutex<bool>, Condvar); 2],
 }
 
@@ -45,7 +45,7 @@ impl Memory {
     fn fill(&self, line: u64, lines: u64, value: u64) {
         for each in line..line + lines {
             self.0.payload[each as usize].with_mut(|cell| {
-                // SAFETY: loom checks that nobody else is here.
+                // SAFETY: loom checks that no other thread has access.
                 unsafe { *cell = value }
             });
             if each > line
@@ -59,7 +59,7 @@ impl Memory {
     fn check(&self, record: Record, value: u64) {
         for each in record.line..record.line + lines_of(record.len_bytes) {
             let found = self.0.payload[each as usize].with(|cell| {
-                // SAFETY: loom checks that nobody writes meanwhile.
+                // SAFETY: loom checks that no thread writes meanwhile.
                 unsafe { *cell }
             });
             assert_eq!(found, value, "line {each}");
@@ -161,13 +161,13 @@ struct Case {
     longest: usize,
     /// Length of each record.
     len: fn(u64) -> usize,
-    /// Records written and read by one thread alone, to get somewhere else than the start.
+    /// Records written and read by one thread alone first, to leave the start of the ring.
     before: u64,
-    /// Records that lie in the ring when the second thread starts.
+    /// Records in the ring when the second thread starts.
     ahead: u64,
-    /// Records the second thread writes.
+    /// Records that the second thread writes.
     count: u64,
-    /// Records the first reads meanwhile.
+    /// Records that the first thread reads meanwhile.
     meanwhile: u64,
 }
 
@@ -189,7 +189,7 @@ fn check(case: Case) {
         read(&mut reader, before..before + meanwhile, len);
         thread.join().unwrap();
         read(&mut reader, before + meanwhile..end, len);
-        assert_eq!(reader.peek(), Ok(None), "nothing was made up");
+        assert_eq!(reader.peek(), Ok(None), "every byte was written");
     });
 }
 
@@ -203,28 +203,28 @@ const SMALL: Case = Case {
     meanwhile: 2,
 };
 
-/// Neither side misses the other's wake-up, and nothing is read before it is written.
+/// Neither side misses the other's wake-up, and no record is read before it is written.
 #[test]
-fn an_empty_ring_wakes_its_reader() {
+fn empty_ring_wakes_reader() {
     check(SMALL);
 }
 
-/// Four lines hold at most three records: the writer has to wait for room, and overwrites lines of
+/// Four lines hold at most three records: the writer must wait for room, and overwrites lines of
 /// the lap before.
 #[test]
-fn a_full_ring_wakes_its_writer() {
+fn full_ring_wakes_writer() {
     check(Case { before: 1, ahead: 1, count: 3, meanwhile: 4, ..SMALL });
 }
 
-/// Sixteen lines, of which the reader gives back two at a time; they are overwritten at once.
+/// Sixteen lines; the reader releases two at a time, and they are overwritten at once.
 #[test]
-fn lines_given_back_together_are_read_before() {
+fn released_lines_were_read() {
     check(Case { lines: 16, before: 2, ahead: 14, count: 3, meanwhile: 2, ..SMALL });
 }
 
 /// Records of one and of two lines; one of them runs on into the spare line behind the ring.
 #[test]
-fn records_cross_the_end_of_the_ring() {
+fn records_cross_ring_end() {
     let len = |number| if number % 2 == 0 { TWO_LINES } else { ONE_LINE };
     check(Case { lines: 8, longest: TWO_LINES, len, before: 4, count: 3, meanwhile: 3, ..SMALL });
 }

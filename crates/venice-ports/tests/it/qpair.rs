@@ -1,4 +1,4 @@
-//! QPair sockets over rings and udp: blocking, polled and as futures.
+//! Tests of QPair sockets over rings and udp: blocking, polled and as futures.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use venice_ports::qpair::{
 const SERVICE: u32 = 7;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A listener and where to reach it; for rings and for udp.
+/// A listener and its address, for rings and for udp.
 struct Place {
     listener: QPairListener,
     address: QPairAddress,
@@ -52,7 +52,7 @@ fn connect(address: &QPairAddress) -> QPairMessages {
     socket
 }
 
-/// The messages of a seed, of all lengths.
+/// Draws a message of any length.
 fn message(random: &mut Random) -> Vec<u8> {
     let longest = if random.below(20) == 0 { 60_000 } else { 300 };
     let len = 1 + random.below(longest) as usize;
@@ -60,7 +60,7 @@ fn message(random: &mut Random) -> Vec<u8> {
     (0..len).map(|at| (first + at as u64) as u8).collect()
 }
 
-/// One side sends, the other sends back; several clients at once.
+/// Echoes messages to several concurrent clients.
 fn echo(place: Place, clients: u64, messages: u64) {
     let Place { mut listener, address, _dir } = place;
     std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn echo(place: Place, clients: u64, messages: u64) {
                 let (mut sent, mut awaited) = (Random(seed), Random(seed));
                 let mut buffer = vec![0; 1 << 17];
                 for number in 0..messages + 8 {
-                    // Up to eight on their way.
+                    // Up to eight outstanding.
                     if number < messages {
                         socket.send(&message(&mut sent)).unwrap();
                     }
@@ -118,7 +118,7 @@ fn messages_over_udp() {
     echo(udp(), 4, 500);
 }
 
-/// Megabytes one way, then the end, then an answer the other way.
+/// Sends megabytes one way, then the end, then an answer the other way.
 fn stream(place: Place) {
     const BYTES: usize = 5 << 20;
     let Place { mut listener, address, _dir } = place;
@@ -146,16 +146,16 @@ fn stream(place: Place) {
 }
 
 #[test]
-fn a_stream_over_rings() {
+fn stream_over_rings() {
     stream(ring());
 }
 
 #[test]
-fn a_stream_over_udp() {
+fn stream_over_udp() {
     stream(udp());
 }
 
-/// Nobody listens for the service asked for.
+/// Connects to a service without a listener.
 fn refused(place: &mut Place) {
     let address = place.address.clone();
     let asking = std::thread::spawn(move || {
@@ -173,13 +173,13 @@ fn refused(place: &mut Place) {
 }
 
 #[test]
-fn a_service_nobody_listens_for_is_refused() {
+fn unknown_service_is_refused() {
     refused(&mut ring());
     refused(&mut udp());
 }
 
 #[test]
-fn a_call_waits_no_longer_than_it_may() {
+fn call_respects_timeout() {
     let Place { mut listener, address, _dir } = ring();
     let connecting = std::thread::spawn(move || connect(&address));
     let theirs = listener.accept_messages(PATIENCE).unwrap();
@@ -187,7 +187,7 @@ fn a_call_waits_no_longer_than_it_may() {
     assert!(matches!(ours.try_recv(&mut [0; 9]), Err(QPairSocketError::WouldBlock)));
     ours.set_timeout(Some(Duration::from_millis(20)));
     assert!(matches!(ours.recv(&mut [0; 9]), Err(QPairSocketError::TimedOut)));
-    // Nobody reads: at last there is no room.
+    // The other side reads nothing: eventually there is no room.
     let error = loop {
         if let Err(error) = ours.send(&[1; 4000]) {
             break error;
@@ -204,7 +204,7 @@ fn a_call_waits_no_longer_than_it_may() {
     assert!(!matches!(error, QPairSocketError::TimedOut), "{error}");
 }
 
-/// Polling the descriptor instead of blocking.
+/// Polls the descriptor instead of blocking.
 fn polled(place: Place) {
     let Place { mut listener, address, _dir } = place;
     let sender = std::thread::spawn(move || {
@@ -241,25 +241,25 @@ fn polled(place: Place) {
 }
 
 #[test]
-fn a_descriptor_can_be_polled_over_rings() {
+fn polls_descriptor_over_rings() {
     polled(ring());
 }
 
 #[test]
-fn a_descriptor_can_be_polled_over_udp() {
+fn polls_descriptor_over_udp() {
     polled(udp());
 }
 
-/// Whether `socket` becomes readable.
+/// True if `socket` becomes readable.
 fn is_readable(socket: &QPairMessages) -> bool {
     let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
     poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&limit)).unwrap() == 1
 }
 
-/// All sockets accepted from one UDP address share its descriptors: what one of them takes in for
-/// another wakes that one.
+/// All sockets accepted from one UDP address share its descriptors: frames that one of them takes
+/// in for another wake that one.
 #[test]
-fn what_another_socket_takes_in_is_not_missed() {
+fn shared_arrivals_wake_every_socket() {
     let Place { mut listener, address, _dir } = udp();
     let connecting = std::thread::spawn(move || [connect(&address), connect(&address)]);
     let mut first = listener.accept_messages(PATIENCE).unwrap();
@@ -270,7 +270,7 @@ fn what_another_socket_takes_in_is_not_missed() {
         assert!(matches!(first.try_recv(&mut buffer), Err(QPairSocketError::WouldBlock)));
         while is_armed && !first.arm() {}
         to_first.send(b"hello").unwrap();
-        // The other takes in frames until that one is here.
+        // The other socket takes in frames until that one's message has come.
         let mut is_here = false;
         while !is_here {
             if second.arm() {
@@ -282,21 +282,21 @@ fn what_another_socket_takes_in_is_not_missed() {
                 .is_err_and(|error| !matches!(error, QPairSocketError::WouldBlock));
         }
         if is_armed {
-            assert!(is_readable(&first), "its bell does not ring");
+            assert!(is_readable(&first), "the arrival does not wake it");
             first.attend();
         } else {
-            assert!(!first.arm(), "it would sleep on a message that is here");
+            assert!(!first.arm(), "it would sleep despite a waiting message");
         }
         assert_eq!(first.try_recv(&mut buffer).unwrap(), 5);
     }
 }
 
-/// What was sent arrives even if its datagrams are lost and the socket is dropped at once.
+/// A sent message arrives even if its datagrams are lost and the socket is dropped at once.
 #[test]
-fn what_was_sent_outlives_its_socket() {
+fn sent_message_outlives_socket() {
     let Place { mut listener, address, _dir } = udp();
     let QPairAddress::Udp { address: behind, .. } = address else { unreachable!() };
-    // Between the two sits somebody who loses what he is told to lose.
+    // A proxy between the two drops datagrams on command.
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = QPairAddress::plain_udp(between.local_addr().unwrap());
     between.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -331,7 +331,7 @@ fn what_was_sent_outlives_its_socket() {
     });
 }
 
-/// The smallest executor there is.
+/// Minimal executor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

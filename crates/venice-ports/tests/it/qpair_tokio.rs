@@ -1,5 +1,4 @@
-//! The futures of QPair sockets on an executor that people use: many tasks on few threads, and
-//! tasks that give up half-way.
+//! Tests of the futures of QPair sockets on tokio: many tasks on few threads, and cancelled tasks.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ const SERVICE: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 const CALLERS: u8 = 8;
 
-/// Listeners over both ports; the folder holds the rings' socket.
+/// Makes listeners over both ports; the folder holds the rings' socket.
 fn listeners() -> (tempfile::TempDir, [(QPairListener, QPairAddress); 2]) {
     let folder = tempfile::tempdir().unwrap();
     let ring = QPairAddress::ring(folder.path().join("tokio.sock"));
@@ -44,7 +43,7 @@ async fn many_callers_on_few_threads() {
         let accepting = spawn_blocking(move || {
             let accept = |_| listener.accept_messages(Some(PATIENCE)).unwrap();
             let sockets: Vec<_> = (0..CALLERS).map(accept).collect();
-            // It is kept: over udp, the sockets are its own.
+            // The listener is kept: over udp it owns the sockets.
             (listener, sockets)
         });
         let mut callers = JoinSet::new();
@@ -72,12 +71,12 @@ async fn many_callers_on_few_threads() {
                 ended.unwrap();
             }
         };
-        timeout(PATIENCE, all).await.expect("everybody is served");
+        timeout(PATIENCE, all).await.expect("all callers are served");
     }
 }
 
 #[tokio::test]
-async fn who_gives_up_waiting_loses_nothing() {
+async fn cancelled_receive_loses_nothing() {
     let (_folder, listeners) = listeners();
     for (mut listener, address) in listeners {
         let accepting = spawn_blocking(move || {
@@ -94,7 +93,7 @@ async fn who_gives_up_waiting_loses_nothing() {
                 ours.send_async(&number.to_le_bytes()).await.unwrap();
                 ours
             });
-            // Gives up again and again, sometimes just as it comes.
+            // Cancels again and again, sometimes just as the message comes.
             let len = loop {
                 let waiting = theirs.recv_async(&mut buffer);
                 if let Ok(received) = timeout(Duration::from_micros(200), waiting).await {
@@ -108,7 +107,7 @@ async fn who_gives_up_waiting_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_both_ways_and_its_end() {
+async fn stream_both_ways_to_end() {
     let (_folder, listeners) = listeners();
     for (mut listener, address) in listeners {
         let accepting = spawn_blocking(move || {
@@ -120,15 +119,15 @@ async fn a_stream_both_ways_and_its_end() {
         let (_listener, theirs) = accepting.await.unwrap();
         let (there, back) = (tokio::spawn(swap(ours, 1)), tokio::spawn(swap(theirs, 2)));
         let both = async { (there.await.unwrap().unwrap(), back.await.unwrap().unwrap()) };
-        let (there, back) = timeout(PATIENCE, both).await.expect("both come to an end");
+        let (there, back) = timeout(PATIENCE, both).await.expect("both directions end");
         assert!(there == vec![2; BYTES] && back == vec![1; BYTES]);
     }
 }
 
 const BYTES: usize = 300_000;
 
-/// Sends [`BYTES`] of `own`, then the end; what came until the other's end. Both sides send at the
-/// same time, and neither could send all of it at once.
+/// Sends [`BYTES`] of `own`, then the end; returns the bytes received until the other's end. Both
+/// sides send at the same time, and neither could send all of it at once.
 async fn swap(mut socket: QPairStream, own: u8) -> Result<Vec<u8>, QPairSocketError> {
     let (mut sent, mut received) = (0, Vec::new());
     let mut buffer = vec![0; 16 << 10];

@@ -1,5 +1,5 @@
-//! A rack of relays over real UDP sockets: accesses cross it, go round a relay that is gone, and
-//! are told when there is no way.
+//! Tests of a rack of relays over real UDP sockets: accesses cross it, take a route around a dead
+//! relay, and fail if there is no route.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Rack {
         self.introduce(at);
     }
 
-    /// Packets that have passed through a node on their way elsewhere.
+    /// Returns the packets that a node has forwarded for others.
     fn relayed(&self, at: u32) -> u64 {
         self.relays[at as usize].as_ref().unwrap().stats().switch.relayed
     }
@@ -122,11 +122,11 @@ impl Rack {
             assert!(Instant::now() < deadline, "links up");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Until all have heard of it.
+        // Wait until all nodes have the change.
         std::thread::sleep(Duration::from_millis(300));
     }
 
-    /// A program at node `home` with the memory of node `donor` before it.
+    /// Makes a program at node `home` with the memory of node `donor` mapped.
     fn program(&self, home: u32, donor: u32) -> UdpDriver {
         let config = InitiatorConfig::new(NodeId(0), venice_ports::random_u64().unwrap());
         let local = "127.0.0.1:0".parse().unwrap();
@@ -146,7 +146,7 @@ impl Rack {
     }
 }
 
-/// Writes and reads back pages for a while; returns how many came out right.
+/// Writes and reads back pages for a while; returns how many were right.
 fn traffic(driver: &mut UdpDriver, rounds: u64, seed: u8) -> Result<u64, AccessError> {
     let deadline = Instant::now() + PATIENCE;
     let pages = LENT as u64 / 4096;
@@ -182,7 +182,7 @@ fn traffic(driver: &mut UdpDriver, rounds: u64, seed: u8) -> Result<u64, AccessE
 }
 
 #[test]
-fn memory_three_hops_away_is_read_and_written() {
+fn accesses_cross_three_hops() {
     let rack = Rack::start(Topology::shaped("mesh:2x2x2").unwrap(), None);
     rack.await_links();
     let mut program = rack.program(0, 7);
@@ -195,23 +195,23 @@ fn memory_three_hops_away_is_read_and_written() {
 }
 
 #[test]
-fn a_dead_relay_is_gone_round_in_the_middle_of_traffic() {
+fn traffic_reroutes_around_dead_relay() {
     let mut rack = Rack::start(Topology::shaped("mesh:2x2x2").unwrap(), None);
     rack.await_links();
     let mut program = rack.program(0, 7);
     assert_eq!(traffic(&mut program, 100, 3), Ok(100));
     rack.kill(1);
-    assert_eq!(traffic(&mut program, 300, 4), Ok(300), "round it");
+    assert_eq!(traffic(&mut program, 300, 4), Ok(300), "around the dead relay");
     rack.revive(1);
     rack.await_links();
     let before = rack.relayed(1);
     assert_eq!(traffic(&mut program, 300, 5), Ok(300));
     std::thread::sleep(Duration::from_millis(300));
-    assert!(rack.relayed(1) >= before + 300, "through it again");
+    assert!(rack.relayed(1) >= before + 300, "through the relay again");
 }
 
 #[test]
-fn without_a_way_the_program_is_told() {
+fn no_route_fails_access() {
     let mut rack = Rack::start(Topology::shaped("mesh:3").unwrap(), None);
     rack.await_links();
     let mut program = rack.program(0, 2);
@@ -222,7 +222,7 @@ fn without_a_way_the_program_is_told() {
 }
 
 #[test]
-fn a_router_relays_between_all() {
+fn router_relays_between_all_nodes() {
     let rack = Rack::start(Topology::Router { nodes: 3 }, None);
     rack.await_links();
     let mut first = rack.program(0, 1);
@@ -234,7 +234,7 @@ fn a_router_relays_between_all() {
 }
 
 #[test]
-fn every_hop_takes_the_emulated_links_time() {
+fn each_hop_adds_emulated_latency() {
     let model: LinkModel = "latency=2ms".parse().unwrap();
     let rack = Rack::start(Topology::shaped("mesh:3").unwrap(), Some(model));
     rack.await_links();
@@ -247,7 +247,7 @@ fn every_hop_takes_the_emulated_links_time() {
 }
 
 #[test]
-fn what_is_sealed_is_sealed_from_end_to_end() {
+fn seal_is_end_to_end() {
     let topology = Topology::shaped("mesh:3").unwrap();
     let rack = Rack::start_with(topology, None, true);
     rack.await_links();
@@ -255,13 +255,13 @@ fn what_is_sealed_is_sealed_from_end_to_end() {
     assert_eq!(traffic(&mut program, 300, 11), Ok(300));
     let dropped = |at: usize| rack.relays[at].as_ref().unwrap().dropped();
     assert_eq!(dropped(2), SealCounts::default());
-    // A program without the key gets nowhere.
+    // Accesses of a program without the key are dropped.
     let config = InitiatorConfig::new(NodeId(0), 5);
     let mut stranger = UdpDriver::new("127.0.0.1:0".parse().unwrap(), config).unwrap();
     stranger.add_peer_via(monotonic_ns(), node(2), rack.addresses[0], None).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while dropped(2).unsealed == 0 {
-        assert!(Instant::now() < deadline, "its Hellos are counted");
+        assert!(Instant::now() < deadline, "its Hello frames are counted as dropped");
         stranger.pump(monotonic_ns()).unwrap();
         stranger.wait(monotonic_ns(), 5_000_000).unwrap();
     }

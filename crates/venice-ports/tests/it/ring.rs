@@ -1,4 +1,5 @@
-//! Rings between threads and between processes: order, wholeness, sleep, death, emulated time.
+//! Tests of rings between threads and between processes: order, integrity, sleep, death, emulated
+//! time.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,21 +12,21 @@ use venice_ports::ring::{RING_FRAME_BYTES, RingConfig, RingListener, RingPort, c
 use venice_ports::{PortError, monotonic_ns};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// No wait of these tests is longer.
+/// Longest wait of these tests.
 const LIMIT_NS: u64 = 60 * SECOND_NS;
 
 fn small() -> RingConfig {
     RingConfig { ring_bytes: 0, link: None }
 }
 
-/// The bytes of frame `number`: their length and content follow from it.
+/// Returns the bytes of frame `number`, which determines their length and content.
 fn frame(number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let len = if number.is_multiple_of(3) { mixed % 4160 } else { mixed % 200 };
     (0..len).map(|at| (number + at * 7) as u8).collect()
 }
 
-/// Puts a frame into the ring; false if there is no room.
+/// Puts a frame into the ring; returns false if there is no room.
 fn try_send(port: &mut RingPort, now_ns: u64, bytes: &[u8]) -> bool {
     let Some(buffer) = port.reserve().unwrap() else { return false };
     buffer[..bytes.len()].copy_from_slice(bytes);
@@ -41,7 +42,7 @@ fn send(port: &mut RingPort, bytes: &[u8]) {
     }
 }
 
-/// Waits for a frame; `None` at the end of the other side.
+/// Waits for a frame; returns `None` at the end of the other side.
 fn receive(port: &mut RingPort) -> Option<Vec<u8>> {
     let deadline_ns = monotonic_ns() + LIMIT_NS;
     loop {
@@ -75,9 +76,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What goes in comes out, whole and in order, over many laps and at every length.
+    /// Frames come out whole and in order, over many laps and at every length.
     #[test]
-    fn a_ring_is_a_queue(steps in steps()) {
+    fn ring_behaves_like_queue(steps in steps()) {
         let (mut first, mut second) = RingPort::pair(&small()).unwrap();
         let mut queue = VecDeque::new();
         let mut number = 0;
@@ -100,7 +101,7 @@ proptest! {
                     queue.push_back(bytes);
                 } else {
                     let queued: usize = queue.iter().map(|bytes: &Vec<u8>| bytes.len() + 80).sum();
-                    prop_assert!(queued + 2 * RING_FRAME_BYTES > 32 << 10, "room for no more?");
+                    prop_assert!(queued + 2 * RING_FRAME_BYTES > 32 << 10, "the ring has no room");
                 }
             }
             first.announce();
@@ -112,9 +113,9 @@ proptest! {
     }
 }
 
-/// Both directions at once, with sleeps on both sides.
+/// Sends in both directions at once, with sleeps on both sides.
 #[test]
-fn two_threads_lose_nothing() {
+fn two_threads_lose_no_frames() {
     const FRAMES: u64 = 100_000;
     let (mut first, mut second) = RingPort::pair(&small()).unwrap();
     let echo = std::thread::spawn(move || {
@@ -125,7 +126,7 @@ fn two_threads_lose_nothing() {
     });
     let (mut sent, mut received) = (0, 0);
     while received < FRAMES {
-        // Few enough under way that the two cannot both wait for room.
+        // The number outstanding is limited: otherwise both sides could wait for room.
         while sent < FRAMES && sent - received < 4 && try_send(&mut first, 0, &frame(sent)) {
             sent += 1;
         }
@@ -137,11 +138,11 @@ fn two_threads_lose_nothing() {
 }
 
 #[test]
-fn the_end_of_the_other_side_comes_after_its_last_frame() {
+fn end_follows_last_frame() {
     let (mut first, mut second) = RingPort::pair(&small()).unwrap();
     send(&mut first, b"last words");
     drop(first);
-    // A process that another test is starting has the socket too, until it is another program.
+    // A process that another test is starting shares the socket until its exec.
     for _ in 0..1000 {
         second.look_for_end();
         if second.is_peer_gone() {
@@ -152,12 +153,12 @@ fn the_end_of_the_other_side_comes_after_its_last_frame() {
     assert!(second.is_peer_gone());
     assert_eq!(receive(&mut second).unwrap(), b"last words");
     assert_eq!(receive(&mut second), None);
-    // Nobody reads it any more; that is no reason to fail here.
+    // The other side no longer reads; the call must not fail for that.
     send(&mut second, b"too late");
     second.announce();
 }
 
-/// Not a test: what a child of the tests below does.
+/// Child process of the tests below; no test of its own.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("VENICE_RING_CHILD") else { return };
@@ -179,9 +180,9 @@ fn start_child(path: &Path) -> Child {
         .unwrap()
 }
 
-/// A sender that is killed at any moment leaves whole frames, in order, and then an end.
+/// A sender killed at any moment leaves whole frames, in order, then an end.
 #[test]
-fn a_killed_sender_leaves_whole_frames() {
+fn killed_sender_leaves_whole_frames() {
     let dir = tempfile::tempdir().unwrap();
     let listener = RingListener::bind(&dir.path().join("ring.sock"), small()).unwrap();
     for round in 0..5u64 {
@@ -200,9 +201,9 @@ fn a_killed_sender_leaves_whole_frames() {
     }
 }
 
-/// A receiver that is killed is noticed by a sender that waits for room.
+/// A sender that waits for room detects the death of its receiver.
 #[test]
-fn a_killed_receiver_ends_a_wait_for_room() {
+fn killed_receiver_ends_wait_for_room() {
     let dir = tempfile::tempdir().unwrap();
     let listener = RingListener::bind(&dir.path().join("ring.sock"), small()).unwrap();
     let mut child = start_child(listener.path());
@@ -219,7 +220,7 @@ fn a_killed_receiver_ends_a_wait_for_room() {
 }
 
 #[test]
-fn a_listener_offers_what_it_was_told() {
+fn listener_offers_its_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ring.sock");
     assert!(matches!(connect_ring(&path), Err(PortError::NoAgent { .. })));
@@ -237,9 +238,9 @@ fn a_listener_offers_what_it_was_told() {
     assert_eq!(receive(&mut accepted).unwrap(), b"back");
 }
 
-/// On the emulated link a frame is there at its time, not before, and frames keep the wire's rate.
+/// On the emulated link a frame comes at its time, not before, and frames keep the wire's rate.
 #[test]
-fn an_emulated_link_holds_frames_back() {
+fn emulated_link_delays_frames() {
     let config = RingConfig { link: Some(LinkModel::PAPER), ..small() };
     let (mut first, mut second) = RingPort::pair(&config).unwrap();
     assert_eq!(second.next_delivery_ns(), None);

@@ -1,4 +1,5 @@
-//! Recipients and a donor whose frames go through rings: no byte may be wrong, no death may hang.
+//! Tests of recipients and a donor whose frames travel through rings: no byte may be wrong, no
+//! death may cause a hang.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,18 +15,18 @@ use venice_wire::{GrantKey, NodeId};
 
 const MEMORY_BYTES: usize = 1 << 20;
 const DONOR: NodeId = NodeId(1);
-/// Where the recipient sees the donor's memory.
+/// Address at which the recipient maps the donor's memory.
 const WINDOW: u64 = 0x7000_0000_0000;
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 fn donor(path: &Path, link: Option<LinkModel>) -> RingServer {
-    // The smallest ring, so that it fills up.
+    // The smallest ring, which fills up.
     let listener = RingListener::bind(path, RingConfig { ring_bytes: 0, link }).unwrap();
     let memory = OneGrant(vec![0; MEMORY_BYTES]);
     RingServer::start(listener, TargetConfig::new(DONOR, 1), memory).unwrap()
 }
 
-/// A recipient that has the donor's memory mapped at [`WINDOW`].
+/// Makes a recipient with the donor's memory mapped at [`WINDOW`].
 fn recipient(path: &Path, link_seed: u64, key: GrantKey) -> RingDriver {
     let config = InitiatorConfig::new(NodeId(100), link_seed);
     let mut driver = RingDriver::new(config).unwrap();
@@ -59,7 +60,7 @@ fn finish(driver: &mut RingDriver, count: usize) -> Vec<Finished> {
     finished
 }
 
-/// Random reads and writes, up to 32 at once on separate pages, against a plain array.
+/// Makes random reads and writes, up to 32 at once on separate pages, against a plain array.
 fn hammer(driver: &mut RingDriver, seed: u64, rounds: u64) {
     let mut random = Random(seed);
     let mut model = vec![0u8; MEMORY_BYTES];
@@ -93,21 +94,21 @@ fn socket() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn bytes_come_back_as_written() {
+fn random_accesses_read_back() {
     let (_dir, path) = socket();
     let _donor = donor(&path, None);
     hammer(&mut recipient(&path, 11, KEY), 1, 300);
 }
 
 #[test]
-fn bytes_come_back_as_written_over_an_emulated_link() {
+fn random_accesses_over_emulated_link() {
     let (_dir, path) = socket();
     let _donor = donor(&path, Some("latency=20us,bandwidth=10Gbps".parse().unwrap()));
     hammer(&mut recipient(&path, 12, KEY), 2, 100);
 }
 
 #[test]
-fn bulk_transfers_go_both_ways() {
+fn bulk_transfers_both_ways() {
     let (_dir, path) = socket();
     let _donor = donor(&path, None);
     let mut driver = recipient(&path, 13, KEY);
@@ -134,7 +135,7 @@ fn finish_bulk(driver: &mut RingDriver) -> (Result<(), AccessError>, Vec<u8>) {
 }
 
 #[test]
-fn many_recipients_at_once() {
+fn serves_many_recipients() {
     let (_dir, path) = socket();
     let _donor = donor(&path, None);
     std::thread::scope(|scope| {
@@ -157,7 +158,7 @@ fn many_recipients_at_once() {
 }
 
 #[test]
-fn a_wrong_key_is_refused() {
+fn wrong_key_is_refused() {
     let (_dir, path) = socket();
     let _donor = donor(&path, None);
     let mut driver = recipient(&path, 31, GrantKey(1));
@@ -166,7 +167,7 @@ fn a_wrong_key_is_refused() {
     assert_eq!(finish(&mut driver, 1), [(7, refused, vec![])]);
 }
 
-/// Not a test: the donor that the next one kills.
+/// Donor process that the next test kills; no test of its own.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("VENICE_RING_DONOR") else { return };
@@ -175,7 +176,7 @@ fn child() {
 }
 
 #[test]
-fn a_killed_donor_fails_the_access_instead_of_hanging_it() {
+fn killed_donor_fails_access() {
     let (_dir, path) = socket();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ring_fabric::child", "--nocapture"])
@@ -200,9 +201,9 @@ fn a_killed_donor_fails_the_access_instead_of_hanging_it() {
     assert_eq!(later, Err(FabricError::PeerDown(DownReason::PortClosed)));
 }
 
-/// A donor that ends in order, and one that never was: neither is waited for in vain.
+/// A donor that ends regularly, and one that never existed: neither causes a hang.
 #[test]
-fn a_donor_that_ends_is_noticed_while_asleep() {
+fn sleeping_driver_detects_donor_end() {
     let (_dir, path) = socket();
     let ending = donor(&path, None);
     let mut driver = recipient(&path, 42, KEY);

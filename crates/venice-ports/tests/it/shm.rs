@@ -1,4 +1,4 @@
-//! A recipient and a donor over a real socket, with real memfds.
+//! Tests of a recipient and a donor over a real socket, with real memfds.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 const ID: GrantId = GrantId(7);
 const KEY: GrantKey = GrantKey(0xfeed);
 
-/// One grant of a few memfds (not locked, so that many cost nothing).
+/// One grant of a few memfds (not locked, which makes many of them cheap).
 struct OneGrant {
     fds: Vec<OwnedFd>,
 }
@@ -66,7 +66,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn both_sides_see_one_memory_in_slab_order() {
+fn maps_slabs_in_order() {
     let grant = OneGrant::sealed(150); // Three messages.
     let view = |fd: &OwnedFd| MappedSlab::map(&fd.try_clone().unwrap().into(), 4096).unwrap();
     let donors_view: Vec<_> = grant.fds.iter().map(view).collect();
@@ -95,16 +95,16 @@ impl SlabSource for InDevice {
     }
 }
 
-/// Who has the descriptor has more than the slab.
+/// The descriptor reaches more than the slab.
 #[test]
-fn a_devices_descriptor_is_for_root_and_the_donors_own_user() {
+fn device_descriptor_requires_privileged_user() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shm.sock");
     let _server = ShmServer::start(&path, InDevice).unwrap();
     let own = fetch_slabs(&path, ID, KEY, 1).unwrap_err().to_string();
-    assert!(own.contains("no memory"), "it came, and is looked at here: {own}");
+    assert!(own.contains("no memory"), "the descriptor arrived and was rejected here: {own}");
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: a_devices_descriptor_is_for_root_and_the_donors_own_user: no root");
+        println!("SKIPPED: device_descriptor_requires_privileged_user: no root");
         return;
     }
     for path in [dir.path(), &path] {
@@ -112,7 +112,7 @@ fn a_devices_descriptor_is_for_root_and_the_donors_own_user() {
     }
     let others = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
-        // This thread's alone.
+        // For this thread alone.
         rustix::thread::set_thread_uid(nobody).unwrap();
         fetch_slabs(&path, ID, KEY, 1).unwrap_err().to_string()
     });
@@ -121,7 +121,7 @@ fn a_devices_descriptor_is_for_root_and_the_donors_own_user() {
 }
 
 #[test]
-fn wrong_key_wrong_grant_and_wrong_count_are_refused() {
+fn refuses_wrong_key_grant_or_count() {
     let (_dir, path, _server) = start(OneGrant::sealed(2));
     for (id, key) in [(ID, GrantKey(1)), (GrantId(8), KEY)] {
         let error = fetch_slabs(&path, id, key, 2).unwrap_err();
@@ -135,14 +135,14 @@ fn wrong_key_wrong_grant_and_wrong_count_are_refused() {
 }
 
 #[test]
-fn an_unsealed_slab_is_not_accepted() {
+fn rejects_unsealed_slab() {
     let (_dir, path, _server) = start(OneGrant::new(1, SealFlags::GROW));
     let error = fetch_slabs(&path, ID, KEY, 1).unwrap_err();
     assert!(error.to_string().contains("not sealed"), "{error}");
 }
 
 #[test]
-fn a_revoked_grant_and_a_dead_donor_are_noticed() {
+fn detects_revocation_and_donor_death() {
     let (_dir, path, server) = start(OneGrant::sealed(1));
     let first = fetch_slabs(&path, ID, KEY, 1).unwrap();
     server.revoke(GrantId(99));
@@ -159,7 +159,7 @@ fn a_revoked_grant_and_a_dead_donor_are_noticed() {
 }
 
 #[test]
-fn a_client_that_talks_nonsense_does_not_disturb_others() {
+fn invalid_client_disturbs_no_other() {
     use rustix::net::{
         AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket,
     };

@@ -1,5 +1,5 @@
-//! Recipient and donor over real UDP sockets, with a proxy in between that loses, doubles and
-//! reorders datagrams. However bad the network, no byte may be wrong.
+//! Tests of recipient and donor over real UDP sockets, with a proxy in between that drops,
+//! duplicates and reorders datagrams. However bad the network, no byte may be wrong.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use venice_wire::{GrantKey, KeyName, NodeId, NodeSecret};
 
 const MEMORY_BYTES: usize = 1 << 20;
 const DONOR: NodeId = NodeId(1);
-/// Where the recipient sees the donor's memory.
+/// Address at which the recipient maps the donor's memory.
 const WINDOW: u64 = 0x7000_0000_0000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,7 +44,7 @@ fn plain_donor(incarnation: u64) -> UdpServer {
     UdpServer::start(socket, TargetConfig::new(DONOR, incarnation), memory).unwrap()
 }
 
-/// A recipient that has the donor's memory mapped at [`WINDOW`].
+/// Makes a recipient with the donor's memory mapped at [`WINDOW`].
 fn recipient(donor: SocketAddr, link_seed: u64, key: GrantKey) -> UdpDriver {
     let config = InitiatorConfig::new(NodeId(100), link_seed);
     let mut driver = UdpDriver::sealed(udp::unspecified_like(donor), config).unwrap();
@@ -62,7 +62,7 @@ fn plain_recipient(donor: SocketAddr, link_seed: u64) -> UdpDriver {
     driver
 }
 
-/// What a finished access brought: its token, how it went, the bytes read.
+/// Completed access: its token, its result, the bytes read.
 type Finished = (u64, Result<(), AccessError>, Vec<u8>);
 
 /// Pumps until `count` accesses have finished.
@@ -83,7 +83,8 @@ fn finish(driver: &mut UdpDriver, count: usize) -> Vec<Finished> {
     finished
 }
 
-/// Forwards between one recipient and the donor, badly.
+
+/// Lossy proxy between one recipient and the donor.
 struct BadNetwork {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -121,7 +122,7 @@ impl BadNetwork {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// Loses 5 %, doubles 5 %, damages 2 %, and holds 10 % back until later ones have passed.
+    /// Drops 5 %, duplicates 5 %, damages 2 %, and delays 10 % until later ones have passed.
     fn pass(
         random: &mut Random,
         datagram: &[u8],
@@ -157,8 +158,8 @@ impl Drop for BadNetwork {
     }
 }
 
-/// Starts an access, moving frames for as long as there is no room for it.
-fn insist(
+/// Starts an access; moves frames while there is no room for it.
+fn start_access(
     driver: &mut UdpDriver,
     mut start: impl FnMut(&mut UdpDriver) -> Result<(), FabricError>,
 ) {
@@ -171,7 +172,7 @@ fn insist(
     }
 }
 
-/// Random reads and writes, up to 32 at once on separate pages, against a plain array.
+/// Makes random reads and writes, up to 32 at once on separate pages, against a plain array.
 fn hammer(driver: &mut UdpDriver, seed: u64, rounds: usize) {
     let mut random = Random(seed);
     let mut model = vec![0u8; MEMORY_BYTES];
@@ -189,13 +190,13 @@ fn hammer(driver: &mut UdpDriver, seed: u64, rounds: usize) {
                 let write = |driver: &mut UdpDriver| {
                     driver.initiator().write(monotonic_ns(), token, window_addr, &data)
                 };
-                insist(driver, write);
+                start_access(driver, write);
                 model[at..at + len].copy_from_slice(&data);
             } else {
                 let read = |driver: &mut UdpDriver| {
                     driver.initiator().read(monotonic_ns(), token, window_addr, len as u32)
                 };
-                insist(driver, read);
+                start_access(driver, read);
                 reads.push((token, at, len));
             }
             started += 1;
@@ -214,19 +215,19 @@ fn hammer(driver: &mut UdpDriver, seed: u64, rounds: usize) {
 }
 
 #[test]
-fn bytes_come_back_as_written() {
+fn random_accesses_read_back() {
     let donor = donor(1);
     hammer(&mut recipient(donor.local_addr(), 11, KEY), 1, 200);
 }
 
 #[test]
-fn bytes_come_back_as_written_without_protection() {
+fn random_accesses_without_protection() {
     let donor = plain_donor(1);
     hammer(&mut plain_recipient(donor.local_addr(), 11), 1, 200);
 }
 
 #[test]
-fn no_byte_is_wrong_on_a_bad_network() {
+fn lossy_network_corrupts_nothing() {
     for seed in 1..=4 {
         let donor = donor(seed);
         let network = BadNetwork::start(donor.local_addr(), seed);
@@ -237,7 +238,7 @@ fn no_byte_is_wrong_on_a_bad_network() {
 }
 
 #[test]
-fn no_byte_is_wrong_on_a_bad_network_without_protection() {
+fn lossy_network_without_protection() {
     for seed in 1..=4 {
         let donor = plain_donor(seed);
         let network = BadNetwork::start(donor.local_addr(), seed);
@@ -245,9 +246,9 @@ fn no_byte_is_wrong_on_a_bad_network_without_protection() {
     }
 }
 
-/// Whatever one end does, an end that protects its datagrams never takes plain ones.
+/// An end that protects its datagrams never accepts plain ones, whatever the other end does.
 #[test]
-fn there_is_no_silent_downgrade() {
+fn plain_peer_is_rejected() {
     let (sealed, plain) = (donor(1), plain_donor(2));
     for (mut driver, server) in [
         (plain_recipient(sealed.local_addr(), 51), &sealed),
@@ -266,17 +267,17 @@ fn there_is_no_silent_downgrade() {
 }
 
 #[test]
-fn a_donor_with_many_queues_serves_each_flow_in_order() {
+fn each_flow_stays_on_its_queue() {
     let sockets = udp::UdpSocket::bind_queues(loopback(), 3).unwrap();
     let address = sockets[0].local_addr();
     let target = TargetConfig::new(DONOR, 3);
     let service = UdpService { sockets, target, keys: Some(Arc::new(SECRET)), xdp: None };
-    // Each queue has memory of its own, so a flow that changed its queue would be noticed.
+    // Each queue has memory of its own, which reveals a flow that changes its queue.
     let donor = UdpServer::serve(service, || OneGrant(vec![0; MEMORY_BYTES])).unwrap();
     std::thread::scope(|scope| {
         for seed in 0..6 {
             scope.spawn(move || {
-                // In turns on its queue with others, so it looks only at what is its own.
+                // Flows share the queue in turns: each checks only its own pages.
                 let mut driver = recipient(address, 60 + seed, KEY);
                 for round in 0..100u8 {
                     let bytes = [round ^ seed as u8; 512];
@@ -294,10 +295,10 @@ fn a_donor_with_many_queues_serves_each_flow_in_order() {
 }
 
 #[test]
-fn two_recipients_at_once() {
+fn serves_two_recipients() {
     let donor = donor(5);
     let address = donor.local_addr();
-    // Each has its half by the seed's pages only in turns, so give each its own rounds.
+    // The recipients alternate as writer and reader of one page.
     let mut first = recipient(address, 21, KEY);
     let mut second = recipient(address, 22, KEY);
     for byte in 0..50u8 {
@@ -312,7 +313,7 @@ fn two_recipients_at_once() {
 }
 
 #[test]
-fn a_wrong_key_is_refused() {
+fn wrong_key_is_refused() {
     let donor = donor(6);
     let mut driver = recipient(donor.local_addr(), 31, GrantKey(1));
     driver.initiator().read(monotonic_ns(), 7, WINDOW, 64).unwrap();
@@ -321,7 +322,7 @@ fn a_wrong_key_is_refused() {
 }
 
 #[test]
-fn a_dead_donor_fails_the_access_instead_of_hanging_it() {
+fn dead_donor_fails_access() {
     let donor = donor(7);
     let mut driver = recipient(donor.local_addr(), 41, KEY);
     driver.initiator().write(monotonic_ns(), 1, WINDOW, b"before").unwrap();
@@ -336,7 +337,7 @@ fn a_dead_donor_fails_the_access_instead_of_hanging_it() {
 }
 
 #[test]
-fn a_peer_of_another_family_is_refused() {
+fn rejects_peer_of_other_family() {
     let config = InitiatorConfig::new(NodeId(100), 1);
     let mut driver = UdpDriver::new(loopback(), config).unwrap();
     assert!(driver.add_peer(monotonic_ns(), DONOR, "[::1]:9".parse().unwrap()).is_err());
@@ -344,17 +345,17 @@ fn a_peer_of_another_family_is_refused() {
     assert_eq!(driver.initiator().peer_state(peer), PeerState::Connecting);
 }
 
-/// How often this thread has gone to sleep so far.
+/// Returns how often this thread has gone to sleep so far.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Who turns to the driver for an answer that is there already must not sleep on it: nothing else may
-/// come before the link's next timer.
+/// A turn must not sleep if an answer is waiting already: nothing else may come before the link's
+/// next timer.
 #[test]
-fn an_answer_that_is_there_is_not_slept_on() {
+fn turn_handles_waiting_answer() {
     const READS: u64 = 100;
     let server = plain_donor(1);
     let mut driver = plain_recipient(server.local_addr(), 1);
@@ -374,5 +375,5 @@ fn an_answer_that_is_there_is_not_slept_on() {
         }
     }
     // A frame of the link alone may come now and then.
-    assert!(slept < READS / 4, "slept {slept} times with {READS} answers at hand");
+    assert!(slept < READS / 4, "slept {slept} times with {READS} answers waiting");
 }

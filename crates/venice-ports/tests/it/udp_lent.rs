@@ -1,5 +1,5 @@
-//! Bulk reads over real UDP sockets, answered from where the bytes are, while somebody on the donor's
-//! host writes some of them all the time.
+//! Tests of bulk reads over real UDP sockets, answered from where the bytes are, while a thread on
+//! the donor's host writes some of them all the time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use venice_ports::udp::{UdpDriver, UdpServer, UdpSocket};
 use venice_wire::{GrantId, GrantKey, NodeId};
 
 const MEMORY_BYTES: usize = 1 << 20;
-/// What somebody writes to all the time.
+/// Bytes that the thread writes all the time.
 const BUSY_BYTES: usize = 64 << 10;
 const READS: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn bulk_reads_end_and_bytes_at_rest_are_right_while_others_write() {
+fn bulk_reads_survive_concurrent_writes() {
     let memory = LentBytes::new(vec![7; MEMORY_BYTES]);
     let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let target = TargetConfig::new(NodeId(1), 1);

@@ -1,4 +1,5 @@
-//! A recipient and a donor over RDMA: on soft RoCE in a guest, for this machine has no device.
+//! Tests of a recipient and a donor over RDMA: on soft RoCE in a guest, because the host may have
+//! no device.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
@@ -27,7 +28,8 @@ const ID: GrantId = GrantId(7);
 const KEY: GrantKey = GrantKey(0xfeed_beef);
 const OTHER_ID: GrantId = GrantId(8);
 
-/// Two grants of memfds, the second of one slab.
+
+/// Source of two grants of memfds, the second of one slab.
 struct Grants {
     fds: Vec<OwnedFd>,
     other: OwnedFd,
@@ -38,7 +40,7 @@ impl Grants {
         Self { fds: (0..slabs).map(|_| memfd()).collect(), other: memfd() }
     }
 
-    /// What the donor itself sees of a slab.
+    /// Maps a slab as the donor sees it.
     fn view(&self, slab: usize) -> MappedSlab {
         MappedSlab::map(&self.fds[slab].try_clone().unwrap().into(), SLAB_BYTES as usize).unwrap()
     }
@@ -76,7 +78,7 @@ fn start(grants: Grants) -> (Arc<Device>, VerbsServer) {
     (device, server)
 }
 
-/// A driver whose window at 0 is the whole grant [`ID`].
+/// Makes a driver that maps the whole grant [`ID`] at 0.
 fn connect(device: &Arc<Device>, address: SocketAddr, slabs: u64) -> VerbsDriver {
     let mut driver = VerbsDriver::new(device, VerbsConfig::default()).unwrap();
     let peer = driver.add_grant(address, ID, KEY).unwrap();
@@ -121,7 +123,7 @@ enum Op {
     CompareSwap { word: u64, hit: bool, new: u64 },
 }
 
-/// Addresses around the border of two slabs.
+/// Generates accesses around the border of two slabs.
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let addr = || SLAB_BYTES - 6000..SLAB_BYTES + 6000;
     let word = || (SLAB_BYTES - 800) / 8..(SLAB_BYTES + 800) / 8;
@@ -140,8 +142,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 #[test]
-fn accesses_behave_like_an_array() {
-    inside(&RDMA_ROOM, "accesses_behave_like_an_array", LIMIT, || {
+fn accesses_match_array_model() {
+    inside(&RDMA_ROOM, "accesses_match_array_model", LIMIT, || {
         let grants = Grants::new(2);
         let views = [grants.view(0), grants.view(1)];
         let (device, server) = start(grants);
@@ -159,7 +161,7 @@ fn accesses_behave_like_an_array() {
         result.unwrap();
         let (_driver, model) = state.into_inner();
         for (view, model) in views.iter().zip(model.chunks(SLAB_BYTES as usize)) {
-            // SAFETY: nobody writes to the slab any more; the mapping is as long as the slab.
+            // SAFETY: nothing writes to the slab any more; the mapping is as long as the slab.
             let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), view.len_bytes()) };
             assert!(seen == model, "the donor sees what was written, and nothing else changed");
         }
@@ -199,18 +201,18 @@ fn apply(driver: &mut VerbsDriver, model: &mut [u8], op: &Op) {
 }
 
 #[test]
-fn many_accesses_and_transfers_at_once() {
-    inside(&RDMA_ROOM, "many_accesses_and_transfers_at_once", LIMIT, || {
+fn concurrent_accesses_and_transfers() {
+    inside(&RDMA_ROOM, "concurrent_accesses_and_transfers", LIMIT, || {
         let (device, server) = start(Grants::new(3));
         let mut driver = connect(&device, server.local_addr(), 3);
-        let len = 20 << 20; // Over the border of a slab, twenty requests each way.
+        let len = 20 << 20; // Across the border of a slab, twenty requests each way.
         let (from, to) = (driver.add_buffer(len).unwrap(), driver.add_buffer(len).unwrap());
         let sent: Vec<u8> = (0..len as u64 / 8).flat_map(|at| (at * at).to_le_bytes()).collect();
         // SAFETY: the buffer is as long, and no transfer uses it yet.
         unsafe { driver.buffer(from).cast::<u8>().copy_from(sent.as_ptr(), len) };
         let start = SLAB_BYTES - 12_345;
         driver.transfer(1000, Bulk::Write, start, from, 0, len).unwrap();
-        // Single accesses go on beside it, as many as fit.
+        // Single accesses continue beside it, as many as fit.
         let mut refused = 0;
         for page in 0..400u64 {
             match driver.write(page, page * 4096, &page.to_le_bytes()) {
@@ -224,13 +226,13 @@ fn many_accesses_and_transfers_at_once() {
         for _ in 0..=400 - refused {
             let (token, result, _) = next(&mut driver);
             result.unwrap();
-            assert!(!std::mem::replace(&mut seen[token as usize], true), "{token} came twice");
+            assert!(!std::mem::replace(&mut seen[token as usize], true), "{token} completed twice");
         }
         assert!(driver.poll_completion().is_none() && seen[1000]);
 
         driver.transfer(1, Bulk::Read, start, to, 0, len).unwrap();
         next(&mut driver).1.unwrap();
-        // SAFETY: the transfer is over.
+        // SAFETY: the transfer has ended.
         assert!(unsafe { &*driver.buffer(to) } == sent, "what was written comes back");
         let beyond = driver.transfer(1, Bulk::Read, 0, to, 1, len).unwrap_err();
         assert!(matches!(beyond, FabricError::BadLength { .. }), "{beyond}");
@@ -238,8 +240,8 @@ fn many_accesses_and_transfers_at_once() {
 }
 
 #[test]
-fn atomics_of_two_recipients_lose_nothing() {
-    inside(&RDMA_ROOM, "atomics_of_two_recipients_lose_nothing", LIMIT, || {
+fn concurrent_atomics_lose_nothing() {
+    inside(&RDMA_ROOM, "concurrent_atomics_lose_nothing", LIMIT, || {
         let (device, server) = start(Grants::new(1));
         let address = server.local_addr();
         let add = |count: u64| {
@@ -260,8 +262,8 @@ fn atomics_of_two_recipients_lose_nothing() {
 }
 
 #[test]
-fn what_lies_outside_a_grant_is_refused() {
-    inside(&RDMA_ROOM, "what_lies_outside_a_grant_is_refused", LIMIT, || {
+fn refuses_access_outside_grant() {
+    inside(&RDMA_ROOM, "refuses_access_outside_grant", LIMIT, || {
         let (device, server) = start(Grants::new(1));
         let mut driver = connect(&device, server.local_addr(), 1);
         for (id, key) in [(ID, GrantKey(1)), (GrantId(9), KEY)] {
@@ -283,8 +285,8 @@ fn what_lies_outside_a_grant_is_refused() {
 }
 
 #[test]
-fn a_revoked_grant_is_refused_at_once() {
-    inside(&RDMA_ROOM, "a_revoked_grant_is_refused_at_once", LIMIT, || {
+fn revocation_takes_effect_at_once() {
+    inside(&RDMA_ROOM, "revocation_takes_effect_at_once", LIMIT, || {
         let grants = Grants::new(1);
         let view = grants.view(0);
         let (device, server) = start(grants);
@@ -298,18 +300,18 @@ fn a_revoked_grant_is_refused_at_once() {
         unsafe { view.as_ptr().add(100).write_volatile(9) };
         let result = match driver.write(5, 100, &[2; 100]) {
             Ok(()) => next(&mut driver).1,
-            Err(error) => panic!("it was not asked yet: {error}"),
+            Err(error) => panic!("refused before a completion was polled: {error}"),
         };
         assert_eq!(result, Err(AccessError::Refused(Refusal::UnknownGrant)));
         // SAFETY: as above.
         assert_eq!(unsafe { view.as_ptr().add(100).read_volatile() }, 9, "nothing was written");
         assert!(matches!(driver.read(6, 0, 8), Err(FabricError::Revoked { .. })));
-        // The recipient's other grant is another queue pair.
+        // The recipient's other grant has another queue pair.
         write(&mut driver, 1 << 40, b"untouched").unwrap();
     });
 }
 
-/// A donor in a process of its own, for as long as it is not killed.
+/// A donor in a process of its own, until killed.
 struct Donor {
     process: ChildGuard,
     address: SocketAddr,
@@ -337,7 +339,7 @@ impl Donor {
         rustix::process::kill_process(process, signal).unwrap();
     }
 
-    /// The state letters of its threads, as in `proc(5)`.
+    /// Returns the state letters of its threads, as in `proc(5)`.
     fn thread_states(&self) -> Vec<char> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
         tasks
@@ -347,7 +349,8 @@ impl Donor {
     }
 }
 
-/// Not a test: what [`Donor::start`] starts. It ends with its standard input.
+
+/// Process of [`Donor::start`]; no test of its own. It ends with its standard input.
 #[test]
 fn donor_process() {
     if std::env::var_os(DONOR).is_none() {
@@ -359,8 +362,8 @@ fn donor_process() {
 }
 
 #[test]
-fn a_stopped_donor_is_read_and_written() {
-    inside(&RDMA_ROOM, "a_stopped_donor_is_read_and_written", LIMIT, || {
+fn stopped_donor_serves_accesses() {
+    inside(&RDMA_ROOM, "stopped_donor_serves_accesses", LIMIT, || {
         let donor = Donor::start();
         let device = Device::open(None).unwrap();
         let mut driver = connect(&device, donor.address, 2);
@@ -381,17 +384,17 @@ fn a_stopped_donor_is_read_and_written() {
         let buffer = driver.add_buffer(4 << 20).unwrap();
         driver.transfer(9, Bulk::Read, 0, buffer, 0, 4 << 20).unwrap();
         next(&mut driver).1.unwrap();
-        // SAFETY: the transfer is over.
+        // SAFETY: the transfer has ended.
         let seen = unsafe { &*driver.buffer(buffer) };
         assert!(seen[63 * 4096..64 * 4096] == bytes);
-        assert!(donor.thread_states().iter().all(|state| *state == 'T'), "it never ran");
+        assert!(donor.thread_states().iter().all(|state| *state == 'T'), "the donor never ran");
         donor.signal(Signal::CONT);
     });
 }
 
 #[test]
-fn a_killed_donor_is_an_error_and_not_a_hang() {
-    inside(&RDMA_ROOM, "a_killed_donor_is_an_error_and_not_a_hang", LIMIT, || {
+fn killed_donor_fails_accesses() {
+    inside(&RDMA_ROOM, "killed_donor_fails_accesses", LIMIT, || {
         let donors = [Donor::start(), Donor::start()];
         let device = Device::open(None).unwrap();
         let mut driver = connect(&device, donors[0].address, 2);
@@ -400,7 +403,7 @@ fn a_killed_donor_is_an_error_and_not_a_hang() {
         write(&mut driver, 0, b"alive").unwrap();
 
         donors[0].signal(Signal::KILL);
-        // Accesses under way and new ones, until the end is noticed: all complete, with the error.
+        // Outstanding and new accesses, until the end is detected: all complete, with the error.
         let start = Instant::now();
         let mut lost = 0;
         let refused = loop {
@@ -412,17 +415,17 @@ fn a_killed_donor_is_an_error_and_not_a_hang() {
                 }
                 Err(error) => break error,
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "nobody notices");
+            assert!(start.elapsed() < Duration::from_secs(30), "the death was not detected");
         };
         assert!(matches!(refused, FabricError::PeerDown(_)), "{refused}");
-        println!("noticed after {:?}, {lost} accesses lost", start.elapsed());
+        println!("detected after {:?}, {lost} accesses lost", start.elapsed());
         write(&mut driver, 1 << 40, b"the other donor lives").unwrap();
     });
 }
 
 #[test]
-fn a_death_is_noticed_by_those_who_only_wait() {
-    inside(&RDMA_ROOM, "a_death_is_noticed_by_those_who_only_wait", LIMIT, || {
+fn idle_wait_detects_donor_death() {
+    inside(&RDMA_ROOM, "idle_wait_detects_donor_death", LIMIT, || {
         let donor = Donor::start();
         let device = Device::open(None).unwrap();
         let mut driver = VerbsDriver::new(&device, VerbsConfig::default()).unwrap();
@@ -432,7 +435,7 @@ fn a_death_is_noticed_by_those_who_only_wait() {
         let start = Instant::now();
         while driver.peer_error(peer).is_none() {
             driver.wait(1_000_000_000).unwrap();
-            assert!(start.elapsed() < Duration::from_secs(30), "nobody notices");
+            assert!(start.elapsed() < Duration::from_secs(30), "the death was not detected");
         }
         let error = driver.add_grant(donor.address, ID, KEY).unwrap_err();
         assert!(matches!(error, VerbsError::SideChannel { .. }), "{error}");
@@ -440,13 +443,13 @@ fn a_death_is_noticed_by_those_who_only_wait() {
 }
 
 #[test]
-fn grants_that_come_later_are_joined_over_spare_queue_pairs() {
-    inside(&RDMA_ROOM, "grants_that_come_later_are_joined_over_spare_queue_pairs", LIMIT, || {
+fn later_grants_join_spare_pairs() {
+    inside(&RDMA_ROOM, "later_grants_join_spare_pairs", LIMIT, || {
         let device = Device::open(None).unwrap();
         let first = Donor::start();
         let mut driver = connect(&device, first.address, 2);
         driver.make_ready(1, 600).unwrap();
-        // One donor after the other, each over what the last one had.
+        // One donor after the other, each over the queue pair of the last one.
         for round in 0..4u8 {
             let donor = Donor::start();
             let peer = driver.join_grant(donor.address, OTHER_ID, KEY).unwrap();
@@ -464,21 +467,21 @@ fn grants_that_come_later_are_joined_over_spare_queue_pairs() {
             let start = Instant::now();
             while driver.peer_error(peer).is_none() {
                 driver.wait(1_000_000_000).unwrap();
-                assert!(start.elapsed() < Duration::from_secs(30), "nobody notices");
+                assert!(start.elapsed() < Duration::from_secs(30), "the death was not detected");
             }
             assert_eq!(driver.take_ended().count(), 1);
             assert_eq!(driver.take_ended().count(), 0);
-            // It is refused, and the queue pair is there for the next one.
+            // It is refused, and the queue pair remains for the next one.
             let refused = driver.join_grant(first.address, OTHER_ID, GrantKey(1)).unwrap_err();
             assert!(matches!(refused, VerbsError::Refused { .. }), "{refused}");
             assert!(matches!(driver.read(1, 1 << 40, 8), Err(FabricError::NotMapped { .. })));
         }
-        write(&mut driver, 0, b"the first one lives").unwrap();
+        write(&mut driver, 0, b"the first donor lives").unwrap();
     });
 }
 
 #[test]
-fn a_device_that_is_not_there_is_a_clear_error() {
+fn missing_device_error_names_remedy() {
     let error = Device::open(Some("no-such-device")).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("no-such-device") && text.contains("rdma link add"), "{text}");

@@ -1,4 +1,4 @@
-//! The structures of `venice_ports::verbs::abi` against those of the header installed here.
+//! Compares the structures of `venice_ports::verbs::abi` with those of the header installed here.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -20,7 +20,7 @@ macro_rules! layouts {
                     "printf(\"{}.{} %zu\\n\", offsetof({}, {}));\n", $c, $member, $c, $member
                 );
             )*
-            // Of those whose front alone is declared, the size says nothing.
+            // The size of a structure with only its front declared has no meaning.
             if !["Context", "Cq", "Qp"].contains(&stringify!($rust)) {
                 ours.insert(concat!($c, " size"), size_of::<abi::$rust>());
                 program += &format!("printf(\"{} size %zu\\n\", sizeof({}));\n", $c, $c);
@@ -31,7 +31,7 @@ macro_rules! layouts {
 }
 
 #[test]
-fn structures_are_laid_out_as_the_header_has_them() {
+fn structures_match_installed_header() {
     let (ours, program) = layouts! {
         ContextOps = "struct ibv_context_ops" {
             poll_cq = "poll_cq", req_notify_cq = "req_notify_cq",

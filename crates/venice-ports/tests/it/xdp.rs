@@ -1,5 +1,5 @@
-//! Recipient and donor over a virtual wire, single datagrams by AF_XDP at the donor's end or at both.
-//! Whichever way each takes, no byte may be wrong, and what is said about ends is said.
+//! Tests of recipient and donor over a virtual wire, single datagrams by AF_XDP at the donor's end
+//! or at both. No byte may be wrong on either path, and ends must be reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ fn device(mode: XdpMode) -> XdpInterface {
     XdpInterface { name: DEVICE.to_owned(), mode }
 }
 
-/// The memory of one grant, which may end.
+/// Memory of one grant, which may end.
 struct Ending(OneGrant, Arc<AtomicBool>);
 
 impl GrantedMemory for Ending {
@@ -56,7 +56,7 @@ impl GrantedMemory for Ending {
     }
 }
 
-/// One way to set up both ends.
+/// One configuration of both ends.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     is_sealed: bool,
@@ -103,7 +103,7 @@ impl Setting {
 }
 
 impl Ends {
-    /// Pumps until `found` finds something.
+    /// Pumps until `found` returns a value.
     fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut UdpDriver) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -129,7 +129,7 @@ impl Ends {
         self.completion()
     }
 
-    /// One access after the other, of all sizes, then atomics.
+    /// Makes one access after the other, of all sizes, then atomics.
     fn exchange(&mut self, random: &mut Random, model: &mut [u8]) {
         for _ in 0..300 {
             let len =
@@ -157,8 +157,8 @@ impl Ends {
         }
     }
 
-    /// Small requests that travel together, and must not be taken for one.
-    fn crowd(&mut self, model: &[u8]) {
+    /// Sends small requests that travel together, and must not be merged.
+    fn small_requests(&mut self, model: &[u8]) {
         for _ in 0..20 {
             for index in 0..32 {
                 let window_addr = WINDOW + 64 * index;
@@ -176,7 +176,7 @@ impl Ends {
         }
     }
 
-    /// Bulk transfers there and back, with single accesses in between.
+    /// Makes bulk transfers both ways, with single accesses in between.
     fn stream(&mut self, random: &mut Random) {
         const LEN: usize = 1 << 20;
         let at = MEMORY_BYTES / 2 + 4096;
@@ -197,7 +197,7 @@ impl Ends {
         }
     }
 
-    /// The donor ends the grant, and says so.
+    /// Ends the grant at the donor, and checks the notification.
     fn revoke(&mut self) {
         self.is_over.store(true, Ordering::Release);
         self.server.revoke(ID);
@@ -220,8 +220,8 @@ fn settings() -> Vec<Setting> {
 }
 
 #[test]
-fn every_access_is_right_at_one_end_and_at_both() {
-    if lacks_root("every_access_is_right_at_one_end_and_at_both") {
+fn accesses_with_xdp_at_either_end() {
+    if lacks_root("accesses_with_xdp_at_either_end") {
         return;
     }
     for mtu in [9000, 1500] {
@@ -231,7 +231,7 @@ fn every_access_is_right_at_one_end_and_at_both() {
             let mut ends = setting.lay(&wire);
             let (mut random, mut model) = (Random(seed as u64), vec![0; MEMORY_BYTES]);
             ends.exchange(&mut random, &mut model);
-            ends.crowd(&model);
+            ends.small_requests(&model);
             ends.stream(&mut random);
             ends.exchange_counts(setting);
             ends.revoke();
@@ -241,13 +241,14 @@ fn every_access_is_right_at_one_end_and_at_both() {
 }
 
 impl Ends {
-    /// Single accesses have gone by AF_XDP where it was, and nothing is unaccounted for.
+    /// Checks that single accesses went by AF_XDP where it was enabled, and that the counters add
+    /// up.
     fn exchange_counts(&mut self, setting: Setting) {
         let near = self.driver.xdp_counts();
         let has_both = setting.at_donor.is_some() && setting.at_recipient.is_some();
         assert_eq!(near.received >= 200, setting.at_recipient.is_some(), "{near:?}");
         assert_eq!(near.sent >= 200, setting.at_recipient.is_some(), "{near:?}");
-        // The server tells from time to time.
+        // The server reports at intervals.
         let start = Instant::now();
         let is_used = |ends: &Ends| ends.server.xdp_counts().received >= 100;
         while setting.at_donor.is_some() && !is_used(self) {
@@ -261,8 +262,8 @@ impl Ends {
 }
 
 #[test]
-fn a_donor_that_is_gone_is_noticed() {
-    if lacks_root("a_donor_that_is_gone_is_noticed") {
+fn detects_dead_donor() {
+    if lacks_root("detects_dead_donor") {
         return;
     }
     let wire = Wire::new(9000);
@@ -284,24 +285,24 @@ fn a_donor_that_is_gone_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_is_said_clearly() {
-    if lacks_root("what_cannot_be_is_said_clearly") {
+fn errors_name_cause() {
+    if lacks_root("errors_name_cause") {
         return;
     }
     Xdp::probe().expect("as root, on this kernel");
     let wire = Wire::new(9000);
-    let said = |interface: &str, at: &str| {
+    let opened = |interface: &str, at: &str| {
         let interface = interface.parse().unwrap();
         let socket = UdpSocket::bind(at.parse().unwrap()).unwrap();
         Xdp::open(&interface, &socket, true).map(|xdp| (xdp, socket)).map_err(whole)
     };
     wire.far(|| {
         let here = format!("{FAR}:0");
-        assert!(said("eth7", &here).unwrap_err().contains("ip link"));
-        assert!(said(DEVICE, "127.0.0.1:0").unwrap_err().contains("listen on that one"));
-        assert!(said(DEVICE, "[::]:0").unwrap_err().contains("is for IPv4"));
-        let (_first, _socket) = said(DEVICE, "0.0.0.0:0").unwrap();
-        let error = said(DEVICE, &here).unwrap_err();
+        assert!(opened("eth7", &here).unwrap_err().contains("ip link"));
+        assert!(opened(DEVICE, "127.0.0.1:0").unwrap_err().contains("listen on that one"));
+        assert!(opened(DEVICE, "[::]:0").unwrap_err().contains("is for IPv4"));
+        let (_first, _socket) = opened(DEVICE, "0.0.0.0:0").unwrap();
+        let error = opened(DEVICE, &here).unwrap_err();
         assert!(error.contains("one program at a time"), "{error}");
     });
     wire.far(|| {

@@ -1,4 +1,4 @@
-//! The calls of etcd's API, and how one writes them.
+//! Requests of etcd's API, and their construction.
 #![allow(clippy::doc_markdown)]
 
 use generated::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -21,7 +21,7 @@ mod generated {
     tonic::include_proto!("etcdserverpb");
 }
 
-/// The record was changed last at this revision; 0: it is not there.
+/// Condition: the record was last changed at this revision; 0: it is absent.
 pub(super) fn is_changed_at(key: Vec<u8>, revision: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
@@ -31,7 +31,7 @@ pub(super) fn is_changed_at(key: Vec<u8>, revision: i64) -> Compare {
     }
 }
 
-/// The record ends with that lease.
+/// Condition: the record has that lease.
 pub(super) fn ends_with(key: Vec<u8>, lease: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
@@ -41,12 +41,12 @@ pub(super) fn ends_with(key: Vec<u8>, lease: i64) -> Compare {
     }
 }
 
-/// What is there under one key.
+/// Operation: reads one key.
 pub(super) fn get(key: Vec<u8>) -> RequestOp {
     op(Request::RequestRange(RangeRequest { key, ..RangeRequest::default() }))
 }
 
-/// With lease 0 it stays.
+/// Operation: writes one key; lease 0 means none.
 pub(super) fn put(key: Vec<u8>, value: Vec<u8>, lease: i64) -> RequestOp {
     op(Request::RequestPut(PutRequest { key, value, lease }))
 }
@@ -59,7 +59,7 @@ fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// What the `get`s of a transaction found.
+/// Returns the records that the `get`s of a transaction found.
 pub(super) fn found(answer: TxnResponse) -> Vec<KeyValue> {
     let ranges = answer.responses.into_iter().filter_map(|one| match one.response {
         Some(Response::ResponseRange(range)) => Some(range.kvs),
@@ -68,7 +68,7 @@ pub(super) fn found(answer: TxnResponse) -> Vec<KeyValue> {
     ranges.flatten().collect()
 }
 
-/// The store's revision at an answer.
+/// Returns the store's revision in an answer.
 pub(super) fn revision_of(answer: &TxnResponse) -> i64 {
     answer.header.as_ref().map_or(0, |header| header.revision)
 }

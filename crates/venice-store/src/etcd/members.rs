@@ -1,4 +1,4 @@
-//! The members: whoever answers is asked, and the next where one does not.
+//! The members of etcd: requests go to one that answers, and to the next after a failure.
 
 use super::api::{
     KvClient, LeaseClient, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest,
@@ -16,14 +16,14 @@ use tokio::time::Instant;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Response, Status};
 
-/// How long members are asked, one after the other: longer than they take to choose a new leader.
+/// Time of all attempts, at one member after the other: longer than an election takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long one is waited for.
+/// Time-out of one answer.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// All members, and which one answers.
+/// All members, and the one in use.
 #[derive(Debug)]
 pub(super) struct Members {
     place: String,
@@ -31,14 +31,14 @@ pub(super) struct Members {
     current: AtomicUsize,
 }
 
-/// One of them, at a certain turn.
+/// One member, and the count of changes at which it came into use.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     turn: usize,
     pub(super) channel: Channel,
 }
 
-/// For how long something is tried.
+/// Attempts at one request, within a time limit.
 pub(super) struct Tries {
     until: Instant,
 }
@@ -71,12 +71,12 @@ impl Members {
         Ok(Self { place, channels, current: AtomicUsize::new(0) })
     }
 
-    /// Where it is, for people.
+    /// Returns the place of the store, for messages.
     pub(super) fn place(&self) -> String {
         self.place.clone()
     }
 
-    /// The member that answered last.
+    /// Returns the member in use.
     pub(super) fn current(&self) -> Member {
         let turn = self.current.load(Ordering::Relaxed);
         Member { turn, channel: self.channels[turn % self.channels.len()].clone() }
@@ -86,8 +86,8 @@ impl Members {
         Tries { until: Instant::now() + PATIENCE }
     }
 
-    /// After a failure of `asked`: waits a little for the next try, with the next member; or that was
-    /// the last.
+    /// Handles a failure of `asked`: waits briefly before the next attempt, at the next member;
+    /// returns the error after the last attempt.
     pub(super) async fn another(
         &self,
         tries: &Tries,
@@ -114,15 +114,15 @@ impl Members {
         Ok(())
     }
 
-    /// The next member is asked, unless somebody else has left this one already: two who find the same
-    /// one silent would pass the next by, and come back to it the sooner.
+    /// Moves on to the next member, unless another caller has left this one already: two callers
+    /// that find the same member silent would otherwise skip the next one.
     pub(super) fn leave(&self, asked: &Member) {
         let turn = asked.turn;
         let order = Ordering::Relaxed;
         let _ = self.current.compare_exchange(turn, turn.wrapping_add(1), order, order);
     }
 
-    /// Asks until somebody answers: what may be asked twice.
+    /// Repeats a request until a member answers: it must be safe to repeat.
     async fn ask<T, F>(&self, call: impl Fn(Channel) -> F + Send) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Status>> + Send,
@@ -145,7 +145,7 @@ impl Members {
         .await
     }
 
-    /// A transaction that may be made twice.
+    /// Sends a transaction that is safe to repeat.
     pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, StoreError> {
         self.ask(|channel| {
             let request = request.clone();
@@ -154,7 +154,7 @@ impl Members {
         .await
     }
 
-    /// A transaction that is sent once: on a failure it may have been made or not.
+    /// Sends a transaction once: after a failure it may have been made or not.
     pub(super) async fn txn_once(
         member: &Member,
         request: TxnRequest,
@@ -163,9 +163,9 @@ impl Members {
         within(async { client.txn(request).await.map(Response::into_inner) }).await
     }
 
-    /// Its number.
+    /// Grants a lease; returns its number.
     pub(super) async fn grant_lease(&self, ttl: i64) -> Result<i64, StoreError> {
-        // One that was granted and not heard of ends by itself.
+        // A lease whose grant was not received ends by itself.
         self.ask(|channel| async move {
             let request = LeaseGrantRequest { ttl, id: 0 };
             let answer = LeaseClient::new(channel).lease_grant(request).await?;
@@ -174,13 +174,13 @@ impl Members {
         .await
     }
 
-    /// The seconds that it has then; 0 when it is over.
+    /// Renews a lease; returns its remaining seconds, or 0 if it is over.
     pub(super) async fn keep_alive(&self, lease: i64) -> Result<i64, StoreError> {
         self.ask(|channel| async move {
             let once = tokio_stream::once(LeaseKeepAliveRequest { id: lease });
             let answers = LeaseClient::new(channel).lease_keep_alive(once).await?;
             let answer = answers.into_inner().message().await?;
-            answer.map(|answer| answer.ttl).ok_or_else(|| Status::unavailable("no answer came"))
+            answer.map(|answer| answer.ttl).ok_or_else(|| Status::unavailable("no answer"))
         })
         .await
     }
@@ -197,24 +197,23 @@ impl Members {
     }
 }
 
-/// No member is waited for longer than that.
+/// Limits the wait for one member.
 pub(super) async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    let late = |_| Status::deadline_exceeded("it does not answer");
+    let late = |_| Status::deadline_exceeded("no answer");
     tokio::time::timeout(ANSWER_PATIENCE, call).await.map_err(late)?
 }
 
-/// Is a lease no more?
+/// True if a lease is over.
 pub(super) fn is_lease_over(failure: &Status) -> bool {
     failure.code() == Code::NotFound && failure.message().contains("lease")
 }
 
-/// Have the members as much as they may keep? All of them refuse then, until somebody makes room.
+/// True if the members have reached their quota: all of them refuse changes until space is freed.
 fn is_full(failure: &Status) -> bool {
     failure.code() == Code::ResourceExhausted && failure.message().contains("space exceeded")
 }
 
-/// Might another member answer, or this one later?
-/// What the system said: what is told around it is the same for every failure, and long.
+/// Returns the innermost error. Its outer layers are the same for every failure, and long.
 fn root_of(failure: &Status) -> String {
     let mut cause = failure.source();
     while let Some(next) = cause.and_then(Error::source) {
@@ -223,11 +222,12 @@ fn root_of(failure: &Status) -> String {
     cause.map_or_else(|| failure.message().to_owned(), ToString::to_string)
 }
 
+/// True if another member may answer, or this one later.
 fn is_passing(failure: &Status) -> bool {
     match failure.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => true,
         Code::ResourceExhausted => failure.message().contains("too many requests"),
-        // Broken connections come as these.
+        // Broken connections have these codes.
         Code::Unknown | Code::Internal => !failure.message().starts_with("etcdserver:"),
         _ => false,
     }
@@ -249,7 +249,7 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     std::fs::read(path).map_err(|source| StoreError::Tls { path: path.to_owned(), source })
 }
 
-/// Keys of grants go over that connection.
+/// Warns of a connection without TLS: it carries keys of grants.
 fn warn_of_plain(location: &EtcdLocation) {
     let is_here = |member: &String| {
         let host = member.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);

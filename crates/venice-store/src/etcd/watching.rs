@@ -1,4 +1,4 @@
-//! Being told what changes: by one member, and from where it left off by the next.
+//! Watches changes through one member, and continues through the next from the same revision.
 
 use super::api::{
     Event, EventType, RequestUnion, WatchClient, WatchCreateRequest, WatchProgressRequest,
@@ -18,20 +18,20 @@ use tonic::{Request, Response, Status, Streaming};
 type Watcher = mpsc::Sender<Result<Batch, StoreError>>;
 
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a member is asked how far it is, so that one that was stopped is not taken for one that
-/// has nothing to tell: connections are known to be dead only after twice as long.
+/// Interval of progress requests to a member, which distinguish a stopped member from an idle one:
+/// a connection counts as dead after twice as long.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// Why a member tells no more.
+/// End of a member's events.
 enum End {
-    /// Nobody listens any more, or has heard what is the last word.
+    /// The watcher is gone, or has received the final error.
     Over,
-    /// The next member may.
+    /// The next member may continue.
     Broken(Status),
 }
 
-/// Tells the watcher what is changed after `after`, for as long as there is one. Without a member
-/// that answers it waits for one.
+/// Sends the watcher the changes after `after`, as long as it exists. Without a member that answers
+/// it waits for one.
 pub(super) async fn watch(
     members: Arc<Members>,
     keys: Arc<Keys>,
@@ -56,7 +56,7 @@ pub(super) async fn watch(
 }
 
 async fn watch_one(member: &Member, keys: &Keys, after: &mut Revision, watcher: &Watcher) -> End {
-    // The stream ends where the requests do.
+    // The stream of events ends with the stream of requests.
     let (requests, wanted) = mpsc::channel(1);
     let mut answers = match ask(member, keys, *after, &requests, wanted).await {
         Ok(answers) => answers,
@@ -72,7 +72,7 @@ async fn watch_one(member: &Member, keys: &Keys, after: &mut Revision, watcher: 
                     return End::Broken(Status::unavailable("the member does not answer"));
                 }
                 let request_union = Some(RequestUnion::ProgressRequest(WatchProgressRequest {}));
-                // Without room there are questions that it has not even taken.
+                // Without room the member has unread requests already.
                 let _ = requests.try_send(WatchRequest { request_union });
                 continue;
             }
@@ -80,11 +80,11 @@ async fn watch_one(member: &Member, keys: &Keys, after: &mut Revision, watcher: 
         heard_at = Instant::now();
         let answer = match answer {
             Ok(Some(answer)) => answer,
-            Ok(None) => return End::Broken(Status::unavailable("the member ended it")),
+            Ok(None) => return End::Broken(Status::unavailable("the member ended the watch")),
             Err(why) => return End::Broken(why),
         };
-        // A store that was begun anew: what is waited for may never come. A member that is a little
-        // late looks the same, and costs no more than a load.
+        // A new store: the awaited revision may never come. A member that lags a little looks the
+        // same; the cost is one load.
         let is_before = answer.header.as_ref().is_some_and(|it| revision(it.revision) < *after);
         let has_gone_back = std::mem::take(&mut is_first) && is_before;
         if has_gone_back || answer.compact_revision != 0 {
@@ -114,16 +114,16 @@ async fn ask(
     let start_revision = after.0.cast_signed() + 1;
     let create = WatchCreateRequest { key, range_end, start_revision };
     let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    // There is room for one.
+    // The channel has room for one request.
     let _ = requests.try_send(request);
     let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(wanted));
-    // A member that is cut off from the others says so, instead of telling nothing.
+    // A member without contact to the others returns an error instead of no events.
     request.metadata_mut().insert("hasleader", "true".parse().expect("plain text"));
     let mut client = WatchClient::new(member.channel.clone());
     within(async { client.watch(request).await.map(Response::into_inner) }).await
 }
 
-/// An answer's events, by transaction. etcd tells those of one transaction in one answer.
+/// Splits an answer's events by transaction. etcd sends those of one transaction in one answer.
 fn batches(keys: &Keys, answer: WatchResponse) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for event in answer.events {

@@ -1,8 +1,8 @@
-//! Transactions that are made once, though an answer may be lost and the question asked again.
+//! Transactions that are made once, even if an answer is lost and the request is repeated.
 //!
-//! Each changes a record of this writer's own as well, on condition that nobody has since its last
-//! one. So of two that are the same only one is made; and where an answer was lost, the number in that
-//! record tells whether the first one was.
+//! Each also changes a record of this writer, on condition that nothing has changed it since the
+//! last transaction. Of two equal requests only one is therefore made; after a lost answer, the
+//! number in that record tells whether the first one was.
 
 use super::api::{self, RequestOp, TxnRequest, TxnResponse};
 use super::members::{self, Members};
@@ -13,41 +13,41 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The record goes this long after the writer's end, or is made anew.
+/// Lifetime of the record after the writer's end, in seconds.
 const LEASE_S: i64 = 3600;
-/// A transaction that comes so long after the last renewal renews it first.
+/// Age of the last renewal at which a transaction renews the lease first.
 const RENEW_AFTER: Duration = Duration::from_secs(LEASE_S as u64 / 2);
 
-/// Who writes, and what it wrote last.
+/// A writer, and its last transaction.
 #[derive(Debug)]
 pub(super) struct Writer {
     key: Vec<u8>,
-    /// When its record was changed last; 0: it is not there.
+    /// Revision of the last change of its record; 0: the record is absent.
     changed_at: i64,
-    /// Of the last transaction.
+    /// Number of the last transaction.
     number: u64,
-    lease: Option<Kept>,
+    lease: Option<WriterLease>,
 }
 
-/// The lease of the writer's record.
+/// Lease of the writer's record.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct WriterLease {
     id: i64,
     since: Instant,
 }
 
-impl Kept {
-    /// It is not to end between two attempts at a transaction: the record tells whether the first of
-    /// them was made.
+impl WriterLease {
+    /// True if the lease must be renewed. It must not end between two attempts at a transaction:
+    /// the record tells whether the first one was made.
     fn is_due(&self, now: Instant) -> bool {
         now.duration_since(self.since) >= RENEW_AFTER
     }
 }
 
-/// What an answer says of a transaction.
-enum Said {
+/// Result of a transaction request.
+enum TxnResult {
     Is(Outcome),
-    /// Nothing of it yet: the writer's record was not as it was thought to be.
+    /// Undecided: the writer's record differed from the expected one.
     Again,
 }
 
@@ -77,11 +77,11 @@ impl Writer {
             let member = members.current();
             match Members::txn_once(&member, request).await {
                 Ok(answer) => match self.understand(keys, answer) {
-                    Said::Is(outcome) => return Ok(outcome),
-                    Said::Again => {}
+                    TxnResult::Is(outcome) => return Ok(outcome),
+                    TxnResult::Again => {}
                 },
                 Err(failure) if members::is_lease_over(&failure) => {
-                    self.find_out_whose_lease(members).await?;
+                    self.determine_ended_lease(members).await?;
                 }
                 Err(failure) => members.another(&tries, &member, failure).await?,
             }
@@ -89,22 +89,22 @@ impl Writer {
     }
 
     async fn lease(&mut self, members: &Members) -> Result<i64, StoreError> {
-        if let Some(Kept { id, .. }) = self.lease {
+        if let Some(WriterLease { id, .. }) = self.lease {
             return Ok(id);
         }
         let since = Instant::now();
         let id = members.grant_lease(LEASE_S).await?;
-        self.lease = Some(Kept { id, since });
+        self.lease = Some(WriterLease { id, since });
         Ok(id)
     }
 
-    /// Has the lease begin anew; false where it is over, and the record with it.
+    /// Renews the lease; returns false if it is over, and the record with it.
     async fn renew_lease(&mut self, members: &Members) -> Result<bool, StoreError> {
         let since = Instant::now();
-        if let Some(Kept { id, .. }) = self.lease
+        if let Some(WriterLease { id, .. }) = self.lease
             && members.keep_alive(id).await? > 0
         {
-            self.lease = Some(Kept { id, since });
+            self.lease = Some(WriterLease { id, since });
             return Ok(true);
         }
         (self.changed_at, self.lease) = (0, None);
@@ -130,32 +130,33 @@ impl Writer {
         TxnRequest { compare, success, failure }
     }
 
-    fn understand(&mut self, keys: &Keys, answer: TxnResponse) -> Said {
+    fn understand(&mut self, keys: &Keys, answer: TxnResponse) -> TxnResult {
         let at = api::revision_of(&answer);
         if answer.succeeded {
             self.changed_at = at;
-            return Said::Is(Outcome::Committed(revision(at)));
+            return TxnResult::Is(Outcome::Committed(revision(at)));
         }
         let mut found = api::found(answer);
         let ours = found.iter().position(|one| one.key == self.key).map(|at| found.remove(at));
         let changed_at = ours.as_ref().map_or(0, |ours| ours.mod_revision);
         if changed_at == self.changed_at {
             let entries = found.into_iter().filter_map(|one| keys.entry(one));
-            return Said::Is(Outcome::Conflict(entries.collect()));
+            return TxnResult::Is(Outcome::Conflict(entries.collect()));
         }
         self.changed_at = changed_at;
         match ours {
-            // It was made the time before, and the answer lost.
+            // It was made by an earlier request whose answer was lost.
             Some(ours) if ours.value == self.number.to_string().into_bytes() => {
-                Said::Is(Outcome::Committed(revision(changed_at)))
+                TxnResult::Is(Outcome::Committed(revision(changed_at)))
             }
-            // An earlier one was made that nobody waited for; or the record's lease has ended.
-            _ => Said::Again,
+            // An earlier transaction was made whose caller did not wait; or the record's lease has
+            // ended.
+            _ => TxnResult::Again,
         }
     }
 
-    /// A lease is over: the writer's own, which is nobody's business, or one of the changes'.
-    async fn find_out_whose_lease(&mut self, members: &Members) -> Result<(), StoreError> {
+    /// Determines which lease is over: the writer's own, which it replaces, or one of the changes'.
+    async fn determine_ended_lease(&mut self, members: &Members) -> Result<(), StoreError> {
         match self.renew_lease(members).await? {
             true => Err(StoreError::LeaseOver),
             false => Ok(()),
@@ -176,9 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_writers_lease_outlasts_all_attempts_at_a_transaction() {
+    fn writer_lease_outlasts_all_attempts() {
         let since = Instant::now();
-        let kept = Kept { id: 1, since };
+        let kept = WriterLease { id: 1, since };
         assert!(!kept.is_due(since + RENEW_AFTER / 2));
         assert!(kept.is_due(since + RENEW_AFTER));
         let left = Duration::from_secs(LEASE_S as u64) - RENEW_AFTER;

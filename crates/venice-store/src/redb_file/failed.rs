@@ -1,11 +1,11 @@
-//! What goes wrong with a store's file, in our words.
+//! Conversion of the database's errors.
 
 use crate::error::StoreError;
 use redb::{DatabaseError, StorageError};
 use std::io;
 use std::path::Path;
 
-/// Turns the database's errors into ours, with the path.
+/// Turns the database's errors into [`StoreError`], with the path.
 pub(super) struct Failed<'a>(pub(super) &'a Path);
 
 impl Failed<'_> {
@@ -28,7 +28,7 @@ impl Failed<'_> {
             redb::Error::Io(error) if is_full(&error) => {
                 StoreError::Full { path: self.0.to_owned(), source: Box::new(error) }
             }
-            redb::Error::RepairAborted => self.corrupt("it could not be repaired".to_owned()),
+            redb::Error::RepairAborted => self.corrupt("the repair was aborted".to_owned()),
             error @ (redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)
             | redb::Error::TableIsNotMultimap(_)
@@ -50,7 +50,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// A file that does not begin like a database, or ends too early.
+/// True if a file does not begin like a database, or ends too early.
 fn is_garbage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }

@@ -1,6 +1,6 @@
-//! Taking hold of a store's file, and looking at it before the database does.
+//! Locks a store's file, and checks it before the database opens it.
 //!
-//! Everything here happens under the file's lock: without it one would look at a file that a
+//! Everything here happens under the file's lock: without it the check could read a file that a
 //! dying process or another starting one is still writing.
 
 use super::failed::Failed;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A killed process holds its lock until the kernel is done with it.
+/// Time-out of the lock: a killed process holds its lock until the kernel has cleaned up.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,23 +23,24 @@ const HEADER_BYTES: usize = 320;
 const FLAGS_AT: usize = MAGIC.len();
 const RECOVERY_REQUIRED: u8 = 2;
 const TWO_PHASE_COMMIT: u8 = 4;
-/// The last bit says which of two states is the last.
+/// All flags of the header. The lowest bit selects the newer of two states.
 const ALL_FLAGS: u8 = RECOVERY_REQUIRED | TWO_PHASE_COMMIT | 1;
 const PAGE_BYTES: u64 = 4096;
-/// A new file is made with about one MiB; whatever is longer has been in use.
+/// Longest file that may be unfinished, in bytes: a new one has about 1 MiB; a longer one has been
+/// in use.
 const LONGEST_NEW_BYTES: u64 = 4 << 20;
 
-/// Nobody else reads or writes it.
+/// Mode of the file: no access for others.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The file at `path`, locked: empty, or one that the database may open.
+/// Opens and locks the file at `path`: empty, or valid for the database.
 pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
-    // Root may open it for whoever has the folder, who may have put a link there to anything.
+    // Root may open it in a user's directory, where the user may have put a link to anything.
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let mut file = options.open(path).map_err(|error| failed.io(error))?;
-    // It holds keys; one of an earlier version may still be there for all to read.
+    // The file contains keys; one of an earlier version may be readable by all.
     let owner_only = Permissions::from_mode(OWNER_ONLY);
     file.set_permissions(owner_only).map_err(|error| failed.io(error))?;
     lock(&file, path, failed)?;
@@ -48,24 +49,24 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
         return Ok(file);
     }
     if length < HEADER_BYTES as u64 {
-        return Err(failed.corrupt(format!("it has {length} bytes")));
+        return Err(failed.corrupt(format!("invalid length of {length} bytes")));
     }
     let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0).map_err(|error| failed.io(error))?;
     if header.starts_with(MAGIC) {
         Header::of(&header).check(length).map_err(|reason| failed.corrupt(reason))?;
         if header[FLAGS_AT] & !ALL_FLAGS != 0 {
-            return Err(failed.corrupt(format!("its flags are {:#04x}", header[FLAGS_AT])));
+            return Err(failed.corrupt(format!("invalid flags {:#04x}", header[FLAGS_AT])));
         }
         let was_closed = header[FLAGS_AT] & RECOVERY_REQUIRED == 0;
-        have_it_verified(&file, &header).map_err(|error| failed.io(error))?;
+        force_verification(&file, &header).map_err(|error| failed.io(error))?;
         if was_closed {
             make_room_for_earlier_states(&file, length).map_err(|error| failed.io(error))?;
         }
     } else if was_never_finished(&mut file, &header, length).map_err(|error| failed.io(error))? {
         file.set_len(0).map_err(|error| failed.io(error))?;
     } else {
-        return Err(failed.corrupt("it does not begin like one".to_owned()));
+        return Err(failed.corrupt("wrong magic number".to_owned()));
     }
     Ok(file)
 }
@@ -73,7 +74,8 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
 fn lock(file: &File, path: &Path, failed: &Failed<'_>) -> Result<(), StoreError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        // The very lock that the database takes, of the same open file: it finds it taken by itself.
+        // The same lock as the database's, on the same open file: the database then takes it again
+        // without conflict.
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => sleep(LOCK_PAUSE),
@@ -85,9 +87,9 @@ fn lock(file: &File, path: &Path, failed: &Failed<'_>) -> Result<(), StoreError>
     }
 }
 
-/// True for a file whose maker was killed before it was one. The database gives it its length,
-/// then the header without the magic number, then the magic number; nothing else is written
-/// before that, so nothing is lost with it.
+/// True for a file whose creator was killed before it was complete. The database first sets the
+/// length, then writes the header without the magic number, then the magic number; nothing else is
+/// written before that, which means that no record is lost.
 fn was_never_finished(
     file: &mut File,
     header: &[u8; HEADER_BYTES],
@@ -105,20 +107,21 @@ fn was_never_finished(
     Ok(bytes[HEADER_BYTES..].iter().all(|byte| *byte == 0))
 }
 
-/// Of a file that was closed well the database believes everything, and panics where it should
-/// not. As if its owner had been killed, it verifies every checksum before it follows a page.
-fn have_it_verified(file: &File, header: &[u8; HEADER_BYTES]) -> std::io::Result<()> {
+/// Makes the database verify every checksum before it follows a page, as after a kill of its owner.
+/// For a file that was closed regularly it skips the checks, and panics on damage.
+fn force_verification(file: &File, header: &[u8; HEADER_BYTES]) -> std::io::Result<()> {
     let flags = (header[FLAGS_AT] | RECOVERY_REQUIRED) & !TWO_PHASE_COMMIT;
     file.write_all_at(&[flags], FLAGS_AT as u64)
 }
 
-/// A file is made shorter when it is closed. Where its last state is damaged, the database looks at the
-/// one before, and panics over pages that were cut off; so they are there again, with nothing in them.
+/// Extends the file to its earlier length with zeros. A file is truncated when it is closed. If its
+/// last state is damaged, the database reads the one before, and panics over pages that were cut
+/// off.
 fn make_room_for_earlier_states(file: &File, length: u64) -> std::io::Result<()> {
     file.set_len(length.saturating_mul(2).max(LONGEST_NEW_BYTES))
 }
 
-/// The counts in a header of redb's file format 3 that give the file's length in pages.
+/// Fields of a header of redb's file format 3 that give the file's length in pages.
 #[derive(Debug)]
 struct Header {
     page_bytes: u64,
@@ -140,9 +143,9 @@ impl Header {
         Self { page_bytes, header_pages, data_pages, full_regions, trailing_pages }
     }
 
-    /// redb takes a header it can read at its word, and panics when the file is shorter than the
-    /// header says; so ask before it does. A longer file is sound: the database makes it longer
-    /// before it says so, and shorter after.
+    /// Checks that the file is as long as its header requires: redb trusts a readable header, and
+    /// panics on a shorter file. A longer file is sound: the database extends it before it changes
+    /// the header, and truncates it afterwards.
     fn check(&self, length: u64) -> Result<(), String> {
         let Self { header_pages, data_pages, full_regions, trailing_pages, .. } = *self;
         let trailing = if trailing_pages > 0 { header_pages + trailing_pages } else { 0 };
@@ -155,10 +158,10 @@ impl Header {
             && trailing_pages <= data_pages
             && pages > 1;
         if !is_possible {
-            return Err(format!("its header makes no sense: {self:?}"));
+            return Err(format!("invalid header: {self:?}"));
         }
         if length < pages.saturating_mul(PAGE_BYTES) {
-            return Err(format!("it is cut short at {length} bytes"));
+            return Err(format!("cut short at {length} bytes"));
         }
         Ok(())
     }

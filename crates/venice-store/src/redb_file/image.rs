@@ -1,4 +1,5 @@
-//! All records in memory: what transactions are judged by, and what is read.
+//! Image of all records in memory: transactions are checked against it, and reads are served from
+//! it.
 
 use super::log::Entry as LogEntry;
 use crate::store::{
@@ -6,16 +7,16 @@ use crate::store::{
 };
 use std::collections::BTreeMap;
 
-/// The records as the last transaction left them.
+/// The records after the last transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Image {
     pub(super) revision: Revision,
-    pub(super) records: BTreeMap<String, Held>,
+    pub(super) records: BTreeMap<String, StoredRecord>,
 }
 
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct StoredRecord {
     pub(super) value: Vec<u8>,
     pub(super) changed_at: Revision,
     pub(super) lease: Option<Lease>,
@@ -38,7 +39,7 @@ impl Image {
         })
     }
 
-    /// Those of the conditions' records that are there.
+    /// Returns the records of the conditions that exist.
     pub(super) fn found(&self, conditions: &[Condition]) -> Vec<Entry> {
         let found = |condition: &Condition| {
             let (key, held) = self.records.get_key_value(&condition.key)?;
@@ -47,14 +48,14 @@ impl Image {
         conditions.iter().filter_map(found).collect()
     }
 
-    /// What a transaction comes to: those of its changes that change something.
+    /// Returns the log entry of a transaction: its effective changes.
     pub(super) fn entry_of(&self, transaction: &Transaction) -> LogEntry {
         let changes = transaction.last_changes().into_iter();
         let changes = changes.filter(|it| it.value.is_some() || self.records.contains_key(&it.key));
         self.next(changes.cloned().collect())
     }
 
-    /// What the end of leases comes to.
+    /// Returns the log entry of the end of leases.
     pub(super) fn end_of_leases(&self, is_over: impl Fn(Lease) -> bool) -> LogEntry {
         let over = self.records.iter().filter(|(_, held)| held.lease.is_some_and(&is_over));
         self.next(over.map(|(key, _)| StoreChange::remove(key)).collect())
@@ -70,7 +71,8 @@ impl Image {
             match value {
                 Some(value) => {
                     drop(
-                        self.records.insert(key, Held { value, changed_at: self.revision, lease }),
+                        self.records
+                            .insert(key, StoredRecord { value, changed_at: self.revision, lease }),
                     );
                 }
                 None => drop(self.records.remove(&key)),
@@ -79,7 +81,7 @@ impl Image {
     }
 }
 
-impl Held {
+impl StoredRecord {
     fn entry(&self, key: &str) -> Entry {
         Entry { key: key.to_owned(), value: self.value.clone(), changed_at: self.changed_at }
     }

@@ -1,4 +1,4 @@
-//! Transactions are judged in memory, made durable in the log, and carried over into the tables a little
+//! Checks transactions in memory, makes them durable in the log, and writes them to the tables
 //! later, many at a time.
 
 mod carrier;
@@ -13,7 +13,7 @@ use carrier::Carrier;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
 
-/// A store's records, open for one process.
+/// Records of a store, open for one process.
 #[derive(Debug)]
 pub(super) struct Ledger {
     image: Image,
@@ -22,8 +22,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the tables at `path` and the log beside them; makes both, and the directory they lie in, where
-    /// there are none. Records with a lease are gone: whoever kept it alive had the store open.
+    /// Opens the tables at `path` and the log beside them; creates both, and their directory, if
+    /// absent. Drops records with a lease: the process that kept it alive had the store open.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let (mut tables, Found { mut image, log: number }) = Tables::open(path)?;
         let log_path = Log::path_of(path);
@@ -50,7 +50,7 @@ impl Ledger {
         self.image.revision
     }
 
-    /// What became of it, and what it changed.
+    /// Commits a transaction; returns its outcome and its changes.
     pub(super) fn commit(
         &mut self,
         transaction: &Transaction,
@@ -72,7 +72,7 @@ impl Ledger {
         self.make(self.image.end_of_leases(is_over))
     }
 
-    /// Makes changes durable, then so.
+    /// Makes changes durable, then applies them to the image.
     fn make(&mut self, entry: Entry) -> Result<Batch, StoreError> {
         if !entry.changes.is_empty() {
             self.make_durable(&entry)?;
@@ -83,27 +83,29 @@ impl Ledger {
         Ok(Batch { revision: entry.revision, changes })
     }
 
-    /// In the log; straight in the tables where it does not fit there, or the log cannot be written.
+    /// Writes an entry to the log; directly to the tables if it does not fit there, or the log
+    /// cannot be written.
     fn make_durable(&mut self, entry: &Entry) -> Result<(), StoreError> {
         let mut in_tables = self.carrier.in_tables()?;
-        let log = self.log.as_mut().expect("it is there until the store is closed");
+        let log = self.log.as_mut().expect("the log exists until the store is closed");
         let half = log.half();
         loop {
             match log.append(entry, in_tables) {
                 Ok(Appended::Durable) => {
                     self.carrier.take(entry.clone());
                     if log.half() != half {
-                        self.carrier.make_haste();
+                        self.carrier.request_write();
                     }
                     return Ok(());
                 }
-                // What is in the way goes to the tables at once; what does not fit even so goes with it.
+                // The tables take the entries in the way at once, and an entry that still does not
+                // fit.
                 Ok(Appended::NoRoom) if in_tables < self.image.revision => {
                     in_tables = self.carrier.carry_now(None)?;
                 }
                 Ok(Appended::NoRoom) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "the store's log cannot be written; its tables are");
+                    tracing::warn!(%error, "cannot write the store's log; writing to its tables");
                     break;
                 }
             }
@@ -113,23 +115,23 @@ impl Ledger {
 }
 
 impl Drop for Ledger {
-    /// With everything in the tables no log is needed. One that cannot be brought over stays, and the next
-    /// to open the store does it.
+    /// With everything in the tables no log is needed. On an error the log stays, and the next open
+    /// recovers it.
     fn drop(&mut self) {
         let Some(log) = self.log.take() else { return };
         let closed = self.carrier.close().and_then(|()| log.remove());
         if let Err(error) = closed {
-            tracing::warn!(%error, "the store's log stays until it is opened again");
+            tracing::warn!(%error, "cannot finish the store's log; the next open recovers it");
         }
     }
 }
 
-/// A number that no other log has.
+/// Draws a number for a new log.
 fn new_number() -> Result<u64, StoreError> {
     let mut number = [0; 8];
     getrandom(&mut number, GetRandomFlags::empty())
         .map_err(|error| StoreError::Random(error.into()))?;
-    // None is the tables' word for no log.
+    // 0 means "no log" in the tables.
     Ok(u64::from_le_bytes(number).max(1))
 }
 

@@ -1,8 +1,9 @@
-//! The log before the tables: each transaction is one write and one wait for the disk.
+//! Write-ahead log of the tables: each transaction is one write and one wait for the disk.
 //!
-//! The file has its length from the beginning and is full of zeros, so that nothing but an entry's own bytes
-//! has to reach the disk. It has two halves: one is written to while what is in the other goes to the
-//! tables. Where the tables are behind shows in the revisions: each entry's is one more than the last.
+//! The file has its full length from the beginning and is full of zeros, which means that only an
+//! entry's own bytes must reach the disk. It has two halves: one is written to while the entries of
+//! the other go to the tables. The revisions show the progress of the tables: each entry's is one
+//! more than the last.
 
 mod entry;
 
@@ -20,13 +21,13 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"VeniceWL";
-/// The magic number and the log's own.
+/// Length of the magic number and the log's own number.
 const HEADER_BYTES: usize = 16;
-/// Where the first half begins: a page of its own keeps the header out of every later write.
+/// Start of the first half: a page of its own keeps the header out of every later write.
 const HALVES_AT: usize = 4096;
 const HALF_BYTES: usize = 256 << 10;
 const FILE_BYTES: usize = HALVES_AT + 2 * HALF_BYTES;
-/// It holds keys, as the tables do.
+/// Mode of the file: it contains keys, as the tables do.
 const OWNER_ONLY: u32 = 0o600;
 
 /// The log of one store, open for writing.
@@ -36,38 +37,38 @@ pub(super) struct Log {
     path: PathBuf,
     number: u64,
     half: usize,
-    /// How much of that half is in use.
+    /// Bytes of that half in use.
     used_bytes: usize,
-    /// The last entry in each half.
+    /// Revision of the last entry in each half.
     last: [Revision; 2],
 }
 
-/// What became of an entry.
+/// Result of an append.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Appended {
-    /// It outlives a crash of the machine.
+    /// The entry outlives a crash of the machine.
     Durable,
-    /// There is no room until the tables have what is in the other half.
+    /// There is no room until the tables have the entries of the other half.
     NoRoom,
 }
 
 impl Log {
-    /// The log that goes with the store at `path`.
+    /// Returns the path of the log of the store at `path`.
     pub(super) fn path_of(store: &Path) -> PathBuf {
         let mut path = OsString::from(store);
         path.push(".wal");
         path.into()
     }
 
-    /// An empty log, durable, in place of whatever is at `path`.
+    /// Creates an empty log, durable, in place of any file at `path`.
     pub(super) fn create(path: &Path, number: u64) -> Result<Self, StoreError> {
         let begun = || {
             let file = options().create(true).truncate(true).open(path)?;
             let mut bytes = vec![0; FILE_BYTES];
             bytes[..8].copy_from_slice(&MAGIC);
             bytes[8..HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
-            // Written, not reserved: what is reserved turns into something written only with a change of
-            // the file's own records, at each commit.
+            // Written, not reserved: the first write to reserved space changes the file's metadata,
+            // at each commit.
             file.write_all_at(&bytes, 0)?;
             file.sync_all()?;
             sync_directory_of(path)?;
@@ -76,8 +77,8 @@ impl Log {
         Ok(Self::empty(begun().map_err(|error: io::Error| Failed(path).any(error))?, path, number))
     }
 
-    /// The log with this number, and what is in it that is newer than `after`, in order. All of that has to
-    /// be in the tables before anything is appended.
+    /// Opens the log with this number; returns its entries newer than `after`, in order. All of
+    /// them must be in the tables before anything is appended.
     pub(super) fn open(
         path: &Path,
         number: u64,
@@ -86,7 +87,7 @@ impl Log {
         let failed = Failed(path);
         let file = options().open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed.corrupt(
-                "it is missing, and the store beside it was not closed: what was written last is in it"
+                "the log is missing, but the store was not closed: the latest changes are in the log"
                     .to_owned(),
             ),
             _ => failed.any(error),
@@ -106,16 +107,16 @@ impl Log {
         self.number
     }
 
-    /// Which half is written to.
+    /// Returns the half that is written to.
     pub(super) fn half(&self) -> usize {
         self.half
     }
 
-    /// Makes an entry durable where there is room, given what the tables have already.
+    /// Makes an entry durable if there is room, given the revision of the tables.
     ///
     /// # Errors
-    /// [`StoreError`] when the file cannot be written. The entry may be found there after a crash unless the
-    /// tables have its revision by then.
+    /// [`StoreError`] if the file cannot be written. The entry may be found after a crash, unless
+    /// the tables have its revision by then.
     pub(super) fn append(
         &mut self,
         entry: &Entry,
@@ -128,7 +129,7 @@ impl Log {
         let at = (HALVES_AT + self.half * HALF_BYTES + self.used_bytes) as u64;
         let written = self.file.write_all_at(&bytes, at).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            // As well as it goes: nobody is told that it was made.
+            // Best effort: the entry is not acknowledged.
             let _ = self.file.write_all_at(&[0; ALIGN], at);
             return Err(Failed(&self.path).any(error));
         }
@@ -149,7 +150,7 @@ impl Log {
         true
     }
 
-    /// Removes a log whose entries the tables have, and say that they have.
+    /// Removes a log whose entries are marked as complete in the tables.
     pub(super) fn remove(self) -> Result<(), StoreError> {
         std::fs::remove_file(&self.path).map_err(|error| Failed(&self.path).any(error))
     }
@@ -158,7 +159,7 @@ impl Log {
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(OWNER_ONLY);
-    // As with the store itself: no link that somebody else has put there is followed.
+    // As for the store itself: links are not followed.
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
     options
 }
@@ -179,19 +180,19 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
 
 fn check(bytes: &[u8], number: u64) -> Result<(), String> {
     if bytes.len() < FILE_BYTES {
-        return Err(format!("it is cut short at {} bytes", bytes.len()));
+        return Err(format!("the log is cut short at {} bytes", bytes.len()));
     }
     if bytes[..8] != MAGIC {
-        return Err("it does not begin like a store's log".to_owned());
+        return Err("wrong magic number of the log".to_owned());
     }
     if bytes[8..HEADER_BYTES] != number.to_le_bytes() {
-        return Err("it is the log of another store than the one beside it".to_owned());
+        return Err("the log belongs to another store".to_owned());
     }
     Ok(())
 }
 
-/// What the log has that is newer than `after`. One that was never finished was never acknowledged, and
-/// nothing came after it; so where a later one is sound, all before it have to be.
+/// Returns the entries newer than `after`. An unfinished entry was never acknowledged, and nothing
+/// came after it; if a later one is sound, all before it must be.
 fn entries(bytes: &[u8], number: u64, after: Revision) -> Result<Vec<Entry>, String> {
     let mut found = BTreeMap::new();
     for half in bytes[HALVES_AT..].chunks_exact(HALF_BYTES) {
@@ -202,14 +203,14 @@ fn entries(bytes: &[u8], number: u64, after: Revision) -> Result<Vec<Entry>, Str
                     found.insert(entry.revision, entry);
                     at += len_bytes;
                 }
-                // Of an earlier time, or damaged: where the next begins it does not say.
+                // An old or damaged entry: its length is unknown.
                 None => at += ALIGN,
             }
         }
     }
     for (expected, revision) in (after.0 + 1..).zip(found.keys()) {
         if revision.0 != expected {
-            return Err(format!("change {expected} is missing in it, though there are later ones"));
+            return Err(format!("change {expected} is missing in the log before later ones"));
         }
     }
     Ok(found.into_values().collect())

@@ -1,8 +1,8 @@
-//! The tables in the file: what the log is carried over into.
+//! The tables in the file, which take the log's entries.
 
 use super::failed::Failed;
 use super::file_guard;
-use super::image::{Held, Image};
+use super::image::{Image, StoredRecord};
 use super::log::Entry;
 use crate::error::StoreError;
 use crate::store::{Lease, Revision, StoreChange};
@@ -13,19 +13,19 @@ use redb::{
 use std::path::{Path, PathBuf};
 
 const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records");
-/// At which revision each record was changed last.
+/// Revision of the last change of each record.
 const CHANGED_AT: TableDefinition<&str, u64> = TableDefinition::new("changed-at");
-/// The leases of records that have one.
+/// Leases of the records that have one.
 const LEASES: TableDefinition<&str, i64> = TableDefinition::new("leases");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const FORMAT_KEY: &str = "format";
 const REVISION_KEY: &str = "revision";
-/// The number of the log beside the file; 0, or nothing: whoever had it open closed it, and there is none.
+/// Key of the number of the log beside the file; 0 or absent: it was closed, and there is no log.
 const LOG_KEY: &str = "log";
-/// 1 had records alone, 2 no log.
+/// Format of the file. 1 had records alone, 2 no log.
 const FORMAT: u64 = 3;
 
-/// The file, open.
+/// The open file.
 #[derive(Debug)]
 pub(super) struct Tables {
     path: PathBuf,
@@ -33,11 +33,11 @@ pub(super) struct Tables {
     revision: Revision,
 }
 
-/// What was in the file when it was opened.
+/// Content of the file when it was opened.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) image: Image,
-    /// The number of the log that has what is newer.
+    /// Number of the log with newer entries.
     pub(super) log: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ struct Open<'a> {
 }
 
 impl Tables {
-    /// Opens the file; makes it, and the directory it lies in, where there is none. It is not changed before
+    /// Opens the file; creates it, and its directory, if absent. It is not changed before
     /// [`Self::begin`].
     pub(super) fn open(path: &Path) -> Result<(Self, Found), StoreError> {
         let failed = Failed(path);
@@ -68,13 +68,13 @@ impl Tables {
         Ok((Self { path: path.to_owned(), database, revision }, found))
     }
 
-    /// Up to where everything is in the tables.
+    /// Returns the revision up to which the tables are complete.
     pub(super) fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// From now on what is newer is in the log with this number; what was in the log is in the tables. A file
-    /// of an earlier format is brought up to date.
+    /// Records that newer entries are in the log with this number; `entries` of the old log go to
+    /// the tables. Upgrades a file of an earlier format.
     pub(super) fn begin(&mut self, log: u64, entries: &[Entry]) -> Result<(), StoreError> {
         let before = self.revision;
         self.write(entries, |tables| {
@@ -85,10 +85,10 @@ impl Tables {
         })
     }
 
-    /// Makes what is in the entries so: durable once this returns.
+    /// Applies the entries: durable once this returns.
     ///
     /// # Panics
-    /// When an entry is missing between what is in the tables and these.
+    /// Panics if an entry is missing between the tables and these.
     pub(super) fn carry(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
@@ -96,7 +96,7 @@ impl Tables {
         self.write(entries, |_| Ok(()))
     }
 
-    /// The same, and no log is needed any more.
+    /// Applies the entries like [`Self::carry`], and marks the log as unnecessary.
     pub(super) fn close(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         self.write(entries, |tables| tables.meta.insert(LOG_KEY, 0).map(drop))
     }
@@ -107,7 +107,7 @@ impl Tables {
         more: impl FnOnce(&mut Open<'_>) -> Result<(), redb::StorageError>,
     ) -> Result<(), StoreError> {
         for (expected, entry) in (self.revision.0 + 1..).zip(entries) {
-            assert_eq!(entry.revision.0, expected, "entries are carried over in order");
+            assert_eq!(entry.revision.0, expected, "entries reach the tables in order");
         }
         let written = self.try_write(entries, more);
         written.map_err(|error| Failed(&self.path).any(error))?;
@@ -131,7 +131,7 @@ impl Tables {
     }
 }
 
-/// The file's format, and what is in it.
+/// Reads the file's format and content.
 fn read(database: &Database) -> Result<(u64, Found), redb::Error> {
     let read = database.begin_read()?;
     let meta = match read.open_table(META) {
@@ -141,7 +141,7 @@ fn read(database: &Database) -> Result<(u64, Found), redb::Error> {
     let value = |key| Ok::<_, redb::Error>(meta.get(key)?.map(|value| value.value()));
     let format = value(FORMAT_KEY)?.unwrap_or(FORMAT);
     let (revision, log) = (value(REVISION_KEY)?, value(LOG_KEY)?.filter(|number| *number != 0));
-    // The first format did not count.
+    // The first format had no revision.
     let revision = Revision(revision.unwrap_or(u64::from(format == 1)));
     if format > FORMAT {
         return Ok((format, Found::default()));
@@ -154,7 +154,8 @@ fn image(read: &ReadTransaction, revision: Revision) -> Result<Image, redb::Erro
     let records = read.open_table(RECORDS)?;
     for entry in records.iter()? {
         let (key, value) = entry?;
-        let held = Held { value: value.value().to_vec(), changed_at: revision, lease: None };
+        let held =
+            StoredRecord { value: value.value().to_vec(), changed_at: revision, lease: None };
         image.records.insert(key.value().to_owned(), held);
     }
     let changed_at = match read.open_table(CHANGED_AT) {
@@ -209,7 +210,7 @@ impl<'a> Open<'a> {
         Ok(())
     }
 
-    /// Of the first format's records it is not known when they were changed: `at` is as good as any.
+    /// Sets the revision of records of the first format, which lack one, to `at`; any would do.
     fn date_undated(&mut self, at: Revision) -> Result<(), redb::StorageError> {
         for entry in self.records.iter()? {
             let (key, _) = entry?;

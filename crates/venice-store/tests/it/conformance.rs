@@ -1,10 +1,10 @@
-//! What holds for every store: the same tests on a file and on etcd.
+//! Conformance tests of every store: the same on a file and on etcd.
 
 use crate::suite::{leases, model, transactions, watching};
 use venice_store::{EtcdStore, EtcdTls, RedbStore, StoreLocation};
 use venice_testkit::etcd::Etcd;
 
-/// A test on new stores, each empty.
+/// Runs a test on new stores, each empty.
 macro_rules! holds_for_both {
     ($($name:ident: $test:path;)*) => {
         mod redb_file {
@@ -38,15 +38,15 @@ macro_rules! holds_for_both {
 }
 
 holds_for_both! {
-    a_transaction_is_made_as_a_whole: transactions::made_as_a_whole;
+    transaction_is_atomic: transactions::made_as_a_whole;
     conditions_decide: transactions::conditions_decide;
-    of_two_that_want_the_same_one_gets_it: transactions::one_of_many_gets_it;
-    what_is_too_large_is_refused: transactions::too_large;
-    operations_do_what_a_model_does: model::as_the_model;
-    a_watch_tells_all_in_order: watching::all_in_order;
-    who_is_behind_is_told: watching::behind;
-    records_end_with_their_lease: leases::end_with_it;
-    a_lease_kept_alive_stays: leases::kept_alive;
+    one_of_two_contenders_wins: transactions::one_of_many_gets_it;
+    oversized_transaction_is_refused: transactions::too_large;
+    operations_match_model: model::as_the_model;
+    watch_reports_all_in_order: watching::all_in_order;
+    lagging_watch_is_reported: watching::behind;
+    records_end_with_lease: leases::end_with_it;
+    kept_alive_lease_stays: leases::kept_alive;
 }
 
 async fn connect(etcd: &Etcd, prefix: &str) -> EtcdStore {

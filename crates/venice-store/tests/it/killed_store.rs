@@ -1,4 +1,4 @@
-//! A store whose owner is killed at any instant comes back with all that was acknowledged.
+//! A store whose owner is killed at any instant keeps all acknowledged changes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use venice_testkit::random::SplitMix64;
 
 const STORE: &str = "VENICE_TEST_KILLED_STORE";
 const KILLS: u32 = 300;
-/// Fewer kills do on a slow machine.
+/// Time limit of the kills: a slow machine does fewer.
 const ENOUGH: Duration = Duration::from_secs(20);
-/// Every so many kills the store begins anew, so that its creation is cut off too.
+/// Number of kills after which a new store begins, to interrupt creations too.
 const KILLS_PER_STORE: u32 = 6;
 const RECORDS_PER_BATCH: u32 = 5;
 
-/// The child: applies numbered batches for ever and says so after each.
+/// Child process: applies numbered batches for ever and reports each.
 #[test]
 fn owner() {
     let Some(path) = std::env::var_os(STORE) else { return };
@@ -36,7 +36,8 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().build().unwrap()
 }
 
-/// Every record has the number of the last batch that wrote it; one only grows and shrinks.
+/// Returns the changes of a batch: every record has the number of the last batch that wrote it; one
+/// only grows and shrinks.
 fn changes(batch: u32) -> Vec<StoreChange> {
     let mut changes = Vec::new();
     for record in 0..RECORDS_PER_BATCH {
@@ -48,7 +49,7 @@ fn changes(batch: u32) -> Vec<StoreChange> {
     changes
 }
 
-/// How many batches are in the store; an error unless each is in it as a whole.
+/// Returns the number of batches in the store; an error unless each is complete.
 fn batches_in(store: &RedbStore) -> Result<u32, String> {
     let records = runtime().block_on(store.load()).map_err(|error| error.to_string())?.entries;
     let Some(first) = records.iter().find(|entry| entry.key == "r0") else {
@@ -67,7 +68,7 @@ fn batches_in(store: &RedbStore) -> Result<u32, String> {
 }
 
 #[test]
-fn a_killed_owner_loses_nothing_that_was_acknowledged() {
+fn killed_owner_loses_no_acknowledged_change() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     let started = Instant::now();
@@ -81,16 +82,16 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
             let _ = std::fs::remove_file(&path);
             acknowledged = 0;
         }
-        // Its creation is over after a few milliseconds.
+        // The creation takes a few milliseconds.
         let longest_us = if kill % KILLS_PER_STORE == 0 { 3_000 } else { 12_000 };
         let after = Duration::from_micros(random.below(longest_us));
         acknowledged = acknowledged.max(kill_owner(&path, Kill::After(after)));
-        // Mostly the next owner opens it, and is perhaps killed over the repair.
+        // Usually the next owner opens it, and may be killed during the repair.
         if kill % 2 == 1 {
             let store = RedbStore::open(&path).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
             let found = batches_in(&store).unwrap_or_else(|e| panic!("kill {kill}: {e}"));
             assert!(found >= acknowledged, "kill {kill}: {found} of {acknowledged} batches");
-            // As if this process were killed as well: nothing is closed.
+            // Restores both files after the drop, as if this process were killed as well.
             if kill % 4 == 1 {
                 let both = [path.clone(), log_of(&path)];
                 let copies = both.each_ref().map(|file| std::fs::read(file).unwrap());
@@ -101,28 +102,28 @@ fn a_killed_owner_loses_nothing_that_was_acknowledged() {
             }
         }
     }
-    // However slow the machine is, one owner gets to write something.
+    // One owner writes something, however slow the machine is.
     let acknowledged = acknowledged.max(kill_owner(&path, Kill::AtBatch(acknowledged + 10)));
     let found = batches_in(&RedbStore::open(&path).unwrap()).unwrap();
     assert!(found >= acknowledged && acknowledged > 10, "{found} of {acknowledged} batches");
 }
 
-/// The log beside a store.
+/// Returns the path of the log beside a store.
 fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push(".wal");
     log.into()
 }
 
-/// When an owner is killed.
+/// Moment of a kill.
 enum Kill {
-    /// So long after its start.
+    /// This long after the start.
     After(Duration),
-    /// Once it has acknowledged this batch.
+    /// Once the owner has acknowledged this batch.
     AtBatch(u32),
 }
 
-/// Starts an owner, kills it, and says how many batches it acknowledged.
+/// Starts an owner, kills it, and returns the number of batches it acknowledged.
 fn kill_owner(path: &Path, when: Kill) -> u32 {
     let mut child: Child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed_store::owner", "--nocapture"])
@@ -136,14 +137,14 @@ fn kill_owner(path: &Path, when: Kill) -> u32 {
     assert_eq!(start, "start");
     let batch = |line: std::io::Result<String>| {
         let line = line.unwrap();
-        line.parse::<u32>().unwrap_or_else(|_| panic!("the owner says: {line}"))
+        line.parse::<u32>().unwrap_or_else(|_| panic!("unexpected line of the owner: {line}"))
     };
     let mut acknowledged = 0;
     match when {
         Kill::After(after) => std::thread::sleep(after),
         Kill::AtBatch(last) => {
             while acknowledged <= last {
-                acknowledged = batch(lines.next().expect("the owner goes on for ever")) + 1;
+                acknowledged = batch(lines.next().expect("the owner runs for ever")) + 1;
             }
         }
     }

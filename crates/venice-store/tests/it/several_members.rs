@@ -1,4 +1,4 @@
-//! etcd with members that die, stall and come back, under several writers.
+//! Tests of etcd with members that die, stall and return, under several writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,9 +27,9 @@ fn number(entry: &Entry) -> usize {
     std::str::from_utf8(&entry.value).unwrap().parse().unwrap()
 }
 
-/// Adds one to a record that others add to as well, over and over: how often it was told that it did.
-/// With each it adds one to a record of its own; the two never part, so where no answer came for long
-/// that record says whether it was made, perhaps only later.
+/// Increments a shared record again and again; returns the number of acknowledged increments. Each
+/// transaction also increments a record of this writer. The two counts must agree: after a long
+/// time without an answer, that record tells whether the transaction was made, perhaps only later.
 async fn count(
     store: EtcdStore,
     own: String,
@@ -65,17 +65,17 @@ async fn count(
     own_count
 }
 
-/// Waits until so many more have been counted.
+/// Waits until `more` further increments were counted.
 async fn progress(made: &AtomicUsize, more: usize) {
     let (began, from) = (Instant::now(), made.load(Ordering::Relaxed));
     while made.load(Ordering::Relaxed) < from + more {
-        assert!(began.elapsed() < PATIENCE, "nothing is counted any more");
+        assert!(began.elapsed() < PATIENCE, "no progress");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_transaction_is_made_once_while_members_die_and_stall() {
+async fn transactions_happen_once_despite_failures() {
     let mut etcd = Etcd::start(3);
     let store = connect(&etcd.addresses()).await.unwrap();
     store.commit(Transaction::of(vec![StoreChange::put("count", "0")])).await.unwrap();
@@ -114,7 +114,7 @@ async fn every_transaction_is_made_once_while_members_die_and_stall() {
     }
     let last = store.load().await.unwrap();
     assert_eq!(all_of(&last.entries, "count"), total);
-    // And whoever watched was told each of them, in order.
+    // A watcher received each of them, in order.
     for expected in 1..=total {
         let batch = watch.next().await.unwrap();
         let count = batch.changes.iter().find(|change| change.key == "count").unwrap();
@@ -123,13 +123,13 @@ async fn every_transaction_is_made_once_while_members_die_and_stall() {
 }
 
 #[tokio::test]
-async fn a_member_that_stops_without_a_word_is_not_waited_for() {
+async fn watch_leaves_silent_member() {
     let etcd = Etcd::start(3);
     let store = connect(&etcd.addresses()).await.unwrap();
     let put = |value: &str| Transaction::of(vec![StoreChange::put("a", value)]);
     let mut watch = store.watch(store.load().await.unwrap().revision);
     let mut slowest = Duration::ZERO;
-    // Whichever of them tells the watch: each stops once.
+    // Each member stops once, whichever serves the watch.
     for member in 0..3 {
         etcd.stall(member);
         for round in 0..2 {
@@ -141,7 +141,7 @@ async fn a_member_that_stops_without_a_word_is_not_waited_for() {
             let committed = Instant::now();
             loop {
                 let told = tokio::time::timeout(PATIENCE, watch.next());
-                let batch = told.await.expect("it waits for ever").unwrap();
+                let batch = told.await.expect("no event").unwrap();
                 if batch.changes.iter().any(|it| it.value.as_deref() == Some(value.as_bytes())) {
                     break;
                 }
@@ -154,11 +154,11 @@ async fn a_member_that_stops_without_a_word_is_not_waited_for() {
             assert!(began.elapsed() < PATIENCE);
         }
     }
-    println!("told {:.1} s after the commit at the latest", slowest.as_secs_f64());
+    println!("latest event {:.1} s after the commit", slowest.as_secs_f64());
 }
 
 #[tokio::test]
-async fn without_a_majority_it_says_so_and_comes_back_with_one() {
+async fn lost_majority_fails_then_recovers() {
     let mut etcd = Etcd::start(3);
     let store = connect(&etcd.addresses()).await.unwrap();
     let put = |value: &str| Transaction::of(vec![StoreChange::put("a", value)]);
@@ -177,7 +177,7 @@ async fn without_a_majority_it_says_so_and_comes_back_with_one() {
 }
 
 #[tokio::test]
-async fn history_that_is_gone_is_not_passed_over() {
+async fn compacted_history_is_reported() {
     let etcd = Etcd::start(1);
     let store = connect(&etcd.addresses()).await.unwrap();
     let mut revisions = Vec::new();
@@ -193,7 +193,7 @@ async fn history_that_is_gone_is_not_passed_over() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_at_once() {
+async fn invalid_setups_fail_at_once() {
     let nobody = connect("127.0.0.1:1").await;
     assert!(matches!(nobody, Err(StoreError::Unreachable { .. })), "{nobody:?}");
     let etcd = Etcd::start_with(1, 128);
@@ -209,8 +209,8 @@ async fn what_cannot_work_is_refused_at_once() {
     assert!(error.contains("--store-ca"), "{error}");
 }
 
-/// A record with a lease, and what has to hold while it is this one.
-async fn take_turn(store: &EtcdStore) -> (Vec<Condition>, Revision) {
+/// Writes a record with a lease; returns the conditions that hold while it is this one.
+async fn write_leased(store: &EtcdStore) -> (Vec<Condition>, Revision) {
     let lease = store.grant_lease(PATIENCE).await.unwrap();
     let conditions = vec![Condition::is_absent("turn")];
     let changes = vec![StoreChange::put_leased("turn", "mine", lease)];
@@ -223,10 +223,10 @@ async fn take_turn(store: &EtcdStore) -> (Vec<Condition>, Revision) {
 }
 
 #[tokio::test]
-async fn a_store_that_was_begun_anew_is_another() {
+async fn recreated_store_is_another() {
     let mut etcd = Etcd::start(1);
     let first = connect(&etcd.addresses()).await.unwrap();
-    let (ours, at) = take_turn(&first).await;
+    let (ours, at) = write_leased(&first).await;
     let mut watch = first.watch(at);
     let changes = vec![StoreChange::put("a", "1")];
     let whole = Transaction { conditions: ours, changes };
@@ -235,10 +235,10 @@ async fn a_store_that_was_begun_anew_is_another() {
 
     etcd.begin_anew();
     let second = connect(&etcd.addresses()).await.unwrap();
-    let (_theirs, again) = take_turn(&second).await;
-    assert_eq!(again, at, "the same revision: it alone tells nothing");
+    let (_theirs, again) = write_leased(&second).await;
+    assert_eq!(again, at, "the revision alone distinguishes nothing");
     let late = first.commit(whole).await.unwrap();
     assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await.expect("it waits for ever");
+    let told = tokio::time::timeout(PATIENCE, watch.next()).await.expect("no event");
     assert!(matches!(told, Err(StoreError::Behind)), "{told:?}");
 }

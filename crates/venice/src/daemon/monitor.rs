@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Args;
 use venice_control::Policy;
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
-use venice_ports::take_turns_of;
+use venice_ports::set_time_slice;
 
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
@@ -88,7 +88,7 @@ pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
 /// Whoever asks for memory need not wait while thousands of agents report: their threads' turns are longer.
 fn answer_soon() {
     const TURN: Duration = Duration::from_micros(100);
-    if let Err(error) = take_turns_of(TURN) {
+    if let Err(error) = set_time_slice(TURN) {
         tracing::debug!(%error, "threads take turns as the kernel has it");
     }
 }

@@ -29,7 +29,7 @@ fn open(opener: &mut Opener<()>, datagram: &[u8]) -> Result<Vec<u8>, Dropped> {
 }
 
 #[test]
-fn every_algorithm_opens_what_it_sealed_and_hides_it() {
+fn both_algorithms_roundtrip() {
     let name = grant(1);
     for algorithm in [SealAlgorithm::Aes256Gcm, SealAlgorithm::ChaCha20Poly1305] {
         let key = node_key(&SECRET, name);
@@ -43,7 +43,7 @@ fn every_algorithm_opens_what_it_sealed_and_hides_it() {
 }
 
 #[test]
-fn a_restarted_sender_never_repeats_a_nonce() {
+fn restarted_sender_repeats_no_nonce() {
     let name = grant(1);
     let mut seen = BTreeSet::new();
     for _ in 0..50 {
@@ -56,7 +56,7 @@ fn a_restarted_sender_never_repeats_a_nonce() {
 }
 
 #[test]
-fn answers_are_for_who_asked_only() {
+fn answer_opens_for_requester_only() {
     let name = grant(5);
     let key = node_key(&SECRET, name);
     let (mine, other) = (sealer(name), sealer(name));
@@ -67,7 +67,7 @@ fn answers_are_for_who_asked_only() {
         |salt| Opener::<()>::of_answers(salt, 4).open(0, &mut answer.clone(), &own).map(|_| ());
     assert_eq!(opened_by(mine.salt()), Ok(()));
     assert_eq!(opened_by(other.salt()), Err(Dropped::Forged));
-    // Nor can it be sent back to the node as a request, or a request to its sender.
+    // An answer cannot be reflected to the node as a request, nor a request to its sender.
     assert_eq!(open(&mut Opener::new(4), &answer), Err(Dropped::Forged));
     let request = sealed(&mut sealer(name), b"request");
     let reflected = Opener::<()>::of_answers(1, 4).open(0, &mut request.clone(), &own);
@@ -75,7 +75,7 @@ fn answers_are_for_who_asked_only() {
 }
 
 #[test]
-fn plain_and_foreign_datagrams_are_told_apart() {
+fn distinguishes_plain_and_foreign_datagrams() {
     let mut opener = Opener::new(4);
     assert_eq!(open(&mut opener, b"VN plain"), Err(Dropped::Unsealed));
     assert_eq!(open(&mut opener, b""), Err(Dropped::Unsealed));
@@ -83,10 +83,10 @@ fn plain_and_foreign_datagrams_are_told_apart() {
     let own = SealedAs { name: grant(1), key: node_key(&SECRET, grant(1)) };
     let mut stranger = sealed(&mut sealer(KeyName::Peer(NodeId(1))), b"x");
     assert_eq!(opener.open(0, &mut stranger, &own), Err(Dropped::UnknownKey));
-    assert!(opener.is_empty(), "nobody is remembered who proved nothing");
+    assert!(opener.is_empty(), "an unproven sender is not remembered");
 }
 
-/// Keys that can be withdrawn.
+/// Key source whose keys can be withdrawn.
 struct Withdrawable(RefCell<BTreeSet<u64>>);
 
 impl SealKeys for Withdrawable {
@@ -100,7 +100,7 @@ impl SealKeys for Withdrawable {
 }
 
 #[test]
-fn a_key_dies_with_its_grant() {
+fn withdrawn_key_opens_nothing() {
     let keys = Withdrawable(RefCell::new([1, 2].into()));
     let mut opener = Opener::<()>::new(4);
     let (mut first, mut second) = (sealer(grant(1)), sealer(grant(2)));
@@ -114,7 +114,7 @@ fn a_key_dies_with_its_grant() {
     assert_eq!(open(&mut second), Ok(kept), "the other grant's sender is the same as before");
 }
 
-/// Keys that are good for nobody new.
+/// Key source that accepts known senders only.
 struct Ending;
 
 impl SealKeys for Ending {
@@ -122,7 +122,7 @@ impl SealKeys for Ending {
         None
     }
 
-    fn is_heard(&self, _: KeyName) -> bool {
+    fn is_accepted(&self, _: KeyName) -> bool {
         true
     }
 
@@ -132,7 +132,7 @@ impl SealKeys for Ending {
 }
 
 #[test]
-fn senders_that_are_known_may_be_heard_after_the_end_of_their_key() {
+fn known_senders_outlive_their_key() {
     let mut opener = Opener::<()>::new(4);
     let (mut known, mut stranger) = (sealer(grant(1)), sealer(grant(1)));
     let mut first = sealed(&mut known, b"x");
@@ -144,7 +144,7 @@ fn senders_that_are_known_may_be_heard_after_the_end_of_their_key() {
 }
 
 #[test]
-fn the_most_silent_sender_makes_room() {
+fn evicts_longest_idle_sender() {
     let mut opener = Opener::<u32>::new(2);
     let mut senders: Vec<_> = (0..3).map(|_| sealer(grant(1))).collect();
     let mut sessions = Vec::new();
@@ -152,14 +152,14 @@ fn the_most_silent_sender_makes_room() {
         let mut datagram = sealed(&mut senders[at], b"x");
         sessions.push(opener.open(now_ns, &mut datagram, &SECRET).unwrap().session);
     }
-    *opener.kept(sessions[0]).unwrap() = 7;
-    assert_eq!(opener.kept(sessions[2]), Some(&mut 7), "the same sender");
-    assert_eq!(opener.kept(sessions[1]), None, "silent since 20");
-    assert_eq!(opener.kept(sessions[3]), Some(&mut 0));
+    *opener.value_mut(sessions[0]).unwrap() = 7;
+    assert_eq!(opener.value_mut(sessions[2]), Some(&mut 7), "the same sender");
+    assert_eq!(opener.value_mut(sessions[1]), None, "silent since 20");
+    assert_eq!(opener.value_mut(sessions[3]), Some(&mut 0));
 }
 
 #[test]
-fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
+fn eviction_stays_within_largest_key() {
     let mut opener = Opener::<()>::new(6);
     let mut open = |sealer: &mut Sealer, now_ns| {
         let opened = opener.open(now_ns, &mut sealed(sealer, b"x"), &SECRET).unwrap();
@@ -171,9 +171,9 @@ fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
         open(&mut sealer(grant(2)), now_ns);
     }
     for (quiet, session) in quiet.iter_mut().zip(sessions) {
-        assert_eq!(open(quiet, 60), (session, false), "silent longest, and still known");
+        assert_eq!(open(quiet, 60), (session, false), "idle longest, still known");
     }
-    // One more has its place too, from the key with most.
+    // One more sender also gets a place, from the key with most senders.
     let mut late = sealer(grant(3));
     let (session, _) = open(&mut late, 70);
     open(&mut sealer(grant(2)), 80);
@@ -182,10 +182,10 @@ fn a_key_with_many_senders_drives_out_its_own_and_no_others() {
 }
 
 proptest! {
-    /// Whatever order datagrams come in, however often, and whatever is done to them: each is
-    /// taken once at most, and only as it was sent.
+    /// Datagrams come in any order, any number of times, and damaged: each is admitted at most
+    /// once, and only as it was sent.
     #[test]
-    fn only_what_was_sent_is_taken_and_only_once(
+    fn admits_each_datagram_once(
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..20),
         deliveries in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..4, any::<prop::sample::Index>(), 1u8..=255), 1..80),
     ) {

@@ -1,14 +1,14 @@
-//! The programs a relay carries packets for: each socket address has a number on this node.
+//! Programs for which a relay carries packets: each socket address has a number on this node.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use venice_wire::Endpoint;
 
-/// Programs remembered at once; the one that has been silent longest makes room.
+/// Most programs remembered at once; the one that has been silent longest makes room.
 const MAX_ENDPOINTS: usize = 4096;
 
-/// Numbers are never used again, so that a late answer does not reach another program.
+/// Table of endpoints. Numbers are never reused, which keeps a late answer from another program.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     by_address: BTreeMap<SocketAddr, u32>,
@@ -32,8 +32,8 @@ impl Endpoints {
         self.by_number.len()
     }
 
-    /// The number of a program that just sent something.
-    pub(super) fn hear(&mut self, now_ns: u64, address: SocketAddr) -> Endpoint {
+    /// Returns the number of a program that has just sent something.
+    pub(super) fn touch(&mut self, now_ns: u64, address: SocketAddr) -> Endpoint {
         if let Some(number) = self.by_address.get(&address) {
             if let Some(known) = self.by_number.get_mut(number) {
                 known.heard_ns = now_ns;
@@ -73,18 +73,18 @@ mod tests {
     }
 
     #[test]
-    fn the_silent_make_room_and_nobody_inherits_a_number() {
+    fn evicts_idle_endpoint_without_number_reuse() {
         let mut endpoints = Endpoints::new();
-        let first = endpoints.hear(0, address(1));
-        let second = endpoints.hear(1, address(2));
-        assert_eq!(endpoints.hear(2, address(1)), first);
+        let first = endpoints.touch(0, address(1));
+        let second = endpoints.touch(1, address(2));
+        assert_eq!(endpoints.touch(2, address(1)), first);
         assert_ne!(first, Endpoint::AGENT);
         for port in 0..MAX_ENDPOINTS as u16 - 1 {
-            endpoints.hear(3, address(10 + port));
+            endpoints.touch(3, address(10 + port));
         }
         assert_eq!(endpoints.len(), MAX_ENDPOINTS);
-        assert_eq!(endpoints.address(second), None, "the silent one went");
+        assert_eq!(endpoints.address(second), None, "the idle one is evicted");
         assert_eq!(endpoints.address(first), Some(address(1)));
-        assert_ne!(endpoints.hear(4, address(2)), second);
+        assert_ne!(endpoints.touch(4, address(2)), second);
     }
 }

@@ -1,7 +1,7 @@
-//! Who talks to a relay's own node: programs anywhere in the network, plain or sealed.
+//! Peers of a relay's own node: programs anywhere in the network, plain or sealed.
 //!
-//! What is sealed is sealed from end to end: packets carry whole sealed datagrams, which only the
-//! donor and the program have the key of. The relays in between see who talks to whom, no more.
+//! Seals are end to end: packets carry whole sealed datagrams, and only the donor and the program
+//! have the key. The relays in between see the addresses, nothing else.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
 use crate::udp::reassembly::Reassembly;
 use crate::udp::traffic::{Traffic, TrafficTable};
 
-/// Senders remembered, for each link the target keeps.
+/// Senders remembered, for each link of the target.
 const SENDERS_PER_LINK: usize = 4;
 
-/// The far ends, by their addresses or by their seals.
+/// Far ends, by their addresses or by their seals.
 pub(super) enum FarEnds {
     Plain(Traffic),
     Sealed { keys: Arc<dyn SealKeys + Send + Sync>, opener: Box<Opener<Option<FarEnd>>> },
 }
 
 pub(super) struct FarEnd {
-    /// Where its latest genuine packet came from.
+    /// Origin of its latest genuine packet.
     address: PacketAddr,
     sealer: Sealer,
     reassembly: Reassembly,
@@ -40,7 +40,7 @@ impl FarEnds {
         }
     }
 
-    /// Where in a packet's payload the frame of an answer lies.
+    /// Returns the offset of an answer's frame in a packet's payload.
     pub(super) fn frame_at(&self) -> usize {
         match self {
             Self::Plain(_) => 0,
@@ -48,7 +48,7 @@ impl FarEnds {
         }
     }
 
-    /// Hands the frame in a packet's payload on, with a handle for answers.
+    /// Passes the frame in a packet's payload on, with a handle for answers.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -66,9 +66,9 @@ impl FarEnds {
             }
         };
         let opened = opener.open(now_ns, payload, &**keys)?;
-        let kept = opener.kept(opened.session).expect("it was opened just now");
+        let kept = opener.value_mut(opened.session).expect("the session was opened above");
         if kept.is_none() {
-            *kept = FarEnd::meet(source, &opened.header, &**keys);
+            *kept = FarEnd::admit(source, &opened.header, &**keys);
         }
         let far_end = kept.as_mut().ok_or(Dropped::UnknownKey)?;
         far_end.address = source;
@@ -79,8 +79,8 @@ impl FarEnds {
         Ok(())
     }
 
-    /// Makes the payload of a packet of the frame that lies at [`FarEnds::frame_at`] in `payload`;
-    /// returns for whom it is and how long. `None`: whoever asked is forgotten.
+    /// Turns the frame at [`FarEnds::frame_at`] in `payload` into the payload of a packet; returns
+    /// its destination and length. `None`: the requester is forgotten.
     pub(super) fn wrap(
         &mut self,
         to: PeerAddr,
@@ -93,7 +93,7 @@ impl FarEnds {
                 Some((packet_addr(to), frame_len))
             }
             Self::Sealed { opener, .. } => {
-                let far_end = opener.kept(SessionId(to.0))?.as_mut()?;
+                let far_end = opener.value_mut(SessionId(to.0))?.as_mut()?;
                 let len = far_end.sealer.seal(payload, frame_len).ok()?;
                 far_end.traffic.sent_bytes += len as u64;
                 Some((far_end.address, len))
@@ -101,7 +101,7 @@ impl FarEnds {
         }
     }
 
-    /// Tells what was moved since the last time.
+    /// Publishes the traffic since the last call.
     pub(super) fn publish(&mut self, table: &TrafficTable) {
         match self {
             Self::Plain(traffic) => traffic.take().into_iter().for_each(|more| table.add(more)),
@@ -115,8 +115,8 @@ impl FarEnds {
 }
 
 impl FarEnd {
-    /// `None` when its key has died this moment, or there are no random numbers.
-    fn meet(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+    /// Returns a new far end; `None` if its key has just expired, or there are no random numbers.
+    fn admit(address: PacketAddr, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
         let traffic = Traffic { name: Some(header.key), ..Traffic::default() };
@@ -124,7 +124,7 @@ impl FarEnd {
     }
 }
 
-/// Both parts of a packet's address fit into the fabric's handle.
+/// Returns the fabric's handle, into which both parts of a packet's address fit.
 fn peer_addr(addr: PacketAddr) -> PeerAddr {
     PeerAddr(u64::from(addr.node.0) << 32 | u64::from(addr.endpoint.0))
 }

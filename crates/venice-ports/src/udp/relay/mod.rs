@@ -1,9 +1,9 @@
 //! A node's relay: its switch, joined to a socket, on a thread of its own.
 //!
-//! Neighbours' relays send hop datagrams, this node's programs packets; both come to one socket
-//! and are told apart by their first bytes. Packets for the node's agent are frames of its own
-//! `Target`, which serves the node's memory to whoever reaches it through the network. A packet
-//! that only passes is copied into the switch's buffer and out of it, and costs a share of one
+//! Neighbours' relays send hop datagrams, this node's programs packets; both arrive at one socket,
+//! and their first bytes distinguish them. Packets for the node's agent are frames of its own
+//! `Target`, which serves the node's memory to recipients that reach it through the network. A
+//! packet in transit is copied into the switch's buffer and out of it, and costs a share of one
 //! `recvmmsg` and one `sendmmsg`.
 
 mod delay;
@@ -22,7 +22,7 @@ use venice_fabric::switch::{HopStats, SwitchConfig, SwitchStats};
 use venice_fabric::{GrantedMemory, LinkModel, Position, TargetConfig};
 use venice_wire::{GrantId, SwitchPort};
 
-use self::neighbours::Told;
+use self::neighbours::NeighbourRoute;
 use self::thread::RelayThread;
 use super::UdpSocket;
 use super::orders::Orders;
@@ -30,21 +30,21 @@ use super::traffic::{Traffic, TrafficTable};
 use crate::PortError;
 use crate::seal::{SealCounters, SealCounts, SealKeys, SealedAs};
 
-/// What a relay is and does.
+/// Configuration of a relay.
 #[derive(Clone)]
 pub struct RelayConfig {
-    /// The switch: where the node stands, and who else is in the network.
+    /// Configuration of the switch: the node's position, and the other nodes of the network.
     pub switch: SwitchConfig,
-    /// The node's own end, for accesses to the memory it lends.
+    /// Configuration of the node's own end, for accesses to the memory it lends.
     pub target: TargetConfig,
-    /// What every hop link that leaves this node is made to look like; `None`: as it is.
+    /// Link that every hop link leaving this node emulates; `None`: no emulation.
     pub link: Option<LinkModel>,
-    /// This node's keys. Accesses to its memory are sealed under them from end to end, and so, in
-    /// a seal of their own, are its neighbours' hop datagrams. `None`: all are plain.
+    /// Keys of this node. Accesses to its memory are sealed under them from end to end; its
+    /// neighbours' hop datagrams are too, in a seal of their own. `None`: all are plain.
     pub keys: Option<Arc<dyn SealKeys + Send + Sync>>,
 }
 
-/// A relay at work, until dropped.
+/// A running relay; stops on drop.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -52,38 +52,38 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the relay's thread and its owner share.
+/// State shared by the relay's thread and its owner.
 #[derive(Debug)]
 struct Shared {
     orders: Orders,
     stop: AtomicBool,
-    /// By port; a change is told by the generation.
-    neighbours: Mutex<Vec<Option<Told>>>,
+    /// Neighbours by port; the generation signals a change.
+    neighbours: Mutex<Vec<Option<NeighbourRoute>>>,
     generation: AtomicU64,
     stats: Mutex<RelayStats>,
     counters: SealCounters,
     traffic: TrafficTable,
 }
 
-/// What a relay has seen. Not older than some tenths of a second.
+/// Counters of a relay. At most some tenths of a second old.
 #[derive(Clone, Debug, Default)]
 pub struct RelayStats {
-    /// The switch as a whole.
+    /// Counters of the switch as a whole.
     pub switch: SwitchStats,
-    /// Its links, by port.
+    /// Counters of its links, by port.
     pub hops: Vec<(SwitchPort, HopStats)>,
-    /// Programs of this node that packets were carried for.
+    /// Number of programs of this node for which packets were carried.
     pub endpoints: usize,
     /// Datagrams that were neither a neighbour's nor a program's packet, or found no room.
     pub dropped: u64,
 }
 
 impl Relay {
-    /// Starts to relay on `socket`, and to serve `memory`. Where the neighbours are has to be
-    /// told by [`Relay::set_neighbour`].
+    /// Starts to relay on `socket`, and to serve `memory`. Set the neighbours' addresses with
+    /// [`Relay::set_neighbour`].
     ///
     /// # Errors
-    /// When the thread or what it needs cannot be made.
+    /// Fails if the thread or its descriptors cannot be made.
     pub fn start(
         socket: UdpSocket,
         config: RelayConfig,
@@ -108,54 +108,55 @@ impl Relay {
         Ok(Self { shared, local, thread: Some(thread) })
     }
 
-    /// The address of its socket.
+    /// Returns the address of its socket.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Where the neighbour behind `port` is now, and where datagrams are sealed a key of its. A port
-    /// that does not exist is ignored.
+    /// Sets the present address of the neighbour behind `port`, and its key where datagrams are
+    /// sealed. Ignores a port that does not exist.
     pub fn set_neighbour(&self, port: SwitchPort, address: SocketAddr, seal: Option<SealedAs>) {
-        let mut neighbours = self.shared.neighbours.lock().expect("nobody panics with them");
+        let mut neighbours =
+            self.shared.neighbours.lock().expect("no thread panics under this lock");
         let Some(neighbour) = neighbours.get_mut(usize::from(port.0)) else { return };
-        let told = Told { address, seal };
-        if neighbour.replace(told) != Some(told) {
+        let route = NeighbourRoute { address, seal };
+        if neighbour.replace(route) != Some(route) {
             self.shared.generation.fetch_add(1, Ordering::Release);
             self.shared.orders.wake();
         }
     }
 
-    /// Tells every recipient that reaches the grant through the network that it is over; see
+    /// Tells every recipient that reaches the grant through the network that it has ended; see
     /// [`super::UdpServer::revoke`].
     pub fn revoke(&self, grant: GrantId) {
         self.shared.orders.revoke(grant);
     }
 
-    /// See [`super::UdpServer::share`].
+    /// Marks a grant as shared; see [`super::UdpServer::share`].
     pub fn share(&self, grant: GrantId) {
         self.shared.orders.share(grant);
     }
 
-    /// See [`super::UdpServer::are_told`].
-    pub fn are_told(&self) -> bool {
+    /// True if all recipients have acknowledged; see [`super::UdpServer::are_notified`].
+    pub fn are_notified(&self) -> bool {
         self.shared.orders.are_done()
     }
 
-    /// Datagrams and accesses dropped so far because of their seals, by reason.
+    /// Returns the numbers of datagrams and accesses dropped because of their seals, by reason.
     pub fn dropped(&self) -> SealCounts {
         self.shared.counters.counts()
     }
 
-    /// What has gone to and fro between this node and the programs that use its memory, under
-    /// each key since the relay started; without protection, under no name. Not older than some
-    /// tenths of a second.
+    /// Returns the traffic between this node and the programs that use its memory, under each key
+    /// since the relay started; without protection, under no name. At most some tenths of a second
+    /// old.
     pub fn traffic(&self) -> Vec<Traffic> {
         self.shared.traffic.all()
     }
 
-    /// What it has seen.
+    /// Returns its counters.
     pub fn stats(&self) -> RelayStats {
-        self.shared.stats.lock().expect("nobody panics with them").clone()
+        self.shared.stats.lock().expect("no thread panics under this lock").clone()
     }
 }
 
@@ -169,7 +170,7 @@ impl Drop for Relay {
     }
 }
 
-/// The ports of a switch's neighbours, for who has to tell their addresses.
+/// Yields the ports of a switch's neighbours, for a caller that sets their addresses.
 pub fn neighbour_ports(config: &SwitchConfig) -> impl Iterator<Item = (SwitchPort, Position)> {
     let (topology, own) = (config.topology, config.position);
     let ports = (0..topology.ports(own)).map(SwitchPort);

@@ -1,4 +1,4 @@
-//! A relay's neighbours: where they are, and the seal on what goes between.
+//! A relay's neighbours: their addresses, and the seals of their datagrams.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use crate::udp::outgoing::Outgoing;
 use crate::udp::raw_address::RawAddress;
 use crate::udp::reassembly::Reassembly;
 
-/// Lives of one neighbour whose datagrams may come mixed, times their number.
+/// Incarnations of one neighbour whose datagrams may arrive mixed, for each port.
 const SENDERS_PER_PORT: usize = 4;
 
-/// Where a neighbour is, and the key to seal with what goes there; none where nothing is sealed.
+/// Address of a neighbour, and the key that seals datagrams to it; `None` if nothing is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct NeighbourRoute {
     pub(super) address: SocketAddr,
     pub(super) seal: Option<SealedAs>,
 }
@@ -31,17 +31,17 @@ pub(super) struct Neighbours {
 }
 
 struct Neighbour {
-    told: Told,
+    route: NeighbourRoute,
     to: RawAddress,
     limit: usize,
     sealer: Option<Sealer>,
 }
 
-/// What is needed to open neighbours' datagrams.
+/// State that opens neighbours' datagrams.
 struct Seal {
     keys: Arc<dyn SealKeys + Send + Sync>,
     opener: Opener<Option<Box<Sender>>>,
-    /// Whose key a datagram is sealed under says by which port it comes.
+    /// Port by node: the name of a datagram's key tells its origin.
     nodes: BTreeMap<NodeId, SwitchPort>,
 }
 
@@ -66,27 +66,27 @@ impl Neighbours {
         Self { by_port: (0..ports).map(|_| None).collect(), ports: BTreeMap::new(), seal }
     }
 
-    /// Takes what the owner says now. A neighbour of whom nothing new is said keeps its sealer.
-    pub(super) fn learn(&mut self, told: &[Option<Told>]) {
-        for (neighbour, told) in self.by_port.iter_mut().zip(told) {
-            if neighbour.as_ref().map(|neighbour| neighbour.told) == *told {
+    /// Takes the owner's present list. A neighbour without a change keeps its sealer.
+    pub(super) fn learn(&mut self, route: &[Option<NeighbourRoute>]) {
+        for (neighbour, route) in self.by_port.iter_mut().zip(route) {
+            if neighbour.as_ref().map(|neighbour| neighbour.route) == *route {
                 continue;
             }
-            *neighbour = told.map(|told| Neighbour {
-                told,
-                to: RawAddress::encode(told.address),
-                limit: datagram_limit(told.address),
-                // Without random numbers it is tried again when the owner says something new.
-                sealer: told.seal.and_then(|seal| Sealer::new(seal.name, &seal.key).ok()),
+            *neighbour = route.map(|route| Neighbour {
+                route,
+                to: RawAddress::encode(route.address),
+                limit: datagram_limit(route.address),
+                // Without random numbers the next change of the list tries again.
+                sealer: route.seal.and_then(|seal| Sealer::new(seal.name, &seal.key).ok()),
             });
         }
-        let known = told.iter().enumerate();
+        let known = route.iter().enumerate();
         self.ports = known
-            .filter_map(|(port, told)| Some((told.as_ref()?.address, SwitchPort(port as u16))))
+            .filter_map(|(port, route)| Some((route.as_ref()?.address, SwitchPort(port as u16))))
             .collect();
     }
 
-    /// Hands a neighbour's hop datagram on. `Ok(false)`: it is no neighbour's.
+    /// Passes a neighbour's hop datagram on. `Ok(false)`: it is no neighbour's.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -111,7 +111,7 @@ impl Neighbours {
         let KeyName::Peer(node) = header.key else { return Err(Dropped::UnknownKey) };
         let port = *seal.nodes.get(&node).ok_or(Dropped::UnknownKey)?;
         let opened = seal.opener.open(now_ns, datagram, &*seal.keys)?;
-        let kept = seal.opener.kept(opened.session).expect("it was opened just now");
+        let kept = seal.opener.value_mut(opened.session).expect("the session was opened above");
         let sender = kept
             .get_or_insert_with(|| Box::new(Sender { port, reassembly: Reassembly::default() }));
         if let Some(hop) = sender.reassembly.take(&opened.header, &datagram[opened.payload]) {
@@ -120,13 +120,13 @@ impl Neighbours {
         Ok(true)
     }
 
-    /// Where the next hop datagram goes.
+    /// Returns the place of the next hop datagram.
     pub(super) fn buffer<'a>(&self, outgoing: &'a mut Outgoing) -> &'a mut [u8] {
         if self.seal.is_some() { outgoing.sealed_buffer() } else { outgoing.plain_buffer() }
     }
 
-    /// Sends the hop datagram in the buffer to the neighbour behind `port`, if it is known where
-    /// and how.
+    /// Sends the hop datagram in the buffer to the neighbour behind `port`, if its address and seal
+    /// are known.
     pub(super) fn push(&mut self, outgoing: &mut Outgoing, port: SwitchPort, len: usize) {
         let Some(neighbour) = &mut self.by_port[usize::from(port.0)] else { return };
         match (&mut neighbour.sealer, &self.seal) {

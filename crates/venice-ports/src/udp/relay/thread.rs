@@ -26,12 +26,13 @@ use crate::udp::raw_address::RawAddress;
 use crate::udp::serving::{Serving, serve};
 use crate::udp::wait_set::WaitSet;
 
-/// How often its owner is told what it has seen.
+/// Interval of reports to the owner, in nanoseconds.
 const STATS_NS: u64 = 100_000_000;
-/// An emulated link's delivery this near is waited for awake: sleeping would make it late.
+/// Longest wait for an emulated delivery that is spent awake, in nanoseconds: a sleep would end
+/// late.
 const AWAKE_NS: u64 = 60_000;
 
-/// Datagrams that are too long for the way are fragmented by IP; see `senders`.
+/// Datagrams longer than the path MTU are fragmented by IP; see `senders`.
 const NO_LIMIT: usize = usize::MAX;
 
 pub(super) struct RelayThread<M> {
@@ -44,23 +45,23 @@ pub(super) struct RelayThread<M> {
     far_ends: FarEnds,
     endpoints: Endpoints,
     delays: Option<Delays>,
-    /// As of a generation.
+    /// Neighbours of `generation`.
     neighbours: Neighbours,
     generation: u64,
     incoming: Incoming,
     outgoing: Outgoing,
     /// A packet on its way in: a program's, or an answer of the target.
     scratch: Box<[u8]>,
-    /// What came for this node, while it is opened.
+    /// A datagram for this node, while it is opened.
     opening: Box<[u8]>,
-    /// An answer in the scratch that the switch has no room for yet.
+    /// Length of an answer in `scratch` that the switch has no room for yet.
     waiting: Option<usize>,
     alarm: Alarm,
     wait_set: WaitSet,
     stats: RelayStats,
-    told_ns: u64,
-    /// Recipients are being told of the end of a grant.
-    is_telling: bool,
+    reported_ns: u64,
+    /// True while recipients are being notified of the end of a grant.
+    is_notifying: bool,
 }
 
 impl<M: GrantedMemory> RelayThread<M> {
@@ -96,8 +97,8 @@ impl<M: GrantedMemory> RelayThread<M> {
             waiting: None,
             alarm,
             stats: RelayStats::default(),
-            told_ns: 0,
-            is_telling: false,
+            reported_ns: 0,
+            is_notifying: false,
         })
     }
 
@@ -105,11 +106,11 @@ impl<M: GrantedMemory> RelayThread<M> {
         serve(self);
     }
 
-    /// Takes one batch and sends all that can go; true when something came in.
+    /// Takes one batch and sends everything that can go; returns true if something came in.
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
-        self.shared.orders.hear_wake();
+        self.shared.orders.clear_wake();
         self.learn_neighbours();
-        self.is_telling |= self.shared.orders.carry_out(now_ns, &mut self.target);
+        self.is_notifying |= self.shared.orders.apply(now_ns, &mut self.target);
         if self.switch.poll_timeout() <= now_ns {
             self.switch.handle_timeout(now_ns);
         }
@@ -121,7 +122,7 @@ impl<M: GrantedMemory> RelayThread<M> {
             self.wait_set.note_batch(self.socket.as_fd());
         }
         self.sort_in(now_ns);
-        // Answers of the target are packets for the switch, which may deliver them right here.
+        // Answers of the target are packets for the switch, which may deliver them on this node.
         loop {
             self.deliver(now_ns)?;
             let has_answered = self.answer(now_ns);
@@ -130,11 +131,11 @@ impl<M: GrantedMemory> RelayThread<M> {
                 break;
             }
         }
-        if self.is_telling {
-            self.is_telling = self.shared.orders.note_untold(&self.target);
+        if self.is_notifying {
+            self.is_notifying = self.shared.orders.update_pending(&self.target);
         }
-        if now_ns.saturating_sub(self.told_ns) >= STATS_NS {
-            self.tell(now_ns);
+        if now_ns.saturating_sub(self.reported_ns) >= STATS_NS {
+            self.report(now_ns);
         }
         Ok(received > 0)
     }
@@ -145,10 +146,11 @@ impl<M: GrantedMemory> RelayThread<M> {
             return;
         }
         self.generation = generation;
-        self.neighbours.learn(&self.shared.neighbours.lock().expect("nobody panics with them"));
+        self.neighbours
+            .learn(&self.shared.neighbours.lock().expect("no thread panics under this lock"));
     }
 
-    /// Neighbours' datagrams to their links, programs' packets into the network.
+    /// Passes neighbours' datagrams to their links, and programs' packets into the network.
     fn sort_in(&mut self, now_ns: u64) {
         let Self { incoming, switch, endpoints, neighbours, shared, stats, node, .. } = self;
         incoming.for_each(|from, datagram| {
@@ -159,9 +161,9 @@ impl<M: GrantedMemory> RelayThread<M> {
             match taken {
                 Ok(true) => {}
                 Ok(false) if Packet::parse(datagram).is_ok() => {
-                    let endpoint = endpoints.hear(now_ns, from);
+                    let endpoint = endpoints.touch(now_ns, from);
                     set_packet_source(datagram, PacketAddr { node: *node, endpoint });
-                    // What finds no room or no way is lost; the link above sends it again.
+                    // A packet without room or route is lost; the link above replays it.
                     stats.dropped += u64::from(switch.inject(now_ns, datagram).is_err());
                 }
                 Ok(false) => stats.dropped += 1,
@@ -170,7 +172,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         });
     }
 
-    /// Packets for this node: accesses to its memory, and answers to its programs.
+    /// Delivers packets for this node: accesses to its memory, and answers to its programs.
     fn deliver(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         while let Some(packet) = self.switch.poll_local(now_ns) {
             let endpoint = packet.destination().endpoint;
@@ -200,7 +202,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         Ok(())
     }
 
-    /// The target's answers into the network; true when there were any.
+    /// Passes the target's answers into the network; returns true if there were any.
     fn answer(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         loop {
@@ -217,7 +219,7 @@ impl<M: GrantedMemory> RelayThread<M> {
                     self.waiting = Some(len);
                     return any;
                 }
-                // Nobody to answer: the link above finds out.
+                // The requester is gone: its link detects that.
                 Err(_) => self.stats.dropped += 1,
             }
         }
@@ -232,12 +234,12 @@ impl<M: GrantedMemory> RelayThread<M> {
             let Some((to, len)) = self.far_ends.wrap(to, frame_len, payload) else { continue };
             let source = PacketAddr { node: self.node, endpoint: Endpoint::AGENT };
             let repr = PacketRepr::new(source, to);
-            repr.emit_header(len, &mut self.scratch).expect("it fits into a packet");
+            repr.emit_header(len, &mut self.scratch).expect("the frame fits into a packet");
             return Some(PACKET_HEADER_BYTES + len);
         }
     }
 
-    /// Sends what the switch has for its neighbours; true when there was any.
+    /// Sends the switch's packets to its neighbours; returns true if there were any.
     fn transmit(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let mut any = false;
         loop {
@@ -246,7 +248,7 @@ impl<M: GrantedMemory> RelayThread<M> {
                 let Some((port, len)) = self.switch.poll_transmit(now_ns, buffer) else { break };
                 any = true;
                 if let Some(delays) = &mut self.delays {
-                    self.stats.dropped += u64::from(!delays.hold(now_ns, port, &buffer[..len]));
+                    self.stats.dropped += u64::from(!delays.delay(now_ns, port, &buffer[..len]));
                 } else {
                     self.neighbours.push(&mut self.outgoing, port, len);
                 }
@@ -259,12 +261,12 @@ impl<M: GrantedMemory> RelayThread<M> {
                 break;
             }
         }
-        self.release_held(now_ns)?;
+        self.release_delayed(now_ns)?;
         Ok(any)
     }
 
-    /// Sends what the emulated links deliver now.
-    fn release_held(&mut self, now_ns: u64) -> rustix::io::Result<()> {
+    /// Sends datagrams that the emulated links deliver now.
+    fn release_delayed(&mut self, now_ns: u64) -> rustix::io::Result<()> {
         let Some(delays) = &mut self.delays else { return Ok(()) };
         while let Some((port, datagram)) = delays.take_due(now_ns) {
             if self.outgoing.is_full() {
@@ -279,7 +281,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         Ok(())
     }
 
-    fn rest(&mut self, now_ns: u64) {
+    fn wait(&mut self, now_ns: u64) {
         let held_ns = self.delays.as_ref().and_then(Delays::poll_timeout);
         if held_ns.is_some_and(|at_ns| at_ns <= now_ns + AWAKE_NS) {
             rustix::thread::sched_yield();
@@ -288,13 +290,13 @@ impl<M: GrantedMemory> RelayThread<M> {
         let timers = [Some(self.switch.poll_timeout()), self.target.poll_timeout(), held_ns];
         self.alarm.set(now_ns, timers.into_iter().flatten().min());
         if self.wait_set.sleep(self.socket.as_fd()).is_err() {
-            // The kernel is short of memory; not for ever.
+            // The kernel is short of memory for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn tell(&mut self, now_ns: u64) {
-        self.told_ns = now_ns;
+    fn report(&mut self, now_ns: u64) {
+        self.reported_ns = now_ns;
         self.stats.switch = self.switch.stats();
         self.stats.endpoints = self.endpoints.len();
         let ports = self.switch.topology().ports(self.switch.position());
@@ -302,7 +304,7 @@ impl<M: GrantedMemory> RelayThread<M> {
         self.stats.hops.clear();
         let hops = ports.filter_map(|port| Some((port, self.switch.hop_stats(port)?)));
         self.stats.hops.extend(hops);
-        self.shared.stats.lock().expect("nobody panics").clone_from(&self.stats);
+        self.shared.stats.lock().expect("no thread panics under this lock").clone_from(&self.stats);
         self.far_ends.publish(&self.shared.traffic);
     }
 }
@@ -321,6 +323,6 @@ impl<M: GrantedMemory> Serving for RelayThread<M> {
     }
 
     fn sleep(&mut self, now_ns: u64) {
-        self.rest(now_ns);
+        self.wait(now_ns);
     }
 }

@@ -1,4 +1,4 @@
-//! The program, loaded and attached by the bpf(2) system call.
+//! Loads and attaches the program by the bpf(2) system call.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::syscall;
 use super::XdpMode;
 
-// Of <linux/bpf.h> and <linux/if_link.h>.
+// Constants of <linux/bpf.h> and <linux/if_link.h>.
 const MAP_CREATE: usize = 0;
 const MAP_UPDATE: usize = 2;
 const PROG_LOAD: usize = 5;
@@ -17,13 +17,13 @@ const PROGRAM_FOR_XDP: u32 = 6;
 const ATTACH_TO_XDP: u32 = 37;
 const FLAG_GENERIC: u32 = 1 << 1;
 const FLAG_NATIVE: u32 = 1 << 2;
-/// Packets may lie in more than one buffer.
+/// Flag: packets may lie in more than one buffer.
 const FLAG_FRAGMENTS: u32 = 1 << 5;
-/// The program uses nothing that is kept for the GPL.
+/// Licence of the program, which uses no function reserved for the GPL.
 const LICENCE: &std::ffi::CStr = c"Apache-2.0 OR MIT";
 const NAME: &[u8; 16] = b"venice\0\0\0\0\0\0\0\0\0\0";
 
-/// AF_XDP sockets by receive queue.
+/// Map of AF_XDP sockets by receive queue.
 #[derive(Debug)]
 pub(super) struct SocketMap(OwnedFd);
 
@@ -46,14 +46,14 @@ impl SocketMap {
     }
 }
 
-/// A program at an interface. The kernel takes it away with the last descriptor, so also when
+/// A program attached to an interface. The kernel detaches it with the last descriptor, also when
 /// this process is killed.
 #[derive(Debug)]
 pub(super) struct Attached {
     _link: OwnedFd,
 }
 
-/// Checked by the kernel, not attached yet.
+/// A program that the kernel has checked, not attached yet.
 #[derive(Debug)]
 pub(super) struct Program(OwnedFd);
 
@@ -64,7 +64,7 @@ impl Program {
         let name = NAME.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word));
         let first =
             [PROGRAM_FOR_XDP, code.len() as u32, code_low, code_high, licence_low, licence_high];
-        // No log; the version of the kernel is of no interest.
+        // No log and no kernel version.
         let all: Vec<u32> =
             first.into_iter().chain([0; 5]).chain([FLAG_FRAGMENTS]).chain(name).collect();
         bpf(PROG_LOAD, &all).map(Self)
@@ -86,16 +86,17 @@ fn halves<T>(pointer: *const T) -> [u32; 2] {
     [address as u32, (address >> 32) as u32]
 }
 
-/// For what returns a descriptor.
+/// Makes a bpf call that returns a descriptor.
 fn bpf(command: usize, attributes: &[u32]) -> rustix::io::Result<OwnedFd> {
     let fd = call(command, attributes)?;
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-    // SAFETY: fresh from the kernel, and nobody else's. These descriptors are closed on exec.
+    // SAFETY: fresh from the kernel, and owned by nothing else. These descriptors are closed on
+    // exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn call(command: usize, attributes: &[u32]) -> rustix::io::Result<usize> {
-    // Aligned as the kernel's union is, and zero where nothing is said.
+    // Aligned as the kernel's union is, and zero beyond the given attributes.
     let mut union = [0u64; 16];
     for (at, pair) in attributes.chunks(2).enumerate() {
         let high = pair.get(1).copied().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! The headers of a datagram on the wire: Ethernet, IPv4 without options, UDP.
+//! Headers of a datagram on the wire: Ethernet, IPv4 without options, UDP.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// All three.
+/// Length of all three headers.
 pub(super) const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
@@ -10,13 +10,14 @@ pub(super) const UDP_BYTES: usize = 8;
 const TIME_TO_LIVE: u8 = 64;
 const UDP: u8 = 17;
 
-/// As they lie in a frame.
+/// Headers as they lie in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers(pub(super) [u8; HEADER_BYTES]);
 
 impl Headers {
-    /// Those of a frame that came, and how long the payload behind them is. `None` unless it is
-    /// what the program at the interface lets through, whole and with its checksum right.
+    /// Returns the headers of a received frame, and the length of the payload behind them. `None`
+    /// unless it is one that the program at the interface lets through, whole and with a correct
+    /// checksum.
     pub(super) fn parse(frame: &[u8]) -> Option<(Self, usize)> {
         let headers = Self(*frame.first_chunk()?);
         let (ip_bytes, udp_bytes) = (usize::from(headers.half(16)), usize::from(headers.half(38)));
@@ -28,16 +29,16 @@ impl Headers {
             .then_some((headers, udp_bytes - UDP_BYTES))
     }
 
-    /// Who sent it.
+    /// Returns the sender.
     pub(super) fn source(&self) -> SocketAddrV4 {
         let ip = Ipv4Addr::from(*self.0[26..].first_chunk().expect("four bytes"));
         SocketAddrV4::new(ip, self.half(34))
     }
 
-    /// Those of what goes back to who sent it; lengths and checksum are missing.
-    pub(super) fn turned(&self) -> Self {
-        let mut turned = *self;
-        let (to, from) = (&mut turned.0, &self.0);
+    /// Returns the headers of an answer to the sender; lengths and checksum are missing.
+    pub(super) fn reversed(&self) -> Self {
+        let mut reversed = *self;
+        let (to, from) = (&mut reversed.0, &self.0);
         to[..6].copy_from_slice(&from[6..12]);
         to[6..12].copy_from_slice(&from[..6]);
         to[15..26].fill(0);
@@ -47,12 +48,13 @@ impl Headers {
         to[34..36].copy_from_slice(&from[36..38]);
         to[36..38].copy_from_slice(&from[34..36]);
         to[38..42].fill(0);
-        turned
+        reversed
     }
 
-    /// Fills in what depends on the payload's length. `number` tells the packet from others of its
-    /// sender, should a router cut it up. UDP's checksum stays away, as IPv4 allows: the seal or
-    /// the fabric's checksum covers the payload, and its absence says which way it came.
+    /// Fills in the fields that depend on the payload's length. `number` distinguishes the packet
+    /// from others of its sender in case a router fragments it. UDP's checksum is left out, as IPv4
+    /// allows: the seal or the fabric's checksum covers the payload, and its absence marks a
+    /// datagram sent by AF_XDP.
     pub(super) fn complete(&mut self, payload_bytes: usize, number: u16) {
         let udp_bytes = (UDP_BYTES + payload_bytes) as u16;
         self.0[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
@@ -63,13 +65,14 @@ impl Headers {
         self.0[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
     }
 
-    /// Whether it came by AF_XDP: the kernel gives all that it sends a checksum other than zero.
+    /// True if it was sent by AF_XDP: the kernel gives all its own datagrams a checksum other than
+    /// zero.
     pub(super) fn is_by_xdp(&self) -> bool {
         self.half(40) == 0
     }
 
-    /// Whether [`Headers::turned`] gives those, lengths and checksum aside.
-    pub(super) fn turned_is(&self, back: &Self) -> bool {
+    /// True if [`Headers::reversed`] returns `back`, except for lengths and checksum.
+    pub(super) fn reversed_is(&self, back: &Self) -> bool {
         let (here, back) = (&self.0, &back.0);
         here[..6] == back[6..12]
             && here[6..12] == back[..6]
@@ -83,7 +86,7 @@ impl Headers {
         u16::from_be_bytes([self.0[at], self.0[at + 1]])
     }
 
-    /// The ones' complement sum of the IPv4 header (RFC 791).
+    /// Returns the ones' complement sum of the IPv4 header (RFC 791).
     fn sum(&self) -> u16 {
         let words = (ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES).step_by(2);
         let sum: u32 = words.map(|at| u32::from(self.half(at))).sum();
@@ -107,23 +110,23 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_back_where_the_request_came_from() {
+    fn answer_reverses_request_headers() {
         let mut frame = request(b"request");
-        // A short frame comes with padding behind it.
+        // A short frame is padded.
         frame.extend([0; 11]);
         let (headers, len) = Headers::parse(&frame).unwrap();
         assert_eq!(&frame[HEADER_BYTES..][..len], b"request");
         assert_eq!(headers.source(), "10.0.0.2:8000".parse().unwrap());
-        let mut answer = headers.turned();
+        let mut answer = headers.reversed();
         answer.complete(6, 1);
         let frame = [&answer.0[..], b"answer"].concat();
         assert_eq!(Headers::parse(&frame).unwrap().0.source(), "10.0.0.1:8001".parse().unwrap());
         assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-        assert!(headers.turned_is(&answer) && !headers.turned_is(&headers));
+        assert!(headers.reversed_is(&answer) && !headers.reversed_is(&headers));
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_is_nobody_s() {
+    fn parse_rejects_damaged_frames() {
         let frame = request(b"request");
         for len in 0..frame.len() {
             assert_eq!(Headers::parse(&frame[..len]), None, "{len}");

@@ -1,4 +1,4 @@
-//! The interface: its name, and what the kernel knows of it.
+//! The interface: its name, and its properties in the kernel.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -10,18 +10,18 @@ use rustix::net::netdevice::name_to_index;
 
 use super::{XdpError, XdpMode};
 
-/// Of <linux/sockios.h>.
+/// Constants of <linux/sockios.h>.
 const SIOCGIFADDR: Opcode = 0x8915;
 const SIOCGIFMTU: Opcode = 0x8921;
-/// With the zero behind it: `IFNAMSIZ`.
+/// Length of a name, with the zero behind it: `IFNAMSIZ`.
 const NAME_BYTES: usize = 16;
 
-/// An interface, and how the program runs there: `eth0`, `eth0:native`.
+/// An interface, and the mode of the program there: `eth0`, `eth0:native`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpInterface {
-    /// As `ip link` shows it.
+    /// Name as in `ip link`.
     pub name: String,
-    /// In the driver or after it.
+    /// Mode of the program: in the driver or after it.
     pub mode: XdpMode,
 }
 
@@ -34,11 +34,11 @@ impl FromStr for XdpInterface {
             Some((name, "generic")) => (name, XdpMode::Generic),
             Some((name, "native")) => (name, XdpMode::Native),
             Some((_, mode)) => {
-                return Err(format!("{mode:?} is no way to run there: write generic or native"));
+                return Err(format!("invalid mode {mode:?}: expected generic or native"));
             }
         };
         if name.is_empty() || name.len() >= NAME_BYTES || name.contains(['/', '\0', ' ']) {
-            return Err(format!("{name:?} is no network interface's name, as eth0 is"));
+            return Err(format!("invalid interface name {name:?}: expected a name such as eth0"));
         }
         Ok(Self { name: name.to_owned(), mode })
     }
@@ -59,18 +59,19 @@ impl Display for XdpMode {
     }
 }
 
-/// What has to be known of it.
+/// Properties of an interface.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) index: u32,
-    /// Of its packets, IP header included.
+    /// MTU of its packets in bytes, IP header included.
     pub(super) mtu_bytes: usize,
-    /// Where datagrams for the socket go to.
+    /// Destination of datagrams for the socket.
     pub(super) to: SocketAddrV4,
 }
 
 impl Facts {
-    /// Asks by a socket of the same network namespace, which is bound to `local`.
+    /// Queries the properties through a socket of the same network namespace, which is bound to
+    /// `local`.
     pub(super) fn ask(
         interface: &XdpInterface,
         socket: BorrowedFd<'_>,
@@ -83,7 +84,7 @@ impl Facts {
         };
         let index = name_to_index(socket.as_fd(), name)
             .map_err(|_| XdpError::NoInterface { name: name.to_owned() })?;
-        let asking = XdpError::at(interface, "asking for its address and MTU");
+        let asking = XdpError::at(interface, "querying its address and MTU");
         let mtu = query::<SIOCGIFMTU>(socket, name).map_err(&asking)?;
         let mtu_bytes = u32::from_ne_bytes(*mtu.first_chunk().expect("four bytes")) as usize;
         // The address follows family and port, as in a `sockaddr_in`.
@@ -97,13 +98,13 @@ impl Facts {
     }
 }
 
-/// The part of a `struct ifreq` behind the name.
+/// Part of a `struct ifreq` behind the name.
 type Answer = [u8; 24];
 
 fn query<const WHAT: Opcode>(socket: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Answer> {
     let mut request = [0u8; NAME_BYTES + size_of::<Answer>()];
     request[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: these read and write a `struct ifreq`, which is as long on 64-bit machines.
+    // SAFETY: these read and write a `struct ifreq`, which has this length on 64-bit machines.
     unsafe { ioctl(socket, Updater::<WHAT, _>::new(&mut request)) }?;
     Ok(*request.last_chunk().expect("it has one"))
 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_written_with_or_without_its_mode() {
+    fn parses_interface_with_optional_mode() {
         let read = |text: &str| text.parse::<XdpInterface>();
         assert_eq!(read("eth0").unwrap().to_string(), "eth0:generic");
         assert_eq!(read("eth0:native").unwrap().to_string(), "eth0:native");

@@ -1,9 +1,10 @@
 //! AF_XDP beside the socket: single datagrams past the kernel's network stack.
 //!
-//! A program at the interface hands short requests, and what came by this way itself, to sockets
-//! that see whole frames in memory of ours ([`program`]); everything else stays with the kernel.
-//! Answers carry the request's headers, turned ([`routes`]), so that nothing has to be known of
-//! neighbours, routes or names. Trains go by the UDP socket, which moves many datagrams at once.
+//! A program at the interface passes short requests, and datagrams that were sent by AF_XDP, to
+//! sockets that see whole frames in memory of this process ([`program`]); everything else stays
+//! with the kernel. Answers carry the request's headers, reversed ([`routes`]), which makes
+//! knowledge of neighbours, routes or names unnecessary. Trains go by the UDP socket, which moves
+//! many datagrams at once.
 
 mod bpf;
 mod headers;
@@ -31,18 +32,17 @@ use socket::{FRAME_BYTES, XskSocket};
 
 pub use interface::XdpInterface;
 
-/// Receive queues of an interface that are served; each takes 4 MiB.
+/// Most receive queues of an interface that are served; each takes 4 MiB.
 const MAX_QUEUES: u32 = 16;
-/// For so long after a train everything goes by the socket: answers that went singly and at once
-/// would make a stream of bulk transfers one of single datagrams.
+/// Time after a train during which everything goes by the socket, in nanoseconds: answers sent
+/// singly and at once would turn a stream of bulk transfers into one of single datagrams.
 const STREAM_NS: u64 = 200_000;
-/// The UDP socket is looked at every so many times, as a look is a system call, and a look here
-/// is none.
+/// Looks here per look at the UDP socket: that one is a system call, a look here is none.
 const LOOKS_PER_SOCKET_LOOK: u32 = 8;
-/// The kernel gives up the queue and the program of a process that ended a while later.
-const LEFT_BEHIND: Duration = Duration::from_secs(2);
+/// Time within which the kernel releases the queue and the program of a process that has ended.
+const RELEASE_TIME: Duration = Duration::from_secs(2);
 
-/// Where the program runs.
+/// Place where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// After the driver, on the kernel's socket buffers: at every interface.
@@ -51,13 +51,13 @@ pub enum XdpMode {
     Native,
 }
 
-/// Why there can be no AF_XDP at an interface.
+/// Reason for which AF_XDP is unavailable at an interface.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// There is no such interface.
-    #[error("there is no network interface {name}: ip link lists them")]
+    #[error("no network interface {name}: list them with ip link")]
     NoInterface {
-        /// The name asked for.
+        /// Requested name.
         name: String,
     },
     /// It has no IPv4 address.
@@ -66,8 +66,8 @@ pub enum XdpError {
         /// The interface.
         name: String,
     },
-    /// The socket is one for IPv6.
-    #[error("AF_XDP is for IPv4: listen on an address of it, not on {ip}")]
+    /// The socket is an IPv6 socket.
+    #[error("AF_XDP is for IPv4: listen on an IPv4 address, not on {ip}")]
     Version6 {
         /// The socket's address.
         ip: Ipv6Addr,
@@ -79,29 +79,29 @@ pub enum XdpError {
         name: String,
         /// The socket's address.
         ip: Ipv4Addr,
-        /// The interface's.
+        /// Address of the interface.
         first: Ipv4Addr,
     },
     /// It has too many receive queues.
-    #[error("{name} has more than {MAX_QUEUES} receive queues: ethtool -L {name} sets fewer")]
+    #[error("{name} has more than {MAX_QUEUES} receive queues: set fewer with ethtool -L {name}")]
     ManyQueues {
         /// The interface.
         name: String,
     },
-    /// A port with several sockets; all that a sender sends has to come to one thread.
-    #[error("AF_XDP needs a port with one queue, and this one has {queues}")]
+    /// The port has several sockets; all datagrams of a sender must come to one thread.
+    #[error("AF_XDP needs a port with one queue: this one has {queues}")]
     SeveralSockets {
-        /// How many it has.
+        /// Number of its sockets.
         queues: usize,
     },
     /// The kernel refuses.
     #[error("AF_XDP at {interface}: {step} failed{}", hint(*.source, .interface))]
     Kernel {
-        /// Where.
+        /// Interface concerned.
         interface: XdpInterface,
-        /// What was being done.
+        /// Name of the operation.
         step: &'static str,
-        /// What it said.
+        /// Error of the kernel.
         source: Errno,
     },
 }
@@ -112,21 +112,17 @@ impl XdpError {
     }
 }
 
-/// What can be done about it.
+/// Returns a remedy for the error.
 fn hint(errno: Errno, interface: &XdpInterface) -> String {
     match errno {
         Errno::PERM | Errno::ACCESS => {
             " (it needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF)".to_owned()
         }
         Errno::BUSY | Errno::EXIST => {
-            " (one program at a time can have an interface: ip link show tells of others)"
-                .to_owned()
+            " (an interface takes one program at a time: see ip link show)".to_owned()
         }
         Errno::OPNOTSUPP | Errno::RANGE if interface.mode == XdpMode::Native => {
-            format!(
-                " (its driver or its MTU does not allow for it: try {}:generic)",
-                interface.name
-            )
+            format!(" (its driver or its MTU does not support it: try {}:generic)", interface.name)
         }
         Errno::INVAL | Errno::AFNOSUPPORT | Errno::NOPROTOOPT => {
             " (it needs Linux 6.6 with CONFIG_XDP_SOCKETS)".to_owned()
@@ -135,43 +131,43 @@ fn hint(errno: Errno, interface: &XdpInterface) -> String {
     }
 }
 
-/// What has gone this way.
+/// Counters of AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounts {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received: u64,
-    /// Datagrams that went out.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams that came and found no room.
+    /// Datagrams received and dropped for lack of room.
     pub lost: u64,
 }
 
-/// The way past the kernel for the datagrams of one UDP socket, until it is dropped, or its process
-/// dies in whatever manner.
+/// AF_XDP path for the datagrams of one UDP socket. It ends on drop, or with its process, whatever
+/// ends that.
 #[derive(Debug)]
 pub struct Xdp {
     interface: XdpInterface,
-    // First, so that nothing comes any more when the sockets go.
+    // First field: the program is detached before the sockets are closed.
     _attached: Attached,
-    /// By receive queue.
+    /// Sockets by receive queue.
     sockets: Vec<XskSocket>,
-    /// Where the last datagram came; what goes out goes there too.
+    /// Queue of the last datagram received; transmissions use it too.
     last_queue: usize,
     routes: Routes,
-    /// The longest payload that fits into one packet of the interface.
+    /// Longest payload that fits into one packet of the interface, in bytes.
     longest_bytes: usize,
     next_number: u16,
     looks: u32,
-    /// Until then, all goes by the socket.
+    /// Time until which everything goes by the socket.
     stream_until_ns: u64,
     counts: XdpCounts,
 }
 
 impl Xdp {
-    /// Attaches the program for what comes to `socket`, whose datagrams are all sealed or none.
+    /// Attaches the program for datagrams to `socket`, which are all sealed or none.
     ///
     /// # Errors
-    /// When it cannot be had, with the reason and what may help.
+    /// Fails if AF_XDP is unavailable, with the reason and the remedy.
     pub fn open(
         interface: &XdpInterface,
         socket: &UdpSocket,
@@ -186,7 +182,7 @@ impl Xdp {
         }
         let program = Program::load(&program::program(facts.to, is_sealed, map.as_fd()));
         let program = program.map_err(&loading)?;
-        let attached = once_left(|| program.attach(facts.index, interface.mode))
+        let attached = retry_while_busy(|| program.attach(facts.index, interface.mode))
             .map_err(XdpError::at(interface, "attaching its program"))?;
         Ok(Self {
             interface: interface.clone(),
@@ -202,10 +198,10 @@ impl Xdp {
         })
     }
 
-    /// Whether this kernel has it and this user may use it; at no interface that anybody needs.
+    /// Checks that this kernel supports AF_XDP and this user may use it, without an interface.
     ///
     /// # Errors
-    /// When not, with the reason and what may help.
+    /// Fails if not, with the reason and the remedy.
     pub fn probe() -> Result<(), XdpError> {
         let interface = XdpInterface { name: "lo".to_owned(), mode: XdpMode::Generic };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0).into())
@@ -217,28 +213,28 @@ impl Xdp {
         Program::load(&program::program(facts.to, true, map.as_fd())).map_err(loading).map(drop)
     }
 
-    /// Where it is attached.
+    /// Returns the interface.
     pub fn interface(&self) -> &XdpInterface {
         &self.interface
     }
 
-    /// What has gone this way so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> XdpCounts {
         XdpCounts { lost: self.sockets.iter().map(XskSocket::lost).sum(), ..self.counts }
     }
 
-    /// To sleep on.
+    /// Returns the descriptors to sleep on.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(AsFd::as_fd)
     }
 
-    /// Whether nothing has come.
+    /// True if nothing has come.
     pub(super) fn is_empty(&self) -> bool {
         self.sockets.iter().all(XskSocket::is_empty)
     }
 
-    /// Hands on what has come, with its sender; whether anything had. `take` tells whether it was
-    /// genuine, and the way back may be learned from it.
+    /// Passes received datagrams on, with their senders; returns whether there were any. `take`
+    /// returns true if a datagram was genuine and its headers may be learned as the route back.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -263,7 +259,7 @@ impl Xdp {
         any
     }
 
-    /// Sends the datagrams that go singly and whose way is known, and leaves the rest. `kept`: as for
+    /// Sends single datagrams with a known route, and leaves the rest. `kept`: see
     /// [`Outgoing::send_with`].
     pub(super) fn send<'a>(
         &mut self,
@@ -284,7 +280,8 @@ impl Xdp {
                 return false;
             }
             let Some((mut headers, has_xdp)) = routes.to(now_ns, to) else { return false };
-            // A packet in two frames is dearer to a socket at its other end than by our socket.
+            // A packet in two frames costs a plain socket at the other end more than one sent by
+            // our socket.
             if !has_xdp && HEADER_BYTES + datagram.len() > FRAME_BYTES {
                 return false;
             }
@@ -297,12 +294,12 @@ impl Xdp {
         socket.flush();
     }
 
-    /// Trains have come, or go.
+    /// Records that trains have come or gone.
     pub(super) fn note_stream(&mut self, now_ns: u64) {
         self.stream_until_ns = now_ns + STREAM_NS;
     }
 
-    /// Whether the UDP socket is to be looked at as well.
+    /// True if the UDP socket must be checked as well.
     pub(super) fn is_socket_due(&mut self, now_ns: u64) -> bool {
         self.looks += 1;
         let is_due = self.looks >= LOOKS_PER_SOCKET_LOOK || now_ns < self.stream_until_ns;
@@ -312,13 +309,13 @@ impl Xdp {
         is_due
     }
 
-    /// The UDP socket is looked at the next time: something has woken us.
-    pub(super) fn socket_is_due(&mut self) {
+    /// Makes the next check include the UDP socket: a descriptor has woken the thread.
+    pub(super) fn force_socket_look(&mut self) {
         self.looks = LOOKS_PER_SOCKET_LOOK;
     }
 }
 
-/// One socket for each receive queue that the interface has.
+/// Makes one socket for each receive queue of the interface.
 fn bind_queues(interface: &XdpInterface, index: u32) -> Result<Vec<XskSocket>, XdpError> {
     let mut sockets = Vec::new();
     for queue in 0..=MAX_QUEUES {
@@ -327,7 +324,7 @@ fn bind_queues(interface: &XdpInterface, index: u32) -> Result<Vec<XskSocket>, X
                 return Err(XdpError::ManyQueues { name: interface.name.clone() });
             }
             Ok(socket) => sockets.push(socket),
-            // There are no more.
+            // The interface has no more queues.
             Err(Errno::INVAL) if queue > 0 => break,
             Err(errno) => return Err(XdpError::at(interface, "making its socket")(errno)),
         }
@@ -335,12 +332,13 @@ fn bind_queues(interface: &XdpInterface, index: u32) -> Result<Vec<XskSocket>, X
     Ok(sockets)
 }
 
-/// Does what takes hold of the interface; waits where somebody who is gone seems to have it.
-fn once_left<T>(mut hold: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+/// Retries an operation that takes hold of the interface while a process that has ended seems to
+/// hold it.
+fn retry_while_busy<T>(mut hold: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     let start = Instant::now();
     loop {
         match hold() {
-            Err(Errno::BUSY) if start.elapsed() < LEFT_BEHIND => {
+            Err(Errno::BUSY) if start.elapsed() < RELEASE_TIME => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             held => return held,

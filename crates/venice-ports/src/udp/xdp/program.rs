@@ -1,6 +1,7 @@
-//! The program at the interface: which datagrams go to the AF_XDP socket, and which to the kernel.
+//! The program at the interface: it decides which datagrams go to the AF_XDP socket, and which to
+//! the kernel.
 //!
-//! It is thirty-odd instructions of eBPF (RFC 9669), written by hand.
+//! It has some thirty instructions of eBPF (RFC 9669), written by hand.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,9 +10,9 @@ use venice_wire::SEAL_OVERHEAD_BYTES;
 
 use super::headers::{HEADER_BYTES, UDP_BYTES};
 
-/// Longer ones than the longest sealed frame are nobody's.
+/// Longest UDP length accepted: above the longest sealed frame.
 const LONGEST_BYTES: u16 = 8 << 10;
-/// How the program sees `struct xdp_md`.
+/// Layout of `struct xdp_md` for the program.
 const PACKET_AT: i16 = 0;
 const PACKET_END_AT: i16 = 4;
 const QUEUE_AT: i16 = 16;
@@ -20,14 +21,14 @@ const XDP_PASS: i32 = 2;
 const MAP_BY_FD: u8 = 1;
 const NOT_WHOLE: u16 = 0x3fff;
 
-/// Lets IPv4 datagrams to `to` through to the sockets in `sockets`, by receive queue: those that
-/// are too short for a train, and those that came by AF_XDP themselves, which carry no UDP
-/// checksum and are never trains. All else is the kernel's: other ports and protocols, neighbours'
-/// discovery, fragments, trains, what has no socket.
+/// Passes IPv4 datagrams for `to` to the sockets in `sockets`, by receive queue: those too short
+/// for a train, and those sent by AF_XDP, which carry no UDP checksum and are never trains. All
+/// else goes to the kernel: other ports and protocols, neighbour discovery, fragments, trains,
+/// queues without a socket.
 pub(super) fn program(to: SocketAddrV4, is_sealed: bool, sockets: BorrowedFd<'_>) -> Vec<u64> {
     let seal_bytes = if is_sealed { SEAL_OVERHEAD_BYTES } else { 0 };
-    // The kernel passes two datagrams as one packet (`UDP_SEGMENT` over a virtual wire), and
-    // nothing in it says so.
+    // The kernel passes two datagrams as one packet (`UDP_SEGMENT` over a virtual wire), and no
+    // field of it marks that.
     let shortest_train_bytes = UDP_BYTES + 2 * (venice_wire::HEADER_BYTES + seal_bytes);
     let address = u32::from_ne_bytes(to.ip().octets());
     let mut code = Assembler::default();
@@ -70,7 +71,7 @@ enum Width {
 #[derive(Default)]
 struct Assembler {
     code: Vec<u64>,
-    /// Jumps to the end, where the packet is left to the kernel.
+    /// Jumps to the end, where the packet is passed to the kernel.
     to_end: Vec<usize>,
 }
 
@@ -84,10 +85,10 @@ impl Assembler {
         self.code.push(jump);
     }
 
-    /// Unless this lies there in the packet.
+    /// Passes the packet to the kernel unless `expected` lies at `at`.
     fn pass_unless(&mut self, width: Width, at: i16, expected: u32) {
         self.push(load(width, 4, 2, at));
-        // By a register: an immediate would be taken for a negative number.
+        // By a register: an immediate would be sign-extended.
         self.push(instruction(0xb4, 5, 0, 0, expected as i32)); // w5 = it
         self.pass_if(instruction(0x5d, 4, 5, 0, 0)); // if r4 != r5
     }

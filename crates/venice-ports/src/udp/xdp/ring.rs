@@ -15,15 +15,15 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: it is memory, no thread's own.
+// SAFETY: the memory belongs to no thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Shared, so that it is the kernel's and ours also after a fork.
+    /// Makes shared memory, which belongs to the kernel and this process also after a fork.
     pub(super) fn anonymous(len: usize) -> rustix::io::Result<Self> {
         let (access, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping, at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(null_mut(), len, access, flags) }?;
         Ok(Self { start: start.cast(), len })
     }
@@ -31,7 +31,7 @@ impl Mapping {
     fn of(socket: BorrowedFd<'_>, offset: u64, len: usize) -> rustix::io::Result<Self> {
         let (access, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping, at an address of the kernel's choice.
         let start = unsafe { mmap(null_mut(), len, access, flags, socket, offset) }?;
         Ok(Self { start: start.cast(), len })
     }
@@ -40,34 +40,36 @@ impl Mapping {
         self.len
     }
 
+    /// Returns the address of `offset`.
+    ///
     /// # Panics
-    /// When it does not lie within the mapping.
+    /// Panics if it does not lie within the mapping.
     pub(super) fn at<T>(&self, offset: u64) -> *mut T {
         let offset = offset as usize;
         let is_within = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
-        assert!(is_within, "the kernel and we speak of our frames only");
+        assert!(is_within, "the offset lies outside the mapping");
         // SAFETY: within the mapping.
         unsafe { self.start.add(offset).cast() }
     }
 
-    /// Bytes of a frame that is ours at this time.
+    /// Returns the bytes of a frame that this process owns now.
     ///
     /// # Safety
-    /// The kernel does not have them, nor does another reference.
+    /// The kernel must not own them, nor may another reference exist.
     ///
     /// # Panics
-    /// As [`Mapping::at`].
+    /// Same as [`Mapping::at`].
     pub(super) unsafe fn bytes(&mut self, offset: u64, len: usize) -> &mut [u8] {
         let end = (offset as usize).checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.len), "as above");
-        // SAFETY: within the mapping; nobody else's, by the caller's promise.
+        assert!(end.is_some_and(|end| end <= self.len), "the range lies outside the mapping");
+        // SAFETY: within the mapping; owned by the caller, by its promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(offset as usize), len) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody uses it any more.
+        // SAFETY: our own mapping, no longer used.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }
@@ -78,14 +80,14 @@ pub(super) struct Ring<T> {
     mapping: Mapping,
     entries: u64,
     places: u32,
-    /// Where the counters lie.
+    /// Offset of the counters.
     producer: u64,
     consumer: u64,
     _holds: PhantomData<T>,
 }
 
 impl<T: Copy> Ring<T> {
-    /// With `places` of them, a power of two; it lies at `page_offset` of the socket.
+    /// Maps a ring of `places` entries, a power of two, at `page_offset` of the socket.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         offsets: &XdpRingOffset,
@@ -98,24 +100,25 @@ impl<T: Copy> Ring<T> {
         Ok(Self { mapping, entries: desc, places, producer, consumer, _holds: PhantomData })
     }
 
-    /// Whether there is nothing to take.
+    /// True if there is nothing to take.
     pub(super) fn is_empty(&self) -> bool {
         let consumed = self.counter(self.consumer).load(Ordering::Relaxed);
         self.counter(self.producer).load(Ordering::Acquire) == consumed
     }
 
-    /// Puts the entries in; there are never more of them in all than places.
+    /// Adds the entries; the total never exceeds the ring's places.
     pub(super) fn put(&mut self, entries: impl Iterator<Item = T>) {
         let mut produced = self.counter(self.producer).load(Ordering::Relaxed);
         for entry in entries {
-            // SAFETY: the kernel has consumed what lay there, and does not look before it is told.
+            // SAFETY: the kernel has consumed the old entry, and does not read before the counter
+            // moves.
             unsafe { self.entry(produced).write(entry) };
             produced = produced.wrapping_add(1);
         }
         self.counter(self.producer).store(produced, Ordering::Release);
     }
 
-    /// Takes the next entry; the kernel may fill its place only after [`Ring::release`].
+    /// Takes the next entry; the kernel may reuse its place only after [`Ring::release`].
     pub(super) fn take(&self, taken: u32) -> Option<T> {
         let consumed = self.counter(self.consumer).load(Ordering::Relaxed).wrapping_add(taken);
         if self.counter(self.producer).load(Ordering::Acquire) == consumed {
@@ -125,7 +128,7 @@ impl<T: Copy> Ring<T> {
         Some(unsafe { self.entry(consumed).read() })
     }
 
-    /// Gives the places of the first `taken` entries back.
+    /// Releases the places of the first `taken` entries.
     pub(super) fn release(&mut self, taken: u32) {
         let consumed = self.counter(self.consumer).load(Ordering::Relaxed);
         self.counter(self.consumer).store(consumed.wrapping_add(taken), Ordering::Release);

@@ -1,4 +1,4 @@
-//! The way back to those who have sent something.
+//! Routes back to peers that have sent something.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -6,46 +6,45 @@ use std::net::SocketAddrV4;
 use super::super::raw_address::RawAddress;
 use super::headers::Headers;
 
-/// Peers remembered.
+/// Most peers remembered.
 const MAX_ROUTES: usize = 4096;
-/// A peer that was silent for so long may have moved to another machine of the network: the
-/// kernel's stack, which asks for neighbours, finds it again.
+/// Silence of a peer after which its route is dropped, in nanoseconds: it may have moved to another
+/// machine of the network. The kernel's stack, which discovers neighbours, finds it again.
 const TRUSTED_NS: u64 = 1_000_000_000;
 
-/// The headers of what goes to each peer, learned from what came from it: nobody has to be asked
-/// where it is.
+/// Headers of datagrams to each peer, learned from received ones, without neighbour discovery.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     all: BTreeMap<SocketAddrV4, Route>,
-    /// The one used last.
+    /// Route used last.
     last: Option<(RawAddress, Route)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Route {
     headers: Headers,
-    /// The peer sends by AF_XDP itself, and so receives by it.
+    /// True if the peer sends by AF_XDP, and therefore receives by it.
     has_xdp: bool,
     learned_ns: u64,
 }
 
 impl Routes {
-    /// A genuine datagram came from there with these headers.
+    /// Learns the headers of a genuine datagram.
     pub(super) fn learn(&mut self, now_ns: u64, from: &RawAddress, came: &Headers) {
         if let Some((last, route)) = &mut self.last
             && last == from
-            && came.turned_is(&route.headers)
+            && came.reversed_is(&route.headers)
         {
             (route.learned_ns, route.has_xdp) = (now_ns, came.is_by_xdp());
             return;
         }
         self.put_away();
-        let (headers, has_xdp) = (came.turned(), came.is_by_xdp());
+        let (headers, has_xdp) = (came.reversed(), came.is_by_xdp());
         let route = Route { headers, has_xdp, learned_ns: now_ns };
         self.last = Some((*from, route));
     }
 
-    /// The headers of what goes there, if that is known, and whether the peer has AF_XDP too.
+    /// Returns the headers for datagrams to `to`, if known, and whether the peer has AF_XDP too.
     pub(super) fn to(&mut self, now_ns: u64, to: &RawAddress) -> Option<(Headers, bool)> {
         let is_last = |last: &(RawAddress, Route)| last.0 == *to;
         if !self.last.as_ref().is_some_and(is_last) {
@@ -63,7 +62,7 @@ impl Routes {
         let Some((address, route)) = self.last.take() else { return };
         let Some(address) = v4(&address) else { return };
         if self.all.len() >= MAX_ROUTES && !self.all.contains_key(&address) {
-            // Whoever it is goes by the kernel's stack until it sends again.
+            // The evicted peer is reached by the kernel's stack until it sends again.
             self.all.pop_first();
         }
         self.all.insert(address, route);
@@ -91,24 +90,28 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_has_its_own_way_until_it_falls_silent() {
+    fn routes_expire_after_silence() {
         let mut routes = Routes::default();
         let (one, from_one) = came_from(1, 1);
         let (two, from_two) = came_from(2, 2);
         assert_eq!(routes.to(0, &one), None);
         routes.learn(0, &one, &from_one);
         routes.learn(5, &two, &from_two);
-        assert_eq!(routes.to(6, &one), Some((from_one.turned(), true)));
-        assert_eq!(routes.to(6, &two), Some((from_two.turned(), true)));
+        assert_eq!(routes.to(6, &one), Some((from_one.reversed(), true)));
+        assert_eq!(routes.to(6, &two), Some((from_two.reversed(), true)));
         let (_, from_elsewhere) = came_from(1, 9);
         routes.learn(7, &one, &from_elsewhere);
-        assert_eq!(routes.to(8, &one), Some((from_elsewhere.turned(), true)), "it has moved");
+        assert_eq!(
+            routes.to(8, &one),
+            Some((from_elsewhere.reversed(), true)),
+            "the peer has moved"
+        );
         assert_eq!(routes.to(TRUSTED_NS + 5, &two), None);
-        assert_eq!(routes.to(TRUSTED_NS + 6, &one), Some((from_elsewhere.turned(), true)));
+        assert_eq!(routes.to(TRUSTED_NS + 6, &one), Some((from_elsewhere.reversed(), true)));
     }
 
     #[test]
-    fn strangers_without_end_are_forgotten() {
+    fn route_count_is_bounded() {
         let mut routes = Routes::default();
         for number in 0..2 * MAX_ROUTES as u32 {
             let (_, mut headers) = came_from(1, 1);

@@ -1,4 +1,4 @@
-//! An AF_XDP socket on one receive queue of an interface: whole frames, in memory of ours.
+//! An AF_XDP socket on one receive queue of an interface: whole frames, in memory of this process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,21 +15,22 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with};
 
-use super::once_left;
+use super::retry_while_busy;
 use super::ring::{Mapping, Ring};
 
 /// Frames for each direction, and places in each ring.
 const FRAMES: u32 = 512;
-/// The largest the kernel has without huge pages.
+/// Largest frame that the kernel supports without huge pages, in bytes.
 pub(super) const FRAME_BYTES: usize = 4096;
 const FRAME: u64 = FRAME_BYTES as u64;
-/// To send from, two frames lie one behind the other: room for a page with all its headers.
+/// Room of one transmission, two frames one behind the other, in bytes: a page with all its
+/// headers.
 const PAIR_BYTES: u64 = 2 * FRAME;
-/// The longest packet that is put together from several frames.
+/// Longest packet that is joined from several frames, in bytes.
 const JOINED_BYTES: usize = 16 << 10;
-/// Pairs left when those that are done are collected.
+/// Number of free pairs at which completed ones are collected.
 const FEW_PAIRS: usize = FRAMES as usize / 8;
-/// What the kernel may hold of ours on its way out, with all that it keeps beside the bytes.
+/// Send buffer of the socket, in bytes, the kernel's own records included.
 const SEND_BYTES: usize = 8 << 20;
 
 /// The socket, its frames and its rings.
@@ -39,23 +40,23 @@ pub(super) struct XskSocket {
     fill: Ring<u64>,
     transmit: Ring<XdpDesc>,
     completed: Ring<u64>,
-    /// Pairs of frames to send from that are nobody's.
+    /// Free pairs of frames for transmission.
     free: Vec<u64>,
-    /// A packet of several frames that has begun to come.
+    /// Received part of a packet of several frames.
     joined: Vec<u8>,
-    /// Something was put into the ring that the kernel has not taken yet.
+    /// True if the transmission ring holds frames that the kernel has not taken yet.
     has_unsent: bool,
-    // In this order: the kernel forgets the frames, they go.
+    // Field order: the kernel releases the frames before they are unmapped.
     fd: OwnedFd,
     frames: Mapping,
 }
 
 impl XskSocket {
-    /// Bound to the queue; nothing comes before a program at the interface hands it on.
+    /// Binds to the queue; nothing arrives before a program at the interface passes it on.
     pub(super) fn bind(interface: u32, queue: u32) -> rustix::io::Result<Self> {
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let frames = Mapping::anonymous(2 * FRAMES as usize * FRAME_BYTES)?;
-        // Without the right to more it is what the system gives everybody.
+        // Without the privilege for more, the system's default applies.
         let _ = set_socket_send_buffer_size_force(&fd, SEND_BYTES);
         set_xdp_umem_reg(
             &fd,
@@ -78,7 +79,7 @@ impl XskSocket {
         let received = Ring::map(fd.as_fd(), &at.rx, XDP_PGOFF_RX_RING, FRAMES)?;
         let transmit = Ring::map(fd.as_fd(), &at.tx, XDP_PGOFF_TX_RING, FRAMES)?;
         fill.put((0..u64::from(FRAMES)).map(|frame| frame * FRAME));
-        bind_patiently(fd.as_fd(), interface, queue)?;
+        bind_when_free(fd.as_fd(), interface, queue)?;
         let pairs = u64::from(FRAMES) / 2..u64::from(FRAMES);
         let free = pairs.map(|pair| pair * PAIR_BYTES).collect();
         let joined = Vec::with_capacity(JOINED_BYTES);
@@ -95,12 +96,12 @@ impl XskSocket {
         })
     }
 
-    /// Whether nothing has come.
+    /// True if nothing has come.
     pub(super) fn is_empty(&self) -> bool {
         self.received.is_empty()
     }
 
-    /// Hands on the packets that are there, as many as a ring holds at most; whether any was.
+    /// Passes waiting packets on, as many as a ring holds at most; returns whether there were any.
     pub(super) fn take(&mut self, mut each: impl FnMut(&mut [u8])) -> bool {
         let Self { received, fill, frames, joined, .. } = self;
         let mut taken = 0;
@@ -115,7 +116,7 @@ impl XskSocket {
                 each(bytes);
             } else {
                 let room = JOINED_BYTES - joined.len();
-                // One that is too long is cut off, and nobody's.
+                // A packet that is too long is cut off, and dropped by the parser.
                 joined.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 if !goes_on {
                     each(joined);
@@ -128,7 +129,7 @@ impl XskSocket {
         taken > 0
     }
 
-    /// Puts a packet of `head` and `body` into the ring; false when there is no room.
+    /// Puts a packet of `head` and `body` into the ring; returns false if there is no room.
     pub(super) fn put(&mut self, head: &[u8], body: &[u8]) -> bool {
         if self.free.len() < FEW_PAIRS {
             self.collect();
@@ -156,8 +157,8 @@ impl XskSocket {
         true
     }
 
-    /// Has the kernel send what was put. What it does not take, as it is busy or the interface is
-    /// down, goes the next time; the link above repeats what is lost.
+    /// Makes the kernel send the frames in the ring. Those that it does not take, because it is
+    /// busy or the interface is down, go the next time; the link above replays losses.
     pub(super) fn flush(&mut self) {
         while std::mem::take(&mut self.has_unsent) {
             match send(&self.fd, &[], SendFlags::DONTWAIT) {
@@ -171,7 +172,7 @@ impl XskSocket {
         }
     }
 
-    /// Packets that came and were lost for want of room.
+    /// Returns the number of received packets that were lost for lack of room.
     pub(super) fn lost(&self) -> u64 {
         xdp_statistics(&self.fd).map_or(0, |kernel| {
             let for_frames = kernel.rx_fill_ring_empty_descs.unwrap_or(0);
@@ -184,7 +185,7 @@ impl XskSocket {
         let mut taken = 0;
         while let Some(addr) = self.completed.take(taken) {
             taken += 1;
-            // The second of a pair goes with the first.
+            // The second frame of a pair is freed with the first.
             if addr % PAIR_BYTES == 0 {
                 self.free.push(addr);
             }
@@ -199,9 +200,9 @@ impl AsFd for XskSocket {
     }
 }
 
-/// Frames are copied by the kernel, which every interface can.
-fn bind_patiently(fd: BorrowedFd<'_>, interface: u32, queue: u32) -> rustix::io::Result<()> {
+/// Binds in copy mode, which every interface supports, and retries while the queue is busy.
+fn bind_when_free(fd: BorrowedFd<'_>, interface: u32, queue: u32) -> rustix::io::Result<()> {
     let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
     let address = SocketAddrXdp::new(flags, interface, queue);
-    once_left(|| bind(fd, &address))
+    retry_while_busy(|| bind(fd, &address))
 }

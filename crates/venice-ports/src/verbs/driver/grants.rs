@@ -1,4 +1,4 @@
-//! The grants of a driver: joined to their donors at the start or later, and their ends.
+//! Grants of a driver: joins them to their donors, at the start or later, and ends them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,13 +9,13 @@ use venice_wire::{GrantId, GrantKey};
 
 use super::VerbsDriver;
 use crate::verbs::VerbsError;
-use crate::verbs::link::{Link, Wanted};
+use crate::verbs::link::{Link, LinkTarget};
 use crate::verbs::queue::QueuePair;
 
-/// How long a donor that lives may take to answer, registration of its slabs included.
+/// Longest time of a living donor to answer, registration of its slabs included, in nanoseconds.
 const ANSWER_LIMIT_NS: u64 = 20_000_000_000;
-/// The same where a program waits meanwhile; a donor that takes longer has registered them by the
-/// next time.
+/// The same limit while a program waits, in nanoseconds; a slower donor has registered the slabs by
+/// the next attempt.
 const JOIN_LIMIT_NS: u64 = 1_000_000_000;
 
 impl VerbsDriver {
@@ -23,8 +23,8 @@ impl VerbsDriver {
     /// first time the donor registers the slabs (milliseconds each).
     ///
     /// # Errors
-    /// When the donor does not answer, refuses (unknown grant, wrong key), or the devices cannot be
-    /// joined.
+    /// Fails if the donor does not answer or refuses (unknown grant, wrong key), or the devices
+    /// cannot be joined.
     pub fn add_grant(
         &mut self,
         address: SocketAddr,
@@ -33,19 +33,19 @@ impl VerbsDriver {
     ) -> Result<PeerIndex, VerbsError> {
         let mut link = self.vacant_link()?;
         let limit_ns = ANSWER_LIMIT_NS;
-        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
-        link.connect(&wanted, &self.domain.device().addresses()?)?;
+        let target = LinkTarget { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        link.connect(&target, &self.domain.device().addresses()?)?;
         self.links.push(link);
         let index = self.links.len() - 1;
-        self.listen_to(index)?;
+        self.watch_link(index)?;
         Ok(PeerIndex(index as u32))
     }
 
-    /// Makes ready for `count` grants more that come later, by [`VerbsDriver::join_grant`]. Their
-    /// connections' descriptors will be at or above `lowest_fd`, where there is room.
+    /// Prepares for `count` more grants that come later, by [`VerbsDriver::join_grant`]. Their
+    /// connections' descriptors will be at or above `lowest_fd`, if there is room.
     ///
     /// # Errors
-    /// When the device has no room for so many queue pairs; those it had room for are ready.
+    /// Fails if the device has no room for so many queue pairs; those that fitted are ready.
     pub fn make_ready(&mut self, count: usize, lowest_fd: RawFd) -> Result<(), VerbsError> {
         self.lowest_fd = lowest_fd;
         self.addresses = Some(self.domain.device().addresses()?);
@@ -56,12 +56,12 @@ impl VerbsDriver {
         Ok(())
     }
 
-    /// As [`VerbsDriver::add_grant`], for a thread that may take no memory from the C library: over a
-    /// queue pair that was made ready, or one whose grant has ended. Windows on to that grant end
-    /// with it, and its number is the new one's.
+    /// Adds a grant like [`VerbsDriver::add_grant`], for a thread that must take no memory from the
+    /// C library: over a prepared queue pair, or one whose grant has ended. That grant's mappings
+    /// are removed, and the new grant takes its number.
     ///
     /// # Errors
-    /// As [`VerbsDriver::add_grant`]; [`VerbsError::NoneReady`] when all are in use.
+    /// Same as [`VerbsDriver::add_grant`]; [`VerbsError::NoneReady`] if all are in use.
     pub fn join_grant(
         &mut self,
         address: SocketAddr,
@@ -73,29 +73,29 @@ impl VerbsDriver {
             return Err(VerbsError::NoneReady { device: self.domain.device().name().to_owned() });
         };
         let peer = PeerIndex(index as u32);
-        self.windows.unmap_all_of(peer);
+        self.mappings.unmap_all_of(peer);
         let limit_ns = JOIN_LIMIT_NS;
-        let wanted = Wanted { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
-        self.links[index].connect(&wanted, addresses)?;
-        self.listen_to(index)?;
+        let target = LinkTarget { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
+        self.links[index].connect(&target, addresses)?;
+        self.watch_link(index)?;
         Ok(peer)
     }
 
-    /// The connections of grants that have ended, for their owner to close; each once.
+    /// Takes the connections of grants that have ended, for their owner to close; each once.
     pub fn take_ended(&mut self) -> impl Iterator<Item = OwnedFd> {
         let (events, links) = (&self.events, &mut self.links);
         let ended = links.iter_mut().filter(|link| link.down().is_some());
         let streams = ended.filter_map(|link| link.stream.take());
-        // A forked child may have it open yet, and it would be listened to for as long.
+        // A forked child may still have it open, which would keep it in the epoll.
         streams.inspect(move |stream| {
             let _ = epoll::delete(events, stream);
         })
     }
 
-    /// The descriptor of a grant's connection.
+    /// Returns the descriptor of a grant's connection.
     ///
     /// # Panics
-    /// If the grant is not of this driver.
+    /// Panics if the grant is not of this driver.
     pub fn connection(&self, peer: PeerIndex) -> Option<RawFd> {
         self.links[peer.0 as usize].stream.as_ref().map(AsRawFd::as_raw_fd)
     }
@@ -105,8 +105,8 @@ impl VerbsDriver {
         Ok(Link::vacant(QueuePair::new(&self.domain, &self.completions, depth)?))
     }
 
-    /// Has [`VerbsDriver::fd`] tell when a link's connection has something to tell.
-    fn listen_to(&mut self, index: usize) -> Result<(), VerbsError> {
+    /// Adds a link's connection to the epoll of [`VerbsDriver::fd`].
+    fn watch_link(&mut self, index: usize) -> Result<(), VerbsError> {
         let link = &mut self.links[index];
         let Some(stream) = &link.stream else { return Ok(()) };
         let interest = epoll::EventData::new_u64(index as u64);
@@ -117,12 +117,12 @@ impl VerbsDriver {
         })
     }
 
-    /// The connection of a link has something to tell.
-    pub(super) fn listen(&mut self, index: usize) {
+    /// Handles an event of a link's connection.
+    pub(super) fn handle_link_event(&mut self, index: usize) {
         let link = &mut self.links[index];
-        link.listen();
+        link.read_event();
         if link.down().is_some() {
-            // It stays readable for ever.
+            // A closed stream stays readable for ever.
             if let Some(stream) = &link.stream {
                 let _ = epoll::delete(&self.events, stream);
             }

@@ -1,4 +1,4 @@
-//! What several tests need: a donor's memory of one grant, a random generator that repeats.
+//! Fixtures of several tests: a donor's memory of one grant, a random generator that repeats.
 #![allow(dead_code)]
 
 pub mod lent;

@@ -13,7 +13,7 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 213, 78, 2);
 /// The interface at each end.
 pub const DEVICE: &str = "eth0";
 
-/// The wire, gone when dropped.
+/// The wire; removed on drop.
 pub struct Wire {
     names: [String; 2],
 }
@@ -35,17 +35,17 @@ impl Wire {
         wire
     }
 
-    /// Does something at the near end. Sockets that were made there stay there.
+    /// Runs `what` at the near end. Sockets that it makes stay there.
     pub fn near<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&self.names[0], what)
     }
 
-    /// At the far end.
+    /// Runs `what` at the far end.
     pub fn far<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&self.names[1], what)
     }
 
-    /// What `ip` says of the far end's interface.
+    /// Returns the output of `ip` for the far end's interface.
     pub fn far_link(&self) -> String {
         let words = ["-n", &self.names[1], "link", "show", DEVICE];
         let said = Command::new("ip").args(words).output().expect("ip is installed");
@@ -61,11 +61,11 @@ impl Drop for Wire {
 
 fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     let enter = || {
-        let door = File::open(format!("/run/netns/{name}")).expect("the namespace is there");
+        let door = File::open(format!("/run/netns/{name}")).expect("the namespace exists");
         move_into_link_name_space(door.as_fd(), Some(LinkNameSpaceType::Network)).expect("root");
         what()
     };
-    std::thread::scope(|scope| scope.spawn(enter).join().expect("it says what is wrong"))
+    std::thread::scope(|scope| scope.spawn(enter).join().expect("ip prints its error"))
 }
 
 fn ip(words: &str) {

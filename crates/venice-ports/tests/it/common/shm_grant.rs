@@ -9,7 +9,7 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::{ID, KEY};
 
-/// Memfds (not locked, so that many cost nothing).
+/// Slabs of a grant: memfds (not locked, which makes many of them cheap).
 pub struct Slabs(Vec<OwnedFd>);
 
 impl Slabs {

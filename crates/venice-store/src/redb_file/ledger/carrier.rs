@@ -1,4 +1,4 @@
-//! Carries what is in the log over into the tables, many entries at a time, in a thread of its own.
+//! Moves the log's entries into the tables, many at a time, in a thread of its own.
 
 use crate::error::StoreError;
 use crate::redb_file::log::Entry;
@@ -9,11 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest that entries gather before they go to the tables. While these are written the log waits longer
-/// for the same disk, so it is not done more often than the log's room wants it.
+/// Longest time that entries gather before they are written to the tables. During these writes the
+/// log waits longer for the same disk, which is why they happen only as often as the log's room
+/// requires.
 const GATHER: Duration = Duration::from_secs(10);
 
-/// The tables, and what is on its way there.
+/// The tables, and the entries on their way there.
 #[derive(Debug)]
 pub(super) struct Carrier {
     shared: Arc<Shared>,
@@ -22,7 +23,7 @@ pub(super) struct Carrier {
 
 #[derive(Debug)]
 struct Shared {
-    /// Locked before the backlog is taken, so that its parts come in order.
+    /// Locked before the backlog is taken, which keeps its parts in order.
     tables: Mutex<Tables>,
     backlog: Mutex<Backlog>,
     changed: Condvar,
@@ -30,12 +31,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Backlog {
-    /// In the log, and not yet on the way to the tables.
+    /// Entries in the log that are not yet being written to the tables.
     entries: Vec<Entry>,
     in_tables: Revision,
-    /// Tables that could not be written once are to be opened anew.
+    /// Error of the tables: after a failed write they must be opened anew.
     failure: Option<StoreError>,
-    /// The log needs their room soon.
+    /// True if the log needs their room soon.
     is_due: bool,
     is_closing: bool,
 }
@@ -48,16 +49,17 @@ impl Carrier {
         let shared = Arc::new(Shared { tables, backlog, changed: Condvar::new() });
         let carried = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("store".to_owned());
-        // Without one, what is in the log goes to the tables when the log is full.
-        let thread = thread.spawn(move || carried.carry_on());
-        let thread = thread.inspect_err(|error| tracing::warn!(%error, "no thread for the store"));
+        // Without a thread, the entries move to the tables when the log is full.
+        let thread = thread.spawn(move || carried.run());
+        let thread =
+            thread.inspect_err(|error| tracing::warn!(%error, "cannot start the store's thread"));
         Self { shared, thread: thread.ok() }
     }
 
-    /// Up to where the tables have everything.
+    /// Returns the revision up to which the tables are complete.
     ///
     /// # Errors
-    /// Why they could not be written.
+    /// The error of the tables, if they could not be written.
     pub(super) fn in_tables(&self) -> Result<Revision, StoreError> {
         let backlog = lock(&self.shared.backlog);
         match &backlog.failure {
@@ -66,7 +68,7 @@ impl Carrier {
         }
     }
 
-    /// An entry that is in the log.
+    /// Takes an entry that is in the log.
     pub(super) fn take(&self, entry: Entry) {
         let mut backlog = lock(&self.shared.backlog);
         backlog.entries.push(entry);
@@ -75,24 +77,25 @@ impl Carrier {
         }
     }
 
-    /// The log has begun its other half: by the time that is full, this one has to be in the tables.
-    pub(super) fn make_haste(&self) {
+    /// Requests a write soon: the log has begun its other half, and before that is full, this one
+    /// must be in the tables.
+    pub(super) fn request_write(&self) {
         lock(&self.shared.backlog).is_due = true;
         self.shared.changed.notify_one();
     }
 
-    /// Has everything in the tables once it returns, with one more entry that is not in the log.
+    /// Writes everything to the tables, with one more entry that is not in the log.
     pub(super) fn carry_now(&self, more: Option<Entry>) -> Result<Revision, StoreError> {
         self.shared.carry(more)?;
         self.in_tables()
     }
 
-    /// Has everything in the tables, and has them say that no log is needed.
+    /// Writes everything to the tables, and marks the log as unnecessary.
     pub(super) fn close(&mut self) -> Result<(), StoreError> {
         lock(&self.shared.backlog).is_closing = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has left the log as it was, and the tables without.
+            // A thread that panicked has left the log intact and the tables incomplete.
             let _ = thread.join();
         }
         self.in_tables()?;
@@ -103,15 +106,15 @@ impl Carrier {
 }
 
 impl Shared {
-    fn carry_on(&self) {
+    fn run(&self) {
         while self.wait_for_entries() {
             if let Err(error) = self.carry(None) {
-                return tracing::error!(%error, "the store's log cannot be carried over into its tables");
+                return tracing::error!(%error, "cannot write the store's log to its tables");
             }
         }
     }
 
-    /// False when it is time to close.
+    /// Waits for entries; returns false at the close.
     fn wait_for_entries(&self) -> bool {
         let backlog = lock(&self.backlog);
         let is_idle = |backlog: &mut Backlog| backlog.entries.is_empty() && !backlog.is_closing;
@@ -141,14 +144,14 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panic left half done in the tables was not committed there.
+    // Changes to the tables that a panic interrupted were not committed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 impl Carrier {
-    /// Does something while nothing is written to the tables.
-    pub(super) fn while_tables_rest(&self, work: impl FnOnce()) {
+    /// Runs `work` while nothing is written to the tables.
+    pub(super) fn with_idle_tables(&self, work: impl FnOnce()) {
         let _tables = lock(&self.shared.tables);
         work();
     }

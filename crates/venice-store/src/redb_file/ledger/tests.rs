@@ -1,4 +1,4 @@
-//! The store's file and its log, opened, closed, killed and damaged.
+//! Tests of the store's file and its log: opened, closed, killed and damaged.
 
 use super::*;
 use crate::store::Entry as Record;
@@ -23,7 +23,7 @@ impl Ledger {
     }
 }
 
-/// A folder with room for stores.
+/// A directory for stores.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -43,10 +43,10 @@ impl Place {
         Ledger::open(&self.path())
     }
 
-    /// What a killed process leaves behind: both files as they are at this moment.
-    fn as_if_killed(&self, ledger: &Ledger) -> Self {
+    /// Copies both files as they are now, as a killed process would leave them.
+    fn copy_as_killed(&self, ledger: &Ledger) -> Self {
         let copy = Self::new();
-        ledger.carrier.while_tables_rest(|| {
+        ledger.carrier.with_idle_tables(|| {
             std::fs::copy(self.log(), copy.log()).unwrap();
             std::fs::copy(self.path(), copy.path()).unwrap();
         });
@@ -55,7 +55,7 @@ impl Place {
 }
 
 #[test]
-fn records_outlive_the_process() {
+fn records_outlive_process() {
     let place = Place::new();
     let path = place.0.path().join("deep/er/store.redb");
     let mut store = Ledger::open(&path).unwrap();
@@ -68,12 +68,12 @@ fn records_outlive_the_process() {
     assert_eq!(records, expected);
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "it holds keys");
-    assert!(!Log::path_of(&path).exists(), "once it is closed there is one file");
+    assert_eq!(mode & 0o777, 0o600, "the file contains keys");
+    assert!(!Log::path_of(&path).exists(), "a closed store has one file");
 }
 
 #[test]
-fn a_second_owner_is_told_who_holds_it() {
+fn second_owner_is_refused() {
     let place = Place::new();
     let path = place.path();
     let _first = Ledger::open(&path).unwrap();
@@ -81,7 +81,7 @@ fn a_second_owner_is_told_who_holds_it() {
 }
 
 #[test]
-fn garbage_is_called_garbage() {
+fn garbage_file_is_refused() {
     let place = Place::new();
     let path = place.path();
     std::fs::write(&path, vec![0x5a; 100_000]).unwrap();
@@ -97,7 +97,7 @@ fn garbage_is_called_garbage() {
 }
 
 #[test]
-fn a_link_to_something_else_is_no_store() {
+fn open_follows_no_link() {
     let directory = tempfile::tempdir().unwrap();
     let (path, others) = (directory.path().join("store"), directory.path().join("others"));
     std::fs::write(&others, b"").unwrap();
@@ -108,7 +108,7 @@ fn a_link_to_something_else_is_no_store() {
 
 /// The database makes its file in three steps; a process may be killed after each of them.
 #[test]
-fn a_creation_cut_off_is_begun_anew() {
+fn interrupted_creation_restarts() {
     let place = Place::new();
     let path = place.path();
     drop(Ledger::open(&path).unwrap());
@@ -126,7 +126,7 @@ fn a_creation_cut_off_is_begun_anew() {
 }
 
 #[test]
-fn a_file_with_anything_in_it_is_never_begun_anew() {
+fn used_file_is_never_recreated() {
     let place = Place::new();
     let path = place.path();
     drop(Ledger::open(&path).unwrap());
@@ -143,7 +143,7 @@ fn a_file_with_anything_in_it_is_never_begun_anew() {
 }
 
 #[test]
-fn a_store_never_closed_has_all_that_was_applied() {
+fn unclosed_store_recovers_all_changes() {
     let place = Place::new();
     let mut store = place.open().unwrap();
     let mut count = 0;
@@ -152,49 +152,49 @@ fn a_store_never_closed_has_all_that_was_applied() {
             store.apply(&[put(&format!("key{round}-{number}"), &"v".repeat(300))]).unwrap();
             count += 1;
         }
-        // Some of it in the tables, some in the log.
+        // Some entries in the tables, some in the log.
         if round % 3 == 0 {
             store.carrier.carry_now(None).unwrap();
         }
-        let left = place.as_if_killed(&store);
+        let left = place.copy_as_killed(&store);
         let recovered = left.open().unwrap();
         assert_eq!(recovered.records().len(), count, "round {round}");
         assert_eq!(recovered.snapshot(), store.snapshot());
         // Killed again, and once more after it was closed.
-        assert_eq!(left.as_if_killed(&recovered).open().unwrap().snapshot(), store.snapshot());
+        assert_eq!(left.copy_as_killed(&recovered).open().unwrap().snapshot(), store.snapshot());
         drop(recovered);
         assert_eq!(left.open().unwrap().snapshot(), store.snapshot());
     }
 }
 
-/// More than the log takes, at one go and in all.
+/// More than the log takes, in one entry and in total.
 #[test]
-fn what_the_log_has_no_room_for_is_in_the_tables() {
+fn oversized_entries_go_to_tables() {
     let place = Place::new();
     let mut store = place.open().unwrap();
     let sizes = [300_000, 100_000, 200_000, 10, 150_000, 150_000, 600_000, 20, 260_000];
     for (number, size) in sizes.into_iter().enumerate() {
         store.apply(&[put(&format!("key{number}"), &"v".repeat(size))]).unwrap();
-        let left = place.as_if_killed(&store).open().unwrap();
+        let left = place.copy_as_killed(&store).open().unwrap();
         assert_eq!(left.snapshot(), store.snapshot(), "after {number}");
     }
     for number in 0..2_000 {
         let value = format!("{number} {}", "v".repeat(400));
         store.apply(&[put(&format!("key{}", number % 10), &value)]).unwrap();
     }
-    assert_eq!(place.as_if_killed(&store).open().unwrap().snapshot(), store.snapshot());
+    assert_eq!(place.copy_as_killed(&store).open().unwrap().snapshot(), store.snapshot());
 }
 
-/// As on a disk that fails: what was not acknowledged is not there, and what comes after it is.
+/// On a failing disk, an unacknowledged change is absent, and later ones are present.
 #[test]
-fn a_log_that_cannot_be_written_is_gone_past() {
+fn failing_log_falls_back_to_tables() {
     let place = Place::new();
     let mut store = place.open().unwrap();
     store.apply(&[put("a", "1")]).unwrap();
-    store.log.as_mut().unwrap().write_no_more();
+    store.log.as_mut().unwrap().fail_writes();
     store.apply(&[put("b", "2")]).unwrap();
     store.apply(&[put("a", "3")]).unwrap();
-    let left = place.as_if_killed(&store).open().unwrap();
+    let left = place.copy_as_killed(&store).open().unwrap();
     assert_eq!(left.snapshot(), store.snapshot());
     assert_eq!(left.records().len(), 2);
 }
@@ -207,11 +207,11 @@ fn refused(place: &Place) -> String {
 }
 
 #[test]
-fn a_log_that_is_missing_or_anothers_is_refused() {
+fn missing_or_foreign_log_is_refused() {
     let (place, other) = (Place::new(), Place::new());
     let mut store = place.open().unwrap();
     store.apply(&[put("a", "1")]).unwrap();
-    let left = place.as_if_killed(&store);
+    let left = place.copy_as_killed(&store);
     std::fs::remove_file(left.log()).unwrap();
     assert!(refused(&left).contains("missing"));
     let others = other.open().unwrap();
@@ -224,38 +224,38 @@ fn a_log_that_is_missing_or_anothers_is_refused() {
     assert_eq!(left.open().unwrap().records().len(), 1);
 }
 
-/// Whoever takes the store away to begin anew has not to know of the log.
+/// A store that was removed for a new start leaves a log behind.
 #[test]
-fn a_new_store_begins_a_new_log() {
+fn new_store_replaces_old_log() {
     let place = Place::new();
     let mut store = place.open().unwrap();
     store.apply(&[put("a", "1")]).unwrap();
-    let left = place.as_if_killed(&store);
+    let left = place.copy_as_killed(&store);
     std::fs::remove_file(left.path()).unwrap();
     let mut anew = left.open().unwrap();
     assert_eq!(anew.snapshot(), Snapshot::default());
     anew.apply(&[put("b", "2")]).unwrap();
-    assert_eq!(left.as_if_killed(&anew).open().unwrap().records().len(), 1);
+    assert_eq!(left.copy_as_killed(&anew).open().unwrap().records().len(), 1);
 }
 
-/// Tables from before what is in the log has begun, as from a copy that was kept.
+/// Tables older than the start of the log, as from a backup.
 #[test]
-fn older_tables_under_a_newer_log_are_refused() {
+fn older_tables_are_refused() {
     let place = Place::new();
     let mut store = place.open().unwrap();
     store.apply(&[put("a", "1")]).unwrap();
-    let old = place.as_if_killed(&store);
+    let old = place.copy_as_killed(&store);
     for number in 0..5000 {
         store.apply(&[put("a", &format!("{number} {}", "x".repeat(200)))]).unwrap();
     }
-    let left = place.as_if_killed(&store);
+    let left = place.copy_as_killed(&store);
     std::fs::copy(old.path(), left.path()).unwrap();
     assert!(refused(&left).contains("missing"));
 }
 
-/// Whatever the damage: an error or the records as they were, never a panic, never others.
+/// Any damage results in an error or the right records, never in a panic or other records.
 #[test]
-fn a_damaged_file_is_refused_or_read_right() {
+fn damaged_file_is_refused_or_correct() {
     let place = Place::new();
     let path = place.path();
     let mut store = Ledger::open(&path).unwrap();
@@ -283,7 +283,7 @@ fn a_damaged_file_is_refused_or_read_right() {
     }
     let damaged_path = place.0.path().join("damaged.redb");
     for (number, damaged) in damages.into_iter().enumerate() {
-        // A new file each time: of one that was refused the lock may be kept.
+        // A new file each time: the lock of a refused one may still be held.
         let _ = std::fs::remove_file(&damaged_path);
         let _ = std::fs::remove_file(Log::path_of(&damaged_path));
         std::fs::write(&damaged_path, damaged).unwrap();
@@ -295,7 +295,7 @@ fn a_damaged_file_is_refused_or_read_right() {
 }
 
 #[test]
-fn another_format_is_refused() {
+fn unknown_format_is_refused() {
     let place = Place::new();
     let path = place.path();
     drop(place.open().unwrap());
@@ -308,7 +308,7 @@ fn another_format_is_refused() {
 }
 
 #[test]
-fn a_file_of_the_first_format_is_brought_up_to_date() {
+fn first_format_is_upgraded() {
     let place = Place::new();
     let path = place.path();
     let database = Database::create(&path).unwrap();
@@ -324,7 +324,7 @@ fn a_file_of_the_first_format_is_brought_up_to_date() {
 }
 
 #[test]
-fn records_with_a_lease_end_with_the_process() {
+fn leased_records_end_with_process() {
     let place = Place::new();
     let path = place.path();
     let mut store = Ledger::open(&path).unwrap();

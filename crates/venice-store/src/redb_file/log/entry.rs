@@ -1,7 +1,7 @@
-//! One transaction as it lies in the log: a head of 16 bytes, then its changes as protobuf, then zeros up to
-//! the next multiple of 8.
+//! Format of a transaction in the log: a head of 16 bytes, then its changes as protobuf, then zeros
+//! up to the next multiple of 8.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 0..4 | the changes' length in bytes, little-endian |
 //! | 4..8 | CRC-32 over the log's number, the other two fields and the changes |
@@ -10,16 +10,16 @@
 use crate::store::{Lease, Revision, StoreChange};
 use prost::Message;
 
-/// Entries begin at multiples of so many bytes.
+/// Alignment of entries, in bytes.
 pub(super) const ALIGN: usize = 8;
 const HEAD_BYTES: usize = 16;
 
-/// A transaction that changed something, with all that is needed to make it again.
+/// A transaction with effective changes, sufficient to repeat it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::redb_file) struct Entry {
-    /// The store's revision with it: one more than before.
+    /// Revision of the store after it: one more than before.
     pub(in crate::redb_file) revision: Revision,
-    /// At most one of each record.
+    /// Changes, at most one for each record.
     pub(in crate::redb_file) changes: Vec<StoreChange>,
 }
 
@@ -40,16 +40,16 @@ struct ChangeInLog {
 }
 
 impl Entry {
-    /// As it is to be written in the log with this number.
+    /// Encodes the entry for the log with this number.
     ///
     /// # Panics
-    /// When the changes have 4 GiB: the log has no room for a thousandth of it.
+    /// Panics if the changes have 4 GiB: the log has no room for a thousandth of it.
     pub(super) fn encode(&self, log: u64) -> Vec<u8> {
         let changes = self.changes.iter().map(ChangeInLog::of).collect();
         let changes = Changes { changes };
         let len = changes.encoded_len();
         let mut bytes = Vec::with_capacity((HEAD_BYTES + len).next_multiple_of(ALIGN));
-        bytes.extend(u32::try_from(len).expect("changes of less than 4 GiB").to_le_bytes());
+        bytes.extend(u32::try_from(len).expect("changes have less than 4 GiB").to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(self.revision.0.to_le_bytes());
         changes.encode(&mut bytes).expect("a vector has room");
@@ -59,8 +59,8 @@ impl Entry {
         bytes
     }
 
-    /// The entry at the beginning of `bytes` if a sound one is there that is newer than `after`, and how many
-    /// bytes it takes. An older one is not even looked at.
+    /// Decodes the entry at the beginning of `bytes` if it is sound and newer than `after`; returns
+    /// it with its length in bytes. Older ones are skipped without a check.
     pub(super) fn decode(log: u64, bytes: &[u8], after: Revision) -> Option<(Self, usize)> {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
         let (len, sum) = (word(head, 0), word(head, 4));
@@ -91,7 +91,7 @@ impl ChangeInLog {
     }
 }
 
-/// Over everything but the place where it stands.
+/// Computes the checksum over everything but its own bytes.
 fn checksum(log: u64, entry: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&log.to_le_bytes());
@@ -127,19 +127,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(entry in entry(), log: u64, behind: Vec<u8>) {
+        fn entry_roundtrip(entry in entry(), log: u64, behind: Vec<u8>) {
             let mut bytes = entry.encode(log);
             let len = bytes.len();
             prop_assert_eq!(len % ALIGN, 0);
             bytes.extend(behind);
             prop_assert_eq!(Entry::decode(log, &bytes, Revision(0)), Some((entry.clone(), len)));
-            prop_assert_eq!(Entry::decode(log, &bytes, entry.revision), None, "it is not newer");
-            prop_assert_eq!(Entry::decode(log ^ 1, &bytes, Revision(0)), None, "another's log");
+            prop_assert_eq!(Entry::decode(log, &bytes, entry.revision), None, "the entry is not newer");
+            prop_assert_eq!(Entry::decode(log ^ 1, &bytes, Revision(0)), None, "the log has another number");
         }
 
-        /// Torn, or damaged in any byte: it is none.
+        /// A torn entry, or one with any damaged byte, is rejected.
         #[test]
-        fn what_is_damaged_is_no_entry(entry in entry(), place: prop::sample::Index, by in 1..=255_u8) {
+        fn decode_rejects_damage(entry in entry(), place: prop::sample::Index, by in 1..=255_u8) {
             let bytes = entry.encode(7);
             let cut = place.index(bytes.len());
             let mut torn = bytes.clone();
@@ -151,13 +151,13 @@ mod tests {
             damaged[cut] ^= by;
             match Entry::decode(7, &damaged, Revision(0)) {
                 None => {}
-                // What fills it up means nothing.
+                // The padding has no meaning.
                 Some((read, _)) => prop_assert_eq!(read, entry),
             }
         }
 
         #[test]
-        fn nonsense_is_no_entry(bytes: Vec<u8>, log: u64) {
+        fn decode_rejects_garbage(bytes: Vec<u8>, log: u64) {
             if let Some((_, len)) = Entry::decode(log, &bytes, Revision(0)) {
                 prop_assert!(len <= bytes.len().next_multiple_of(ALIGN));
             }

@@ -1,11 +1,11 @@
-//! Logs written, cut off, damaged and read again.
+//! Tests of logs written, cut off, damaged and read again.
 
 use super::*;
 use crate::store::StoreChange;
 
 impl Log {
-    /// As on a disk that fails.
-    pub(in crate::redb_file) fn write_no_more(&mut self) {
+    /// Makes later writes fail, as on a failing disk.
+    pub(in crate::redb_file) fn fail_writes(&mut self) {
         self.file = File::open(&self.path).unwrap();
     }
 }
@@ -15,7 +15,7 @@ fn entry(revision: u64, len_bytes: usize) -> Entry {
     Entry { revision: Revision(revision), changes: vec![StoreChange::put("key", value)] }
 }
 
-/// A new log, its entries appended while the tables have everything up to the one before.
+/// Makes a new log; appends the entries while the tables have everything up to the one before.
 fn log_of(path: &Path, entries: &[Entry]) -> Log {
     let mut log = Log::create(path, 7).unwrap();
     for entry in entries {
@@ -29,7 +29,7 @@ fn entries_in(path: &Path, after: u64) -> Result<Vec<Entry>, StoreError> {
     Log::open(path, 7, Revision(after)).map(|(_, entries)| entries)
 }
 
-/// Where an entry with this revision begins.
+/// Returns the offset of the entry with this revision.
 fn place_of(bytes: &[u8], revision: u64) -> usize {
     let is_there = |at: &usize| {
         let found = Entry::decode(7, &bytes[*at..], Revision(0));
@@ -39,20 +39,23 @@ fn place_of(bytes: &[u8], revision: u64) -> usize {
 }
 
 #[test]
-fn what_is_newer_than_the_tables_is_found_in_order() {
+fn log_returns_newer_entries_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    // Through both halves, and several times.
+    // Through both halves, several times.
     let all: Vec<_> = (1..=300).map(|revision| entry(revision, 10_000)).collect();
     drop(log_of(&path, &all));
     assert_eq!(entries_in(&path, 300).unwrap(), []);
     assert_eq!(entries_in(&path, 290).unwrap(), all[290..]);
-    assert!(matches!(entries_in(&path, 100), Err(StoreError::Corrupt { .. })), "those are gone");
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES as u64, "it never grows");
+    assert!(
+        matches!(entries_in(&path, 100), Err(StoreError::Corrupt { .. })),
+        "the tables have those"
+    );
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES as u64, "the log never grows");
 }
 
 #[test]
-fn a_half_is_kept_until_the_tables_have_it() {
+fn half_waits_for_tables() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let mut log = Log::create(&path, 7).unwrap();
@@ -68,14 +71,14 @@ fn a_half_is_kept_until_the_tables_have_it() {
     let next = entry(revision + 1, 10_000);
     assert_eq!(log.append(&next, Revision(revision)).unwrap(), Appended::Durable);
     assert_eq!(entries_in(&path, revision).unwrap(), [next]);
-    // Never for one that is larger than a half.
+    // There is never room for one larger than a half.
     let large = entry(revision + 2, HALF_BYTES);
     assert_eq!(log.append(&large, Revision(revision + 1)).unwrap(), Appended::NoRoom);
 }
 
-/// Of the last one, however much of it reached the disk, nobody has heard; the others are whole.
+/// The last entry is unacknowledged, however much of it reached the disk; the others are whole.
 #[test]
-fn the_last_may_be_torn() {
+fn torn_last_entry_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let all: Vec<_> = (1..=5).map(|revision| entry(revision, 100)).collect();
@@ -91,7 +94,7 @@ fn the_last_may_be_torn() {
 }
 
 #[test]
-fn damage_before_a_sound_entry_is_refused() {
+fn damage_before_sound_entry_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let all: Vec<_> = (1..=60).map(|revision| entry(revision, 10_000)).collect();
@@ -103,7 +106,7 @@ fn damage_before_a_sound_entry_is_refused() {
         std::fs::write(&path, damaged).unwrap();
         let error = entries_in(&path, 40).unwrap_err();
         assert!(error.to_string().contains(&format!("change {revision} is missing")), "{error}");
-        // What the tables have is not asked for.
+        // Entries in the tables are not read.
         assert_eq!(entries_in(&path, revision).unwrap(), all[revision as usize..]);
     }
 }

@@ -1,4 +1,4 @@
-//! The tests, for any store.
+//! Test suite for any store.
 
 pub mod leases;
 pub mod model;

@@ -1,4 +1,4 @@
-//! Any sequence of transactions does what it does to a map.
+//! Any sequence of transactions has the same effect as on a map.
 
 use super::watching::next_of;
 use proptest::collection::vec;
@@ -11,12 +11,12 @@ use venice_store::{Condition, Outcome, Revision, Store, StoreChange, Transaction
 const SEQUENCES: usize = 12;
 const KEYS: u8 = 5;
 
-/// A transaction, in terms of what is in the store when it is made.
+/// A transaction, relative to the content of the store when it is made.
 #[derive(Debug, Clone)]
 struct Planned {
-    /// Of which keys, and whether it says what is so.
+    /// Key of each condition, and whether it holds.
     conditions: Vec<(u8, bool)>,
-    /// `None` removes.
+    /// New value of each key; `None` removes.
     changes: Vec<(u8, Option<u8>)>,
 }
 

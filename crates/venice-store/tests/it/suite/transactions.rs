@@ -1,4 +1,4 @@
-//! Transactions: whole or not at all, and on condition.
+//! Tests of transactions: atomic and conditional.
 
 use super::{change, change_if, put, texts, value};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use venice_store::{
     CHANGES_AT_ONCE, Condition, Outcome, Revision, Store, StoreChange, StoreError, Transaction,
 };
 
-/// No lease of that ends within a test.
+/// Time of a lease that does not end within a test.
 const LONG: Duration = Duration::from_secs(600);
 
 pub async fn made_as_a_whole<S: Store>(next: impl AsyncFn() -> S) {
@@ -23,7 +23,7 @@ pub async fn made_as_a_whole<S: Store>(next: impl AsyncFn() -> S) {
     // Of several changes of one record the last counts.
     change(&store, &[put("a", "x"), put("b", "y"), StoreChange::remove("b"), put("a", "z")]).await;
     assert_eq!(texts(&store.load().await.unwrap()), [("a", "z")]);
-    // What changes nothing is no change.
+    // A change without effect does not count.
     let before = store.load().await.unwrap();
     change(&store, &[]).await;
     change(&store, &[StoreChange::remove("b")]).await;
@@ -45,14 +45,14 @@ pub async fn conditions_decide<S: Store>(next: impl AsyncFn() -> S) {
     assert!(matches!(change_if(&store, &as_first, &both).await, Outcome::Committed(_)));
     assert!(matches!(change_if(&store, &as_first, &[put("c", "4")]).await, Outcome::Conflict(_)));
     assert_eq!(texts(&store.load().await.unwrap()), [("a", "3"), ("b", "3")]);
-    // Removed and made anew it is not what it was.
+    // Removed and made anew it is another record.
     change(&store, &[StoreChange::remove("a")]).await;
     change(&store, &[put("a", "1")]).await;
     let as_before = [Condition::is_as_at("a", first)];
     assert!(matches!(change_if(&store, &as_before, &[]).await, Outcome::Conflict(_)));
     let gone = [Condition::is_as_at("nobody", Revision(1))];
     assert_eq!(change_if(&store, &gone, &[put("a", "5")]).await, Outcome::Conflict(Vec::new()));
-    // With which lease it ends counts too, where that is asked.
+    // A condition on the lease counts too.
     let lease = store.grant_lease(LONG).await.unwrap();
     let other = store.grant_lease(LONG).await.unwrap();
     change(&store, &[StoreChange::put_leased("d", "1", lease)]).await;
@@ -107,7 +107,7 @@ pub async fn too_large<S: Store>(next: impl AsyncFn() -> S) {
         Err(StoreError::TooLarge { .. })
     ));
     assert!(store.load().await.unwrap().entries.is_empty());
-    // As many as there may be, with as many conditions; and more than are read at one go.
+    // The most changes with the most conditions; also more records than one read returns.
     let changes: Vec<StoreChange> = many(CHANGES_AT_ONCE);
     let conditions = changes.iter().map(|change| Condition::is_absent(change.key.as_str()));
     let (conditions, changes) = (conditions.collect(), changes.clone());

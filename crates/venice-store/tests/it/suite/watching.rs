@@ -1,14 +1,14 @@
-//! Being told what is changed.
+//! Tests of watches.
 
 use super::{change, put};
 use std::time::Duration;
 use venice_store::{Batch, Revision, Store, StoreChange, StoreError, Watch};
 
-/// However slow the machine is.
+/// Time-out, for slow machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn next_of(watch: &mut Watch) -> Result<Batch, StoreError> {
-    tokio::time::timeout(PATIENCE, watch.next()).await.expect("something is told")
+    tokio::time::timeout(PATIENCE, watch.next()).await.expect("a batch comes")
 }
 
 pub async fn all_in_order<S: Store>(next: impl AsyncFn() -> S) {
@@ -23,7 +23,7 @@ pub async fn all_in_order<S: Store>(next: impl AsyncFn() -> S) {
         batch.changes.sort_by(|one, other| one.key.cmp(&other.key));
         assert_eq!(batch, Batch { revision, changes: changes.to_vec() });
     }
-    // What was removed already is no news.
+    // Removing an absent record is no change.
     change(&store, &[StoreChange::remove("a")]).await;
     let last = change(&store, &[put("c", "4")]).await;
     assert_eq!(next_of(&mut watch).await.unwrap().revision, last);
@@ -31,7 +31,7 @@ pub async fn all_in_order<S: Store>(next: impl AsyncFn() -> S) {
 
 pub async fn behind<S: Store>(next: impl AsyncFn() -> S) {
     let store = next().await;
-    // A time that no store has the history of, or all of it.
+    // A revision without history, or with all of it.
     let mut revision = Revision(0);
     for number in 0..3 {
         revision = change(&store, &[put("a", &number.to_string())]).await;

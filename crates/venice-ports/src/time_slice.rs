@@ -1,9 +1,9 @@
-//! How soon a thread runs that wakes up on a busy processor.
+//! Time slices: set how soon a woken thread runs on a busy processor.
 
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// `struct sched_attr`, `linux/sched/types.h`, as it was first.
+/// The first version of `struct sched_attr`, `linux/sched/types.h`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct SchedAttr {
@@ -12,27 +12,29 @@ struct SchedAttr {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// Of a thread without deadlines: how long its turns are.
+    /// Time slice of a thread without deadlines, in nanoseconds.
     runtime_ns: u64,
     deadline_ns: u64,
     period_ns: u64,
 }
 
-/// Has this thread, and those that it starts from then on, take turns at the processor of about this length
-/// (the kernel gives 0.1 to 100 ms; 3 ms, mostly, to who does not ask). It has as much of the processor in
-/// all as before; but who wakes up runs before those whose turns are longer. Kernels before Linux 6.12
-/// take no notice (`sched_setattr(2)`; EEVDF, `Documentation/scheduler/sched-eevdf.rst`).
+/// Sets the time slice of this thread, and of threads that it starts later, to about this length
+/// (the kernel allows 0.1 to 100 ms; its default is 3 ms, mostly). The thread's share of the
+/// processor stays the same; but a woken thread runs before those with longer slices. Kernels
+/// before Linux 6.12 ignore it (`sched_setattr(2)`; EEVDF,
+/// `Documentation/scheduler/sched-eevdf.rst`).
 ///
 /// # Errors
-/// The kernel's, where the call is not allowed.
-pub fn take_turns_of(turn: Duration) -> Result<(), Errno> {
+/// The error of the kernel, if the call is not allowed.
+pub fn set_time_slice(slice: Duration) -> Result<(), Errno> {
     let mut attr = SchedAttr { len_bytes: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
-    // SAFETY: the kernel writes at most so many bytes as it is told that there are, all plain numbers.
+    // SAFETY: the kernel writes at most as many bytes as it receives as the length, all plain
+    // numbers.
     let got = unsafe {
         libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size_of::<SchedAttr>(), 0)
     };
     check(got)?;
-    attr.runtime_ns = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    attr.runtime_ns = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     attr.flags = 0;
     // SAFETY: the kernel reads the structure, whose length is in it.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) })
@@ -50,13 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_may_ask_for_short_turns_and_is_as_nice_as_before() {
-        let asked = std::thread::spawn(|| {
+    fn short_slice_keeps_nice_value() {
+        let thread = std::thread::spawn(|| {
             let nice = || rustix::process::getpriority_process(None).unwrap();
             let before = nice();
-            take_turns_of(Duration::from_micros(100)).unwrap();
+            set_time_slice(Duration::from_micros(100)).unwrap();
             assert_eq!(nice(), before);
         });
-        asked.join().unwrap();
+        thread.join().unwrap();
     }
 }

@@ -1,25 +1,24 @@
-//! Which of a sender's datagrams came already.
+//! Replay window: records which datagrams of a sender have come.
 
 /// Words of the bitmap: a power of two.
 const WORDS: usize = 32;
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// Remembers the latest counters of one sender, in any order they may come (RFC 6479): each is
-/// fresh once.
+/// Replay window of one sender (RFC 6479): counters may come in any order, and each is fresh once.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
-    /// One more than the highest counter that came.
+    /// Highest counter that came, plus one.
     end: u64,
-    /// Bit `counter % 64` of word `counter / 64 % WORDS`.
+    /// Bitmap: bit `counter % 64` of word `counter / 64 % WORDS`.
     seen: [u64; WORDS],
 }
 
 impl ReplayWindow {
-    /// Counters that lie this far behind the highest one or nearer are told apart; older ones all
-    /// count as seen.
+    /// Width of the window: counters at most this far behind the highest one are told apart; older
+    /// ones all count as seen.
     pub const SPAN: u64 = (WORDS as u64 - 1) * WORD_BITS;
 
-    /// Whether `counter` has not come yet. To be asked before the datagram is opened.
+    /// True if `counter` has not come yet. Call it before the datagram is opened.
     pub fn is_fresh(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter < u64::MAX;
@@ -27,7 +26,7 @@ impl ReplayWindow {
         self.end - counter <= Self::SPAN && self.seen[word(counter)] & bit(counter) == 0
     }
 
-    /// Takes note of `counter`, which was fresh, once its datagram has proved genuine.
+    /// Marks a fresh `counter` as seen, once its datagram has proved genuine.
     pub fn mark(&mut self, counter: u64) {
         debug_assert!(self.is_fresh(counter));
         if counter >= self.end {
@@ -57,7 +56,7 @@ mod tests {
 
     const _: () = assert!(ReplayWindow::SPAN >= 1024);
 
-    /// The obvious way: all that ever came, and the highest.
+    /// Reference model: all counters that ever came, and the highest.
     #[derive(Default)]
     struct Model {
         seen: BTreeSet<u64>,
@@ -71,7 +70,7 @@ mod tests {
         }
     }
 
-    /// Mostly small steps to and fro, sometimes leaps over the whole window.
+    /// Generates mostly small steps to and fro, sometimes leaps over the whole window.
     fn steps() -> impl Strategy<Value = Vec<i64>> {
         let step = prop_oneof![
             10 => -80i64..100,
@@ -83,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_counter_is_fresh_once(start in 0u64..5000, steps in steps()) {
+        fn counter_is_fresh_once(start in 0u64..5000, steps in steps()) {
             let (mut window, mut model) = (ReplayWindow::default(), Model::default());
             let mut counter = start;
             for step in steps {
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_counter_of_all_is_never_taken() {
+    fn last_counter_is_never_fresh() {
         let mut window = ReplayWindow::default();
         assert!(!window.is_fresh(u64::MAX));
         window.mark(u64::MAX - 1);
