@@ -57,7 +57,7 @@ pub enum HopKind {
     /// Reports to the neighbour which links of the network are down. `word` is the version of the
     /// report, `sequence` the position of the switch it describes, the payload a bitmap of that
     /// switch's ports (bit set: up).
-    News = 8,
+    LinkState = 8,
 }
 
 impl HopKind {
@@ -70,7 +70,7 @@ impl HopKind {
             5 => Self::Pong,
             6 => Self::Hello,
             7 => Self::Welcome,
-            8 => Self::News,
+            8 => Self::LinkState,
             _ => return None,
         })
     }

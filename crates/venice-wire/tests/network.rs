@@ -187,7 +187,7 @@ prop_compose! {
     fn any_hop()(
         kind in prop::sample::select(vec![
             HopKind::Data, HopKind::Ack, HopKind::Nak, HopKind::Ping, HopKind::Pong,
-            HopKind::Hello, HopKind::Welcome, HopKind::News,
+            HopKind::Hello, HopKind::Welcome, HopKind::LinkState,
         ]),
         (flags, channel) in (any::<u8>(), 0u8..4),
         (link, sequence, ack, word) in any::<(u32, u32, u32, u64)>(),

@@ -99,7 +99,8 @@ impl AdaptiveSender {
     /// latency counts ([`Pattern::Message`], the default) or throughput.
     ///
     /// # Errors
-    /// [`StreamError::WouldBlock`]: continue after [`AdaptiveSender::handle`]. [`StreamError::Ended`]; any other error is permanent.
+    /// [`StreamError::WouldBlock`]: continue after [`AdaptiveSender::handle`].
+    /// [`StreamError::Ended`]; any other error is permanent.
     pub fn write(
         &mut self,
         now_ns: u64,
