@@ -1,8 +1,8 @@
 //! The recipient's end: takes accesses, returns completions, over any number of donors.
 
 mod bulk;
-mod single;
 mod mappings;
+mod single;
 
 use std::collections::{BTreeSet, VecDeque};
 

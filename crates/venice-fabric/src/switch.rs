@@ -28,7 +28,7 @@ pub use config::SwitchConfig;
 pub use stats::{HopState, HopStats, SwitchStats};
 
 use self::forward::Forward;
-use self::hop::{Received, HopLink};
+use self::hop::{HopLink, Received};
 use self::link_state::{LinkStateFlood, MAX_BITMAP_BYTES};
 use self::window::Arrival;
 use crate::routing::{DIRECT_WRAPPING, NoRoute};

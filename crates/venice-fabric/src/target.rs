@@ -2,11 +2,11 @@
 
 mod kept;
 mod links;
+mod liveness;
 mod memory;
 mod opened;
 mod serve;
 mod shares;
-mod liveness;
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ pub use self::{
 };
 use self::{
     links::{Entry, Links},
+    liveness::Finding,
     opened::Revoked,
     serve::Service,
     shares::Shares,
-    liveness::Finding,
 };
 use crate::{
     DownReason, DropStats, LinkStats, QPairConfig, QPairError, QPairId, TargetConfig,

@@ -10,7 +10,7 @@ use venice_wire::{NodeId, Packet, SwitchPort, VIRTUAL_CHANNELS, advance_packet};
 
 use super::flows::{FLOWS, LocalPackets, flow_of};
 use super::hop::HopLink;
-use super::slots::{Queue, Slot, Slots, Output};
+use super::slots::{Output, Queue, Slot, Slots};
 use super::stats::SwitchStats;
 use super::{InjectError, SwitchConfig, capacity};
 use crate::routing::{LinkStates, NextHop, NoRoute, VirtualChannel};

@@ -49,8 +49,11 @@ pub(super) struct Queue {
 
 impl Slots {
     pub(super) fn new(count: u32) -> Self {
-        let entry =
-            |n| Entry { len: 0, next: if n + 1 < count { n + 1 } else { NONE }, output: Output::Local };
+        let entry = |n| Entry {
+            len: 0,
+            next: if n + 1 < count { n + 1 } else { NONE },
+            output: Output::Local,
+        };
         Self {
             bytes: vec![0; count as usize * MAX_PACKET_BYTES].into(),
             entries: (0..count).map(entry).collect(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 
-use super::{PeerAddr, opened::OpenedGrants, liveness::CallerLiveness};
+use super::{PeerAddr, liveness::CallerLiveness, opened::OpenedGrants};
 use crate::{
     DownReason, TargetConfig,
     datalink::{Link, LinkNumbers, earlier},

@@ -1,6 +1,6 @@
-//! Numbers from a seed, for every simulated network of the tests.
+//! Random numbers from a seed, for every simulated network of the tests.
 
-/// SplitMix64: small, and the same everywhere.
+/// SplitMix64: small, and equal on all platforms.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 

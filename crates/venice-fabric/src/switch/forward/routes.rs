@@ -4,7 +4,7 @@ use venice_wire::{NodeId, Packet, SourceRoute, SwitchPort};
 
 use super::Forward;
 use crate::routing::{FIRST_DETOUR, LinkStates, NextHop, VirtualChannel};
-use crate::switch::slots::{Slot, Output};
+use crate::switch::slots::{Output, Slot};
 use crate::topology::{Position, Topology};
 
 /// The routes from this switch, computed on first use and kept until a link of the network goes up
