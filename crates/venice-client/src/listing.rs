@@ -172,8 +172,7 @@ impl Watched for Shown {
 /// Divides a budget among spaces: all of them get their part, or none.
 fn divide_budget(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
     if spaces.is_empty() {
-        let why = "it has no arrays, and what it reads and writes by offset is not kept here: there is \
-                   nothing to limit";
+        let why = "no arrays to limit: memory read and written by offset is never resident";
         return Err(why.to_owned());
     }
     let budgets = spaces.iter().map(|space| (space.least_local_bytes(), space.local_bytes()));
@@ -190,7 +189,7 @@ fn parts(budgets: &[(u64, u64)], total_bytes: u64) -> Result<Vec<u64>, String> {
     let least_bytes: u64 = budgets.iter().map(|(least, _)| least).sum();
     let Some(rest_bytes) = total_bytes.checked_sub(least_bytes) else {
         return Err(format!(
-            "its arrays have {} budgets of their own: ask for {} at least",
+            "budget too small: the arrays have {} budgets of their own: ask for {} at least",
             budgets.len(),
             ByteSize(least_bytes)
         ));

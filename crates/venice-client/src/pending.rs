@@ -32,19 +32,19 @@ impl Pending {
     /// Returns an access, and the function to call with its outcome.
     pub(crate) fn new() -> (Pending, impl FnOnce(Outcome) + Send + 'static) {
         let shared = Arc::new(Shared::default());
-        let told = shared.clone();
-        let tell = move |outcome| {
+        let completer = shared.clone();
+        let complete = move |outcome| {
             let waker = {
-                let mut state = told.lock();
+                let mut state = completer.lock();
                 state.outcome = Some(outcome);
-                told.over.notify_all();
+                completer.over.notify_all();
                 state.waker.take()
             };
             if let Some(waker) = waker {
                 waker.wake();
             }
         };
-        (Pending { shared }, tell)
+        (Pending { shared }, complete)
     }
 
     /// True if the access has completed.
@@ -93,19 +93,19 @@ mod tests {
 
     #[test]
     fn wait_returns_across_threads() {
-        let (pending, tell) = Pending::new();
+        let (pending, complete) = Pending::new();
         assert!(!pending.is_over());
-        let teller = std::thread::spawn(move || tell(Ok(vec![1, 2])));
+        let completer = std::thread::spawn(move || complete(Ok(vec![1, 2])));
         assert_eq!(pending.wait(), Ok(vec![1, 2]));
-        teller.join().unwrap();
+        completer.join().unwrap();
     }
 
     #[test]
     fn awaiting_task_is_woken() {
-        let (mut pending, tell) = Pending::new();
+        let (mut pending, complete) = Pending::new();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut pending).poll(&mut context), Poll::Pending);
-        tell(Err(Error::Closed));
+        complete(Err(Error::Closed));
         assert_eq!(Pin::new(&mut pending).poll(&mut context), Poll::Ready(Err(Error::Closed)));
     }
 }

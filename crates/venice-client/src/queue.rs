@@ -169,7 +169,7 @@ fn read(lane: &mut Lane, mut batch: Vec<Access>) {
             (Ok(()), true) => lane.read(offset, &mut buffer),
             (Ok(()), false) => Ok(()),
         };
-        tell(done, buffer, outcome);
+        complete(done, buffer, outcome);
     }
 }
 
@@ -185,11 +185,11 @@ fn write(lane: &mut Lane, batch: Vec<Access>) {
             (Ok(()), true) => lane.write(offset, &buffer),
             (Ok(()), false) => Ok(()),
         };
-        tell(done, buffer, outcome);
+        complete(done, buffer, outcome);
     }
 }
 
-fn tell(done: Done, buffer: Vec<u8>, outcome: Result<(), LaneError>) {
+fn complete(done: Done, buffer: Vec<u8>, outcome: Result<(), LaneError>) {
     done(outcome.map(|()| buffer).map_err(Error::from));
 }
 

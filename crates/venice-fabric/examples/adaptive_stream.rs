@@ -104,7 +104,7 @@ impl Rack {
     }
 
     fn connect(&mut self, config: StreamConfig) -> (AdaptiveSender, AdaptiveReceiver) {
-        self.target.qpairs_mut().listen(SERVICE, 1).expect("nobody else listens");
+        self.target.qpairs_mut().listen(SERVICE, 1).expect("the service is free");
         let asked = QPairConfig::messages();
         let near = self.initiator.qpair_connect(self.now_ns, self.peer, SERVICE, asked);
         let near = near.expect("there is room");
@@ -190,10 +190,13 @@ fn turn(
 ) -> Result<usize, StreamError> {
     rack.step();
     while let Some(completion) = rack.initiator.poll_completion() {
-        assert!(sender.handle_completion(&completion), "nobody else has accesses");
+        assert!(sender.handle_completion(&completion), "all accesses are the sender's");
     }
     while let Some(completion) = rack.initiator.poll_rdma_completion() {
-        assert!(sender.handle_rdma_completion(completion).is_none(), "nobody else has transfers");
+        assert!(
+            sender.handle_rdma_completion(completion).is_none(),
+            "all transfers are the sender's"
+        );
     }
     sender.handle(rack.now_ns, &mut rack.initiator)?;
     receiver.handle(rack.now_ns, rack.target.qpairs_mut())?;

@@ -73,7 +73,7 @@ pub(crate) struct Link {
     ping_due: Option<u32>,
     nak_due: bool,
     /// The gap last reported by a Nak, and when, so that not every later frame repeats the Nak.
-    asked: Option<(Sequence, u64)>,
+    requested_gap: Option<(Sequence, u64)>,
     last_heard_ns: u64,
     stats: LinkStats,
 }
@@ -97,7 +97,7 @@ impl Link {
             pong_due: None,
             ping_due: None,
             nak_due: false,
-            asked: None,
+            requested_gap: None,
             last_heard_ns: now_ns,
             stats: LinkStats::default(),
         }
@@ -119,7 +119,8 @@ impl Link {
         (self.replay_at_ns, self.replay_doublings) = (None, 0);
         (self.ack_at_ns, self.ack_owed) = (None, 0);
         self.notices.clear();
-        (self.pong_due, self.ping_due, self.nak_due, self.asked) = (None, None, false, None);
+        (self.pong_due, self.ping_due, self.nak_due, self.requested_gap) =
+            (None, None, false, None);
     }
 
     /// Frees the buffers of a link that is closed and will not be opened again.
@@ -379,11 +380,11 @@ impl Link {
     /// when the request seems lost.
     fn ask_for_gap(&mut self, now_ns: u64) {
         let next = self.receive.next();
-        let asked_lately = self.asked.is_some_and(|(gap, at_ns)| {
+        let requested_lately = self.requested_gap.is_some_and(|(gap, at_ns)| {
             gap == next && now_ns.saturating_sub(at_ns) < self.patience_ns()
         });
-        if self.receive.has_gap() && !asked_lately {
-            self.asked = Some((next, now_ns));
+        if self.receive.has_gap() && !requested_lately {
+            self.requested_gap = Some((next, now_ns));
             self.stats.naks_sent += 1;
             self.nak_due = true;
         }

@@ -4,7 +4,7 @@
 //! [`QPairs`] is the engine with all ends of one node; an [`crate::Initiator`] has one, and a
 //! [`crate::Target`]. Its frames travel over their links, which deliver them in order and once, so
 //! what is left to do here is to share the link and to give credit: an end sends no byte for which
-//! the other has not set room aside, so a slow reader holds up its own sender and nobody else.
+//! the other has not set room aside, so a slow reader blocks only its own sender.
 //!
 //! Each end is a stream of bytes; messages lie in it one after the other, each behind its length.
 //! A frame carries the next piece of the stream, as long as there is: small messages that wait
@@ -75,7 +75,7 @@
 //! # Ok::<(), QPairError>(())
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `send`, `receive`, `ring` | the two directions of one end, and their buffers |
 //! | `credit` | what was read, the credit region, credits in band |
@@ -198,7 +198,7 @@ impl QPairs {
             outstanding_bytes: flow.send.outstanding_bytes(credit),
             credit_bytes: flow.send.byte_credit(credit),
             unread_bytes: flow.receive.unread_bytes(),
-            untold_bytes: flow.receive.untold_bytes(),
+            uncredited_bytes: flow.receive.uncredited_bytes(),
         }))
     }
 

@@ -153,7 +153,7 @@ impl Switch {
             Received::Up => {
                 self.forward.set_link(port, true);
                 self.flood.own_changed();
-                self.flood.greet(at);
+                self.flood.queue_all(at);
                 self.wake_all();
             }
             Received::Packet => self.receive(now_ns, port, &hop),

@@ -197,7 +197,7 @@ impl Target {
 
     fn handle_hello(&mut self, now_ns: u64, from: PeerAddr, hello: &Frame<'_>) {
         self.links.end_replaced(hello);
-        let Some(at) = self.links.greet(now_ns, from, hello, &self.config) else { return };
+        let Some(at) = self.links.accept_hello(now_ns, from, hello, &self.config) else { return };
         if let Some(entry) = self.links.get_mut(at) {
             entry.welcome_due = true;
         }
@@ -225,7 +225,7 @@ impl Target {
         frame: &Frame<'_>,
         memory: &mut impl GrantedMemory,
     ) {
-        self.links.hear(now_ns, at, &self.config);
+        self.links.note_frame(now_ns, at, &self.config);
         // Links that this one supersedes: their slots may be reused soon.
         self.end_qpairs_of_removed();
         let Some(entry) = self.links.get_mut(at) else { return };

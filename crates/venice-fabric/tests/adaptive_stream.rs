@@ -174,7 +174,7 @@ impl Stream {
         let mut has_ended = false;
         while !has_ended || !(self.is_released || self.sender.is_done()) {
             assert!(self.world.now_ns < give_up_ns, "10 virtual minutes and not over");
-            if leaves_early && !self.is_released && self.sender.is_told() {
+            if leaves_early && !self.is_released && self.sender.is_announced() {
                 self.world.initiator.qpairs_mut().close(self.near);
                 self.is_released = true;
             }

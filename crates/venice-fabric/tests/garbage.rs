@@ -159,7 +159,7 @@ fn wrong_key_writes_nothing() {
     assert!(world.donors[0].memory.bytes.iter().all(|&byte| byte == 0));
 }
 
-/// Frames of a stranger on somebody else's link are rejected: the address must match too.
+/// Frames of a stranger on another caller's link are rejected: the address must match too.
 #[test]
 fn link_is_bound_to_address() {
     let mut world = World::new(7, 1, 8, Faults::default());

@@ -446,7 +446,7 @@ impl Checker {
         })
     }
 
-    /// With nothing in flight, the bytes outstanding at one end equal the untold ones at the other.
+    /// With nothing in flight, the bytes outstanding at one end are the uncredited ones at the other.
     fn check_credits(&mut self) {
         for at in 0..self.pairs.len() {
             let pair = &self.pairs[at];
@@ -460,7 +460,7 @@ impl Checker {
             let far = self.engine(Side::Far, donor).levels(far).unwrap();
             for (from, to) in [(near, far), (far, near)] {
                 assert_eq!(from.queued_bytes, 0);
-                let owed_bytes = to.unread_bytes + to.untold_bytes;
+                let owed_bytes = to.unread_bytes + to.uncredited_bytes;
                 assert!(from.outstanding_bytes >= owed_bytes, "credit without a cause");
                 // The last written credit may be lost; it is recovered when needed.
                 let is_exact = self.pairs[at].credit == CreditMode::InBand || self.is_lossless;

@@ -299,7 +299,7 @@ fn unused_share_goes_to_others() {
     assert!(moved.iter().all(|share| share.abs_diff(even) * 10 < even), "{moved:?}");
 }
 
-/// As long as there is something to send it is sent: each round is full, or empties the target.
+/// The target is work-conserving: each round is full, or empties the target.
 #[test]
 fn rounds_are_work_conserving() {
     let mut rng = Rng(5);

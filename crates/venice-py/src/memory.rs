@@ -76,7 +76,7 @@ impl Memory {
             let len_bytes = len_bytes as u64;
             return Err(exception(py, &Error::OutOfRange { offset, len_bytes, size_bytes }));
         }
-        let tell = move |outcome| tell(&done, outcome, true);
+        let tell = move |outcome| complete(&done, outcome, true);
         let started = py.detach(|| memory.start_read(offset, vec![0; len_bytes], tell));
         started.map_err(|error| exception(py, &error))
     }
@@ -90,7 +90,7 @@ impl Memory {
     ) -> PyResult<()> {
         let memory = self.0.get(py)?;
         let from = bytes(&data)?.to_vec();
-        let tell = move |outcome| tell(&done, outcome, false);
+        let tell = move |outcome| complete(&done, outcome, false);
         let started = py.detach(|| memory.start_write(offset, from, tell));
         started.map_err(|error| exception(py, &error))
     }
@@ -115,7 +115,7 @@ impl Memory {
 
 /// Calls `done(value, None)` or `done(None, error)` on the thread that performed the access; no
 /// longer once the interpreter ends.
-fn tell(done: &Py<PyAny>, outcome: Outcome, is_read: bool) {
+fn complete(done: &Py<PyAny>, outcome: Outcome, is_read: bool) {
     Python::try_attach(|py| {
         let called = match outcome {
             Ok(bytes) if is_read => done.call1(py, (PyBytes::new(py, &bytes), py.None())),

@@ -12,7 +12,7 @@ pub(crate) struct Mapping {
     len_bytes: usize,
 }
 
-// SAFETY: whoever has the value has the memory; nobody else in this process does.
+// SAFETY: the value owns the memory; nothing else in this process refers to it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {

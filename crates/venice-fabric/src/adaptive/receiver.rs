@@ -76,7 +76,7 @@ impl AdaptiveReceiver {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.tell(now_ns, qpairs)
+        self.send_progress(now_ns, qpairs)
     }
 
     /// True if all segments to the last have arrived.
@@ -172,8 +172,8 @@ impl AdaptiveReceiver {
         self.slots[at] = Slot::Empty;
         self.consumed += 1;
         self.read_bytes = 0;
-        let untold = self.consumed - self.sent_consumed;
-        self.progress_due |= untold >= (self.slots.len() as u64).div_ceil(4) || self.is_drained();
+        let unsent = self.consumed - self.sent_consumed;
+        self.progress_due |= unsent >= (self.slots.len() as u64).div_ceil(4) || self.is_drained();
     }
 
     /// True if everything that has arrived was read: the writer may be waiting for progress.
@@ -183,7 +183,7 @@ impl AdaptiveReceiver {
 
     /// Sends the progress to the writer if it has changed. If the QPair has no room now, the next
     /// call sends the progress as it is then.
-    fn tell(&mut self, now_ns: u64, qpairs: &mut QPairs) -> Result<(), StreamError> {
+    fn send_progress(&mut self, now_ns: u64, qpairs: &mut QPairs) -> Result<(), StreamError> {
         if !self.progress_due {
             return Ok(());
         }

@@ -280,8 +280,8 @@ impl AdaptiveSender {
     pub fn handle(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         self.check()?;
         let handled = self
-            .hear(now_ns, initiator)
-            .and_then(|()| self.tell(now_ns, initiator))
+            .read_progress(now_ns, initiator)
+            .and_then(|()| self.send_notices(now_ns, initiator))
             .and_then(|()| self.send_end(now_ns, initiator));
         match handled {
             // The receiver may leave as soon as it has everything.
@@ -291,7 +291,7 @@ impl AdaptiveSender {
         }
     }
 
-    fn hear(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
+    fn read_progress(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         loop {
             let len = match initiator.qpairs_mut().recv(self.qpair, &mut self.message) {
                 Err(QPairError::WouldBlock) => return Ok(()),
@@ -343,7 +343,7 @@ impl AdaptiveSender {
         Ok(())
     }
 
-    fn tell(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
+    fn send_notices(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         while let Some(&sequence) = self.notices.front() {
             let sent = &self.slots[self.index(sequence)];
             let offset = sent.place.map_or(0, |place| place.offset);
@@ -377,7 +377,7 @@ impl AdaptiveSender {
 
     /// True if everything written, and the stream's end if any, was announced to the receiver: the
     /// QPair delivers it from here on.
-    pub fn is_told(&self) -> bool {
+    pub fn is_announced(&self) -> bool {
         let is_writing = |sequence| self.slots[self.index(sequence)].is_writing;
         let is_under_way = (self.consumed..self.next).any(is_writing);
         !is_under_way && self.notices.is_empty() && !self.end_due

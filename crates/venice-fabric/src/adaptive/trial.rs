@@ -56,7 +56,7 @@ struct Trial {
     /// Total time and number of the transfers tried.
     took_ns: u64,
     done: u64,
-    /// Those among them whose measurement is valid.
+    /// Number and total time of the valid measurements.
     samples: u64,
     samples_ns: u64,
     /// Number of service times measured, which needs more than one outstanding transfer.

@@ -40,7 +40,7 @@ enum Phase {
 pub(crate) enum Verdict {
     /// Deliver this frame, then those that waited behind it.
     Deliver,
-    /// Nothing to deliver.
+    /// Deliver nothing.
     Nothing,
     /// The other side has forgotten the link; it is opened anew.
     Reopens,

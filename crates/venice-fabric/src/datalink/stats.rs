@@ -46,9 +46,9 @@ pub struct DropStats {
     pub bad_checksum: u64,
     /// No checksum, on a port that requires one.
     pub unchecked: u64,
-    /// For another node.
+    /// The frame is for another node.
     pub not_for_here: u64,
-    /// Of an unknown or forgotten link.
+    /// The link is unknown or forgotten.
     pub unknown_link: u64,
 }
 

@@ -13,11 +13,11 @@ pub enum QPairKind {
 /// The way in which the reader returns credits to the sender (Venice paper, 5.1.3 and Fig. 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CreditMode {
-    /// As a CRMA write into the sender's credit region. A newer count overwrites an older one that
+    /// A CRMA write into the sender's credit region. A newer count overwrites an older one that
     /// was not sent yet; it waits behind no data and takes no place in the queue.
     #[default]
     CrmaWrite,
-    /// As a frame in the QPair's own queue, behind the data that waits there: the traditional way,
+    /// A frame in the QPair's own queue, behind the data that waits there: the traditional way,
     /// kept to measure the gain.
     InBand,
 }

@@ -218,7 +218,11 @@ impl QPairs {
             };
             pair.stats.credit_writes_sent += 1;
             pair.stats.credit_bytes_sent += (HEADER_BYTES + CREDIT_BYTES) as u64;
-            return Some(link.emit_unsequenced(header, &flow.receive.tell().to_bytes(), buf));
+            return Some(link.emit_unsequenced(
+                header,
+                &flow.receive.take_credit().to_bytes(),
+                buf,
+            ));
         }
     }
 }
@@ -298,12 +302,12 @@ fn push_frame(pair: &mut QPair, next: &Next, region: &CreditRegion, link: &mut L
             greeting(pair, region).emit(link.stage());
             GREETING_BYTES
         }
-        Next::Credit(told) => {
-            link.stage()[..CREDIT_BYTES].copy_from_slice(&told.to_bytes());
+        Next::Credit(credit) => {
+            link.stage()[..CREDIT_BYTES].copy_from_slice(&credit.to_bytes());
             pair.stats.credit_frames_sent += 1;
             pair.stats.credit_bytes_sent += (HEADER_BYTES + CREDIT_BYTES) as u64;
             if let Some(flow) = &mut pair.flow {
-                flow.receive.told(told);
+                flow.receive.note_credited(credit);
             }
             CREDIT_BYTES
         }

@@ -67,7 +67,7 @@ pub(super) enum Phase {
     Incoming,
     /// Accepted.
     Open,
-    /// Nothing will be sent or received any more.
+    /// No more data is sent or received.
     Over,
 }
 

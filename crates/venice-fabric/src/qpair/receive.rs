@@ -16,8 +16,8 @@ pub(super) struct ReceiveHalf {
     received_bytes: u64,
     /// The amount read; of that, the amount in a credit being sent, and the amount credited.
     read: Credit,
-    asked: Credit,
-    told: Credit,
+    queued: Credit,
+    credited: Credit,
     /// True if the other end has ended its sending.
     pub ended: bool,
     /// True if the owner waits for a Readable event.
@@ -35,9 +35,9 @@ pub(super) struct Violation;
 pub(super) enum Front {
     /// `len_bytes` can be read, behind `header_bytes` that only give the length.
     Ready { header_bytes: usize, len_bytes: usize },
-    /// Nothing complete is available.
+    /// No complete message is available.
     Nothing,
-    /// Nothing is available, and nothing will come.
+    /// No data is available, and none will come.
     End,
 }
 
@@ -53,8 +53,8 @@ impl ReceiveHalf {
             },
             received_bytes: 0,
             read: Credit::default(),
-            asked: Credit::default(),
-            told: Credit::default(),
+            queued: Credit::default(),
+            credited: Credit::default(),
             ended: false,
             armed: true,
             is_deaf: false,
@@ -63,7 +63,7 @@ impl ReceiveHalf {
 
     /// Takes the next bytes of the stream.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), Violation> {
-        let granted_bytes = self.told.bytes + self.capacity.bytes;
+        let granted_bytes = self.credited.bytes + self.capacity.bytes;
         let received_bytes = self.received_bytes + bytes.len() as u64;
         if self.ended || received_bytes > granted_bytes {
             return Err(Violation);
@@ -149,14 +149,14 @@ impl ReceiveHalf {
     /// True if it is time to give credit: enough was read since the last one, or the rest of a
     /// message waits for it. The caller then gives it.
     pub(super) fn take_credit_due(&mut self) -> bool {
-        let unasked = self.read.since(self.asked);
-        let is_enough = unasked.bytes >= self.every.bytes
-            || (self.kind == QPairKind::Messages && unasked.messages >= self.every.messages);
+        let unqueued = self.read.since(self.queued);
+        let is_enough = unqueued.bytes >= self.every.bytes
+            || (self.kind == QPairKind::Messages && unqueued.messages >= self.every.messages);
         let is_due = !self.is_deaf
             && !self.ended
-            && (is_enough || (unasked.bytes > 0 && self.holds_part_of_message()));
+            && (is_enough || (unqueued.bytes > 0 && self.holds_part_of_message()));
         if is_due {
-            self.asked = self.read;
+            self.queued = self.read;
         }
         is_due
     }
@@ -168,14 +168,14 @@ impl ReceiveHalf {
     }
 
     /// Returns the present credit, which counts as sent from here on.
-    pub(super) fn tell(&mut self) -> Credit {
-        (self.asked, self.told) = (self.read, self.read);
-        self.told
+    pub(super) fn take_credit(&mut self) -> Credit {
+        (self.queued, self.credited) = (self.read, self.read);
+        self.credited
     }
 
     /// Records that a credit of an earlier moment is sent.
-    pub(super) fn told(&mut self, credit: Credit) {
-        self.told = self.told.max(credit);
+    pub(super) fn note_credited(&mut self, credit: Credit) {
+        self.credited = self.credited.max(credit);
     }
 
     /// Returns the total amount read.
@@ -196,8 +196,8 @@ impl ReceiveHalf {
     }
 
     /// Returns the bytes read and not yet credited to the other end.
-    pub(super) fn untold_bytes(&self) -> u64 {
-        self.read.since(self.told).bytes
+    pub(super) fn uncredited_bytes(&self) -> u64 {
+        self.read.since(self.credited).bytes
     }
 
     pub(super) fn capacity(&self) -> Capacity {

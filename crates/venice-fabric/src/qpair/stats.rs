@@ -34,7 +34,7 @@ pub struct QPairStats {
 }
 
 /// The fill levels of one end of a QPair, in bytes, message lengths included. When nothing is in
-/// flight, the bytes outstanding at one end equal those unread and untold at the other.
+/// flight, the bytes outstanding at one end equal those unread or uncredited at the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QPairLevels {
     /// Queued here, not yet sent.
@@ -46,7 +46,7 @@ pub struct QPairLevels {
     /// Received, not yet read.
     pub unread_bytes: u64,
     /// Read, and not yet credited.
-    pub untold_bytes: u64,
+    pub uncredited_bytes: u64,
 }
 
 impl QPairStats {

@@ -43,7 +43,7 @@ pub(super) struct HopLink {
     buffered: Credits,
     capacity: Credits,
     /// The credits last sent to the neighbour.
-    told: Credits,
+    sent_credits: Credits,
     round_trip: RoundTrip,
     replay_at_ns: Option<u64>,
     replay_doublings: u32,
@@ -52,7 +52,7 @@ pub(super) struct HopLink {
     nak_due: bool,
     /// The position the neighbour last announced for its next packet.
     announced: Sequence,
-    asked: Option<(Sequence, u64)>,
+    requested_gap: Option<(Sequence, u64)>,
     ping_due: bool,
     pong_due: Option<u64>,
     ping_at_ns: u64,
@@ -99,7 +99,7 @@ impl HopLink {
             arrived: [0; VIRTUAL_CHANNELS],
             buffered: [0; VIRTUAL_CHANNELS],
             capacity,
-            told: [0; VIRTUAL_CHANNELS],
+            sent_credits: [0; VIRTUAL_CHANNELS],
             round_trip: RoundTrip::default(),
             replay_at_ns: None,
             replay_doublings: 0,
@@ -107,7 +107,7 @@ impl HopLink {
             ack_owed: 0,
             nak_due: false,
             announced: Sequence(0),
-            asked: None,
+            requested_gap: None,
             ping_due: false,
             pong_due: None,
             ping_at_ns: 0,
@@ -252,9 +252,9 @@ impl HopLink {
             slots.give_back(slot);
         });
         (self.used, self.allowed) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
-        (self.arrived, self.told) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
+        (self.arrived, self.sent_credits) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
         (self.replay_at_ns, self.replay_doublings, self.starved_since_ns) = (None, 0, None);
-        (self.ack_at_ns, self.ack_owed, self.nak_due, self.asked) = (None, 0, false, None);
+        (self.ack_at_ns, self.ack_owed, self.nak_due, self.requested_gap) = (None, 0, false, None);
         (self.ping_due, self.pong_due, self.pinged) = (false, None, None);
         self.announced = Sequence(0);
     }
@@ -266,10 +266,10 @@ impl HopLink {
             self.replay_at_ns = None;
             self.await_ack(now_ns);
         }
-        for (allowed, told) in self.allowed.iter_mut().zip(hop.credits()) {
+        for (allowed, credit) in self.allowed.iter_mut().zip(hop.credits()) {
             // A late datagram carries an old count.
-            if told.wrapping_sub(*allowed).wrapping_sub(1) < 1 << 15 {
-                *allowed = told;
+            if credit.wrapping_sub(*allowed).wrapping_sub(1) < 1 << 15 {
+                *allowed = credit;
                 self.starved_since_ns = None;
             }
         }
@@ -334,7 +334,7 @@ impl HopLink {
     /// Frees the input buffer of a packet that has left it.
     pub(super) fn release(&mut self, now_ns: u64, channel: usize) {
         self.buffered[channel] = self.buffered[channel].checked_sub(1).expect("it was buffered");
-        let unreported = self.limits()[channel].wrapping_sub(self.told[channel]);
+        let unreported = self.limits()[channel].wrapping_sub(self.sent_credits[channel]);
         let at_ns = if unreported >= (self.capacity[channel] / 4).max(1) {
             now_ns
         } else {
@@ -378,11 +378,11 @@ impl HopLink {
     /// Requests the missing packets, for the same gap at most once per round trip.
     fn ask_again(&mut self, now_ns: u64) {
         let patience_ns = self.round_trip.smoothed_ns().unwrap_or(self.config.replay_min_ns);
-        let asked_lately = self.asked.is_some_and(|(gap, asked_ns)| {
-            gap == self.receive.next() && now_ns.saturating_sub(asked_ns) < patience_ns
+        let requested_lately = self.requested_gap.is_some_and(|(gap, requested_ns)| {
+            gap == self.receive.next() && now_ns.saturating_sub(requested_ns) < patience_ns
         });
-        if self.config.replay && !asked_lately {
-            self.asked = Some((self.receive.next(), now_ns));
+        if self.config.replay && !requested_lately {
+            self.requested_gap = Some((self.receive.next(), now_ns));
             self.nak_due = true;
         }
     }

@@ -72,7 +72,7 @@ impl LinkStateFlood {
     }
 
     /// Queues all reports for a neighbour whose link has come up.
-    pub(super) fn greet(&mut self, port: usize) {
+    pub(super) fn queue_all(&mut self, port: usize) {
         for position in 0..self.versions.len() {
             if self.versions[position] > 0 {
                 self.queue_for(port, Position(position as u32));

@@ -107,7 +107,7 @@ impl Links {
 
     /// Returns the link this Hello opens, or has opened before. `None`: there is no room for it
     /// now.
-    pub(super) fn greet(
+    pub(super) fn accept_hello(
         &mut self,
         now_ns: u64,
         from: PeerAddr,
@@ -190,7 +190,7 @@ impl Links {
 
     /// Records a frame received on a link; the first one confirms the handshake. Older links of the
     /// same caller end then: a caller that uses the new link has given them up.
-    pub(super) fn hear(&mut self, now_ns: u64, at: usize, config: &TargetConfig) {
+    pub(super) fn note_frame(&mut self, now_ns: u64, at: usize, config: &TargetConfig) {
         let Some(entry) = self.get_mut(at) else { return };
         entry.heard_ns = now_ns;
         if entry.link.is_some() {

@@ -210,7 +210,7 @@ impl Shares {
     }
 }
 
-/// Those that wait, the lowest mark first, and the earliest of equal ones.
+/// A queue with the lowest mark first, and the earliest of equal ones.
 #[derive(Debug, Default)]
 struct Turns {
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,

@@ -42,7 +42,7 @@ pub struct Net {
     cut: Vec<(Position, SwitchPort)>,
     on_the_way: BTreeMap<(u64, u64), (Position, SwitchPort, Vec<u8>)>,
     sent: u64,
-    /// How often each packet was delivered.
+    /// Number of deliveries of each packet.
     pub deliveries: Vec<u32>,
     /// The last packet delivered from each node to each other.
     latest: BTreeMap<(u32, u32), u64>,

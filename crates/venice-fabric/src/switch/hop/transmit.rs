@@ -48,7 +48,7 @@ impl HopLink {
         self.stats.replayed += 1;
         self.stats.sent_bytes += packet.len() as u64;
         self.await_ack(now_ns);
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         Some(len)
     }
 
@@ -77,7 +77,7 @@ impl HopLink {
             self.send.pass();
             slots.give_back(slot);
         }
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         len
     }
 
@@ -98,7 +98,7 @@ impl HopLink {
         let mut header = self.header(HopKind::LinkState);
         (header.sequence, header.word) = (Sequence(position), version);
         let len = header.emit(ports, buf).expect("the caller's buffer holds any datagram");
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         len
     }
 
@@ -172,20 +172,20 @@ impl HopLink {
 
     fn emit_word(&mut self, kind: HopKind, word: u64, buf: &mut [u8]) -> usize {
         let header = HopRepr { word, ..self.header(kind) };
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         header.emit(&[], buf).expect("the caller's buffer holds any datagram")
     }
 
     fn emit_greeting(&mut self, kind: HopKind, buf: &mut [u8]) -> usize {
         let greeting = self.handshake.greeting(self.local, self.config.window_frames());
         let header = self.header(kind);
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         header.emit(&greeting.to_bytes(), buf).expect("the caller's buffer holds any datagram")
     }
 
     /// Records that this header carried acknowledgement and credits.
-    fn told_all(&mut self, header: &HopRepr) {
-        self.told = header.credits;
+    fn note_counts_sent(&mut self, header: &HopRepr) {
+        self.sent_credits = header.credits;
         (self.ack_at_ns, self.ack_owed) = (None, 0);
     }
 }
