@@ -81,13 +81,13 @@ pub unsafe extern "C" fn venice_cache_open(
     rack: *const Rack,
     len_bytes: u64,
     wanted: *const Options,
-    options: *const RawCacheOptions,
+    raw_options: *const RawCacheOptions,
     cache: *mut *mut ObjectCache,
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     status_of(unsafe {
         give(cache, || {
-            let (memory, how) = (options(wanted)?, cache_options(options)?);
+            let (memory, how) = (options(wanted)?, cache_options(raw_options)?);
             handle(rack, "rack")?.object_cache(len_bytes, &memory, &how)
         })
     })
