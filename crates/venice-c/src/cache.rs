@@ -54,7 +54,7 @@ impl From<CacheStats> for Stats {
 /// # Safety
 /// The requirements of [`crate::arguments`].
 unsafe fn cache_options(options: *const RawCacheOptions) -> Result<CacheOptions, Error> {
-    // SAFETY: guaranteed by the caller; the length, which comes first, is there in every version of it.
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(CacheOptions::default()),
         Some(struct_bytes) => *struct_bytes,

@@ -46,7 +46,7 @@ impl DeviceHandle {
 /// The requirements of [`crate::arguments`].
 unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
     let mut meant = DeviceOptions::default();
-    // SAFETY: guaranteed by the caller; the length, which comes first, is there in every version of it.
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(meant),
         Some(struct_bytes) => *struct_bytes,

@@ -33,7 +33,7 @@ pub struct Options {
 /// The requirements of [`crate::arguments`].
 pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
     let mut meant = MemoryOptions::default();
-    // SAFETY: guaranteed by the caller; the length, which comes first, is there in every version of it.
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(meant),
         Some(struct_bytes) => *struct_bytes,

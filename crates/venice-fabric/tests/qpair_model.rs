@@ -446,7 +446,7 @@ impl Checker {
         })
     }
 
-    /// With nothing in flight, the bytes outstanding at one end are the uncredited ones at the other.
+    /// With nothing in flight, one end's outstanding bytes are the other's uncredited ones.
     fn check_credits(&mut self) {
         for at in 0..self.pairs.len() {
             let pair = &self.pairs[at];
