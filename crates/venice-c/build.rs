@@ -1,4 +1,4 @@
-//! Names the library as its linkers are to remember it: by its major version.
+//! Sets the soname of the library by its major version.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -24,7 +24,7 @@ local refusals = {
 }
 local hop_kinds = {
   [1] = "Data", [2] = "Ack", [3] = "Nak", [4] = "Ping", [5] = "Pong", [6] = "Hello",
-  [7] = "Welcome", [8] = "News",
+  [7] = "Welcome", [8] = "LinkState",
 }
 local algorithms = { [1] = "AES-256-GCM", [2] = "ChaCha20-Poly1305" }
 local key_kinds = { [1] = "grant", [2] = "peer" }

@@ -1,5 +1,6 @@
-//! Pointers from C, taken over. What C promises for all of them: they are null, or point to what
-//! the header says, which stays there and unchanged (but by the call) until the call returns.
+//! Conversion of pointers from C. The C caller guarantees for all of them: they are null, or point
+//! to what the header requires, which stays valid and unchanged (except by the call) until the call
+//! returns.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,83 +10,83 @@ fn invalid(what: &str) -> Error {
     Error::Invalid(format!("{what} is NULL"))
 }
 
-/// A handle.
+/// Returns the value behind a handle.
 ///
 /// # Safety
-/// See above.
+/// The requirements of the module.
 pub unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Error> {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid(what))
 }
 
-/// A place that a result goes to.
+/// Returns the destination of a result.
 ///
 /// # Safety
-/// See above; nobody else uses it meanwhile.
+/// The requirements of the module; nothing else uses it meanwhile.
 pub unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Error> {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_mut() }.ok_or_else(|| invalid(what))
 }
 
-/// Puts a new handle where C wants it.
+/// Stores a new handle at its destination.
 ///
 /// # Safety
-/// See above.
+/// The requirements of the module.
 pub unsafe fn give<T>(
     to: *mut *mut T,
     made: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(), Error> {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let to = unsafe { place(to, "the place for the handle") }?;
     *to = std::ptr::null_mut();
     *to = Box::into_raw(Box::new(made()?));
     Ok(())
 }
 
-/// Takes a handle back that [`give`] made; null is nothing.
+/// Takes back a handle made by [`give`]; null is ignored.
 ///
 /// # Safety
-/// It has not been taken back before, and nobody uses it.
+/// It has not been taken back before, and is not in use.
 pub unsafe fn take<T>(handle: *mut T) -> Option<Box<T>> {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
 
-/// Bytes to be read; no bytes may be at null.
+/// Returns bytes to read; an empty range may be at null.
 ///
 /// # Safety
-/// See above.
+/// The requirements of the module.
 pub unsafe fn bytes<'a>(pointer: *const u8, len: usize, what: &str) -> Result<&'a [u8], Error> {
     match (pointer.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(invalid(what)),
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts(pointer, len) }),
     }
 }
 
-/// Bytes to be filled; no bytes may be at null.
+/// Returns bytes to fill; an empty range may be at null.
 ///
 /// # Safety
-/// See above; nobody else uses them meanwhile.
+/// The requirements of the module; nothing else uses them meanwhile.
 pub unsafe fn room<'a>(pointer: *mut u8, len: usize, what: &str) -> Result<&'a mut [u8], Error> {
     match (pointer.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(invalid(what)),
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) }),
     }
 }
 
-/// A text; `None` for null.
+/// Returns a text; `None` for null.
 ///
 /// # Safety
-/// See above.
+/// The requirements of the module.
 pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>, Error> {
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(pointer) }.to_str();
     text.map(Some).map_err(|_| Error::Invalid(format!("{what} is not UTF-8")))
 }

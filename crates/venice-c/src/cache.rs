@@ -6,12 +6,12 @@ use venice_client::{CacheOptions, CacheStats, Error, Eviction, ObjectCache, Rack
 
 use crate::arguments::{bytes, give, handle, place, room, take};
 use crate::rack::{Options, options};
-use crate::status::{Status, say, told};
+use crate::status::{Status, set_last_error, status_of};
 
 /// `venice_cache_options` of the header.
 #[derive(Debug)]
 #[repr(C)]
-pub struct CacheWish {
+pub struct RawCacheOptions {
     struct_bytes: usize,
     evict_oldest: bool,
     max_age_s: f64,
@@ -49,62 +49,64 @@ impl From<CacheStats> for Stats {
     }
 }
 
-/// What `wish` says; null: nothing.
+/// Converts the options; null: the defaults.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
-unsafe fn cache_options(wish: *const CacheWish) -> Result<CacheOptions, Error> {
-    // SAFETY: promised; the length, which comes first, is there in every version of it.
-    let struct_bytes = match unsafe { wish.cast::<usize>().as_ref() } {
+/// The requirements of [`crate::arguments`].
+unsafe fn cache_options(options: *const RawCacheOptions) -> Result<CacheOptions, Error> {
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
+    let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(CacheOptions::default()),
         Some(struct_bytes) => *struct_bytes,
     };
-    if struct_bytes != size_of::<CacheWish>() {
-        return Err(Error::Invalid("begin cache options with VENICE_CACHE_OPTIONS".into()));
+    if struct_bytes != size_of::<RawCacheOptions>() {
+        return Err(Error::Invalid(
+            "invalid cache options: begin with VENICE_CACHE_OPTIONS".into(),
+        ));
     }
-    // SAFETY: promised.
-    let wish = unsafe { &*wish };
-    let eviction = if wish.evict_oldest { Eviction::Oldest } else { Eviction::default() };
-    let max_age = Duration::try_from_secs_f64(wish.max_age_s)
+    // SAFETY: guaranteed by the caller.
+    let options = unsafe { &*options };
+    let eviction = if options.evict_oldest { Eviction::Oldest } else { Eviction::default() };
+    let max_age = Duration::try_from_secs_f64(options.max_age_s)
         .map_err(|error| Error::Invalid(format!("max_age_s: {error}")))?;
     Ok(CacheOptions { eviction, max_age: (!max_age.is_zero()).then_some(max_age) })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_cache_open(
     rack: *const Rack,
     len_bytes: u64,
     wanted: *const Options,
-    wish: *const CacheWish,
+    raw_options: *const RawCacheOptions,
     cache: *mut *mut ObjectCache,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
         give(cache, || {
-            let (memory, how) = (options(wanted)?, cache_options(wish)?);
+            let (memory, how) = (options(wanted)?, cache_options(raw_options)?);
             handle(rack, "rack")?.object_cache(len_bytes, &memory, &how)
         })
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_cache_close(cache: *mut ObjectCache) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(cache) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_put(
     cache: *const ObjectCache,
@@ -113,18 +115,18 @@ pub unsafe extern "C" fn venice_put(
     value: *const u8,
     value_bytes: usize,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let put = || unsafe {
         let (key, value) = (bytes(key, key_bytes, "key")?, bytes(value, value_bytes, "value")?);
         handle(cache, "cache")?.put(key, value)
     };
-    told(put())
+    status_of(put())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_get(
     cache: *const ObjectCache,
@@ -136,7 +138,7 @@ pub unsafe extern "C" fn venice_get(
 ) -> Status {
     let mut status = Status::Ok;
     let mut get = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (found, buffer, len) = unsafe {
             let found = handle(cache, "cache")?.get(bytes(key, key_bytes, "key")?)?;
             (found, room(buffer, buffer_bytes, "buffer")?, place(value_bytes, "value_bytes")?)
@@ -145,58 +147,61 @@ pub unsafe extern "C" fn venice_get(
         match found {
             None => {
                 status = Status::NotFound;
-                say("no object has this key".into());
+                set_last_error("no object has this key".into());
             }
             Some(value) if value.len() > buffer_bytes => {
                 status = Status::TooSmall;
-                say(format!("the value is {} bytes, the buffer {buffer_bytes}", value.len()));
+                set_last_error(format!(
+                    "buffer too small: the value is {} bytes, the buffer {buffer_bytes}",
+                    value.len()
+                ));
             }
             Some(value) => buffer[..value.len()].copy_from_slice(&value),
         }
         Ok(())
     };
-    match told(get()) {
+    match status_of(get()) {
         Status::Ok => status,
         failed => failed,
     }
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_delete(
     cache: *const ObjectCache,
     key: *const u8,
     key_bytes: usize,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let delete = || unsafe { Ok(handle(cache, "cache")?.delete(bytes(key, key_bytes, "key")?)) };
     match delete() {
         Ok(true) => Status::Ok,
         Ok(false) => {
-            say("no object has this key".into());
+            set_last_error("no object has this key".into());
             Status::NotFound
         }
-        Err(error) => told(Err(error)),
+        Err(error) => status_of(Err(error)),
     }
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_cache_get_stats(
     cache: *const ObjectCache,
     stats: *mut Stats,
 ) -> Status {
     let ask = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (cache, stats) = unsafe { (handle(cache, "cache")?, place(stats, "stats")?) };
         *stats = cache.stats().into();
         Ok(())
     };
-    told(ask())
+    status_of(ask())
 }

@@ -3,7 +3,7 @@
 use venice_client::{Memory, ObjectCache, PagedMemory};
 
 use crate::arguments::{handle, place};
-use crate::status::{Status, told};
+use crate::status::{Status, status_of};
 
 /// `venice_copies` of the header.
 #[derive(Debug)]
@@ -23,53 +23,53 @@ impl From<venice_client::Copies> for Copies {
     }
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_get_copies(memory: *const Memory, copies: *mut Copies) -> Status {
     let ask = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (memory, copies) = unsafe { (handle(memory, "memory")?, place(copies, "copies")?) };
         *copies = memory.copies().into();
         Ok(())
     };
-    told(ask())
+    status_of(ask())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_paged_get_copies(
     paged: *const PagedMemory,
     copies: *mut Copies,
 ) -> Status {
     let ask = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (paged, copies) = unsafe { (handle(paged, "paged")?, place(copies, "copies")?) };
         *copies = paged.copies().into();
         Ok(())
     };
-    told(ask())
+    status_of(ask())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_cache_get_copies(
     cache: *const ObjectCache,
     copies: *mut Copies,
 ) -> Status {
     let ask = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (cache, copies) = unsafe { (handle(cache, "cache")?, place(copies, "copies")?) };
         *copies = cache.copies().into();
         Ok(())
     };
-    told(ask())
+    status_of(ask())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use venice_client::{Device, DeviceOptions, Error, Io, Rack};
 
 use crate::arguments::{give, handle, take, text};
-use crate::status::{Status, told};
+use crate::status::{Status, status_of};
 
 /// `venice_device_options` of the header.
 #[derive(Debug)]
@@ -22,43 +22,43 @@ pub struct Options {
     preempt: u32,
 }
 
-/// A device, and its words for C.
+/// A device, and its texts for C.
 #[derive(Debug)]
-pub struct Got {
+pub struct DeviceHandle {
     device: Device,
     node: CString,
     address: CString,
     capabilities: CString,
 }
 
-impl Got {
-    fn new(device: Device) -> Got {
+impl DeviceHandle {
+    fn new(device: Device) -> DeviceHandle {
         let words = |text: &str| CString::new(text.replace('\0', " ")).expect("no zero is left");
         let (node, address) = (words(device.node()), words(device.address()));
         let capabilities = words(&device.capabilities().join(","));
-        Got { device, node, address, capabilities }
+        DeviceHandle { device, node, address, capabilities }
     }
 }
 
-/// What `options` says; null: nothing.
+/// Converts the options; null: the defaults.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
     let mut meant = DeviceOptions::default();
-    // SAFETY: promised; the length, which comes first, is there in every version of it.
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(meant),
         Some(struct_bytes) => *struct_bytes,
     };
     if struct_bytes != size_of::<Options>() {
-        return Err(Error::Invalid("begin options with VENICE_DEVICE_OPTIONS".into()));
+        return Err(Error::Invalid("invalid options: begin with VENICE_DEVICE_OPTIONS".into()));
     }
     let list = |text: Option<&str>| -> Vec<String> {
         let words = text.unwrap_or_default().split(',').map(str::trim);
         words.filter(|word| !word.is_empty()).map(str::to_string).collect()
     };
-    // SAFETY: promised, for all of them.
+    // SAFETY: guaranteed by the caller, for all of them.
     unsafe {
         let options = &*options;
         meant.capabilities = list(text(options.capabilities, "capabilities")?);
@@ -68,92 +68,96 @@ unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
         meant.wait = Duration::from_millis(options.wait_ms.into());
         meant.preempt = options.preempt != 0;
         if options.priority > 0 {
-            let wrong = |_| Error::Invalid("a priority is at most 255".into());
+            let wrong = |_| Error::Invalid("priority too high: at most 255".into());
             meant.priority = u8::try_from(options.priority).map_err(wrong)?;
         }
     }
     Ok(meant)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_get_accelerator(
     rack: *const Rack,
-    wanted: *const Options,
-    device: *mut *mut Got,
+    options_pointer: *const Options,
+    device: *mut *mut DeviceHandle,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
-        give(device, || handle(rack, "rack")?.get_accelerator(&options(wanted)?).map(Got::new))
-    })
-}
-
-/// See the header.
-///
-/// # Safety
-/// As in [`crate::arguments`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_get_storage(
-    rack: *const Rack,
-    len_bytes: u64,
-    wanted: *const Options,
-    device: *mut *mut Got,
-) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
         give(device, || {
-            let io = Io::Storage(len_bytes);
-            handle(rack, "rack")?.get_io(io, &options(wanted)?).map(Got::new)
+            handle(rack, "rack")?.get_accelerator(&options(options_pointer)?).map(DeviceHandle::new)
         })
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_get_nic(
+pub unsafe extern "C" fn venice_get_storage(
     rack: *const Rack,
-    wanted: *const Options,
-    device: *mut *mut Got,
+    len_bytes: u64,
+    options_pointer: *const Options,
+    device: *mut *mut DeviceHandle,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
-        give(device, || handle(rack, "rack")?.get_io(Io::Nic, &options(wanted)?).map(Got::new))
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
+        give(device, || {
+            let io = Io::Storage(len_bytes);
+            handle(rack, "rack")?.get_io(io, &options(options_pointer)?).map(DeviceHandle::new)
+        })
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_free_device(device: *mut Got) {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_get_nic(
+    rack: *const Rack,
+    options_pointer: *const Options,
+    device: *mut *mut DeviceHandle,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
+        give(device, || {
+            handle(rack, "rack")?.get_io(Io::Nic, &options(options_pointer)?).map(DeviceHandle::new)
+        })
+    })
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments::take`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_free_device(device: *mut DeviceHandle) {
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(device) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_check_device(device: *const Got) -> Status {
-    // SAFETY: promised.
-    told(unsafe { handle(device, "device") }.and_then(|got| got.device.check()))
+pub unsafe extern "C" fn venice_check_device(device: *const DeviceHandle) -> Status {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe { handle(device, "device") }.and_then(|got| got.device.check()))
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_device_leaving_s(device: *const Got) -> f64 {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_device_leaving_s(device: *const DeviceHandle) -> f64 {
+    // SAFETY: guaranteed by the caller.
     let leaving = unsafe { device.as_ref() }.and_then(|got| got.device.leaving());
     match leaving.map(|leaving| leaving.within) {
         None => -1.0,
@@ -162,42 +166,42 @@ pub unsafe extern "C" fn venice_device_leaving_s(device: *const Got) -> f64 {
     }
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_device_bytes(device: *const Got) -> u64 {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_device_bytes(device: *const DeviceHandle) -> u64 {
+    // SAFETY: guaranteed by the caller.
     unsafe { device.as_ref() }.map_or(0, |got| got.device.len_bytes())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_device_node(device: *const Got) -> *const c_char {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_device_node(device: *const DeviceHandle) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.node.as_ptr())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_device_address(device: *const Got) -> *const c_char {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_device_address(device: *const DeviceHandle) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.address.as_ptr())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_device_capabilities(device: *const Got) -> *const c_char {
-    // SAFETY: promised.
+pub unsafe extern "C" fn venice_device_capabilities(device: *const DeviceHandle) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
     unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.capabilities.as_ptr())
 }

@@ -1,8 +1,8 @@
-//! libvenice: what `include/venice.h` declares, over `venice-client`.
+//! libvenice: the implementation of `include/venice.h` over `venice-client`.
 //!
-//! A handle is a `Box` on its way through C. Pointers are taken over by [`arguments`], which says
-//! what C must promise for them; what comes back is a [`status`]. Nothing here unwinds into C: an
-//! `extern "C"` function that panics ends the process.
+//! A handle is a `Box` passed through C. [`arguments`] converts pointers and states what C must
+//! guarantee for them; calls return a [`status`]. Nothing here unwinds into C: an `extern "C"`
+//! function that panics ends the process.
 
 mod arguments;
 mod cache;

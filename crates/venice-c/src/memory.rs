@@ -4,22 +4,21 @@ use venice_client::{Error, Memory, Pending, Rack};
 
 use crate::arguments::{bytes, give, handle, room, take};
 use crate::rack::{Options, options};
-use crate::status::{Status, told};
+use crate::status::{Status, status_of};
 
-/// An access under way. The bytes of a read go to C's buffer when C waits for them, by the thread
-/// that waits.
+/// An outstanding access. The thread that waits for a read copies its bytes to C's buffer.
 #[derive(Debug)]
 pub struct Access {
     pending: Pending,
-    /// Null: a write.
+    /// Null for a write.
     into: *mut u8,
     len_bytes: usize,
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_get_memory(
     rack: *const Rack,
@@ -27,34 +26,36 @@ pub unsafe extern "C" fn venice_get_memory(
     wanted: *const Options,
     memory: *mut *mut Memory,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe { give(memory, || handle(rack, "rack")?.get_memory(len_bytes, &options(wanted)?)) })
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
+        give(memory, || handle(rack, "rack")?.get_memory(len_bytes, &options(wanted)?))
+    })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_free_memory(memory: *mut Memory) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(memory) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_len_bytes(memory: *const Memory) -> u64 {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { memory.as_ref() }.map_or(0, Memory::len_bytes)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_read(
     memory: *const Memory,
@@ -62,16 +63,16 @@ pub unsafe extern "C" fn venice_read(
     buffer: *mut u8,
     len_bytes: usize,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let read =
         || unsafe { handle(memory, "memory")?.read(offset, room(buffer, len_bytes, "buffer")?) };
-    told(read())
+    status_of(read())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_write(
     memory: *const Memory,
@@ -79,16 +80,16 @@ pub unsafe extern "C" fn venice_write(
     buffer: *const u8,
     len_bytes: usize,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let write =
         || unsafe { handle(memory, "memory")?.write(offset, bytes(buffer, len_bytes, "buffer")?) };
-    told(write())
+    status_of(write())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`]; `buffer` until the access was waited for.
+/// The requirements of [`crate::arguments`]; `buffer` until the access was waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_read_async(
     memory: *const Memory,
@@ -98,7 +99,8 @@ pub unsafe extern "C" fn venice_read_async(
     access: *mut *mut Access,
 ) -> Status {
     let start = || {
-        // SAFETY: promised; where the bytes go is checked here and used when it is waited for.
+        // SAFETY: guaranteed by the caller; the destination of the bytes is checked here and used
+        // at the wait.
         let memory = unsafe {
             room(buffer, len_bytes, "buffer")?;
             handle(memory, "memory")?
@@ -106,14 +108,14 @@ pub unsafe extern "C" fn venice_read_async(
         let pending = memory.read_async(offset, vec![0; len_bytes])?;
         Ok(Access { pending, into: buffer, len_bytes })
     };
-    // SAFETY: promised.
-    told(unsafe { give(access, start) })
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe { give(access, start) })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_write_async(
     memory: *const Memory,
@@ -123,61 +125,62 @@ pub unsafe extern "C" fn venice_write_async(
     access: *mut *mut Access,
 ) -> Status {
     let start = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (memory, from) =
             unsafe { (handle(memory, "memory")?, bytes(buffer, len_bytes, "buffer")?) };
         let pending = memory.write_async(offset, from.to_vec())?;
         Ok(Access { pending, into: std::ptr::null_mut(), len_bytes: 0 })
     };
-    // SAFETY: promised.
-    told(unsafe { give(access, start) })
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe { give(access, start) })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_is_over(access: *const Access) -> bool {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { access.as_ref() }.is_none_or(|access| access.pending.is_over())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`]; the buffer of a read is still there, and nobody uses it.
+/// The requirements of [`crate::arguments::take`]; the buffer of a read still exists and is not in
+/// use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_wait(access: *mut Access) -> Status {
     let wait = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let access = unsafe { take(access) };
         let access = access.ok_or_else(|| Error::Invalid("access is NULL".into()))?;
         let Access { pending, into, len_bytes } = *access;
         let came = pending.wait()?;
         if !into.is_null() {
-            // SAFETY: promised.
+            // SAFETY: guaranteed by the caller.
             unsafe { room(into, len_bytes, "buffer")? }.copy_from_slice(&came);
         }
         Ok(())
     };
-    told(wait())
+    status_of(wait())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_flush(memory: *const Memory) -> Status {
-    // SAFETY: promised.
-    told(unsafe { handle(memory, "memory") }.map(Memory::flush))
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe { handle(memory, "memory") }.map(Memory::flush))
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_fetch_add(
     memory: *const Memory,
@@ -185,18 +188,18 @@ pub unsafe extern "C" fn venice_fetch_add(
     add: u64,
     old: *mut u64,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let memory = unsafe { handle(memory, "memory") };
-    // SAFETY: promised.
-    told(
+    // SAFETY: guaranteed by the caller.
+    status_of(
         memory.and_then(|memory| memory.fetch_add(offset, add)).map(|was| unsafe { put(was, old) }),
     )
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_compare_swap(
     memory: *const Memory,
@@ -205,17 +208,19 @@ pub unsafe extern "C" fn venice_compare_swap(
     new_value: u64,
     old: *mut u64,
 ) -> Status {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     let memory = unsafe { handle(memory, "memory") };
     let swapped = memory.and_then(|memory| memory.compare_swap(offset, expected, new_value));
-    // SAFETY: promised.
-    told(swapped.map(|was| unsafe { put(was, old) }))
+    // SAFETY: guaranteed by the caller.
+    status_of(swapped.map(|was| unsafe { put(was, old) }))
 }
 
+/// Stores `value` at `to`, unless that is null.
+///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 unsafe fn put(value: u64, to: *mut u64) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     if let Some(to) = unsafe { to.as_mut() } {
         *to = value;
     }

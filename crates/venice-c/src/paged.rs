@@ -6,12 +6,12 @@ use venice_client::{Error, PageSize, PagedMemory, PagedRegion, Rack};
 
 use crate::arguments::{give, handle, take, text};
 use crate::rack::{Options, options};
-use crate::status::{Status, told};
+use crate::status::{Status, status_of};
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_paged_open(
     rack: *const Rack,
@@ -20,61 +20,63 @@ pub unsafe extern "C" fn venice_paged_open(
     wanted: *const Options,
     paged: *mut *mut PagedMemory,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
         give(paged, || {
             handle(rack, "rack")?.paged_memory(len_bytes, local_bytes, &options(wanted)?)
         })
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_paged_close(paged: *mut PagedMemory) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(paged) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_local_bytes(paged: *const PagedMemory) -> u64 {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { paged.as_ref() }.map_or(0, PagedMemory::local_bytes)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_resident_bytes(paged: *const PagedMemory) -> u64 {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { paged.as_ref() }.map_or(0, PagedMemory::resident_bytes)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_set_local_bytes(
     paged: *const PagedMemory,
     local_bytes: u64,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe { handle(paged, "paged") }.and_then(|paged| paged.set_local_bytes(local_bytes)))
+    // SAFETY: guaranteed by the caller.
+    status_of(
+        unsafe { handle(paged, "paged") }.and_then(|paged| paged.set_local_bytes(local_bytes)),
+    )
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_map(
     paged: *const PagedMemory,
@@ -82,8 +84,8 @@ pub unsafe extern "C" fn venice_map(
     page_size: *const c_char,
     region: *mut *mut PagedRegion,
 ) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
         give(region, || {
             let size = match text(page_size, "page_size")? {
                 Some(name) => name.parse().map_err(Error::Invalid)?,
@@ -94,40 +96,40 @@ pub unsafe extern "C" fn venice_map(
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_unmap(region: *mut PagedRegion) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(region) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_region_address(region: *const PagedRegion) -> *mut c_void {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { region.as_ref() }.map_or(std::ptr::null_mut(), |region| region.as_ptr().cast())
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_region_bytes(region: *const PagedRegion) -> usize {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { region.as_ref() }.map_or(0, PagedRegion::len_bytes)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_advise(
     region: *const PagedRegion,
@@ -136,10 +138,10 @@ pub unsafe extern "C" fn venice_advise(
     hint: *const c_char,
 ) -> Status {
     let advise = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (region, hint) = unsafe { (handle(region, "region")?, text(hint, "hint")?) };
         let hint = hint.ok_or_else(|| Error::Invalid("hint is NULL".into()))?;
         region.advise(offset, len_bytes, hint.parse().map_err(Error::Invalid)?)
     };
-    told(advise())
+    status_of(advise())
 }

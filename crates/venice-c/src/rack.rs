@@ -6,7 +6,7 @@ use std::time::Duration;
 use venice_client::{Error, MemoryOptions, Rack, ReclaimTo, UnknownPolicy};
 
 use crate::arguments::{give, handle, place, take, text};
-use crate::status::{Status, told};
+use crate::status::{Status, status_of};
 
 /// `venice_options` of the header.
 #[derive(Debug)]
@@ -27,21 +27,21 @@ pub struct Options {
     bandwidth_bps: u64,
 }
 
-/// What `options` says; null: nothing.
+/// Converts the options; null: the defaults.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
     let mut meant = MemoryOptions::default();
-    // SAFETY: promised; the length, which comes first, is there in every version of it.
+    // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {
         None => return Ok(meant),
         Some(struct_bytes) => *struct_bytes,
     };
     if struct_bytes != size_of::<Options>() {
-        return Err(Error::Invalid("begin options with VENICE_OPTIONS".into()));
+        return Err(Error::Invalid("invalid options: begin with VENICE_OPTIONS".into()));
     }
-    // SAFETY: promised, for all of them.
+    // SAFETY: guaranteed by the caller, for all of them.
     unsafe {
         let options = &*options;
         if let Some(donors) = text(options.donors, "donors")? {
@@ -68,21 +68,21 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
         meant.wait = Duration::from_millis(options.wait_ms.into());
         meant.preempt = options.preempt != 0;
         if options.priority > 0 {
-            let wrong = |_| Error::Invalid("a priority is at most 255".into());
+            let wrong = |_| Error::Invalid("priority too high: at most 255".into());
             meant.priority = u8::try_from(options.priority).map_err(wrong)?;
         }
     }
     Ok(meant)
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_connect(monitor: *const c_char, rack: *mut *mut Rack) -> Status {
-    // SAFETY: promised.
-    told(unsafe {
+    // SAFETY: guaranteed by the caller.
+    status_of(unsafe {
         give(rack, || match text(monitor, "monitor")? {
             Some(monitor) => Rack::connect_to(monitor),
             None => Rack::connect(),
@@ -90,29 +90,29 @@ pub unsafe extern "C" fn venice_connect(monitor: *const c_char, rack: *mut *mut 
     })
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments::take`].
+/// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_disconnect(rack: *mut Rack) {
-    // SAFETY: promised.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { take(rack) });
 }
 
-/// See the header.
+/// Implements the function of the header.
 ///
 /// # Safety
-/// As in [`crate::arguments`].
+/// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_free_bytes(rack: *const Rack, bytes: *mut u64) -> Status {
     let ask = || {
-        // SAFETY: promised.
+        // SAFETY: guaranteed by the caller.
         let (rack, bytes) = unsafe { (handle(rack, "rack")?, place(bytes, "bytes")?) };
         *bytes = rack.free_bytes()?;
         Ok(())
     };
-    told(ask())
+    status_of(ask())
 }
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_donors_want_back_goes_where_it_is_said() {
+    fn reclaim_to_is_parsed() {
         let to = |places: *const c_char| meant(&Options { reclaim_to: places, ..nothing() });
         assert_eq!(to(null()).unwrap().reclaim_to, [ReclaimTo::Donors, ReclaimTo::Local]);
         let places = to(c"donors, disk:/".as_ptr()).unwrap().reclaim_to;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_is_named_or_the_racks() {
+    fn placement_is_parsed_or_default() {
         assert_eq!(with(null()).unwrap().placement, None);
         assert_eq!(with(c"pack".as_ptr()).unwrap().placement, Some(Policy::Pack));
         assert_eq!(with(c"spread".as_ptr()).unwrap().placement, Some(Policy::Spread));

@@ -1,4 +1,4 @@
-//! What came of a call: a status, and the words for this thread.
+//! The outcome of a call: a status, and this thread's error text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -11,25 +11,25 @@ use venice_client::Error;
 pub enum Status {
     /// Done.
     Ok = 0,
-    /// No rack is known, or nobody answers.
+    /// No rack is known, or it does not answer.
     Unreachable = 1,
-    /// The rack or the kernel said no.
+    /// The rack or the kernel refused.
     Refused = 2,
-    /// Not so much is free.
+    /// Too little is free.
     NoRoom = 3,
     /// The only donor of these bytes is gone.
     DonorLost = 4,
-    /// Beyond what was borrowed.
+    /// Beyond the borrowed memory.
     OutOfRange = 5,
-    /// An atomic access not to a multiple of eight.
+    /// An atomic access at an unaligned offset.
     Unaligned = 6,
-    /// An argument that makes no sense.
+    /// An invalid argument.
     Invalid = 7,
     /// No object has this key.
     NotFound = 8,
     /// The value is longer than the buffer.
     TooSmall = 9,
-    /// A device's grant is over.
+    /// A device's grant has ended.
     DeviceLost = 10,
 }
 
@@ -37,10 +37,10 @@ thread_local! {
     static WORDS: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// What is returned to C; an error's words are kept for `venice_last_error`.
-pub fn told(outcome: Result<(), Error>) -> Status {
+/// Converts an outcome to a status; keeps the error's text for `venice_last_error`.
+pub fn status_of(outcome: Result<(), Error>) -> Status {
     let Err(error) = outcome else { return Status::Ok };
-    say(error.to_string());
+    set_last_error(error.to_string());
     match error {
         Error::Unreachable(_) => Status::Unreachable,
         Error::NoRoom(_) => Status::NoRoom,
@@ -53,19 +53,19 @@ pub fn told(outcome: Result<(), Error>) -> Status {
     }
 }
 
-/// Keeps words for `venice_last_error`.
-pub fn say(text: String) {
+/// Keeps a text for `venice_last_error`.
+pub fn set_last_error(text: String) {
     let words = CString::new(text.replace('\0', " ")).expect("no zero is left in it");
     WORDS.with(|last| *last.borrow_mut() = words);
 }
 
-/// See the header.
+/// Implements the function of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn venice_last_error() -> *const c_char {
     WORDS.with(|last| last.borrow().as_ptr())
 }
 
-/// See the header.
+/// Implements the function of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn venice_version() -> *const c_char {
     const VERSION: &CStr =

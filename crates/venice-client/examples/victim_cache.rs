@@ -1,12 +1,12 @@
-//! A victim store for a cache that is too small: what leaves the near cache is put into borrowed
-//! memory, and asked for there before the slow source is (section 4 of the composable-rack paper).
+//! A victim store for a small cache: objects evicted from the near cache are put into borrowed
+//! memory, which is queried before the slow source (section 4 of the composable-rack paper).
 //!
 //! ```text
 //! venice up
 //! cargo run --release -p venice-client --example victim_cache -- 64
 //! venice down
 //! ```
-//! The number is how many MiB to borrow. Every value that is read is checked.
+//! The argument is the number of MiB to borrow. Every value read is verified.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use venice_client::{CacheOptions, Error, MemoryOptions, ObjectCache, Rack};
 
-/// Objects there are, each of so many bytes; so many of them fit the near cache.
+/// The number of objects, their size in bytes, and the number that fits the near cache.
 const OBJECTS: u64 = 600;
 const OBJECT_BYTES: usize = 16 << 10;
 const NEAR_OBJECTS: usize = 100;
 const REQUESTS: u64 = 3000;
-/// How long the source takes: a disk, a data base, another service.
+/// The latency of the source: a disk, a database, another service.
 const SOURCE_TAKES: Duration = Duration::from_millis(1);
 
 fn main() -> ExitCode {
@@ -27,14 +27,14 @@ fn main() -> ExitCode {
         None => 64,
         Some(Ok(size_mib)) => size_mib,
         Some(Err(_)) => {
-            eprintln!("victim_cache: how many MiB to borrow? A number, 16 at least");
+            eprintln!("victim_cache: missing size: give the number of MiB to borrow, at least 16");
             return ExitCode::from(2);
         }
     };
-    // Each error is one line that says what to do.
+    // Each error is one line that names the remedy.
     match Rack::connect().and_then(|rack| compare(&rack, size_mib << 20)) {
-        Ok(told) => {
-            println!("{told}");
+        Ok(report) => {
+            println!("{report}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -44,10 +44,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The same requests without and with a victim store of `size_bytes`; what came of them, in words.
+/// Serves the same requests without and with a victim store of `size_bytes`; returns a report.
 ///
 /// # Errors
-/// When there is no such memory to be had, or it cannot be reached.
+/// If the memory is not available or unreachable.
 pub fn compare(rack: &Rack, size_bytes: u64) -> Result<String, Error> {
     let mut options = MemoryOptions::default();
     options.purpose = "victim store".into();
@@ -67,7 +67,7 @@ pub fn compare(rack: &Rack, size_bytes: u64) -> Result<String, Error> {
     ))
 }
 
-/// Where requests were answered from.
+/// Number of requests by where they were answered.
 #[derive(Default)]
 struct Answers {
     near: u64,
@@ -108,7 +108,7 @@ fn serve(store: Option<&ObjectCache>) -> Result<Answers, Error> {
     Ok(answers)
 }
 
-/// What is asked for: a few objects much, most of them now and then.
+/// Generates the requests: few objects often, most of them rarely.
 fn requests() -> impl Iterator<Item = u64> {
     let mut seed = 1u64;
     (0..REQUESTS).map(move |_| {
@@ -134,7 +134,7 @@ fn contents(object: u64) -> Vec<u8> {
     (0..OBJECT_BYTES as u64).map(|at| (object * 31 + at) as u8).collect()
 }
 
-/// The cache that is too small; the object that came first leaves first.
+/// The small cache; evicts the object that came first.
 #[derive(Default)]
 struct NearCache {
     values: BTreeMap<u64, Vec<u8>>,
@@ -146,7 +146,7 @@ impl NearCache {
         self.values.get(&object).cloned()
     }
 
-    /// Takes an object in; what has to leave for it, with its value.
+    /// Stores an object; returns the evicted one with its value.
     fn put(&mut self, object: u64, value: Vec<u8>) -> Option<(u64, Vec<u8>)> {
         if self.values.insert(object, value).is_none() {
             self.order.push_back(object);

@@ -1,4 +1,4 @@
-//! Devices of the rack: the paper's `GetAccelerator` and `GetIO`.
+//! Devices of the rack: `GetAccelerator` and `GetIO` of the paper.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,19 @@ use venice_recipient::{DeviceWish, Fate, Held, Waiting, reason_text};
 use crate::Error;
 use crate::rack::Rack;
 
-/// What kind of device something is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// Computes: a GPU, an FPGA. One recipient's at a time.
+    /// A compute device: a GPU, an FPGA. Exclusive to one recipient.
     Accelerator,
-    /// A network card. One recipient's at a time.
+    /// A network card. Exclusive to one recipient.
     Nic,
-    /// Holds bytes; granted by size.
+    /// A storage device; granted by size.
     Storage,
 }
 
 impl DeviceKind {
-    /// What people call it: `accelerator`, `nic`, `storage`.
+    /// Returns the common name: `accelerator`, `nic`, `storage`.
     pub fn name(self) -> &'static str {
         ResourceKind::from(self).name()
     }
@@ -36,35 +36,36 @@ impl From<DeviceKind> for ResourceKind {
     }
 }
 
-/// What I/O is wanted.
+/// A requested I/O device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// So many bytes of one storage device, rounded up to whole MiB.
+    /// This many bytes of one storage device, rounded up to whole MiB.
     Storage(u64),
     /// A network card.
     Nic,
 }
 
-/// Which device, and what for.
+/// The choice of a device, and the purpose of its grant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceOptions {
-    /// What it has to be able to do, all of it, as in `venice resources`: `cuda`, `25Gbps`.
+    /// Required capabilities, as in `venice resources`: `cuda`, `25Gbps`. The device has all of
+    /// them.
     pub capabilities: Vec<String>,
-    /// How large an accelerator has to be at least, in bytes; 0: any.
+    /// Minimum size of an accelerator in bytes; 0: any.
     pub min_bytes: u64,
-    /// The nodes to get it from; empty: any.
+    /// Nodes to borrow from; empty: any.
     pub donors: Vec<String>,
-    /// Where none is to be had, wait for one in line so long at most; zero: not at all. Whoever waits is
-    /// listed by `venice queue`.
+    /// Maximum time to wait if no device is free; zero: do not wait. `venice queue` lists waiting
+    /// requests.
     pub wait: Duration,
-    /// 0 to 255, for those who wait: higher ones are served first. More than [`DEFAULT_PRIORITY`] is
-    /// for administrators.
+    /// Priority of a waiting request, 0 to 255: higher ones are served first. Values above
+    /// [`DEFAULT_PRIORITY`] are for administrators.
     pub priority: u8,
-    /// While it waits, have a device of lower priority called back: the user's own, for administrators
-    /// anybody's. Its holder has a minute to give it back ([`Device::leaving`]).
+    /// Preempts a device of lower priority while the request waits: the user's own, for
+    /// administrators any user's. Its recipient has a minute to release it ([`Device::leaving`]).
     pub preempt: bool,
-    /// What for, in `venice grants`.
+    /// Purpose shown by `venice grants`.
     pub purpose: String,
 }
 
@@ -82,17 +83,17 @@ impl Default for DeviceOptions {
     }
 }
 
-/// A device's donor wants it back.
+/// A device that its donor reclaims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Why, in words.
+    /// The reason, in words.
     pub why: &'static str,
-    /// How long it is still held: then [`Device::check`] says that it is lost. `None`: its donor waits.
+    /// Time until the grant ends: then [`Device::check`] reports the loss. `None`: the donor waits.
     pub within: Option<Duration>,
 }
 
-/// A device of the rack, held until this is dropped. The grant holds it and no more: how its data
-/// is reached from here is the holder's business.
+/// A device of the rack, granted until this is dropped. The grant only reserves the device; the
+/// access to its data is up to the program.
 #[derive(Debug)]
 pub struct Device {
     kind: DeviceKind,
@@ -100,22 +101,24 @@ pub struct Device {
 }
 
 impl Rack {
-    /// Gets an accelerator, whole.
+    /// Gets a whole accelerator.
     ///
     /// # Errors
-    /// [`Error::NoRoom`]: none is free that would do, and why; [`Error::Refused`],
+    /// [`Error::NoRoom`] if no suitable one is free, with the reason; [`Error::Refused`],
     /// [`Error::Unreachable`].
     pub fn get_accelerator(&self, options: &DeviceOptions) -> Result<Device, Error> {
         self.get_device(DeviceKind::Accelerator, options.min_bytes, options)
     }
 
-    /// Gets storage, or a network card.
+    /// Gets storage or a network card.
     ///
     /// # Errors
-    /// As [`get_accelerator`](Rack::get_accelerator); [`Error::Invalid`] for no storage at all.
+    /// Like [`get_accelerator`](Rack::get_accelerator); [`Error::Invalid`] for a size of 0.
     pub fn get_io(&self, io: Io, options: &DeviceOptions) -> Result<Device, Error> {
         match io {
-            Io::Storage(0) => Err(Error::Invalid("ask for a byte of storage at least".into())),
+            Io::Storage(0) => {
+                Err(Error::Invalid("invalid size 0: ask for at least 1 byte of storage".into()))
+            }
             Io::Storage(bytes) => self.get_device(DeviceKind::Storage, bytes, options),
             Io::Nic => self.get_device(DeviceKind::Nic, 0, options),
         }
@@ -145,54 +148,55 @@ impl Rack {
 }
 
 impl Device {
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
 
-    /// The node it is on.
+    /// Returns its node.
     pub fn node(&self) -> &str {
         &self.held.grants()[0].donor
     }
 
-    /// Its name there, for example `/dev/nvidia0`.
+    /// Returns its name on that node, for example `/dev/nvidia0`.
     pub fn address(&self) -> &str {
         self.share().map_or("", |share| &share.address)
     }
 
-    /// Of storage how much was granted; of others their size, 0 where nobody knows.
+    /// Returns the granted bytes of storage; for other devices their size, 0 if unknown.
     pub fn len_bytes(&self) -> u64 {
         self.held.grants()[0].bytes
     }
 
-    /// What it can do.
+    /// Returns its capabilities.
     pub fn capabilities(&self) -> &[String] {
         self.share().map_or(&[], |share| &share.capabilities)
     }
 
-    /// The grant's number, as in `venice grants`.
+    /// Returns the number of its grant, as in `venice grants`.
     pub fn grant(&self) -> u64 {
         self.held.grants()[0].id.0
     }
 
-    /// Whether its donor wants it back, as for a request of higher priority; `None`: it does not, or
-    /// not any more. Whoever gives it back in time (drops it) has used it to the end.
+    /// Returns the reclaim or preemption of this device, if there is one at present. Drop the
+    /// device within the given time to release it in order.
     pub fn leaving(&self) -> Option<Leaving> {
         let wanted = self.held.wanted()?;
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         Some(Leaving { why: reason_text(wanted.reason), within: wanted.until.map(left) })
     }
 
-    /// Whether it is still held.
+    /// Checks that the grant still exists.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`]: its node is gone or has taken it back. It may be another's.
+    /// [`Error::DeviceLost`]: its node is gone or has taken the device back. It may belong to
+    /// another recipient now.
     pub fn check(&self) -> Result<(), Error> {
         let Some(fate) = self.held.lost() else { return Ok(()) };
         let why = match fate {
-            Fate::Died => "its agent is gone",
-            Fate::TookBack => "it was taken back",
-            Fate::Silent => "it does not answer",
+            Fate::Died => "its agent has died",
+            Fate::TookBack => "its node has taken it back",
+            Fate::Silent => "its node does not answer",
         };
         let (node, address) = (self.node().to_owned(), self.address().to_owned());
         Err(Error::DeviceLost { node, address, why })

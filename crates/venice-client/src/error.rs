@@ -1,60 +1,60 @@
-//! Why something did not work.
+//! Errors of the library.
 
 use venice_recipient::{LaneError, RecipientError};
 
-/// Every error of this crate. Each says in one line what happened and, where there is something
-/// to be done, what.
+/// An error of this crate. Each message is one line that says what failed and, if possible, what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The Monitor Node, a donor or its relay does not answer, or no rack is known.
     #[error("{0}")]
     Unreachable(String),
-    /// The rack or the kernel said no.
+    /// The rack or the kernel refused.
     #[error("{0}")]
     Refused(String),
-    /// Not so much is free: in the rack, in the user's quota, or in a cache just now; or no device
-    /// that would do.
+    /// Too little is free: in the rack, in the user's quota, or in a cache at the moment; or no
+    /// suitable device is free.
     #[error("{0}")]
     NoRoom(String),
-    /// A donor is gone, and with it the last copy of what was asked for.
-    #[error("bytes {offset}+{len_bytes} are lost with node {node}")]
+    /// A donor is gone, and with it the last copy of the requested bytes.
+    #[error("bytes {offset}+{len_bytes} lost: node {node} held their last copy")]
     DonorLost {
         /// The donor.
         node: String,
-        /// First byte that is lost.
+        /// First lost byte.
         offset: u64,
-        /// How many are, from there on.
+        /// Number of lost bytes.
         len_bytes: u64,
     },
-    /// A device's grant is over: it may be another's.
-    #[error("{address} of {node} is lost: {why}")]
+    /// A device's grant has ended: the device may belong to another recipient now.
+    #[error("device {address} of {node} lost: {why}")]
     DeviceLost {
-        /// The node it is on.
+        /// Its node.
         node: String,
         /// Its name there.
         address: String,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// There is no such memory.
-    #[error("bytes {offset}+{len_bytes} are beyond the {size_bytes} there are")]
+    /// The range lies outside the memory.
+    #[error("out of range: bytes {offset}+{len_bytes} of {size_bytes}")]
     OutOfRange {
-        /// First byte asked for.
+        /// First requested byte.
         offset: u64,
-        /// How many.
+        /// Number of requested bytes.
         len_bytes: u64,
-        /// How many there are.
+        /// Size of the memory.
         size_bytes: u64,
     },
-    /// An atomic access must be to a multiple of eight.
-    #[error("offset {0} of an atomic access is not a multiple of eight")]
+    /// The offset of an atomic access is not a multiple of eight.
+    #[error("unaligned atomic access: offset {0} is not a multiple of eight")]
     Unaligned(u64),
-    /// Something that was asked for cannot be: the text says what.
+    /// An argument is invalid: the text says which.
     #[error("{0}")]
     Invalid(String),
-    /// The memory, the cache or the array was given back.
-    #[error("it is closed: its memory was given back")]
+    /// The memory, the cache or the array was closed.
+    #[error("already closed: its memory was given back")]
     Closed,
 }
 
@@ -104,7 +104,7 @@ impl From<RecipientError> for Error {
     }
 }
 
-/// The error and what caused it, in one line.
+/// Returns the error and its causes in one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_is_of_the_kind_that_callers_tell_it_by() {
+    fn errors_map_to_their_kinds() {
         let over = RackError::OverQuota {
             user: "ada".into(),
             asked_bytes: 32,

@@ -1,12 +1,12 @@
-//! Borrowed memory, and devices, for programs that ask for them (composable-rack paper, section 4:
-//! `GetMemory`, `GetAccelerator`, `GetIO`, Put and Get); what `venice run` gives programs that do not.
+//! Borrowed memory, and devices, for programs that request them (composable-rack paper, section 4:
+//! `GetMemory`, `GetAccelerator`, `GetIO`, Put and Get); `venice run` serves programs that do not.
 //!
-//! - [`Rack`] is the front door: connect, then ask it for
-//! - [`Memory`]: bytes read and written by offset, at once or with many accesses under way, and
-//!   atomics;
-//! - [`PagedMemory`]: regions at addresses like any other, larger than what is resident of them;
-//! - [`ObjectCache`]: a victim store for caches that are too small, with Put and Get;
-//! - [`Device`]: an accelerator, storage or a network card of another node, held.
+//! - [`Rack`] is the entry point: connect, then request
+//! - [`Memory`]: bytes read and written by offset, synchronously or with many accesses outstanding,
+//!   and atomics;
+//! - [`PagedMemory`]: regions at ordinary addresses, larger than their resident part;
+//! - [`ObjectCache`]: a victim store for small caches, with Put and Get;
+//! - [`Device`]: a granted accelerator, storage or network card of another node.
 //!
 //! ```no_run
 //! use venice_client::{CacheOptions, MemoryOptions, Rack};
@@ -25,17 +25,17 @@
 //! # Ok::<(), venice_client::Error>(())
 //! ```
 //!
-//! A program that has borrowed memory is shown by `venice ps` and `venice status`, where the run
-//! directory of its rack lets it in.
+//! `venice ps` and `venice status` show a program that has borrowed memory, if it has access to the
+//! run directory of its rack.
 //!
-//! Borrowed memory is given back when what holds it is dropped; of a program that dies, when its
-//! leases end. Calls that borrow block their thread and run a small runtime of their own inside:
-//! from an asynchronous program they are made where blocking is allowed.
+//! Borrowed memory is given back when its owner is dropped; for a program that dies, when its
+//! leases expire. Calls that borrow block their thread and use a small runtime of their own: an
+//! asynchronous program makes them where blocking is allowed.
 #![forbid(unsafe_code)]
 
 mod device;
 mod error;
-mod listed;
+mod listing;
 mod memory;
 mod object_cache;
 mod paged;

@@ -6,20 +6,20 @@ use std::sync::{Mutex, OnceLock};
 use venice_recipient::{Copies, Lane, LaneError, RemoteMemory};
 
 use crate::Error;
-use crate::listed::Listed;
+use crate::listing::Listing;
 use crate::pending::{Outcome, Pending};
 use crate::queue::{Access, Queue};
 use crate::store::Store;
 
 /// Borrowed memory: bytes `0..len_bytes()`, zeros at first, given back when this is dropped.
 ///
-/// Any thread may access it; each access under way has a way to the donors of its own, and what
-/// two threads do to the same bytes at the same time takes place in any order, in pieces. Use the
-/// atomic accesses where that matters.
+/// Any thread may access it. Each concurrent access uses its own connection to the donors;
+/// concurrent accesses of two threads to the same bytes take effect in any order, in pieces. Use
+/// the atomic accesses where that matters.
 #[derive(Debug)]
 pub struct Memory {
-    _listed: Listed,
-    /// Behind the lanes when dropped: they are of no use without it.
+    _listing: Listing,
+    /// Dropped after the lanes, which need it.
     queue: OnceLock<Queue>,
     idle_lanes: Mutex<Vec<Lane>>,
     remote: RemoteMemory,
@@ -34,17 +34,17 @@ impl std::fmt::Debug for Queue {
 
 impl Memory {
     pub(crate) fn new(remote: RemoteMemory, most_under_way: usize) -> Memory {
-        let (listed, idle_lanes) = (Listed::enter(&remote, None), Mutex::new(Vec::new()));
-        Memory { _listed: listed, queue: OnceLock::new(), idle_lanes, remote, most_under_way }
+        let (listing, idle_lanes) = (Listing::enter(&remote, None), Mutex::new(Vec::new()));
+        Memory { _listing: listing, queue: OnceLock::new(), idle_lanes, remote, most_under_way }
     }
 
-    /// How much there is: what was asked for, in whole slabs of 16 MiB.
+    /// Returns its size in bytes: the requested one, in whole slabs of 16 MiB.
     pub fn len_bytes(&self) -> u64 {
         self.remote.len_bytes()
     }
 
-    /// How many copies there are to be of it, and which are missing just now: lost ones are built
-    /// anew on other nodes while it is in use.
+    /// Returns the required and the missing copies: lost ones are rebuilt on other nodes while the
+    /// memory is in use.
     pub fn copies(&self) -> Copies {
         self.remote.copies()
     }
@@ -52,23 +52,24 @@ impl Memory {
     /// Fills `into` from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::DonorLost`], some of `into` may have come then;
-    /// [`Error::Unreachable`] where no way to the donors can be opened.
+    /// [`Error::OutOfRange`]; [`Error::DonorLost`], with `into` partly filled;
+    /// [`Error::Unreachable`] if no connection to the donors can be opened.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.with_lane(|lane| lane.read(offset, into))
     }
 
-    /// Stores `from` at `offset`; it is there when this returns.
+    /// Stores `from` at `offset`; it is stored when this returns.
     ///
     /// # Errors
-    /// As [`Memory::read`].
+    /// Like [`Memory::read`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.with_lane(|lane| lane.write(offset, from))
     }
 
-    /// Starts to fill `buffer` from `offset` on; the buffer comes back with the outcome. Asynchronous
-    /// accesses take effect in the order in which they were started. Waits while as many are under
-    /// way as [`MemoryOptions::most_under_way`](crate::MemoryOptions::most_under_way) says.
+    /// Starts to fill `buffer` from `offset` on; the outcome carries the buffer. Asynchronous
+    /// accesses take effect in the order in which they were started. Waits while
+    /// [`MemoryOptions::most_under_way`](crate::MemoryOptions::most_under_way) accesses are
+    /// outstanding.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::Refused`] and [`Error::Unreachable`] at the first of them.
@@ -80,17 +81,17 @@ impl Memory {
     /// Starts to store `buffer` at `offset`; see [`Memory::read_async`].
     ///
     /// # Errors
-    /// As [`Memory::read_async`].
+    /// Like [`Memory::read_async`].
     pub fn write_async(&self, offset: u64, buffer: Vec<u8>) -> Result<Pending, Error> {
         let (pending, done) = Pending::new();
         self.start_write(offset, buffer, done).map(|()| pending)
     }
 
-    /// As [`Memory::read_async`]; `done` hears of the outcome on a thread of the library's own,
-    /// which it must not keep waiting.
+    /// Like [`Memory::read_async`]; `done` receives the outcome on a thread of the library, which
+    /// it must not block.
     ///
     /// # Errors
-    /// As [`Memory::read_async`].
+    /// Like [`Memory::read_async`].
     pub fn start_read(
         &self,
         offset: u64,
@@ -100,10 +101,10 @@ impl Memory {
         self.submit(Access { offset, buffer, is_write: false, done: Box::new(done) })
     }
 
-    /// As [`Memory::start_read`], storing `buffer`.
+    /// Like [`Memory::start_read`], storing `buffer`.
     ///
     /// # Errors
-    /// As [`Memory::read_async`].
+    /// Like [`Memory::read_async`].
     pub fn start_write(
         &self,
         offset: u64,
@@ -113,34 +114,34 @@ impl Memory {
         self.submit(Access { offset, buffer, is_write: true, done: Box::new(done) })
     }
 
-    /// Asynchronous accesses under way.
+    /// Returns the number of outstanding asynchronous accesses.
     pub fn under_way(&self) -> usize {
         self.queue.get().map_or(0, Queue::under_way)
     }
 
-    /// Waits until every asynchronous access started before is over. (What [`Memory::write`] stored
-    /// is there already.)
+    /// Waits until every asynchronous access started before has completed. ([`Memory::write`] is
+    /// synchronous.)
     pub fn flush(&self) {
         if let Some(queue) = self.queue.get() {
             queue.drain();
         }
     }
 
-    /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one step;
-    /// returns what was there before.
+    /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, in one step;
+    /// returns the previous value.
     ///
     /// # Errors
-    /// As [`Memory::read`], and [`Error::Unaligned`].
+    /// Like [`Memory::read`], and [`Error::Unaligned`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Error> {
         self.check_aligned(offset)?;
         self.with_lane(|lane| lane.fetch_add(offset, add))
     }
 
-    /// Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one step;
-    /// returns what was there before.
+    /// Stores `new` in the eight bytes at `offset` if they equal `expected`, in one step; returns
+    /// the previous value.
     ///
     /// # Errors
-    /// As [`Memory::fetch_add`].
+    /// Like [`Memory::fetch_add`].
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, Error> {
         self.check_aligned(offset)?;
         self.with_lane(|lane| lane.compare_swap(offset, expected, new))
@@ -165,7 +166,7 @@ impl Memory {
             return Ok(queue);
         }
         let started = Queue::start(self.lane()?, self.most_under_way)?;
-        // Where another thread was faster this one ends again, unused.
+        // If another thread was faster, this one ends again, unused.
         Ok(self.queue.get_or_init(|| started))
     }
 
@@ -185,7 +186,7 @@ impl Memory {
     }
 }
 
-const UNPOISONED: &str = "nobody panics with it in hand";
+const UNPOISONED: &str = "no thread panics while it holds the lock";
 
 impl Store for Memory {
     fn len_bytes(&self) -> u64 {

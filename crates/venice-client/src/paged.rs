@@ -1,4 +1,4 @@
-//! Borrowed memory at addresses like any other, paged in and out within a budget.
+//! Borrowed memory at ordinary addresses, paged in and out within a budget.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use venice_recipient::paged::{Hint, PageSize, Region, Space, SpaceError};
 use venice_recipient::{Copies, RemoteMemory};
 
 use crate::Error;
-use crate::listed::Listed;
+use crate::listing::Listing;
 
-/// Borrowed memory from which regions are mapped: arrays larger than what is to be resident of
-/// them. Needs what `venice run` needs: Linux 6.8 and `CAP_SYS_PTRACE`.
+/// Borrowed memory from which regions are mapped: arrays larger than their resident part. Requires
+/// what `venice run` requires: Linux 6.8 and `CAP_SYS_PTRACE`.
 ///
-/// Copies share it; it is given back when the last copy and the last region are gone.
+/// Copies share it; it is given back when the last copy and the last region are dropped.
 #[derive(Clone, Debug)]
 pub struct PagedMemory {
     shared: Arc<Shared>,
 }
 
-/// The space goes first, and the loan after it.
+/// The space is dropped first, and the borrowed memory after it.
 #[derive(Debug)]
 struct Shared {
-    _listed: Listed,
+    _listing: Listing,
     space: Arc<Space>,
     remote: RemoteMemory,
 }
 
-/// A region: bytes at an address, of which some are here and the rest is with donors.
+/// A region: bytes at an address, of which some are resident and the rest is with donors.
 ///
-/// Program and kernel use it as they use any memory. Children of a `fork` do not have it. If the
-/// last donor of a page is lost, touching it is `SIGBUS`, and a line on stderr names the donor.
+/// Program and kernel use it like any memory. Children of a `fork` do not have it. If the last
+/// donor of a page is lost, touching it raises `SIGBUS`, and a line on stderr names the donor.
 #[derive(Debug)]
 pub struct PagedRegion {
     region: Region,
@@ -38,87 +38,88 @@ pub struct PagedRegion {
 impl PagedMemory {
     pub(crate) fn start(remote: RemoteMemory, local_bytes: u64) -> Result<PagedMemory, Error> {
         let space = Arc::new(Space::start(remote.memory().clone(), local_bytes)?);
-        let listed = Listed::enter(&remote, Some(&space));
-        Ok(PagedMemory { shared: Arc::new(Shared { _listed: listed, space, remote }) })
+        let listing = Listing::enter(&remote, Some(&space));
+        Ok(PagedMemory { shared: Arc::new(Shared { _listing: listing, space, remote }) })
     }
 
-    /// A region of zeros, `len_bytes` rounded up to whole pages of 4 KiB.
+    /// Maps a region of zeros, `len_bytes` rounded up to whole pages of 4 KiB.
     ///
     /// # Errors
-    /// [`Error::NoRoom`]: all regions together would be more than was borrowed; [`Error::Refused`]
-    /// by the kernel.
+    /// [`Error::NoRoom`] if all regions together would exceed the borrowed memory;
+    /// [`Error::Refused`] by the kernel.
     pub fn map(&self, len_bytes: u64) -> Result<PagedRegion, Error> {
         self.map_by(len_bytes, PageSize::Small)
     }
 
-    /// As [`PagedMemory::map`], of a region that comes and goes by pages of `page_size`: large ones
-    /// are for what is used by runs of pages; huge ones need port shm, 32 MiB of local memory, and a
-    /// kernel that has them (`venice doctor` tells).
+    /// Like [`PagedMemory::map`], for a region that is paged in pages of `page_size`. Large ones
+    /// suit data used by runs of pages; huge ones need port shm, 32 MiB of local memory, and a
+    /// kernel with huge pages (`venice doctor` checks that).
     ///
     /// # Errors
-    /// As for [`PagedMemory::map`]; [`Error::Invalid`] of
-    /// huge ones without those, [`Error::Refused`] where the kernel has none.
+    /// Like [`PagedMemory::map`]; [`Error::Invalid`] for huge ones without these,
+    /// [`Error::Refused`] if the kernel has none.
     pub fn map_by(&self, len_bytes: u64, page_size: PageSize) -> Result<PagedRegion, Error> {
         let region = self.shared.space.map(len_bytes, page_size)?;
         Ok(PagedRegion { region, _shared: self.shared.clone() })
     }
 
-    /// How many copies there are to be of what is far, and which are missing just now: lost ones
-    /// are built anew on other nodes while the regions are in use.
+    /// Returns the required and the missing copies of the far pages: lost ones are rebuilt on other
+    /// nodes while the regions are in use.
     pub fn copies(&self) -> Copies {
         self.shared.remote.copies()
     }
 
-    /// What of the regions may be resident, all together.
+    /// Returns the budget: the bytes of all regions that may be resident.
     pub fn local_bytes(&self) -> u64 {
         self.shared.space.local_bytes()
     }
 
-    /// Gives them another budget while they are in use, as `venice limit` does. When it shrinks, pages
-    /// leave within the time that they take to travel, which this does not wait for. The pager's
-    /// write-behind ring never gets longer than it began: start with the largest budget there is to be.
+    /// Changes the budget while the regions are in use, like `venice limit`. When it shrinks,
+    /// excess pages are evicted as fast as they travel; the call does not wait for that. The
+    /// pager's write-behind ring never exceeds its initial length: start with the largest budget.
     ///
     /// # Errors
     /// [`Error::Invalid`] for less than 4 MiB, or than 32 MiB once there were huge pages;
-    /// [`Error::NoRoom`] where donors are lost, and what is left has no room for what would leave.
+    /// [`Error::NoRoom`] if donors are lost, and the remaining ones have no room for the excess
+    /// pages.
     pub fn set_local_bytes(&self, local_bytes: u64) -> Result<(), Error> {
         Ok(self.shared.space.set_local_bytes(local_bytes)?)
     }
 
-    /// What regions may be, all together.
+    /// Returns the maximum bytes of all regions together.
     pub fn capacity_bytes(&self) -> u64 {
         self.shared.space.capacity_bytes()
     }
 
-    /// What they are.
+    /// Returns the bytes of all regions.
     pub fn mapped_bytes(&self) -> u64 {
         self.shared.space.mapped_bytes()
     }
 
-    /// How much of them is resident.
+    /// Returns their resident bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.shared.space.resident_bytes()
     }
 }
 
 impl PagedRegion {
-    /// The first byte's address, that of a page; for as long as this lives.
+    /// Returns the address of the first byte, which is page-aligned; valid as long as this lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.as_ptr()
     }
 
-    /// Its length, whole pages.
+    /// Returns its length in bytes, whole pages.
     pub fn len_bytes(&self) -> usize {
         self.region.len_bytes()
     }
 
-    /// Says how `len_bytes` from `offset` on will be used, in whole pages: all those that these lie on.
-    /// It comes to what `madvise(2)` comes to under `venice run`: with [`Hint::WillNeed`] far pages are
-    /// brought in, half the budget of them at most; [`Hint::Cold`] ones leave before others,
-    /// [`Hint::PageOut`] ones have left; a [`Pattern`](crate::Pattern) holds until another is said.
+    /// Advises on the future use of `len_bytes` from `offset` on, in whole pages: all those the
+    /// range touches. It acts like `madvise(2)` under `venice run`: [`Hint::WillNeed`] brings far
+    /// pages in, up to half the budget; [`Hint::Cold`] pages are evicted before others,
+    /// [`Hint::PageOut`] ones at once; a [`Pattern`](crate::Pattern) holds until the next one.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Refused`] by the kernel, of locked pages for one.
+    /// [`Error::OutOfRange`]; [`Error::Refused`] by the kernel, for example for locked pages.
     pub fn advise(&self, offset: usize, len_bytes: usize, hint: Hint) -> Result<(), Error> {
         let size = self.len_bytes();
         if offset.checked_add(len_bytes).is_none_or(|end| end > size) {
@@ -128,12 +129,12 @@ impl PagedRegion {
         Ok(self.region.advise(offset, len_bytes, hint)?)
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         self.region.bytes()
     }
 
-    /// Its bytes, to be changed.
+    /// Returns its bytes for modification.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.region.bytes_mut()
     }

@@ -1,4 +1,4 @@
-//! An access that is under way: wait for it, look whether it is over, or await it.
+//! An outstanding access: wait for it, poll it, or await it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use crate::Error;
 
-/// What came of an access: the buffer that went with it, filled by a read.
+/// The outcome of an access: its buffer, filled by a read.
 pub type Outcome = Result<Vec<u8>, Error>;
 
-/// An access that is under way. It is a future, for any runtime; dropping it forgets the outcome
-/// and does not take the access back.
+/// An outstanding access. It is a future, for any runtime; dropping it discards the outcome and
+/// does not cancel the access.
 #[derive(Debug)]
 pub struct Pending {
     shared: Arc<Shared>,
@@ -29,33 +29,33 @@ struct State {
 }
 
 impl Pending {
-    /// An access, and what is to be called with its outcome.
+    /// Returns an access, and the function to call with its outcome.
     pub(crate) fn new() -> (Pending, impl FnOnce(Outcome) + Send + 'static) {
         let shared = Arc::new(Shared::default());
-        let told = shared.clone();
-        let tell = move |outcome| {
+        let completer = shared.clone();
+        let complete = move |outcome| {
             let waker = {
-                let mut state = told.lock();
+                let mut state = completer.lock();
                 state.outcome = Some(outcome);
-                told.over.notify_all();
+                completer.over.notify_all();
                 state.waker.take()
             };
             if let Some(waker) = waker {
                 waker.wake();
             }
         };
-        (Pending { shared }, tell)
+        (Pending { shared }, complete)
     }
 
-    /// Is it over?
+    /// True if the access has completed.
     pub fn is_over(&self) -> bool {
         self.shared.lock().outcome.is_some()
     }
 
-    /// Waits until it is over.
+    /// Waits until it has completed.
     ///
     /// # Errors
-    /// Those of the access.
+    /// The error of the access.
     pub fn wait(self) -> Outcome {
         let state = self.shared.lock();
         let is_under_way = |state: &mut State| state.outcome.is_none();
@@ -79,7 +79,7 @@ impl Future for Pending {
     }
 }
 
-const UNPOISONED: &str = "nobody panics with it in hand";
+const UNPOISONED: &str = "no thread panics while it holds the lock";
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,20 +92,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_waited_for_from_another_thread() {
-        let (pending, tell) = Pending::new();
+    fn wait_returns_across_threads() {
+        let (pending, complete) = Pending::new();
         assert!(!pending.is_over());
-        let teller = std::thread::spawn(move || tell(Ok(vec![1, 2])));
+        let completer = std::thread::spawn(move || complete(Ok(vec![1, 2])));
         assert_eq!(pending.wait(), Ok(vec![1, 2]));
-        teller.join().unwrap();
+        completer.join().unwrap();
     }
 
     #[test]
-    fn whoever_awaits_it_is_woken() {
-        let (mut pending, tell) = Pending::new();
+    fn awaiting_task_is_woken() {
+        let (mut pending, complete) = Pending::new();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut pending).poll(&mut context), Poll::Pending);
-        tell(Err(Error::Closed));
+        complete(Err(Error::Closed));
         assert_eq!(Pin::new(&mut pending).poll(&mut context), Poll::Ready(Err(Error::Closed)));
     }
 }

@@ -1,8 +1,7 @@
-//! Accesses under way at once: a bounded queue, and the thread that carries out what is in it,
-//! many at a time.
+//! Concurrent accesses: a bounded queue, and the thread that performs its accesses, many at a time.
 //!
-//! They take effect in the order in which they were submitted: what is taken from the queue
-//! together is either all reads or all writes to different bytes.
+//! Accesses take effect in the order in which they were submitted: those taken from the queue
+//! together are either all reads or all writes to different bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,22 +15,22 @@ use crate::pending::Outcome;
 /// Most accesses taken from the queue together.
 const BATCH: usize = 64;
 
-/// What is called when an access is over, on the queue's thread.
+/// The callback of an access, called on the queue's thread.
 pub type Done = Box<dyn FnOnce(Outcome) + Send>;
 
 /// One access.
 pub struct Access {
-    /// Where.
+    /// The offset in bytes.
     pub offset: u64,
-    /// What is to be written, or where to read to.
+    /// The bytes to write, or the buffer to read into.
     pub buffer: Vec<u8>,
-    /// Which of the two.
+    /// True for a write.
     pub is_write: bool,
-    /// Whom to tell.
+    /// The callback.
     pub done: Done,
 }
 
-/// The queue. Dropped, it finishes what was submitted.
+/// The queue. When dropped, it finishes the submitted accesses.
 pub struct Queue {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -41,25 +40,25 @@ pub struct Queue {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something to do, or no more to come.
+    /// Signalled when there is an access, or the queue ends.
     work: Condvar,
-    /// Something is over.
+    /// Signalled when an access has completed.
     room: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Access>,
-    /// Those waiting and those being carried out.
+    /// Accesses waiting or being performed.
     under_way: usize,
     is_ending: bool,
 }
 
 impl Queue {
-    /// A queue for at most `most` accesses at a time, which go by `lane`.
+    /// Starts a queue for at most `most` accesses at a time, performed by `lane`.
     ///
     /// # Errors
-    /// [`Error::Refused`]: no thread can be had.
+    /// [`Error::Refused`] if no thread can be started.
     pub fn start(lane: Lane, most: usize) -> Result<Queue, Error> {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
@@ -67,12 +66,12 @@ impl Queue {
             .name("venice-queue".into())
             .spawn(move || carry_out_all(&theirs, lane))
             .map_err(|error| {
-                Error::Refused(format!("no thread for asynchronous access: {error}"))
+                Error::Refused(format!("cannot start a thread for asynchronous accesses: {error}"))
             })?;
         Ok(Queue { shared, thread: Some(thread), most: most.max(1) })
     }
 
-    /// Submits an access; waits while as many are under way as may be.
+    /// Submits an access; waits while the maximum is outstanding.
     pub fn submit(&self, access: Access) {
         let state = self.shared.lock();
         let is_full = |state: &mut State| state.under_way >= self.most;
@@ -82,12 +81,12 @@ impl Queue {
         self.shared.work.notify_one();
     }
 
-    /// How many are under way.
+    /// Returns the number of outstanding accesses.
     pub fn under_way(&self) -> usize {
         self.shared.lock().under_way
     }
 
-    /// Waits until none is under way.
+    /// Waits until none is outstanding.
     pub fn drain(&self) {
         let state = self.shared.lock();
         drop(self.shared.room.wait_while(state, |state| state.under_way > 0));
@@ -106,14 +105,14 @@ impl Drop for Queue {
     }
 }
 
-const UNPOISONED: &str = "nobody panics with it in hand";
+const UNPOISONED: &str = "no thread panics while it holds the lock";
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect(UNPOISONED)
     }
 
-    /// The next accesses, at least one; none: there are no more to come.
+    /// Takes the next accesses, at least one; an empty list once the queue ends.
     fn take_batch(&self) -> Vec<Access> {
         let idle = |state: &mut State| state.waiting.is_empty() && !state.is_ending;
         let mut state = self.work.wait_while(self.lock(), idle).expect(UNPOISONED);
@@ -132,7 +131,7 @@ impl Shared {
     }
 }
 
-/// Can `next` be carried out together with those of `batch` without anybody seeing it?
+/// True if `next` can be performed together with those of `batch` without a visible difference.
 fn may_join(batch: &[Access], next: &Access) -> bool {
     let overlaps = |other: &Access| {
         next.offset < other.offset + other.buffer.len() as u64
@@ -166,11 +165,11 @@ fn read(lane: &mut Lane, mut batch: Vec<Access>) {
         let Access { offset, mut buffer, done, .. } = access;
         let outcome = match (&all, is_lost) {
             (Err(error), _) => Err(error.clone()),
-            // Once more by itself: that tells who is gone.
+            // Repeated alone, to learn which donor is lost.
             (Ok(()), true) => lane.read(offset, &mut buffer),
             (Ok(()), false) => Ok(()),
         };
-        tell(done, buffer, outcome);
+        complete(done, buffer, outcome);
     }
 }
 
@@ -186,11 +185,11 @@ fn write(lane: &mut Lane, batch: Vec<Access>) {
             (Ok(()), true) => lane.write(offset, &buffer),
             (Ok(()), false) => Ok(()),
         };
-        tell(done, buffer, outcome);
+        complete(done, buffer, outcome);
     }
 }
 
-fn tell(done: Done, buffer: Vec<u8>, outcome: Result<(), LaneError>) {
+fn complete(done: Done, buffer: Vec<u8>, outcome: Result<(), LaneError>) {
     done(outcome.map(|()| buffer).map_err(Error::from));
 }
 
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_can_tell_apart_goes_together() {
+    fn batch_keeps_visible_order() {
         let reads = [access(0, 10, false), access(5, 10, false)];
         assert!(may_join(&reads[..1], &reads[1]), "two reads of the same bytes");
         let writes = [access(0, 10, true), access(10, 5, true), access(9, 2, true)];

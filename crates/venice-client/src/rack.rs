@@ -1,4 +1,4 @@
-//! The front door: a rack, and what is to be had from it.
+//! The entry point: a rack, and its resources.
 
 use std::time::Duration;
 
@@ -11,53 +11,52 @@ use crate::memory::Memory;
 use crate::object_cache::{CacheOptions, MIN_CACHE_BYTES, ObjectCache};
 use crate::paged::PagedMemory;
 
-/// Asynchronous accesses of one [`Memory`] under way at a time, unless it is said otherwise.
+/// Default maximum of outstanding asynchronous accesses of one [`Memory`].
 const MOST_UNDER_WAY: usize = 256;
 
-/// A rack: its Monitor Node's address, and how its donors are reached.
+/// A rack: its Monitor Node's address, and the port to its donors.
 #[derive(Clone, Debug)]
 pub struct Rack {
     access: Access,
     port: PortKind,
 }
 
-/// How memory is borrowed.
+/// The options of borrowed memory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MemoryOptions {
-    /// The nodes to borrow from; empty: any.
+    /// Nodes to borrow from; empty: any.
     pub donors: Vec<String>,
-    /// Which nodes are borrowed from first; `None`: as the rack does.
+    /// Order of the nodes; `None`: the rack's default.
     pub placement: Option<Policy>,
-    /// Traffic the links to the donors have to carry, evenly over the memory, in bits a second; 0: it
-    /// does not say. A node gives no more than its link has left for, and what is granted stays
-    /// promised.
+    /// Traffic the links to the donors must carry, evenly over the memory, in bits per second; 0:
+    /// unspecified. A node grants no more than its link has left, and the granted bandwidth stays
+    /// reserved.
     pub bandwidth_bps: u64,
-    /// Copies of each slab, on different nodes, 1 to 3; `None`: two, or one where the rack has no
-    /// room for two. [`Memory::copies`] says what it came to. With one, a node that dies takes with
-    /// it what it holds.
+    /// Copies of each slab, on different nodes, 1 to 3; `None`: two, or one if the rack has no room
+    /// for two. [`Memory::copies`] returns the result. With one, a node that dies loses what it
+    /// holds.
     pub copies: Option<u32>,
-    /// Where to put what a donor wants back while the memory is in use, in the order of choice: other
-    /// donors, then this machine's own memory as far as it is available, unless it is said otherwise
-    /// ([`ReclaimTo::list`] reads `"donors,disk:/srv/tmp"`). What none of them has room for stays
-    /// where it is until its donor takes it.
+    /// Destinations of memory that a donor reclaims while it is in use, in order: by default other
+    /// donors, then this machine's own memory as far as it is available ([`ReclaimTo::list`] parses
+    /// `"donors,disk:/srv/tmp"`). Memory for which none has room stays until its donor takes it.
     pub reclaim_to: Vec<ReclaimTo>,
-    /// How the donors are reached; `None`: as the rack of this machine says, else by udp.
+    /// Port to the donors; `None`: the one of this machine's rack, otherwise udp.
     pub port: Option<PortKind>,
-    /// The node this program belongs to, where nodes relay for each other; `None`: the first.
+    /// The node of this program, where nodes relay for each other; `None`: the first.
     pub node: Option<String>,
-    /// Where there is no room, in the rack or in the user's quota, wait for it in line so long at
-    /// most; zero: not at all. Whoever waits is listed by `venice queue`.
+    /// Maximum time to wait if there is no room, in the rack or in the user's quota; zero: do not
+    /// wait. `venice queue` lists waiting requests.
     pub wait: Duration,
-    /// 0 to 255, for those who wait: higher ones are served first. More than [`DEFAULT_PRIORITY`] is
-    /// for administrators.
+    /// Priority of a waiting request, 0 to 255: higher ones are served first. Values above
+    /// [`DEFAULT_PRIORITY`] are for administrators.
     pub priority: u8,
-    /// While it waits, have grants of lower priority called back for it: the user's own, for
-    /// administrators anybody's. Their programs have a minute to move what they have there.
+    /// Preempts grants of lower priority while the request waits: the user's own, for
+    /// administrators any user's. Their programs have a minute to move their data.
     pub preempt: bool,
-    /// What for, in `venice grants`.
+    /// Purpose shown by `venice grants`.
     pub purpose: String,
-    /// Asynchronous accesses under way at a time.
+    /// Maximum of outstanding asynchronous accesses.
     pub most_under_way: usize,
 }
 
@@ -81,24 +80,25 @@ impl Default for MemoryOptions {
 }
 
 impl Rack {
-    /// The rack that `VENICE_MONITOR` names, else the one that `venice up` started on this machine.
+    /// Connects to the rack named by `VENICE_MONITOR`, otherwise to the one started by `venice up`
+    /// on this machine.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]: there is none, or its Monitor Node does not answer.
+    /// [`Error::Unreachable`] if there is none, or its Monitor Node does not answer.
     pub fn connect() -> Result<Rack, Error> {
         let found = venice_recipient::local_rack::find()?;
         Rack::answering(found.access, found.port)
     }
 
-    /// The rack that is reached so, for processes that hold a certificate of their own.
+    /// Connects to a rack by the given access, for processes with a certificate of their own.
     ///
     /// # Errors
-    /// As [`connect`](Rack::connect).
+    /// Like [`connect`](Rack::connect).
     pub fn connect_by(access: Access) -> Result<Rack, Error> {
         Rack::answering(access, venice_recipient::local_rack::port()?)
     }
 
-    /// The rack whose Monitor Node is at `monitor`, `host:port`.
+    /// Connects to the rack whose Monitor Node is at `monitor`, `host:port`.
     ///
     /// # Errors
     /// [`Error::Unreachable`].
@@ -107,12 +107,12 @@ impl Rack {
         Rack::answering(venice_recipient::local_rack::access(monitor), port)
     }
 
-    /// `host:port` of its Monitor Node.
+    /// Returns `host:port` of its Monitor Node.
     pub fn monitor(&self) -> &str {
         &self.access.monitor
     }
 
-    /// What its nodes have free, in bytes.
+    /// Returns the free bytes of its nodes.
     ///
     /// # Errors
     /// [`Error::Unreachable`].
@@ -123,17 +123,17 @@ impl Rack {
     /// Borrows `len_bytes`, rounded up to whole slabs of 16 MiB.
     ///
     /// # Errors
-    /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`]; [`Error::Invalid`] for no bytes
-    /// or a number of copies that cannot be.
+    /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`]; [`Error::Invalid`] for a size
+    /// of 0 or an invalid number of copies.
     pub fn get_memory(&self, len_bytes: u64, options: &MemoryOptions) -> Result<Memory, Error> {
         Ok(Memory::new(self.borrow(len_bytes, options)?, options.most_under_way))
     }
 
-    /// Memory from which regions of `len_bytes` in all, rounded up to whole slabs, can be mapped,
-    /// and of which at most `local_bytes` (4 MiB at least) are resident.
+    /// Borrows memory from which regions of `len_bytes` in all, rounded up to whole slabs, can be
+    /// mapped, and of which at most `local_bytes` (at least 4 MiB) are resident.
     ///
     /// # Errors
-    /// As [`Rack::get_memory`]; [`Error::Refused`] where the kernel has no userfaultfd for this
+    /// Like [`Rack::get_memory`]; [`Error::Refused`] if the kernel has no userfaultfd for this
     /// program, [`Error::Invalid`] for too small a budget.
     pub fn paged_memory(
         &self,
@@ -144,10 +144,10 @@ impl Rack {
         PagedMemory::start(self.borrow(len_bytes, options)?, local_bytes)
     }
 
-    /// An object cache in `len_bytes` of borrowed memory.
+    /// Creates an object cache in `len_bytes` of borrowed memory.
     ///
     /// # Errors
-    /// As [`Rack::get_memory`]; [`Error::Invalid`] for less than [`MIN_CACHE_BYTES`].
+    /// Like [`Rack::get_memory`]; [`Error::Invalid`] for less than [`MIN_CACHE_BYTES`].
     pub fn object_cache(
         &self,
         len_bytes: u64,
@@ -155,7 +155,7 @@ impl Rack {
         cache: &CacheOptions,
     ) -> Result<ObjectCache, Error> {
         if len_bytes < MIN_CACHE_BYTES {
-            let said = format!("an object cache takes {MIN_CACHE_BYTES} bytes at least");
+            let said = format!("object cache too small: it takes at least {MIN_CACHE_BYTES} bytes");
             return Err(Error::Invalid(said));
         }
         let memory = self.get_memory(len_bytes, options)?;
@@ -164,13 +164,15 @@ impl Rack {
 
     fn borrow(&self, len_bytes: u64, options: &MemoryOptions) -> Result<RemoteMemory, Error> {
         if len_bytes == 0 {
-            return Err(Error::Invalid("ask for a byte of memory at least".into()));
+            return Err(Error::Invalid("invalid size 0: ask for at least 1 byte of memory".into()));
         }
         if let Some(copies) = options.copies.filter(|copies| !(1..=MOST_COPIES).contains(copies)) {
-            return Err(Error::Invalid(format!("{copies} copies: ask for 1 to {MOST_COPIES}")));
+            return Err(Error::Invalid(format!(
+                "invalid number of copies {copies}: ask for 1 to {MOST_COPIES}"
+            )));
         }
         if options.reclaim_to.is_empty() {
-            let said = "reclaim_to names no place: donors, local, disk or several of them";
+            let said = "empty reclaim_to: name donors, local, disk or several of them";
             return Err(Error::Invalid(said.into()));
         }
         Ok(RemoteMemory::borrow(&self.request(len_bytes, options), |_| {})?)

@@ -1,4 +1,4 @@
-//! What an object cache keeps its values in.
+//! The memory behind an object cache.
 
 use std::sync::RwLock;
 
@@ -8,10 +8,10 @@ use crate::Error;
 
 /// Memory that is read and written by address, from any thread.
 pub trait Store: Send + Sync {
-    /// How much there is.
+    /// Returns its size in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// How the copies of it are, where there are any.
+    /// Returns the state of its copies, if there are any.
     fn copies(&self) -> Option<Copies> {
         None
     }
@@ -19,34 +19,34 @@ pub trait Store: Send + Sync {
     /// Fills `into` from address `at` on.
     ///
     /// # Errors
-    /// [`Error::DonorLost`] where what is asked for was lost with its donor.
+    /// [`Error::DonorLost`] if the requested bytes were lost with their donor.
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), Error>;
 
-    /// Stores `from` at address `at`; it is there when this returns.
+    /// Stores `from` at address `at`; it is stored when this returns.
     ///
     /// # Errors
-    /// As [`Store::read_at`].
+    /// Like [`Store::read_at`].
     fn write_at(&self, at: u64, from: &[u8]) -> Result<(), Error>;
 }
 
 /// Bytes of local memory under one lock.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Memory of this process: what borrowed memory is measured against.
+/// Memory of this process: the baseline for borrowed memory.
 pub struct LocalMemory {
     pieces: Vec<RwLock<Box<[u8]>>>,
 }
 
 impl LocalMemory {
-    /// So many bytes, rounded up to whole pieces.
+    /// Allocates `len_bytes`, rounded up to whole pieces.
     pub fn of_bytes(len_bytes: u64) -> LocalMemory {
         let count = len_bytes.div_ceil(PIECE_BYTES as u64);
         let piece = || RwLock::new(vec![0; PIECE_BYTES].into_boxed_slice());
         LocalMemory { pieces: (0..count).map(|_| piece()).collect() }
     }
 
-    /// Calls `access` with each piece that `at..at + len` touches: its lock, where in it, where in the
-    /// whole access.
+    /// Calls `access` with each piece that `at..at + len` touches: its lock, the range in it, the
+    /// range in the whole access.
     fn each_piece(
         &self,
         at: u64,
@@ -87,14 +87,14 @@ impl Store for LocalMemory {
     }
 }
 
-const UNPOISONED: &str = "nobody panics with it in hand";
+const UNPOISONED: &str = "no thread panics while it holds the lock";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_access_may_go_over_pieces_but_not_over_the_end() {
+    fn access_spans_pieces_but_not_end() {
         let memory = LocalMemory::of_bytes(2 * PIECE_BYTES as u64 + 1);
         assert_eq!(memory.len_bytes(), 3 * PIECE_BYTES as u64);
         let written: Vec<u8> = (0..PIECE_BYTES + 7).map(|at| (at * 31) as u8).collect();

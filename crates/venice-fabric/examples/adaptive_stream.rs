@@ -1,5 +1,5 @@
-//! One stream over all channels, on the fabric of the paper: 1.4 µs and 5 Gb/s each way, in
-//! virtual time. Prints what the adaptive library has learnt, and what it chose.
+//! One stream over all channels, on the fabric of the paper: 1.4 µs and 5 Gb/s each way, in virtual
+//! time. Prints the estimates of the adaptive library, and its choices.
 //!
 //! ```text
 //! cargo run -p venice-fabric --example adaptive_stream
@@ -46,7 +46,7 @@ struct Rack {
     landing: Landing,
     there: EmulatedLink,
     back: EmulatedLink,
-    /// Frames on their way, by time of arrival and number; whether they go to the target.
+    /// Frames in flight, by time of arrival and number; true if they go to the target.
     frames: BTreeMap<(u64, u64), (bool, Vec<u8>)>,
     sent: u64,
 }
@@ -74,7 +74,7 @@ impl Rack {
         }
     }
 
-    /// Sends what there is to send, and goes on to the next arrival or time-out.
+    /// Sends all pending frames, and advances to the next arrival or time-out.
     fn step(&mut self) {
         let mut buf = [0; MAX_FRAME_BYTES];
         while let Some((_, len)) = self.initiator.poll_transmit(self.now_ns, &mut buf) {
@@ -104,7 +104,7 @@ impl Rack {
     }
 
     fn connect(&mut self, config: StreamConfig) -> (AdaptiveSender, AdaptiveReceiver) {
-        self.target.qpairs_mut().listen(SERVICE, 1).expect("nobody else listens");
+        self.target.qpairs_mut().listen(SERVICE, 1).expect("the service is free");
         let asked = QPairConfig::messages();
         let near = self.initiator.qpair_connect(self.now_ns, self.peer, SERVICE, asked);
         let near = near.expect("there is room");
@@ -151,8 +151,8 @@ fn main() -> Result<(), StreamError> {
     Ok(())
 }
 
-/// Sends 400 segments of a length, one at a time if each is waited for; returns how often each
-/// channel was chosen for being best.
+/// Sends 400 segments of one length, one at a time if each is waited for; returns how often each
+/// channel was chosen on its merits.
 fn send(
     rack: &mut Rack,
     sender: &mut AdaptiveSender,
@@ -182,7 +182,7 @@ fn send(
     Ok(chosen)
 }
 
-/// Lets everything go on by one event; returns how many bytes were read.
+/// Advances by one event; returns the bytes read.
 fn turn(
     rack: &mut Rack,
     sender: &mut AdaptiveSender,
@@ -190,10 +190,13 @@ fn turn(
 ) -> Result<usize, StreamError> {
     rack.step();
     while let Some(completion) = rack.initiator.poll_completion() {
-        assert!(sender.handle_completion(&completion), "nobody else has accesses");
+        assert!(sender.handle_completion(&completion), "all accesses are the sender's");
     }
     while let Some(completion) = rack.initiator.poll_rdma_completion() {
-        assert!(sender.handle_rdma_completion(completion).is_none(), "nobody else has transfers");
+        assert!(
+            sender.handle_rdma_completion(completion).is_none(),
+            "all transfers are the sender's"
+        );
     }
     sender.handle(rack.now_ns, &mut rack.initiator)?;
     receiver.handle(rack.now_ns, rack.target.qpairs_mut())?;

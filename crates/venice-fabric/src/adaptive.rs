@@ -1,17 +1,17 @@
-//! The adaptive communication library (Venice paper, 5.1.3): which channel suits what is to be
-//! done, measured and not guessed, and one ordered stream that takes several channels at once.
+//! The adaptive communication library (Venice paper, 5.1.3): it chooses the channel of each
+//! transfer by measurement, and carries one ordered stream over several channels at once.
 //!
-//! No channel is best at everything: single accesses are quick and small, bulk transfers carry
-//! most, messages find a reader that waits. A [`Chooser`] keeps running estimates of each channel
-//! by size, tells patterns apart by a [`PatternDetector`] or a hint, and explains every choice by
-//! a [`ChoiceEvent`], which its user can log.
+//! No channel is best for everything: CRMA has the lowest latency for small accesses, RDMA the
+//! highest bandwidth, and QPair messages reach a waiting reader. A [`Chooser`] keeps running
+//! estimates of each channel by size, tells access patterns apart by a [`PatternDetector`] or a
+//! hint, and explains every choice by a [`ChoiceEvent`] that its user can log.
 //!
 //! An [`AdaptiveSender`] cuts a stream into segments and sends each over the channel chosen for it:
-//! as a QPair message, or as a CRMA or RDMA write into the receiver's *landing region*, with a
-//! QPair message that says where it lies. Channels overtake each other, so segments carry sequence
-//! numbers, and the [`AdaptiveReceiver`] gives them out in order, each once. Both hold a bounded
-//! number of segments: a slow reader holds up the writer. An [`Offer`] tells the writer how the
-//! reader has set its end up.
+//! as a QPair message, or as a CRMA or RDMA write into the receiver's *landing region* followed by
+//! a QPair message that gives its place. Channels overtake each other, so segments carry sequence
+//! numbers, and the [`AdaptiveReceiver`] delivers them in order, each once. Both hold a bounded
+//! number of segments: a slow reader blocks the writer. An [`Offer`] carries the reader's settings
+//! to the writer.
 
 mod chooser;
 mod estimate;

@@ -12,26 +12,26 @@ pub use self::atomic::Atomic;
 use self::posted::PostedWrites;
 use crate::AccessError;
 
-/// A CRMA access that is over.
+/// A completed CRMA access.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Completion<'a> {
     /// The token given with the access.
     pub token: u64,
-    /// Whether it succeeded.
+    /// The outcome.
     pub result: Result<(), AccessError>,
-    /// The bytes read; for an atomic the eight that were there before, little-endian; empty for a
-    /// write, a fence or an error. Valid until the next poll.
+    /// The bytes read; for an atomic the eight previous bytes, little-endian; empty for a write, a
+    /// fence or an error. Valid until the next poll.
     pub data: &'a [u8],
 }
 
 impl Completion<'_> {
-    /// What an atomic found; `None` if this is the completion of anything else, or an error.
+    /// Returns the value an atomic found; `None` for the completion of anything else, or an error.
     pub fn old_value(&self) -> Option<u64> {
         self.data.try_into().ok().map(u64::from_le_bytes)
     }
 }
 
-/// The accesses outstanding, and those done but not yet polled.
+/// The outstanding accesses, and the completed ones not yet polled.
 #[derive(Debug)]
 pub(crate) struct Crma {
     slots: Box<[Slot]>,
@@ -39,7 +39,7 @@ pub(crate) struct Crma {
     free: Vec<u16>,
     done: VecDeque<u16>,
     posted: PostedWrites,
-    /// The slot whose buffer the caller may be looking at.
+    /// The slot whose buffer the caller may be reading.
     shown: Option<u16>,
 }
 
@@ -63,48 +63,48 @@ impl Crma {
         }
     }
 
-    /// Whether another access can be taken.
+    /// True if another access can be taken.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Accesses that are over and not yet polled.
+    /// Returns the number of completed accesses not yet polled.
     pub(crate) fn done(&self) -> usize {
         self.done.len()
     }
 
-    /// Takes a slot for an access; there must be room.
+    /// Takes a slot for an access. Panics without room.
     pub(crate) fn begin(&mut self, token: u64) -> u16 {
         let slot = self.free.pop().expect("the caller checks for room");
         self.slots[usize::from(slot)] = Slot { token, result: Ok(()), data_len: 0 };
         slot
     }
 
-    /// The access succeeded and brought `data`, at most a page.
+    /// Completes an access with `data`, at most a page.
     pub(crate) fn succeed(&mut self, slot: u16, data: &[u8]) {
         self.buffers[usize::from(slot) * MAX_PAYLOAD_BYTES..][..data.len()].copy_from_slice(data);
         self.slots[usize::from(slot)].data_len = data.len() as u16;
         self.done.push_back(slot);
     }
 
-    /// The access failed.
+    /// Completes an access with an error.
     pub(crate) fn fail(&mut self, slot: u16, error: AccessError) {
         self.slots[usize::from(slot)].result = Err(error);
         self.done.push_back(slot);
     }
 
-    /// A write was posted; returns the number it must be settled under.
+    /// Counts a posted write; returns the number under which it must be settled.
     pub(crate) fn post(&mut self) -> u32 {
         self.posted.post()
     }
 
-    /// A posted write is over.
+    /// Settles a posted write.
     pub(crate) fn settle(&mut self, stretch: u32, result: Result<(), AccessError>) {
         self.posted.settle(stretch, result);
         self.finish_fences();
     }
 
-    /// Takes a slot for a fence, which completes like an access; there must be room.
+    /// Takes a slot for a fence, which completes like an access. Panics without room.
     pub(crate) fn fence(&mut self, token: u64) {
         let slot = self.begin(token);
         self.posted.fence(slot);
@@ -118,7 +118,7 @@ impl Crma {
         }
     }
 
-    /// The next access that is over. Its buffer is free again at the next call.
+    /// Returns the next completed access. Its buffer is free again at the next call.
     pub(crate) fn poll(&mut self) -> Option<Completion<'_>> {
         self.free.extend(self.shown.take());
         let slot = self.done.pop_front()?;

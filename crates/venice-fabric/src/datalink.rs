@@ -1,11 +1,11 @@
-//! One link: frames between two nodes arrive once, whole and in order, whatever the way does.
+//! One link: frames between two nodes arrive once, whole and in order, whatever the network does.
 //!
-//! On a port that is reliable itself ([`LinkConfig::replay`] off) what is left of it are credits:
-//! no replay, no timer, no Nak, and no buffer for what comes early.
+//! On a port that is reliable itself ([`LinkConfig::replay`] off) only credits remain: no replay,
+//! no timer, no Nak, and no buffer for early frames.
 //!
-//! [`Link`] is what both ends have in common once the handshake is over: sequence, acknowledgement,
-//! credits, replay. [`Caller`] adds what the opening end does: handshake, keep-alive, and the
-//! judgement that the other side is down. The accepting end is in [`crate::target`].
+//! [`Link`] is the common part of both ends once the handshake is over: sequence, acknowledgement,
+//! credits, replay. [`Caller`] adds the tasks of the opening end: handshake, keep-alive, and the
+//! decision that the other side is down. The accepting end is in [`crate::target`].
 
 mod caller;
 mod lent;
@@ -38,18 +38,18 @@ use self::{
 };
 use crate::LinkConfig;
 
-/// What became of a sequenced frame.
+/// The outcome of a sequenced frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// It is the next one: deliver it, and then those from [`Link::take_parked`].
     Deliver,
-    /// It waits for its turn, or came before, or had no credit.
+    /// It was parked until its turn, is a duplicate, or had no credit.
     Nothing,
-    /// The link cannot go on: its port has not kept the order it promised.
+    /// The link cannot continue: its port has not kept the promised order.
     Broken,
 }
 
-/// The established link, as either end has it.
+/// The state of an established link, common to both ends.
 #[derive(Debug)]
 pub(crate) struct Link {
     config: LinkConfig,
@@ -60,19 +60,20 @@ pub(crate) struct Link {
     send: SendWindow,
     receive: ReceiveWindow,
     round_trip: RoundTrip,
-    /// When the oldest frame on its way counts as lost, and how many times that was so already.
+    /// The time at which the oldest frame in flight counts as lost, and how often that has happened
+    /// already.
     replay_at_ns: Option<u64>,
     replay_doublings: u32,
-    /// The acknowledgement owed: when it must go by itself, and for how many frames.
+    /// The acknowledgement owed: when it must be sent on its own, and for how many frames.
     ack_at_ns: Option<u64>,
     ack_owed: u32,
-    /// What else is to be said once, or again if asked.
+    /// Other notices to be sent once, or again on request.
     notices: VecDeque<(Opcode, GrantId)>,
     pong_due: Option<u32>,
     ping_due: Option<u32>,
     nak_due: bool,
-    /// The gap asked for last, and when, so as not to ask at every frame that follows it.
-    asked: Option<(Sequence, u64)>,
+    /// The gap last reported by a Nak, and when, so that not every later frame repeats the Nak.
+    requested_gap: Option<(Sequence, u64)>,
     last_heard_ns: u64,
     stats: LinkStats,
 }
@@ -96,20 +97,21 @@ impl Link {
             pong_due: None,
             ping_due: None,
             nak_due: false,
-            asked: None,
+            requested_gap: None,
             last_heard_ns: now_ns,
             stats: LinkStats::default(),
         }
     }
 
-    /// The handshake is over: the link is `id`, and the other side can buffer `credits` frames.
+    /// Opens the link after the handshake: its number is `id`, and the other side can buffer
+    /// `credits` frames.
     pub(crate) fn open(&mut self, id: LinkId, credits: u16, now_ns: u64) {
         self.id = Some(id);
         self.send.open(u32::from(credits.max(1)));
         self.last_heard_ns = now_ns;
     }
 
-    /// Forgets all frames and the link's number; the next [`Link::open`] starts afresh.
+    /// Drops all frames and the link's number; the next [`Link::open`] starts afresh.
     pub(crate) fn close(&mut self) {
         self.id = None;
         self.send.clear();
@@ -117,7 +119,8 @@ impl Link {
         (self.replay_at_ns, self.replay_doublings) = (None, 0);
         (self.ack_at_ns, self.ack_owed) = (None, 0);
         self.notices.clear();
-        (self.pong_due, self.ping_due, self.nak_due, self.asked) = (None, None, false, None);
+        (self.pong_due, self.ping_due, self.nak_due, self.requested_gap) =
+            (None, None, false, None);
     }
 
     /// Frees the buffers of a link that is closed and will not be opened again.
@@ -144,101 +147,102 @@ impl Link {
         }
     }
 
-    /// Frames this side can buffer, told to the other in the handshake.
+    /// Returns the frames this side can buffer, as sent in the handshake.
     pub(crate) fn window(&self) -> u16 {
         self.send.capacity() as u16
     }
 
-    /// Requests that may wait for an answer: as many as the other side can buffer answers for.
+    /// Returns the number of requests that may be outstanding: as many as the other side can buffer
+    /// answers for.
     pub(crate) fn outstanding_limit(&self) -> usize {
         self.send.credits() as usize
     }
 
-    /// Whether nothing that was queued needs this end any more.
+    /// True if nothing that was queued needs this end any more.
     pub(crate) fn is_settled(&self) -> bool {
         self.send.is_settled()
     }
 
-    /// Frames that can be queued now.
+    /// Returns the number of frames that can be queued now.
     pub(crate) fn room(&self) -> u32 {
         self.send.room()
     }
 
-    /// The position the next queued frame gets.
+    /// Returns the position of the next queued frame.
     pub(crate) fn end(&self) -> Sequence {
         self.send.end()
     }
 
-    /// The first position not acknowledged.
+    /// Returns the first position not acknowledged.
     pub(crate) fn acked(&self) -> Sequence {
         self.send.acked()
     }
 
-    /// Whether frames can be lost on the way.
+    /// True if frames can be lost in transit.
     pub(crate) fn is_lossy(&self) -> bool {
         self.config.replay
     }
 
-    /// The node at the other end.
+    /// Returns the node at the other end.
     pub(crate) fn remote(&self) -> NodeId {
         self.remote
     }
 
-    /// Whether the link is up and a frame queued now would be sent at once.
+    /// True if the link is up and a frame queued now would be sent at once.
     pub(crate) fn is_eager(&self) -> bool {
         self.id.is_some() && self.send.is_eager()
     }
 
-    /// What stands for it that a frame of this link came whole.
+    /// Returns the mechanism that guarantees the integrity of this link's frames.
     pub(crate) fn integrity(&self) -> Integrity {
         self.config.integrity()
     }
 
-    /// A header from this side to the other.
+    /// Returns a header from this side to the other.
     #[inline]
     pub(crate) fn header(&self, channel: Channel, opcode: Opcode) -> HeaderRepr {
         let flags = self.config.header_flags();
         HeaderRepr { flags, ..HeaderRepr::new(channel, opcode, self.local, self.remote) }
     }
 
-    /// Where the payload of the next frame goes; there must be room.
+    /// Returns the buffer for the payload of the next frame. Panics without room.
     pub(crate) fn stage(&mut self) -> &mut [u8] {
         self.send.stage()
     }
 
-    /// Queues a sequenced frame with the first `payload_len` staged bytes; there must be room.
+    /// Queues a sequenced frame with the first `payload_len` staged bytes. Panics without room.
     #[inline]
     pub(crate) fn push(&mut self, header: HeaderRepr, payload_len: usize) {
         self.send.push(header, payload_len);
     }
 
-    /// Queues a sequenced frame whose `payload_len` bytes stay where they are until the frame is
-    /// acknowledged: [`Link::poll_transmit`] asks for them. There must be room.
+    /// Queues a sequenced frame whose `payload_len` bytes stay with the caller until the frame is
+    /// acknowledged: [`Link::poll_transmit`] requests them. Panics without room.
     #[inline]
     pub(crate) fn push_asked_for(&mut self, header: HeaderRepr, payload_len: usize) {
         self.send.push_asked_for(header, payload_len);
     }
 
-    /// Queues a sequenced frame whose payload is lent; there must be room.
+    /// Queues a sequenced frame whose payload is lent. Panics without room.
     #[inline]
     pub(crate) fn push_lent(&mut self, header: HeaderRepr, lent: Lent) {
         self.send.push_lent(header, lent);
     }
 
-    /// Copies what is lent to frames that are not acknowledged: the memory is about to change, or to
-    /// go.
+    /// Copies all lent payloads of unacknowledged frames, because the memory is about to change or
+    /// go away.
     pub(crate) fn copy_all_lent(&mut self) {
         self.send.copy_all_lent();
     }
 
-    /// Whether a frame can be written at once, without being queued: the link is eager, has nothing
-    /// else to say, and keeps no copy for a replay.
+    /// True if a frame can be written at once without being queued: the link is eager, has no other
+    /// notice to send, and keeps no copy for a replay.
     pub(crate) fn is_direct(&self) -> bool {
         let has_word = self.pong_due.is_some() || !self.notices.is_empty();
         !self.config.replay && !has_word && self.is_eager()
     }
 
-    /// Writes a sequenced frame into `buf` whose `payload_len` bytes `fill` puts where they belong;
+    /// Writes a sequenced frame into `buf`, whose `payload_len` bytes `fill` writes in place;
     /// returns its length. The link must be direct.
     pub(crate) fn emit_direct(
         &mut self,
@@ -255,7 +259,7 @@ impl Link {
         header.emit_with(payload_len, fill, buf).expect(LARGE_ENOUGH)
     }
 
-    /// Takes note of what every frame of the link tells, and of link frames all they tell.
+    /// Processes the acknowledgement that every frame carries, and the whole of a link frame.
     /// Sequenced frames go to [`Link::accept`] next.
     pub(crate) fn note(&mut self, now_ns: u64, frame: &Frame<'_>) {
         self.last_heard_ns = now_ns;
@@ -284,7 +288,7 @@ impl Link {
         self.restart_replay_timer(now_ns);
     }
 
-    /// Measured by the keep-alive.
+    /// Records a round trip measured by the keep-alive.
     pub(crate) fn note_keepalive(&mut self, round_trip_ns: u64) {
         self.stats.note_keepalive(round_trip_ns);
         self.round_trip.sample(round_trip_ns);
@@ -297,8 +301,8 @@ impl Link {
         self.ping_due = Some(number);
     }
 
-    /// Says something about a grant, unsequenced: it may get lost, so the side that needs an answer
-    /// says it again. Dropped if too much is to be said already.
+    /// Queues an unsequenced notice about a grant. It may get lost, so a sender that needs an
+    /// answer repeats it. Dropped if too many are queued already.
     pub(crate) fn notify(&mut self, opcode: Opcode, grant: GrantId) {
         if self.notices.len() < MAX_NOTICES {
             self.notices.push_back((opcode, grant));
@@ -314,7 +318,7 @@ impl Link {
                 self.ask_for_gap(now_ns);
                 return Accepted::Deliver;
             }
-            // A port that says it keeps order, and does not.
+            // The port promises order and breaks it.
             _ if !self.config.replay => {
                 self.stats.overruns += 1;
                 return Accepted::Broken;
@@ -324,7 +328,7 @@ impl Link {
                 self.ask_for_gap(now_ns);
             }
             Arrival::Duplicate => {
-                // Our acknowledgement did not get there; nor, perhaps, did the frame it rode on.
+                // Our acknowledgement was lost, and perhaps the frame that carried it.
                 self.stats.duplicates += 1;
                 self.ack_at_ns = Some(now_ns);
                 let patience_ns = self.patience_ns();
@@ -335,18 +339,18 @@ impl Link {
         Accepted::Nothing
     }
 
-    /// Whether this sequenced frame was not delivered before.
+    /// True if this sequenced frame was not delivered before.
     pub(crate) fn is_new(&self, frame: &Frame<'_>) -> bool {
         !frame.sequence().is_before(self.receive.next())
     }
 
-    /// A request came although there is no room for its answer: the other side has more of them
-    /// outstanding than it was told. The frame is dropped.
+    /// Counts a request that came without room for its answer: the other side has more outstanding
+    /// than its credits allow. The frame is dropped.
     pub(crate) fn note_overrun(&mut self) {
         self.stats.overruns += 1;
     }
 
-    /// The frame that waited for its turn, if it has come. Give its buffer back.
+    /// Returns the parked frame whose turn has come. Return its buffer by [`Link::give_back`].
     pub(crate) fn take_parked(&mut self, now_ns: u64) -> Option<Parked> {
         let parked = self.receive.take_next()?;
         self.owe_ack(now_ns);
@@ -367,26 +371,26 @@ impl Link {
         } else if self.config.replay {
             now_ns + self.config.ack_delay_ns
         } else {
-            return; // Nobody waits for it but for credit, and there is enough.
+            return; // It would only give credit, and there is enough.
         };
         self.ack_at_ns = earlier(self.ack_at_ns, Some(at_ns));
     }
 
-    /// Asks for a replay when frames wait for one that is missing: once for each gap, and again
-    /// when that seems to have been lost.
+    /// Requests a replay when parked frames wait for a missing one: once for each gap, and again
+    /// when the request seems lost.
     fn ask_for_gap(&mut self, now_ns: u64) {
         let next = self.receive.next();
-        let asked_lately = self.asked.is_some_and(|(gap, at_ns)| {
+        let requested_lately = self.requested_gap.is_some_and(|(gap, at_ns)| {
             gap == next && now_ns.saturating_sub(at_ns) < self.patience_ns()
         });
-        if self.receive.has_gap() && !asked_lately {
-            self.asked = Some((next, now_ns));
+        if self.receive.has_gap() && !requested_lately {
+            self.requested_gap = Some((next, now_ns));
             self.stats.naks_sent += 1;
             self.nak_due = true;
         }
     }
 
-    /// How long something just sent may take before it makes sense to send it again.
+    /// Returns the time after which something just sent may be sent again.
     fn patience_ns(&self) -> u64 {
         self.round_trip.smoothed_ns().unwrap_or(self.config.replay_min_ns)
     }
@@ -398,14 +402,15 @@ impl Link {
         });
     }
 
-    /// When [`Link::handle_timeout`] or [`Link::poll_transmit`] has something to do by itself.
+    /// Returns the time at which [`Link::handle_timeout`] or [`Link::poll_transmit`] has something
+    /// to do.
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         self.id?;
         earlier(self.replay_at_ns, self.ack_at_ns)
     }
 
-    /// Marks frames for replay whose time is up. A side that has heard nothing for a long time
-    /// stops replaying until it hears something: the other is gone, or stopped in a debugger.
+    /// Marks frames for replay whose time-out has passed. A side that has heard nothing for long
+    /// stops replaying until it hears again: the other is gone, or stopped in a debugger.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
         if self.replay_at_ns.is_none_or(|at_ns| now_ns < at_ns) {
             return;
@@ -420,8 +425,8 @@ impl Link {
         self.restart_replay_timer(now_ns);
     }
 
-    /// Writes the next frame to send into `buf`; returns its length. `lender` fills in a payload
-    /// that the frame of this transaction asks for.
+    /// Writes the next frame to send into `buf`; returns its length. `lender` fills in a requested
+    /// payload of the given transaction.
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
@@ -465,8 +470,8 @@ impl Link {
         len
     }
 
-    /// As [`Link::poll_transmit`], if the next frame has a long payload that is kept here for a
-    /// replay, or lent: its header is written, see [`Link::kept`]. Its position and length.
+    /// Like [`Link::poll_transmit`], for a next frame whose long payload is kept here for a replay,
+    /// or lent: writes its header (see [`Link::kept`]); returns its position and length.
     pub(crate) fn poll_transmit_kept(&mut self, now_ns: u64) -> Option<(Sequence, usize)> {
         let id = self.id?;
         if self.pong_due.is_some() || !self.notices.is_empty() || self.nak_due {
@@ -480,7 +485,8 @@ impl Link {
         Some((sequence, len))
     }
 
-    /// The frame at a position that [`Link::poll_transmit_kept`] has told, until it is acknowledged.
+    /// Returns the frame at a position returned by [`Link::poll_transmit_kept`], until it is
+    /// acknowledged.
     pub(crate) fn kept(&self, sequence: Sequence) -> Option<KeptParts<'_>> {
         self.send.kept(sequence)
     }
@@ -529,21 +535,21 @@ impl Link {
     }
 }
 
-/// The earlier of two times, if there is any.
+/// Returns the earlier of two times, if there is any.
 #[inline]
 pub(crate) fn earlier(one_ns: Option<u64>, other_ns: Option<u64>) -> Option<u64> {
-    // By value: an array of both would be read back whole before its halves are written.
+    // Taken by value: an array of both would be read back whole before its halves are written.
     match (one_ns, other_ns) {
         (Some(one_ns), Some(other_ns)) => Some(one_ns.min(other_ns)),
         (None, at_ns) | (at_ns, None) => at_ns,
     }
 }
 
-/// A shorter payload is copied in less time than it takes to say where it lies.
+/// A shorter payload is copied faster than its place is described.
 const KEPT_PAYLOAD_MIN_BYTES: usize = 1024;
 
-/// Notices waiting to be sent.
+/// Notices that may wait to be sent.
 const MAX_NOTICES: usize = 32;
 
-/// Why writing a frame cannot fail: the public `poll_transmit` check it.
+/// The reason writing a frame cannot fail: the public `poll_transmit` functions check the length.
 const LARGE_ENOUGH: &str = "the transmit buffer holds the longest frame";

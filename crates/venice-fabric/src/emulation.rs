@@ -1,7 +1,7 @@
-//! A link made slower on purpose, so that a real rack behaves like a chosen fabric.
+//! A link slowed down on purpose, so that a real rack behaves like a chosen fabric.
 //!
-//! [`LinkModel`] says what the link is like, [`EmulatedLink`] when a frame that departs now is
-//! delivered. Nothing here waits: a port holds the frame back until the time it is told.
+//! [`LinkModel`] describes the link, [`EmulatedLink`] computes when a frame that departs now is
+//! delivered. Nothing here waits: a port holds the frame back until the computed time.
 
 use std::{fmt, num::NonZeroU64, str::FromStr};
 
@@ -9,47 +9,46 @@ use serde::{Deserialize, Serialize, de};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What one direction of a link is like: the time a bit travels, and how many can follow each
-/// other in a second.
+/// The model of one direction of a link: its latency and its bandwidth.
 ///
-/// Written `latency=1.4us,bandwidth=5Gbps,router=300ns`, in any order, with at least one of
-/// them, and serialised as that text. `Display` gives the exact values back.
+/// Written `latency=1.4us,bandwidth=5Gbps,router=300ns`, in any order, with at least one of them,
+/// and serialised as that text. `Display` gives the exact values back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkModel {
-    /// From the last bit leaving to it being there, in nanoseconds.
+    /// Time from the last bit's departure to its arrival, in nanoseconds.
     pub latency_ns: u64,
-    /// Bits per second on the wire; `None`: as many as there are.
+    /// Bits per second on the wire; `None`: unlimited.
     pub bandwidth_bps: Option<NonZeroU64>,
-    /// What a router in between adds to the latency, in nanoseconds. It forwards as it receives
+    /// Latency added by a router in between, in nanoseconds. It forwards as it receives
     /// (cut-through), so the frame is not serialised a second time.
     pub router_ns: u64,
 }
 
-/// Why a text is not a [`LinkModel`].
+/// The reason a text is not a [`LinkModel`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseLinkModelError {
-    /// It has no part at all.
+    /// The text has no part.
     #[error(
         "a link needs latency=, bandwidth= or router=, for example latency=1.4us,bandwidth=5Gbps"
     )]
     Empty,
-    /// A part is not one of the three, or there twice.
+    /// A part is not one of the three, or is repeated.
     #[error("{0:?} is not one of latency=TIME, bandwidth=RATE, router=TIME, once each")]
     BadPart(String),
-    /// Not a time.
+    /// The value is not a time.
     #[error("{0:?} is not a time: write a number and ns, us, ms or s, for example 1.4us")]
     NotATime(String),
-    /// Not a rate.
+    /// The value is not a rate.
     #[error(
         "{0:?} is not a rate: write a number and bps, Kbps, Mbps, Gbps or Tbps, for example 5Gbps"
     )]
     NotARate(String),
-    /// More than an hour, or more than 64 bits count.
+    /// The value is more than an hour, or exceeds 64 bits.
     #[error("{0:?} is too large")]
     TooLarge(String),
 }
 
-/// The longest latency that makes sense to anyone.
+/// The longest permitted latency.
 const MAX_DELAY_NS: u64 = 3600 * NS_PER_S;
 
 impl LinkModel {
@@ -57,20 +56,20 @@ impl LinkModel {
     pub const PAPER: Self =
         Self { latency_ns: 1400, bandwidth_bps: NonZeroU64::new(5_000_000_000), router_ns: 0 };
 
-    /// Latency and router together, in nanoseconds.
+    /// Returns latency and router delay together, in nanoseconds.
     pub fn delay_ns(&self) -> u64 {
         self.latency_ns.saturating_add(self.router_ns)
     }
 
-    /// How long the wire is busy with `len_bytes`, in nanoseconds, rounded up.
+    /// Returns the time the wire is busy with `len_bytes`, in nanoseconds, rounded up.
     pub fn serialisation_ns(&self, len_bytes: usize) -> u64 {
         let Some(bandwidth_bps) = self.bandwidth_bps else { return 0 };
         let ns = bit_ns(len_bytes).div_ceil(bandwidth_bps.get().into());
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// What a request of `request_bytes` and its answer of `answer_bytes` take on two idle wires,
-    /// one in each direction, in nanoseconds.
+    /// Returns the time of a request of `request_bytes` and its answer of `answer_bytes` on two
+    /// idle wires, one in each direction, in nanoseconds.
     pub fn round_trip_ns(&self, request_bytes: usize, answer_bytes: usize) -> u64 {
         let there = self.serialisation_ns(request_bytes).saturating_add(self.delay_ns());
         let back = self.serialisation_ns(answer_bytes).saturating_add(self.delay_ns());
@@ -78,7 +77,7 @@ impl LinkModel {
     }
 }
 
-/// Bits of `len_bytes` times nanoseconds of a second.
+/// Returns the bits of `len_bytes` times the nanoseconds of a second.
 fn bit_ns(len_bytes: usize) -> u128 {
     len_bytes as u128 * 8 * u128::from(NS_PER_S)
 }
@@ -87,25 +86,25 @@ fn bit_ns(len_bytes: usize) -> u128 {
 #[derive(Clone, Debug)]
 pub struct EmulatedLink {
     model: LinkModel,
-    /// When the last bit queued so far is on the wire: whole nanoseconds, and what is over in
+    /// The time at which the last queued bit is on the wire: whole nanoseconds, and the rest in
     /// units of a nanosecond / bandwidth, so that the rate is exact however small the frames.
     busy_until_ns: u64,
     busy_rest: u64,
 }
 
 impl EmulatedLink {
-    /// An idle link.
+    /// Returns an idle link.
     pub fn new(model: LinkModel) -> Self {
         Self { model, busy_until_ns: 0, busy_rest: 0 }
     }
 
-    /// What it emulates.
+    /// Returns the model.
     pub fn model(&self) -> &LinkModel {
         &self.model
     }
 
-    /// Queues a frame of `len_bytes` at `now_ns`: it goes onto the wire when all earlier ones have,
-    /// and is delivered whole at the time returned, absolute, in nanoseconds of the same clock.
+    /// Queues a frame of `len_bytes` at `now_ns`: it enters the wire after all earlier ones, and is
+    /// delivered whole at the time returned, absolute, in nanoseconds of the same clock.
     pub fn depart(&mut self, now_ns: u64, len_bytes: usize) -> u64 {
         if now_ns > self.busy_until_ns {
             (self.busy_until_ns, self.busy_rest) = (now_ns, 0);
@@ -121,7 +120,8 @@ impl EmulatedLink {
         last_bit_ns.saturating_add(self.model.delay_ns())
     }
 
-    /// When the wire is free for another frame: a sender that need not queue waits until then.
+    /// Returns the time at which the wire is free for another frame: a sender that need not queue
+    /// waits until then.
     pub fn free_at_ns(&self) -> u64 {
         self.busy_until_ns.saturating_add(u64::from(self.busy_rest > 0))
     }
@@ -164,10 +164,10 @@ fn parse_time(text: &str) -> Result<u64, ParseLinkModelError> {
     }
 }
 
-/// A bandwidth in bits a second, written as in a link: `5Gbps`, `250 mbps`.
+/// Parses a bandwidth in bits per second, written as in a link: `5Gbps`, `250 mbps`.
 ///
 /// # Errors
-/// It is not one, is nothing, or is more than 64 bits count.
+/// The text is not a bandwidth, is zero, or exceeds 64 bits.
 pub fn parse_bandwidth(text: &str) -> Result<NonZeroU64, ParseLinkModelError> {
     let units = [
         ("kbps", 1000),
@@ -182,7 +182,7 @@ pub fn parse_bandwidth(text: &str) -> Result<NonZeroU64, ParseLinkModelError> {
     NonZeroU64::new(bps).ok_or_else(not_a_rate)
 }
 
-/// A decimal number and one of `units`; what is less than one of the smallest unit is cut off.
+/// Parses a decimal number and one of `units`; fractions of the smallest unit are cut off.
 fn parse_quantity(text: &str, units: &[(&str, u64)]) -> Option<u128> {
     let text = text.trim();
     let (number, scale) = units
@@ -196,7 +196,7 @@ fn parse_quantity(text: &str, units: &[(&str, u64)]) -> Option<u128> {
     if fraction.len() > 12 {
         return None;
     }
-    // More digits than 64 bits hold in any unit: too large, whatever they are.
+    // More digits than 64 bits hold in any unit: too large in any case.
     let whole: u128 = if whole.len() > 24 { u128::from(u64::MAX) } else { whole.parse().ok()? };
     let below: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     let below = below * u128::from(scale) / 10u128.pow(fraction.len() as u32);
@@ -221,7 +221,7 @@ fn show_time(ns: u64) -> String {
     show_decimal(ns, &[("s", 9), ("ms", 6), ("us", 3), ("ns", 0)])
 }
 
-/// `value` in the largest of `units` (name, power of ten) that it reaches, exactly.
+/// Formats `value` in the largest of `units` (name, power of ten) that it reaches, exactly.
 fn show_decimal(value: u64, units: &[(&str, u32)]) -> String {
     let fits = |(_, power): &&(&str, u32)| value >= 10u64.pow(*power);
     let (unit, power) = units.iter().find(fits).or(units.last()).expect("there are units");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_common_notations() {
         assert_eq!(model("latency=1.4us,bandwidth=5Gbps"), LinkModel::PAPER);
         assert_eq!(model(" bandwidth = 5 gbps , latency = 1400ns"), LinkModel::PAPER);
         let routed = LinkModel { router_ns: 300, ..LinkModel::PAPER };
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_and_says_why() {
+    fn parse_error_names_reason() {
         use ParseLinkModelError as E;
         let refused = |text: &str| text.parse::<LinkModel>().unwrap_err();
         assert_eq!(refused(" "), E::Empty);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_takes_serialisation_and_latency() {
+    fn delay_is_serialisation_plus_latency() {
         let mut link = EmulatedLink::new(LinkModel::PAPER);
         // 128 bytes at 5 Gb/s are 204.8 ns on the wire.
         assert_eq!(link.depart(1000, 128), 1000 + 205 + 1400);
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_model_survives_as_text(
+        fn model_roundtrips_as_text(
             latency_ns in 0..=MAX_DELAY_NS, bps: u64, router_ns in 0..=MAX_DELAY_NS,
         ) {
             let shown = LinkModel { latency_ns, bandwidth_bps: NonZeroU64::new(bps), router_ns };
@@ -304,14 +304,14 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*", number in "[0-9.]{0,60}") {
+        fn parse_never_panics(text in "\\PC*", number in "[0-9.]{0,60}") {
             let _ = text.parse::<LinkModel>();
             let _ = format!("latency={number}us").parse::<LinkModel>();
             let _ = format!("bandwidth={number}Tbps").parse::<LinkModel>();
         }
 
-        /// Frames stay in order, none comes before its latency is over, and a busy wire carries
-        /// exactly its bandwidth, however the bytes are cut.
+        /// Frames stay in order, none arrives before its latency has passed, and a busy wire
+        /// carries exactly its bandwidth, whatever the frame sizes.
         #[test]
         fn order_and_rate_are_exact(
             bps in 1u64..=1 << 40,

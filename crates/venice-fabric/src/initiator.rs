@@ -1,14 +1,14 @@
-//! The recipient's end: accesses in, completions out, over any number of donors.
+//! The recipient's end: takes accesses, returns completions, over any number of donors.
 
 mod bulk;
+mod mappings;
 mod single;
-mod windows;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use venice_wire::{Frame, LinkId, MAX_FRAME_BYTES, NodeId};
 
-pub use self::windows::{MappedWindow, Revocation};
+pub use self::mappings::{MappedWindow, Revocation};
 
 use crate::{
     Completion, DownReason, DropStats, InitiatorConfig, LinkConfig, LinkStats, PeerState,
@@ -21,51 +21,51 @@ use crate::{
     rdma::Rdma,
 };
 
-/// Links given up that a Hello names at the most: a kilobyte of them.
+/// The most links given up that a Hello names: one kilobyte.
 const MAX_REPLACED: usize = 256;
 
-/// One donor of an [`Initiator`]. A number is never used again for another donor.
+/// One donor of an [`Initiator`]. A number is never reused for another donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(pub u32);
 
 /// The recipient's end of the fabric.
 ///
-/// **Order.** Single accesses (CRMA: reads, writes, atomics, posted writes) to one donor are carried
-/// out in the order given: a read sees every write given before it, posted or not. Between donors
-/// there is no order, nor between single accesses and bulk transfers, nor among bulk transfers:
-/// wait for a completion, or for a fence after posted writes, to have it.
+/// **Order.** Single accesses (CRMA: reads, writes, atomics, posted writes) to one donor are
+/// carried out in the order given: a read sees every write given before it, posted or not. There is
+/// no order between donors, between single accesses and bulk transfers, or among bulk transfers:
+/// wait for a completion, or for a fence after posted writes, to establish one.
 ///
-/// Every access that was taken completes, if need be with an error once the donor is found to be
-/// down; a posted write's error comes with the next fence.
+/// Every accepted access completes, with an error if the donor is found to be down. The error of a
+/// posted write is reported by the next fence.
 ///
-/// The caller brings the time and moves the frames: after any other call, send what
-/// [`Initiator::poll_transmit`] has, take what [`Initiator::poll_completion`] and
-/// [`Initiator::poll_rdma_completion`] have, and call [`Initiator::handle_timeout`] when
-/// [`Initiator::poll_timeout`] says. Times are nanoseconds of any clock that does not run backwards.
+/// The caller supplies the time and moves the frames. After any other call, send the frames of
+/// [`Initiator::poll_transmit`], take the results of [`Initiator::poll_completion`] and
+/// [`Initiator::poll_rdma_completion`], and call [`Initiator::handle_timeout`] at the time given by
+/// [`Initiator::poll_timeout`]. Times are nanoseconds of any monotonic clock.
 #[derive(Debug)]
 pub struct Initiator {
     config: InitiatorConfig,
     numbers: LinkNumbers,
     ramt: Ramt,
-    /// Grants donors have stopped sharing, not yet polled.
+    /// Grants revoked by donors, not yet polled.
     revoked: VecDeque<Revocation>,
     peers: Vec<Peer>,
     channels: Channels,
-    /// Donors to whom chunks of bulk transfers may be issued now.
+    /// Donors to which chunks of bulk transfers may be issued now.
     to_issue: VecDeque<PeerIndex>,
-    /// Completions that are to be there before [`Initiator::poll_event`] says so.
+    /// Completions that must be waiting before [`Initiator::poll_event`] returns true.
     armed: Option<usize>,
-    /// The latest time heard of.
+    /// The latest time passed in.
     latest_ns: u64,
     dropped: DropStats,
-    /// The peers that may have something to do; those that are gone are left out in time.
+    /// The peers that may have work; those that are gone are removed in time.
     awake: Vec<PeerIndex>,
-    /// Which of these is asked first for something to send: each in turn.
+    /// Index of the peer polled first for frames: each in turn.
     next_to_send: usize,
 }
 
 impl Initiator {
-    /// An initiator without peers or windows. All its buffers are allocated here and in
+    /// Returns an initiator without peers or mappings. All its buffers are allocated here and in
     /// [`Initiator::add_peer`].
     pub fn new(config: InitiatorConfig) -> Self {
         Self {
@@ -94,9 +94,9 @@ impl Initiator {
         self.add_peer_over(&link, donor, now_ns)
     }
 
-    /// Like [`Initiator::add_peer`], over a link that is set up otherwise than the others.
+    /// Like [`Initiator::add_peer`], with its own link settings.
     pub fn add_peer_over(&mut self, link: &LinkConfig, donor: NodeId, now_ns: u64) -> PeerIndex {
-        // Each peer draws from a stream of its own, so that none depends on what others do.
+        // Each peer draws from its own stream, so none depends on the others.
         let draw = (self.numbers.draw().0, self.numbers.draw().0);
         let numbers = LinkNumbers::new(u64::from(draw.0) << 32 | u64::from(draw.1));
         let InitiatorConfig { node, link_seed, .. } = &self.config;
@@ -109,8 +109,8 @@ impl Initiator {
         PeerIndex(number)
     }
 
-    /// Frees the buffers of peers that are gone. Not when they go: whoever moves frames may do so
-    /// where the allocator must not be touched.
+    /// Frees the buffers of peers that are gone. It runs here and not when they go, because frames
+    /// may be moved where the allocator must not be called.
     fn release_gone(&mut self) {
         let peers = &mut self.peers;
         self.awake.retain(|peer| {
@@ -123,18 +123,18 @@ impl Initiator {
         });
     }
 
-    /// Whether a donor is down and nothing more will be sent to it.
+    /// True if a donor is down and nothing more will be sent to it.
     ///
     /// # Panics
-    /// If the index is not of this initiator.
+    /// Panics if the index is not of this initiator.
     pub fn is_peer_gone(&self, peer: PeerIndex) -> bool {
         self.peers[peer.0 as usize].is_gone()
     }
 
-    /// Links given up that a donor may still have open, the latest [`MAX_REPLACED`] of them. What is
-    /// on its way on one of them must not arrive after what a new link brings; and the new one may
-    /// come from another address, as one with a seal of its own does, so that the donor cannot know
-    /// by itself.
+    /// Returns the links given up that a donor may still have open, the latest [`MAX_REPLACED`] of
+    /// them. Frames in flight on one of them must not arrive after those of a new link. The new
+    /// link may come from another address (a link with its own seal does), so the donor cannot
+    /// detect this itself.
     fn left_open_at(&self, donor: NodeId) -> Vec<LinkId> {
         let callers = || self.peers.iter().map(Peer::caller);
         let of_donor = || callers().filter(|caller| caller.link.remote() == donor);
@@ -146,7 +146,7 @@ impl Initiator {
         left
     }
 
-    /// Closes the link to a donor, tells it so, and completes what is outstanding there with
+    /// Closes the link to a donor, notifies the donor, and completes its outstanding accesses with
     /// [`DownReason::Closed`].
     pub fn close_peer(&mut self, peer: PeerIndex) {
         if let PeerState::Down { .. } = self.peer_state(peer) {
@@ -156,11 +156,11 @@ impl Initiator {
         self.went_down(peer);
     }
 
-    /// The port to a donor is closed: the donor is down, and what is outstanding there completes
-    /// with [`DownReason::PortClosed`]. For ports that notice the other side's death themselves.
+    /// Marks a donor as down because its port is closed, and completes its outstanding accesses
+    /// with [`DownReason::PortClosed`]. For ports that detect the other side's death themselves.
     ///
     /// # Panics
-    /// If the index is not of this initiator.
+    /// Panics if the index is not of this initiator.
     pub fn handle_port_closed(&mut self, peer: PeerIndex) {
         if let PeerState::Down { .. } = self.peer_state(peer) {
             return;
@@ -174,42 +174,43 @@ impl Initiator {
         self.issue_chunks_to(self.latest_ns, peer);
     }
 
-    /// How a donor is.
+    /// Returns the state of a donor.
     ///
     /// # Panics
-    /// If the index is not of this initiator.
+    /// Panics if the index is not of this initiator.
     pub fn peer_state(&self, peer: PeerIndex) -> PeerState {
         self.peers[peer.0 as usize].caller().state()
     }
 
-    /// What the link to a donor has seen.
+    /// Returns the counters of the link to a donor.
     ///
     /// # Panics
-    /// If the index is not of this initiator.
+    /// Panics if the index is not of this initiator.
     pub fn peer_stats(&self, peer: PeerIndex) -> LinkStats {
         self.peers[peer.0 as usize].caller().link.stats()
     }
 
-    /// Datagrams dropped unread.
+    /// Returns the counters of datagrams dropped unread.
     pub fn dropped(&self) -> DropStats {
         self.dropped
     }
 
-    /// Requests sent or queued to a donor and not answered yet, chunks of bulk transfers included.
+    /// Returns the number of requests sent or queued to a donor and not answered yet, chunks of
+    /// bulk transfers included.
     ///
     /// # Panics
-    /// If the index is not of this initiator.
+    /// Panics if the index is not of this initiator.
     pub fn outstanding(&self, peer: PeerIndex) -> usize {
         self.peers[peer.0 as usize].outstanding()
     }
 
-    /// Takes a datagram that came from a donor. Whatever is not a frame of the link is dropped.
+    /// Takes a datagram from a donor. Anything that is not a frame of the link is dropped.
     ///
     /// # Panics
-    /// If the peer is not of this initiator.
+    /// Panics if the peer is not of this initiator.
     pub fn handle_frame(&mut self, now_ns: u64, peer: PeerIndex, frame: &[u8]) {
         let integrity = self.peers[peer.0 as usize].caller().link.integrity();
-        // Looked at where it is: moved, it would be read back before its parts are written.
+        // Borrowed in place: if moved, it would be read back before its parts are written.
         let parsed = Frame::parse_with(frame, integrity);
         let frame = match &parsed {
             Ok(frame) => frame,
@@ -225,7 +226,7 @@ impl Initiator {
         self.issue_chunks_to(now_ns, peer);
     }
 
-    /// Does what the time asks for: replays, keep-alive, giving up on a silent donor.
+    /// Performs the actions due at `now_ns`: replays, keep-alive, giving up on a silent donor.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         for n in 0..self.awake.len() {
             let peer = self.awake[n];
@@ -236,18 +237,18 @@ impl Initiator {
         self.channels.qpairs.handle_timeout(now_ns);
     }
 
-    /// When to call [`Initiator::handle_timeout`], and then [`Initiator::poll_transmit`], if nothing
-    /// happens before. A time in the past means at once.
+    /// Returns the time at which to call [`Initiator::handle_timeout`], and then
+    /// [`Initiator::poll_transmit`], if nothing happens before. A time in the past means at once.
     pub fn poll_timeout(&self) -> Option<u64> {
         let of_qpairs = self.channels.qpairs.poll_timeout();
         self.awake().fold(of_qpairs, |at_ns, peer| earlier(at_ns, peer.caller().poll_timeout()))
     }
 
-    /// Writes the next frame to send into `buf`; returns whom it is for and its length in bytes.
-    /// Call until it has none.
+    /// Writes the next frame to send into `buf`; returns its destination and its length in bytes.
+    /// Call until it returns `None`.
     ///
     /// # Panics
-    /// If `buf` is shorter than [`MAX_FRAME_BYTES`].
+    /// Panics if `buf` is shorter than [`MAX_FRAME_BYTES`].
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<(PeerIndex, usize)> {
         assert!(buf.len() >= MAX_FRAME_BYTES, "a frame can be {MAX_FRAME_BYTES} bytes");
         let count = self.awake.len();
@@ -271,7 +272,7 @@ impl Initiator {
     /// that have a buffer for each peer.
     ///
     /// # Panics
-    /// If `buf` is shorter than [`MAX_FRAME_BYTES`], or the index is not of this initiator.
+    /// Panics if `buf` is shorter than [`MAX_FRAME_BYTES`], or the index is not of this initiator.
     pub fn poll_transmit_to(
         &mut self,
         now_ns: u64,
@@ -282,34 +283,33 @@ impl Initiator {
         self.peers[peer.0 as usize].poll_transmit(now_ns, &mut self.channels, buf)
     }
 
-    /// The next CRMA access that is over. Its data is valid until the next call.
+    /// Returns the next completed CRMA access. Its data is valid until the next call.
     pub fn poll_completion(&mut self) -> Option<Completion<'_>> {
         self.channels.crma.poll()
     }
 
-    /// Asks for an event once `completions` single accesses and bulk transfers that are over wait
-    /// to be polled; for ports that would rather wake a sleeper once than for each of them.
-    /// Whoever is about to sleep should know that an event may never come: no more than what is
-    /// outstanding can complete.
+    /// Requests an event once `completions` completed single accesses and bulk transfers wait to be
+    /// polled; for ports that wake a sleeper once and not for each of them. The event may never
+    /// come: no more than the outstanding accesses can complete.
     pub fn arm_event(&mut self, completions: usize) {
         self.armed = Some(completions.max(1));
     }
 
-    /// Whether what [`Initiator::arm_event`] asked for has come. Says so once; then it must be
-    /// asked for again.
+    /// True if the event requested by [`Initiator::arm_event`] has occurred. Returns true once per
+    /// request.
     pub fn poll_event(&mut self) -> bool {
         let ready = self.channels.crma.done() + self.channels.rdma.done();
         self.armed.take_if(|wanted| *wanted <= ready).is_some()
     }
 
-    /// Asks a donor for a QPair with one of its services. A
-    /// [`crate::QPairEvent::Connected`] or [`crate::QPairEvent::Closed`] follows.
+    /// Requests a QPair with a service of a donor. A [`crate::QPairEvent::Connected`] or
+    /// [`crate::QPairEvent::Closed`] follows.
     ///
     /// # Errors
     /// [`QPairError::NoLink`] if the donor is down, [`QPairError::TooMany`].
     ///
     /// # Panics
-    /// If the peer is not of this initiator.
+    /// Panics if the peer is not of this initiator.
     pub fn qpair_connect(
         &mut self,
         _now_ns: u64,
@@ -324,13 +324,13 @@ impl Initiator {
         self.channels.qpairs.connect(peer.0, &caller.link, service, config)
     }
 
-    /// Whether all frames queued so far have arrived (over a reliable port: have been sent), so
+    /// True if all frames queued so far have arrived (over a reliable port: have been sent), so
     /// that nothing is lost when this end goes away.
     pub fn is_settled(&self) -> bool {
         self.awake().all(|peer| peer.caller().link.is_settled())
     }
 
-    /// The QPairs of this initiator: all else that can be done with them is done here.
+    /// Returns the QPairs of this initiator, for all other QPair operations.
     pub fn qpairs(&self) -> &QPairs {
         &self.channels.qpairs
     }
@@ -340,7 +340,7 @@ impl Initiator {
         &mut self.channels.qpairs
     }
 
-    /// The donor at the other end of a QPair; `None` if the handle is not known.
+    /// Returns the donor at the other end of a QPair; `None` if the handle is unknown.
     pub fn qpair_peer(&self, qpair: QPairId) -> Option<PeerIndex> {
         self.channels.qpairs.link_of(qpair).map(PeerIndex)
     }

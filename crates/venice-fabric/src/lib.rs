@@ -1,9 +1,9 @@
-//! Venice's fabric: reliable links between nodes, the CRMA, RDMA and QPair channels over them, and the
-//! table that maps windows to remote memory.
+//! Venice's fabric: reliable links between nodes, the CRMA, RDMA and QPair channels over them, and
+//! the table that maps addresses to remote memory.
 //!
 //! Nothing here does I/O. [`Initiator`] is the recipient's end, [`Target`] the donor's; both take
-//! frames and the time by `handle_*` and give frames and results by `poll_*`. A port moves the
-//! frames. What goes over the wire is described in `docs/reference/wire.md`.
+//! frames and the time by `handle_*` and return frames and results by `poll_*`. A port moves the
+//! frames. `docs/reference/wire.md` describes the wire format.
 //!
 //! After construction, and after the handshake of a link, no call allocates.
 //!
@@ -47,7 +47,7 @@
 //! initiator.write(0, 1, 0x10_0000 + 4096, b"far away")?;
 //! initiator.read(0, 2, 0x10_0000 + 4096, 8)?;
 //!
-//! // A perfect wire: whatever one side sends, the other gets.
+//! // A perfect wire: it delivers every frame.
 //! let mut buf = [0; MAX_FRAME_BYTES];
 //! let (mut now_ns, mut read) = (0, Vec::new());
 //! while read.is_empty() {

@@ -1,4 +1,4 @@
-//! One donor as the initiator sees it: the link, and the requests that wait for an answer.
+//! One donor in the initiator's view: its link, and the requests without an answer.
 
 mod bulk_window;
 mod grants;
@@ -25,21 +25,21 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Peer {
     caller: Caller,
-    /// In the order sent, which is the order answered.
+    /// Requests in the order sent, which is the order answered.
     requests: VecDeque<Pending>,
-    /// The transaction number of the first of them.
+    /// The transaction number of the first request.
     first_transaction: u32,
     bulk_outstanding: usize,
     bulk_window: BulkWindow,
-    /// Bulk transfers with chunks still to issue here.
+    /// Bulk transfers with chunks still to issue to this donor.
     pub(crate) bulk: FairQueue,
-    /// How the initiator, and its QPairs, count this link.
+    /// The number of this link, as the initiator and its QPairs count links.
     number: u32,
-    /// The grants that windows lead to.
+    /// The grants that are mapped.
     pub(crate) grants: Grants,
 }
 
-/// A request without an answer, the grant it goes to, and its frame's position.
+/// A request without an answer, its grant, and its frame's position.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     request: Request,
@@ -47,7 +47,7 @@ struct Pending {
     sequence: Sequence,
 }
 
-/// The channels, where answers go.
+/// The channels that receive answers.
 #[derive(Debug)]
 pub(crate) struct Channels {
     pub crma: Crma,
@@ -56,7 +56,7 @@ pub(crate) struct Channels {
 }
 
 impl Peer {
-    /// `rdma_depth`: bulk transfers there may be.
+    /// Returns a peer with room for `rdma_depth` bulk transfers.
     pub(crate) fn new(number: u32, rdma_depth: u16, caller: Caller) -> Self {
         Self {
             requests: VecDeque::with_capacity(caller.link.window().into()),
@@ -74,61 +74,61 @@ impl Peer {
         &self.caller
     }
 
-    /// Whether it is down, and nothing is left to do for it.
+    /// True if the peer is down and has no work left.
     pub(crate) fn is_gone(&self) -> bool {
         self.caller.is_gone() && self.requests.is_empty() && self.bulk.is_empty()
     }
 
-    /// Frees the buffers of one that is gone.
+    /// Frees the buffers of a peer that is gone.
     pub(crate) fn release(&mut self) {
-        assert!(self.is_gone(), "nothing of it is under way");
+        assert!(self.is_gone(), "nothing of it is outstanding");
         self.caller.link.release();
         self.requests = VecDeque::new();
     }
 
-    /// Requests without an answer.
+    /// Returns the number of requests without an answer.
     pub(crate) fn outstanding(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether a request can be queued: an answer must find room at the donor, and the request
+    /// True if a request can be queued: its answer needs room at the donor, and the request room
     /// here.
     pub(crate) fn has_room(&self, qpairs: &QPairs) -> bool {
         self.requests.len() < self.request_share(qpairs) && self.caller.link.room() > 0
     }
 
-    /// Requests there may be: a quarter of the window stays for QPairs, if there are any, and after
-    /// the last of them until what the donor still had to say of it has come.
+    /// Returns the number of requests allowed. A quarter of the window is reserved for QPairs if
+    /// there are any, and after the last of them until the donor's last frames for it have arrived.
     fn request_share(&self, qpairs: &QPairs) -> usize {
         let limit = self.caller.link.outstanding_limit();
-        // However little the other side gives: one at a time still gets through.
+        // At least one request at a time is allowed, however small the other side's window.
         if qpairs.is_shared(self.number) { (limit - limit.div_ceil(4)).max(1) } else { limit }
     }
 
-    /// What either kind of request may have while there are requests of the other: a quarter of
-    /// the window stays for those.
+    /// Returns the number allowed to one kind of request while there are requests of the other: a
+    /// quarter of the window is reserved for those.
     fn kind_share(&self, qpairs: &QPairs) -> usize {
         let left = self.caller.link.outstanding_limit().div_ceil(4);
         self.request_share(qpairs).saturating_sub(left).max(1)
     }
 
-    /// Whether a single access can be queued: a quarter of the window stays for bulk transfers
-    /// while there are any.
+    /// True if a single access can be queued: a quarter of the window is reserved for bulk
+    /// transfers while there are any.
     pub(crate) fn has_single_room(&self, qpairs: &QPairs) -> bool {
         let singles = self.requests.len() - self.bulk_outstanding;
         let is_fair = self.bulk.is_empty() || singles < self.kind_share(qpairs);
         is_fair && self.has_room(qpairs)
     }
 
-    /// Whether a chunk of a bulk transfer can be queued: as the link takes them, and a quarter of
-    /// the window stays for single accesses.
+    /// True if a chunk of a bulk transfer can be queued: within the congestion window, with a
+    /// quarter of the link's window reserved for single accesses.
     pub(crate) fn has_bulk_room(&mut self, qpairs: &QPairs) -> bool {
         let most = self.kind_share(qpairs);
         self.bulk_window.has_room(self.bulk_outstanding, most) && self.has_room(qpairs)
     }
 
-    /// Queues a request for `len_bytes` at `mapping`, with the bytes to write or none; there must be
-    /// room.
+    /// Queues a request for `len_bytes` at `mapping`, with the bytes to write or none. Panics
+    /// without room.
     pub(crate) fn request(&mut self, request: Request, mapping: Mapping, len: u16, data: &[u8]) {
         let header = self.request_header(request, &mapping, len);
         self.note_request(request, mapping.slot);
@@ -137,7 +137,7 @@ impl Peer {
         link.push(header, data.len());
     }
 
-    /// Queues a chunk of a bulk transfer; there must be room. Bytes to write are fetched from the
+    /// Queues a chunk of a bulk transfer. Panics without room. Bytes to write are fetched from the
     /// descriptor when the frame is sent.
     pub(crate) fn request_chunk(
         &mut self,
@@ -169,7 +169,7 @@ impl Peer {
         }
     }
 
-    /// Notes a request whose frame is queued next.
+    /// Records a request whose frame is queued next.
     fn note_request(&mut self, request: Request, slot: GrantSlot) {
         let sequence = self.caller.link.end();
         self.requests.push_back(Pending { request, slot, sequence });
@@ -202,7 +202,7 @@ impl Peer {
         }
     }
 
-    /// Tells the donor of grants that no window leads to any more, as far as there is room.
+    /// Notifies the donor of grants that are no longer mapped, as far as there is room.
     pub(crate) fn send_unmaps(&mut self, qpairs: &QPairs) {
         while self.grants.has_unmaps() && self.has_room(qpairs) {
             let Some((slot, grant)) = self.grants.next_unmap() else { return };
@@ -242,7 +242,7 @@ impl Peer {
         self.handle_answer(now_ns, frame, to)
     }
 
-    /// Completes the request this answers, and the writes before it.
+    /// Completes the answered request, and the writes before it.
     fn handle_answer(
         &mut self,
         now_ns: u64,
@@ -250,7 +250,8 @@ impl Peer {
         to: &mut Channels,
     ) -> Result<(), BadAnswer> {
         let ahead = frame.transaction().wrapping_sub(self.first_transaction) as usize;
-        // Whoever answers a request has received it, and says so by the frame's acknowledgement.
+        // An answer implies that the request was received, and its acknowledgement must confirm
+        // that.
         let answered = self.requests.get(ahead).ok_or(BadAnswer)?;
         if !answered.sequence.is_before(self.caller.link.acked()) {
             return Err(BadAnswer);
@@ -339,7 +340,7 @@ impl Peer {
         caller.poll_transmit(now_ns, lender, buf)
     }
 
-    /// Takes the link down and fails what is outstanding.
+    /// Takes the link down and fails all outstanding requests.
     pub(crate) fn go_down(&mut self, reason: DownReason, to: &mut Channels) {
         self.caller.go_down(reason);
         self.fail_all(reason, to);
@@ -355,5 +356,5 @@ impl Peer {
     }
 }
 
-/// An answer that fits no request: the donor is broken, and nothing it says can be trusted.
+/// An answer that matches no request: the donor is broken, and its frames cannot be trusted.
 struct BadAnswer;

@@ -1,10 +1,10 @@
 //! The QPair channel: messages and byte streams between two ends, in order, each exactly once, and
-//! never more than the reader has room for (Venice paper, 5.1.2 and 5.1.3).
+//! never more than the reader can buffer (Venice paper, 5.1.2 and 5.1.3).
 //!
 //! [`QPairs`] is the engine with all ends of one node; an [`crate::Initiator`] has one, and a
 //! [`crate::Target`]. Its frames travel over their links, which deliver them in order and once, so
 //! what is left to do here is to share the link and to give credit: an end sends no byte for which
-//! the other has not set room aside, so a slow reader holds up its own sender and nobody else.
+//! the other has not set room aside, so a slow reader blocks only its own sender.
 //!
 //! Each end is a stream of bytes; messages lie in it one after the other, each behind its length.
 //! A frame carries the next piece of the stream, as long as there is: small messages that wait
@@ -53,7 +53,7 @@
 //!             QPairEvent::Incoming { qpair, .. } => qpairs.accept(qpair, EndConfig::default())?,
 //!             QPairEvent::Readable { qpair } => {
 //!                 let mut buf = [0; 64];
-//!                 // On the edge: until there is no more.
+//!                 // Edge-triggered: read until nothing is left.
 //!                 while let Ok(len @ 1..) = qpairs.recv(qpair, &mut buf) {
 //!                     qpairs.send(now_ns, qpair, &buf[..len])?;
 //!                 }
@@ -68,14 +68,14 @@
 //! #   while let Some((_, len)) = target.poll_transmit(now_ns, &mut buf) {
 //! #       initiator.handle_frame(now_ns, peer, &buf[..len]);
 //! #   }
-//!     // ... and here the frames are moved, as always.
+//!     // ... and here the frames are moved.
 //! }
 //! assert_eq!(answer, b"hello");
 //! initiator.qpairs_mut().close(client);
 //! # Ok::<(), QPairError>(())
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `send`, `receive`, `ring` | the two directions of one end, and their buffers |
 //! | `credit` | what was read, the credit region, credits in band |
@@ -111,10 +111,10 @@ pub use self::{
 use self::{credit::CreditRegion, pair::QPair, queues::LinkQueues, table::Table};
 use crate::datalink::LinkNumbers;
 
-/// All ends of QPairs of one [`crate::Initiator`] or [`crate::Target`].
+/// All QPair ends of one [`crate::Initiator`] or [`crate::Target`].
 ///
-/// After any call, send what `poll_transmit` of its owner has, and take what
-/// [`QPairs::poll_event`] has. No call allocates but those that make a QPair.
+/// After any call, send the frames of its owner's `poll_transmit`, and take the events of
+/// [`QPairs::poll_event`]. Only calls that make a QPair allocate.
 #[derive(Debug)]
 pub struct QPairs {
     table: Table,
@@ -123,12 +123,12 @@ pub struct QPairs {
     listeners: BTreeMap<u32, Listener>,
     /// QPairs with events not yet polled.
     events: VecDeque<QPairId>,
-    /// Links with something to send, for owners that do not ask each in turn.
+    /// Links with something to send, for owners that do not poll each in turn.
     woken: VecDeque<u32>,
     keys: LinkNumbers,
-    /// No later than the next time a lost credit is to be asked for.
+    /// A lower bound of the next time a lost credit must be probed for.
     probe_at_ns: Option<u64>,
-    /// What the QPairs that are no more have seen.
+    /// The counters of QPairs that no longer exist.
     retired: QPairStats,
 }
 
@@ -140,7 +140,7 @@ struct Listener {
 }
 
 impl QPairs {
-    /// An engine for `max_qpairs` ends.
+    /// Returns an engine for `max_qpairs` ends.
     pub(crate) fn new(max_qpairs: u16, seed: u64) -> Self {
         let max = usize::from(max_qpairs);
         Self {
@@ -156,7 +156,7 @@ impl QPairs {
         }
     }
 
-    /// What has happened to a QPair, if anything has.
+    /// Returns the next event, if any.
     pub fn poll_event(&mut self) -> Option<QPairEvent> {
         loop {
             let &id = self.events.front()?;
@@ -171,7 +171,7 @@ impl QPairs {
         }
     }
 
-    /// What one end has seen.
+    /// Returns the counters of one end.
     ///
     /// # Errors
     /// [`QPairError::Unknown`].
@@ -179,14 +179,14 @@ impl QPairs {
         Ok(self.table.get(id).ok_or(QPairError::Unknown)?.stats)
     }
 
-    /// What all ends together have seen, those that are no more included.
+    /// Returns the counters of all ends together, including ends that no longer exist.
     pub fn totals(&self) -> QPairStats {
         let mut totals = self.retired;
         self.table.iter().for_each(|pair| totals.add(&pair.stats));
         totals
     }
 
-    /// How full one end is.
+    /// Returns the fill levels of one end.
     ///
     /// # Errors
     /// [`QPairError::Unknown`].
@@ -198,39 +198,39 @@ impl QPairs {
             outstanding_bytes: flow.send.outstanding_bytes(credit),
             credit_bytes: flow.send.byte_credit(credit),
             unread_bytes: flow.receive.unread_bytes(),
-            untold_bytes: flow.receive.untold_bytes(),
+            uncredited_bytes: flow.receive.uncredited_bytes(),
         }))
     }
 
-    /// Ends there are, those included whose last frames are still to be sent.
+    /// Returns the number of ends, including those whose last frames are still to be sent.
     pub fn count(&self) -> usize {
         self.table.iter().count()
     }
 
-    /// QPairs of a link that are not over.
+    /// Returns the number of a link's QPairs that are not over.
     pub(crate) fn live(&self, link: u32) -> u32 {
         self.links.get(link as usize).map_or(0, |queues| queues.live)
     }
 
-    /// Whether the other side of a link may have QPair frames on their way, which take room there
-    /// that answers need.
+    /// True if the other side of a link may have QPair frames in flight, which take room there that
+    /// answers need.
     pub(crate) fn is_shared(&self, link: u32) -> bool {
         self.links.get(link as usize).is_some_and(|queues| queues.is_shared)
     }
 
-    /// The request whose frame is at `position` of a link was answered.
+    /// Records that the request whose frame is at `position` of a link was answered.
     pub(crate) fn note_answer(&mut self, link: u32, position: Sequence) {
         if let Some(queues) = self.links.get_mut(link as usize) {
             queues.note_answer(position);
         }
     }
 
-    /// The link of a QPair.
+    /// Returns the link of a QPair.
     pub(crate) fn link_of(&self, id: QPairId) -> Option<u32> {
         self.table.get(id).filter(|pair| pair.phase != pair::Phase::Over).map(|pair| pair.link)
     }
 
-    /// A link that has something to send since it was last asked about.
+    /// Returns a link that has become ready to send since the last call.
     pub(crate) fn next_woken(&mut self) -> Option<u32> {
         let link = self.woken.pop_front()?;
         self.queues_mut(link).is_woken = false;
@@ -251,7 +251,7 @@ impl QPairs {
         }
     }
 
-    /// A QPair has, or may have, a frame to send.
+    /// Queues a QPair that has, or may have, a frame to send.
     fn schedule(&mut self, id: QPairId) {
         let Some(pair) = self.table.get_mut(id) else { return };
         let link = pair.link;
@@ -261,7 +261,7 @@ impl QPairs {
         self.wake(link);
     }
 
-    /// Tells the owner something about a QPair, if it still has the handle.
+    /// Raises an event of a QPair, if its owner still has the handle.
     fn raise(&mut self, id: QPairId, set: impl FnOnce(&mut pair::Events)) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| !pair.is_released) else { return };
         set(&mut pair.events);
@@ -271,7 +271,7 @@ impl QPairs {
     }
 }
 
-/// The next event of a QPair.
+/// Returns the next event of a QPair.
 fn take_event(pair: &mut QPair) -> Option<QPairEvent> {
     let (qpair, events) = (pair.id, &mut pair.events);
     if pair.is_released || events.is_empty() {
@@ -291,6 +291,6 @@ fn take_event(pair: &mut QPair) -> Option<QPairEvent> {
         return Some(QPairEvent::Writable { qpair });
     }
     events.closed = false;
-    let reason = pair.outcome.expect("only what is over is told to be closed");
+    let reason = pair.outcome.expect("a Closed event has an outcome");
     Some(QPairEvent::Closed { qpair, reason })
 }

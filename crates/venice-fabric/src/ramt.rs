@@ -1,37 +1,37 @@
-//! The Remote Address Mapping Table: which donor, grant and remote address lie behind a window;
-//! with its look-aside cache, the TLTLB.
+//! The Remote Address Mapping Table: the donor, grant and remote address of each mapping; with its
+//! look-aside cache, the TLTLB.
 
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use crate::{FabricError, PeerIndex};
 
-/// A donor's grant, by its place in the recipient's list of that donor's grants.
+/// A donor's grant, by its index in the recipient's list of that donor's grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GrantSlot(pub u32);
 
-/// What lies behind an address of a window.
+/// The translation of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// The donor.
     pub peer: PeerIndex,
-    /// Its place in the donor's list of grants.
+    /// Its index in the donor's list of grants.
     pub slot: GrantSlot,
-    /// The address there.
+    /// The address in the grant.
     pub remote_addr: u64,
-    /// Bytes from there to the end of the window.
+    /// Bytes from there to the end of the mapping.
     pub room_bytes: u64,
     /// The grant it belongs to.
     pub grant: GrantId,
-    /// The key that opens the grant.
+    /// The key of the grant.
     pub key: GrantKey,
 }
 
-/// What the table and its cache have seen.
+/// The counters of the table and its cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RamtStats {
-    /// Windows there are.
+    /// Mappings.
     pub windows: u32,
-    /// Addresses found by the TLTLB.
+    /// Addresses found in the TLTLB.
     pub hits: u64,
     /// Addresses looked up in the table.
     pub misses: u64,
@@ -39,10 +39,10 @@ pub struct RamtStats {
     pub flushes: u64,
 }
 
-/// The table, with one entry for each window. Windows do not overlap.
+/// The table, with one entry for each mapping. Mappings do not overlap.
 #[derive(Debug)]
 pub(crate) struct Ramt {
-    /// By window address.
+    /// Sorted by address.
     entries: Vec<Entry>,
     limit: u32,
     tltlb: Tltlb,
@@ -56,7 +56,7 @@ struct Entry {
     at_start: Mapping,
 }
 
-/// Remembers which entry an address was found in, by slab: direct-mapped, emptied whenever the
+/// Caches the entry in which an address was found, by slab: direct-mapped, emptied whenever the
 /// table changes.
 #[derive(Debug)]
 struct Tltlb {
@@ -66,7 +66,7 @@ struct Tltlb {
 const TLTLB_LINES: usize = 64;
 
 impl Ramt {
-    /// An empty table for at most `limit` windows.
+    /// Returns an empty table for at most `limit` mappings.
     pub fn new(limit: u32) -> Self {
         Self { entries: Vec::new(), limit, tltlb: Tltlb::default(), stats: RamtStats::default() }
     }
@@ -75,16 +75,16 @@ impl Ramt {
         RamtStats { windows: self.entries.len() as u32, ..self.stats }
     }
 
-    /// The windows there are: address, length in bytes, and what lies behind the start.
+    /// Returns all mappings: address, length in bytes, and the translation of the start.
     pub fn windows(&self) -> impl Iterator<Item = (u64, u64, &Mapping)> {
         self.entries.iter().map(|entry| (entry.window_addr, entry.len_bytes, &entry.at_start))
     }
 
-    /// Puts `len_bytes` of window before the memory that `start` names; its `room_bytes` is
+    /// Maps `len_bytes` from `window_addr` on to the memory that `start` names; its `room_bytes` is
     /// ignored.
     ///
     /// # Errors
-    /// [`FabricError::BadLength`] if the window is empty or either range runs past 2⁶⁴,
+    /// [`FabricError::BadLength`] if the mapping is empty or either range runs past 2⁶⁴,
     /// [`FabricError::Overlap`] if it overlaps another, [`FabricError::TableFull`].
     pub fn map(
         &mut self,
@@ -113,7 +113,7 @@ impl Ramt {
         Ok(())
     }
 
-    /// Takes the window that starts at `window_addr` away; returns what lay behind its start.
+    /// Removes the mapping that starts at `window_addr`; returns the translation of its start.
     ///
     /// # Errors
     /// [`FabricError::NotMapped`] if none starts there.
@@ -127,7 +127,7 @@ impl Ramt {
         Ok(entry.at_start)
     }
 
-    /// Takes all windows to one grant away; returns how many there were.
+    /// Removes all mappings of one grant; returns their number.
     pub fn unmap_grant(&mut self, peer: PeerIndex, slot: GrantSlot) -> u32 {
         let before = self.entries.len();
         self.entries.retain(|entry| (entry.at_start.peer, entry.at_start.slot) != (peer, slot));
@@ -140,8 +140,8 @@ impl Ramt {
         self.stats.flushes += 1;
     }
 
-    /// What lies behind `window_addr`, if a window does. Inlined: a mapping read right after it was
-    /// written to the stack would wait for every byte that was copied before it.
+    /// Returns the translation of `window_addr`, if it is mapped. Inlined: a translation read right
+    /// after it was written to the stack would wait for every byte copied before it.
     #[inline]
     pub fn translate(&mut self, window_addr: u64) -> Option<Mapping> {
         let line = Tltlb::line(window_addr);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_past_the_end_of_the_address_space_are_refused() {
+    fn mapping_rejects_address_overflow() {
         let mut ramt = Ramt::new(8);
         for (window_addr, len_bytes, remote_addr) in
             [(0, 0, 0), (u64::MAX, 2, 0), (0, 2, u64::MAX), (1, u64::MAX, 0)]
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_limit_and_the_cache_counts() {
+    fn full_table_rejects_mappings() {
         let mut ramt = Ramt::new(2);
         ramt.map(0, 64, mapping(0, 0)).unwrap();
         ramt.map(64, 64, mapping(1, 0)).unwrap();
@@ -231,7 +231,7 @@ mod tests {
             assert!(ramt.translate(addr).is_some());
         }
         let expected = RamtStats { windows: 2, hits: 2, misses: 2, flushes: 2 };
-        assert_eq!(ramt.stats(), expected, "both windows share a line");
+        assert_eq!(ramt.stats(), expected, "both mappings share a line");
         assert_eq!(ramt.unmap_grant(PeerIndex(0), GrantSlot(0)), 1);
         assert_eq!((ramt.translate(0), ramt.windows().count()), (None, 1));
         ramt.map(128, 64, mapping(2, 0)).unwrap();
@@ -244,7 +244,7 @@ mod tests {
         Translate(u64),
     }
 
-    /// Addresses in units of a quarter slab, so that windows share TLTLB lines.
+    /// Addresses in units of a quarter slab, so that mappings share TLTLB lines.
     fn any_op() -> impl Strategy<Value = Op> {
         prop_oneof![
             (0..600u64, 1..40u64).prop_map(|(addr, len)| Op::Map(addr, len)),
@@ -255,9 +255,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest model: one slot for each unit of address.
+        /// Compares against the plainest model: one slot for each unit of address.
         #[test]
-        fn the_table_agrees_with_a_flat_map(ops in prop::collection::vec(any_op(), 1..200)) {
+        fn table_matches_flat_model(ops in prop::collection::vec(any_op(), 1..200)) {
             const UNIT: u64 = SLAB_BYTES / 4;
             let mut ramt = Ramt::new(1000);
             let mut flat: Vec<Option<(u32, u64)>> = vec![None; 640];

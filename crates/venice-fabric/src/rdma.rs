@@ -1,7 +1,7 @@
-//! The RDMA channel: bulk transfers by descriptor, cut into chunks of which many are on their way.
+//! The RDMA channel: bulk transfers by descriptor, cut into chunks of which many are in flight.
 //!
-//! The descriptors are a bounded ring: [`crate::FabricError::WouldBlock`] says that it is full. Which
-//! chunk goes next is decided by [`FairQueue`], how many may be on their way by the donor's link.
+//! The descriptors are a bounded ring: [`crate::FabricError::WouldBlock`] reports that it is full.
+//! [`FairQueue`] chooses the next chunk; the donor's link bounds the chunks in flight.
 
 mod fair;
 mod lists;
@@ -16,13 +16,13 @@ pub(crate) use self::{
 };
 use crate::{AccessError, FabricError};
 
-/// A bulk transfer that is over.
+/// A completed bulk transfer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RdmaCompletion {
     /// The token given with the descriptor.
     pub token: u64,
-    /// Whether all of it succeeded; otherwise the first error. After an error any part may have
-    /// been carried out.
+    /// The outcome: success of all of it, otherwise the first error. After an error any part may
+    /// have been carried out.
     pub result: Result<(), AccessError>,
     /// The buffer given with the descriptor; empty if lists were given.
     pub buffer: Vec<u8>,
@@ -30,11 +30,11 @@ pub struct RdmaCompletion {
     pub lists: ScatterGather,
 }
 
-/// A bulk transfer that was not taken, and what was given with it.
+/// A bulk transfer that was not accepted, and the memory given with it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bulk transfer not taken: {error}")]
 pub struct RdmaRejected {
-    /// Why.
+    /// The reason.
     #[source]
     pub error: FabricError,
     /// The buffer given with the descriptor; empty if lists were given.
@@ -43,7 +43,7 @@ pub struct RdmaRejected {
     pub lists: ScatterGather,
 }
 
-/// Which way a bulk transfer goes.
+/// The direction of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaDirection {
     /// From the donor.
@@ -57,13 +57,13 @@ pub enum RdmaDirection {
 pub(crate) struct Chunk {
     pub descriptor: u16,
     pub direction: RdmaDirection,
-    /// Where it starts there, and here.
+    /// The start at the donor, and here.
     pub window_addr: u64,
     pub place: Place,
     pub len_bytes: u16,
 }
 
-/// The descriptors outstanding, and those done but not yet polled.
+/// The outstanding descriptors, and the completed ones not yet polled.
 #[derive(Debug)]
 pub(crate) struct Rdma {
     descriptors: Box<[Option<Descriptor>]>,
@@ -78,7 +78,7 @@ struct Descriptor {
     memory: Memory,
     /// The next chunk to issue.
     cursor: Cursor,
-    /// Waits in a queue for its chunks to be issued; the next one there.
+    /// True if it waits in a queue for its chunks to be issued; `next` is the one behind it.
     is_queued: bool,
     next: Option<u16>,
     chunks_outstanding: u32,
@@ -95,7 +95,7 @@ impl Rdma {
         }
     }
 
-    /// Takes a descriptor; it is to be queued next.
+    /// Takes a descriptor, which the caller queues next.
     pub(crate) fn begin(
         &mut self,
         token: u64,
@@ -130,17 +130,17 @@ impl Rdma {
         at
     }
 
-    /// Descriptors not yet polled.
+    /// Returns the number of descriptors not yet polled.
     pub(crate) fn outstanding(&self) -> usize {
         self.descriptors.len() - self.free.len()
     }
 
-    /// Descriptors that are over and not yet polled.
+    /// Returns the number of completed descriptors not yet polled.
     pub(crate) fn done(&self) -> usize {
         self.done.len()
     }
 
-    /// The next chunk to issue, as long as a page and its range allow; `None`: no more are.
+    /// Returns the next chunk to issue, as long as a page and its range allow; `None` at the end.
     pub(crate) fn next_chunk(&self, at: u16) -> Option<Chunk> {
         let descriptor = self.get(at);
         if descriptor.result.is_err() {
@@ -151,19 +151,19 @@ impl Rdma {
         Some(Chunk { descriptor: at, direction, window_addr, place, len_bytes })
     }
 
-    /// `chunk`, which [`Rdma::next_chunk`] gave, is on its way (perhaps cut shorter).
+    /// Records that `chunk`, from [`Rdma::next_chunk`], is issued (perhaps shortened).
     pub(crate) fn issued(&mut self, chunk: &Chunk) {
         let descriptor = self.get_mut(chunk.descriptor);
         descriptor.memory.advance(&mut descriptor.cursor, chunk.len_bytes);
         descriptor.chunks_outstanding += 1;
     }
 
-    /// The bytes of a chunk to write, into a frame.
+    /// Copies the bytes of a chunk to write into a frame.
     pub(crate) fn gather(&self, at: u16, place: Place, into: &mut [u8]) {
         self.get(at).memory.gather(place, into);
     }
 
-    /// A chunk has brought `data`, which is as long as the chunk; or was written, and brought none.
+    /// Completes a chunk with `data`, which is as long as the chunk; empty for a write.
     pub(crate) fn chunk_succeeded(&mut self, at: u16, place: Place, data: &[u8]) {
         let descriptor = self.get_mut(at);
         descriptor.memory.scatter(place, data);
@@ -171,20 +171,20 @@ impl Rdma {
         self.finish_if_complete(at);
     }
 
-    /// A chunk failed: the rest of the descriptor is not issued.
+    /// Fails a chunk: the rest of the descriptor is not issued.
     pub(crate) fn chunk_failed(&mut self, at: u16, error: AccessError) {
         self.get_mut(at).chunks_outstanding -= 1;
         self.abandon(at, error);
     }
 
-    /// No more chunks of the descriptor are issued.
+    /// Stops issuing chunks of the descriptor.
     pub(crate) fn abandon(&mut self, at: u16, error: AccessError) {
         let descriptor = self.get_mut(at);
         descriptor.result = descriptor.result.and(Err(error));
         self.finish_if_complete(at);
     }
 
-    /// The descriptor waits in no queue any more: it is over once its chunks are.
+    /// Records that the descriptor is in no queue any more: it completes with its last chunk.
     pub(crate) fn dequeued(&mut self, at: u16) {
         self.get_mut(at).is_queued = false;
         self.finish_if_complete(at);
@@ -197,7 +197,7 @@ impl Rdma {
         }
     }
 
-    /// The next descriptor that is over.
+    /// Returns the next completed descriptor.
     pub(crate) fn poll(&mut self) -> Option<RdmaCompletion> {
         let at = self.done.pop_front()?;
         let descriptor = self.descriptors[usize::from(at)].take().expect("done once");
@@ -207,7 +207,7 @@ impl Rdma {
         Some(RdmaCompletion { token, result, buffer, lists })
     }
 
-    /// The descriptor behind this one in its queue.
+    /// Returns the descriptor behind this one in its queue.
     fn next_of(&self, at: u16) -> Option<u16> {
         self.get(at).next
     }

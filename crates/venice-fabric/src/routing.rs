@@ -1,33 +1,34 @@
-//! Which way a packet takes through a topology, and on which virtual channel.
+//! The route of a packet through a topology, and its virtual channels.
 //!
-//! Two ways, each free of deadlock, and free of it together because they share no virtual channel
-//! (docs/decisions/0012):
+//! Two kinds of route exist. Each is free of deadlock, and both together are because they share no
+//! virtual channel (docs/decisions/0012):
 //! * by the packet's destination, in dimension order ([`Topology::next_hop`]): shortest paths, no
 //!   state, channels [`DIRECT`] and [`DIRECT_WRAPPING`];
-//! * by the source's route ([`Topology::route_around`]): round links that are down, channels from
+//! * by the source's route ([`Topology::route_around`]): around links that are down, channels from
 //!   [`FIRST_DETOUR`] on, which every switch chooses by [`Topology::detour_channel`].
 
-mod around;
+mod detour;
 
 use venice_wire::{SwitchPort, VIRTUAL_CHANNELS};
 
 use crate::topology::{Position, Topology};
 
-pub use around::{LinkStates, NoRoute};
+pub use detour::{LinkStates, NoRoute};
 
 /// A virtual channel of a hop link: `0..VIRTUAL_CHANNELS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtualChannel(pub u8);
 
-/// Packets routed by destination whose way along the present dimension crosses no joint of a ring.
+/// The channel of packets routed by destination whose path along the present dimension does not
+/// cross the joint of a ring.
 pub const DIRECT: VirtualChannel = VirtualChannel(0);
-/// The same while the joint of the ring lies ahead of them.
+/// The channel of such packets while the joint of the ring lies ahead of them.
 pub const DIRECT_WRAPPING: VirtualChannel = VirtualChannel(1);
-/// The first channel of packets that follow a source route; they move up to the next one where
-/// they turn from descending to ascending.
+/// The first channel of packets that follow a source route; they move up to the next one where they
+/// turn from descending to ascending.
 pub const FIRST_DETOUR: VirtualChannel = VirtualChannel(2);
 
-/// One hop: the port to leave by and the virtual channel to leave on.
+/// One hop: the port and the virtual channel on which to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The port.
@@ -37,9 +38,9 @@ pub struct NextHop {
 }
 
 impl Topology {
-    /// The next hop of a packet at `at` that goes by its destination `to`: dimension x first, then
-    /// y, then z, each the short way round (up where both are the same). `None` when it is there,
-    /// or one of the two is outside.
+    /// Returns the next hop of a packet at `at` that is routed by its destination `to`: dimension x
+    /// first, then y, then z, each the short way around (up where both are equal). `None` when it
+    /// has arrived, or one of the two is outside.
     pub fn next_hop(&self, at: Position, to: Position) -> Option<NextHop> {
         if at == to || at.0.max(to.0) >= self.switches() {
             return None;
@@ -59,8 +60,8 @@ impl Topology {
         Some(NextHop { port: SwitchPort(2 * dimension as u16 + u16::from(!is_up)), channel })
     }
 
-    /// Along a dimension of `extent` nodes from `here` to `there`: whether up, and whether the
-    /// joint of the ring still lies ahead.
+    /// Returns, for a dimension of `extent` nodes from `here` to `there`, whether to go up, and
+    /// whether the joint of the ring still lies ahead.
     fn way_along(&self, here: u32, there: u32, extent: u32) -> (bool, bool) {
         let inside_up = there > here;
         if !self.wraps(extent) {
@@ -71,10 +72,10 @@ impl Topology {
         (is_up, is_up != inside_up)
     }
 
-    /// Hops from `from` to `to`, both inside.
+    /// Returns the hops from `from` to `to`.
     ///
     /// # Panics
-    /// When one of them is not.
+    /// Panics if one of them is outside the topology.
     pub fn hops(&self, from: Position, to: Position) -> u32 {
         assert!(from.0.max(to.0) < self.switches(), "both are inside");
         match *self {
@@ -95,7 +96,7 @@ impl Topology {
         }
     }
 
-    /// The longest of all shortest ways, in hops.
+    /// Returns the longest of all shortest paths, in hops.
     pub fn diameter(&self) -> u32 {
         match *self {
             Self::AllToAll { nodes } => u32::from(nodes > 1),
@@ -108,7 +109,8 @@ impl Topology {
         }
     }
 
-    /// The positions a packet that goes by its destination passes, `from` left out, `to` the last.
+    /// Returns the positions passed by a packet routed by destination, from the one after `from` to
+    /// `to`.
     pub fn path(&self, from: Position, to: Position) -> impl Iterator<Item = Position> + '_ {
         std::iter::successors(Some(from), move |at| {
             let hop = self.next_hop(*at, to)?;
@@ -117,17 +119,17 @@ impl Topology {
         .skip(1)
     }
 
-    /// Whether the hop from `from` to its neighbour `to` ascends. All switches stand in one order,
-    /// the same whatever is down: an external router first, then the others by position.
+    /// True if the hop from `from` to its neighbour `to` ascends. All switches have one fixed
+    /// order, whatever is down: an external router first, then the others by position.
     fn ascends(&self, from: Position, to: Position) -> bool {
         let rank = |at: Position| if Some(at) == self.router() { 0 } else { u64::from(at.0) + 1 };
         rank(to) < rank(from)
     }
 
-    /// The virtual channel on which a packet that follows a source route leaves `at` for its
-    /// neighbour `to`, when it `came` from that neighbour on that channel (`None`: it starts here).
-    /// `None`: it has turned from descending to ascending more often than there are channels, and
-    /// must be dropped. So no route whatever can make a deadlock.
+    /// Returns the virtual channel on which a packet that follows a source route leaves `at` for
+    /// its neighbour `to`, when it `came` from that neighbour on that channel (`None`: it starts
+    /// here). `None`: it has turned from descending to ascending more often than there are
+    /// channels, and must be dropped. This rule prevents deadlock for any route.
     pub fn detour_channel(
         &self,
         came: Option<(Position, VirtualChannel)>,

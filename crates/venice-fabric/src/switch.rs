@@ -1,21 +1,21 @@
-//! The switch of a node: packets from its neighbours and from itself, each on to where it goes.
+//! The switch of a node: it forwards packets from its neighbours and from its node.
 //!
 //! Radix seven in a mesh or torus (Venice paper, section 5.1.1): six neighbours and the node
-//! itself. Every port has a hop link ([`hop`]) with buffers for each virtual channel; a packet
-//! that has come in waits in its buffer until its output has credit, and every output serves
-//! programs in turn ([`flows`]), each in the order its packets came. Packets lie in one pool
-//! ([`slots`]): relaying one moves its number, not its bytes.
+//! itself. Every port has a hop link ([`hop`]) with buffers for each virtual channel. A received
+//! packet waits in its buffer until its output has credit; every output serves programs in turn
+//! ([`flows`]), each in the order its packets came. Packets lie in one pool ([`slots`]): relaying
+//! one moves its number, not its bytes.
 //!
 //! Like all of this crate it does no I/O: datagrams and the time go in, datagrams and packets for
-//! the node come out. After construction no packet allocates; finding a way round links that
-//! have just gone down does, once for each destination.
+//! the node come out. After construction no packet allocates; the search for a route around links
+//! that have just gone down does, once for each destination.
 
 mod config;
 mod flows;
 mod forward;
 mod greeting;
 mod hop;
-mod news;
+mod link_state;
 mod slots;
 mod stats;
 mod window;
@@ -28,38 +28,38 @@ pub use config::SwitchConfig;
 pub use stats::{HopState, HopStats, SwitchStats};
 
 use self::forward::Forward;
-use self::hop::{Heard, HopLink};
-use self::news::{MAX_BITMAP_BYTES, News};
+use self::hop::{HopLink, Received};
+use self::link_state::{LinkStateFlood, MAX_BITMAP_BYTES};
 use self::window::Arrival;
 use crate::routing::{DIRECT_WRAPPING, NoRoute};
 use crate::topology::{Position, Topology};
 
-/// Why a packet was not taken.
+/// The reason a packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InjectError {
-    /// As many packets wait to go out as may: poll transmissions, then try again.
+    /// The output queues are full: poll transmissions, then try again.
     #[error("the switch's queues are full")]
     WouldBlock,
-    /// No way leads there now.
+    /// No route to the destination is up.
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
-    /// No node of the network has this number.
+    /// The network has no node of this number.
     #[error("node {0} is not in this network")]
     UnknownNode(NodeId),
-    /// The bytes are no packet.
+    /// The bytes are not a packet.
     #[error("not a packet: {0}")]
     Malformed(#[from] venice_wire::WireError),
 }
 
-/// A node's switch.
+/// The switch of a node.
 #[derive(Debug)]
 pub struct Switch {
     topology: Topology,
     own: Position,
-    /// By port; `None` where no neighbour is.
+    /// By port; `None` without a neighbour.
     hops: Box<[Option<HopLink>]>,
     forward: Forward,
-    news: News,
+    flood: LinkStateFlood,
     bitmap: Box<[u8]>,
     /// Ports that may have something to send, each at most once.
     ready: VecDeque<u16>,
@@ -70,15 +70,15 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch whose links are all down; they greet their neighbours with the first
+    /// Returns a switch whose links are all down; they greet their neighbours with the first
     /// [`Switch::poll_transmit`].
     ///
     /// # Panics
-    /// When the position lies outside the topology, or not every switch has a node.
+    /// Panics if the position lies outside the topology, or not every switch has a node.
     pub fn new(config: SwitchConfig) -> Self {
         let SwitchConfig { topology, position: own, ref nodes, .. } = config;
         assert!(own.0 < topology.switches(), "the position lies in the topology");
-        assert_eq!(nodes.len(), topology.switches() as usize, "every switch is a node's");
+        assert_eq!(nodes.len(), topology.switches() as usize, "every switch has a node");
         let ports = topology.ports(own);
         let link = |port: u16| {
             let (to, _) = topology.neighbour(own, SwitchPort(port))?;
@@ -90,7 +90,7 @@ impl Switch {
         let neighbours = hops.iter().flatten().count() as u32;
         Self {
             forward: Forward::new(&config, neighbours),
-            news: News::new(
+            flood: LinkStateFlood::new(
                 &topology,
                 own,
                 config.incarnation,
@@ -108,38 +108,39 @@ impl Switch {
         }
     }
 
-    /// Where it stands.
+    /// Returns its position.
     pub fn position(&self) -> Position {
         self.own
     }
 
-    /// How the network is wired.
+    /// Returns the topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// What the switch has seen.
+    /// Returns the counters of the switch.
     pub fn stats(&self) -> SwitchStats {
         self.forward.stats
     }
 
-    /// The hop link behind `port`; `None` where no neighbour is.
+    /// Returns the counters of the hop link behind `port`; `None` without a neighbour.
     pub fn hop_stats(&self, port: SwitchPort) -> Option<HopStats> {
         self.hops.get(usize::from(port.0))?.as_ref().map(HopLink::stats)
     }
 
-    /// Packets this switch holds: in buffers, and in windows until they have arrived.
+    /// Returns the number of packets this switch holds: in buffers, and in send windows until they
+    /// have arrived.
     pub fn held(&self) -> u32 {
         self.forward.held()
     }
 
-    /// Whether a way to `node` is known that is up.
+    /// True if a route to `node` over links that are up is known.
     pub fn reaches(&mut self, node: NodeId) -> bool {
         self.forward.reaches(node, &self.topology)
     }
 
-    /// Takes a datagram that came in by `port`. One that makes no sense, or is not for this link,
-    /// is counted and dropped.
+    /// Takes a datagram received by `port`. An invalid one, or one for another link, is counted and
+    /// dropped.
     pub fn handle_datagram(&mut self, now_ns: u64, port: SwitchPort, datagram: &[u8]) {
         let at = usize::from(port.0);
         let Some(Some(link)) = self.hops.get_mut(at) else { return };
@@ -147,20 +148,20 @@ impl Switch {
             link.stats_mut().malformed += 1;
             return;
         };
-        match link.hear(now_ns, &hop, self.forward.slots_mut()) {
-            Heard::Nothing => {}
-            Heard::Up => {
+        match link.receive_datagram(now_ns, &hop, self.forward.slots_mut()) {
+            Received::Nothing => {}
+            Received::Up => {
                 self.forward.set_link(port, true);
-                self.news.own_changed();
-                self.news.greet(at);
+                self.flood.own_changed();
+                self.flood.queue_all(at);
                 self.wake_all();
             }
-            Heard::Packet => self.receive(now_ns, port, &hop),
-            Heard::News => {
+            Received::Packet => self.receive(now_ns, port, &hop),
+            Received::LinkState => {
                 let from = (Position(hop.sequence().0), hop.word());
                 let links = self.forward.links_mut();
-                if self.news.hear(at, from, hop.payload(), &self.topology, links) {
-                    self.forward.forget_ways();
+                if self.flood.receive(at, from, hop.payload(), &self.topology, links) {
+                    self.forward.forget_routes();
                 }
                 self.wake_all();
             }
@@ -169,14 +170,14 @@ impl Switch {
         self.set_timeout(at);
     }
 
-    /// Puts a packet, or those it made room for, into its input buffer.
+    /// Puts a packet, and parked ones that follow it, into its input buffer.
     fn receive(&mut self, now_ns: u64, port: SwitchPort, hop: &Hop<'_>) {
         let (at, channel) = (usize::from(port.0), usize::from(hop.channel()));
         let link = self.hops[at].as_mut().expect("it was found before");
         let packet = hop.payload();
-        let mut arrival = link.judge(now_ns, hop.sequence(), channel);
+        let mut arrival = link.classify(now_ns, hop.sequence(), channel);
         if arrival == Arrival::Early && !self.replay {
-            // The port promised order; what is missing will not come.
+            // The port promised order; the missing packet will not come.
             arrival = Arrival::Outside;
         }
         match arrival {
@@ -199,19 +200,19 @@ impl Switch {
         }
     }
 
-    /// Takes a packet of this node, which may be for this node too. A packet without a source
-    /// route gets one when the direct way is known to be down.
+    /// Takes a packet of this node, which may be for this node too. A packet without a source route
+    /// gets one when the direct route is known to be down.
     ///
     /// # Errors
-    /// [`InjectError`]; the packet was not taken.
+    /// [`InjectError`]; the packet was not accepted.
     pub fn inject(&mut self, now_ns: u64, packet: &[u8]) -> Result<(), InjectError> {
         self.forward.inject(packet, &self.topology)?;
         self.settle(now_ns);
         Ok(())
     }
 
-    /// The next packet for this node, in the order they came. Its buffer is free again with the
-    /// next call.
+    /// Returns the next packet for this node, in the order of arrival. Its buffer is free again
+    /// with the next call.
     pub fn poll_local(&mut self, now_ns: u64) -> Option<Packet<'_>> {
         self.forward.drop_delivered();
         self.forward.deliver();
@@ -219,8 +220,8 @@ impl Switch {
         self.forward.delivered()
     }
 
-    /// The next datagram to send: by which port, and its length in `buf`, which must have
-    /// [`venice_wire::MAX_HOP_BYTES`].
+    /// Writes the next datagram to send into `buf`, which must have [`venice_wire::MAX_HOP_BYTES`];
+    /// returns its port and its length.
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<(SwitchPort, usize)> {
         while let Some(port) = self.ready.pop_front() {
             let at = usize::from(port);
@@ -244,9 +245,9 @@ impl Switch {
             return None;
         }
         if let Some((from, version, len)) =
-            self.news.next_for(at, &self.topology, self.forward.links(), &mut self.bitmap)
+            self.flood.next_for(at, &self.topology, self.forward.links(), &mut self.bitmap)
         {
-            return Some(link.send_news(from.0, version, &self.bitmap[..len], buf));
+            return Some(link.send_link_state(from.0, version, &self.bitmap[..len], buf));
         }
         if let Some((channel, slot)) = self.forward.arbitrate(now_ns, at, link) {
             let len = link.send(now_ns, channel, slot, self.forward.slots_mut(), buf);
@@ -256,13 +257,13 @@ impl Switch {
         link.poll_ack(now_ns, buf)
     }
 
-    /// When [`Switch::handle_timeout`] or [`Switch::poll_transmit`] has something to do even if
-    /// nothing comes in; absolute.
+    /// Returns the time at which [`Switch::handle_timeout`] or [`Switch::poll_transmit`] has
+    /// something to do even without input; absolute.
     pub fn poll_timeout(&self) -> u64 {
-        self.timeout_ns.min(self.news.poll_timeout())
+        self.timeout_ns.min(self.flood.poll_timeout())
     }
 
-    /// Lets the timers run. Then there may be something to transmit.
+    /// Performs the actions due at `now_ns`. Afterwards there may be something to transmit.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.timeout_ns = u64::MAX;
         for at in 0..self.hops.len() {
@@ -270,7 +271,7 @@ impl Switch {
             let went_down = link.handle_timeout(now_ns);
             if went_down {
                 self.forward.set_link(SwitchPort(at as u16), false);
-                self.news.own_changed();
+                self.flood.own_changed();
                 self.forward.leave_port(at, &self.topology);
                 self.settle(now_ns);
                 self.wake_all();
@@ -278,13 +279,13 @@ impl Switch {
             self.wake(at);
             self.set_timeout(at);
         }
-        if self.news.handle_timeout(now_ns, &self.topology, self.forward.links()) {
+        if self.flood.handle_timeout(now_ns, &self.topology, self.forward.links()) {
             self.wake_all();
         }
     }
 
-    /// Does what moving packets has left to do: input buffers that are free again are credits for
-    /// the neighbours, and outputs have something to send.
+    /// Follows up moved packets: freed input buffers become credits for the neighbours, and outputs
+    /// have something to send.
     fn settle(&mut self, now_ns: u64) {
         while let Some((port, channel)) = self.forward.next_released() {
             if let Some(link) = &mut self.hops[port] {
@@ -319,7 +320,7 @@ impl Switch {
     }
 }
 
-/// Buffers of each channel: only rings have packets with a joint ahead.
+/// Returns the buffers of each channel: only rings have packets with a joint ahead.
 fn capacity(topology: &Topology, packets: u16) -> Credits {
     let packets = packets.clamp(1, 1 << 14);
     let has_rings =

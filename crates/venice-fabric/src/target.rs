@@ -1,12 +1,12 @@
-//! The donor's end: frames in, checked accesses to granted memory, answers out.
+//! The donor's end: takes frames, checks accesses to granted memory, and returns answers.
 
 mod kept;
 mod links;
+mod liveness;
 mod memory;
 mod opened;
 mod serve;
 mod shares;
-mod watch;
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ pub use self::{
 };
 use self::{
     links::{Entry, Links},
+    liveness::Finding,
     opened::Revoked,
     serve::Service,
     shares::Shares,
-    watch::Finding,
 };
 use crate::{
     DownReason, DropStats, LinkStats, QPairConfig, QPairError, QPairId, TargetConfig,
@@ -30,46 +30,47 @@ use crate::{
     qpair::QPairs,
 };
 
-/// Where a frame came from and its answer goes: a handle the port makes of a socket address.
+/// The origin of a frame and the destination of its answer: a handle the port makes of a socket
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerAddr(pub u64);
 
 /// The donor's end of the fabric, for all its recipients.
 ///
 /// Every access is carried out exactly once, in the order its link sent it. Call
-/// [`Target::poll_transmit`] after each frame or batch of frames: writes that were handled since
-/// share one answer. Where several recipients have something to be answered, they get even shares
-/// (see [`RecipientId`]): a port that looks for new requests now and then while it sends, every
-/// [`Target::moved_bytes`] so many, has one that asks for little answered soon beside others that ask
-/// for all there is.
+/// [`Target::poll_transmit`] after each frame or batch of frames: writes handled since then share
+/// one answer. If several recipients wait for answers, they get even shares (see [`RecipientId`]).
+/// A port that looks for new requests while it sends, after a fixed number of
+/// [`Target::moved_bytes`], answers a small request soon even beside recipients that saturate the
+/// donor.
 #[derive(Debug)]
 pub struct Target {
     config: TargetConfig,
     links: Links,
-    /// Which of the links with something to send is next.
+    /// The order in which links with something to send are served.
     shares: Shares,
     resets: VecDeque<Reset>,
     qpairs: QPairs,
     revoked: Revoked,
     dropped: DropStats,
-    /// No later than the next time anything is to be done.
+    /// A lower bound of the next time an action is due.
     wake_ns: Option<u64>,
 }
 
-/// A grant that a recipient uses, as the donor's mapping table has it.
+/// A grant in use by a recipient, as listed in the donor's mapping table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DonorMapping {
-    /// Where the recipient is.
+    /// The recipient's address.
     pub addr: PeerAddr,
-    /// Which node it is.
+    /// The recipient's node.
     pub node: NodeId,
     /// The grant.
     pub grant: GrantId,
-    /// Whether the recipient is being told that it is not shared any more.
+    /// True if the recipient is being notified of a revocation.
     pub is_revoking: bool,
 }
 
-/// Tells a caller that there is no such link.
+/// A notice to a caller that no such link exists.
 #[derive(Debug)]
 struct Reset {
     to: PeerAddr,
@@ -77,11 +78,11 @@ struct Reset {
     link: LinkId,
 }
 
-/// Resets waiting to be sent; whoever gets none asks again.
+/// Resets that may wait to be sent; a caller that receives none asks again.
 const MAX_RESETS: usize = 64;
 
 impl Target {
-    /// A target without links.
+    /// Returns a target without links.
     pub fn new(config: TargetConfig) -> Self {
         Self {
             links: Links::new(&config),
@@ -95,38 +96,36 @@ impl Target {
         }
     }
 
-    /// Links there are, unconfirmed ones included.
+    /// Returns the number of links, unconfirmed ones included.
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// Whether all frames queued so far have arrived (over a reliable port: have been sent), so
+    /// True if all frames queued so far have arrived (over a reliable port: have been sent), so
     /// that nothing is lost when this end goes away.
     pub fn is_settled(&self) -> bool {
         self.links.iter().all(|entry| entry.link.as_ref().is_none_or(Link::is_settled))
     }
 
-    /// What each confirmed link has seen: where its caller is, which node, and the numbers.
+    /// Returns each confirmed link: its caller's address, its node, and its counters.
     pub fn link_stats(&self) -> impl Iterator<Item = (PeerAddr, NodeId, LinkStats)> {
         self.links
             .iter()
             .filter_map(|entry| Some((entry.addr, entry.node, entry.link.as_ref()?.stats())))
     }
 
-    /// Stops sharing a grant: every recipient that uses it is told, until it says that it has no
-    /// window and no access on its way there any more, or has not answered for as long as a link
-    /// may be silent; no link may begin to use it. Returns how
-    /// many recipients are told. Accesses already on their way are still carried out, so keep the
-    /// memory until [`Target::mappings`] shows the grant no more, or for as long as you are
-    /// willing to wait.
+    /// Revokes a grant: notifies every recipient that uses it, until the recipient confirms that it
+    /// has no mapping and no outstanding access there any more, or has not answered for the silence
+    /// bound of a link. No link may begin to use the grant. Returns the number of recipients
+    /// notified. Accesses already in flight are still carried out, so keep the memory until
+    /// [`Target::mappings`] no longer lists the grant, or for as long as you are willing to wait.
     ///
-    /// Remembers the last 4096 grants revoked; one older than that must be refused by the memory
-    /// itself.
+    /// Keeps the last 4096 revoked grants; the memory itself must refuse an older one.
     pub fn revoke(&mut self, now_ns: u64, grant: GrantId) -> usize {
         self.revoked.push(grant);
         let mut told = 0;
         for (at, entry) in self.links.iter_mut() {
-            // The memory is to go, and not when the last answer has arrived.
+            // The memory may go away before the last answer has arrived.
             entry.link.iter_mut().for_each(Link::copy_all_lent);
             if entry.opened.revoke(grant, now_ns) {
                 told += 1;
@@ -141,12 +140,12 @@ impl Target {
         told
     }
 
-    /// Shares a grant that was revoked again: for numbers that are given out anew.
+    /// Shares a revoked grant again: for numbers that are reused.
     pub fn share(&mut self, grant: GrantId) {
         self.revoked.forget(grant);
     }
 
-    /// The donor's mapping table: which recipient uses which grant.
+    /// Returns the donor's mapping table: the grants in use by each recipient.
     pub fn mappings(&self) -> impl Iterator<Item = DonorMapping> {
         self.links.iter().flat_map(|entry| {
             let (addr, node) = (entry.addr, entry.node);
@@ -159,13 +158,13 @@ impl Target {
         })
     }
 
-    /// Datagrams dropped unread.
+    /// Returns the counters of datagrams dropped unread.
     pub fn dropped(&self) -> DropStats {
         self.dropped
     }
 
-    /// Takes a datagram and carries out the accesses it brings or unblocks. What is no frame for
-    /// this node is dropped.
+    /// Takes a datagram and carries out the accesses it carries or unblocks. Anything that is not a
+    /// frame for this node is dropped.
     pub fn handle_frame(
         &mut self,
         now_ns: u64,
@@ -173,7 +172,7 @@ impl Target {
         frame: &[u8],
         memory: &mut impl GrantedMemory,
     ) {
-        // Looked at where it is: moved, it would be read back before its parts are written.
+        // Borrowed in place: if moved, it would be read back before its parts are written.
         let parsed = Frame::parse_with(frame, self.config.link.integrity());
         let frame = match &parsed {
             Ok(frame) => frame,
@@ -198,7 +197,7 @@ impl Target {
 
     fn handle_hello(&mut self, now_ns: u64, from: PeerAddr, hello: &Frame<'_>) {
         self.links.end_replaced(hello);
-        let Some(at) = self.links.greet(now_ns, from, hello, &self.config) else { return };
+        let Some(at) = self.links.accept_hello(now_ns, from, hello, &self.config) else { return };
         if let Some(entry) = self.links.get_mut(at) {
             entry.welcome_due = true;
         }
@@ -226,8 +225,8 @@ impl Target {
         frame: &Frame<'_>,
         memory: &mut impl GrantedMemory,
     ) {
-        self.links.hear(now_ns, at, &self.config);
-        // Those that this link supersedes; their places may have other links soon.
+        self.links.note_frame(now_ns, at, &self.config);
+        // Links that this one supersedes: their slots may be reused soon.
         self.end_qpairs_of_removed();
         let Some(entry) = self.links.get_mut(at) else { return };
         let (revoked, qpairs) = (&self.revoked, &mut self.qpairs);
@@ -243,11 +242,11 @@ impl Target {
         if self.qpairs.live(at as u32) > 0 {
             self.wake_by(Some(now_ns.saturating_add(self.config.link.keepalive_ns)));
         }
-        // When it is due by itself is asked once it has sent what it has.
+        // Its own next time-out is computed once it has sent its frames.
         self.enqueue(at);
     }
 
-    /// Notes what a frame brought, on whose share it counts.
+    /// Counts the bytes of a frame on its recipient's share.
     fn count(&mut self, at: usize, frame: &Frame<'_>, memory: &mut impl GrantedMemory) {
         let Some(entry) = self.links.get_mut(at) else { return };
         entry.asked_bytes += frame.as_bytes().len() as u64;
@@ -275,8 +274,8 @@ impl Target {
         }
     }
 
-    /// Asks the caller at `to` for a QPair with one of its services. A
-    /// [`crate::QPairEvent::Connected`] or [`crate::QPairEvent::Closed`] follows.
+    /// Requests a QPair with a service of the caller at `to`. A [`crate::QPairEvent::Connected`] or
+    /// [`crate::QPairEvent::Closed`] follows.
     ///
     /// # Errors
     /// [`QPairError::NoLink`] if it has no link to this target, [`QPairError::TooMany`].
@@ -295,7 +294,7 @@ impl Target {
         Ok(qpair)
     }
 
-    /// The QPairs of this target: all else that can be done with them is done here.
+    /// Returns the QPairs of this target, for all other QPair operations.
     pub fn qpairs(&self) -> &QPairs {
         &self.qpairs
     }
@@ -305,7 +304,8 @@ impl Target {
         &mut self.qpairs
     }
 
-    /// Where the other end of a QPair is; `None` if the handle is not known, or its link gone.
+    /// Returns the address of the other end of a QPair; `None` if the handle is unknown, or its
+    /// link gone.
     pub fn qpair_peer(&self, qpair: QPairId) -> Option<PeerAddr> {
         let at = self.qpairs.link_of(qpair)?;
         self.links.get(at as usize).map(|entry| entry.addr)
@@ -323,13 +323,13 @@ impl Target {
         self.wake_ns = earlier(self.wake_ns, at_ns);
     }
 
-    /// When to call [`Target::handle_timeout`], and then [`Target::poll_transmit`], if nothing
-    /// happens before. It may be early, never late.
+    /// Returns the time at which to call [`Target::handle_timeout`], and then
+    /// [`Target::poll_transmit`], if nothing happens before. It may be early, never late.
     pub fn poll_timeout(&self) -> Option<u64> {
         earlier(self.wake_ns, self.qpairs.poll_timeout())
     }
 
-    /// Does what the time asks for: replays, acknowledgements, forgetting idle links.
+    /// Performs the actions due at `now_ns`: replays, acknowledgements, forgetting idle links.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.qpairs.handle_timeout(now_ns);
         if self.wake_ns.is_none_or(|wake_ns| now_ns < wake_ns) {
@@ -349,7 +349,7 @@ impl Target {
         }
     }
 
-    /// Asks callers with QPairs that have been silent whether they are still there.
+    /// Pings callers with QPairs that have been silent.
     fn watch_callers(&mut self, now_ns: u64) {
         for at in 0..self.links.places() {
             if self.qpairs.live(at as u32) == 0 {
@@ -357,10 +357,10 @@ impl Target {
             }
             let Some(entry) = self.links.get_mut(at) else { continue };
             let Some(link) = &mut entry.link else { continue };
-            match entry.watch.look(now_ns, entry.heard_ns, &self.config.link) {
+            match entry.liveness.check(now_ns, entry.heard_ns, &self.config.link) {
                 Finding::Fine(again_ns) => self.wake_by(Some(again_ns)),
                 Finding::Ask { number, again_ns } => {
-                    link.ask_ping(number, entry.watch.is_insisting());
+                    link.ask_ping(number, entry.liveness.is_repeated());
                     self.wake_by(Some(again_ns));
                 }
                 Finding::Silent => {
@@ -371,35 +371,37 @@ impl Target {
         }
     }
 
-    /// Bytes moved since the start, in both directions: of requests that were answered, and of what
-    /// was sent. For ports that break off after so many to look for new requests.
+    /// Returns the bytes moved since the start, in both directions: of answered requests, and of
+    /// sent frames. For ports that stop after a fixed amount to look for new requests.
     pub fn moved_bytes(&self) -> u64 {
         self.shares.moved_bytes()
     }
 
-    /// Whether there may be something to send: `false` once [`Target::poll_transmit`] had nothing
+    /// True if there may be something to send; false once [`Target::poll_transmit`] had nothing
     /// more.
     pub fn has_more(&self) -> bool {
         !self.resets.is_empty() || self.shares.has_waiting()
     }
 
-    /// Whether more than one recipient waits to be answered, or did of late.
+    /// True if more than one recipient waits to be answered, or did recently.
     pub fn is_contended(&self) -> bool {
         self.shares.is_contended()
     }
 
-    /// Writes the next frame to send into `buf`; returns where it goes and its length in bytes.
-    /// Call until it has none.
+    /// Writes the next frame to send into `buf`; returns its destination and its length in bytes.
+    /// Call until it returns `None`.
     ///
     /// # Panics
-    /// If `buf` is shorter than [`MAX_FRAME_BYTES`].
+    /// Panics if `buf` is shorter than [`MAX_FRAME_BYTES`].
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8]) -> Option<(PeerAddr, usize)> {
         let (to, transmission) = self.poll(now_ns, false, buf)?;
-        let Transmission::Written(len) = transmission else { unreachable!("none was asked for") };
+        let Transmission::Written(len) = transmission else {
+            unreachable!("kept frames were not requested")
+        };
         Some((to, len))
     }
 
-    /// `leaves_kept`: a frame that is kept for a replay may be left where it is.
+    /// Returns the next frame. `leaves_kept`: a frame kept for a replay may stay in place.
     fn poll(
         &mut self,
         now_ns: u64,
@@ -481,7 +483,7 @@ impl Entry {
             let link = link.id().unwrap_or_default();
             return Some(Transmission::Kept(KeptFrame { at, link, sequence, len }));
         }
-        let lender = |_, _: &mut [u8]| unreachable!("answers do not ask for their payloads");
+        let lender = |_, _: &mut [u8]| unreachable!("answers carry their payloads");
         link.poll_transmit(now_ns, lender, buf).map(Transmission::Written)
     }
 }

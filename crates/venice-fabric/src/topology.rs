@@ -1,19 +1,19 @@
-//! How the nodes of a rack are wired: shapes, coordinates, ports, neighbours.
+//! The wiring of a rack's nodes: shapes, coordinates, ports, neighbours.
 //!
-//! A topology is arithmetic, not a table: any size costs the same. It says who is whose
-//! neighbour; which way a packet takes is in [`crate::routing`].
+//! A topology is arithmetic, not a table: any size costs the same. It defines the neighbours;
+//! [`crate::routing`] defines the routes.
 
 use std::fmt;
 
 use venice_wire::SwitchPort;
 
-/// Where a switch stands in a [`Topology`]: `0..switches()`. In a mesh and a torus the x
+/// The position of a switch in a [`Topology`]: `0..switches()`. In a mesh and a torus the x
 /// coordinate counts fastest. The positions below `nodes()` are nodes of the rack; a
 /// [`Topology::Router`] has one more, the external router's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u32);
 
-/// How the nodes are wired (Venice paper, section 5.1.1).
+/// The wiring of the nodes (Venice paper, section 5.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Topology {
     /// A direct link between every two nodes.
@@ -46,12 +46,12 @@ pub enum Topology {
     },
 }
 
-/// Why a text names no topology.
+/// The reason a text names no topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// None of the words.
+    /// The text is not a known topology.
     #[error(
-        "{0:?} is no topology: write all-to-all, router, mesh:XxYxZ or torus:XxYxZ, \
+        "unknown topology {0:?}: write all-to-all, router, mesh:XxYxZ or torus:XxYxZ, \
          for example mesh:2x2x2"
     )]
     Unknown(String),
@@ -60,34 +60,35 @@ pub enum TopologyError {
     OtherSize {
         /// The topology.
         topology: Topology,
-        /// How many it has.
+        /// Its number of nodes.
         has: u64,
-        /// How many there are.
+        /// The required number of nodes.
         nodes: u32,
     },
-    /// Ports are numbered by 16 bits, and so are the nodes that one switch links directly.
-    #[error("{nodes} nodes are too many for {kind}: {MAX_RADIX} at most")]
+    /// The nodes exceed the limit: ports are numbered by 16 bits, and so are the nodes that one
+    /// switch links directly.
+    #[error("too many nodes for {kind}: {nodes}, at most {MAX_RADIX}")]
     TooWide {
-        /// The topology's word.
+        /// The name of the topology.
         kind: &'static str,
-        /// Nodes asked for.
+        /// Nodes requested.
         nodes: u32,
     },
-    /// A topology has at least one node, and a 3D one at most 2³¹.
-    #[error("{0:?} has no nodes, or too many")]
+    /// The size is invalid: a topology has at least one node, and a 3D one at most 2³¹.
+    #[error("invalid size of {0:?}: it has no nodes, or too many")]
     BadSize(String),
 }
 
-/// Direct links that one switch can have.
+/// The most direct links of one switch.
 pub const MAX_RADIX: u32 = u16::MAX as u32 - 1;
 
-/// A port of a mesh or torus: twice the dimension, plus one for the way down.
+/// Ports of a mesh or torus: twice the dimension, plus one for the way down.
 const DIRECTIONS: u16 = 6;
 
 /// One direct link: a port here, the neighbour, and the neighbour's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopologyLink {
-    /// The end that is named first, the lower position.
+    /// The first end, at the lower position.
     pub from: Position,
     /// Its port.
     pub from_port: SwitchPort,
@@ -98,8 +99,9 @@ pub struct TopologyLink {
 }
 
 impl Topology {
-    /// The topology that `text` names for `nodes` nodes: `all-to-all`, `router`, `mesh:2x2x2` (also
-    /// `mesh:4x4`, `mesh:8`), `torus:4x4x4`. [`Topology`]'s `Display` writes the same.
+    /// Returns the topology that `text` names for `nodes` nodes: `all-to-all`, `router`,
+    /// `mesh:2x2x2` (also `mesh:4x4`, `mesh:8`), `torus:4x4x4`. [`Topology`]'s `Display` writes the
+    /// same.
     ///
     /// # Errors
     /// [`TopologyError`].
@@ -125,7 +127,7 @@ impl Topology {
         }
     }
 
-    /// A mesh or torus, whose text tells its size itself.
+    /// Returns a mesh or torus, whose text gives its size.
     ///
     /// # Errors
     /// [`TopologyError::Unknown`], [`TopologyError::BadSize`].
@@ -152,7 +154,7 @@ impl Topology {
         }
     }
 
-    /// The topology as one text that says its size too: `mesh:2x2x2`, `router:8`. Its `FromStr`
+    /// Returns the topology as one text with its size: `mesh:2x2x2`, `router:8`. Its `FromStr`
     /// reads it back.
     pub fn with_size(&self) -> String {
         match self {
@@ -161,7 +163,7 @@ impl Topology {
         }
     }
 
-    /// Nodes of the rack.
+    /// Returns the number of nodes of the rack.
     pub fn nodes(&self) -> u32 {
         match *self {
             Self::AllToAll { nodes } | Self::Router { nodes } => nodes,
@@ -169,12 +171,12 @@ impl Topology {
         }
     }
 
-    /// Switches: one at each node, and the external router if there is one.
+    /// Returns the number of switches: one at each node, and the external router if there is one.
     pub fn switches(&self) -> u32 {
         self.nodes() + u32::from(self.router().is_some())
     }
 
-    /// Where the external router stands, if there is one.
+    /// Returns the position of the external router, if there is one.
     pub fn router(&self) -> Option<Position> {
         match *self {
             Self::Router { nodes } => Some(Position(nodes)),
@@ -182,13 +184,13 @@ impl Topology {
         }
     }
 
-    /// Whether packets may have to go through other nodes, or through a router.
+    /// True if packets may have to go through other nodes, or through a router.
     pub fn has_relays(&self) -> bool {
         !matches!(self, Self::AllToAll { .. })
     }
 
-    /// Ports of the switch at `at` that lead to other switches; some may have no neighbour. In a
-    /// mesh or torus six: +x, −x, +y, −y, +z, −z.
+    /// Returns the number of ports of the switch at `at` that lead to other switches; some may have
+    /// no neighbour. In a mesh or torus six: +x, −x, +y, −y, +z, −z.
     pub fn ports(&self, at: Position) -> u16 {
         match *self {
             Self::Mesh { .. } | Self::Torus { .. } => DIRECTIONS,
@@ -199,12 +201,13 @@ impl Topology {
         }
     }
 
-    /// The port to the node itself, after those to others: the seventh in a mesh or torus.
+    /// Returns the port to the node itself, after those to others: the seventh in a mesh or torus.
     pub fn local_port(&self, at: Position) -> SwitchPort {
         SwitchPort(self.ports(at))
     }
 
-    /// Whom `port` leads to, and by which of its ports the packet comes in there.
+    /// Returns the neighbour behind `port`, and the neighbour's port by which a packet arrives
+    /// there.
     pub fn neighbour(&self, at: Position, port: SwitchPort) -> Option<(Position, SwitchPort)> {
         if at.0 >= self.switches() || port.0 >= self.ports(at) {
             return None;
@@ -223,11 +226,11 @@ impl Topology {
         }
     }
 
-    /// The port that leads straight from `at` to `to`, if they are neighbours.
+    /// Returns the port that leads directly from `at` to `to`, if they are neighbours.
     pub fn port_to(&self, at: Position, to: Position) -> Option<SwitchPort> {
         match *self {
             Self::Mesh { .. } | Self::Torus { .. } => {}
-            // These have a port for each number: no need to look through all of them.
+            // These have a port for each number, so no search is needed.
             Self::AllToAll { .. } => {
                 return (to.0 < self.switches() && to != at).then_some(SwitchPort(to.0 as u16));
             }
@@ -245,7 +248,7 @@ impl Topology {
         ports.find(|port| self.neighbour(at, *port).is_some_and(|(there, _)| there == to))
     }
 
-    /// All direct links, each once.
+    /// Returns all direct links, each once.
     pub fn links(&self) -> impl Iterator<Item = TopologyLink> + '_ {
         let ports = (0..self.switches())
             .map(Position)
@@ -256,13 +259,13 @@ impl Topology {
         })
     }
 
-    /// Coordinates in a mesh or torus; `None` elsewhere and outside.
+    /// Returns the coordinates in a mesh or torus; `None` elsewhere and outside.
     pub fn coordinates(&self, at: Position) -> Option<[u32; 3]> {
         let [x, y, _] = self.extents()?;
         (at.0 < self.nodes()).then(|| [at.0 % x, at.0 / x % y, at.0 / x / y])
     }
 
-    /// The position with these coordinates in a mesh or torus.
+    /// Returns the position with these coordinates in a mesh or torus.
     pub fn at(&self, coordinates: [u32; 3]) -> Option<Position> {
         let extents = self.extents()?;
         let inside = coordinates.iter().zip(extents).all(|(at, extent)| *at < extent);
@@ -270,7 +273,7 @@ impl Topology {
         inside.then(|| Position(x + extents[0] * (y + extents[1] * z)))
     }
 
-    /// What a port is called: `+x`, `-z`, `router`, or the number of the node it leads to.
+    /// Returns a port's name: `+x`, `-z`, `router`, or the number of the node it leads to.
     pub fn port_name(&self, at: Position, port: SwitchPort) -> String {
         match *self {
             _ if port == self.local_port(at) => "local".into(),
@@ -283,7 +286,7 @@ impl Topology {
         }
     }
 
-    /// Whether a port that leads to a neighbour is such.
+    /// True if any port with a neighbour satisfies the predicate.
     pub(crate) fn has_neighbour_where(
         &self,
         at: Position,
@@ -293,7 +296,7 @@ impl Topology {
         ports.any(|port| is_such(port) && self.neighbour(at, port).is_some())
     }
 
-    /// Nodes along each direction, for those that have directions.
+    /// Returns the nodes along each direction, for topologies that have directions.
     pub(crate) fn extents(&self) -> Option<[u32; 3]> {
         match *self {
             Self::Mesh { x, y, z } | Self::Torus { x, y, z } => Some([x, y, z]),
@@ -301,12 +304,12 @@ impl Topology {
         }
     }
 
-    /// Whether the ends of a dimension of `extent` nodes are joined.
+    /// True if the ends of a dimension of `extent` nodes are joined.
     pub(crate) fn wraps(&self, extent: u32) -> bool {
         matches!(self, Self::Torus { .. }) && extent > 2
     }
 
-    /// One step along a dimension.
+    /// Returns the position one step along a dimension.
     fn step(&self, at: Position, dimension: usize, is_up: bool) -> Option<Position> {
         let mut coordinates = self.coordinates(at)?;
         let extent = self.extents()?[dimension];
@@ -325,7 +328,7 @@ impl Topology {
 impl std::str::FromStr for Topology {
     type Err = TopologyError;
 
-    /// Reads what [`Topology::with_size`] writes.
+    /// Parses the text written by [`Topology::with_size`].
     fn from_str(text: &str) -> Result<Self, TopologyError> {
         match text.split_once(':') {
             Some((word @ ("all-to-all" | "router"), size)) => {
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back() {
+    fn texts_roundtrip() {
         for (text, nodes) in [
             ("all-to-all", 5),
             ("router", 9),
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn parse_error_names_reason() {
         let fails = |text, nodes| Topology::for_nodes(text, nodes).unwrap_err();
         for text in ["", "ring", "mesh", "mesh:", "mesh:2x", "mesh:2x2x2x2", "torus:+2", "star:4"] {
             assert_eq!(fails(text, 8), TopologyError::Unknown(text.into()), "{text}");
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cube_of_two_has_twelve_links_and_so_has_its_torus() {
+    fn cube_of_two_has_twelve_links() {
         for text in ["mesh:2x2x2", "torus:2x2x2"] {
             assert_eq!(Topology::shaped(text).unwrap().links().count(), 12, "{text}");
         }
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_link_agree() {
+    fn link_ends_agree() {
         for topology in [
             Topology::Mesh { x: 3, y: 4, z: 2 },
             Topology::Torus { x: 3, y: 2, z: 5 },

@@ -6,15 +6,15 @@ use pyo3::types::PyBytes;
 
 use crate::buffers::bytes;
 use crate::copies::{Copies, copies};
-use crate::errors::raised;
-use crate::held::Held;
+use crate::errors::exception;
+use crate::handle::Handle;
 
 /// An object cache.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
-pub struct ObjectCache(pub Held<venice_client::ObjectCache>);
+pub struct ObjectCache(pub Handle<venice_client::ObjectCache>);
 
-/// In the order of `CacheStats` in `cache.py`.
+/// The fields of `CacheStats` in `cache.py`, in order.
 type Stats = (u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
 #[pymethods]
@@ -34,12 +34,12 @@ impl ObjectCache {
     fn put(&self, py: Python<'_>, key: &[u8], value: PyBuffer<u8>) -> PyResult<()> {
         let cache = self.0.get(py)?;
         let from = bytes(&value)?;
-        py.detach(|| cache.put(key, from)).map_err(|error| raised(py, &error))
+        py.detach(|| cache.put(key, from)).map_err(|error| exception(py, &error))
     }
 
     fn get<'py>(&self, py: Python<'py>, key: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let cache = self.0.get(py)?;
-        let found = py.detach(|| cache.get(key)).map_err(|error| raised(py, &error))?;
+        let found = py.detach(|| cache.get(key)).map_err(|error| exception(py, &error))?;
         Ok(found.map(|value| PyBytes::new(py, &value)))
     }
 

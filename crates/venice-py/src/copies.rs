@@ -1,9 +1,9 @@
-//! How the copies of borrowed memory are, for `Copies` in `copies.py`.
+//! The state of the copies of borrowed memory, for `Copies` in `copies.py`.
 
-/// In the order of the fields there.
+/// The fields of `Copies`, in order.
 pub type Copies = (u32, u64, u64, u64, u64, Vec<String>);
 
-/// What Python gets of it.
+/// Converts the state for Python.
 pub fn copies(of: venice_client::Copies) -> Copies {
     let venice_client::Copies {
         copies, slabs, short_slabs, lost_slabs, rebuilt, lost_donors, ..

@@ -2,28 +2,28 @@
 
 use pyo3::prelude::*;
 
-use crate::errors::raised;
-use crate::held::Held;
+use crate::errors::exception;
+use crate::handle::Handle;
 
-/// A device that is held.
+/// A granted device.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
-pub struct Device(pub Held<venice_client::Device>);
+pub struct Device(pub Handle<venice_client::Device>);
 
 #[pymethods]
 impl Device {
-    /// Node, address, bytes, capabilities, grant.
-    fn said(&self, py: Python<'_>) -> PyResult<(String, String, u64, Vec<String>, u64)> {
+    /// Returns node, address, bytes, capabilities and grant.
+    fn description(&self, py: Python<'_>) -> PyResult<(String, String, u64, Vec<String>, u64)> {
         let device = self.0.get(py)?;
         let (node, address) = (device.node().to_owned(), device.address().to_owned());
         Ok((node, address, device.len_bytes(), device.capabilities().to_vec(), device.grant()))
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.get(py)?.check().map_err(|error| raised(py, &error))
+        self.0.get(py)?.check().map_err(|error| exception(py, &error))
     }
 
-    /// Why it is wanted back, and within how many seconds; `None`: it is not.
+    /// Returns the reason of a reclaim or preemption, and the seconds until it; `None` without one.
     fn leaving(&self, py: Python<'_>) -> PyResult<Option<(&'static str, Option<f64>)>> {
         let leaving = self.0.get(py)?.leaving();
         Ok(leaving.map(|it| (it.why, it.within.map(|within| within.as_secs_f64()))))

@@ -1,11 +1,11 @@
-//! Errors of the library as exceptions of the package.
+//! Conversion of the library's errors to exceptions of the package.
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use venice_client::Error;
 
-/// The exception of `venice.errors` that says it.
-pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+/// Returns the exception of `venice.errors` for the error.
+pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
     let made = class(py, class_name(error)).and_then(|class| match error {
         Error::DonorLost { node, offset, len_bytes } => {

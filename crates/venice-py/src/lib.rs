@@ -1,14 +1,14 @@
-//! The Python package's native half, `venice._venice`: thin classes over `venice-client`. What
-//! people see is the package in `python/venice`.
+//! The Python package's native half, `venice._venice`: thin classes over `venice-client`. The
+//! public package is in `python/venice`.
 //!
-//! The interpreter's lock is given up while memory is borrowed, read or written.
+//! The interpreter's lock is released while memory is borrowed, read or written.
 
 mod buffers;
 mod cache;
 mod copies;
 mod device;
 mod errors;
-mod held;
+mod handle;
 mod memory;
 mod paged;
 mod rack;

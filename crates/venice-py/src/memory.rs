@@ -7,13 +7,13 @@ use venice_client::{Error, Outcome};
 
 use crate::buffers::{bytes, room};
 use crate::copies::{Copies, copies};
-use crate::errors::raised;
-use crate::held::Held;
+use crate::errors::exception;
+use crate::handle::Handle;
 
 /// Borrowed memory.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
-pub struct Memory(pub Held<venice_client::Memory>);
+pub struct Memory(pub Handle<venice_client::Memory>);
 
 #[pymethods]
 impl Memory {
@@ -42,25 +42,25 @@ impl Memory {
         let memory = self.0.get(py)?;
         let size_bytes = memory.len_bytes();
         if len_bytes as u64 > size_bytes {
-            // Before so many bytes are made room for.
+            // Checked before the bytes are allocated.
             let len_bytes = len_bytes as u64;
-            return Err(raised(py, &Error::OutOfRange { offset, len_bytes, size_bytes }));
+            return Err(exception(py, &Error::OutOfRange { offset, len_bytes, size_bytes }));
         }
         PyBytes::new_with(py, len_bytes, |into| {
-            py.detach(|| memory.read(offset, into)).map_err(|error| raised(py, &error))
+            py.detach(|| memory.read(offset, into)).map_err(|error| exception(py, &error))
         })
     }
 
     fn read_into(&self, py: Python<'_>, offset: u64, mut buffer: PyBuffer<u8>) -> PyResult<()> {
         let memory = self.0.get(py)?;
         let into = room(&mut buffer)?;
-        py.detach(|| memory.read(offset, into)).map_err(|error| raised(py, &error))
+        py.detach(|| memory.read(offset, into)).map_err(|error| exception(py, &error))
     }
 
     fn write(&self, py: Python<'_>, offset: u64, data: PyBuffer<u8>) -> PyResult<()> {
         let memory = self.0.get(py)?;
         let from = bytes(&data)?;
-        py.detach(|| memory.write(offset, from)).map_err(|error| raised(py, &error))
+        py.detach(|| memory.write(offset, from)).map_err(|error| exception(py, &error))
     }
 
     fn start_read(
@@ -74,11 +74,11 @@ impl Memory {
         let size_bytes = memory.len_bytes();
         if len_bytes as u64 > size_bytes {
             let len_bytes = len_bytes as u64;
-            return Err(raised(py, &Error::OutOfRange { offset, len_bytes, size_bytes }));
+            return Err(exception(py, &Error::OutOfRange { offset, len_bytes, size_bytes }));
         }
-        let tell = move |outcome| tell(&done, outcome, true);
+        let tell = move |outcome| complete(&done, outcome, true);
         let started = py.detach(|| memory.start_read(offset, vec![0; len_bytes], tell));
-        started.map_err(|error| raised(py, &error))
+        started.map_err(|error| exception(py, &error))
     }
 
     fn start_write(
@@ -90,9 +90,9 @@ impl Memory {
     ) -> PyResult<()> {
         let memory = self.0.get(py)?;
         let from = bytes(&data)?.to_vec();
-        let tell = move |outcome| tell(&done, outcome, false);
+        let tell = move |outcome| complete(&done, outcome, false);
         let started = py.detach(|| memory.start_write(offset, from, tell));
-        started.map_err(|error| raised(py, &error))
+        started.map_err(|error| exception(py, &error))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
@@ -103,24 +103,24 @@ impl Memory {
 
     fn fetch_add(&self, py: Python<'_>, offset: u64, add: u64) -> PyResult<u64> {
         let memory = self.0.get(py)?;
-        py.detach(|| memory.fetch_add(offset, add)).map_err(|error| raised(py, &error))
+        py.detach(|| memory.fetch_add(offset, add)).map_err(|error| exception(py, &error))
     }
 
     fn compare_swap(&self, py: Python<'_>, offset: u64, expected: u64, new: u64) -> PyResult<u64> {
         let memory = self.0.get(py)?;
         let swapped = py.detach(|| memory.compare_swap(offset, expected, new));
-        swapped.map_err(|error| raised(py, &error))
+        swapped.map_err(|error| exception(py, &error))
     }
 }
 
-/// Calls `done(value, None)` or `done(None, error)`, on the thread that carried the access out;
-/// nobody is called any more once the interpreter ends.
-fn tell(done: &Py<PyAny>, outcome: Outcome, is_read: bool) {
+/// Calls `done(value, None)` or `done(None, error)` on the thread that performed the access; no
+/// longer once the interpreter ends.
+fn complete(done: &Py<PyAny>, outcome: Outcome, is_read: bool) {
     Python::try_attach(|py| {
         let called = match outcome {
             Ok(bytes) if is_read => done.call1(py, (PyBytes::new(py, &bytes), py.None())),
             Ok(_) => done.call1(py, (py.None(), py.None())),
-            Err(error) => done.call1(py, (py.None(), raised(py, &error).into_value(py))),
+            Err(error) => done.call1(py, (py.None(), exception(py, &error).into_value(py))),
         };
         if let Err(error) = called {
             error.write_unraisable(py, None);

@@ -1,4 +1,4 @@
-//! `_venice.Paged` and `_venice.Region`: memory that numpy uses as its own.
+//! `_venice.Paged` and `_venice.Region`: memory that numpy uses in place.
 
 use std::ffi::c_int;
 
@@ -8,19 +8,19 @@ use pyo3::prelude::*;
 use venice_client::{Error, PagedMemory, PagedRegion};
 
 use crate::copies::{Copies, copies};
-use crate::errors::raised;
-use crate::held::{Held, release};
+use crate::errors::exception;
+use crate::handle::{Handle, release};
 
 /// Borrowed memory from which regions are mapped.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
-pub struct Paged(pub Held<PagedMemory>);
+pub struct Paged(pub Handle<PagedMemory>);
 
-/// A region; it exports its bytes by the buffer protocol, and lives as long as anybody uses them.
+/// A region. It exports its bytes by the buffer protocol, and lives as long as any view of them.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
 pub struct Region {
-    /// `None` only while it is dropped.
+    /// `None` only during its drop.
     region: Option<PagedRegion>,
     process: u32,
 }
@@ -29,10 +29,10 @@ pub struct Region {
 impl Paged {
     fn map(&self, py: Python<'_>, len_bytes: u64, page_size: &str) -> PyResult<Region> {
         let paged = self.0.get(py)?;
-        let wrong = |said| raised(py, &Error::Invalid(said));
+        let wrong = |said| exception(py, &Error::Invalid(said));
         let page_size = page_size.parse().map_err(wrong)?;
         let mapped = py.detach(|| paged.map_by(len_bytes, page_size));
-        let region = mapped.map_err(|error| raised(py, &error))?;
+        let region = mapped.map_err(|error| exception(py, &error))?;
         Ok(Region { region: Some(region), process: std::process::id() })
     }
 
@@ -54,7 +54,7 @@ impl Paged {
 
     fn set_local_bytes(&self, py: Python<'_>, local_bytes: u64) -> PyResult<()> {
         let set = self.0.get(py)?.set_local_bytes(local_bytes);
-        set.map_err(|error| raised(py, &error))
+        set.map_err(|error| exception(py, &error))
     }
 
     fn copies(&self, py: Python<'_>) -> PyResult<Copies> {
@@ -72,8 +72,10 @@ impl Paged {
 
 #[pymethods]
 impl Region {
+    /// Implements the buffer protocol.
+    ///
     /// # Safety
-    /// As Python calls it.
+    /// The requirements of Python's calling convention.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -81,7 +83,7 @@ impl Region {
     ) -> PyResult<()> {
         let this = slf.get();
         let Some(region) = &this.region else {
-            return Err(PyBufferError::new_err("it is being dropped"));
+            return Err(PyBufferError::new_err("the region is being dropped"));
         };
         // SAFETY: the region's bytes stay where they are for as long as `slf` lives, to which the
         // view gets a reference; `view` is Python's.
@@ -98,17 +100,17 @@ impl Region {
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
-    /// The first byte's address, by which an array in it finds its place.
+    /// Returns the address of the first byte, by which an array in it finds its offset.
     fn address(&self) -> usize {
         self.region.as_ref().map_or(0, |region| region.as_ptr() as usize)
     }
 
     fn advise(&self, py: Python<'_>, offset: usize, len_bytes: usize, hint: &str) -> PyResult<()> {
         let at_home = self.region.as_ref().filter(|_| self.process == std::process::id());
-        let region = at_home.ok_or_else(|| raised(py, &Error::Closed))?;
-        let hint = hint.parse().map_err(|said| raised(py, &Error::Invalid(said)))?;
+        let region = at_home.ok_or_else(|| exception(py, &Error::Closed))?;
+        let hint = hint.parse().map_err(|said| exception(py, &Error::Invalid(said)))?;
         let advised = py.detach(|| region.advise(offset, len_bytes, hint));
-        advised.map_err(|error| raised(py, &error))
+        advised.map_err(|error| exception(py, &error))
     }
 
     fn __len__(&self) -> usize {
@@ -122,7 +124,7 @@ impl Drop for Region {
         if self.process == std::process::id() {
             release(region);
         } else {
-            // A child of a `fork` does not have it.
+            // A child of a `fork` does not have the region.
             std::mem::forget(region);
         }
     }

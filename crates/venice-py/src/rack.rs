@@ -9,12 +9,12 @@ use venice_client::{
 
 use crate::cache::ObjectCache;
 use crate::device::Device;
-use crate::errors::raised;
-use crate::held::Held;
+use crate::errors::exception;
+use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::paged::Paged;
 
-/// How memory is borrowed.
+/// The options of borrowed memory.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
 pub struct Options(MemoryOptions);
@@ -38,21 +38,22 @@ impl Options {
         bandwidth_bps: u64,
         reclaim_to: &str,
     ) -> PyResult<Options> {
-        let port = port.map(|name| name.parse().map_err(|said| raised(py, &Error::Invalid(said))));
+        let port =
+            port.map(|name| name.parse().map_err(|said| exception(py, &Error::Invalid(said))));
         let mut options = MemoryOptions::default();
         options.donors = donors;
         options.port = port.transpose()?;
         options.node = node;
         options.purpose = purpose;
-        options.copies = copies.map(|copies| copies_as_asked(py, copies)).transpose()?;
+        options.copies = copies.map(|copies| requested_copies(py, copies)).transpose()?;
         options.wait = wait(py, wait_s)?;
         options.preempt = preempt;
         options.bandwidth_bps = bandwidth_bps;
-        let wrong = |error: UnknownPolicy| raised(py, &Error::Invalid(error.to_string()));
+        let wrong = |error: UnknownPolicy| exception(py, &Error::Invalid(error.to_string()));
         options.placement = placement.map(|name| name.parse().map_err(wrong)).transpose()?;
         let places = ReclaimTo::list(reclaim_to);
-        options.reclaim_to = places.map_err(|said| raised(py, &Error::Invalid(said)))?;
-        options.priority = priority_in_line(py, priority)?;
+        options.reclaim_to = places.map_err(|said| exception(py, &Error::Invalid(said)))?;
+        options.priority = request_priority(py, priority)?;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;
         }
@@ -72,12 +73,12 @@ impl Rack {
     }
 
     fn free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.0.free_bytes()).map_err(|error| raised(py, &error))
+        py.detach(|| self.0.free_bytes()).map_err(|error| exception(py, &error))
     }
 
     fn get_memory(&self, py: Python<'_>, len_bytes: u64, options: &Options) -> PyResult<Memory> {
         let borrowed = py.detach(|| self.0.get_memory(len_bytes, &options.0));
-        borrowed.map(|memory| Memory(Held::new(memory))).map_err(|error| raised(py, &error))
+        borrowed.map(|memory| Memory(Handle::new(memory))).map_err(|error| exception(py, &error))
     }
 
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
@@ -95,7 +96,7 @@ impl Rack {
     ) -> PyResult<Device> {
         let mut options = DeviceOptions::default();
         options.wait = wait(py, wait_s)?;
-        options.priority = priority_in_line(py, priority)?;
+        options.priority = request_priority(py, priority)?;
         options.preempt = preempt;
         options.capabilities = capabilities;
         options.min_bytes = len_bytes;
@@ -106,7 +107,7 @@ impl Rack {
             "nic" => self.0.get_io(Io::Nic, &options),
             _ => self.0.get_accelerator(&options),
         });
-        got.map(|device| Device(Held::new(device))).map_err(|error| raised(py, &error))
+        got.map(|device| Device(Handle::new(device))).map_err(|error| exception(py, &error))
     }
 
     fn paged(
@@ -117,7 +118,7 @@ impl Rack {
         options: &Options,
     ) -> PyResult<Paged> {
         let started = py.detach(|| self.0.paged_memory(len_bytes, local_bytes, &options.0));
-        started.map(|paged| Paged(Held::new(paged))).map_err(|error| raised(py, &error))
+        started.map(|paged| Paged(Handle::new(paged))).map_err(|error| exception(py, &error))
     }
 
     fn object_cache(
@@ -131,30 +132,31 @@ impl Rack {
         let eviction = if evict_oldest { Eviction::Oldest } else { Eviction::default() };
         let duration = |seconds| {
             Duration::try_from_secs_f64(seconds)
-                .map_err(|error| raised(py, &Error::Invalid(format!("max_age_s: {error}"))))
+                .map_err(|error| exception(py, &Error::Invalid(format!("max_age_s: {error}"))))
         };
         let cache = CacheOptions { eviction, max_age: max_age_s.map(duration).transpose()? };
         let made = py.detach(|| self.0.object_cache(len_bytes, &options.0, &cache));
-        made.map(|cache| ObjectCache(Held::new(cache))).map_err(|error| raised(py, &error))
+        made.map(|cache| ObjectCache(Handle::new(cache))).map_err(|error| exception(py, &error))
     }
 }
 
-fn copies_as_asked(py: Python<'_>, copies: u64) -> PyResult<u32> {
-    let wrong = |_| raised(py, &Error::Invalid(format!("{copies} copies cannot be")));
+fn requested_copies(py: Python<'_>, copies: u64) -> PyResult<u32> {
+    let wrong =
+        |_| exception(py, &Error::Invalid(format!("invalid number of copies {copies}: 1 to 3")));
     u32::try_from(copies).map_err(wrong)
 }
 
 fn wait(py: Python<'_>, wait_s: f64) -> PyResult<Duration> {
-    let wrong = |error| raised(py, &Error::Invalid(format!("wait_s: {error}")));
+    let wrong = |error| exception(py, &Error::Invalid(format!("wait_s: {error}")));
     Duration::try_from_secs_f64(wait_s).map_err(wrong)
 }
 
-fn priority_in_line(py: Python<'_>, priority: i64) -> PyResult<u8> {
-    let wrong = |_| raised(py, &Error::Invalid("a priority is 0 to 255".into()));
+fn request_priority(py: Python<'_>, priority: i64) -> PyResult<u8> {
+    let wrong = |_| exception(py, &Error::Invalid("invalid priority: 0 to 255".into()));
     u8::try_from(priority).map_err(wrong)
 }
 
-/// The rack at `monitor`, or the one that is found.
+/// Connects to the rack at `monitor`, or to the one found.
 #[pyfunction]
 #[pyo3(signature = (monitor))]
 pub fn connect(py: Python<'_>, monitor: Option<&str>) -> PyResult<Rack> {
@@ -162,5 +164,5 @@ pub fn connect(py: Python<'_>, monitor: Option<&str>) -> PyResult<Rack> {
         Some(monitor) => venice_client::Rack::connect_to(monitor),
         None => venice_client::Rack::connect(),
     });
-    connected.map(Rack).map_err(|error| raised(py, &error))
+    connected.map(Rack).map_err(|error| exception(py, &error))
 }

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def eventually(found: Callable[[], bool]) -> bool:
-    """Does it come true within ten seconds?"""
+    """Returns true if the condition holds within ten seconds."""
     deadline = time.monotonic() + 10
     while not found():
         if time.monotonic() > deadline:
@@ -33,7 +33,7 @@ class Arrays(unittest.TestCase):
         gc.collect()
         self.assertEqual(self.rack.free_bytes(), self.free, "all was given back")
 
-    def test_an_array_is_larger_than_its_budget_and_right(self) -> None:
+    def test_array_exceeds_budget(self) -> None:
         array = self.rack.array(6 * MIB, np.int64, local="8MiB")
         self.assertEqual(array.sum(), 0)
         array[:] = np.arange(array.size)
@@ -44,7 +44,7 @@ class Arrays(unittest.TestCase):
         self.assertTrue((array[picked] == -1).all())
         self.assertEqual(int((array == -1).sum()), len(set(picked.tolist())))
 
-    def test_arrays_share_a_budget(self) -> None:
+    def test_arrays_share_budget(self) -> None:
         with self.rack.paged("48MiB", local="6MiB") as paged:
             numbers = paged.array((1000, 1000), np.float32)
             others = paged.array(4 * MIB, np.int64)
@@ -64,7 +64,7 @@ class Arrays(unittest.TestCase):
             paged.array(1)
         self.assertTrue((numbers == 3).all(), "arrays outlive what they were made from")
 
-    def test_a_budget_changes_while_arrays_are_used(self) -> None:
+    def test_budget_changes_during_use(self) -> None:
         with self.rack.paged("32MiB", local="16MiB") as paged:
             self.assertEqual(paged.local_bytes, 16 * MIB)
             array = paged.array(4 * MIB, np.int64)
@@ -83,7 +83,7 @@ class Arrays(unittest.TestCase):
         with self.assertRaises(venice.Closed):
             paged.set_local("8MiB")
 
-    def test_advice_brings_in_and_takes_out(self) -> None:
+    def test_advice_pages_in_and_out(self) -> None:
         with self.rack.paged("32MiB", local="8MiB") as paged:
             array = paged.array((4, MIB), np.int64)
             array[:] = np.arange(array.size).reshape(array.shape)
@@ -91,7 +91,7 @@ class Arrays(unittest.TestCase):
             self.assertLess(paged.resident_bytes, MIB)
             wanted = array[1][: MIB // 4]
             venice.advise(wanted, "willneed")
-            # The last of it may still be on its way; pages of zeros are nowhere.
+            # The last pages may still be in flight; pages of zeros take no memory.
             self.assertTrue(eventually(lambda: paged.resident_bytes > wanted.nbytes * 3 // 4))
             self.assertLess(paged.resident_bytes, wanted.nbytes + MIB)
             venice.advise(wanted[::-3], "pageout")
@@ -106,7 +106,7 @@ class Arrays(unittest.TestCase):
             with self.assertRaisesRegex(venice.Invalid, "not in borrowed memory"):
                 venice.advise(np.zeros(4), "cold")
 
-    def test_a_view_keeps_the_memory(self) -> None:
+    def test_view_keeps_memory(self) -> None:
         array = self.rack.array(1000, np.int32, local="4MiB")
         array[:] = 5
         view = array[10:20]
@@ -115,7 +115,7 @@ class Arrays(unittest.TestCase):
         self.assertLess(self.rack.free_bytes(), self.free)
         self.assertEqual(view.tolist(), [5] * 10)
 
-    def test_threads_share_an_array(self) -> None:
+    def test_threads_share_array(self) -> None:
         array = self.rack.array((4, MIB), np.int64, local="4MiB")
 
         def add(row: int) -> None:
@@ -129,7 +129,7 @@ class Arrays(unittest.TestCase):
             thread.join()
         self.assertEqual(array.sum(axis=1).tolist(), [3 * MIB * (row + 1) for row in range(4)])
 
-    def test_the_kernel_reads_and_writes_it(self) -> None:
+    def test_kernel_reads_and_writes_array(self) -> None:
         array = self.rack.array(16 * MIB, np.uint8, local="4MiB")
         array[:] = np.arange(array.size, dtype=np.uint32).astype(np.uint8)
         with open(os.memfd_create("copy"), "w+b") as file:
@@ -140,7 +140,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(int(array[12345]), 12345 % 256)
         self.assertEqual(int(array.sum(dtype=np.int64)), array.size // 256 * (255 * 256 // 2))
 
-    def test_children_do_not_have_it_and_do_no_harm(self) -> None:
+    def test_forked_child_has_no_array(self) -> None:
         array = self.rack.array(4 * MIB, np.int64, local="4MiB")
         array[:] = 7
         self.assertEqual(subprocess.run(["true"], check=False).returncode, 0)
@@ -162,7 +162,7 @@ class Arrays(unittest.TestCase):
             gc.collect()
         self.assertEqual(len(os.listdir("/proc/self/task")), threads)
 
-    def test_what_cannot_be_is_refused(self) -> None:
+    def test_invalid_arrays_are_refused(self) -> None:
         with self.assertRaises(TypeError):
             self.rack.array(10, object)
         with self.assertRaises(venice.Invalid):

@@ -11,7 +11,7 @@ SLAB = 16 << 20
 
 
 class Sizes(unittest.TestCase):
-    def test_sizes_are_read_as_people_write_them(self) -> None:
+    def test_sizes_are_parsed(self) -> None:
         for text, size in [("64MiB", 64 << 20), ("1.5 GiB", 3 << 29), ("7", 7), (12, 12)]:
             self.assertEqual(venice.parse_size(text), size)
         for text in ["", "MiB", "12 parsecs", "-1", -1]:
@@ -20,7 +20,7 @@ class Sizes(unittest.TestCase):
 
 
 class Placement(unittest.TestCase):
-    def test_a_placement_is_one_of_those_there_are(self) -> None:
+    def test_placement_is_validated(self) -> None:
         rack = venice.connect()
         for placement in ("nearest", "spread", "pack", None):
             with rack.get_memory("16MiB", placement=placement, purpose="a test") as memory:
@@ -33,7 +33,7 @@ class Placement(unittest.TestCase):
 
 
 class Reclaim(unittest.TestCase):
-    def test_what_a_node_wants_back_goes_where_there_is_a_place(self) -> None:
+    def test_reclaim_to_is_validated(self) -> None:
         rack = venice.connect()
         for places in ("donors", "local,donors", "donors,disk:/var/tmp"):
             with rack.get_memory("16MiB", reclaim_to=places, purpose="a test") as memory:
@@ -48,12 +48,12 @@ class Reclaim(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
-    """On a rack whose nodes offer none, and one whose nodes do."""
+    """Devices on a rack without offers, and on one with offers."""
 
     def setUp(self) -> None:
         self.rack = venice.connect()
 
-    def test_what_nobody_offers_is_not_to_be_had(self) -> None:
+    def test_missing_devices_raise_no_room(self) -> None:
         with self.assertRaises(venice.NoRoom):
             self.rack.get_accelerator(capabilities=["a capability that nothing has"])
         with self.assertRaises(venice.NoRoom):
@@ -68,7 +68,7 @@ class Devices(unittest.TestCase):
             self.rack.get_io(nic=True, wait_s=1, priority=256)
 
     @unittest.skipUnless(os.environ.get("VENICE_TEST_STORAGE"), "SKIPPED: the rack has no storage")
-    def test_storage_is_held_until_it_is_closed(self) -> None:
+    def test_storage_is_held_until_close(self) -> None:
         with self.rack.get_io(storage="1MiB", purpose="a test") as storage:
             self.assertEqual((storage.kind, storage.len_bytes), ("storage", 1 << 20))
             self.assertIn(storage.node, repr(storage))
@@ -85,7 +85,7 @@ class Memory(unittest.TestCase):
         self.memory = self.rack.get_memory("20MiB", purpose="a test")
         self.addCleanup(self.memory.close)
 
-    def test_bytes_go_there_and_back(self) -> None:
+    def test_bytes_roundtrip(self) -> None:
         self.assertEqual(len(self.memory), 2 * SLAB)
         self.memory.write(SLAB - 3, b"far away")
         self.assertEqual(self.memory.read(SLAB - 3, 8), b"far away")
@@ -115,9 +115,9 @@ class Memory(unittest.TestCase):
         with self.assertRaises(venice.NoRoom):
             self.rack.get_memory(1, copies=2, donors=["node1"])
 
-    def test_many_are_under_way_and_keep_their_order(self) -> None:
+    def test_outstanding_accesses_keep_order(self) -> None:
         async def there_and_back() -> None:
-            # More than may be under way; each page is written twice.
+            # More than may be outstanding; each page is written twice.
             pages = [bytes([page % 251]) * 4096 for page in range(600)]
             writes = [self.memory.write_async(page * 4096, b"old" * 100) for page in range(600)]
             writes += [self.memory.write_async(page * 4096, b) for page, b in enumerate(pages)]
@@ -131,7 +131,7 @@ class Memory(unittest.TestCase):
         self.assertIsNone(future.result())
         self.memory.flush()
 
-    def test_an_awaited_access_may_be_given_up(self) -> None:
+    def test_awaited_access_can_be_cancelled(self) -> None:
         async def give_up() -> None:
             tasks = [asyncio.ensure_future(self.memory.read_async(0, SLAB)) for _ in range(4)]
             await asyncio.sleep(0)
@@ -142,7 +142,7 @@ class Memory(unittest.TestCase):
         asyncio.run(give_up())
         self.memory.flush()
 
-    def test_atomics_count_what_threads_do(self) -> None:
+    def test_atomics_count_across_threads(self) -> None:
         def count() -> None:
             for _ in range(200):
                 self.memory.fetch_add(4096, 1)
@@ -158,7 +158,7 @@ class Memory(unittest.TestCase):
         with self.assertRaises(venice.Unaligned):
             self.memory.fetch_add(4, 1)
 
-    def test_errors_are_of_their_kind_and_say_what_is_wrong(self) -> None:
+    def test_errors_have_type_and_reason(self) -> None:
         with self.assertRaises(IndexError) as beyond:
             self.memory.read(2 * SLAB - 1, 2)
         self.assertIsInstance(beyond.exception, venice.OutOfRange)
@@ -190,7 +190,7 @@ class Memory(unittest.TestCase):
         for kind in [venice.NoRoom, venice.Refused, venice.Unreachable, venice.DonorLost]:
             self.assertTrue(issubclass(kind, venice.Error))
 
-    def test_numbers_that_cannot_be_are_errors_of_this_package(self) -> None:
+    def test_invalid_numbers_raise_package_errors(self) -> None:
         for size in [-1, 1 << 63, 1 << 64, 10**30, "99999999TiB", "0.5"]:
             with self.assertRaises(venice.Invalid):
                 self.rack.get_memory(size)
@@ -226,7 +226,7 @@ class Memory(unittest.TestCase):
         self.assertEqual(self.memory.compare_swap(64, 0, -1), 0)
         self.assertEqual(self.memory.compare_swap(64, -1, 3), (1 << 64) - 1)
 
-    def test_what_is_closed_is_given_back_and_of_no_use(self) -> None:
+    def test_closed_memory_is_given_back(self) -> None:
         free = self.rack.free_bytes()
         with self.rack.get_memory("16MiB", copies=1) as memory:
             self.assertEqual(self.rack.free_bytes(), free - SLAB)
@@ -238,7 +238,7 @@ class Memory(unittest.TestCase):
         with self.assertRaises(venice.Closed):
             memory.read(0, 1)
 
-    def test_a_forked_child_has_nothing_of_it(self) -> None:
+    def test_forked_child_has_no_handles(self) -> None:
         child = os.fork()
         if child == 0:
             try:
@@ -252,7 +252,7 @@ class Memory(unittest.TestCase):
 
 
 class ObjectCache(unittest.TestCase):
-    def test_a_cache_keeps_what_it_has_room_for(self) -> None:
+    def test_cache_keeps_what_fits(self) -> None:
         with venice.connect() as rack, rack.object_cache("16MiB") as cache:
             cache.put("planet", b"Jupiter")
             self.assertEqual(cache.get(b"planet"), b"Jupiter")

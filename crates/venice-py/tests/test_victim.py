@@ -101,7 +101,7 @@ class Victim(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline, "in vain")
                 time.sleep(0.05)
 
-    def test_what_memcached_evicts_is_found_all_the_same(self) -> None:
+    def test_evicted_objects_are_found(self) -> None:
         for key in range(VALUES):
             self.assertEqual(self.proxy.set(key, value_of(key)), b"STORED\r\n")
         alone = sum(self.near.get(key) is not None for key in range(VALUES))
@@ -111,7 +111,7 @@ class Victim(unittest.TestCase):
         stats = self.proxy.stats()
         self.assertGreater(stats["victim_hits"], VALUES // 2)
         self.assertEqual(stats["misses"], 0)
-        # A new value is what is found, wherever the old one was; a deleted one nowhere.
+        # The new value is found, wherever the old one was; a deleted one is not found.
         for key in range(0, VALUES, 7):
             self.proxy.set(key, value_of(key, 1))
         self.assertEqual(self.proxy.send(b"delete key8\r\n"), b"DELETED\r\n")

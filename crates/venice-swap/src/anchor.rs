@@ -1,16 +1,16 @@
-//! One page of a file that a memory cgroup does not lose, so that its pages are found when they are
-//! wanted.
+//! Anchor page: one page of a file that a memory cgroup never loses, so that reclaim always scans
+//! its pages.
 //!
-//! Whether a group's active pages are to be looked at, the kernel decides by statistics that are up to
-//! some seconds old (`inactive_is_low` in `mm/vmscan.c`; flushed every two seconds). A program that
-//! goes over to using all it has at once makes all its pages active within a fraction of that. Then
-//! the statistics say that there are inactive ones, there are none, and where the group has no page
-//! of a file either, reclaim looks at nothing at all and the kernel kills the program, although swap
-//! has room. With a page of a file on the group's lists it does look, finds too little, and then turns
-//! to the active pages whatever the statistics say.
+//! The kernel decides by statistics that are up to some seconds old whether to scan a group's
+//! active pages (`inactive_is_low` in `mm/vmscan.c`; flushed every two seconds). A program that
+//! starts to use all its memory at once makes all its pages active within a fraction of that time.
+//! Then the statistics report inactive pages although there are none. If the group has no page of a
+//! file either, reclaim scans nothing at all and the kernel kills the program, although swap has
+//! room. With a page of a file on the group's lists it does scan, finds too little, and then turns
+//! to the active pages whatever the statistics report.
 //!
-//! The page is one of the swap device, read past nothing; a pipe that nobody reads holds on to it. It is not
-//! locked in memory: locked pages are on none of the lists that reclaim looks at.
+//! The page is one of the swap device, read outside all its used ranges; a pipe without reads holds
+//! it. It is not locked in memory: locked pages are on none of the lists that reclaim scans.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Seek, SeekFrom};
@@ -23,10 +23,10 @@ use venice_wire::PAGE_BYTES;
 
 use crate::{SwapError, sys};
 
-/// Others may hold pages of the same device.
+/// Other anchors may hold pages of the same device.
 const MOST_HELD: u64 = 1024;
 
-/// Dropped, the page may go.
+/// The anchor of a group. Once it is dropped, the page may go.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     device: File,
@@ -34,7 +34,7 @@ pub(crate) struct Anchor {
     held: HeldPage,
 }
 
-/// What holds on to the page, and keeps nobody from taking the device away.
+/// The holder of the page. It does not block the removal of the device.
 #[derive(Debug)]
 pub(crate) struct HeldPage {
     // Without a reader the pipe would hold nothing.
@@ -43,7 +43,7 @@ pub(crate) struct HeldPage {
 }
 
 impl Anchor {
-    /// A page of `device`, once a process of the group has laid it.
+    /// Prepares a page of `device`, which a process of the group then charges by [`Anchor::lay`].
     pub(crate) fn on(device: &Path) -> Result<Self, SwapError> {
         let mut file = File::open(device).map_err(SwapError::file("open", device))?;
         let len_bytes = file.seek(SeekFrom::End(0)).map_err(SwapError::file("measure", device))?;
@@ -54,15 +54,15 @@ impl Anchor {
         Ok(Self { device: file, last_page, held })
     }
 
-    /// Reads the page, which is charged to the group of the calling process, and holds on to it. Neither
+    /// Reads the page, which is charged to the group of the calling process, and holds it. Neither
     /// allocates nor locks.
     pub(crate) fn lay(&self) -> std::io::Result<()> {
-        // From the last one on: nothing follows that the kernel would read along with it.
+        // From the last page backwards: nothing follows that the kernel would read along with it.
         let pages = (0..=self.last_page).rev().take(MOST_HELD as usize);
         for offset in pages.map(|page| page * PAGE_BYTES) {
-            // Somebody may have looked at the device before, and been charged for the page.
+            // Another process may have read the device before, and been charged for the page.
             fadvise(&self.device, offset, NonZeroU64::new(PAGE_BYTES), Advice::DontNeed)?;
-            // Still there: another group's anchor holds it.
+            // Still cached: another group's anchor holds it.
             if !sys::is_cached(&self.device, offset)? {
                 sys::splice(&self.device, offset, &self.held.writer, PAGE_BYTES as usize)?;
                 return Ok(());
@@ -71,7 +71,7 @@ impl Anchor {
         Err(Errno::BUSY.into())
     }
 
-    /// The page alone, once it is laid.
+    /// Returns the holder of the page alone, once it is charged.
     pub(crate) fn into_held(self) -> HeldPage {
         self.held
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_holds_another_page_of_the_same_device() {
+    fn anchors_hold_different_pages() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("device");
         std::fs::write(&path, vec![1; 3 * PAGE_BYTES as usize]).unwrap();
@@ -94,11 +94,11 @@ mod tests {
         };
         if is_cached() != [false; 3] {
             return println!(
-                "SKIPPED: each_holds_another_page_of_the_same_device: {} is not on a disk",
+                "SKIPPED: anchors_hold_different_pages: {} is not on a disk",
                 path.display()
             );
         }
-        // Another processor may have a page in its hands for a moment, and it is not let go of then.
+        // Another processor may reference a page for a moment, and it is not freed then.
         let comes_to = |wanted| {
             let pause = || std::thread::sleep(std::time::Duration::from_millis(10));
             (0..200).any(|_| is_cached() == wanted || (pause(), false).1)

@@ -1,43 +1,43 @@
-//! What the device's pages lie in.
+//! The memory behind the device's pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory that is not this program's own. A value serves one queue of the device; the queues'
-/// values name the same bytes.
+/// Memory that is not this program's own. A value serves one queue of the device; the values of all
+/// queues name the same bytes.
 ///
 /// The kernel waits for these calls while it reclaims memory: they must not allocate.
 pub trait Backing: Send {
     /// Fills `into` from `offset` on.
     ///
     /// # Errors
-    /// When the bytes are lost or cannot be reached: the program whose page it is gets SIGBUS.
+    /// The bytes are lost or unreachable: the program that owns the page gets SIGBUS.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), BackingError>;
 
-    /// Stores `from` at `offset`; it is there when this returns.
+    /// Stores `from` at `offset`; it is stored when this returns.
     ///
     /// # Errors
-    /// When it cannot be stored: the kernel keeps the pages.
+    /// The bytes cannot be stored: the kernel keeps the pages.
     fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), BackingError>;
 }
 
-/// Why the bytes could not be read or written.
+/// The reason the bytes could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct BackingError {
-    /// In the words of the port.
+    /// The reason, as reported by the port.
     pub reason: &'static str,
 }
 
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// Memory of this very process, for tests and to measure what the device itself costs.
+/// Memory of this process itself, for tests and to measure the cost of the device alone.
 #[derive(Clone, Debug)]
 pub struct OwnMemory {
     chunks: Arc<[Mutex<Box<[u8]>>]>,
 }
 
 impl OwnMemory {
-    /// Takes `len_bytes` and a bit.
+    /// Allocates `len_bytes`, rounded up to whole chunks.
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
         let chunk = || Mutex::new(vec![1u8; CHUNK_BYTES as usize].into_boxed_slice());

@@ -1,4 +1,4 @@
-//! The block device between the kernel's paging and the server: whichever this kernel has.
+//! The block device between the kernel's paging and the server: the best kind this kernel has.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::ublk::{self, UblkDevice};
 use crate::{SwapError, require_root};
 
-/// How requests come from the kernel.
+/// The transport of the kernel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// A block device in user space, over io_uring.
@@ -27,40 +27,40 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// The first of them that this kernel has; asks for the modules.
+    /// Returns the first kind that this kernel has; loads the modules.
     #[must_use]
     pub fn best() -> Self {
-        ask_for(!Path::new("/dev/ublk-control").exists(), "ublk_drv");
+        load_module(!Path::new("/dev/ublk-control").exists(), "ublk_drv");
         if Self::ublk_serves().is_ok() {
             return Self::Ublk;
         }
-        ask_for(!nbd::is_there(), "nbd");
+        load_module(!nbd::is_there(), "nbd");
         if nbd::is_there() {
             return Self::Nbd;
         }
-        ask_for(!Path::new("/sys/module/fuse").exists(), "fuse");
+        load_module(!Path::new("/sys/module/fuse").exists(), "fuse");
         if Self::fuse_rings_serve().is_ok() { Self::FuseRing } else { Self::FuseLoop }
     }
 
-    /// Whether this kernel has ublk devices that can be swapped to; its module has to be there.
+    /// Checks that this kernel has ublk devices that can be swapped to; the module must be loaded.
     ///
     /// # Errors
-    /// [`SwapError::Missing`] where it has none, or none that outlive their server (Linux 6.13); others
-    /// where they, or io_uring, may not be used.
+    /// [`SwapError::Missing`] if it has none, or none that outlive their server (Linux 6.13);
+    /// others if they, or io_uring, may not be used.
     pub fn ublk_serves() -> Result<(), SwapError> {
         ublk::check()
     }
 
-    /// Whether FUSE requests can come over io_uring here; its module has to be there.
+    /// Checks that FUSE requests can come over io_uring here; the module must be loaded.
     ///
     /// # Errors
-    /// [`SwapError::Missing`] where the kernel has none of that (Linux 6.14), or where it is switched
-    /// off and this process may not change that; others where io_uring may not be used.
+    /// [`SwapError::Missing`] if the kernel lacks the feature (Linux 6.14), or it is switched off
+    /// and this process may not change that; others if io_uring may not be used.
     pub fn fuse_rings_serve() -> Result<(), SwapError> {
         fuse::ring::check()
     }
 
-    /// As on the command line.
+    /// Returns the name used on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,12 +81,12 @@ impl FromStr for BlockKind {
             "nbd" => Ok(Self::Nbd),
             "fuse-ring" => Ok(Self::FuseRing),
             "fuse" => Ok(Self::FuseLoop),
-            _ => Err("write ublk, nbd, fuse-ring or fuse".to_owned()),
+            _ => Err("unknown kind of block device: write ublk, nbd, fuse-ring or fuse".to_owned()),
         }
     }
 }
 
-/// A block device whose bytes are a store's. Dropped, it goes once nobody uses it.
+/// A block device whose bytes are a store's. Dropped, it is removed once it is no longer in use.
 #[derive(Debug)]
 pub(crate) enum BlockDevice {
     FuseLoop { device: LoopDevice, _server: FuseServer },
@@ -95,7 +95,7 @@ pub(crate) enum BlockDevice {
 }
 
 impl BlockDevice {
-    /// Serves `store`, one queue for each of `backings`.
+    /// Serves `store`, with one queue for each of `backings`.
     pub(crate) fn serve(
         store: &Store,
         backings: Vec<Box<dyn Backing>>,
@@ -103,7 +103,7 @@ impl BlockDevice {
     ) -> Result<Self, SwapError> {
         require_root()?;
         assert!(!backings.is_empty(), "a device has a queue");
-        // The queues' threads are started meanwhile.
+        // The queues' threads are started while the flag is set.
         let _flagged = IoFlusher::begin()?;
         match kind {
             BlockKind::Ublk => Ok(Self::Ublk(Box::new(UblkDevice::serve(store, backings)?))),
@@ -126,8 +126,8 @@ impl BlockDevice {
     }
 }
 
-/// No module, no modprobe: then it is not there.
-fn ask_for(is_missing: bool, module: &str) {
+/// Without the module or modprobe the device stays missing.
+fn load_module(is_missing: bool, module: &str) {
     if is_missing {
         let _ = Command::new("modprobe").arg(module).output();
     }

@@ -1,4 +1,4 @@
-//! Programs that do not outlive who started them.
+//! Programs that do not outlive their starter.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Has the program killed when the thread that starts it ends, however it ends.
+/// Makes the kernel kill the program when the thread that starts it ends, however it ends.
 pub fn kill_with_starter(command: &mut Command) {
     let starter = getpid();
     let bind = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have ended before that was said.
+        // The starter may have ended before the signal was set.
         match getppid() == Some(starter) {
             true => Ok(()),
             false => Err(io::ErrorKind::BrokenPipe.into()),

@@ -13,13 +13,13 @@ use crate::anchor::Anchor;
 use crate::bound::kill_with_starter;
 use crate::{SwapError, leftovers, require_root};
 
-/// How long a limit is tried again while nothing leaves.
+/// Time for which a lower limit is retried while no memory leaves.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 const SHRINK_PAUSE: Duration = Duration::from_millis(10);
-/// This part of all that a group may have is as good as nothing.
+/// A remainder below this fraction of a group's limit counts as full.
 const NEARLY: u64 = 32;
 
-/// Where the memory controller is, and which version of its files it speaks.
+/// The mount of the memory controller, and the version of its interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hierarchy {
     /// The legacy hierarchy of the memory controller.
@@ -29,7 +29,7 @@ pub enum Hierarchy {
 }
 
 impl Hierarchy {
-    /// Finds the memory controller among this system's mounts; `None` when none has it.
+    /// Finds the memory controller among this system's mounts; `None` if none has it.
     #[must_use]
     pub fn find() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -39,8 +39,8 @@ impl Hierarchy {
         })
     }
 
-    /// Reads `/proc/self/mounts`; `v2_has_memory` tells whether a unified hierarchy has the memory
-    /// controller (on a hybrid system it is bound to the legacy one).
+    /// Parses `/proc/self/mounts`; `v2_has_memory` returns whether a unified hierarchy has the
+    /// memory controller (on a hybrid system it is bound to the legacy one).
     fn parse(mounts: &str, v2_has_memory: impl Fn(&Path) -> bool) -> Option<Self> {
         mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
@@ -57,14 +57,14 @@ impl Hierarchy {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn mount(&self) -> &Path {
         let (Self::V1(mount) | Self::V2(mount)) = self;
         mount
     }
 
-    /// `v1` or `v2`, for reports.
+    /// Returns `v1` or `v2`, for reports.
     #[must_use]
     pub fn version(&self) -> &'static str {
         match self {
@@ -74,8 +74,8 @@ impl Hierarchy {
     }
 }
 
-/// A memory cgroup that lets its members keep so much resident and swap the rest. Dropping it
-/// kills what still runs in it and removes it.
+/// A memory cgroup that limits the resident memory of its members and swaps the rest. Dropping it
+/// kills its members and removes it.
 #[derive(Debug)]
 pub struct MemoryCgroup {
     folder: PathBuf,
@@ -84,11 +84,11 @@ pub struct MemoryCgroup {
 }
 
 impl MemoryCgroup {
-    /// A group `venice-NAME-PID` whose members keep `limit_bytes` resident and have
-    /// `swap_bytes` on swap, at most; `None`: any amount on swap.
+    /// Creates a group `venice-NAME-PID` whose members keep at most `limit_bytes` resident and have
+    /// at most `swap_bytes` on swap; `None`: no limit on swap.
     ///
     /// # Errors
-    /// Without root, without a memory controller, or when the kernel refuses a limit.
+    /// Without root, without a memory controller, or if the kernel refuses a limit.
     pub fn create(
         name: &str,
         limit_bytes: u64,
@@ -97,7 +97,8 @@ impl MemoryCgroup {
         require_root()?;
         let hierarchy = Hierarchy::find().ok_or_else(SwapError::no_memory_cgroup)?;
         if let Hierarchy::V2(mount) = &hierarchy {
-            // Fails where an ancestor holds processes; then the limit below fails and says so.
+            // Fails if an ancestor holds processes; then setting the limit below fails and reports
+            // it.
             let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
         }
         Self::clear_leftovers(name);
@@ -108,35 +109,34 @@ impl MemoryCgroup {
         Ok(group)
     }
 
-    /// Ends the groups called `name` whose makers are dead, with all that runs in them.
+    /// Removes the groups called `name` whose makers are dead, with all processes in them.
     pub fn clear_leftovers(name: &str) {
         let Some(hierarchy) = Hierarchy::find() else { return };
         for folder in leftovers::of_dead_processes(hierarchy.mount(), &prefix(name)) {
-            // Dropped at once: it kills the members and removes the group.
+            // Dropped at once: this kills the members and removes the group.
             drop(Self { folder, hierarchy: hierarchy.clone(), anchor: None });
         }
     }
 
-    /// Has programs that are started from now on keep a page of `device`, which they swap to, in the
-    /// group. Without it the kernel may kill one that uses all its memory at once, whatever room there
-    /// is on swap.
+    /// Makes programs started from now on keep a page of `device`, to which they swap, in the
+    /// group. Without it the kernel may kill a program that uses all its memory at once, whatever
+    /// room there is on swap.
     ///
     /// # Errors
-    /// When the device cannot be opened.
+    /// If the device cannot be opened.
     pub fn anchor_on(&mut self, device: &Path) -> Result<(), SwapError> {
         self.anchor = Some(Arc::new(Anchor::on(device)?));
         Ok(())
     }
 
-    /// Other limits than those it was made with. The kernel moves what is too much out first, and
-    /// this takes as long as that.
+    /// Changes the limits. The kernel moves the excess out first, and the call takes that long.
     ///
     /// # Errors
-    /// When the kernel cannot, or nothing more leaves for ten seconds.
+    /// If the kernel refuses, or no more memory leaves for ten seconds.
     pub fn change_limit(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
         let grows = self.limit_bytes().is_some_and(|now| limit_bytes > now);
         if let (Hierarchy::V1(_), true) = (&self.hierarchy, grows) {
-            // The limit of both together may not be below the other.
+            // The combined limit must not fall below the other.
             self.set_both(limit_bytes, swap_bytes)?;
         }
         let (mut least, mut patience_ends) = (u64::MAX, Instant::now() + SHRINK_PATIENCE);
@@ -145,8 +145,8 @@ impl MemoryCgroup {
                 Err(error) if error.is_busy() && Instant::now() < patience_ends => {}
                 settled => return settled,
             }
-            // The legacy interface gives up as soon as a page does not leave at once: one that is
-            // being written, say.
+            // The legacy interface gives up as soon as one page does not leave at once: one being
+            // written, for example.
             let now = self.anonymous_bytes();
             if now < least {
                 (least, patience_ends) = (now, Instant::now() + SHRINK_PATIENCE);
@@ -160,7 +160,7 @@ impl MemoryCgroup {
         self.set_both(limit_bytes, swap_bytes)
     }
 
-    /// The second limit: in the legacy interface that of both together, else that on swap.
+    /// Sets the second limit: in the legacy interface the combined one, otherwise that of swap.
     fn set_both(&self, limit_bytes: u64, swap_bytes: Option<u64>) -> Result<(), SwapError> {
         let Some(swap_bytes) = swap_bytes else { return Ok(()) };
         match self.hierarchy {
@@ -183,13 +183,13 @@ impl MemoryCgroup {
         }
     }
 
-    /// What its members may keep resident, in bytes, where the kernel tells.
+    /// Returns the limit of resident memory in bytes, if the kernel reports it.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
         self.number(self.limit_file())
     }
 
-    /// Anonymous memory that its members have resident, in bytes.
+    /// Returns the resident anonymous memory of its members, in bytes.
     #[must_use]
     pub fn anonymous_bytes(&self) -> u64 {
         let field = match self.hierarchy {
@@ -199,7 +199,7 @@ impl MemoryCgroup {
         self.stat(field).unwrap_or(0)
     }
 
-    /// Faults of its members that waited for a device, so far.
+    /// Returns the major faults of its members so far.
     #[must_use]
     pub fn major_faults(&self) -> u64 {
         self.stat("pgmajfault").unwrap_or(0)
@@ -211,14 +211,14 @@ impl MemoryCgroup {
         words.find(|(name, _)| *name == field)?.1.trim().parse().ok()
     }
 
-    /// The file a process writes its id to, to join.
+    /// Returns the file to which a process writes its id to join.
     #[must_use]
     pub fn members_file(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
-    /// A command that starts `program` in the group. It is killed when the thread that starts it
-    /// ends: then nobody keeps its memory.
+    /// Returns a command that starts `program` in the group. It is killed when the thread that
+    /// starts it ends, because its memory has no keeper then.
     #[must_use]
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -237,13 +237,13 @@ impl MemoryCgroup {
         command
     }
 
-    /// The version of the cgroup interface in use, `v1` or `v2`.
+    /// Returns the version of the cgroup interface in use, `v1` or `v2`.
     #[must_use]
     pub fn version(&self) -> &'static str {
         self.hierarchy.version()
     }
 
-    /// The most the group had charged at one time, in bytes, where the kernel tells.
+    /// Returns the peak charge of the group in bytes, if the kernel reports it.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = match self.hierarchy {
@@ -253,7 +253,7 @@ impl MemoryCgroup {
         self.number(file)
     }
 
-    /// How often the kernel killed a member because not even swap had room, where it tells.
+    /// Returns how often the kernel killed a member because even swap was full, if it reports that.
     #[must_use]
     pub fn killed_for_memory(&self) -> u64 {
         let file = match self.hierarchy {
@@ -265,17 +265,16 @@ impl MemoryCgroup {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Whether its members have, at one time, had all the swap that they may have, where the kernel
-    /// tells.
+    /// True if its members have, at some time, used all their swap, if the kernel reports that.
     #[must_use]
     pub fn has_outgrown_swap(&self) -> bool {
-        // Nearly all: the first page of a device is not for swapping.
+        // Nearly all: the first page of a device is not used for swapping.
         let was_full = |peak_file: &str, limit_file: &str| {
             let bytes = self.number(peak_file).zip(self.number(limit_file));
             bytes.is_some_and(|(peak, limit)| peak > limit - limit / NEARLY)
         };
         match self.hierarchy {
-            // Of both together.
+            // The combined limit.
             Hierarchy::V1(_) => {
                 was_full("memory.memsw.max_usage_in_bytes", "memory.memsw.limit_in_bytes")
             }
@@ -286,7 +285,7 @@ impl MemoryCgroup {
                     let count = text.lines().find_map(|line| line.strip_prefix(event));
                     count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0) > 0
                 };
-                // Where a device is full the kernel does not even try, and nothing happens.
+                // On a full device the kernel does not even try, and no event is counted.
                 ["max ", "fail "].into_iter().any(happened)
                     || was_full("memory.swap.peak", "memory.swap.max")
             }
@@ -297,20 +296,20 @@ impl MemoryCgroup {
         fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Whether any process is in it.
+    /// True if any process is in it.
     #[must_use]
     pub fn has_members(&self) -> bool {
         !self.members().is_empty()
     }
 
-    /// The process ids of its members.
+    /// Returns the process ids of its members.
     #[must_use]
     pub fn member_ids(&self) -> Vec<u32> {
         self.members().iter().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()).collect()
     }
 
     fn remove(&self) -> Result<(), SwapError> {
-        // Members need a moment to leave after they were killed.
+        // Killed members need a moment to leave.
         for _ in 0..500 {
             for pid in self.members() {
                 let _ = kill_process(pid, Signal::KILL);
@@ -358,19 +357,19 @@ cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0
 ";
 
     #[test]
-    fn a_hybrid_system_keeps_memory_in_the_legacy_hierarchy() {
+    fn hybrid_system_uses_legacy_hierarchy() {
         let found = Hierarchy::parse(LEGACY, |_| false);
         assert_eq!(found, Some(Hierarchy::V1("/sys/fs/cgroup/memory".into())));
     }
 
     #[test]
-    fn a_unified_system_is_found() {
+    fn unified_system_is_found() {
         let found = Hierarchy::parse(UNIFIED, |mount| mount == Path::new("/sys/fs/cgroup"));
         assert_eq!(found, Some(Hierarchy::V2("/sys/fs/cgroup".into())));
     }
 
     #[test]
-    fn a_controller_whose_name_contains_memory_is_not_taken_for_it() {
+    fn similarly_named_controller_is_ignored() {
         let mounts = "cgroup /a cgroup rw,name=memory_like 0 0\n";
         assert_eq!(Hierarchy::parse(mounts, |_| false), None);
         assert_eq!(Hierarchy::parse(UNIFIED, |_| false), None);
@@ -378,11 +377,11 @@ cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0
     }
 
     #[test]
-    fn a_program_in_the_cgroup_is_in_the_cgroup() {
+    fn command_joins_cgroup() {
         let group = match MemoryCgroup::create("unit-test", 64 << 20, Some(64 << 20)) {
             Ok(group) => group,
             Err(error @ (SwapError::NotRoot | SwapError::Missing { .. })) => {
-                return println!("SKIPPED: a_program_in_the_cgroup_is_in_the_cgroup: {error}");
+                return println!("SKIPPED: command_joins_cgroup: {error}");
             }
             Err(error) => panic!("{error:?}"),
         };

@@ -1,9 +1,8 @@
-//! What the queues count, without locks: everything here is written on the kernel's way of
-//! reclaiming memory.
+//! Lock-free counters of the queues. They are written while the kernel waits to reclaim memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps of the histogram for each power of two: values are right to an eighth.
+/// Steps of the histogram for each power of two: values are accurate to an eighth.
 const STEPS: u64 = 8;
 const BUCKETS: usize = 64 * STEPS as usize;
 
@@ -18,11 +17,11 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Requests to write.
     pub writes: AtomicU64,
-    /// Pages of zeros, read or written, that did not travel.
+    /// Pages of zeros, read or written, that were not transferred.
     pub zero_pages: AtomicU64,
-    /// Pages the kernel said it needs no more.
+    /// Pages the kernel has discarded.
     pub discarded_pages: AtomicU64,
-    /// Requests that failed: pages lost with their donor, or not to be stored.
+    /// Failed requests: pages lost with their donor, or that could not be stored.
     pub failed: AtomicU64,
     /// Time from a request's arrival at its queue to its answer.
     pub request_ns: Histogram,
@@ -59,8 +58,8 @@ impl Histogram {
         count(&self.buckets[bucket(value_ns)], 1);
     }
 
-    /// The value that `quantile` (0 to 1) of all are not above, in nanoseconds; `None` before the
-    /// first.
+    /// Returns the value not exceeded by `quantile` (0 to 1) of all values, in nanoseconds; `None`
+    /// before the first.
     #[must_use]
     pub fn at(&self, quantile: f64) -> Option<u64> {
         let counts: Vec<u64> =
@@ -83,7 +82,7 @@ fn bucket(value_ns: u64) -> usize {
     (power * STEPS + step) as usize
 }
 
-/// The greatest value of a bucket.
+/// Returns the greatest value of a bucket.
 fn highest(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
     if power < STEPS.ilog2() as u64 {
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_right_to_an_eighth() {
+    fn quantiles_are_accurate_to_eighth() {
         let histogram = Counters::new().request_ns;
         assert_eq!(histogram.at(0.5), None);
         (1..=1000).for_each(|value| histogram.record(value * 100));

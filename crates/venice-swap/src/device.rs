@@ -1,4 +1,4 @@
-//! The whole chain: far memory, a block device on it, swapping to that.
+//! The whole chain: far memory, a block device on it, and a swap area on that.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::backing::Backing;
 use crate::block::{BlockDevice, BlockKind};
 use crate::store::Store;
 use crate::swap_area::SwapArea;
-use crate::{SwapError, home_room, shield, ublk};
+use crate::{SwapError, shield, swap_off_room, ublk};
 
 /// A swap device in use. [`SwapDevice::detach`] ends it.
 #[derive(Debug)]
@@ -22,10 +22,10 @@ impl SwapDevice {
     /// `backings`; areas of a higher `priority` are filled first.
     ///
     /// # Errors
-    /// Without root, or where the kernel lacks something.
+    /// Without root, or if the kernel lacks a feature.
     ///
     /// # Panics
-    /// Without any backing, or when `len_bytes` is not a number of pages.
+    /// Panics without any backing, or if `len_bytes` is not a whole number of pages.
     pub fn attach(
         len_bytes: u64,
         backings: Vec<Box<dyn Backing>>,
@@ -39,26 +39,26 @@ impl SwapDevice {
         Ok(Self { path, in_use: Some((area, block)), store })
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it counts.
+    /// Returns the store, with its counters.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Brings everything home and takes the device away.
+    /// Swaps everything back in and removes the device.
     ///
     /// # Errors
-    /// When there is no room for what is on it, in memory or in a memory cgroup; all is as before
+    /// If there is no room for its contents, in memory or in a memory cgroup; nothing is changed
     /// then.
     pub fn detach(&mut self) -> Result<(), SwapError> {
         if let Some((area, _)) = &self.in_use {
-            home_room::check(&self.path)?;
+            swap_off_room::check(&self.path)?;
             area.switch_off()?;
         }
         drop(self.in_use.take());
@@ -69,26 +69,26 @@ impl SwapDevice {
 impl Drop for SwapDevice {
     fn drop(&mut self) {
         let Err(error) = self.detach() else { return };
-        eprintln!("venice: {} is still swapped to: {error}", self.path.display());
+        eprintln!("venice: cannot stop swapping to {}: {error}", self.path.display());
         // Served until the process ends: without an answer the kernel would wait for ever.
         std::mem::forget(self.in_use.take());
     }
 }
 
-/// Stops swapping to `device`, whose server is dead. What was on it is lost: programs are told by
-/// SIGBUS when they touch it.
+/// Stops swapping to `device`, whose server is dead. Its contents are lost: programs that touch
+/// them get SIGBUS.
 ///
 /// # Errors
-/// The kernel's, when it does not let go.
+/// The kernel's error, if it does not release the device.
 pub fn abandon(device: &Path) -> Result<(), SwapError> {
     SwapArea::of(device).switch_off()
 }
 
-/// Takes away what a server has left that outlives it: devices (ublk), swapped to or not, and the
-/// servers' cgroup, where no other is in it. Nothing happens while that process lives.
+/// Removes what a dead server has left: devices (ublk), swapped to or not, and the servers' cgroup,
+/// unless another server is in it. Does nothing while that process lives.
 ///
 /// # Errors
-/// The kernel's, when it does not let go.
+/// The kernel's error, if it does not release a device.
 pub fn clear_after(server_pid: u32) -> Result<(), SwapError> {
     ublk::remove_orphans(server_pid)?;
     shield::remove_group_after(server_pid);

@@ -1,4 +1,4 @@
-//! Why there is no swap device, or why it cannot go.
+//! Errors of creating and removing a swap device.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -6,50 +6,50 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use venice_wire::ByteSize;
 
-/// What can go wrong with a swap device and what is around it.
+/// An error of a swap device or its surroundings.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapError {
     /// A system call failed.
     #[error("{step} failed")]
     System {
-        /// What was being done.
+        /// The failed step.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
     /// A file of the kernel could not be read or written.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// `read`, `write`, `make`, ...
+        /// The operation: `read`, `write`, `make`, ...
         what: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// This user may not.
+    /// The user lacks the permission.
     #[error("kernel swap and memory cgroups need root: run this with sudo")]
     NotRoot,
-    /// No device that this kernel has can be used.
+    /// This kernel lacks a feature, or a device of it is missing.
     #[error("this kernel has no {what}: {mend}")]
     Missing {
-        /// What it lacks.
+        /// The missing feature.
         what: &'static str,
-        /// What to do about it.
+        /// The remedy.
         mend: &'static str,
     },
-    /// Bringing everything home needs more memory than there is.
+    /// Swapping everything back in needs more memory than is available.
     #[error(
         "{} are on it and only {} of memory are available: end some programs first",
         ByteSize(*used_bytes), ByteSize(*available_bytes)
     )]
     NoRoom {
-        /// What would come home.
+        /// Bytes to swap in.
         used_bytes: u64,
-        /// Where to.
+        /// Bytes available.
         available_bytes: u64,
     },
-    /// A memory cgroup may not keep resident what it has on the device.
+    /// A memory cgroup may not keep its contents of the device resident.
     #[error(
         "the memory cgroup {} has up to {} on it and may keep only {} more resident: raise its limit \
          or end its programs first",
@@ -58,34 +58,34 @@ pub enum SwapError {
     GroupFull {
         /// Its folder.
         group: PathBuf,
-        /// What it has on the device, at most.
+        /// The most bytes it has on the device.
         coming_bytes: u64,
-        /// What it may take back.
+        /// Bytes it may take back.
         room_bytes: u64,
     },
-    /// There is no cgroup of this name.
+    /// No cgroup has this name.
     #[error(
         "there is no cgroup {}: name its folder, or its path below {}",
         group.display(), mount.display()
     )]
     NoSuchGroup {
-        /// What was asked for.
+        /// The requested group.
         group: PathBuf,
-        /// Where memory cgroups are.
+        /// The mount point of memory cgroups.
         mount: PathBuf,
     },
-    /// Not a cgroup that can have a memory limit.
+    /// The folder is not a cgroup that can have a memory limit.
     #[error(
         "{} is not a memory cgroup that can have a limit: those are the folders below {}",
         group.display(), mount.display()
     )]
     NotMemoryGroup {
-        /// What was asked for.
+        /// The requested group.
         group: PathBuf,
-        /// Where memory cgroups are.
+        /// The mount point of memory cgroups.
         mount: PathBuf,
     },
-    /// A memory cgroup could not be taken away.
+    /// A memory cgroup could not be removed.
     #[error("the memory cgroup {} still has processes", group.display())]
     GroupBusy {
         /// Its folder.
@@ -94,27 +94,27 @@ pub enum SwapError {
 }
 
 impl SwapError {
-    /// There is no memory cgroup to hold programs to a limit.
+    /// No memory cgroup exists to limit programs.
     #[must_use]
     pub fn no_memory_cgroup() -> Self {
         let mend = "mount -t cgroup2 none /sys/fs/cgroup";
         Self::Missing { what: "memory cgroup controller mounted", mend }
     }
 
-    /// FUSE requests do not come by rings here.
+    /// The kernel does not support FUSE requests over io_uring.
     pub(crate) fn no_fuse_rings() -> Self {
         let mend = "Linux 6.14 has it (CONFIG_FUSE_IO_URING); until then take fuse";
         Self::Missing { what: "FUSE over io_uring", mend }
     }
 
-    /// They would, if somebody had said so.
+    /// FUSE over io_uring is supported and switched off.
     pub(crate) fn fuse_rings_off() -> Self {
         let mend = "write Y to /sys/module/fuse/parameters/enable_uring, which is read-only here, \
                     from outside; until then take fuse";
         Self::Missing { what: "FUSE over io_uring switched on", mend }
     }
 
-    /// Did the kernel say that it is busy with what it was asked for?
+    /// True if the kernel reported EBUSY.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::ResourceBusy)
     }

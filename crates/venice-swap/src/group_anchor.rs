@@ -1,7 +1,7 @@
-//! The page of `anchor` for a memory cgroup that others have made and fill.
+//! The page of `anchor` for a memory cgroup made and filled by others.
 //!
-//! Who is to be charged for the page has to be in the group while it is read, and only then: a process that
-//! stayed there would keep others from removing the group.
+//! The process charged for the page must be in the group while it is read, and only then: a process
+//! that stayed there would block the removal of the group.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,18 +15,19 @@ use crate::{SwapError, require_root};
 #[derive(Debug)]
 pub struct GroupAnchor {
     folder: PathBuf,
-    /// Another group may get the name.
+    /// Another group may reuse the name.
     inode: u64,
     _page: HeldPage,
 }
 
 impl GroupAnchor {
-    /// Has `group` keep a page of `device`, a swap device: the group's folder, or its name below where the
-    /// memory controller is mounted. The calling process is in it for a moment.
+    /// Makes `group` keep a page of `device`, a swap device. The group is named by its folder, or
+    /// by its path below the mount of the memory controller. The calling process is in it for a
+    /// moment.
     ///
     /// # Errors
-    /// Without root or a memory controller, when there is no such group, when it is none that can have a
-    /// limit, or when the device cannot be read.
+    /// Without root or a memory controller, if no such group exists, if it cannot have a limit, or
+    /// if the device cannot be read.
     pub fn lay(group: &Path, device: &Path) -> Result<Self, SwapError> {
         require_root()?;
         let hierarchy = Hierarchy::find().ok_or_else(SwapError::no_memory_cgroup)?;
@@ -41,20 +42,20 @@ impl GroupAnchor {
         Ok(Self { folder, inode, _page: anchor.into_held() })
     }
 
-    /// The group's folder.
+    /// Returns the group's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether the group is still there.
+    /// True if the group still exists.
     #[must_use]
     pub fn has_group(&self) -> bool {
         inode(&self.folder) == Some(self.inode)
     }
 }
 
-/// The folder of the group that is called `group` by its folder or by its name.
+/// Returns the folder of the group named by its folder or by its name.
 fn find(hierarchy: &Hierarchy, group: &Path) -> Result<PathBuf, SwapError> {
     let mount = fs::canonicalize(hierarchy.mount());
     let mount = mount.map_err(SwapError::file("read", hierarchy.mount()))?;
@@ -65,7 +66,7 @@ fn find(hierarchy: &Hierarchy, group: &Path) -> Result<PathBuf, SwapError> {
         Hierarchy::V1(_) => "memory.limit_in_bytes",
         Hierarchy::V2(_) => "memory.max",
     };
-    // The mount itself is the group of all, which has no limit.
+    // The mount itself is the root group, which has no limit.
     let can_have_limit = |folder: &&PathBuf| {
         folder.starts_with(&mount) && **folder != mount && folder.join(limit_file).exists()
     };
@@ -87,7 +88,7 @@ fn inode(folder: &Path) -> Option<u64> {
     fs::metadata(folder).ok().map(|meta| meta.ino())
 }
 
-/// The folder of the group that this process is in.
+/// Returns the folder of this process's group.
 fn own_group(hierarchy: &Hierarchy) -> Result<PathBuf, SwapError> {
     const FILE: &str = "/proc/self/cgroup";
     let text = fs::read_to_string(FILE).map_err(SwapError::file("read", FILE))?;
@@ -97,7 +98,8 @@ fn own_group(hierarchy: &Hierarchy) -> Result<PathBuf, SwapError> {
     Ok(hierarchy.mount().join(path.trim_start_matches('/')))
 }
 
-/// Lines are `NUMBER:CONTROLLER,...:PATH`; the unified hierarchy's is `0::PATH`.
+/// Finds the group of a process. Lines are `NUMBER:CONTROLLER,...:PATH`; the unified hierarchy's is
+/// `0::PATH`.
 fn membership<'a>(text: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_found_in_either_hierarchy() {
+    fn process_is_found_in_both_hierarchies() {
         let (v1, v2) = (Hierarchy::V1("/a".into()), Hierarchy::V2("/b".into()));
         let hybrid = "12:cpu,memory:/jobs/a:b\n1:name=memory_like:/x\n0::/user.slice\n";
         assert_eq!(membership(hybrid, &v1), Some("/jobs/a:b"));
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_groups_that_can_have_a_limit_are_found() {
+    fn only_limitable_groups_are_found() {
         let place = tempfile::tempdir().unwrap();
         let mount = fs::canonicalize(place.path()).unwrap().join("memory");
         let hierarchy = Hierarchy::V1(mount.clone());

@@ -1,10 +1,10 @@
-//! What an earlier run left because it was killed outright. Whatever we make carries our process id
-//! in its name, so that a later run can tell the dead one's from the living one's.
+//! Leftovers of earlier runs that were killed outright. Everything made here carries our process id
+//! in its name, so that a later run can tell a dead one's from a living one's.
 
 use std::path::{Path, PathBuf};
 
-/// Entries of `folder` named `prefix`, a process id, and perhaps `-` and more, whose process is
-/// dead. A folder that cannot be read has none.
+/// Returns the entries of `folder` named `prefix`, a process id, and perhaps `-` and more, whose
+/// process is dead. A folder that cannot be read has none.
 pub fn of_dead_processes(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     entries
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_dead_leave_something() {
+    fn leftovers_belong_to_dead_processes() {
         let folder = tempfile::tempdir().unwrap();
         let living = format!("venice-x-{}", std::process::id());
         // Process ids end at 4194304.

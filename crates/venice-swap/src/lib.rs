@@ -1,45 +1,45 @@
-//! Borrowed memory as a block device for the kernel's own paging: any program, static ones too.
+//! Borrowed memory as a block device for the kernel's own paging: for any program, static ones too.
 //!
 //! From the kernel's end to the donors':
 //! - [`SwapDevice`] is the whole chain, attached and detached; `swap_area` switches swapping on and
-//!   off, `home_room` looks whether there is room for what comes home then;
-//! - `block` is the block device: `ublk`, `nbd`, or `loop_device` over `fuse` (a file that this process
-//!   serves, by rings or by `/dev/fuse`); all have queues, each a thread with buffers of its own, and
-//!   where these are rings, `ring_places` serves them;
-//! - [`Store`] is what both serve: `page_map` knows which pages are far and which are zeros,
-//!   [`Counters`] counts;
-//! - [`backing`] is what the pages lie in: a queue's `lane` to the donors.
+//!   off, `swap_off_room` checks the room for swap-off;
+//! - `block` is the block device: `ublk`, `nbd`, or `loop_device` over `fuse` (a file that this
+//!   process serves, by rings or by `/dev/fuse`). All have queues, each a thread with its own
+//!   buffers; `ring_slots` serves the queues that are rings;
+//! - [`Store`] is the common state of all queues: `page_map` records which pages are far and which
+//!   are zeros, [`Counters`] counts;
+//! - [`backing`] is the memory behind the pages: a queue's `lane` to the donors.
 //!
-//! Around it: [`Shield`] and [`IoFlusher`] keep the server from waiting for the memory that the
-//! kernel frees through it, [`cgroup`] holds programs to a limit (`anchor` keeps the kernel
-//! from killing them there; [`GroupAnchor`] does in groups that others have made), and [`bound`] ends them with who
-//! started them. Why it is as it is:
-//! `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice, section 5.2.1 (remote memory as
-//! a virtual block device); `linux/fuse.h`, `linux/loop.h`, `linux/nbd.h`, `linux/ublk_cmd.h`.
+//! Around it: [`Shield`] and [`IoFlusher`] prevent the server from waiting for the memory that the
+//! kernel frees through it. [`cgroup`] holds programs to a limit; `anchor` prevents the kernel from
+//! killing them there, [`GroupAnchor`] does so in groups made by others. [`bound`] ends programs
+//! with their starter. Reasons: `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice,
+//! section 5.2.1 (remote memory as a virtual block device); `linux/fuse.h`, `linux/loop.h`,
+//! `linux/nbd.h`, `linux/ublk_cmd.h`.
 
 mod anchor;
 pub mod backing;
 mod block;
 pub mod bound;
 pub mod cgroup;
+mod clock;
 mod counters;
 mod device;
 mod error;
 mod fuse;
 mod group_anchor;
-mod home_room;
 mod lane;
 pub mod leftovers;
 mod loop_device;
 mod mapping;
 mod nbd;
-mod outside;
 mod page_map;
 mod privilege;
-mod ring_places;
+mod ring_slots;
 mod shield;
 mod store;
 mod swap_area;
+mod swap_off_room;
 mod sys;
 mod ublk;
 

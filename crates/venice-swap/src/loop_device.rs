@@ -7,10 +7,11 @@ use rustix::io::Errno;
 
 use crate::{SwapError, sys};
 
-/// Others look for free loop devices too.
+/// Other processes look for free loop devices too.
 const TRIES: usize = 64;
 
-/// A loop device. It comes off its file when this, and swapping to it, have ended.
+/// A loop device. It is detached from its file when this value is dropped and swapping to it has
+/// ended.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     device: File,
@@ -18,7 +19,7 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Lays `file` under a free loop device, which alone has it open then.
+    /// Attaches `file` to a free loop device, which is then the only one to have it open.
     pub(crate) fn over(file: File, name: &str) -> Result<Self, SwapError> {
         const CONTROL: &str = "/dev/loop-control";
         let control = match OpenOptions::new().read(true).write(true).open(CONTROL) {
@@ -51,10 +52,10 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Memory seeks for nothing: the kernel reads ahead by neighbourhood in the program, not on
-    /// the device.
+    /// Declares the device as non-rotational: the kernel then reads ahead by neighbourhood in the
+    /// program, not on the device.
     fn tuned(self, number: u32) -> Self {
-        // Where it is refused the device still works.
+        // If it is refused the device still works.
         let _ = std::fs::write(format!("/sys/block/loop{number}/queue/rotational"), "0");
         self
     }
@@ -62,7 +63,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // Marks it to come off at the last close, which is ours if nobody swaps to it.
+        // Marks it for detachment at the last close, which is ours unless it is swapped to.
         let _ = sys::loop_clear(&self.device);
     }
 }

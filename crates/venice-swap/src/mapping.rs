@@ -1,21 +1,22 @@
-//! Memory that is shared with the kernel.
+//! Memory shared with the kernel.
 
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// It stays unless it is unmapped: whether the kernel still writes there, only its owner knows.
+/// A mapping that stays until it is unmapped explicitly: only its owner can tell whether the kernel
+/// still writes there.
 pub(crate) struct Mapping {
     start: *mut std::ffi::c_void,
     len_bytes: usize,
 }
 
-// SAFETY: whoever has the value has the memory; nobody else in this process does.
+// SAFETY: the value owns the memory; nothing else in this process refers to it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// What a driver has written for us to read.
+    /// Maps memory of a driver for reading.
     pub(crate) fn of(device: impl AsFd, len_bytes: usize, offset: u64) -> Result<Self, Errno> {
         let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -24,7 +25,7 @@ impl Mapping {
         Ok(Self { start, len_bytes })
     }
 
-    /// Zeros.
+    /// Maps zeroed memory.
     pub(crate) fn anonymous(len_bytes: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
@@ -33,7 +34,7 @@ impl Mapping {
         Ok(Self { start, len_bytes })
     }
 
-    /// Where it begins; on a page.
+    /// Returns the start, which is page-aligned.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.cast()
     }

@@ -1,12 +1,12 @@
-//! Which pages of the device the donors hold. All others read as zeros, and cost nothing.
+//! The pages of the device that donors hold. All others read as zeros, and take no memory.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_wire::PAGE_BYTES;
 
-/// One bit for each page. The kernel never has two requests for one page on their way at a time,
-/// so a bit needs no lock.
+/// One bit for each page. The kernel never has two requests for one page outstanding at a time, so
+/// a bit needs no lock.
 #[derive(Debug)]
 pub(crate) struct PageMap {
     words: Box<[AtomicU64]>,
@@ -23,7 +23,7 @@ impl PageMap {
         self.words[(page / 64) as usize].load(Ordering::Acquire) & (1 << (page % 64)) != 0
     }
 
-    /// The donors hold these pages.
+    /// Marks pages as held by donors.
     pub(crate) fn hold(&self, pages: Range<u64>) {
         for page in pages {
             let bit = 1 << (page % 64);
@@ -32,8 +32,8 @@ impl PageMap {
         }
     }
 
-    /// These pages are zeros.
-    pub(crate) fn let_go(&self, pages: Range<u64>) {
+    /// Marks pages as zeros.
+    pub(crate) fn clear(&self, pages: Range<u64>) {
         let mut page = pages.start;
         while page < pages.end {
             let end = pages.end.min((page / 64 + 1) * 64);
@@ -44,7 +44,7 @@ impl PageMap {
         }
     }
 
-    /// Pages that the donors hold.
+    /// Returns the number of pages that donors hold.
     pub(crate) fn held_pages(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
@@ -59,17 +59,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_held_and_let_go_across_words() {
+    fn ranges_are_set_and_cleared_across_words() {
         let map = PageMap::new(300 * PAGE_BYTES);
         map.hold(60..200);
         map.hold(100..101);
         assert_eq!(map.held_pages(), 140);
         assert!(!map.is_held(59) && map.is_held(60) && map.is_held(199) && !map.is_held(200));
-        map.let_go(64..128);
-        map.let_go(0..62);
+        map.clear(64..128);
+        map.clear(0..62);
         assert_eq!(map.held_pages(), 140 - 64 - 2);
         assert!(!map.is_held(64) && !map.is_held(61) && map.is_held(62) && map.is_held(128));
-        map.let_go(0..300);
+        map.clear(0..300);
         assert_eq!(map.held_pages(), 0);
     }
 }

@@ -1,9 +1,11 @@
-//! Who may.
+//! Check of privileges.
 
 use crate::SwapError;
 
+/// Checks that the process runs as root.
+///
 /// # Errors
-/// When this user may not set up swap.
+/// [`SwapError::NotRoot`].
 pub fn require_root() -> Result<(), SwapError> {
     if rustix::process::geteuid().is_root() { Ok(()) } else { Err(SwapError::NotRoot) }
 }

@@ -1,14 +1,15 @@
-//! What keeps the server from waiting for the memory that the kernel frees through it.
+//! Protection of the server from waiting for the memory that the kernel frees through it.
 //!
 //! The kernel writes pages out to get free memory, and waits for this process to take them. If this
-//! process then had to wait for free memory, both would wait for ever. So
-//! - all its memory is resident and locked, that of threads to come too: no page fault, no swapping
+//! process then had to wait for free memory, both would wait for ever. Therefore:
+//! - all its memory is resident and locked, that of later threads too: no page fault, no swapping
 //!   of the swapper ([`Shield::raise`]);
-//! - its queues allocate nothing once they serve, and what the kernel allocates on their behalf
-//!   never starts I/O ([`IoFlusher`]: `PR_SET_IO_FLUSHER` of prctl(2));
-//! - where it cannot do without some, as one that answers over a socket, it may have of what the kernel
-//!   keeps for threads in real time ([`reach_the_reserve`]);
-//! - it is charged to a memory cgroup without a limit, and the out-of-memory killer passes it by.
+//! - its queues allocate nothing while they serve, and allocations of the kernel on their behalf
+//!   never start I/O ([`IoFlusher`]: `PR_SET_IO_FLUSHER` of prctl(2));
+//! - a queue that needs some memory, because it answers over a socket, may use the kernel's reserve
+//!   for real-time threads ([`reach_the_reserve`]);
+//! - the server is charged to a memory cgroup without a limit, and the out-of-memory killer spares
+//!   it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,10 @@ use crate::{SwapError, require_root, sys};
 
 /// The cgroup of all swap servers of a machine.
 const GROUP: &str = "venice-swap";
-/// How long a server that was killed may take to leave it.
+/// The time a killed server may take to leave the group.
 const DYING_PATIENCE: Duration = Duration::from_secs(1);
 const DYING_POLL: Duration = Duration::from_millis(10);
-/// The least a process can have: it is never chosen.
+/// The lowest score: the process is never chosen.
 const NEVER_KILLED: &str = "-1000";
 
 /// Protection of this process; it lasts as long as the process.
@@ -37,18 +38,18 @@ pub struct Shield {
 }
 
 impl Shield {
-    /// Locks all memory, leaves any limited cgroup, tells the out-of-memory killer, and looks
-    /// whether threads may be flagged.
+    /// Locks all memory, leaves any limited cgroup, excludes the process from the out-of-memory
+    /// killer, and checks whether threads may be flagged.
     ///
     /// # Errors
-    /// Without root, or when memory cannot be locked or a limit not be left: a server that is
-    /// swapped out itself is not started. What needs CAP_SYS_RESOURCE, which containers often lack
-    /// and which is not needed while memory cgroups keep the machine from running out as a whole,
-    /// is among the [`Shield::gaps`] where it is refused, as is what needs CAP_SYS_NICE.
+    /// Without root, or if memory cannot be locked or a limit cannot be left: a server that can
+    /// itself be swapped out is not started. Steps that need CAP_SYS_RESOURCE or CAP_SYS_NICE are
+    /// listed in [`Shield::gaps`] if they are refused. Containers often lack CAP_SYS_RESOURCE,
+    /// which is not needed while memory cgroups keep the machine from running out as a whole.
     pub fn raise() -> Result<Self, SwapError> {
         require_root()?;
         let group = leave_limits()?;
-        // Root needs no limit raised, but a container may have taken that right away.
+        // Root needs no higher limit, but a container may lack that right.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
             .map_err(SwapError::at("locking the memory of the swap server"))?;
@@ -73,13 +74,13 @@ impl Shield {
         Ok(Self { group, gaps })
     }
 
-    /// What was refused for want of a capability, in words.
+    /// Returns the steps refused for lack of a capability, in words.
     #[must_use]
     pub fn gaps(&self) -> &[&'static str] {
         &self.gaps
     }
 
-    /// The cgroup of the server, if there are any.
+    /// Returns the cgroup of the server, if there is one.
     #[must_use]
     pub fn group(&self) -> Option<&Path> {
         self.group.as_deref()
@@ -97,12 +98,12 @@ impl Drop for Shield {
     }
 }
 
-/// Takes the cgroup of the swap servers away, unless one is in it other than `dead_pid`, which was
-/// killed and had no time for it.
+/// Removes the cgroup of the swap servers, unless it contains another one than `dead_pid`, which
+/// was killed and could not remove it.
 pub(crate) fn remove_group_after(dead_pid: u32) {
     let Some(group) = Hierarchy::find().map(|it| it.mount().join(GROUP)) else { return };
     let deadline = Instant::now() + DYING_PATIENCE;
-    // The kernel refuses while anybody is in it, if only on the way out.
+    // The kernel refuses while any process is in it, even an exiting one.
     while fs::remove_dir(&group).is_err() && !has_others(&group, dead_pid) {
         if !group.exists() || Instant::now() > deadline {
             return;
@@ -116,8 +117,8 @@ fn has_others(group: &Path, pid: u32) -> bool {
     members.lines().any(|member| member != pid.to_string())
 }
 
-/// Joins a memory cgroup without a limit, so that whoever's limit this process was started under
-/// does not hold it back.
+/// Joins a memory cgroup without a limit, so that the limit under which this process was started
+/// does not apply.
 fn leave_limits() -> Result<Option<PathBuf>, SwapError> {
     let Some(Hierarchy::V1(mount) | Hierarchy::V2(mount)) = Hierarchy::find() else {
         return Ok(None);
@@ -134,28 +135,28 @@ fn leave_limits() -> Result<Option<PathBuf>, SwapError> {
     Ok(Some(group))
 }
 
-/// The thread may have of the last memory that others are refused: the kernel keeps half of its reserve
-/// (`vm.min_free_kbytes`) for threads in real time. It goes before all others then, so it has to sleep
-/// whenever it waits. `false`: it may not, which is among the [`Shield::gaps`].
+/// Lets the thread use the kernel's last memory: half of the reserve (`vm.min_free_kbytes`) is for
+/// real-time threads. The thread then has precedence over all others, so it must sleep whenever it
+/// waits. Returns false if that is refused, which is among the [`Shield::gaps`].
 pub(crate) fn reach_the_reserve() -> bool {
     sys::schedule_in_real_time().is_ok()
 }
 
-/// Whether this process's threads may, tried by one that ends.
+/// True if this process's threads may use the reserve; tested by a thread that ends.
 fn may_reach_the_reserve() -> bool {
     let tried = std::thread::Builder::new().spawn(reach_the_reserve);
     tried.is_ok_and(|thread| thread.join().is_ok_and(|may| may))
 }
 
-/// While it lives, memory the kernel allocates for this thread, and for threads it starts
-/// meanwhile (for as long as they run), is found without I/O.
+/// While it lives, memory that the kernel allocates for this thread, and for threads it starts
+/// meanwhile (for their whole life), is found without I/O.
 #[derive(Debug)]
 pub struct IoFlusher {
     is_flagged: bool,
 }
 
 impl IoFlusher {
-    /// Without CAP_SYS_RESOURCE it does nothing: see [`Shield::gaps`].
+    /// Sets the flag. Does nothing without CAP_SYS_RESOURCE: see [`Shield::gaps`].
     ///
     /// # Errors
     /// On a kernel before 5.6.

@@ -1,4 +1,4 @@
-//! The device's bytes, whoever carries the requests: which pages are far, which are zeros.
+//! The device's bytes, independent of the transport: which pages are far, which are zeros.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::page_map::PageMap;
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// What all queues of a device share.
+/// The common state of all queues of a device.
 #[derive(Clone, Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -29,43 +29,43 @@ struct Shared {
 pub(crate) struct BadRange;
 
 impl Store {
-    /// A device of `len_bytes`, all zeros.
+    /// Creates a device of `len_bytes`, all zeros.
     ///
     /// # Panics
-    /// When that is not a number of pages.
+    /// Panics if that is not a whole number of pages.
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
-        assert!(len_bytes.is_multiple_of(PAGE_BYTES), "a device is a number of pages");
+        assert!(len_bytes.is_multiple_of(PAGE_BYTES), "a device is a whole number of pages");
         let (pages, counters) = (PageMap::new(len_bytes), Counters::new());
         Self { shared: Arc::new(Shared { len_bytes, pages, counters }) }
     }
 
-    /// Length of the device.
+    /// Returns the length of the device in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.shared.len_bytes
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Bytes of the device that donors hold.
+    /// Returns the bytes of the device that donors hold.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.shared.pages.held_pages() * PAGE_BYTES
     }
 
-    /// Whether a request is for whole pages of the device.
+    /// Checks that a request is for whole pages of the device.
     pub(crate) fn check(&self, offset: u64, len_bytes: u64) -> Result<(), BadRange> {
         let end = offset.checked_add(len_bytes).ok_or(BadRange)?;
         let whole = offset.is_multiple_of(PAGE_BYTES) && len_bytes.is_multiple_of(PAGE_BYTES);
         if whole && end <= self.shared.len_bytes { Ok(()) } else { Err(BadRange) }
     }
 
-    /// Fills `into`; the range was checked.
+    /// Fills `into`; the caller has checked the range.
     pub(crate) fn read(
         &self,
         backing: &mut dyn Backing,
@@ -89,7 +89,7 @@ impl Store {
         read.inspect_err(|_| count(&counters.failed, 1))
     }
 
-    /// Stores `from`; the range was checked.
+    /// Stores `from`; the caller has checked the range.
     pub(crate) fn write(
         &self,
         backing: &mut dyn Backing,
@@ -105,7 +105,7 @@ impl Store {
             let range = first + run.start as u64..first + run.end as u64;
             if zeros {
                 count(&counters.zero_pages, run.len() as u64);
-                pages.let_go(range);
+                pages.clear(range);
                 return Ok(());
             }
             let bytes = &from[run.start * PAGE..run.end * PAGE];
@@ -116,25 +116,25 @@ impl Store {
         written.inspect_err(|_| count(&counters.failed, 1))
     }
 
-    /// The kernel needs these bytes no more; the range was checked.
+    /// Discards bytes; the caller has checked the range.
     pub(crate) fn discard(&self, offset: u64, len_bytes: u64) {
         let first = offset / PAGE_BYTES;
         count(&self.shared.counters.discarded_pages, len_bytes / PAGE_BYTES);
-        self.shared.pages.let_go(first..first + len_bytes / PAGE_BYTES);
+        self.shared.pages.clear(first..first + len_bytes / PAGE_BYTES);
     }
 
     pub(crate) fn answered(&self, started_ns: u64, now_ns: u64) {
         self.shared.counters.request_ns.record(now_ns.saturating_sub(started_ns));
     }
 
-    /// Requests that failed so far.
+    /// Returns the failed requests so far.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.shared.counters.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Calls `work` for each run of pages of which `kind` says the same.
+/// Calls `work` for each run of pages with the same `kind`.
 fn each_run(
     pages: usize,
     kind: impl Fn(usize) -> bool,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_do_not_travel_and_come_back_as_zeros() {
+    fn zero_pages_are_not_transferred() {
         let store = Store::new(64 * PAGE_BYTES);
         let mut backing = Counting { own: OwnMemory::new(64 * PAGE_BYTES), calls: Vec::new() };
         let mut bytes = vec![0u8; 6 * PAGE];
@@ -198,13 +198,13 @@ mod tests {
         store.discard(9 * page, page);
         store.read(&mut backing, 9 * page, &mut back[..2 * PAGE]).unwrap();
         assert!(back[..PAGE].iter().all(|b| *b == 0) && back[PAGE] == 7);
-        // Zeros over what was there: it is let go.
+        // Zeros over a held page: it is released.
         store.write(&mut backing, 10 * page, &[0; PAGE]).unwrap();
         assert_eq!(store.held_bytes(), page);
     }
 
     #[test]
-    fn only_whole_pages_of_the_device_are_taken() {
+    fn partial_pages_are_rejected() {
         let store = Store::new(4 * PAGE_BYTES);
         assert_eq!(store.check(0, 4 * PAGE_BYTES), Ok(()));
         for (offset, len) in [(512, 4096), (0, 512), (4096, 4 * 4096), (u64::MAX - 4095, 4096)] {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_whose_write_failed_is_not_taken_for_far() {
+    fn failed_write_leaves_page_unheld() {
         struct Broken;
         impl Backing for Broken {
             fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), BackingError> {

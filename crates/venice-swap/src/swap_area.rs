@@ -10,7 +10,7 @@ use venice_wire::PAGE_BYTES;
 
 use crate::{SwapError, sys};
 
-/// See swapon(2).
+/// Flags of swapon(2).
 const PREFER: libc::c_int = 0x8000;
 const DISCARD: libc::c_int = 0x10000;
 const DISCARD_PAGES: libc::c_int = 0x40000;
@@ -25,12 +25,12 @@ pub(crate) struct SwapArea {
 }
 
 impl SwapArea {
-    /// One that somebody has switched on.
+    /// Returns the area on a device that was switched on elsewhere.
     pub(crate) fn of(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Writes the header and switches it on. Pages that fall free are told to the device.
+    /// Writes the header and switches the area on, with discards of freed pages.
     pub(crate) fn switch_on(path: &Path, len_bytes: u64, priority: u16) -> Result<Self, SwapError> {
         let device = OpenOptions::new().write(true).open(path);
         let device = device.map_err(SwapError::file("open", path))?;
@@ -42,24 +42,24 @@ impl SwapArea {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Brings everything home and stops swapping to it. On an error all is as before.
+    /// Swaps everything back in and switches the area off. On an error nothing is changed.
     pub(crate) fn switch_off(&self) -> Result<(), SwapError> {
         sys::swap_off(&c_path(&self.path)).map_err(SwapError::at("swapoff"))
     }
 }
 
-/// Bytes in use on the swap device `path`; `None` when it is none.
+/// Returns the bytes in use on the swap device `path`; `None` if it is no swap device.
 #[must_use]
 pub fn used_bytes(path: &Path) -> Option<u64> {
     column_bytes(&std::fs::read_to_string("/proc/swaps").ok()?, path, 3)
 }
 
-/// Bytes the swap device `path` has in all.
+/// Returns the size of the swap device `path` in bytes.
 pub(crate) fn size_bytes(path: &Path) -> Option<u64> {
     column_bytes(&std::fs::read_to_string("/proc/swaps").ok()?, path, 2)
 }
 
-/// Columns: name, type, size, used (both in KiB), priority.
+/// Parses a column. Columns: name, type, size, used (both in KiB), priority.
 fn column_bytes(swaps: &str, path: &Path, column: usize) -> Option<u64> {
     let row = swaps
         .lines()
@@ -72,7 +72,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("a device's path holds no zero byte")
 }
 
-/// `union swap_header` of the kernel, as mkswap(8) writes it.
+/// Builds `union swap_header` of the kernel, like mkswap(8).
 fn header(len_bytes: u64) -> Vec<u8> {
     let mut page = vec![0u8; PAGE_BYTES as usize];
     let last_page = (len_bytes / PAGE_BYTES - 1).min(u64::from(u32::MAX)) as u32;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_is_read() {
+    fn used_bytes_are_parsed() {
         let swaps = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
                      /dev/loop1                              partition\t1048572\t\t1024\t\t100\n";
         assert_eq!(column_bytes(swaps, Path::new("/dev/loop1"), 3), Some(1 << 20));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_counts_pages_from_zero() {
+    fn header_counts_pages_from_zero() {
         let page = header(1 << 20);
         assert_eq!(page[1028..1032], 255u32.to_ne_bytes());
         assert!(page.ends_with(b"SWAPSPACE2"));

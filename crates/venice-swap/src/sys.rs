@@ -1,5 +1,5 @@
-//! The system calls that have no safe form elsewhere: ioctls of FUSE, loop and nbd devices,
-//! swapon(2), swapoff(2), splice(2), mincore(2) and sched_setscheduler(2).
+//! System calls without a safe form elsewhere: ioctls of FUSE, loop and nbd devices, swapon(2),
+//! swapoff(2), splice(2), mincore(2) and sched_setscheduler(2).
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -46,8 +46,8 @@ struct LoopInfo {
     init: [u64; 2],
 }
 
-/// The calling thread goes before all that are not of its kind (`SCHED_RR`, the least of its priorities;
-/// `sched(7)`). EPERM: it may not.
+/// Gives the calling thread precedence over all normal ones (`SCHED_RR`, lowest priority;
+/// `sched(7)`). EPERM: not permitted.
 pub(crate) fn schedule_in_real_time() -> Result<(), Errno> {
     // SAFETY: plain numbers: all zeros is a value.
     let mut parameters: libc::sched_param = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -65,7 +65,7 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Has `clone`, a fresh `/dev/fuse`, carry requests of the connection of `device` too.
+/// Attaches `clone`, a fresh `/dev/fuse`, to the connection of `device`.
 pub(crate) fn fuse_clone(clone: impl AsFd, device: impl AsFd) -> Result<(), Errno> {
     let other = device.as_fd().as_raw_fd() as u32;
     // SAFETY: the kernel reads one u32 from the pointer, which outlives the call.
@@ -73,15 +73,15 @@ pub(crate) fn fuse_clone(clone: impl AsFd, device: impl AsFd) -> Result<(), Errn
     Ok(())
 }
 
-/// The number of a loop device that nobody uses.
+/// Returns the number of an unused loop device.
 pub(crate) fn loop_free(control: impl AsFd) -> Result<u32, Errno> {
     // SAFETY: the request takes no argument.
     let number = check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_GET_FREE) })?;
     Ok(number as u32)
 }
 
-/// Lays `file` under a loop device, with direct I/O and blocks of a page; it comes off when the
-/// last user closes the device. EBUSY: somebody else was quicker.
+/// Attaches `file` to a loop device, with direct I/O and blocks of a page; it is detached when the
+/// last user closes the device. EBUSY: another process was faster.
 pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, name: &str) -> Result<(), Errno> {
     // SAFETY: plain numbers and bytes: all zeros is a value.
     let mut config: LoopConfig = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -95,29 +95,29 @@ pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, name: &str) -> 
     Ok(())
 }
 
-/// Takes the file off the loop device, once its last user has closed it.
+/// Detaches the file from the loop device, once its last user has closed it.
 pub(crate) fn loop_clear(device: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the request takes no argument.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLEAR) })?;
     Ok(())
 }
 
-/// swapon(2).
+/// Calls swapon(2).
 pub(crate) fn swap_on(path: &CStr, flags: libc::c_int) -> Result<(), Errno> {
     // SAFETY: the path ends with a zero.
     check(unsafe { libc::swapon(path.as_ptr(), flags) })?;
     Ok(())
 }
 
-/// swapoff(2).
+/// Calls swapoff(2).
 pub(crate) fn swap_off(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path ends with a zero.
     check(unsafe { libc::swapoff(path.as_ptr()) })?;
     Ok(())
 }
 
-/// splice(2): up to `len` bytes of `file` from `offset` on to `pipe`, which holds on to their pages.
-/// A pipe that is full stays as it is.
+/// Calls splice(2): moves up to `len` bytes of `file` from `offset` on to `pipe`, which holds their
+/// pages. A full pipe stays unchanged.
 pub(crate) fn splice(
     file: impl AsFd,
     offset: u64,
@@ -139,7 +139,7 @@ pub(crate) fn splice(
     }
 }
 
-/// Whether the page of `file` at `offset` is in memory: mincore(2).
+/// True if the page of `file` at `offset` is in memory: mincore(2).
 pub(crate) fn is_cached(file: impl AsFd, offset: u64) -> Result<bool, Errno> {
     const LEN: usize = venice_wire::PAGE_BYTES as usize;
     // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -152,24 +152,24 @@ pub(crate) fn is_cached(file: impl AsFd, offset: u64) -> Result<bool, Errno> {
     asked.map(|_| is_in & 1 != 0)
 }
 
-/// Requests to an nbd device that take a number, of `linux/nbd.h`.
+/// Requests to an nbd device with a numeric argument, of `linux/nbd.h`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Nbd {
-    /// Length of a block.
+    /// Sets the length of a block.
     SetBlockBytes = 0xab01,
     /// Lends the calling thread to the device until it is disconnected.
     Run = 0xab03,
-    /// Forgets the sockets.
+    /// Clears the sockets.
     ClearSockets = 0xab04,
-    /// Length in blocks.
+    /// Sets the length in blocks.
     SetBlocks = 0xab07,
-    /// Ends it.
+    /// Disconnects it.
     Disconnect = 0xab08,
-    /// What it can do.
+    /// Sets the feature flags.
     SetFlags = 0xab0a,
 }
 
-/// Asks something of an nbd device.
+/// Sends a request to an nbd device.
 pub(crate) fn nbd(device: impl AsFd, request: Nbd, number: u64) -> Result<(), Errno> {
     let number = number as libc::c_ulong;
     // SAFETY: these requests take a number, not a pointer.
@@ -177,7 +177,7 @@ pub(crate) fn nbd(device: impl AsFd, request: Nbd, number: u64) -> Result<(), Er
     Ok(())
 }
 
-/// Gives an nbd device one more connection to its server.
+/// Adds a connection to its server to an nbd device.
 pub(crate) fn nbd_socket(device: impl AsFd, socket: impl AsFd) -> Result<(), Errno> {
     const SET_SOCKET: libc::c_ulong = 0xab00;
     let number = socket.as_fd().as_raw_fd() as libc::c_ulong;

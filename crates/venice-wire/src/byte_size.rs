@@ -1,62 +1,62 @@
-//! Amounts of memory, as people write them.
+//! Amounts of memory in human-readable form.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes that reads `256MiB`, `1.5GiB`, `4K` or `4096`, and serialises as a number.
+/// A number of bytes. Parses `256MiB`, `1.5GiB`, `4K` or `4096`, and serialises as a number.
 ///
 /// A lone `K`, `M`, `G`, `T` or `P` and the units with `iB` are powers of 1024; `KB`, `MB`, … are
-/// powers of 1000. Case does not matter, nor does space between number and unit. `Display` is for
-/// people: it rounds to a tenth of the largest binary unit that fits.
+/// powers of 1000. Case is ignored, and so is space between number and unit. `Display` rounds to a
+/// tenth of the largest binary unit that fits.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is not a [`ByteSize`].
+/// The reason a text is not a [`ByteSize`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseByteSizeError {
-    /// There is no number at the front.
+    /// The text does not start with a number.
     #[error("{0:?} is not a size: write a number and a unit, for example 256MiB or 1.5GiB")]
     NotANumber(String),
-    /// It has a minus before it.
+    /// The number is negative.
     #[error("a size is not negative: {0:?}")]
     Negative(String),
-    /// The number is followed by something that is no unit.
+    /// The number is followed by an unknown unit.
     #[error("{unit:?} in {text:?} is not a unit of size: use B, KiB, MiB, GiB, TiB, PiB or EiB")]
     UnknownUnit {
         /// The whole text.
         text: String,
-        /// What stands where the unit should.
+        /// The text found in the unit's place.
         unit: String,
     },
-    /// More bytes than 64 bits can count.
-    #[error("{0:?} is more than 16EiB, the most there can be")]
+    /// The size exceeds 64 bits.
+    #[error("{0:?} is over the limit of 16EiB")]
     TooLarge(String),
 }
 
 const BINARY_UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 impl ByteSize {
-    /// So many bytes.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// `n` times 1024² bytes.
+    /// Returns `n` times 1024² bytes.
     ///
     /// # Panics
-    /// If that is more than 64 bits count.
+    /// Panics if the product exceeds 64 bits.
     pub const fn mib(n: u64) -> Self {
         Self(n * (1 << 20))
     }
 
-    /// `n` times 1024³ bytes.
+    /// Returns `n` times 1024³ bytes.
     ///
     /// # Panics
-    /// If that is more than 64 bits count.
+    /// Panics if the product exceeds 64 bits.
     pub const fn gib(n: u64) -> Self {
         Self(n * (1 << 30))
     }
@@ -97,14 +97,16 @@ impl FromStr for ByteSize {
     }
 }
 
-/// `12.5` as `(125, 10)`: exact, where a float would not be. At most 9 digits after the point.
+/// Parses `12.5` as `(125, 10)`, which is exact where a float is not. Accepts at most 9 digits
+/// after the point.
 fn parse_decimal(number: &str) -> Option<(u128, u128)> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits_only = fraction.bytes().all(|b| b.is_ascii_digit());
     if whole.is_empty() || number.ends_with('.') || !digits_only || fraction.len() > 9 {
         return None;
     }
-    // Past 64 bits in any unit; clamped so that it ends as too large, not as no number.
+    // Exceeds 64 bits in any unit. Clamps longer numbers, which then fail as too large and not as
+    // no number.
     const TOO_LARGE: u128 = 1 << 66;
     let whole = whole.parse().unwrap_or(TOO_LARGE).min(TOO_LARGE);
     let scale = 10u128.pow(fraction.len() as u32);
@@ -127,7 +129,7 @@ fn parse_unit(unit: &str) -> Option<u64> {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
-        // Leave a unit once the value would round up to 1024.0 of it.
+        // Moves to the next unit once the value would round up to 1024.0 of this one.
         while unit + 1 < BINARY_UNITS.len() && tenths(self.0, unit) >= 10_240 {
             unit += 1;
         }
@@ -141,7 +143,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// `bytes` in tenths of 1024^unit, rounded to the nearest.
+/// Returns `bytes` in tenths of 1024^unit, rounded to the nearest.
 fn tenths(bytes: u64, unit: usize) -> u128 {
     let unit_bytes = 1u128 << (10 * unit);
     (u128::from(bytes) * 10 + unit_bytes / 2) / unit_bytes
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_common_notations() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_and_says_why() {
+    fn parse_error_names_reason() {
         use ParseByteSizeError as E;
         for text in ["-1", "-5M", " -0.5GiB", "-.5G"] {
             assert_eq!(text.parse::<ByteSize>(), Err(E::Negative(text.into())), "{text}");
@@ -212,12 +214,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn parse_never_panics(text in "\\PC*") {
             let _ = text.parse::<ByteSize>();
         }
 
         #[test]
-        fn what_is_shown_reads_back_within_a_twentieth(bytes in 0u64..1 << 59) {
+        fn display_parses_within_five_percent(bytes in 0u64..1 << 59) {
             let back: ByteSize = ByteSize(bytes).to_string().parse().unwrap();
             prop_assert!(back.0.abs_diff(bytes) <= bytes / 20);
         }

@@ -2,25 +2,26 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Bytes of the field that holds a checksum.
+/// Length of a checksum field in bytes.
 const FIELD_BYTES: usize = 4;
 
-/// A CRC-32C (Castagnoli, RFC 3385) on its way, over bytes that may lie in several places.
+/// A running CRC-32C (Castagnoli, RFC 3385) over bytes that may lie in several places.
 pub struct Checksum(Digest);
 
 impl Checksum {
-    /// Over nothing yet. A digest is some hundred bytes, which are not to be moved.
+    /// Starts a checksum over no bytes. Always inlined: a digest is some hundred bytes, which must
+    /// not be moved.
     #[inline(always)]
     pub(crate) fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// The bytes that come next.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The bytes that come next, but for the field at `field_at`, which holds the checksum.
+    /// Adds the next bytes except the field at `field_at`, which holds the checksum.
     pub(crate) fn update_without(&mut self, field_at: usize, bytes: &[u8]) {
         self.0.update(&bytes[..field_at]);
         self.0.update(&bytes[field_at + FIELD_BYTES..]);
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Checksum {
     }
 }
 
-/// The checksum over all of `bytes` but the field at `field_at` that holds it.
+/// Returns the checksum over all of `bytes` except the field at `field_at` that holds it.
 pub(crate) fn checksum_without(field_at: usize, bytes: &[u8]) -> u32 {
     let mut checksum = Checksum::new();
     checksum.update_without(field_at, bytes);
@@ -48,9 +49,9 @@ pub(crate) fn checksum_without(field_at: usize, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The check value of CRC-32/ISCSI, whatever lies in the field.
+    /// Expects the check value of CRC-32/ISCSI whatever the field contains.
     #[test]
-    fn the_field_is_left_out() {
+    fn checksum_skips_its_field() {
         for field in [[0; FIELD_BYTES], [0xff; FIELD_BYTES]] {
             let bytes = [b"12345".as_slice(), &field, b"6789"].concat();
             assert_eq!(checksum_without(5, &bytes), 0xe306_9283);

@@ -1,68 +1,68 @@
-//! What can be wrong with a frame.
+//! Errors of parsing and writing frames.
 
-/// Why bytes are not a frame, or a header cannot be written as one.
+/// The reason bytes are not a frame, or a header cannot be written as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Fewer bytes than a header, or than the header promises.
-    #[error("frame of {len} bytes is cut short: {needed} expected")]
+    /// The bytes are fewer than a header, or than the header announces.
+    #[error("frame of {len} bytes is truncated: expected {needed}")]
     Truncated {
-        /// Bytes there.
+        /// Bytes present.
         len: usize,
-        /// Bytes there should be.
+        /// Bytes expected.
         needed: usize,
     },
-    /// Bytes after the end the header gives.
+    /// Bytes follow the end that the header gives.
     #[error("frame of {len} bytes runs past its end at {needed}")]
     TrailingBytes {
-        /// Bytes there.
+        /// Bytes present.
         len: usize,
-        /// Bytes there should be.
+        /// Bytes expected.
         needed: usize,
     },
     /// The first two bytes are not Venice's.
     #[error("not a Venice frame (magic {0:#06x})")]
     BadMagic(u16),
-    /// A format this build does not speak.
-    #[error("frame of version {0}, this build speaks version {speaks}", speaks = crate::VERSION)]
+    /// The format version is not supported by this build.
+    #[error("unsupported frame version {0}: expected {speaks}", speaks = crate::VERSION)]
     UnsupportedVersion(u8),
-    /// The checksum does not fit the bytes: damage on the way.
+    /// The checksum does not match the bytes: they were damaged in transit.
     #[error("checksum mismatch")]
     BadChecksum,
-    /// The frame says that it carries no checksum, and came by a port that asks for one.
+    /// The frame carries no checksum and came by a port that requires one.
     #[error("the frame carries no checksum")]
     Unchecked,
-    /// A channel, or an opcode on that channel, which this version does not define.
-    #[error("opcode {opcode} is unknown on channel {channel}")]
+    /// This version does not define the channel, or the opcode on that channel.
+    #[error("unknown opcode {opcode} on channel {channel}")]
     UnknownOpcode {
         /// The channel byte.
         channel: u8,
         /// The opcode byte.
         opcode: u8,
     },
-    /// A field of a sealed datagram's header that this version does not define.
-    #[error("the header of a sealed datagram makes no sense")]
+    /// This version does not define a value in the header of a sealed datagram.
+    #[error("invalid header of a sealed datagram")]
     BadSealedHeader,
-    /// More payload than a frame may carry.
+    /// The payload is longer than a frame may carry.
     #[error("payload of {0} bytes is over the limit of {limit}", limit = crate::MAX_PAYLOAD_BYTES)]
     PayloadTooLong(usize),
-    /// A source route longer than its limit, or that is further on than it is long.
-    #[error("source route of {len} hops, {next} of them done, makes no sense")]
+    /// The source route is longer than its limit, or its position lies past its end.
+    #[error("invalid source route: {len} hops, {next} of them done")]
     BadRoute {
-        /// Hops.
+        /// Hops of the route.
         len: u8,
-        /// Hops done.
+        /// Hops already done.
         next: u8,
     },
-    /// A virtual channel that no link has.
-    #[error("virtual channel {0} does not exist")]
+    /// The virtual channel is not one of a link's channels.
+    #[error("unknown virtual channel {0}")]
     BadVirtualChannel(u8),
-    /// A kind of hop datagram which this version does not define.
-    #[error("hop datagram of unknown kind {0}")]
+    /// This version does not define the kind of hop datagram.
+    #[error("unknown kind of hop datagram: {0}")]
     UnknownHopKind(u8),
     /// The buffer handed to [`crate::HeaderRepr::emit`] cannot hold the frame.
     #[error("buffer of {len} bytes cannot hold a frame of {needed}")]
     BufferTooSmall {
-        /// Bytes there.
+        /// Bytes present.
         len: usize,
         /// Bytes needed.
         needed: usize,

@@ -6,21 +6,21 @@ use crate::{
     header::{checksum, offset},
 };
 
-/// What stands for it that a frame came whole.
+/// The mechanism that guarantees a frame's integrity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Integrity {
-    /// Its checksum, which every frame must carry.
+    /// The checksum, which every frame must carry.
     Checksum,
-    /// The port. A frame may say that it carries no checksum; one that carries it is verified.
+    /// The port. A frame may carry no checksum; one that is present is verified.
     Port,
-    /// It was parsed before and kept: the checksum is not looked at again.
+    /// An earlier parse of the same bytes: the checksum is not verified again.
     ParsedBefore,
 }
 
 /// A received frame that has passed every check of the format: length, magic, version, checksum,
 /// and an opcode that belongs to its channel. Reading a field cannot fail.
 ///
-/// What the fields *mean* is not checked here; ranges, keys and sequence are the fabric's.
+/// The meaning of the fields is not checked here: the fabric checks ranges, keys and sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     bytes: &'a [u8],
@@ -32,15 +32,15 @@ impl<'a> Frame<'a> {
     /// Checks `bytes`, one whole datagram, checksum included, and wraps them.
     ///
     /// # Errors
-    /// Says in which way the bytes are not a frame of this version. No input panics.
+    /// Returns the first way in which the bytes are not a frame of this version. No input panics.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_with(bytes, Integrity::Checksum)
     }
 
-    /// Like [`Frame::parse`], with the checksum verified as `integrity` says.
+    /// Like [`Frame::parse`], with the checksum verified according to `integrity`.
     ///
     /// # Errors
-    /// As [`Frame::parse`]; [`WireError::Unchecked`] if the frame must carry a checksum and does
+    /// Like [`Frame::parse`]; [`WireError::Unchecked`] if the frame must carry a checksum and does
     /// not.
     #[inline]
     pub fn parse_with(bytes: &'a [u8], integrity: Integrity) -> Result<Self, WireError> {
@@ -61,15 +61,16 @@ impl<'a> Frame<'a> {
         Ok(Self { bytes, channel, opcode })
     }
 
-    /// The length of the frame that begins here, in bytes, as its header tells it: for who has several
-    /// one behind the other. Nothing else is checked; `None` if not even a header fits.
+    /// Returns the length in bytes that the header at the start of `bytes` gives for its frame.
+    /// Serves buffers that hold several frames in a row. Checks nothing else; `None` if `bytes` are
+    /// shorter than a header.
     #[inline]
-    pub fn told_len(bytes: &[u8]) -> Option<usize> {
+    pub fn announced_len(bytes: &[u8]) -> Option<usize> {
         let header = bytes.get(..HEADER_BYTES)?;
         Some(HEADER_BYTES + usize::from(u16::from_le_bytes(get(header, offset::PAYLOAD_LEN))))
     }
 
-    /// The whole header as a plain struct.
+    /// Returns the whole header as a plain struct.
     pub fn repr(&self) -> HeaderRepr {
         HeaderRepr {
             channel: self.channel,
@@ -89,13 +90,13 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The frame as it came.
+    /// Returns the frame as it was received.
     #[inline]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// What follows the header: at most [`MAX_PAYLOAD_BYTES`].
+    /// Returns the bytes after the header: at most [`MAX_PAYLOAD_BYTES`].
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
@@ -223,7 +224,7 @@ fn check_opcode(channel: u8, opcode: u8) -> Result<(Channel, Opcode), WireError>
         .ok_or(WireError::UnknownOpcode { channel, opcode })
 }
 
-/// The `N` bytes at `at`, which must lie in the header.
+/// Reads the `N` bytes at `at`, which must lie in the header.
 #[inline]
 fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];

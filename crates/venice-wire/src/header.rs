@@ -1,4 +1,4 @@
-//! The header as a plain struct, and how it is written.
+//! The header as a plain struct, and the code that writes it.
 
 use crate::{
     Channel, GrantId, GrantKey, HEADER_BYTES, LinkId, MAGIC, MAX_PAYLOAD_BYTES, NodeId, Opcode,
@@ -6,15 +6,15 @@ use crate::{
     checksum::{Checksum, checksum_without},
 };
 
-/// Bit of `flags`: this frame was sent before and is replayed. For captures and statistics; it
-/// changes nothing in what the frame means.
+/// Bit of `flags`: this frame was sent before and is replayed. Serves captures and statistics; it
+/// does not change the meaning of the frame.
 pub const REPLAY_FLAG: u8 = 1 << 0;
 
-/// Bit of `flags`: the frame carries no checksum, because the port it travels on answers for its
-/// bytes in another way. Only such a port takes it: see [`crate::Integrity`].
+/// Bit of `flags`: the frame carries no checksum, because its port guarantees integrity in another
+/// way. Only such a port accepts it: see [`crate::Integrity`].
 pub const UNCHECKED_FLAG: u8 = 1 << 1;
 
-/// Where each field starts. `docs/reference/wire.md` says the same in words.
+/// Offset of each field in bytes. `docs/reference/wire.md` describes the same layout.
 pub(crate) mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;
@@ -36,42 +36,43 @@ pub(crate) mod offset {
     pub const KEY: usize = 56;
 }
 
-/// Everything a header says, as a plain struct. Magic, version, payload length and checksum are not
-/// here: [`HeaderRepr::emit`] writes them, [`crate::Frame::parse`] checks them.
+/// All fields of a header, as a plain struct. Magic, version, payload length and checksum are
+/// absent: [`HeaderRepr::emit`] writes them, [`crate::Frame::parse`] checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderRepr {
-    /// Which channel the frame belongs to.
+    /// The channel of the frame.
     pub channel: Channel,
-    /// What it asks for or says.
+    /// The operation requested or reported.
     pub opcode: Opcode,
-    /// Bits such as [`REPLAY_FLAG`] and [`UNCHECKED_FLAG`]; those without a name are sent as zero and ignored.
+    /// Bits such as [`REPLAY_FLAG`] and [`UNCHECKED_FLAG`]; unnamed bits are sent as zero and
+    /// ignored.
     pub flags: u8,
-    /// The node that sends.
+    /// The sending node.
     pub source: NodeId,
-    /// The node it is for.
+    /// The receiving node.
     pub destination: NodeId,
-    /// The link it travels on.
+    /// The link on which the frame travels.
     pub link: LinkId,
     /// Position in the sender's stream; on link frames, the sender's next position.
     pub sequence: Sequence,
-    /// The first position the sender still waits for from the other side.
+    /// The first position the sender has not received from the other side.
     pub ack: Sequence,
-    /// Names a request; its answer repeats it.
+    /// Number of a request; its answer repeats it.
     pub transaction: u32,
     /// Bytes of the access; in a handshake, frames the sender can buffer.
     pub access_len: u16,
-    /// Small extra word: the [`crate::Refusal`] code of a refusal.
+    /// A small extra word: the [`crate::Refusal`] code of a refusal.
     pub detail: u16,
     /// Remote address: byte offset into the grant.
     pub address: u64,
     /// The grant that is accessed.
     pub grant: GrantId,
-    /// The key that opens it.
+    /// The key of the grant.
     pub key: GrantKey,
 }
 
 impl HeaderRepr {
-    /// A header with the given first fields and zero in the rest.
+    /// Returns a header with the given fields and zero in the rest.
     pub const fn new(
         channel: Channel,
         opcode: Opcode,
@@ -107,11 +108,11 @@ impl HeaderRepr {
         self.emit_with(payload.len(), |room| room.copy_from_slice(payload), buf)
     }
 
-    /// Like [`HeaderRepr::emit`], with a payload of `payload_len` bytes that `fill` writes where it
-    /// belongs: for bytes that lie in several places.
+    /// Like [`HeaderRepr::emit`], with a payload of `payload_len` bytes that `fill` writes in
+    /// place. Serves payloads that lie in several places.
     ///
     /// # Errors
-    /// As [`HeaderRepr::emit`].
+    /// Like [`HeaderRepr::emit`].
     pub fn emit_with(
         &self,
         payload_len: usize,
@@ -129,11 +130,11 @@ impl HeaderRepr {
     }
 
     /// Like [`HeaderRepr::emit`], for a payload of `payload_len` bytes that is sent from another
-    /// place: writes the header to the front of `buf`, and has the payload fed to the checksum by
-    /// `feed` if there is to be one. Returns the length of the whole frame in bytes.
+    /// place. Writes the header to the front of `buf`; `feed` adds the payload to the checksum if
+    /// there is one. Returns the length of the whole frame in bytes.
     ///
     /// # Errors
-    /// As [`HeaderRepr::emit`].
+    /// Like [`HeaderRepr::emit`].
     pub fn emit_apart(
         &self,
         payload_len: usize,
@@ -148,7 +149,8 @@ impl HeaderRepr {
         Ok(HEADER_BYTES + payload_len)
     }
 
-    /// The first `needed` bytes of `buf`, if a frame with such a payload may be written there.
+    /// Returns the first `needed` bytes of `buf`, if a frame with this payload may be written
+    /// there.
     fn room<'a>(
         &self,
         payload_len: usize,
@@ -191,7 +193,7 @@ fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
     frame[at..at + N].copy_from_slice(&bytes);
 }
 
-/// CRC-32C over a header and a payload that `feed` has elsewhere.
+/// Computes CRC-32C over a header and a payload that `feed` supplies from elsewhere.
 fn checksum_of_parts(head: &[u8], feed: impl FnOnce(&mut Checksum)) -> u32 {
     let mut checksum = Checksum::new();
     checksum.update_without(offset::CHECKSUM, head);
@@ -199,7 +201,7 @@ fn checksum_of_parts(head: &[u8], feed: impl FnOnce(&mut Checksum)) -> u32 {
     checksum.value()
 }
 
-/// CRC-32C over the whole frame, the checksum field itself left out.
+/// Computes CRC-32C over the whole frame except the checksum field itself.
 pub(crate) fn checksum(frame: &[u8]) -> u32 {
     checksum_without(offset::CHECKSUM, frame)
 }

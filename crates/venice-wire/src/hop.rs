@@ -1,4 +1,4 @@
-//! The hop header: what two neighbouring switches say to each other, packets included.
+//! The hop header: messages between two neighbouring switches, packets included.
 
 use crate::{
     HOP_VERSION, MAX_PACKET_BYTES, NodeId, Sequence, WireError, bytes::get, bytes::put,
@@ -11,15 +11,15 @@ pub const HOP_MAGIC: u16 = u16::from_le_bytes(*b"VH");
 pub const HOP_HEADER_BYTES: usize = 40;
 /// The longest hop datagram: a buffer of this size holds any.
 pub const MAX_HOP_BYTES: usize = HOP_HEADER_BYTES + MAX_PACKET_BYTES;
-/// Virtual channels of a hop link: buffers of their own over the same wire.
+/// Virtual channels of a hop link: separate buffers over the same wire.
 pub const VIRTUAL_CHANNELS: usize = 4;
-/// Bit of a hop's `flags`: this packet was sent before. For captures and statistics.
+/// Bit of a hop's `flags`: this packet was sent before. Serves captures and statistics.
 pub const HOP_REPLAY_FLAG: u8 = 1 << 0;
-/// Bit of a hop's `flags`: the checksum is 0 and not to be checked, because the port finds damage
+/// Bit of a hop's `flags`: the checksum is 0 and is not verified, because the port detects damage
 /// itself (it is reliable, or seals its datagrams).
 pub const HOP_UNCHECKED_FLAG: u8 = 1 << 1;
 
-/// Where each field starts. `docs/reference/wire.md` says the same in words.
+/// Offset of each field in bytes. `docs/reference/wire.md` describes the same layout.
 mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;
@@ -35,28 +35,29 @@ mod offset {
     pub const WORD: usize = 32;
 }
 
-/// What a hop datagram is.
+/// The kind of a hop datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HopKind {
     /// Carries one packet. Sequenced.
     Data = 1,
-    /// What has arrived, and what there is room for.
+    /// Reports what has arrived, and the credits for more.
     Ack = 2,
-    /// Like `Ack`, and asks for what is missing: `word` is a bitmap of what came after it.
+    /// Like `Ack`, and requests the missing packets: `word` is a bitmap of what came after the gap.
     Nak = 3,
-    /// Asks for a `Pong` at once; `word` numbers it.
+    /// Requests a `Pong` at once; `word` numbers it.
     Ping = 4,
     /// Answers a `Ping`; `word` repeats its number.
     Pong = 5,
-    /// Opens the link or asks whether it still is; carries a [`Greeting`]. Answered by `Welcome`.
+    /// Opens the link or checks that it is still open; carries a [`Greeting`]. Answered by
+    /// `Welcome`.
     Hello = 6,
     /// Answers a `Hello`; carries a [`Greeting`].
     Welcome = 7,
-    /// Tells the neighbour which links of the network are down; `word` is the version of the
-    /// news, `sequence` the position of the switch it is about, the payload a bitmap of its ports
-    /// (bit set: up).
-    News = 8,
+    /// Reports to the neighbour which links of the network are down. `word` is the version of the
+    /// report, `sequence` the position of the switch it describes, the payload a bitmap of that
+    /// switch's ports (bit set: up).
+    LinkState = 8,
 }
 
 impl HopKind {
@@ -69,42 +70,42 @@ impl HopKind {
             5 => Self::Pong,
             6 => Self::Hello,
             7 => Self::Welcome,
-            8 => Self::News,
+            8 => Self::LinkState,
             _ => return None,
         })
     }
 }
 
-/// The credit counts of a link's virtual channels: how many packets, counted from the link's
-/// beginning around 2¹⁶, the other side may have sent on each. Always the whole count, so that a
-/// later one overwrites an earlier one and a lost one is made good by the next.
+/// The credit counts of a link's virtual channels: how many packets the other side may have sent on
+/// each since the link opened, modulo 2¹⁶. The whole count is always sent, so a later one replaces
+/// an earlier one and the next one makes up for a lost one.
 pub type Credits = [u16; VIRTUAL_CHANNELS];
 
-/// Everything a hop header says, as a plain struct.
+/// All fields of a hop header, as a plain struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopRepr {
-    /// What it is.
+    /// The kind of datagram.
     pub kind: HopKind,
-    /// Bits such as [`HOP_REPLAY_FLAG`]; those without a name are sent as zero and ignored.
+    /// Bits such as [`HOP_REPLAY_FLAG`]; unnamed bits are sent as zero and ignored.
     /// [`HOP_UNCHECKED_FLAG`] decides whether [`HopRepr::emit`] computes a checksum.
     pub flags: u8,
-    /// The virtual channel a `Data` travels on; else 0.
+    /// The virtual channel of a `Data`; otherwise 0.
     pub channel: u8,
-    /// The link, made of both ends' incarnations; in a Hello or Welcome the one the sender knows,
-    /// 0 if none.
+    /// The link, made of both ends' incarnations; in a Hello or Welcome the link known to the
+    /// sender, 0 if none.
     pub link: u32,
-    /// Position of a `Data` in the sender's stream; else the position it will use next.
+    /// Position of a `Data` in the sender's stream; otherwise the position it will use next.
     pub sequence: Sequence,
     /// The first position the sender has not received.
     pub ack: Sequence,
-    /// What the sender has room for.
+    /// The credits the sender gives.
     pub credits: Credits,
-    /// See the kinds.
+    /// A word whose meaning depends on the kind.
     pub word: u64,
 }
 
 impl HopRepr {
-    /// A header of this kind on `link` and zero in the rest.
+    /// Returns a header of this kind on `link` with zero in the rest.
     pub const fn new(kind: HopKind, link: u32) -> Self {
         Self {
             kind,
@@ -154,8 +155,8 @@ impl HopRepr {
     }
 }
 
-/// A hop datagram that has passed every check of the format. Reading a field cannot fail. What it
-/// carries is not checked here.
+/// A hop datagram that has passed every check of the format. Reading a field cannot fail. Its
+/// payload is not checked here.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop<'a> {
     bytes: &'a [u8],
@@ -163,11 +164,12 @@ pub struct Hop<'a> {
 }
 
 impl<'a> Hop<'a> {
-    /// Checks `bytes`, one whole datagram. With `accept_unchecked` one that says it has no
-    /// checksum is taken without, as is right on a port that finds damage itself.
+    /// Checks `bytes`, one whole datagram, and wraps them. `accept_unchecked` accepts a datagram
+    /// whose flags declare that it has no checksum; a port that detects damage itself sets it.
     ///
     /// # Errors
-    /// Says in which way the bytes are not a hop datagram of this version. No input panics.
+    /// Returns the first way in which the bytes are not a hop datagram of this version. No input
+    /// panics.
     pub fn parse(bytes: &'a [u8], accept_unchecked: bool) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < HOP_HEADER_BYTES {
@@ -203,7 +205,7 @@ impl<'a> Hop<'a> {
         Ok(Self { bytes, kind })
     }
 
-    /// The whole header as a plain struct.
+    /// Returns the whole header as a plain struct.
     pub fn repr(&self) -> HopRepr {
         HopRepr {
             kind: self.kind,
@@ -217,7 +219,7 @@ impl<'a> Hop<'a> {
         }
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HOP_HEADER_BYTES..]
     }
@@ -260,7 +262,7 @@ impl<'a> Hop<'a> {
     }
 }
 
-/// CRC-32C over the whole datagram, the checksum field itself left out.
+/// Computes CRC-32C over the whole datagram except the checksum field itself.
 fn checksum(hop: &[u8]) -> u32 {
     checksum_without(offset::CHECKSUM, hop)
 }
@@ -268,24 +270,24 @@ fn checksum(hop: &[u8]) -> u32 {
 /// Length of a [`Greeting`].
 pub const GREETING_BYTES: usize = 32;
 
-/// The payload of a Hello or a Welcome: who speaks, and a proof that it is no echo of an earlier
-/// life.
+/// The payload of a Hello or a Welcome: the sender's identity, and a proof that the message does
+/// not stem from an earlier session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Greeting {
-    /// The node that speaks.
+    /// The sending node.
     pub node: NodeId,
-    /// Packets it can hold for replay and out of order, over all virtual channels.
+    /// Packets the node can hold for replay and out of order, over all virtual channels.
     pub window: u16,
-    /// 64 bits drawn at random when it started: who remembers nothing has another one.
+    /// 64 random bits drawn when the node starts. A restarted node draws new ones.
     pub incarnation: u64,
-    /// A number of its own that the other has to repeat.
+    /// A number of the sender that the other side must repeat.
     pub challenge: u64,
-    /// The other's challenge; 0 before one was heard.
+    /// The other side's challenge; 0 before one was received.
     pub answer: u64,
 }
 
 impl Greeting {
-    /// As it travels.
+    /// Returns the greeting as it travels.
     pub fn to_bytes(self) -> [u8; GREETING_BYTES] {
         let mut bytes = [0; GREETING_BYTES];
         put(&mut bytes, 0, self.node.0.to_le_bytes());
@@ -299,7 +301,7 @@ impl Greeting {
     /// Reads the payload of a Hello or Welcome.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]. Bytes after the greeting belong to later versions.
+    /// [`WireError::Truncated`]. Bytes after the greeting belong to later versions and are ignored.
     pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
         let len = payload.len();
         if len < GREETING_BYTES {

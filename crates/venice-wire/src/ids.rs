@@ -1,4 +1,4 @@
-//! Who and what: nodes, grants, keys, links.
+//! Identifiers of nodes, grants, keys and links.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ pub struct NodeId(pub u32);
 #[serde(transparent)]
 pub struct GrantId(pub u64);
 
-/// The random secret that opens a grant. `Debug` does not print it, and there is no `Display`.
+/// The random key of a grant. `Debug` does not print it, and there is no `Display`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantKey(pub u64);
 
-/// One link between two nodes, from handshake to silence. The accepting side draws it anew for
-/// every link, so frames of an earlier life never fit a later one.
+/// One link between two nodes, from handshake to its end. The accepting side draws a new number for
+/// every link, so frames of an earlier session never match a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn key_is_never_printed() {
         assert_eq!(format!("{:?}", GrantKey(0xdead_beef)), "GrantKey(..)");
     }
 

@@ -1,4 +1,4 @@
-//! The secrets of the udp port: what a node is told, and what is derived from it for others.
+//! The secrets of the udp port: a node's secret, and the keys derived from it for others.
 
 use std::fmt;
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GrantId, NodeId};
 
-/// Length of a secret and of a key, in bytes: what AES-256-GCM and ChaCha20-Poly1305 take.
+/// Length of a secret and of a key in bytes, as AES-256-GCM and ChaCha20-Poly1305 require.
 pub const SEAL_KEY_BYTES: usize = 32;
 
-/// What only a node and the Monitor Node know: every key that others seal their datagrams to this
-/// node with is derived from it. Drawn anew for each incarnation of the node's agent.
+/// A secret shared by a node and the Monitor Node alone. Every key with which others seal datagrams
+/// to this node is derived from it. Drawn anew for each incarnation of the node's agent.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeSecret(pub [u8; SEAL_KEY_BYTES]);
 
-/// What one sender and one receiving node share: the sender was given it, the receiver derives it
-/// from its [`NodeSecret`] and the [`KeyName`].
+/// A key shared by one sender and one receiving node. The sender receives it from the Monitor Node;
+/// the receiver derives it from its [`NodeSecret`] and the [`KeyName`].
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SealKey(pub [u8; SEAL_KEY_BYTES]);
 
-/// Which of a node's keys is meant. Every sealed datagram names it.
+/// The name of one of a node's keys. Every sealed datagram carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum KeyName {
-    /// For the recipient of this grant. It dies with the grant.
+    /// The key of this grant's recipient. It ends with the grant.
     Grant(GrantId),
-    /// For another node of the rack: link tests, relayed packets.
+    /// The key of another node of the rack: link tests, relayed packets.
     Peer(NodeId),
 }
 
 impl KeyName {
-    /// Number of the kind, as it travels.
+    /// Returns the number of the kind, as it travels.
     pub const fn kind(self) -> u8 {
         match self {
             Self::Grant(_) => 1,
@@ -39,7 +39,7 @@ impl KeyName {
         }
     }
 
-    /// The number within its kind, as it travels.
+    /// Returns the number within its kind, as it travels.
     pub const fn id(self) -> u64 {
         match self {
             Self::Grant(grant) => grant.0,
@@ -47,7 +47,7 @@ impl KeyName {
         }
     }
 
-    /// The name with this kind and number, if there is one.
+    /// Returns the name with this kind and number, or `None` if the kind is unknown.
     pub fn from_parts(kind: u8, id: u64) -> Option<Self> {
         match kind {
             1 => Some(Self::Grant(GrantId(id))),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_back_as_themselves() {
+    fn key_name_roundtrips() {
         for name in [KeyName::Grant(GrantId(u64::MAX)), KeyName::Peer(NodeId(7))] {
             assert_eq!(KeyName::from_parts(name.kind(), name.id()), Some(name));
         }

@@ -1,7 +1,7 @@
-//! The words every part of Venice shares: identities, units, and the packet format.
+//! The vocabulary shared by all of Venice: identifiers, units, and the packet format.
 //!
-//! Nothing here does I/O, allocates or keeps state. The packet format is described field by field
-//! in `docs/reference/wire.md`; [`Frame`] reads it without copying, [`HeaderRepr`] writes it.
+//! Nothing here does I/O, allocates or keeps state. `docs/reference/wire.md` describes the packet format
+//! field by field; [`Frame`] reads it without copying, [`HeaderRepr`] writes it.
 //!
 //! ```
 //! use venice_wire::{Frame, HeaderRepr, NodeId, Opcode, Channel, MAX_FRAME_BYTES};
@@ -58,18 +58,19 @@ pub use sealed::{
 };
 pub use sequence::Sequence;
 
-/// One page of memory: the unit the paged memory moves.
+/// Bytes of one page: the unit in which paged memory moves.
 pub const PAGE_BYTES: u64 = 4096;
-/// One slab: the unit a donor lends. A grant of `n` slabs is addressed `0..n * SLAB_BYTES`.
+/// Bytes of one slab: the unit a donor lends. A grant of `n` slabs is addressed `0..n *
+/// SLAB_BYTES`.
 pub const SLAB_BYTES: u64 = 16 << 20;
 
 /// First two bytes of every frame, read as a little-endian `u16`: the letters `VN`.
 pub const MAGIC: u16 = u16::from_le_bytes(*b"VN");
-/// The format this crate speaks.
+/// The frame format version of this crate.
 pub const VERSION: u8 = 1;
-/// The packet format this crate speaks.
+/// The packet format version of this crate.
 pub const PACKET_VERSION: u8 = 1;
-/// The hop format this crate speaks.
+/// The hop format version of this crate.
 pub const HOP_VERSION: u8 = 1;
 /// Length of the header, the same for every frame.
 pub const HEADER_BYTES: usize = 64;

@@ -1,4 +1,4 @@
-//! What a frame asks for or says.
+//! Channels, opcodes and refusal codes of frames.
 
 /// The channel a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -6,7 +6,7 @@
 pub enum Channel {
     /// The link itself: handshake, acknowledgements, keep-alive. Unsequenced.
     Link = 0,
-    /// Single accesses of 1 to 4096 bytes to a window.
+    /// Single accesses of 1 to 4096 bytes to a mapping.
     Crma = 1,
     /// Chunks of a bulk transfer.
     Rdma = 2,
@@ -14,82 +14,83 @@ pub enum Channel {
     QPair = 3,
 }
 
-/// What a frame asks for or says. Which fields count for which opcode stands in `docs/reference/wire.md`.
+/// The operation a frame requests or reports. `docs/reference/wire.md` lists the fields each opcode uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Link: asks the other side to open a link.
+    /// Link: requests a link from the other side.
     Hello = 1,
     /// Link: answers [`Opcode::Hello`] with the number of the new link.
     Welcome = 2,
-    /// Link: the sender has no such link (any more).
+    /// Link: the sender has no link of this number, or no longer has it.
     Reset = 3,
-    /// Link: everything before `ack` has arrived.
+    /// Link: all frames before `ack` have arrived.
     Ack = 4,
-    /// Link: like `Ack`, and asks for the frames that are missing to be replayed.
+    /// Link: like `Ack`, and requests a replay of the missing frames.
     Nak = 5,
-    /// Link: asks for a [`Opcode::Pong`] at once.
+    /// Link: requests a [`Opcode::Pong`] at once.
     Ping = 6,
     /// Link: answers a [`Opcode::Ping`].
     Pong = 7,
     /// Link: the donor stops sharing a grant; repeated until an [`Opcode::Unmap`] has come.
     Revoked = 8,
-    /// Access: asks for bytes of a grant.
+    /// Access: requests bytes of a grant.
     Read = 16,
-    /// Access: the bytes asked for.
+    /// Access: carries the requested bytes.
     Data = 17,
     /// Access: carries bytes into a grant.
     Write = 18,
-    /// Access: this write and all requests before it are finished.
+    /// Access: reports that this write and all requests before it are finished.
     Done = 19,
-    /// Access: the request was refused; why is in `detail`, a [`Refusal`].
+    /// Access: the request was refused; `detail` carries the [`Refusal`].
     Refused = 20,
-    /// CRMA: adds to eight bytes of a grant, and asks for what was there before.
+    /// CRMA: adds to eight bytes of a grant, and requests their previous value.
     FetchAdd = 21,
-    /// CRMA: replaces eight bytes of a grant if they are as expected, and asks for what was there
-    /// before.
+    /// CRMA: replaces eight bytes of a grant if they equal the expected value, and requests their
+    /// previous value.
     CompareSwap = 22,
-    /// CRMA: no window leads to the grant any more, and no access to it is on its way.
+    /// CRMA: no mapping leads to the grant any more, and no access to it is outstanding.
     Unmap = 23,
-    /// QPair: asks the other side for a QPair with one of its services.
+    /// QPair: requests a QPair with a service of the other side.
     Connect = 32,
-    /// QPair: answers [`Opcode::Connect`]: here it is.
+    /// QPair: answers [`Opcode::Connect`] with a new QPair.
     Accept = 33,
-    /// QPair: answers [`Opcode::Connect`]: no; why is in `detail`.
+    /// QPair: declines [`Opcode::Connect`]; `detail` carries the reason.
     Reject = 34,
     /// QPair: the next bytes of the QPair's stream.
     Segment = 35,
-    /// QPair: a credit in band: how much has been read.
+    /// QPair: an in-band credit: how much has been read.
     Credit = 36,
-    /// QPair: the sender sends no more, or reads no more, or both; `detail` says which.
+    /// QPair: the sender stops sending, reading, or both; `detail` tells them apart.
     Close = 37,
     /// QPair: the sender has dropped the QPair at once.
     Abort = 38,
-    /// QPair: the sender has no credit left, and asks whether one was lost.
+    /// QPair: the sender has no credit left, and probes for a lost one.
     Probe = 39,
     /// CRMA: carries bytes into a region where a later `Put` may overwrite them. Unsequenced and
-    /// not answered: it can be lost, repeated or late without harm.
+    /// not answered: it may be lost, repeated or late without harm.
     Put = 40,
 }
 
-/// Why a donor refused an access: the `detail` of a [`Opcode::Refused`] frame.
+/// The reason a donor refused an access: the `detail` of a [`Opcode::Refused`] frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Refusal {
-    /// The donor has no such grant: never made, released, or its lease ran out.
+    /// The donor has no grant of this number: it was never made, was released, or its lease
+    /// expired.
     UnknownGrant = 1,
-    /// The grant is there, the key is not its key.
+    /// The grant exists and has another key.
     WrongKey = 2,
     /// The range is not wholly inside the grant.
     OutOfRange = 3,
-    /// The grant may be read only.
+    /// The grant is read-only.
     ReadOnly = 4,
-    /// The donor cannot reach the memory just now.
+    /// The donor cannot reach the memory at the moment.
     Unavailable = 5,
-    /// The request makes no sense: for example an empty range, or an atomic on an address that is
-    /// not a multiple of eight.
+    /// The request is invalid: for example an empty range, or an atomic on an address that is not a
+    /// multiple of eight.
     Malformed = 6,
-    /// The recipient uses as many grants on this link as the donor keeps track of.
+    /// The recipient already uses as many grants on this link as the donor tracks.
     TableFull = 7,
 }
 
@@ -106,7 +107,7 @@ impl Channel {
 }
 
 impl Opcode {
-    /// Whether the opcode is defined on `channel`.
+    /// True if the opcode is defined on `channel`.
     #[inline]
     pub const fn is_on(self, channel: Channel) -> bool {
         match self as u8 {
@@ -117,14 +118,14 @@ impl Opcode {
         }
     }
 
-    /// Whether frames of this kind take a position in the link's sequence: they are delivered in
+    /// True if frames of this kind take a position in the link's sequence: they are delivered in
     /// order and exactly once.
     #[inline]
     pub const fn is_sequenced(self) -> bool {
         self as u8 >= Self::Read as u8 && !matches!(self, Self::Put)
     }
 
-    /// The opcode with this code, if this version knows it.
+    /// Returns the opcode with this code, or `None` if this version does not define it.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Hello,
@@ -158,7 +159,7 @@ impl Opcode {
 }
 
 impl Refusal {
-    /// The refusal with this code, if this version knows it.
+    /// Returns the refusal with this code, or `None` if this version does not define it.
     pub const fn from_code(code: u16) -> Option<Self> {
         Some(match code {
             1 => Self::UnknownGrant,
@@ -172,7 +173,7 @@ impl Refusal {
         })
     }
 
-    /// The code it travels as.
+    /// Returns the code as it travels.
     pub const fn code(self) -> u16 {
         self as u16
     }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_comes_back_as_itself() {
+    fn every_code_roundtrips() {
         for byte in 0..=u8::MAX {
             assert!(Opcode::from_byte(byte).is_none_or(|opcode| opcode as u8 == byte));
             assert!(Channel::from_byte(byte).is_none_or(|channel| channel as u8 == byte));
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn opcodes_of_different_channels_do_not_mix() {
+    fn opcode_is_bound_to_channel() {
         assert!(Opcode::Pong.is_on(Channel::Link) && !Opcode::Pong.is_on(Channel::Crma));
         assert!(Opcode::Read.is_on(Channel::Rdma) && !Opcode::Read.is_on(Channel::Link));
         assert!(Opcode::FetchAdd.is_on(Channel::Crma) && !Opcode::FetchAdd.is_on(Channel::Rdma));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_says_of_itself_and_what_may_be_overwritten_has_no_position() {
+    fn link_frames_and_puts_are_unsequenced() {
         assert!(!Opcode::Ack.is_sequenced() && !Opcode::Put.is_sequenced());
         assert!(Opcode::Read.is_sequenced() && Opcode::Segment.is_sequenced());
     }

@@ -1,4 +1,4 @@
-//! The network header: what carries a frame through switches to a node that is no neighbour.
+//! The network header: carries a frame through switches to a node that is not a neighbour.
 
 use crate::route::{MAX_ROUTE_HOPS, SourceRoute, SwitchPort};
 use crate::{
@@ -9,13 +9,13 @@ use crate::{
 pub const PACKET_MAGIC: u16 = u16::from_le_bytes(*b"VP");
 /// Length of a packet's header without the source route.
 pub const PACKET_HEADER_BYTES: usize = 28;
-/// The most a packet carries: one frame, sealed or not.
+/// The most payload one packet carries: one frame, sealed or not.
 pub const MAX_PACKET_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES + SEAL_OVERHEAD_BYTES;
 /// The longest packet: the header, the longest route, the longest frame, sealed.
 pub const MAX_PACKET_BYTES: usize =
     PACKET_HEADER_BYTES + 2 * MAX_ROUTE_HOPS + MAX_PACKET_PAYLOAD_BYTES;
 
-/// Where each field starts. `docs/reference/wire.md` says the same in words.
+/// Offset of each field in bytes. `docs/reference/wire.md` describes the same layout.
 mod offset {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 2;
@@ -30,70 +30,71 @@ mod offset {
     pub const PAYLOAD_LEN: usize = 24;
 }
 
-/// Who talks at a node: its agent, or one of the programs that it carries packets for.
+/// A party at a node: its agent, or one of the programs for which it relays packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(pub u32);
 
 impl Endpoint {
-    /// The node's agent itself: who answers accesses to the memory the node lends.
+    /// The node's agent, which answers accesses to the memory the node lends.
     pub const AGENT: Self = Self(0);
 }
 
-/// One end of a packet's way.
+/// The address of one end of a packet's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketAddr {
     /// The node.
     pub node: NodeId,
-    /// Who there.
+    /// The endpoint at that node.
     pub endpoint: Endpoint,
 }
 
-/// Everything a packet's header says, as a plain struct.
+/// All fields of a packet header, as a plain struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRepr {
-    /// Bits; this version names none: sent as zero and ignored.
+    /// Flag bits. This version names none: they are sent as zero and ignored.
     pub flags: u8,
-    /// Switches that may still pass it on; one that gets it with zero left drops it.
+    /// Switches that may still forward the packet; a switch that receives it with zero drops it.
     pub hop_limit: u8,
-    /// Who sends.
+    /// The sender.
     pub source: PacketAddr,
-    /// Who it is for.
+    /// The receiver.
     pub destination: PacketAddr,
-    /// The way the sender chose, if it did.
+    /// The route chosen by the sender, if any.
     pub route: SourceRoute,
-    /// How many hops of the route are behind it.
+    /// Hops of the route already done.
     pub route_next: u8,
 }
 
 impl PacketRepr {
-    /// A packet that the switches find the way for.
+    /// Returns a packet header that leaves the route to the switches.
     pub const fn new(source: PacketAddr, destination: PacketAddr) -> Self {
         let (route, hop_limit) = (SourceRoute::EMPTY, u8::MAX);
         Self { flags: 0, hop_limit, source, destination, route, route_next: 0 }
     }
 
-    /// Length of the header in bytes, the route included.
+    /// Returns the length of the header in bytes, the route included.
     pub fn header_len(&self) -> usize {
         PACKET_HEADER_BYTES + 2 * self.route.ports().len()
     }
 
-    /// Writes header and payload (one frame, sealed or not) to the front of `buf`; returns the length of the
-    /// packet in bytes.
+    /// Writes header and payload (one frame, sealed or not) to the front of `buf`; returns the
+    /// length of the packet in bytes.
     ///
     /// # Errors
-    /// [`WireError::PayloadTooLong`] over [`MAX_PACKET_PAYLOAD_BYTES`], [`WireError::BufferTooSmall`] when
-    /// `buf` cannot hold the packet, [`WireError::BadRoute`] when `route_next` lies past the route.
+    /// [`WireError::PayloadTooLong`] over [`MAX_PACKET_PAYLOAD_BYTES`],
+    /// [`WireError::BufferTooSmall`] when `buf` cannot hold the packet, [`WireError::BadRoute`]
+    /// when `route_next` lies past the route.
     pub fn emit(&self, payload: &[u8], buf: &mut [u8]) -> Result<usize, WireError> {
         let header_len = self.emit_header(payload.len(), buf)?;
         buf[header_len..header_len + payload.len()].copy_from_slice(payload);
         Ok(header_len + payload.len())
     }
 
-    /// Like [`PacketRepr::emit`] for a payload of `payload_len` bytes that the caller has put, or
-    /// will put, behind the header; returns the length of the header alone.
+    /// Like [`PacketRepr::emit`] for a payload of `payload_len` bytes that the caller places behind
+    /// the header; returns the length of the header alone.
     ///
     /// # Errors
-    /// As [`PacketRepr::emit`].
+    /// Like [`PacketRepr::emit`].
     pub fn emit_header(&self, payload_len: usize, buf: &mut [u8]) -> Result<usize, WireError> {
         if payload_len > MAX_PACKET_PAYLOAD_BYTES {
             return Err(WireError::PayloadTooLong(payload_len));
@@ -125,8 +126,8 @@ impl PacketRepr {
 
 /// A packet that has passed every check of the format. Reading a field cannot fail.
 ///
-/// It has no checksum: a hop's header covers it between neighbours, and the frame in it carries
-/// its own from end to end.
+/// A packet has no checksum: a hop's header covers it between neighbours, and the frame inside
+/// carries its own from end to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
@@ -136,7 +137,7 @@ impl<'a> Packet<'a> {
     /// Checks `bytes`, one whole packet, and wraps them.
     ///
     /// # Errors
-    /// Says in which way the bytes are not a packet of this version. No input panics.
+    /// Returns the first way in which the bytes are not a packet of this version. No input panics.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < PACKET_HEADER_BYTES {
@@ -165,7 +166,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The whole header as a plain struct.
+    /// Returns the whole header as a plain struct.
     pub fn repr(&self) -> PacketRepr {
         let mut route = SourceRoute::EMPTY;
         for hop in 0..self.route_len() {
@@ -182,12 +183,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The packet as it came.
+    /// Returns the packet as it was received.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// What it carries: one frame, sealed or not.
+    /// Returns the payload: one frame, sealed or not.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[PACKET_HEADER_BYTES + 2 * usize::from(self.route_len())..]
     }
@@ -202,7 +203,7 @@ impl<'a> Packet<'a> {
         self.bytes[offset::HOP_LIMIT]
     }
 
-    /// Hops of the source route; 0: there is none.
+    /// Returns the hops of the source route; 0 without one.
     pub fn route_len(&self) -> u8 {
         self.bytes[offset::ROUTE_LEN]
     }
@@ -212,7 +213,7 @@ impl<'a> Packet<'a> {
         self.bytes[offset::ROUTE_NEXT]
     }
 
-    /// The port the route leaves the present switch by; `None` when it has come to its end.
+    /// Returns the port by which the route leaves the present switch; `None` at its end.
     pub fn next_port(&self) -> Option<SwitchPort> {
         (self.route_next() < self.route_len()).then(|| self.route_port(self.route_next()))
     }
@@ -240,21 +241,21 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Writes into a packet that has passed [`Packet::parse`] that one more switch has passed it on:
-/// one hop less to go, and one more of the route behind it if it has a route.
+/// Records one more switch in a packet that has passed [`Packet::parse`]: lowers the hop limit by
+/// one, and advances the route by one hop if there is one.
 ///
 /// # Panics
-/// When the packet has no hop left, which its switch checks.
+/// Panics if the hop limit is zero, which the switch checks beforehand.
 pub fn advance_packet(packet: &mut [u8]) {
     packet[offset::HOP_LIMIT] =
-        packet[offset::HOP_LIMIT].checked_sub(1).expect("the switch checks the hop limit");
+        packet[offset::HOP_LIMIT].checked_sub(1).expect("hop limit is checked by the switch");
     if packet[offset::ROUTE_NEXT] < packet[offset::ROUTE_LEN] {
         packet[offset::ROUTE_NEXT] += 1;
     }
 }
 
-/// Writes into a packet that has passed [`Packet::parse`] who sends it: a home agent does so with
-/// what its programs send, who need not know their node's number, and cannot pretend another.
+/// Sets the source of a packet that has passed [`Packet::parse`]. A relay node's agent does so for
+/// the packets of its programs: they need not know their node's number, and cannot forge another.
 pub fn set_packet_source(packet: &mut [u8], source: PacketAddr) {
     put(packet, offset::SOURCE, source.node.0.to_le_bytes());
     put(packet, offset::SOURCE_ENDPOINT, source.endpoint.0.to_le_bytes());

@@ -1,14 +1,14 @@
-//! A route the sender chose: the port to leave by, switch by switch.
+//! A route chosen by the sender: the port by which to leave each switch.
 
 /// The longest route a packet carries, in hops.
 pub const MAX_ROUTE_HOPS: usize = 32;
 
-/// One of a switch's ports, by number. Which way it leads is the topology's to say.
+/// The number of one of a switch's ports. The topology defines where it leads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchPort(pub u16);
 
-/// Ports to leave by, the first at the switch where the packet enters the network. Empty: every
-/// switch chooses by the packet's destination.
+/// The ports by which to leave, beginning at the switch where the packet enters the network. Empty:
+/// every switch chooses by the packet's destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SourceRoute {
     len: u8,
@@ -16,16 +16,16 @@ pub struct SourceRoute {
 }
 
 impl SourceRoute {
-    /// No route: the switches choose.
+    /// The empty route: the switches choose.
     pub const EMPTY: Self = Self { len: 0, ports: [SwitchPort(0); MAX_ROUTE_HOPS] };
 
-    /// The route along `ports`; `None` if they are more than [`MAX_ROUTE_HOPS`].
+    /// Returns the route along `ports`; `None` if they are more than [`MAX_ROUTE_HOPS`].
     pub fn new(ports: &[SwitchPort]) -> Option<Self> {
         let mut route = Self::EMPTY;
         ports.iter().all(|port| route.push(*port)).then_some(route)
     }
 
-    /// Adds a hop at the end; false if there is no room for it.
+    /// Adds a hop at the end; returns false if there is no room for it.
     #[must_use]
     pub fn push(&mut self, port: SwitchPort) -> bool {
         let Some(last) = self.ports.get_mut(usize::from(self.len)) else { return false };
@@ -34,7 +34,7 @@ impl SourceRoute {
         true
     }
 
-    /// The hops, first to last.
+    /// Returns the hops, first to last.
     pub fn ports(&self) -> &[SwitchPort] {
         &self.ports[..usize::from(self.len)]
     }

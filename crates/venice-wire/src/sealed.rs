@@ -1,4 +1,4 @@
-//! The header of a sealed datagram: what the receiver needs before it can open it.
+//! The header of a sealed datagram: all that the receiver needs before it can open it.
 
 use crate::{KeyName, VERSION, WireError};
 
@@ -8,12 +8,12 @@ pub const SEALED_MAGIC: u16 = u16::from_le_bytes(*b"VS");
 pub const SEALED_HEADER_BYTES: usize = 32;
 /// Length of the tag behind the ciphertext.
 pub const SEAL_TAG_BYTES: usize = 16;
-/// What sealing adds to a datagram.
+/// Bytes that sealing adds to a datagram.
 pub const SEAL_OVERHEAD_BYTES: usize = SEALED_HEADER_BYTES + SEAL_TAG_BYTES;
-/// Pieces one message can travel in.
+/// The most pieces in which one message can travel.
 pub const MAX_SEALED_PIECES: u8 = 15;
 
-/// How a datagram is sealed.
+/// The algorithm with which a datagram is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SealAlgorithm {
@@ -23,38 +23,39 @@ pub enum SealAlgorithm {
     ChaCha20Poly1305 = 2,
 }
 
-/// Who speaks: each direction has keys of its own, so that no datagram can be sent back as an
-/// answer to itself.
+/// The direction of a datagram. Each direction has its own keys, so no datagram can be reflected as
+/// an answer to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SealDirection {
-    /// From who was given the key to the node it belongs to.
+    /// From the holder of the key to the node the key belongs to.
     ToOwner = 0,
-    /// The node's answer.
+    /// From that node back.
     FromOwner = 1,
 }
 
 /// The header of a sealed datagram. All of it is authenticated, none of it encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedHeader {
-    /// How the rest is sealed.
+    /// The algorithm of the sealed part.
     pub algorithm: SealAlgorithm,
-    /// Who speaks.
+    /// The direction.
     pub direction: SealDirection,
-    /// The key it is sealed under.
+    /// The key under which the datagram is sealed.
     pub key: KeyName,
-    /// Drawn by the sender when it starts: its keys are made of the named key and this.
+    /// A random number drawn by the sender when it starts: its keys are derived from the named key
+    /// and this salt.
     pub salt: u64,
-    /// Counts the sender's datagrams: the nonce.
+    /// The number of the sender's datagram: the nonce.
     pub counter: u64,
-    /// The message travels in this many datagrams, with counters in a row.
+    /// The number of datagrams in which the message travels; their counters follow each other.
     pub pieces: u8,
-    /// Which of them this is, from 0.
+    /// The index of this piece, from 0.
     pub piece: u8,
 }
 
 impl SealAlgorithm {
-    /// What people call it.
+    /// Returns the algorithm's common name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aes256Gcm => "aes-256-gcm",
@@ -72,7 +73,7 @@ impl SealAlgorithm {
 }
 
 impl SealedHeader {
-    /// Whether `datagram` says that it is sealed.
+    /// True if `datagram` begins with the magic of a sealed one.
     pub fn is_sealed(datagram: &[u8]) -> bool {
         datagram.starts_with(&SEALED_MAGIC.to_le_bytes())
     }
@@ -80,7 +81,7 @@ impl SealedHeader {
     /// Reads the header at the front of a datagram.
     ///
     /// # Errors
-    /// In which way it is none of this version. No input panics.
+    /// Returns the first way in which it is not a header of this version. No input panics.
     pub fn parse(datagram: &[u8]) -> Result<Self, WireError> {
         let (len, needed) = (datagram.len(), SEAL_OVERHEAD_BYTES);
         if len < needed {
@@ -114,10 +115,10 @@ impl SealedHeader {
         })
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     ///
     /// # Panics
-    /// When `piece` is not one of `pieces`, or those are more than [`MAX_SEALED_PIECES`].
+    /// Panics if `piece` is not less than `pieces`, or `pieces` exceeds [`MAX_SEALED_PIECES`].
     pub fn to_bytes(&self) -> [u8; SEALED_HEADER_BYTES] {
         assert!(self.piece < self.pieces && self.pieces <= MAX_SEALED_PIECES, "a piece of many");
         let mut bytes = [0; SEALED_HEADER_BYTES];
@@ -156,9 +157,9 @@ mod tests {
         }
     }
 
-    /// The golden vector: whoever changes it changes the version.
+    /// The golden vector: a change of it needs a new version.
     #[test]
-    fn the_bytes_are_these() {
+    fn header_matches_golden_bytes() {
         let golden = [
             b'V', b'S', 1, 1, 1, 1, 0x23, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15,
             0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_header_is_refused() {
+    fn parse_rejects_bad_headers() {
         let datagram = [&header().to_bytes()[..], &[0; SEAL_TAG_BYTES]].concat();
         for (at, value) in [(0, b'X'), (2, 9), (3, 0), (3, 3), (4, 0), (5, 2), (6, 0x33), (7, 1)] {
             let mut wrong = datagram.clone();
@@ -182,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_input_panics_and_what_parses_comes_back(
+        fn parsed_header_roundtrips(
             datagram in proptest::collection::vec(any::<u8>(), 0..80)
         ) {
             if let Ok(header) = SealedHeader::parse(&datagram) {

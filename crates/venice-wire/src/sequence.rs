@@ -1,25 +1,25 @@
 //! Sequence numbers of a link.
 
-/// A position in a link's stream of frames. It wraps at 2³²; two positions can be compared as long
-/// as they are less than 2³¹ apart, and no window is nearly that wide.
+/// A position in a link's stream of frames. It wraps at 2³². Two positions can be compared if they
+/// are less than 2³¹ apart; every send window is far smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(pub u32);
 
 impl Sequence {
-    /// The position `n` frames later.
+    /// Returns the position `n` frames later.
     #[must_use]
     #[inline]
     pub const fn plus(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n))
     }
 
-    /// How many frames lie from `earlier` to here, around the wrap.
+    /// Returns the number of frames from `earlier` to this position, around the wrap.
     #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Whether this comes before `other`.
+    /// True if this position comes before `other`.
     #[inline]
     pub const fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0

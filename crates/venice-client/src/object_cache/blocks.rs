@@ -27,11 +27,11 @@ pub struct Blocks {
     free_blocks: Vec<u32>,
     /// For each class its free chunks.
     free_chunks: Vec<Vec<(u32, u32)>>,
-    /// Blocks that are cut up and hold nothing.
+    /// Number of blocks cut into chunks that are all free.
     empty: usize,
 }
 
-/// Where a value lies, piece by piece: address and length of each.
+/// The pieces of a value: address and length of each.
 #[derive(Debug)]
 pub struct Pieces {
     first: (u64, usize),
@@ -39,14 +39,14 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// All of them, in order.
+    /// Returns all pieces, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         std::iter::once(self.first).chain(self.more.iter().copied())
     }
 }
 
 impl Blocks {
-    /// `count` free blocks.
+    /// Returns `count` free blocks.
     pub fn new(count: u32) -> Blocks {
         let classes = Classes::new();
         let free_chunks = vec![Vec::new(); classes.count()];
@@ -54,17 +54,17 @@ impl Blocks {
         Blocks { classes, blocks, free_blocks: (0..count).rev().collect(), free_chunks, empty: 0 }
     }
 
-    /// The size classes.
+    /// Returns the size classes.
     pub fn classes(&self) -> &Classes {
         &self.classes
     }
 
-    /// Blocks that are not lost.
+    /// Returns the number of blocks that are not lost.
     pub fn alive(&self) -> usize {
         self.blocks.iter().filter(|block| !matches!(block, Block::Lost)).count()
     }
 
-    /// A free chunk of `class`; a free block is cut up for it if need be.
+    /// Takes a free chunk of `class`; cuts up a free block for it if necessary.
     pub fn take_chunk(&mut self, class: usize) -> Option<Place> {
         if self.free_chunks[class].is_empty() {
             let block = self.free_blocks.pop()?;
@@ -74,18 +74,18 @@ impl Blocks {
         Some(Place::Chunk { block, chunk })
     }
 
-    /// `count` free blocks, or none.
+    /// Takes `count` free blocks, or none.
     pub fn take_blocks(&mut self, count: usize) -> Option<Place> {
         let keep = self.free_blocks.len().checked_sub(count)?;
         Some(Place::Blocks(self.free_blocks.split_off(keep).into()))
     }
 
-    /// `place` holds the value of record `holder` from now on.
+    /// Assigns `place` to the value of record `holder`.
     pub fn occupy(&mut self, place: &Place, holder: u32) {
         match place {
             Place::Chunk { block, chunk } => {
                 let Block::Chunks { holders, used, .. } = &mut self.blocks[*block as usize] else {
-                    panic!("a chunk lies in a block that is cut up")
+                    panic!("a chunk lies in a block cut into chunks")
                 };
                 holders[*chunk as usize] = holder;
                 self.empty -= usize::from(*used == 0);
@@ -99,7 +99,7 @@ impl Blocks {
         }
     }
 
-    /// `place` is free again, but for what of it is lost.
+    /// Frees `place`, except its lost parts.
     pub fn vacate(&mut self, place: &Place) {
         match place {
             Place::Chunk { block, chunk } => {
@@ -122,7 +122,7 @@ impl Blocks {
         }
     }
 
-    /// The records whose values lie in `block`.
+    /// Returns the records whose values lie in `block`.
     pub fn holders(&self, block: u32) -> Vec<u32> {
         match &self.blocks[block as usize] {
             Block::Chunks { holders, .. } => {
@@ -133,7 +133,7 @@ impl Blocks {
         }
     }
 
-    /// Makes the blocks that are cut up and hold nothing free ones; tells whether there were any.
+    /// Turns the cut blocks without used chunks into free ones; returns true if there were any.
     pub fn reclaim_empty(&mut self) -> bool {
         if self.empty == 0 {
             return false;
@@ -152,8 +152,8 @@ impl Blocks {
         true
     }
 
-    /// A block is lost with its donor: it is never used again. Whose values were in it is for the
-    /// caller to find out before.
+    /// Marks a block as lost with its donor: it is never used again. The caller must collect the
+    /// affected records before.
     pub fn lose(&mut self, block: u32) {
         match &self.blocks[block as usize] {
             Block::Free => self.free_blocks.retain(|of| *of != block),
@@ -166,7 +166,7 @@ impl Blocks {
         self.blocks[block as usize] = Block::Lost;
     }
 
-    /// Where the pieces of a value of `len_bytes` lie.
+    /// Returns the pieces of a value of `len_bytes`.
     pub fn pieces(&self, place: &Place, len_bytes: u64) -> Pieces {
         match place {
             Place::Chunk { block, chunk } => {

@@ -1,32 +1,32 @@
-//! Size classes: which chunk a value of some length goes into.
+//! Size classes: the chunk for a value of a given length.
 
-/// Bytes of a block: what is cut into chunks of one class, or holds a piece of a large value. A
+/// Bytes of a block, which is cut into chunks of one class, or holds a piece of a large value. A
 /// block lies within one slab, so it is lost or kept whole.
 pub const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Bytes of the smallest chunk.
 const SMALLEST_BYTES: u64 = 64;
-/// Values above this take whole blocks.
+/// Values longer than this take whole blocks.
 const LARGEST_CHUNK_BYTES: u64 = BLOCK_BYTES / 2;
 
-/// What a value of some length is stored in.
+/// The storage for a value of a given length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// A chunk of this class.
     Chunk(usize),
-    /// So many whole blocks.
+    /// This many whole blocks.
     Blocks(usize),
 }
 
-/// The classes' chunk lengths, ascending; each is a quarter longer than the one before, so that at
-/// most a fifth of a chunk is air.
+/// The classes' chunk lengths, ascending; each is a quarter longer than the one before, so at most
+/// a fifth of a chunk is unused.
 #[derive(Debug)]
 pub struct Classes {
     chunk_bytes: Vec<u64>,
 }
 
 impl Classes {
-    /// All of them.
+    /// Returns all classes.
     pub fn new() -> Classes {
         let mut chunk_bytes = Vec::new();
         let mut next = SMALLEST_BYTES;
@@ -38,22 +38,22 @@ impl Classes {
         Classes { chunk_bytes }
     }
 
-    /// How many there are.
+    /// Returns the number of classes.
     pub fn count(&self) -> usize {
         self.chunk_bytes.len()
     }
 
-    /// Bytes of a chunk of `class`.
+    /// Returns the bytes of a chunk of `class`.
     pub fn chunk_bytes(&self, class: usize) -> u64 {
         self.chunk_bytes[class]
     }
 
-    /// Chunks of `class` in a block.
+    /// Returns the chunks of `class` in a block.
     pub fn chunks_a_block(&self, class: usize) -> usize {
         (BLOCK_BYTES / self.chunk_bytes[class]) as usize
     }
 
-    /// Where a value of `len_bytes` goes.
+    /// Returns the storage for a value of `len_bytes`.
     pub fn fit(&self, len_bytes: u64) -> Fit {
         match self.chunk_bytes.partition_point(|&chunk| chunk < len_bytes) {
             class if class < self.chunk_bytes.len() => Fit::Chunk(class),
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_goes_into_the_smallest_chunk_that_holds_it() {
+    fn value_fits_smallest_chunk() {
         let classes = Classes::new();
         assert!(classes.count() < 64);
         for len in [0, 1, 64, 65, 80, 81, 4096, 100_000, LARGEST_CHUNK_BYTES] {

@@ -1,4 +1,4 @@
-//! The objects' records in local memory, and the order in which they are to leave.
+//! The objects' records in local memory, and their order of eviction.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 /// No record.
 pub const NONE: u32 = u32::MAX;
 
-/// Where a value lies.
+/// The place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In chunk `chunk` of block `block`.
@@ -16,7 +16,7 @@ pub enum Place {
         /// Index of the chunk in it.
         chunk: u32,
     },
-    /// In these blocks, one after the other.
+    /// These blocks, one after the other.
     Blocks(Box<[u32]>),
 }
 
@@ -25,25 +25,25 @@ pub enum Place {
 pub struct Entry {
     /// Its key.
     pub key: Arc<[u8]>,
-    /// Where its value lies.
+    /// The place of its value.
     pub place: Place,
-    /// The value's length.
+    /// The value's length in bytes.
     pub len_bytes: u64,
-    /// When it was put.
+    /// The time of its put.
     pub stored: Instant,
     /// The list it is in: its class, or the one after the last for whole blocks.
     pub list: usize,
-    /// When it was put or, where use keeps an object, last asked for: a count.
+    /// A count at its put or, under LRU eviction, at its last get.
     pub tick: u64,
-    /// Reads and writes of its value under way; it does not leave meanwhile.
+    /// Outstanding reads and writes of its value; it is not evicted meanwhile.
     pub pins: u32,
-    /// It is no longer in the index and goes with the last pin.
+    /// True if it is out of the index and is removed with the last pin.
     pub is_doomed: bool,
     newer: u32,
     older: u32,
 }
 
-/// Records in a row, the free ones remembered, and a list for each class from newest to oldest.
+/// An array of records with a free list, and a list for each class from newest to oldest.
 #[derive(Debug)]
 pub struct Entries {
     entries: Vec<Option<Entry>>,
@@ -58,7 +58,7 @@ struct List {
 }
 
 impl Entries {
-    /// No records, `lists` empty lists.
+    /// Returns an empty array with `lists` empty lists.
     pub fn new(lists: usize) -> Entries {
         let empty = List { newest: NONE, oldest: NONE };
         Entries { entries: Vec::new(), free: Vec::new(), lists: vec![empty; lists] }
@@ -95,24 +95,24 @@ impl Entries {
         index
     }
 
-    /// Takes a record away that is in no list.
+    /// Removes a record that is in no list.
     pub fn remove(&mut self, index: u32) -> Entry {
         let entry = self.entries[index as usize].take().expect("it is there");
         self.free.push(index);
         entry
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn get(&self, index: u32) -> &Entry {
         self.entries[index as usize].as_ref().expect("it is there")
     }
 
-    /// The record, to be changed.
+    /// Returns the record for modification.
     pub fn get_mut(&mut self, index: u32) -> &mut Entry {
         self.entries[index as usize].as_mut().expect("it is there")
     }
 
-    /// Puts it at the newest end of its list.
+    /// Puts a record at the newest end of its list.
     pub fn link(&mut self, index: u32, tick: u64) {
         let list = self.get(index).list;
         let before = self.lists[list].newest;
@@ -125,7 +125,7 @@ impl Entries {
         self.lists[list].newest = index;
     }
 
-    /// Takes it out of its list.
+    /// Removes a record from its list.
     pub fn unlink(&mut self, index: u32) {
         let Entry { list, newer, older, .. } = *self.get(index);
         match newer {
@@ -138,7 +138,7 @@ impl Entries {
         }
     }
 
-    /// The oldest of `list` that may leave.
+    /// Returns the oldest record of `list` that may be evicted.
     pub fn oldest(&self, list: usize) -> Option<u32> {
         let mut index = self.lists[list].oldest;
         while index != NONE {
@@ -151,7 +151,7 @@ impl Entries {
         None
     }
 
-    /// The oldest of each list that may leave, the oldest of all first.
+    /// Returns the oldest record of each list that may be evicted, the oldest of all first.
     pub fn oldest_of_each(&self) -> Vec<u32> {
         let mut oldest: Vec<u32> =
             (0..self.lists.len()).filter_map(|list| self.oldest(list)).collect();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_leaves_first_unless_it_is_pinned() {
+    fn oldest_unpinned_record_is_evicted_first() {
         let mut entries = entries_of(b"abcdef");
         assert_eq!((entries.oldest(0), entries.oldest(1)), (Some(0), Some(1)));
         entries.get_mut(0).pins = 1;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_whole_after_any_of_its_members_left() {
+    fn list_stays_linked_after_removals() {
         for gone in [0, 2, 4] {
             let mut entries = entries_of(b"abcdef");
             entries.unlink(gone);

@@ -1,16 +1,16 @@
-//! An object cache in borrowed memory: Put and Get of the composable-rack paper (section 4), to
-//! keep what a smaller, nearer cache has no room for.
+//! An object cache in borrowed memory: Put and Get of the composable-rack paper (section 4), for
+//! objects that do not fit a smaller, nearer cache.
 //!
 //! Keys and a record of about 100 bytes an object lie in local memory, values in borrowed memory.
-//! That is cut into blocks of 1 MiB, and each block into chunks of one size class
-//! ([`classes`]); values above half a block take whole blocks. When there is no room the oldest
-//! object leaves (the oldest put, or the one not used for the longest time); where another class
-//! holds far older ones, that class gives a block up. A value whose donor is lost is a miss.
+//! It is divided into blocks of 1 MiB, and each block into chunks of one size class ([`classes`]);
+//! values above half a block take whole blocks. Without room the oldest object is evicted (the
+//! oldest put, or the one unused for the longest time); if another class holds far older ones, that
+//! class gives up a block. A value whose donor is lost is a miss.
 
 mod blocks;
 mod classes;
+mod directory;
 mod entries;
-mod shelf;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,45 +18,45 @@ use std::time::{Duration, Instant};
 use venice_recipient::Copies;
 
 use self::classes::BLOCK_BYTES;
-use self::shelf::{Pinned, Shelf};
+use self::directory::{Directory, Pinned};
 use crate::Error;
 use crate::store::{LocalMemory, Store};
 
-/// Longest key, bytes.
+/// Maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 1 << 16;
-/// Least memory a cache is made of: every class can have a block.
+/// Minimum memory of a cache in bytes: every class can have a block.
 pub const MIN_CACHE_BYTES: u64 = 16 * BLOCK_BYTES;
 
-/// How long a value waits for others to be read or written.
+/// The time a put waits for other values to be read or written.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which object leaves when there is no room.
+/// The choice of the evicted object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The one that nobody asked for for the longest time.
+    /// The one not used for the longest time.
     #[default]
     LeastRecentlyUsed,
-    /// The one that was put first.
+    /// The one put first.
     Oldest,
 }
 
-/// How a cache behaves.
+/// The behaviour of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Which object leaves.
+    /// The choice of the evicted object.
     pub eviction: Eviction,
-    /// Objects put longer ago than this are misses.
+    /// Maximum age: objects put longer ago are misses.
     pub max_age: Option<Duration>,
 }
 
-/// What a cache has done.
+/// The counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Objects in it.
+    /// Objects in the cache.
     pub objects: u64,
     /// Their values' bytes.
     pub value_bytes: u64,
-    /// Borrowed bytes, those lost with a donor not among them.
+    /// Borrowed bytes, without those lost with a donor.
     pub capacity_bytes: u64,
     /// Values stored.
     pub puts: u64,
@@ -64,7 +64,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Values not found.
     pub misses: u64,
-    /// Objects that left for others.
+    /// Objects evicted for others.
     pub evictions: u64,
     /// Objects found too old.
     pub expired: u64,
@@ -72,10 +72,10 @@ pub struct CacheStats {
     pub lost: u64,
 }
 
-/// The cache. Its methods may be called from any thread.
+/// An object cache. Its methods may be called from any thread.
 pub struct ObjectCache {
     store: Box<dyn Store>,
-    shelf: Mutex<Shelf>,
+    directory: Mutex<Directory>,
     most_value_bytes: u64,
 }
 
@@ -86,8 +86,8 @@ impl std::fmt::Debug for ObjectCache {
 }
 
 impl ObjectCache {
-    /// An empty cache in memory of this process, nothing borrowed: what one in borrowed memory is
-    /// measured against.
+    /// Creates an empty cache in memory of this process, without borrowing: the baseline for one in
+    /// borrowed memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] for less than [`MIN_CACHE_BYTES`].
@@ -95,24 +95,24 @@ impl ObjectCache {
         Self::new(Box::new(LocalMemory::of_bytes(len_bytes)), options)
     }
 
-    /// An empty cache on all of `store`.
+    /// Creates an empty cache on all of `store`.
     pub(crate) fn new(store: Box<dyn Store>, options: &CacheOptions) -> Result<Self, Error> {
         let len_bytes = store.len_bytes();
         let blocks = u32::try_from(len_bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         if len_bytes < MIN_CACHE_BYTES {
-            let said = format!("an object cache takes {MIN_CACHE_BYTES} bytes at least");
+            let said = format!("object cache too small: it takes at least {MIN_CACHE_BYTES} bytes");
             return Err(Error::Invalid(said));
         }
         let most_value_bytes = u64::from(blocks / 4) * BLOCK_BYTES;
-        Ok(Self { store, shelf: Mutex::new(Shelf::new(blocks, options)), most_value_bytes })
+        Ok(Self { store, directory: Mutex::new(Directory::new(blocks, options)), most_value_bytes })
     }
 
-    /// Stores `value` under `key`, in the place of what was there.
+    /// Stores `value` under `key`, replacing an older value.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a key of more than [`MAX_KEY_BYTES`] or a value of more than a
-    /// quarter of the cache; [`Error::NoRoom`] where all that could leave is in use by others just
-    /// now. What was under `key` before is gone then too.
+    /// quarter of the cache; [`Error::NoRoom`] if all evictable objects are in use at the moment.
+    /// The older value under `key` is gone then too.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let outcome = self.check(key, value).and_then(|()| self.try_put(key, value));
         if outcome.is_err() {
@@ -121,71 +121,71 @@ impl ObjectCache {
         outcome
     }
 
-    /// The value under `key`.
+    /// Returns the value under `key`.
     ///
     /// # Errors
-    /// What reaching the donor brings but for its loss, which is a miss.
+    /// An error of reaching the donor, except its loss, which is a miss.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Puts the value under `key` in the place of what `value` holds, whose memory is used again;
-    /// tells whether there was one. Without one `value` is empty.
+    /// Replaces the contents of `value` with the value under `key`, reusing its allocation; returns
+    /// true if there was one. Otherwise `value` is empty.
     ///
     /// # Errors
-    /// As [`ObjectCache::get`].
+    /// Like [`ObjectCache::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        let Some(pinned) = self.shelf().find(key, Instant::now()) else {
-            self.shelf().stats.misses += 1;
+        let Some(pinned) = self.directory().find(key, Instant::now()) else {
+            self.directory().stats.misses += 1;
             value.clear();
             return Ok(false);
         };
-        // Not cleared before: what is there is written over, and need not be zeroed for that.
+        // Not cleared before: old contents are overwritten, and need no zeroing.
         value.resize(pinned.len_bytes as usize, 0);
         let mut done = 0;
         let read = pinned.pieces.iter().try_for_each(|(at, len)| {
             done += len;
             if len == 0 { Ok(()) } else { self.store.read_at(at, &mut value[done - len..done]) }
         });
-        let mut shelf = self.shelf();
-        shelf.unpin(pinned.index);
+        let mut directory = self.directory();
+        directory.unpin(pinned.index);
         match read {
             Ok(()) => {
-                shelf.stats.hits += 1;
+                directory.stats.hits += 1;
                 Ok(true)
             }
             Err(error) => {
-                shelf.stats.misses += 1;
+                directory.stats.misses += 1;
                 value.clear();
-                lose(&mut shelf, &error).then_some(false).ok_or(error)
+                lose(&mut directory, &error).then_some(false).ok_or(error)
             }
         }
     }
 
-    /// Takes the object away; tells whether there was one.
+    /// Removes an object; returns true if there was one.
     pub fn delete(&self, key: &[u8]) -> bool {
-        self.shelf().remove(key)
+        self.directory().remove(key)
     }
 
-    /// Is there an object under `key`? Asking does not count as use.
+    /// True if there is an object under `key`. The check does not count as use.
     pub fn contains(&self, key: &[u8]) -> bool {
-        self.shelf().contains(key, Instant::now())
+        self.directory().contains(key, Instant::now())
     }
 
-    /// Takes every object away.
+    /// Removes every object.
     pub fn clear(&self) {
-        self.shelf().clear();
+        self.directory().clear();
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> CacheStats {
-        let shelf = self.shelf();
-        let capacity_bytes = shelf.blocks_alive() as u64 * BLOCK_BYTES;
-        CacheStats { objects: shelf.len() as u64, capacity_bytes, ..shelf.stats }
+        let directory = self.directory();
+        let capacity_bytes = directory.blocks_alive() as u64 * BLOCK_BYTES;
+        CacheStats { objects: directory.len() as u64, capacity_bytes, ..directory.stats }
     }
 
-    /// How many copies there are to be of what it holds, and which are missing just now.
+    /// Returns the required and the missing copies of its memory.
     pub fn copies(&self) -> Copies {
         self.store.copies().unwrap_or_default()
     }
@@ -193,33 +193,34 @@ impl ObjectCache {
     fn check(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let (key_bytes, value_bytes) = (key.len(), value.len());
         if key_bytes > MAX_KEY_BYTES {
-            let said = format!("a key of {key_bytes} bytes: it may have {MAX_KEY_BYTES}");
+            let said = format!("key too long: {key_bytes} bytes, at most {MAX_KEY_BYTES}");
             return Err(Error::Invalid(said));
         }
         let most = self.most_value_bytes;
         if value_bytes as u64 > most {
-            let said =
-                format!("a value of {value_bytes} bytes: a quarter of the cache is {most} bytes");
+            let said = format!(
+                "value too long: {value_bytes} bytes, at most a quarter of the cache: {most} bytes"
+            );
             return Err(Error::Invalid(said));
         }
         Ok(())
     }
 
-    /// Tries another place where one turns out to be lost.
+    /// Retries with another place if one turns out to be lost.
     fn try_put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         loop {
             let pinned = self.reserve(key, value.len() as u64)?;
             let written = self.write(&pinned, value);
-            let mut shelf = self.shelf();
+            let mut directory = self.directory();
             match written {
                 Ok(()) => {
-                    shelf.publish(&pinned);
-                    shelf.stats.puts += 1;
+                    directory.publish(&pinned);
+                    directory.stats.puts += 1;
                     return Ok(());
                 }
                 Err(error) => {
-                    let was_lost = lose(&mut shelf, &error);
-                    shelf.unpin(pinned.index);
+                    let was_lost = lose(&mut directory, &error);
+                    directory.unpin(pinned.index);
                     if !was_lost {
                         return Err(error);
                     }
@@ -228,21 +229,21 @@ impl ObjectCache {
         }
     }
 
-    /// Room for a value. Where every block has something in it that is being read or written just
-    /// now, that is waited for.
+    /// Reserves room for a value. Waits while every block contains an object that is being read or
+    /// written.
     fn reserve(&self, key: &[u8], len_bytes: u64) -> Result<Pinned, Error> {
         let deadline = Instant::now() + ROOM_PATIENCE;
         loop {
-            let mut shelf = self.shelf();
-            if let Some(pinned) = shelf.reserve(key, len_bytes, Instant::now()) {
+            let mut directory = self.directory();
+            if let Some(pinned) = directory.reserve(key, len_bytes, Instant::now()) {
                 return Ok(pinned);
             }
-            if shelf.blocks_alive() == 0 || Instant::now() > deadline {
+            if directory.blocks_alive() == 0 || Instant::now() > deadline {
                 return Err(Error::NoRoom(format!(
-                    "no room for a value of {len_bytes} bytes: what there is is lost or in use"
+                    "no room for a value of {len_bytes} bytes: all blocks are lost or in use"
                 )));
             }
-            drop(shelf);
+            drop(directory);
             std::thread::yield_now();
         }
     }
@@ -255,17 +256,18 @@ impl ObjectCache {
         })
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().expect("no thread panics with the books in hand")
+    fn directory(&self) -> MutexGuard<'_, Directory> {
+        self.directory.lock().expect("no thread panics while it holds the lock")
     }
 }
 
-/// Strikes what was lost with a donor off the books; `false`: the error says nothing of the kind.
-fn lose(shelf: &mut Shelf, error: &Error) -> bool {
+/// Removes the objects lost with a donor from the index; returns false if the error is of another
+/// kind.
+fn lose(directory: &mut Directory, error: &Error) -> bool {
     let Error::DonorLost { offset, len_bytes, .. } = error else { return false };
     let first = (offset / BLOCK_BYTES) as u32;
     let end = (offset + len_bytes).div_ceil(BLOCK_BYTES) as u32;
-    shelf.lose(first..end);
+    directory.lose(first..end);
     true
 }
 

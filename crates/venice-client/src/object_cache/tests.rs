@@ -7,7 +7,7 @@ use super::*;
 
 const MIB: usize = 1 << 20;
 
-/// Memory of this process; the bytes of a lost range cannot be had.
+/// Memory of this process; bytes of a lost range are unavailable.
 struct Local {
     bytes: Mutex<Vec<u8>>,
     lost: Mutex<Option<std::ops::Range<u64>>>,
@@ -58,7 +58,7 @@ fn value(seed: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_put_is_found_whatever_its_length() {
+fn values_of_any_length_are_found() {
     let (_, cache) = Local::cache(32 * MIB, &CacheOptions::default());
     let lengths = [0, 1, 63, 64, 65, 4096, 100_000, MIB / 2, MIB / 2 + 1, MIB, MIB + 1, 5 * MIB];
     for (seed, len) in lengths.into_iter().enumerate() {
@@ -80,7 +80,7 @@ fn what_was_put_is_found_whatever_its_length() {
 }
 
 #[test]
-fn use_keeps_an_object_where_the_least_recently_used_leaves() {
+fn get_protects_object_under_lru() {
     for (eviction, kept) in [(Eviction::LeastRecentlyUsed, true), (Eviction::Oldest, false)] {
         let options = CacheOptions { eviction, max_age: None };
         let (_, cache) = Local::cache(16 * MIB, &options);
@@ -97,7 +97,7 @@ fn use_keeps_an_object_where_the_least_recently_used_leaves() {
 }
 
 #[test]
-fn a_class_gets_the_blocks_of_one_that_is_no_longer_used() {
+fn unused_class_gives_up_blocks() {
     let (_, cache) = Local::cache(16 * MIB, &CacheOptions::default());
     let fill = |len: usize, from: usize| {
         for seed in from..from + 40 * MIB / len {
@@ -113,7 +113,7 @@ fn a_class_gets_the_blocks_of_one_that_is_no_longer_used() {
 }
 
 #[test]
-fn objects_grow_too_old() {
+fn old_objects_expire() {
     let options = CacheOptions { max_age: Some(Duration::ZERO), ..CacheOptions::default() };
     let (_, cache) = Local::cache(16 * MIB, &options);
     cache.put(b"key", b"value").unwrap();
@@ -124,7 +124,7 @@ fn objects_grow_too_old() {
 }
 
 #[test]
-fn a_lost_donor_costs_what_it_held_and_its_room() {
+fn lost_donor_loses_objects_and_room() {
     let (store, cache) = Local::cache(16 * MIB, &CacheOptions::default());
     for seed in 0..200usize {
         cache.put(&seed.to_le_bytes(), &value(seed, 60_000)).unwrap();
@@ -148,7 +148,7 @@ fn a_lost_donor_costs_what_it_held_and_its_room() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_the_old_value_is_gone() {
+fn oversized_put_removes_old_value() {
     let (_, cache) = Local::cache(16 * MIB, &CacheOptions::default());
     cache.put(b"key", b"value").unwrap();
     assert!(matches!(cache.put(b"key", &vec![0; 5 * MIB]), Err(Error::Invalid(_))));
@@ -160,7 +160,7 @@ fn what_is_too_large_is_refused_and_the_old_value_is_gone() {
 }
 
 #[test]
-fn threads_see_whole_values_only() {
+fn threads_see_whole_values() {
     let (_, cache) = Local::cache(16 * MIB, &CacheOptions::default());
     std::thread::scope(|scope| {
         for thread in 0..4usize {
@@ -183,9 +183,9 @@ fn threads_see_whole_values_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is found is what was put last, and the books add up.
+    /// Every value found is the one put last, and the counters add up.
     #[test]
-    fn behaves_as_a_map_that_forgets(
+    fn matches_map_with_evictions(
         operations in prop::collection::vec((0u8..40, 0usize..2_500_000, 0u8..10), 1..80),
     ) {
         let (_, cache) = Local::cache(16 * MIB, &CacheOptions::default());
@@ -205,7 +205,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    // Short ones mostly, now and then one of many blocks.
+                    // Short ones mostly, and some of many blocks.
                     let len = if at % 5 == 0 { len } else { len % 100_000 };
                     cache.put(&[key], &value(len, len)).unwrap();
                     model.insert(key, len);
@@ -220,14 +220,14 @@ proptest! {
 }
 
 #[test]
-fn in_local_memory_it_is_the_same_cache() {
+fn local_memory_cache_behaves_alike() {
     assert!(ObjectCache::in_local_memory(1 << 20, &CacheOptions::default()).is_err());
     let cache = ObjectCache::in_local_memory(MIN_CACHE_BYTES, &CacheOptions::default()).unwrap();
     let lengths = [10, 4096, 700_000, 3 * MIB];
     for (key, len) in lengths.into_iter().enumerate() {
         cache.put(&[key as u8], &value(key, len)).unwrap();
     }
-    // The buffer is used again and holds the value alone, longer or shorter than the one before.
+    // The buffer is reused and holds the value alone, longer or shorter than the one before.
     let mut found = vec![1; 100_000];
     for (key, len) in lengths.into_iter().enumerate().rev() {
         assert!(cache.get_into(&[key as u8], &mut found).unwrap());

@@ -1,4 +1,4 @@
-//! Devices of real agents, as a program gets them.
+//! Devices of real agents, used by a program.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn options(capability: &str) -> DeviceOptions {
 }
 
 #[test]
-fn a_device_is_held_until_it_is_dropped() {
+fn device_is_held_until_drop() {
     let mut daemons = Daemons::start(1, 1);
     daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
     let rack = Rack::connect_by(daemons.access()).unwrap();
@@ -45,7 +45,7 @@ fn a_device_is_held_until_it_is_dropped() {
 }
 
 #[test]
-fn a_device_is_waited_for_until_it_is_given_back() {
+fn request_waits_for_released_device() {
     let mut daemons = Daemons::start(1, 1);
     daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
     let rack = Rack::connect_by(daemons.access()).unwrap();

@@ -1,4 +1,5 @@
-//! What a program that has borrowed says of itself in the run directory, and how its budgets change.
+//! The listing of a program that has borrowed memory in the run directory, and changes of its
+//! budgets.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,20 +12,21 @@ use venice_recipient::runs::{Answer, Question, RunRow, RunsDir, conversation, fi
 use venice_wire::SLAB_BYTES;
 
 const MIB: u64 = 1 << 20;
-/// Where a test's process finds its run directory.
+/// The variable with the run directory of a test's process.
 const RUN_DIR: &str = "VENICE_RUN_DIR";
-/// It is a process of its own.
-const ITS_OWN: &str = "VENICE_TEST_IN_ITS_OWN_PROCESS";
+/// Set in a process of its own.
+const OWN_PROCESS: &str = "VENICE_TEST_IN_ITS_OWN_PROCESS";
 
-/// Runs the test `name` once more, in a process with a run directory of its own; `true`: this is it.
-fn in_a_process_of_its_own(name: &str) -> bool {
-    if std::env::var_os(ITS_OWN).is_some() {
+/// Runs the test `name` once more, in a process with its own run directory; returns true in that
+/// process.
+fn in_own_process(name: &str) -> bool {
+    if std::env::var_os(OWN_PROCESS).is_some() {
         return true;
     }
     let folder = tempfile::tempdir().unwrap();
     let mut test = Command::new(std::env::current_exe().unwrap());
     test.args(["--exact", &format!("listed::{name}"), "--nocapture"]);
-    test.env(RUN_DIR, folder.path()).env(ITS_OWN, "1").env_remove("VENICE_MONITOR");
+    test.env(RUN_DIR, folder.path()).env(OWN_PROCESS, "1").env_remove("VENICE_MONITOR");
     let output = test.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
@@ -36,7 +38,7 @@ fn run_dir() -> std::path::PathBuf {
     std::env::var_os(RUN_DIR).unwrap().into()
 }
 
-/// What is asked of this process's own desk; `None`: there is none.
+/// Sends a request to this process's own socket; `None` if there is none.
 fn ask(question: Question) -> Option<Answer> {
     let path = RunsDir::of(&run_dir()).desk_path(std::process::id());
     let stream = UnixStream::connect(path).ok()?;
@@ -71,7 +73,7 @@ fn options(copies: u32) -> MemoryOptions {
     options
 }
 
-/// `None`, with a line saying so, where this process may have no pager.
+/// Returns `None`, after printing a line, if this process may have no pager.
 fn paged(test: &str, rack: &Rack, len_bytes: u64, local_bytes: u64) -> Option<PagedMemory> {
     match rack.paged_memory(len_bytes, local_bytes, &options(1)) {
         Err(Error::Refused(said)) if said.contains("userfaultfd") => {
@@ -87,8 +89,8 @@ fn is_empty(folder: &Path) -> bool {
 }
 
 #[test]
-fn what_is_borrowed_is_shown_until_it_is_given_back() {
-    if !in_a_process_of_its_own("what_is_borrowed_is_shown_until_it_is_given_back") {
+fn borrowed_memory_is_listed_until_released() {
+    if !in_own_process("borrowed_memory_is_listed_until_released") {
         return;
     }
     let daemons = Daemons::start(2, 6);
@@ -105,7 +107,7 @@ fn what_is_borrowed_is_shown_until_it_is_given_back() {
     assert_eq!((one.borrowed_bytes, one.remote_bytes), (2 * SLAB_BYTES, 2 * SLAB_BYTES));
     assert_eq!((one.local_bytes, one.resident_bytes), (0, 0));
     assert!(one.command.contains("what_is_borrowed_is_shown"), "{}", one.command);
-    assert!(refused(64 * MIB).contains("it has no arrays"));
+    assert!(refused(64 * MIB).contains("no arrays to limit"));
 
     let second = rack.get_memory(SLAB_BYTES, &options(2)).unwrap();
     let two = row().unwrap();
@@ -121,7 +123,7 @@ fn what_is_borrowed_is_shown_until_it_is_given_back() {
     assert_eq!(row().unwrap().borrowed_bytes, SLAB_BYTES);
     drop(second);
     assert!(is_empty(&run_dir()), "nothing is left behind");
-    // Again, as at first.
+    // Again, like at first.
     let third = rack.get_memory(1, &options(1)).unwrap();
     assert_eq!(row().unwrap().borrowed_bytes, SLAB_BYTES);
     drop(third);
@@ -129,9 +131,9 @@ fn what_is_borrowed_is_shown_until_it_is_given_back() {
 }
 
 #[test]
-fn without_a_place_in_the_run_directory_memory_is_borrowed_all_the_same() {
-    let test = "without_a_place_in_the_run_directory_memory_is_borrowed_all_the_same";
-    if !in_a_process_of_its_own(test) {
+fn borrowing_works_without_run_directory() {
+    let test = "borrowing_works_without_run_directory";
+    if !in_own_process(test) {
         return;
     }
     let daemons = Daemons::start(1, 4);
@@ -144,27 +146,27 @@ fn without_a_place_in_the_run_directory_memory_is_borrowed_all_the_same() {
         assert_eq!(&back, b"far");
         memory
     };
-    // Where the folder would be is a file.
+    // A file is in the place of the folder.
     let runs = run_dir().join("runs");
     std::fs::write(&runs, "").unwrap();
     let unseen = write_and_read();
     assert!(row().is_none());
     assert_eq!(std::fs::read_dir(run_dir()).unwrap().count(), 1);
     std::fs::remove_file(&runs).unwrap();
-    // With the next that is borrowed both are shown.
+    // Both are shown with the next borrowed memory.
     let seen = write_and_read();
     assert_eq!(row().unwrap().borrowed_bytes, 2 * SLAB_BYTES);
     drop((unseen, seen));
     assert!(is_empty(&run_dir()));
     std::fs::remove_dir(run_dir()).unwrap();
     drop(write_and_read());
-    assert!(!run_dir().exists(), "nobody would take it away");
+    assert!(!run_dir().exists(), "it would never be removed");
 }
 
 #[test]
-fn budgets_change_while_regions_are_used() {
-    let test = "budgets_change_while_regions_are_used";
-    if !in_a_process_of_its_own(test) {
+fn budgets_change_during_use() {
+    let test = "budgets_change_during_use";
+    if !in_own_process(test) {
         return;
     }
     let daemons = Daemons::start(2, 6);
@@ -185,7 +187,7 @@ fn budgets_change_while_regions_are_used() {
     assert!(one.remote_bytes >= 8 * MIB && one.faults > 100, "{one:?}");
     assert!(one.fault_p99_us >= one.fault_p50_us && one.fault_p50_us.is_some(), "{one:?}");
 
-    // All pages have a far slot by now, so that none is free: they leave all the same.
+    // All pages have a far slot by now, so none is free: they are evicted all the same.
     for mib in [6, 20, 4, 9] {
         assert_eq!(limited(mib * MIB).local_bytes, mib * MIB);
         assert_eq!(memory.local_bytes(), mib * MIB);
@@ -213,9 +215,9 @@ fn budgets_change_while_regions_are_used() {
 }
 
 #[test]
-fn advice_is_heeded_in_whole_pages() {
-    let test = "advice_is_heeded_in_whole_pages";
-    if !in_a_process_of_its_own(test) {
+fn advice_covers_whole_pages() {
+    let test = "advice_covers_whole_pages";
+    if !in_own_process(test) {
         return;
     }
     let daemons = Daemons::start(1, 3);
@@ -228,7 +230,7 @@ fn advice_is_heeded_in_whole_pages() {
     assert!(memory.resident_bytes() < MIB, "{}", memory.resident_bytes());
     // From within one page to within another.
     region.advise(10 * 4096 + 4000, 600 * 4096, Hint::WillNeed).unwrap();
-    // The last of 601 pages may still be on their way.
+    // The last of 601 pages may still be in flight.
     eventually("what is wanted", || memory.resident_bytes() > 450 * 4096);
     assert!(memory.resident_bytes() < 700 * 4096, "{}", memory.resident_bytes());
     let faults = row().unwrap().faults;

@@ -1,4 +1,4 @@
-//! Borrowed memory and object caches of real agents, as a program uses them.
+//! Borrowed memory and object caches of real agents, used by a program.
 
 use crate::common::{Rack as Daemons, eventually};
 use venice_client::{
@@ -54,19 +54,19 @@ fn threads_share_one_memory(port: PortKind) {
 }
 
 #[test]
-fn threads_share_one_mapped_memory() {
+fn threads_share_mapped_memory() {
     threads_share_one_memory(PortKind::Shm);
 }
 
 #[test]
-fn threads_share_one_memory_by_datagrams() {
+fn threads_share_udp_memory() {
     threads_share_one_memory(PortKind::Udp);
 }
 
-fn many_are_under_way_and_keep_their_order(port: PortKind) {
+fn outstanding_accesses_keep_order(port: PortKind) {
     let daemons = Daemons::start(2, 2);
     let memory = borrowed(&daemons, port, 2 * SLAB_BYTES);
-    // More than may be under way, each byte written three times; then read without waiting.
+    // More than may be outstanding, each byte written three times; then read without waiting.
     let mut writes = Vec::new();
     for generation in 0..3u64 {
         for page in 0..400u64 {
@@ -98,16 +98,16 @@ fn many_are_under_way_and_keep_their_order(port: PortKind) {
 }
 
 #[test]
-fn many_are_under_way_on_mapped_memory() {
-    many_are_under_way_and_keep_their_order(PortKind::Shm);
+fn mapped_accesses_keep_order() {
+    outstanding_accesses_keep_order(PortKind::Shm);
 }
 
 #[test]
-fn many_are_under_way_by_datagrams() {
-    many_are_under_way_and_keep_their_order(PortKind::Udp);
+fn udp_accesses_keep_order() {
+    outstanding_accesses_keep_order(PortKind::Udp);
 }
 
-fn a_lost_donor_is_an_error_for_what_it_held(port: PortKind) {
+fn lost_donor_fails_its_bytes(port: PortKind) {
     let mut daemons = Daemons::start(2, 2);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut one_copy = options(port);
@@ -136,17 +136,17 @@ fn a_lost_donor_is_an_error_for_what_it_held(port: PortKind) {
 }
 
 #[test]
-fn a_lost_mapped_donor_is_an_error_for_what_it_held() {
-    a_lost_donor_is_an_error_for_what_it_held(PortKind::Shm);
+fn lost_mapped_donor_fails_its_bytes() {
+    lost_donor_fails_its_bytes(PortKind::Shm);
 }
 
 #[test]
-fn a_lost_donor_by_datagrams_is_an_error_for_what_it_held() {
-    a_lost_donor_is_an_error_for_what_it_held(PortKind::Udp);
+fn lost_udp_donor_fails_its_bytes() {
+    lost_donor_fails_its_bytes(PortKind::Udp);
 }
 
-/// Memory and a cache go on while donors go, one after the other, and have their copies back.
-fn with_copies_nothing_is_lost(port: PortKind) {
+/// Memory and a cache keep working while donors go, one after the other, and get their copies back.
+fn copies_survive_donor_losses(port: PortKind) {
     let mut daemons = Daemons::start(4, 6);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let memory = rack.get_memory(4 * SLAB_BYTES, &options(port)).unwrap();
@@ -199,17 +199,17 @@ fn with_copies_nothing_is_lost(port: PortKind) {
 }
 
 #[test]
-fn with_copies_no_mapped_memory_is_lost() {
-    with_copies_nothing_is_lost(PortKind::Shm);
+fn mapped_copies_survive_donor_losses() {
+    copies_survive_donor_losses(PortKind::Shm);
 }
 
 #[test]
-fn with_copies_no_memory_by_datagrams_is_lost() {
-    with_copies_nothing_is_lost(PortKind::Udp);
+fn udp_copies_survive_donor_losses() {
+    copies_survive_donor_losses(PortKind::Udp);
 }
 
-/// No other donor has room: what all of them want back is on this machine then.
-fn what_all_donors_want_back_comes_home(port: PortKind) {
+/// No other donor has room: all reclaimed memory falls back to this machine.
+fn reclaimed_memory_falls_back_locally(port: PortKind) {
     let daemons = Daemons::start(2, 2);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -244,17 +244,17 @@ fn what_all_donors_want_back_comes_home(port: PortKind) {
 }
 
 #[test]
-fn what_all_donors_want_back_of_mapped_memory_comes_home() {
-    what_all_donors_want_back_comes_home(PortKind::Shm);
+fn reclaimed_mapped_memory_falls_back_locally() {
+    reclaimed_memory_falls_back_locally(PortKind::Shm);
 }
 
 #[test]
-fn what_all_donors_want_back_comes_home_by_datagrams() {
-    what_all_donors_want_back_comes_home(PortKind::Udp);
+fn reclaimed_udp_memory_falls_back_locally() {
+    reclaimed_memory_falls_back_locally(PortKind::Udp);
 }
 
 #[test]
-fn copies_that_cannot_be_are_refused() {
+fn invalid_copy_counts_are_refused() {
     let daemons = Daemons::start(1, 4);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let mut wanted = options(PortKind::Shm);
@@ -270,7 +270,7 @@ fn copies_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn who_lends_first_is_what_the_options_say() {
+fn placement_option_chooses_donor() {
     let daemons = Daemons::start(2, 4);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     for (policy, donors) in [(Policy::Pack, 1), (Policy::Spread, 2)] {
@@ -285,7 +285,7 @@ fn who_lends_first_is_what_the_options_say() {
 }
 
 #[test]
-fn a_cache_outlives_one_of_its_donors() {
+fn cache_survives_donor_loss() {
     let mut daemons = Daemons::start(2, 2);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let cache =
@@ -310,12 +310,12 @@ fn a_cache_outlives_one_of_its_donors() {
     for key in 0..1000u64 {
         cache.put(&key.to_le_bytes(), &value(key)).unwrap();
     }
-    // What is left has a block less for each class than it would like.
+    // The rest has a block less for each class than ideal.
     assert!(found() > 900, "{:?}", cache.stats());
 }
 
 #[test]
-fn what_cannot_be_is_an_error_that_says_so() {
+fn invalid_requests_name_reason() {
     let daemons = Daemons::start(1, 2);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     assert_eq!(rack.free_bytes(), Ok(2 * SLAB_BYTES));

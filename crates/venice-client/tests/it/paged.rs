@@ -1,4 +1,4 @@
-//! Regions of paged memory, by pages of every size, against arrays of this process's own.
+//! Regions of paged memory, with pages of every size, compared with arrays of this process.
 
 use std::io::{Read, Write, pipe};
 use std::os::unix::process::CommandExt;
@@ -17,12 +17,12 @@ const PAGE: usize = 4096;
 const MOST_PAGES: usize = 2048;
 const REGIONS: usize = 3;
 
-/// By how large pages some regions are paged (the others by small ones), and what all is like.
+/// The page size of some regions (the others use small ones), and the environment.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     port: PortKind,
     large: PageSize,
-    /// Pages in the place of each that the steps name.
+    /// Pages for each page that the steps name.
     scale: usize,
     remote_slabs: u64,
 }
@@ -55,7 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// A region, and what the first word of each of its pages is to be.
+/// A region, and the expected first word of each of its pages.
 struct Checked {
     region: PagedRegion,
     words: Vec<u64>,
@@ -125,7 +125,7 @@ fn open(rack: &Rack, setting: Setting, test: &str) -> Option<PagedMemory> {
     }
 }
 
-fn regions_hold_what_was_written(test: &str, setting: Setting) {
+fn regions_keep_values(test: &str, setting: Setting) {
     let daemons = Daemons::start(2, setting.remote_slabs + 1);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let Some(memory) = open(&rack, setting, test) else { return };
@@ -138,39 +138,39 @@ fn regions_hold_what_was_written(test: &str, setting: Setting) {
     assert_eq!(memory.mapped_bytes(), 0);
 }
 
-/// By pages of 64 KiB.
+/// With pages of 64 KiB.
 fn large(port: PortKind) -> Setting {
     Setting { port, large: PageSize::Large, scale: 1, remote_slabs: 3 }
 }
 
 #[test]
-fn regions_over_mapped_memory_hold_what_was_written() {
-    let test = "regions_over_mapped_memory_hold_what_was_written";
-    regions_hold_what_was_written(test, large(PortKind::Shm));
+fn mapped_regions_keep_values() {
+    let test = "mapped_regions_keep_values";
+    regions_keep_values(test, large(PortKind::Shm));
 }
 
 #[test]
-fn regions_by_datagrams_hold_what_was_written() {
-    let test = "regions_by_datagrams_hold_what_was_written";
-    regions_hold_what_was_written(test, large(PortKind::Udp));
+fn udp_regions_keep_values() {
+    let test = "udp_regions_keep_values";
+    regions_keep_values(test, large(PortKind::Udp));
 }
 
 #[test]
-fn regions_of_huge_pages_hold_what_was_written() {
-    let test = "regions_of_huge_pages_hold_what_was_written";
+fn huge_page_regions_keep_values() {
+    let test = "huge_page_regions_keep_values";
     if let Err(none) = are_to_be_had() {
         println!("SKIPPED: {test}: {none}");
         return;
     }
-    // Budgets of eight times as much, in which there is room for some.
+    // Budgets of eight times as much, with room for some.
     let port = PortKind::Shm;
     let setting = Setting { port, large: PageSize::Huge, scale: 8, remote_slabs: 16 };
-    regions_hold_what_was_written(test, setting);
+    regions_keep_values(test, setting);
 }
 
 #[test]
-fn memory_ends_while_a_child_has_its_descriptors() {
-    let test = "memory_ends_while_a_child_has_its_descriptors";
+fn memory_ends_while_child_holds_descriptors() {
+    let test = "memory_ends_while_child_holds_descriptors";
     let daemons = Daemons::start(2, 4);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     for number in 0..10 {
@@ -180,7 +180,7 @@ fn memory_ends_while_a_child_has_its_descriptors() {
         let ended = beside_a_child(|| {
             let (tell, told) = mpsc::channel();
             std::thread::spawn(move || {
-                // The pager's threads are still at work when they are to end.
+                // The pager's threads are still at work when they have to end.
                 checked.write(0, 3, 7);
                 drop((checked, memory));
                 tell.send(()).unwrap();
@@ -191,7 +191,7 @@ fn memory_ends_while_a_child_has_its_descriptors() {
     }
 }
 
-/// The child is forked off before, and calls `exec` after `work`.
+/// The child is forked before, and calls `exec` after `work`.
 fn beside_a_child<T>(work: impl FnOnce() -> T) -> T {
     let (mut is_there, mut tell_there) = pipe().unwrap();
     let (mut is_over, mut tell_over) = pipe().unwrap();

@@ -1,4 +1,4 @@
-//! The example of a victim store, on real agents and without any.
+//! The victim-store example, on real agents and without any.
 
 #[path = "../../examples/victim_cache.rs"]
 #[allow(dead_code, reason = "its command line is another program's")]
@@ -11,7 +11,7 @@ use venice_client::{Error, Rack};
 use venice_wire::SLAB_BYTES;
 
 #[test]
-fn a_victim_store_spares_the_source() {
+fn victim_store_spares_source() {
     let daemons = Daemons::start(2, 4);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let told = example::compare(&rack, 64 << 20).unwrap();
@@ -28,7 +28,7 @@ fn a_victim_store_spares_the_source() {
 
 /// `cargo test` builds the examples beside the tests.
 #[test]
-fn without_a_rack_it_says_what_to_do() {
+fn missing_rack_names_remedy() {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().and_then(|deps| deps.parent()).unwrap();
     let example = folder.join("examples/victim_cache");

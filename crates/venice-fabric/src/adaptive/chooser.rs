@@ -1,5 +1,4 @@
-//! Which channel to take: the one that has been measured to be best, with a look at the others now
-//! and then.
+//! The choice of a channel: the best by measurement, with occasional trials of the others.
 
 use std::fmt;
 
@@ -9,19 +8,19 @@ use super::{
     trial::{Stamp, Verdict, Work},
 };
 
-/// How a [`Chooser`] goes about it.
+/// The settings of a [`Chooser`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChooserConfig {
-    /// Of the time that all the work of a size class takes, the share in percent that may go to
-    /// trials of channels that are not the best; 0: each is tried once, and never again.
+    /// The share of a size class's total time, in percent, that may go to trials of channels other
+    /// than the best; 0: each is tried once, and never again.
     pub explore_percent: u32,
-    /// Makes trials of one chooser fall at other times than those of another.
+    /// Shifts the trials of one chooser in time against those of another.
     pub seed: u64,
-    /// Times a channel is measured in a trial. Of those that take long, two are enough.
+    /// Measurements per channel in a trial. Two suffice where one takes long.
     pub min_samples: u32,
-    /// Another channel must be better by this many percent to replace the one in use.
+    /// The advantage in percent by which another channel must beat the one in use to replace it.
     pub margin_percent: u32,
-    /// A trial ends at once when the channel turns out so many times worse than the best.
+    /// A trial ends at once when the channel proves this many times worse than the best.
     pub hopeless_factor: u64,
 }
 
@@ -31,60 +30,60 @@ impl Default for ChooserConfig {
     }
 }
 
-/// What is to be sent or fetched.
+/// A transfer for which a channel is to be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Bytes.
+    /// Its length in bytes.
     pub len_bytes: usize,
-    /// Where, in the address space whose pattern is watched; `None`: nowhere in particular.
+    /// Its address in the address space whose pattern is watched; `None`: no address.
     pub addr: Option<u64>,
-    /// What the caller knows of the pattern; it overrides what the addresses look like.
+    /// The pattern, if the caller knows it; it overrides the pattern detected from addresses.
     pub hint: Option<Pattern>,
-    /// The channels that can take it just now, by [`ChannelKind::index`].
+    /// The channels that can take the transfer now, by [`ChannelKind::index`].
     pub possible: [bool; 3],
 }
 
-/// A choice and why it was made: to be logged as it is.
+/// A choice and its reason, ready to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChoiceEvent {
-    /// The channel to take.
+    /// The chosen channel.
     pub channel: ChannelKind,
-    /// Why.
+    /// The reason of the choice.
     pub reason: ChoiceReason,
-    /// Bytes asked about.
+    /// Bytes of the transfer.
     pub len_bytes: usize,
-    /// The longest length of the size class it was looked up in, in bytes.
+    /// The longest length of its size class, in bytes.
     pub class_bytes: usize,
-    /// The pattern it was chosen for.
+    /// The pattern for which the channel was chosen.
     pub pattern: Pattern,
-    /// What was known, by [`ChannelKind::index`]; `None` for what was never measured.
+    /// The estimates at the time, by [`ChannelKind::index`]; `None` where nothing was measured.
     pub estimates: [Option<Estimate>; 3],
-    /// What they were judged by, in nanoseconds: how long one takes where one is under way at a
-    /// time, else the time from one done to the next. `None` for what was never measured.
+    /// The costs compared, in nanoseconds: the latency where one transfer is outstanding at a time,
+    /// otherwise the time between completions. `None` where nothing was measured.
     pub costs_ns: [Option<u64>; 3],
-    /// Others under way on the chosen channel; give it back with [`Chooser::done`].
+    /// Other transfers outstanding on the chosen channel. Hand the event back by [`Chooser::done`].
     pub in_flight: u64,
     stamp: Stamp,
 }
 
-/// Why a channel was chosen.
+/// The reason a channel was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoiceReason {
-    /// No other can take it.
+    /// No other channel can take the transfer.
     OnlyOne,
-    /// It is on trial: it was never measured for such lengths and patterns.
+    /// A trial: the channel was never measured for this length and pattern.
     Unmeasured,
-    /// It is on trial: it was not the best, and might be by now.
+    /// A trial: the channel was not the best, and may be by now.
     Explore,
-    /// It is best.
+    /// The channel is the best.
     Best,
-    /// It was best, and no other is better by enough.
+    /// The channel was the best, and no other is better by the margin.
     Incumbent,
 }
 
 impl ChoiceReason {
-    /// Whether the channel is taken to measure it. Then no other should take its place when it has
-    /// no room: what is measured would be both.
+    /// True if the channel is chosen in order to measure it. Do not substitute another channel when
+    /// this one has no room: the measurement would mix both.
     pub fn is_trial(self) -> bool {
         matches!(self, Self::Unmeasured | Self::Explore)
     }
@@ -93,11 +92,11 @@ impl ChoiceReason {
 impl fmt::Display for ChoiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self.reason {
-            ChoiceReason::OnlyOne => "no other can take it",
-            ChoiceReason::Unmeasured => "on trial for the first time",
-            ChoiceReason::Explore => "on trial again",
-            ChoiceReason::Best => "the best",
-            ChoiceReason::Incumbent => "in use, no other is better by enough",
+            ChoiceReason::OnlyOne => "only possible channel",
+            ChoiceReason::Unmeasured => "first trial",
+            ChoiceReason::Explore => "repeated trial",
+            ChoiceReason::Best => "best",
+            ChoiceReason::Incumbent => "in use, no other better by the margin",
         };
         let (channel, len_bytes) = (self.channel, self.len_bytes);
         write!(f, "{channel:?} for {len_bytes} B, {:?}: {reason}; each takes", self.pattern)?;
@@ -111,19 +110,19 @@ impl fmt::Display for ChoiceEvent {
     }
 }
 
-/// Chooses channels from what it is told of their work. It has no clock and draws no random
+/// Chooses channels from the reported times of their transfers. It has no clock and draws no random
 /// numbers: the same calls bring the same choices.
 ///
 /// Sizes fall into classes by powers of two. For [`Pattern::Random`] and [`Pattern::Message`] the
-/// best channel is the one with the shortest latency, divided by how many are under way at a time:
-/// the more there are, the more it counts how fast the channel gets them done. For
-/// [`Pattern::Sequential`] and [`Pattern::Strided`], where the next one need not wait for the last,
-/// that is all that counts.
+/// best channel is the one with the shortest latency divided by the number of outstanding
+/// transfers: with more of them, throughput counts more. For [`Pattern::Sequential`] and
+/// [`Pattern::Strided`], where a transfer need not wait for the one before, throughput alone
+/// counts.
 ///
-/// What a channel does is measured in trials: runs of consecutive choices, long enough that the
-/// channel is as busy as the caller keeps it, and that nothing of the channel before is on its way.
+/// Trials measure the channels. A trial is a run of consecutive choices, long enough that the
+/// channel is as busy as the caller keeps it and that nothing of the channel before is outstanding.
 /// The channel in use is measured all the time. Trials of the others take a bounded share of the
-/// time, so that a slow one is looked at rarely.
+/// time, so slow channels are tried rarely.
 ///
 /// ```
 /// use venice_fabric::adaptive::{Ask, ChannelKind, Chooser, ChooserConfig, ChoiceReason, Pattern};
@@ -151,12 +150,12 @@ pub struct Chooser {
     config: ChooserConfig,
     detector: PatternDetector,
     estimates: Estimates,
-    /// By class and by whether a stream is asked for.
+    /// By class, and by streaming or not.
     works: Vec<[Work; 2]>,
 }
 
 impl Chooser {
-    /// A chooser that knows nothing yet.
+    /// Returns a chooser without measurements.
     pub fn new(config: ChooserConfig) -> Self {
         let classes = class_of(usize::MAX >> 1) + 1;
         Self {
@@ -167,11 +166,11 @@ impl Chooser {
         }
     }
 
-    /// Chooses a channel, and counts it as taken: [`Chooser::done`] or [`Chooser::forget`] must
-    /// follow.
+    /// Chooses a channel and counts the transfer as outstanding: [`Chooser::done`] or
+    /// [`Chooser::forget`] must follow.
     ///
     /// # Panics
-    /// If no channel is possible.
+    /// Panics if no channel is possible.
     pub fn choose(&mut self, ask: &Ask) -> ChoiceEvent {
         assert!(ask.possible.contains(&true), "there must be a channel to choose");
         let seen = ask.addr.map(|addr| self.detector.note(addr, ask.len_bytes as u64));
@@ -206,7 +205,7 @@ impl Chooser {
             return on_trial;
         }
         if let Some(verdict) = verdict {
-            self.hear(class, verdict);
+            self.end_trial(class, verdict);
         }
         let work = &mut self.works[class][usize::from(pattern.is_stream())];
         if let Some(due) = work.due(ask.possible, &self.config) {
@@ -226,7 +225,7 @@ impl Chooser {
             Some(kept) => (kept, ChoiceReason::Incumbent),
             None => (best, ChoiceReason::Best),
         };
-        // One that cannot take the best just now goes beside it, and changes nothing.
+        // A transfer that cannot take the best channel now takes another, and changes nothing.
         if kept.is_some() || work.incumbent.is_none() {
             let laps = u64::from(self.config.min_samples) + 2 * work.under_way();
             let latency_ns = |kind| self.estimates.get(kind, class).map_or(0, |e| e.latency_ns);
@@ -237,23 +236,23 @@ impl Chooser {
         (channel, reason)
     }
 
-    /// What one more would cost on a channel; `None` if that was never measured.
+    /// Returns the cost of one more transfer on a channel; `None` if it was never measured.
     fn cost_ns(&self, kind: ChannelKind, class: usize, pattern: Pattern) -> Option<u64> {
         let estimate = self.estimates.get(kind, class)?;
         if pattern.is_stream() {
             return Some(estimate.service_ns.unwrap_or(estimate.latency_ns));
         }
-        // Judged as if all of this work went there: otherwise a channel that is never in use would
-        // seem quick for being empty.
+        // Assumes that all of this work went there: otherwise an unused channel would seem fast
+        // merely because it is idle.
         let work = &self.works[class][usize::from(pattern.is_stream())];
         let load = work.load();
         let others = estimate.in_flight.saturating_sub(work.under_way_on(kind));
         let each_ns = estimate.expected_latency_ns(load + others) / (load + 1);
-        // A channel that takes fewer at a time than there would be does not get faster by it.
+        // A channel that takes fewer transfers at a time than offered does not get faster by it.
         Some(if load > 0 { each_ns.max(estimate.service_ns.unwrap_or(0)) } else { each_ns })
     }
 
-    /// What was chosen, and begun at `began_ns`, is done.
+    /// Reports that a chosen transfer, begun at `began_ns`, is done.
     pub fn done(&mut self, choice: &ChoiceEvent, began_ns: u64, now_ns: u64) {
         let (channel, class) = (choice.channel, class_of(choice.len_bytes));
         let is_stream = choice.pattern.is_stream();
@@ -275,18 +274,18 @@ impl Chooser {
         });
         let work = &mut self.works[class][usize::from(is_stream)];
         if let Some(verdict) = work.conclude(is_stream, is_hopeless, &self.config) {
-            self.hear(class, verdict);
+            self.end_trial(class, verdict);
         }
     }
 
-    /// A trial is over. One that brought nothing better is judged by what it took all in all.
-    fn hear(&mut self, class: usize, verdict: Verdict) {
+    /// Ends a trial. A trial without usable measurements is judged by its total time.
+    fn end_trial(&mut self, class: usize, verdict: Verdict) {
         let Verdict { channel, rough_latency_ns: Some(now_ns) } = verdict else { return };
         let in_flight = self.estimates.in_flight(channel);
         self.estimates.note_latency(&Done { channel, class, in_flight, began_ns: 0, now_ns });
     }
 
-    /// What was chosen did not come to be, or failed: nothing is learnt from it.
+    /// Reports that a chosen transfer did not start, or failed: it counts in no estimate.
     pub fn forget(&mut self, choice: &ChoiceEvent) {
         self.estimates.forget(choice.channel);
         let class = class_of(choice.len_bytes);
@@ -294,7 +293,7 @@ impl Chooser {
         work.forget(choice.channel, choice.stamp);
     }
 
-    /// Tells of work that was not chosen here, so that it is learnt from too.
+    /// Reports a transfer that was not chosen here, so that it counts in the estimates too.
     pub fn observe(&mut self, channel: ChannelKind, len_bytes: usize, began_ns: u64, now_ns: u64) {
         let in_flight = self.estimates.in_flight(channel);
         let done = Done { channel, class: class_of(len_bytes), in_flight, began_ns, now_ns };
@@ -303,7 +302,8 @@ impl Chooser {
         self.estimates.note_service(&done, true);
     }
 
-    /// What is known of a channel for lengths like `len_bytes`; `None` if nothing is.
+    /// Returns the estimate of a channel for lengths like `len_bytes`; `None` without a
+    /// measurement.
     pub fn estimate(&self, channel: ChannelKind, len_bytes: usize) -> Option<Estimate> {
         self.estimates.get(channel, class_of(len_bytes))
     }
@@ -319,8 +319,8 @@ mod tests {
         Ask { len_bytes, addr: None, hint: Some(pattern), possible: ALL }
     }
 
-    /// Makes `count` choices one at a time over channels that take so long; returns how often each
-    /// was chosen.
+    /// Makes `count` choices one at a time over channels of the given latencies; returns how often
+    /// each was chosen.
     fn run(
         chooser: &mut Chooser,
         now_ns: &mut u64,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_found_and_the_others_hardly_bother() {
+    fn best_channel_dominates_choices() {
         for best in 0..3 {
             let mut ns = [5000; 3];
             ns[best] = 2000;
@@ -352,20 +352,20 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_noticed() {
+    fn latency_change_switches_channel() {
         let mut chooser = Chooser::new(ChooserConfig::default());
         let (mut now_ns, ask) = (0, ask(256, Pattern::Message));
         let before = run(&mut chooser, &mut now_ns, 2000, &ask, [1000, 3000, 2000]);
         assert!(before[0] > 1900, "{before:?}");
         let after = run(&mut chooser, &mut now_ns, 2000, &ask, [9000, 3000, 2000]);
         assert!(after[2] > 1900, "{after:?}");
-        // The other way round it takes a look at what was bad, now and then.
+        // The other direction relies on the occasional trials of channels found bad.
         let back = run(&mut chooser, &mut now_ns, 100_000, &ask, [500, 3000, 2000]);
         assert!(back[0] > 60_000, "{back:?}");
     }
 
     #[test]
-    fn size_and_pattern_have_their_own_best() {
+    fn choice_depends_on_size_and_pattern() {
         let mut chooser = Chooser::new(ChooserConfig::default());
         let mut now_ns = 0;
         let small = ask(64, Pattern::Random);
@@ -376,8 +376,8 @@ mod tests {
         assert_eq!(chooser.choose(&large).channel, ChannelKind::Rdma);
     }
 
-    /// Keeps `depth` under way for `count` choices over channels that take so long, and are busy
-    /// for so long with each; returns how often each was chosen.
+    /// Keeps `depth` transfers outstanding for `count` choices over channels of the given latencies
+    /// and service times; returns how often each was chosen.
     fn run_deep(
         chooser: &mut Chooser,
         (now_ns, free_ns): (&mut u64, &mut [u64; 3]),
@@ -412,11 +412,11 @@ mod tests {
     }
 
     #[test]
-    fn the_more_are_under_way_the_less_the_latency_counts() {
+    fn depth_shifts_choice_to_throughput() {
         let asked = ask(64, Pattern::Random);
         let mut chooser = Chooser::new(ChooserConfig::default());
         let (mut now_ns, mut free_ns) = (0, [0; 3]);
-        // Quick with one at a time; quick with many.
+        // The first is fast with one transfer at a time, the second with many.
         let times = ([1000, 3000, 2000], [900, 100, 400]);
         for (depth, best) in [(1, 0), (16, 1), (2, 0), (64, 1), (1, 0)] {
             let clock = (&mut now_ns, &mut free_ns);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_is_taken_and_addresses_show_the_pattern() {
+    fn sole_channel_and_detected_pattern() {
         let mut chooser = Chooser::new(ChooserConfig::default());
         let mut last = None;
         for n in 0..20 {
@@ -443,7 +443,7 @@ mod tests {
         }
         assert_eq!(last, Some(Pattern::Sequential));
         let idle = chooser.choose(&ask(64, Pattern::Random));
-        assert_eq!(idle.in_flight, 0, "what was forgotten is not under way");
+        assert_eq!(idle.in_flight, 0, "forgotten transfers are not outstanding");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What was measured of the channels: a running estimate for each channel and size class.
+//! Measurements of the channels: a running estimate for each channel and size class.
 
-/// A way across the fabric.
+/// A channel of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChannelKind {
     /// Single accesses.
@@ -12,64 +12,67 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// All of them, in the order of [`ChannelKind::index`].
+    /// All channels, in the order of [`ChannelKind::index`].
     pub const ALL: [Self; 3] = [Self::Crma, Self::Rdma, Self::QPair];
 
-    /// Its place in tables by channel.
+    /// Returns the channel's index in tables by channel.
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Size classes: class *n* holds lengths above 2ⁿ⁻¹ and up to 2ⁿ bytes, the last all above.
+/// Number of size classes: class *n* holds lengths above 2ⁿ⁻¹ and up to 2ⁿ bytes, the last all
+/// longer ones.
 const CLASSES: usize = 25;
 /// An estimate moves by this fraction towards each new sample: 1/8. The first few are averaged.
 const SMOOTHING_SHIFT: u32 = 3;
 /// Estimates are kept in 1/256 ns, so that small differences are not lost.
 const FRACTION_SHIFT: u32 = 8;
-/// A sample so many times what is usual tells of something else than the channel (the scheduler,
-/// a lost frame): it counts as so many times. If it was the first that was usual, it goes.
+/// A sample this many times the average has another cause than the channel (the scheduler, a lost
+/// frame): it is clamped to this multiple. If the first sample was the outlier, the average is
+/// restarted.
 const OUTLIER: u64 = 8;
-/// For how many samples after a renewal the usual may be put right.
+/// Samples after a renewal in which the average may be restarted.
 const FIRST: u64 = 4;
 
-/// What is known of a channel for lengths of one class.
+/// The estimate of a channel for lengths of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// From the asking to it being done, in nanoseconds.
+    /// From request to completion, in nanoseconds.
     pub latency_ns: u64,
-    /// What one more costs while the channel is busy, in nanoseconds: a time in which it was busy, by
-    /// what got done in it. Bandwidth is length over this. `None`: never more than one was under way.
+    /// The cost of one more transfer while the channel is busy, in nanoseconds: a busy period
+    /// divided by the transfers completed in it. Bandwidth is length over this. `None`: never more
+    /// than one was outstanding.
     pub service_ns: Option<u64>,
-    /// How many were under way when those measured began.
+    /// Average number of transfers outstanding when the measured ones began.
     pub usual_in_flight: u64,
-    /// How many are under way now.
+    /// Transfers outstanding now.
     pub in_flight: u64,
-    /// How many were measured, in all.
+    /// Samples in all.
     pub samples: u64,
 }
 
 impl Estimate {
-    /// What one more would take with `in_flight` others under way: what it usually takes, and what a
-    /// longer or shorter queue makes of it.
+    /// Returns the expected latency of one more transfer with `in_flight` others outstanding: the
+    /// usual latency, corrected for a longer or shorter queue.
     pub fn expected_latency_ns(&self, in_flight: u64) -> u64 {
         let service_ns = self.service_ns.unwrap_or(0);
         let queue_ns = in_flight.abs_diff(self.usual_in_flight).saturating_mul(service_ns);
         if in_flight >= self.usual_in_flight {
             self.latency_ns.saturating_add(queue_ns)
         } else {
-            // It never takes less than one more costs.
+            // It is never less than the service time.
             self.latency_ns.saturating_sub(queue_ns).max(service_ns)
         }
     }
 }
 
-/// The class of a length.
+/// Returns the class of a length.
 pub(super) fn class_of(len_bytes: usize) -> usize {
     (len_bytes.max(1).next_power_of_two().trailing_zeros() as usize).min(CLASSES - 1)
 }
 
-/// The longest length of a class.
+/// Returns the longest length of a class.
 pub(super) fn class_bytes(class: usize) -> usize {
     1 << class
 }
@@ -90,38 +93,38 @@ struct Cell {
     samples: u64,
 }
 
-/// A running average of what was seen since it was last renewed.
+/// A running average of the samples since the last renewal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     /// In units of 2^-[`FRACTION_SHIFT`].
     value: u64,
     samples: u64,
-    /// Whether there was ever one.
+    /// True if there was ever a sample.
     is_known: bool,
 }
 
-/// A time in which a channel was busy with one class, and what got done in it.
+/// A period in which a channel was busy with one class, and the transfers completed in it.
 ///
-/// What one more costs is the time by the count, over as long as a quarter of a latency: many that
-/// are reported at once are then not taken for one slow and many fast ones.
+/// The service time is the period divided by the count, over at least a quarter of a latency:
+/// completions reported together are then not taken for one slow and many fast ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     class: usize,
     start_ns: u64,
     count: u64,
-    /// Set while it is open whether the channel stays busy: when the first of an idle channel was
-    /// done.
+    /// Set while it is undecided whether the channel stays busy: the time at which the first
+    /// transfer of an idle channel completed.
     first_done_ns: Option<u64>,
-    /// When the channel last got something done.
+    /// The time of the channel's last completion.
     done_ns: u64,
 }
 
-/// Something of a class that is done.
+/// A completed transfer of a class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub channel: ChannelKind,
     pub class: usize,
-    /// Others under way on the channel when it began.
+    /// Others outstanding on the channel when it began.
     pub in_flight: u64,
     pub began_ns: u64,
     pub now_ns: u64,
@@ -145,15 +148,14 @@ impl Estimates {
         *in_flight = in_flight.saturating_sub(1);
     }
 
-    /// Forgets how sure it is of a channel: what is seen from here on takes the place of what was
-    /// known.
+    /// Renews a channel's estimate: new samples replace the old average.
     pub(super) fn renew(&mut self, channel: ChannelKind, class: usize) {
         let cell = &mut self.cells[channel.index()][class];
         (cell.latency.samples, cell.service.samples) = (0, 0);
         cell.usual_in_flight.samples = 0;
     }
 
-    /// Learns what one took, by itself.
+    /// Adds the latency of a completed transfer.
     pub(super) fn note_latency(&mut self, done: &Done) {
         let cell = &mut self.cells[done.channel.index()][done.class];
         cell.latency.note(done.now_ns.saturating_sub(done.began_ns));
@@ -161,8 +163,8 @@ impl Estimates {
         cell.samples += 1;
     }
 
-    /// One is done: counts it, and learns what one more costs where that can be told. `is_fair`:
-    /// nothing else was on its way that will not be there later. Whether anything was learnt.
+    /// Counts a completed transfer, and adds a service time where one can be derived. `is_fair`:
+    /// nothing else was outstanding that will be absent later. Returns whether a sample was added.
     pub(super) fn note_service(&mut self, done: &Done, is_fair: bool) -> bool {
         let at = done.channel.index();
         self.forget(done.channel);
@@ -178,7 +180,7 @@ impl Estimates {
         self.in_flight[channel.index()]
     }
 
-    /// `None`: never measured.
+    /// Returns the estimate; `None` if it was never measured.
     pub(super) fn get(&self, channel: ChannelKind, class: usize) -> Option<Estimate> {
         let cell = &self.cells[channel.index()][class];
         (cell.samples > 0).then(|| Estimate {
@@ -193,8 +195,8 @@ impl Estimates {
 }
 
 impl Span {
-    /// One more is done, `in_flight` are still under way. What each has cost, in nanoseconds, where
-    /// enough are together.
+    /// Adds one completed transfer; `in_flight` are still outstanding. Returns the service time in
+    /// nanoseconds once enough transfers have completed.
     fn take(&mut self, done: &Done, in_flight: u64, is_fair: bool) -> Option<u64> {
         let &Done { class, began_ns, now_ns, .. } = done;
         let previous_ns = self.done_ns;
@@ -211,8 +213,8 @@ impl Span {
         }
         self.count += 1;
         if let Some(first_ns) = self.first_done_ns {
-            // The time it took to fill the channel belongs to those that came together, and to none
-            // where others follow.
+            // The time that filled the channel belongs to the transfers that completed together,
+            // and to none if others follow.
             if began_ns >= first_ns {
                 self.restart(class, now_ns);
                 return None;
@@ -237,7 +239,7 @@ impl Span {
 }
 
 impl Average {
-    /// Moves towards a sample, and not too far if it is nothing like those before.
+    /// Moves the average towards a sample, by a limited step if it is an outlier.
     fn note(&mut self, sample: u64) {
         let usual = self.whole();
         if (1..FIRST).contains(&self.samples) && sample < usual / OUTLIER {
@@ -287,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_channel_is_measured_by_what_one_more_costs() {
+    fn busy_channel_yields_service_time() {
         let mut estimates = Estimates::new();
-        // Four under way at all times, each done 100 ns after the one before it.
+        // Four outstanding at all times, each completed 100 ns after the one before it.
         (0..4).for_each(|_| estimates.begin(ChannelKind::Crma));
         for n in 0..200 {
             learn(&mut estimates, done(ChannelKind::Crma, 3, n * 100, (n + 4) * 100));
@@ -303,9 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn many_reported_at_once_are_not_many_fast_ones() {
+    fn batched_completions_average_out() {
         let mut estimates = Estimates::new();
-        // Sixteen under way; every 800 ns eight are reported, the last 9 ns after the first.
+        // Sixteen outstanding; every 800 ns eight are reported, the last 9 ns after the first.
         (0..16).for_each(|_| estimates.begin(ChannelKind::QPair));
         for n in 0..400 {
             let reported_ns = |n: u64| n / 8 * 800 + n % 8;
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_with_pauses_cost_what_they_take_and_not_the_pauses() {
+    fn idle_pauses_add_no_cost() {
         let mut estimates = Estimates::new();
         for burst in 0..20 {
             let began_ns = burst * 100_000;
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_what_changes() {
+    fn estimate_follows_changes() {
         let mut estimates = Estimates::new();
         for n in 0..100 {
             estimates.begin(ChannelKind::Rdma);
@@ -351,13 +353,13 @@ mod tests {
             learn(&mut estimates, done(ChannelKind::Rdma, 0, began_ns, began_ns + latency_ns));
         }
         let estimate = estimates.get(ChannelKind::Rdma, 6).unwrap();
-        assert_eq!(estimate.service_ns, None, "one at a time tells nothing of two");
+        assert_eq!(estimate.service_ns, None, "one at a time gives no service time");
         let latency_ns = estimate.latency_ns;
         assert!((8900..=9000).contains(&latency_ns), "{latency_ns}");
     }
 
     #[test]
-    fn one_that_the_scheduler_held_up_does_not_count_for_what_it_took() {
+    fn outlier_sample_is_clamped() {
         for held_up in 0..6 {
             let mut estimates = Estimates::new();
             for n in 0..6 {

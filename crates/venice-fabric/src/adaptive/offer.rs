@@ -1,5 +1,5 @@
-//! What the reading end of an adaptive stream offers the writing end, before the first segment.
-//! `docs/reference/wire.md` says the same in words.
+//! The settings that the reading end of an adaptive stream sends to the writing end before the
+//! first segment. `docs/reference/wire.md` describes the same format.
 
 use venice_wire::{GrantId, GrantKey};
 
@@ -8,15 +8,15 @@ use super::stream::StreamConfig;
 /// The kind of this message; see `segment` for the others.
 const KIND: u8 = 5;
 
-/// The first message of an adaptive stream's QPair, from the reader: how the stream is to be set up,
-/// and what opens the landing region.
+/// The first message of an adaptive stream's QPair, sent by the reader: the stream's settings, and
+/// the grant of the landing region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// What both ends set.
+    /// Settings common to both ends.
     pub config: StreamConfig,
     /// The grant whose memory, from its address 0 on, is the landing region.
     pub grant: GrantId,
-    /// Its key.
+    /// The key of the grant.
     pub key: GrantKey,
 }
 
@@ -24,7 +24,7 @@ impl Offer {
     /// Length of the message, in bytes.
     pub const BYTES: usize = 40;
 
-    /// The message.
+    /// Returns the message.
     pub fn emit(&self) -> [u8; Self::BYTES] {
         let StreamConfig { window_segments, inline_bytes, segment_bytes, landing_bytes } =
             self.config;
@@ -39,7 +39,8 @@ impl Offer {
         bytes
     }
 
-    /// `None`: it is no offer, or not one within the bounds of [`StreamConfig::in_bounds`].
+    /// Parses the message; `None` if it is not an offer, or not within the bounds of
+    /// [`StreamConfig::in_bounds`].
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| bytes[at + n]));
@@ -61,13 +62,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_as_itself_and_nothing_else_does() {
+    fn roundtrip_rejects_garbage() {
         let config = StreamConfig { landing_bytes: 3 << 20, ..StreamConfig::default() };
         let offer = Offer { config, grant: GrantId(1 << 40), key: GrantKey(u64::MAX - 1) };
         let bytes = offer.emit();
         assert_eq!(Offer::parse(&bytes), Some(offer));
         assert_eq!(Offer::parse(&bytes[..39]), None);
-        // Another kind; more segments, inline bytes, and longer segments than there may be.
+        // Another kind; more segments, more inline bytes, and longer segments than allowed.
         for (at, byte) in [(0, 1), (36, 65), (6, 0xff), (35, 0xff), (31, 1)] {
             let mut other = bytes;
             other[at] = byte;

@@ -1,40 +1,40 @@
-//! What an access pattern looks like, from the addresses alone.
+//! Detection of an access pattern from addresses alone.
 
-/// How somebody goes about their memory.
+/// An access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
-    /// No order is seen: the next address cannot be known, so the time of one access counts.
+    /// No order is detected: the next address is unknown, so latency counts.
     Random,
-    /// Each access begins where another ended: what counts is how many bytes get through.
+    /// Each access begins where another ended: throughput counts.
     Sequential,
-    /// The same step each time; else as sequential.
+    /// The same step each time; otherwise like sequential.
     Strided,
-    /// Somebody at the other end waits for it: the time of one message counts.
+    /// A reader at the other end waits: the latency of one message counts.
     Message,
 }
 
 impl Pattern {
-    /// Whether what counts is how much gets through, not how long one access takes.
+    /// True if throughput counts rather than latency.
     pub fn is_stream(self) -> bool {
         matches!(self, Self::Sequential | Self::Strided)
     }
 }
 
-/// Streams followed at once; a new one takes the place of the one that was not met for longest.
+/// Streams followed at once; a new one replaces the least recently matched one.
 const STREAMS: usize = 8;
-/// An access this far from a stream's last one, in bytes, may belong to it with a new step.
+/// An access within this distance of a stream's last one, in bytes, may continue it with a new
+/// step.
 const NEAR_BYTES: u64 = 1 << 20;
-/// How many of the latest 16 accesses must fit for a pattern to be seen.
+/// The number of the latest 16 accesses that must fit a pattern.
 const ENOUGH: u32 = 12;
 
-/// Watches addresses, and says what they look like. It follows several streams at once, so that
-/// threads that each go through memory of their own are not taken for chaos.
+/// Classifies a sequence of addresses. It follows several streams at once, so several threads, each
+/// working through its own memory, are not taken for random accesses.
 #[derive(Clone, Debug, Default)]
 pub struct PatternDetector {
     streams: [Stream; STREAMS],
     clock: u64,
-    /// One bit for each of the latest accesses: whether it went on where one had ended, or kept a
-    /// step.
+    /// One bit for each of the latest accesses: it continued where one had ended, or kept a step.
     sequential: u16,
     strided: u16,
 }
@@ -44,18 +44,17 @@ struct Stream {
     addr: u64,
     end: u64,
     step: i64,
-    /// 0: never met.
+    /// Time of the last match; 0: never matched.
     met_at: u64,
 }
 
 impl PatternDetector {
-    /// A detector that has seen nothing, which looks random.
+    /// Returns a detector without accesses, which reports random.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes note of an access to `len_bytes` at `addr`; returns the pattern it makes with those
-    /// before it.
+    /// Adds an access to `len_bytes` at `addr`; returns the pattern of the latest accesses.
     pub fn note(&mut self, addr: u64, len_bytes: u64) -> Pattern {
         self.clock += 1;
         let (is_sequential, is_strided) = self.follow(addr, len_bytes);
@@ -64,7 +63,7 @@ impl PatternDetector {
         self.pattern()
     }
 
-    /// The pattern of the latest accesses.
+    /// Returns the pattern of the latest accesses.
     pub fn pattern(&self) -> Pattern {
         if self.sequential.count_ones() >= ENOUGH {
             Pattern::Sequential
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stream_is_seen() {
+    fn detects_single_stream() {
         assert_eq!(last((0..20).map(|n| n * 64)), Pattern::Sequential);
         assert_eq!(last((0..20).map(|n| n * 4096)), Pattern::Strided);
         assert_eq!(last((0..20).rev().map(|n| n * 64)), Pattern::Strided, "downwards");
@@ -123,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn several_streams_are_seen_side_by_side() {
+    fn detects_interleaved_streams() {
         let side_by_side = |n: u64| (n % 4) * (64 << 20) + n / 4 * 64;
         assert_eq!(last((0..80).map(side_by_side)), Pattern::Sequential);
     }
 
     #[test]
-    fn no_order_is_random() {
+    fn unordered_accesses_are_random() {
         let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         assert_eq!(last((1..200).map(scattered)), Pattern::Random);
         let mut detector = PatternDetector::new();
@@ -139,6 +138,6 @@ mod tests {
         (1..20).for_each(|n| {
             detector.note(scattered(n), 64);
         });
-        assert_eq!(detector.pattern(), Pattern::Random, "it changes its mind");
+        assert_eq!(detector.pattern(), Pattern::Random, "random after the streams");
     }
 }

@@ -1,4 +1,4 @@
-//! The reading end of an adaptive stream: segments come in any order, and go out in theirs.
+//! The reading end of an adaptive stream: it restores the order of the segments.
 
 use super::{
     segment::{HEADER_BYTES, Message, PROGRESS_BYTES},
@@ -14,18 +14,18 @@ use crate::{CloseReason, QPairError, QPairId, QPairs};
 pub struct AdaptiveReceiver {
     config: StreamConfig,
     qpair: QPairId,
-    /// What has arrived of the window, by sequence.
+    /// Segments of the window that have arrived, by sequence.
     slots: Box<[Slot]>,
-    /// The bytes of inline segments, a stretch for each slot.
+    /// The bytes of inline segments, one buffer for each slot.
     inline: Box<[u8]>,
     message: Box<[u8]>,
-    /// Segments before this were read; of this one, so many bytes.
+    /// Segments before this one were read; `read_bytes` of this one were read.
     consumed: u64,
     read_bytes: usize,
-    /// Segments before this have arrived.
+    /// Segments before this one have arrived.
     arrived: u64,
-    /// What the writer was told last.
-    told_consumed: u64,
+    /// The progress last sent to the writer.
+    sent_consumed: u64,
     progress_due: bool,
     has_ended: bool,
     early_segments: u64,
@@ -40,8 +40,8 @@ enum Slot {
 }
 
 impl AdaptiveReceiver {
-    /// A receiver for the stream that comes by `qpair`, a QPair of messages. All its buffers are
-    /// allocated here.
+    /// Returns a receiver for the stream that arrives by `qpair`, a QPair of messages. All its
+    /// buffers are allocated here.
     pub fn new(config: StreamConfig, qpair: QPairId) -> Self {
         let inline_bytes = config.inline_bytes as usize;
         Self {
@@ -53,14 +53,14 @@ impl AdaptiveReceiver {
             consumed: 0,
             read_bytes: 0,
             arrived: 0,
-            told_consumed: 0,
+            sent_consumed: 0,
             progress_due: false,
             has_ended: false,
             early_segments: 0,
         }
     }
 
-    /// Takes what the QPair has, and tells the writer how far the stream has got.
+    /// Reads the messages of the QPair, and sends the stream's progress to the writer.
     ///
     /// # Errors
     /// [`StreamError::Closed`] if the QPair ended before the stream, [`StreamError::QPair`],
@@ -76,10 +76,10 @@ impl AdaptiveReceiver {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.tell(now_ns, qpairs)
+        self.send_progress(now_ns, qpairs)
     }
 
-    /// Whether all segments to the last have arrived.
+    /// True if all segments to the last have arrived.
     fn is_whole(&self) -> bool {
         let last = self.arrived.wrapping_sub(1);
         self.has_ended
@@ -172,18 +172,18 @@ impl AdaptiveReceiver {
         self.slots[at] = Slot::Empty;
         self.consumed += 1;
         self.read_bytes = 0;
-        let untold = self.consumed - self.told_consumed;
-        self.progress_due |= untold >= (self.slots.len() as u64).div_ceil(4) || self.is_drained();
+        let unsent = self.consumed - self.sent_consumed;
+        self.progress_due |= unsent >= (self.slots.len() as u64).div_ceil(4) || self.is_drained();
     }
 
-    /// Everything that has arrived was read: the writer may be waiting to hear of it.
+    /// True if everything that has arrived was read: the writer may be waiting for progress.
     fn is_drained(&self) -> bool {
         self.arrived == self.consumed
     }
 
-    /// Tells the writer what has arrived and what was read, if there is news. What does not fit
-    /// just now is told by the next call, as it is then.
-    fn tell(&mut self, now_ns: u64, qpairs: &mut QPairs) -> Result<(), StreamError> {
+    /// Sends the progress to the writer if it has changed. If the QPair has no room now, the next
+    /// call sends the progress as it is then.
+    fn send_progress(&mut self, now_ns: u64, qpairs: &mut QPairs) -> Result<(), StreamError> {
         if !self.progress_due {
             return Ok(());
         }
@@ -197,12 +197,12 @@ impl AdaptiveReceiver {
         match qpairs.send(now_ns, self.qpair, &message) {
             Ok(()) => {
                 self.progress_due = false;
-                self.told_consumed = consumed;
+                self.sent_consumed = consumed;
                 Ok(())
             }
             Err(QPairError::WouldBlock) => Ok(()),
-            // A writer that has sent all need not listen any more, though some of it is still on its
-            // way. If there will be no more of it, the next receiving says so.
+            // A writer that has sent everything need not listen any more, though some of it is
+            // still in flight. If no more of it will arrive, the next receive reports it.
             Err(QPairError::Closed(_)) => {
                 self.progress_due = false;
                 Ok(())
@@ -211,13 +211,13 @@ impl AdaptiveReceiver {
         }
     }
 
-    /// Whether [`AdaptiveReceiver::handle`] has something to tell the writer: call it after
+    /// True if [`AdaptiveReceiver::handle`] has progress to send to the writer: call it after
     /// reading.
-    pub fn has_news(&self) -> bool {
+    pub fn has_progress(&self) -> bool {
         self.progress_due
     }
 
-    /// Segments that have overtaken another.
+    /// Returns the number of segments that have overtaken another.
     pub fn early_segments(&self) -> u64 {
         self.early_segments
     }

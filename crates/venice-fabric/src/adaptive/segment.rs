@@ -1,18 +1,18 @@
-//! The messages of an adaptive stream, as they lie in QPair messages. `docs/reference/wire.md` says the same
-//! in words.
+//! The messages of an adaptive stream inside QPair messages. `docs/reference/wire.md` describes the same
+//! format.
 
-/// Bytes before the payload of an inline segment, and of all other messages but Progress.
+/// Bytes before the payload of an inline segment; the length of all other messages except Progress.
 pub(super) const HEADER_BYTES: usize = 24;
 pub(super) const PROGRESS_BYTES: usize = 32;
 
 /// One message, without the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A segment, whose bytes follow.
+    /// A segment whose bytes follow.
     Inline { sequence: u64, len_bytes: u32 },
-    /// A segment, whose bytes lie in the landing region.
+    /// A segment whose bytes lie in the landing region.
     Landed { sequence: u64, len_bytes: u32, offset: u64 },
-    /// The stream ends here.
+    /// The end of the stream.
     End { sequence: u64 },
     /// From the receiver: segments before `arrived` have arrived, and `arrived` + 1 + *i* where bit
     /// *i* is set; those before `consumed` were read.
@@ -20,7 +20,7 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Writes it to the front of `into`; returns its length without payload.
+    /// Writes the message to the front of `into`; returns its length without payload.
     pub(super) fn emit(&self, into: &mut [u8]) -> usize {
         let (kind, len_bytes, first, second) = match *self {
             Self::Inline { sequence, len_bytes } => (1, len_bytes, sequence, 0),
@@ -38,7 +38,8 @@ impl Message {
         if kind == 4 { PROGRESS_BYTES } else { HEADER_BYTES }
     }
 
-    /// `None`: it is not a message of this version, or not as long as it says.
+    /// Parses a message; `None` if it is not a message of this version, or does not have the length
+    /// it gives.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (first, second) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let len_bytes = (u64_at(bytes, 0)? >> 32) as u32;
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_themselves() {
+    fn messages_roundtrip() {
         let messages = [
             Message::Landed { sequence: 1 << 40, len_bytes: 70_000, offset: 1 << 33 },
             Message::End { sequence: 7 },

@@ -1,4 +1,4 @@
-//! The writing end of an adaptive stream: each segment goes over the channel chosen for it.
+//! The writing end of an adaptive stream: each segment travels over the channel chosen for it.
 
 use std::collections::VecDeque;
 
@@ -6,36 +6,36 @@ use venice_wire::MAX_PAYLOAD_BYTES;
 
 use super::{
     Ask, ChannelKind, ChoiceEvent, Chooser, ChooserConfig, Pattern,
-    landing::{LandingRing, Place},
+    landing::{LandingRing, LandingSlot},
     segment::{HEADER_BYTES, Message, PROGRESS_BYTES},
     stream::{StreamConfig, StreamError},
 };
 use crate::{CloseReason, Completion, FabricError, Initiator, QPairError, QPairId, RdmaCompletion};
 
-/// Choices kept for [`AdaptiveSender::poll_choice`]; the oldest make room.
+/// Choices kept for [`AdaptiveSender::poll_choice`]; the oldest are dropped.
 const MAX_CHOICES: usize = 64;
 
 /// The writing end of an adaptive stream, over an [`Initiator`].
 ///
-/// Call [`AdaptiveSender::handle`] whenever its QPair is readable or writable, give it the
-/// completions that are its own, and write.
+/// Call [`AdaptiveSender::handle`] whenever its QPair is readable or writable, hand it its own
+/// completions, and write.
 #[derive(Debug)]
 pub struct AdaptiveSender {
     config: StreamConfig,
     chooser: Chooser,
     qpair: QPairId,
-    /// Where the landing region is in the initiator's window space.
+    /// Address of the landing region in the initiator's mapped address space.
     window_addr: u64,
     landing: LandingRing,
-    /// What was sent and not yet read, by sequence.
+    /// Segments sent and not yet read, by sequence.
     slots: Box<[Sent]>,
-    /// The next segment's number.
+    /// The number of the next segment.
     next: u64,
-    /// Segments before this were read.
+    /// Segments before this one were read.
     consumed: u64,
-    /// Segments that lie in the landing region, and the receiver was not told so.
+    /// Segments that lie in the landing region and were not announced to the receiver.
     notices: VecDeque<u64>,
-    /// Buffers for bulk transfers, where there are any.
+    /// Free buffers for bulk transfers.
     buffers: Vec<Vec<u8>>,
     has_buffers: bool,
     message: Box<[u8]>,
@@ -46,22 +46,22 @@ pub struct AdaptiveSender {
     failed: Option<StreamError>,
 }
 
-/// One segment under way.
+/// One outstanding segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     choice: Option<ChoiceEvent>,
     began_ns: u64,
-    place: Option<Place>,
+    place: Option<LandingSlot>,
     len_bytes: usize,
-    /// A write into the landing region is under way.
+    /// A write into the landing region is outstanding.
     is_writing: bool,
     has_arrived: bool,
 }
 
 impl AdaptiveSender {
-    /// A sender by `qpair`, a QPair of messages, whose receiver has its landing region at
-    /// `window_addr` in the initiator's window space. Its accesses have the 2³² tokens from
-    /// `token_base` on. All its buffers are allocated here.
+    /// Returns a sender over `qpair`, a QPair of messages, whose receiver's landing region is
+    /// mapped at `window_addr` of the initiator. Its accesses use the 2³² tokens from `token_base`
+    /// on. All its buffers are allocated here.
     pub fn new(
         config: StreamConfig,
         chooser: ChooserConfig,
@@ -71,7 +71,7 @@ impl AdaptiveSender {
     ) -> Self {
         let window = config.window();
         let buffer = || Vec::with_capacity(config.segment_bytes as usize);
-        // More under way at once would only queue behind each other.
+        // More outstanding at once would only queue behind each other.
         let buffers = if config.landing_bytes > 0 { window.min(16) } else { 0 };
         let inline_bytes = config.inline_bytes as usize;
         Self {
@@ -96,11 +96,11 @@ impl AdaptiveSender {
     }
 
     /// Sends the next bytes of the stream, as many as one segment takes; returns how many. `hint`:
-    /// whether somebody waits for them ([`Pattern::Message`], the default) or throughput counts.
+    /// latency counts ([`Pattern::Message`], the default) or throughput.
     ///
     /// # Errors
-    /// [`StreamError::WouldBlock`]: go on after [`AdaptiveSender::handle`]. [`StreamError::Ended`];
-    /// else what went wrong, for good.
+    /// [`StreamError::WouldBlock`]: continue after [`AdaptiveSender::handle`].
+    /// [`StreamError::Ended`]; any other error is permanent.
     pub fn write(
         &mut self,
         now_ns: u64,
@@ -133,7 +133,7 @@ impl AdaptiveSender {
         self.next - self.consumed < self.slots.len() as u64
     }
 
-    /// Sends one segment by the best channel that takes it. `false`: none does just now.
+    /// Sends one segment by the best channel that takes it. Returns false if none does now.
     fn send_segment(
         &mut self,
         now_ns: u64,
@@ -181,7 +181,7 @@ impl AdaptiveSender {
         now_ns: u64,
         initiator: &mut Initiator,
         channel: ChannelKind,
-        place: Option<Place>,
+        place: Option<LandingSlot>,
         bytes: &[u8],
     ) -> Result<(), StreamError> {
         let token = self.token_base.wrapping_add(u64::from(self.next as u32));
@@ -212,7 +212,7 @@ impl AdaptiveSender {
         &mut self,
         now_ns: u64,
         choice: ChoiceEvent,
-        place: Option<Place>,
+        place: Option<LandingSlot>,
         len_bytes: usize,
     ) {
         if let Some(place) = &place {
@@ -239,12 +239,12 @@ impl AdaptiveSender {
         self.end_due |= !self.has_ended;
     }
 
-    /// Takes a completion of the initiator. `false`: it is somebody else's.
+    /// Takes a completion of the initiator. Returns false if it belongs to another user.
     pub fn handle_completion(&mut self, completion: &Completion<'_>) -> bool {
         self.complete(completion.token, completion.result)
     }
 
-    /// Takes a completion of a bulk transfer; one that is somebody else's comes back.
+    /// Takes a completion of a bulk transfer; returns it if it belongs to another user.
     pub fn handle_rdma_completion(&mut self, completion: RdmaCompletion) -> Option<RdmaCompletion> {
         if !self.complete(completion.token, completion.result) {
             return Some(completion);
@@ -273,25 +273,25 @@ impl AdaptiveSender {
         true
     }
 
-    /// Tells the receiver what lies in its landing region, and hears how far it has got.
+    /// Announces segments in the landing region to the receiver, and reads its progress.
     ///
     /// # Errors
-    /// What went wrong, for good.
+    /// A permanent error of the stream.
     pub fn handle(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         self.check()?;
         let handled = self
-            .hear(now_ns, initiator)
-            .and_then(|()| self.tell(now_ns, initiator))
+            .read_progress(now_ns, initiator)
+            .and_then(|()| self.send_notices(now_ns, initiator))
             .and_then(|()| self.send_end(now_ns, initiator));
         match handled {
-            // The receiver may go as soon as it has everything.
+            // The receiver may leave as soon as it has everything.
             Err(StreamError::Closed(_)) if self.is_done() => Ok(()),
             Ok(()) | Err(StreamError::WouldBlock) => Ok(()),
             Err(error) => Err(self.fail(error)),
         }
     }
 
-    fn hear(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
+    fn read_progress(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         loop {
             let len = match initiator.qpairs_mut().recv(self.qpair, &mut self.message) {
                 Err(QPairError::WouldBlock) => return Ok(()),
@@ -343,7 +343,7 @@ impl AdaptiveSender {
         Ok(())
     }
 
-    fn tell(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
+    fn send_notices(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<(), StreamError> {
         while let Some(&sequence) = self.notices.front() {
             let sent = &self.slots[self.index(sequence)];
             let offset = sent.place.map_or(0, |place| place.offset);
@@ -370,30 +370,30 @@ impl AdaptiveSender {
         Ok(())
     }
 
-    /// Whether the stream was ended, and the reader has read all of it.
+    /// True if the stream was ended and the reader has read all of it.
     pub fn is_done(&self) -> bool {
         self.has_ended && self.consumed == self.next
     }
 
-    /// Whether the receiver was sent word of all that was written, and of the stream's end if there
-    /// is to be one: the QPair brings it there.
-    pub fn is_told(&self) -> bool {
+    /// True if everything written, and the stream's end if any, was announced to the receiver: the
+    /// QPair delivers it from here on.
+    pub fn is_announced(&self) -> bool {
         let is_writing = |sequence| self.slots[self.index(sequence)].is_writing;
         let is_under_way = (self.consumed..self.next).any(is_writing);
         !is_under_way && self.notices.is_empty() && !self.end_due
     }
 
-    /// Segments sent that are not known to be read.
+    /// Returns the number of segments sent and not known to be read.
     pub fn unread_segments(&self) -> u64 {
         self.next - self.consumed
     }
 
-    /// A choice that was made since this was last asked; of many, the latest 64.
+    /// Returns the oldest choice not yet polled; the latest 64 are kept.
     pub fn poll_choice(&mut self) -> Option<ChoiceEvent> {
         self.choices.pop_front()
     }
 
-    /// What has been learnt of the channels.
+    /// Returns the chooser with its estimates of the channels.
     pub fn chooser(&self) -> &Chooser {
         &self.chooser
     }

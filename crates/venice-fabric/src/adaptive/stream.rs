@@ -1,50 +1,51 @@
-//! What the two ends of an adaptive stream agree on, and what can go wrong.
+//! The settings common to both ends of an adaptive stream, and its errors.
 
 use super::segment::HEADER_BYTES;
 use crate::{AccessError, CloseReason, FabricError, MAX_MESSAGE_BYTES, QPairError};
 
-/// The longest segment there may be, in bytes: the sender has up to 16 buffers of its length.
+/// The longest permitted segment, in bytes: the sender has up to 16 buffers of its length.
 const MAX_SEGMENT_BYTES: u32 = 16 << 20;
-/// The longest landing region there may be, in bytes.
+/// The longest permitted landing region, in bytes.
 const MAX_LANDING_BYTES: u64 = 1 << 30;
 
-/// What both ends of an adaptive stream must set alike.
+/// The settings that must be equal at both ends of an adaptive stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// Segments that may be sent and not yet read, 2 to 64: the size of the reorder buffer.
     pub window_segments: u16,
-    /// The longest segment that may travel in a QPair message, in bytes. The receiver has so much
-    /// buffer for every segment of the window. Messages of 24 bytes more must fit into the QPair.
+    /// The longest segment that may travel in a QPair message, in bytes. The receiver has a buffer
+    /// of this length for every segment of the window. The QPair must carry messages 24 bytes
+    /// longer.
     pub inline_bytes: u32,
     /// The longest segment, in bytes.
     pub segment_bytes: u32,
-    /// The length of the landing region; 0: there is none, and all goes by QPair.
+    /// The length of the landing region in bytes; 0: no landing region, all segments go by QPair.
     pub landing_bytes: u64,
 }
 
-/// Why an adaptive stream does not go on.
+/// The reason an adaptive stream does not continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// Later: when the other end, or the fabric, has got further.
-    #[error("the stream cannot go on just now")]
+    /// Try again when the other end, or the fabric, has progressed.
+    #[error("the stream would block: retry after the next event")]
     WouldBlock,
-    /// The writer has ended it.
-    #[error("the stream was ended")]
+    /// The writer has ended the stream.
+    #[error("the stream has ended")]
     Ended,
-    /// Its QPair is closed, and the stream had not ended.
+    /// The QPair is closed, and the stream had not ended.
     #[error("the stream's QPair is closed: {0}")]
     Closed(CloseReason),
     /// A QPair call failed.
-    #[error("the stream's QPair: {0}")]
+    #[error("QPair of the stream failed: {0}")]
     QPair(#[source] QPairError),
-    /// A write into the landing region was not taken.
-    #[error("the landing region: {0}")]
+    /// The fabric did not accept a write into the landing region.
+    #[error("write to the landing region not accepted: {0}")]
     NotTaken(#[source] FabricError),
     /// A write into the landing region failed.
-    #[error("the landing region: {0}")]
+    #[error("write to the landing region failed: {0}")]
     Failed(#[source] AccessError),
-    /// The other end sends what makes no sense, or was set up otherwise.
-    #[error("the other end does not keep to the stream's format")]
+    /// The other end sent an invalid message, or has other settings.
+    #[error("protocol error of the other end of the stream")]
     Protocol,
 }
 
@@ -60,8 +61,8 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// With every value brought into its bounds: 2 to 64 segments, of 1 B to 16 MiB; those inline
-    /// of at most a QPair message; a landing region of up to 1 GiB.
+    /// Returns the settings with every value clamped to its bounds: 2 to 64 segments, of 1 B to 16
+    /// MiB; inline segments of at most a QPair message; a landing region of up to 1 GiB.
     #[must_use]
     pub fn in_bounds(self) -> Self {
         Self {

@@ -1,50 +1,50 @@
-//! When a channel that is not in use is looked at, and for how long.
+//! The timing and length of trials of channels that are not in use.
 //!
-//! A trial is a run: everything of a class takes the channel until enough of it is measured. One
-//! here and one there would tell of an idle channel, or of a link that the others fill. For the
-//! same reason nothing is learnt, after each change of channel, from what was begun before it, nor
-//! from what was begun while that was still on its way.
+//! A trial is a run: every transfer of a class takes the channel until enough of them are measured.
+//! Scattered samples would measure an idle channel, or a link that the others fill. For the same
+//! reason, after each change of channel, transfers begun before it, or while those were
+//! outstanding, are not measured.
 
 use super::{ChannelKind, ChoiceReason, ChooserConfig};
 
-/// Choices after which a trial is over, whatever it has brought: so many, and this many times what
-/// was under way when it began.
+/// The bound on the choices of a trial: this many, plus this many times the transfers outstanding
+/// when it began.
 const MOST_CHOICES: u64 = 512;
 const MOST_LAPS: u64 = 4;
-/// Choices in a stretch over which the load is the greatest that was seen.
+/// Choices in a stretch over which the maximum load is taken.
 const STRETCH: u64 = 64;
-/// Two that took so long in all are as good as many short ones, in nanoseconds.
+/// Two transfers that took this long in all, in nanoseconds, are as good as many short ones.
 const LONG_NS: u64 = 1_000_000;
 
-/// What one kind of work (a size class, streaming or not) does with the channels.
+/// The use of the channels by one kind of work (a size class, streaming or not).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     /// The channel found best.
     pub incumbent: Option<ChannelKind>,
-    /// Under way, by channel.
+    /// Transfers outstanding, by channel.
     in_flight: [u64; 3],
     trial: Option<Trial>,
-    watches: [Watch; 3],
-    /// The channel of the present epoch, and those of earlier ones that are still under way.
+    schedules: [TrialSchedule; 3],
+    /// The channel of the present epoch, and the transfers of earlier epochs still outstanding.
     current: Option<ChannelKind>,
     epoch: u32,
     strays: u64,
-    /// How many of the present epoch may still be done before strays that are held up for so long do
-    /// not matter.
+    /// The number of transfers of the present epoch that may still complete before stragglers of
+    /// earlier ones are ignored.
     patience: u64,
-    /// The time that all that is done has taken.
+    /// The total time of all completed transfers.
     done_ns: u64,
-    /// The most that were under way beside a choice: of the present stretch of choices, and of the
-    /// one before.
+    /// The most transfers outstanding beside a choice: in the present stretch of choices, and in
+    /// the one before.
     loads: [u64; 2],
     choices: u64,
 }
 
-/// When a channel is tried next.
+/// The schedule of a channel's trials.
 #[derive(Clone, Copy, Debug, Default)]
-struct Watch {
+struct TrialSchedule {
     was_tried: bool,
-    /// By [`Work::done_ns`].
+    /// In units of [`Work::done_ns`].
     due_ns: u64,
 }
 
@@ -53,33 +53,33 @@ struct Trial {
     channel: ChannelKind,
     reason: ChoiceReason,
     choices_left: u64,
-    /// The time that what was tried has taken, and how many there were.
+    /// Total time and number of the transfers tried.
     took_ns: u64,
     done: u64,
-    /// Those of them that can be believed.
+    /// Number and total time of the valid measurements.
     samples: u64,
     samples_ns: u64,
-    /// Times that what one more costs was measured, which takes more than one under way.
+    /// Number of service times measured, which needs more than one outstanding transfer.
     services: u64,
     is_busy: bool,
 }
 
-/// What a choice is done with: which of its lessons are to be believed.
+/// The stamp of a choice: decides which of its measurements are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     epoch: u32,
-    /// Nothing of an earlier channel was on its way.
+    /// Nothing of an earlier channel was outstanding.
     is_settled: bool,
 }
 
-/// What can be learnt from one that is done.
+/// The measurements that are valid for a completed transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lesson {
+pub(super) struct Measured {
     pub latency: bool,
     pub service: bool,
 }
 
-/// A trial that is over: of this channel, with what it took on average if nothing better is known.
+/// A finished trial: the channel, and its average latency if no better measure exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub channel: ChannelKind,
@@ -91,7 +91,7 @@ impl Work {
         self.in_flight.iter().sum()
     }
 
-    /// How many others are usually under way beside one.
+    /// Returns the usual number of others outstanding beside one.
     pub(super) fn load(&self) -> u64 {
         self.loads[0].max(self.loads[1])
     }
@@ -100,8 +100,8 @@ impl Work {
         self.in_flight[channel.index()]
     }
 
-    /// The channel on trial, if it can take one more; and what came of a trial that went on for too
-    /// long.
+    /// Returns the channel on trial, if it can take one more; and the verdict on a trial that ran
+    /// too long.
     pub(super) fn go_on_trying(
         &mut self,
         possible: [bool; 3],
@@ -116,20 +116,20 @@ impl Work {
         (goes_on.then_some((trial.channel, trial.reason)), None)
     }
 
-    /// The channel whose trial is due, the one never tried before all others.
+    /// Returns the channel whose trial is due, one never tried first.
     pub(super) fn due(&self, possible: [bool; 3], config: &ChooserConfig) -> Option<ChannelKind> {
         if self.trial.is_some() {
             return None;
         }
         let others = || ChannelKind::ALL.into_iter().filter(|kind| possible[kind.index()]);
-        let untried = others().find(|kind| !self.watches[kind.index()].was_tried);
-        let is_over = |kind: &ChannelKind| self.watches[kind.index()].due_ns <= self.done_ns;
+        let untried = others().find(|kind| !self.schedules[kind.index()].was_tried);
+        let is_over = |kind: &ChannelKind| self.schedules[kind.index()].due_ns <= self.done_ns;
         let due = || others().filter(|kind| Some(*kind) != self.incumbent).find(is_over);
         untried.or_else(|| due().filter(|_| config.explore_percent > 0))
     }
 
     pub(super) fn begin_trial(&mut self, channel: ChannelKind) -> ChoiceReason {
-        let was_tried = self.watches[channel.index()].was_tried;
+        let was_tried = self.schedules[channel.index()].was_tried;
         let reason = if was_tried { ChoiceReason::Explore } else { ChoiceReason::Unmeasured };
         self.turn_to(channel);
         self.trial = Some(Trial {
@@ -146,7 +146,7 @@ impl Work {
         reason
     }
 
-    /// From here on this channel is in use. `trial_ns`: what a trial of the one before would cost.
+    /// Makes this channel the one in use. `trial_ns`: the cost of a trial of the one before.
     pub(super) fn settle_on(
         &mut self,
         channel: ChannelKind,
@@ -154,9 +154,9 @@ impl Work {
         config: &ChooserConfig,
     ) {
         if let Some(old) = self.incumbent.replace(channel).filter(|old| *old != channel) {
-            // It was measured all the time: as if it had been tried just now.
+            // The old channel was measured all the time: it counts as tried just now.
             let again_ns = self.done_ns.saturating_add(period_ns(trial_ns(old), config));
-            self.watches[old.index()].due_ns = again_ns;
+            self.schedules[old.index()].due_ns = again_ns;
         }
         self.turn_to(channel);
     }
@@ -180,13 +180,13 @@ impl Work {
         Stamp { epoch: self.epoch, is_settled }
     }
 
-    /// Whether what a channel does is its own doing.
+    /// True if a channel's measurements are its own.
     fn is_settled(&self, channel: ChannelKind) -> bool {
         let is_alone = self.under_way() == self.under_way_on(channel);
         self.patience == 0 || (self.strays == 0 && (is_alone || self.trial.is_none()))
     }
 
-    /// It did not come to be.
+    /// Drops a transfer that did not start.
     pub(super) fn forget(&mut self, channel: ChannelKind, stamp: Stamp) {
         if let Some(trial) = self.trial.as_mut().filter(|trial| trial.channel == channel) {
             trial.choices_left += 1;
@@ -202,13 +202,13 @@ impl Work {
         }
     }
 
-    /// It is done.
-    pub(super) fn finish(&mut self, channel: ChannelKind, stamp: Stamp, took_ns: u64) -> Lesson {
+    /// Completes a transfer.
+    pub(super) fn finish(&mut self, channel: ChannelKind, stamp: Stamp, took_ns: u64) -> Measured {
         self.end(channel, stamp);
         self.done_ns = self.done_ns.saturating_add(took_ns);
         let is_of_now = stamp.epoch == self.epoch;
         self.patience = self.patience.saturating_sub(u64::from(is_of_now));
-        let lesson = Lesson {
+        let lesson = Measured {
             latency: is_of_now && stamp.is_settled,
             service: is_of_now && self.is_settled(channel),
         };
@@ -225,20 +225,20 @@ impl Work {
         lesson
     }
 
-    /// What one more cost was measured.
+    /// Counts a measured service time.
     pub(super) fn note_service(&mut self, channel: ChannelKind) {
         if let Some(trial) = self.trial.as_mut().filter(|trial| trial.channel == channel) {
             trial.services += 1;
         }
     }
 
-    /// The channel on trial, if it was measured by what it is judged by.
+    /// Returns the channel on trial, if the measure it is judged by exists.
     pub(super) fn tried(&self) -> Option<ChannelKind> {
         let is_measured = |t: &Trial| t.samples > 0 && (t.services > 0 || !t.is_busy);
         self.trial.filter(is_measured).map(|trial| trial.channel)
     }
 
-    /// Ends the trial if it has brought enough, or nothing can come of it.
+    /// Ends the trial if it has enough samples, or cannot succeed.
     pub(super) fn conclude(
         &mut self,
         is_stream: bool,
@@ -249,7 +249,8 @@ impl Work {
         let most = u64::from(config.min_samples);
         let is_long = trial.samples >= 2 && trial.samples_ns >= LONG_NS;
         let is_enough = if trial.is_busy {
-            // A lap after the channel has as many as it gets: some do better the more there are.
+            // Waits one lap after the channel is fully loaded: some channels do better with more
+            // load.
             let wanted = if is_stream { self.load() } else { most.max(self.load()) };
             trial.services >= most.div_ceil(2) && (trial.samples >= wanted || is_long)
         } else {
@@ -260,19 +261,20 @@ impl Work {
 
     fn end_trial(&mut self, config: &ChooserConfig) -> Option<Verdict> {
         let trial = self.trial.take()?;
-        let watch = &mut self.watches[trial.channel.index()];
+        let schedule = &mut self.schedules[trial.channel.index()];
         let mut period_ns = period_ns(trial.took_ns, config);
-        if !std::mem::replace(&mut watch.was_tried, true) {
-            // So that many choosers do not look at the same time.
+        if !std::mem::replace(&mut schedule.was_tried, true) {
+            // Spreads the trials of many choosers in time.
             period_ns = period_ns.saturating_add(period_ns / 8 * (config.seed % 8));
         }
-        watch.due_ns = self.done_ns.saturating_add(period_ns);
+        schedule.due_ns = self.done_ns.saturating_add(period_ns);
         let rough = trial.took_ns.checked_div(trial.done).filter(|_| trial.samples == 0);
         Some(Verdict { channel: trial.channel, rough_latency_ns: rough })
     }
 }
 
-/// After how much work a trial that costs so much is due again: there are two channels to try.
+/// Returns the amount of work after which a trial of this cost is due again: there are two channels
+/// to try.
 fn period_ns(trial_ns: u64, config: &ChooserConfig) -> u64 {
     let percent = u64::from(config.explore_percent.max(1));
     trial_ns.max(1).saturating_mul(200) / percent

@@ -1,26 +1,26 @@
-//! Atomic accesses: eight bytes are read, and changed or not, as one step.
+//! Atomic accesses: eight bytes are read, and conditionally changed, in one step.
 
 use venice_wire::Opcode;
 
-/// What an atomic access does to eight bytes, taken as a little-endian number.
+/// An atomic operation on eight bytes, taken as a little-endian number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
     /// Adds, wrapping around at 2⁶⁴.
     FetchAdd(u64),
-    /// Puts in `new` if what is there is `expected`.
+    /// Stores `new` if the present value is `expected`.
     CompareSwap {
-        /// What must be there.
+        /// The value that must be present.
         expected: u64,
-        /// What is there afterwards.
+        /// The value stored.
         new: u64,
     },
 }
 
 impl Atomic {
-    /// Bytes it works on; their address is a multiple of it.
+    /// The operand's length in bytes; its address must be a multiple of it.
     pub const BYTES: usize = 8;
 
-    /// What it makes of `old`; `None`: it leaves it.
+    /// Returns the new value for `old`; `None` if the value stays.
     pub fn apply(self, old: u64) -> Option<u64> {
         match self {
             Self::FetchAdd(add) => Some(old.wrapping_add(add)),
@@ -50,7 +50,8 @@ impl Atomic {
         }
     }
 
-    /// Reads what [`Atomic::emit`] wrote; `None` if it is no atomic, or not its length.
+    /// Reads the operands written by [`Atomic::emit`]; `None` if the opcode is no atomic or the
+    /// length differs.
     pub(crate) fn parse(opcode: Opcode, payload: &[u8]) -> Option<Self> {
         let word = |at: usize| {
             let bytes = payload.get(at..at + 8)?.try_into().ok()?;

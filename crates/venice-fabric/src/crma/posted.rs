@@ -1,16 +1,17 @@
-//! Posted writes: nobody waits for one of them, a fence waits for all that came before it.
+//! Posted writes: none of them has a completion of its own; a fence completes after all that came
+//! before it.
 
 use std::collections::VecDeque;
 
 use crate::AccessError;
 
-/// The posted writes outstanding, by the fence they lie before. Writes of one stretch are counted,
-/// not listed: they cost nothing but the link's own queues.
+/// The outstanding posted writes, by the fence that follows them. Writes of one stretch are
+/// counted, not listed: they take no resource except the link's own queues.
 #[derive(Debug)]
 pub(super) struct PostedWrites {
     /// Number of the first stretch.
     first: u32,
-    /// Those whose fence has not completed, and at the end the one without a fence yet.
+    /// The stretches whose fence has not completed, and the last one, which has no fence yet.
     stretches: VecDeque<Stretch>,
 }
 
@@ -24,24 +25,25 @@ struct Stretch {
 }
 
 impl PostedWrites {
-    /// Room for `fences` fences outstanding.
+    /// Returns a table with room for `fences` outstanding fences.
     pub(super) fn new(fences: u16) -> Self {
         let mut stretches = VecDeque::with_capacity(usize::from(fences) + 1);
         stretches.push_back(Stretch::default());
         Self { first: 0, stretches }
     }
 
-    /// A write was posted; returns the number of its stretch.
+    /// Counts a posted write; returns the number of its stretch.
     pub(super) fn post(&mut self) -> u32 {
         let last = self.stretches.back_mut().expect("one is always open");
         last.outstanding += 1;
         self.first.wrapping_add(self.stretches.len() as u32 - 1)
     }
 
-    /// A write of `stretch` is over. The first error of a stretch is kept for its fence.
+    /// Settles a write of `stretch`. The first error of a stretch is kept for its fence.
     pub(super) fn settle(&mut self, stretch: u32, result: Result<(), AccessError>) {
         let at = stretch.wrapping_sub(self.first) as usize;
-        let stretch = self.stretches.get_mut(at).expect("it waits for its writes");
+        let stretch =
+            self.stretches.get_mut(at).expect("a stretch stays until its writes are settled");
         stretch.outstanding = stretch.outstanding.checked_sub(1).expect("settled once");
         stretch.error = stretch.error.or(result.err());
     }
@@ -52,7 +54,7 @@ impl PostedWrites {
         self.stretches.push_back(Stretch::default());
     }
 
-    /// The next fence whose writes are all over, those of the fences before it too.
+    /// Returns the next fence whose writes, and those of all earlier fences, are settled.
     pub(super) fn pop_complete(&mut self) -> Option<(u16, Result<(), AccessError>)> {
         let Stretch { outstanding, error, fence } = *self.stretches.front()?;
         let slot = fence.filter(|_| outstanding == 0)?;
@@ -68,7 +70,7 @@ mod tests {
     use crate::DownReason;
 
     #[test]
-    fn a_fence_waits_for_what_lies_before_it_and_tells_its_first_error() {
+    fn fence_reports_first_earlier_error() {
         let mut posted = PostedWrites::new(4);
         let (a, b) = (posted.post(), posted.post());
         posted.fence(7);
@@ -76,7 +78,7 @@ mod tests {
         posted.fence(8);
         posted.settle(c, Ok(()));
         posted.settle(a, Err(AccessError::NotMapped));
-        assert_eq!(posted.pop_complete(), None, "one write is still on its way");
+        assert_eq!(posted.pop_complete(), None, "one write is still outstanding");
         posted.settle(b, Err(AccessError::PeerDown(DownReason::Silent)));
         assert_eq!(posted.pop_complete(), Some((7, Err(AccessError::NotMapped))));
         assert_eq!(posted.pop_complete(), Some((8, Ok(()))));

@@ -1,14 +1,14 @@
-//! The end that opens a link: handshake, keep-alive, and when to give up.
+//! The end that opens a link: handshake, keep-alive, and detection of a dead peer.
 
 use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 
 use super::{Accepted, LARGE_ENOUGH, Link, LinkNumbers};
 use crate::{DownReason, LinkConfig, PeerState};
 
-/// Between two Hellos at first; it doubles up to [`HELLO_MAX_NS`].
+/// The interval between two Hellos at first, in nanoseconds; it doubles up to [`HELLO_MAX_NS`].
 const HELLO_MIN_NS: u64 = 5_000_000;
 const HELLO_MAX_NS: u64 = 200_000_000;
-/// Unanswered probes it takes, besides the time, to call a peer down: a thread that was itself
+/// Unanswered probes needed, besides the time, to declare a peer down: a thread that was itself
 /// stopped for a while must not blame the other side.
 const MIN_PROBES: u32 = 3;
 
@@ -23,7 +23,7 @@ pub(crate) struct Caller {
     numbers: LinkNumbers,
     /// Links given up earlier that the donor may still have open: each Hello names them.
     replaced: Vec<LinkId>,
-    /// This one's, once it is given up.
+    /// This link's number, once it is given up.
     left_open: Option<LinkId>,
     phase: Phase,
 }
@@ -35,12 +35,12 @@ enum Phase {
     Down { reason: DownReason, reset_due: Option<LinkId> },
 }
 
-/// What a frame means for the accesses on the link.
+/// The effect of a frame on the accesses of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Deliver this frame, then those that waited behind it.
     Deliver,
-    /// Nothing to deliver.
+    /// Deliver nothing.
     Nothing,
     /// The other side has forgotten the link; it is opened anew.
     Reopens,
@@ -78,24 +78,24 @@ impl Caller {
         }
     }
 
-    /// Whether the link is down, and the other side has been told.
+    /// True if the link is down, and the other side has been notified.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.phase, Phase::Down { reset_due: None, .. })
     }
 
-    /// The link given up here that the donor may still have open.
+    /// Returns the number of the link given up here that the donor may still have open.
     pub(crate) fn left_open(&self) -> Option<LinkId> {
         self.left_open
     }
 
-    /// The links that the donor has ended because this one replaces them.
+    /// Returns the links that the donor has ended because this one replaces them.
     pub(crate) fn ended(&self) -> &[LinkId] {
-        // The donor reads a Hello before it answers it.
+        // The donor processes a Hello before it answers it.
         if self.donor_incarnation.is_some() { &self.replaced } else { &[] }
     }
 
-    /// Takes a frame from the other side. `is_idle`: no access is outstanding, so that the link can
-    /// be opened anew without anybody noticing.
+    /// Takes a frame from the other side. `is_idle`: no access is outstanding, so the link can be
+    /// reopened without effect on the user.
     pub(crate) fn handle_frame(
         &mut self,
         now_ns: u64,
@@ -130,7 +130,7 @@ impl Caller {
             ping_number: 1,
             ping_sent_ns: Some(now_ns),
         };
-        // Shows the other side at once that this one means it, and measures the link.
+        // Confirms the link to the other side at once, and measures it.
         self.link.ask_ping(1, false);
         Verdict::Nothing
     }
@@ -189,7 +189,7 @@ impl Caller {
         }
     }
 
-    /// Does what the time asks for.
+    /// Performs the actions due at `now_ns`.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Verdict {
         self.link.handle_timeout(now_ns);
         match &mut self.phase {
@@ -263,7 +263,7 @@ impl Caller {
     }
 }
 
-/// The payload of a Hello.
+/// Returns the payload of a Hello.
 fn link_numbers(links: &[LinkId]) -> Vec<u8> {
     links.iter().flat_map(|link| link.0.to_le_bytes()).collect()
 }

@@ -1,4 +1,4 @@
-//! Bytes that an answer is sent from where they are, in the memory that is granted.
+//! Bytes of granted memory from which an answer is sent in place.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,29 +6,30 @@ use std::sync::Arc;
 
 use venice_wire::Checksum;
 
-/// Memory that parts of can be lent. It stays where it is as long as somebody holds it.
+/// Memory of which parts can be lent. It stays in place as long as a reference exists.
 pub trait LendingMemory: fmt::Debug + Send + Sync {
     /// Copies the bytes from `offset` on, as they are at this moment.
     ///
     /// # Panics
-    /// When the range leaves the memory.
+    /// Panics if the range exceeds the memory.
     fn copy_to(&self, offset: usize, into: &mut [u8]);
 
-    /// Feeds the bytes of the range to a checksum, as they are at this moment.
+    /// Adds the bytes of the range to a checksum, as they are at this moment.
     ///
     /// # Panics
-    /// When the range leaves the memory.
+    /// Panics if the range exceeds the memory.
     fn feed(&self, range: Range<usize>, checksum: &mut Checksum);
 
-    /// Where the byte at `offset` is: for ports that have the kernel or a device read from there.
+    /// Returns the address of the byte at `offset`, for ports whose kernel or device reads from
+    /// there.
     ///
     /// # Panics
-    /// When it is outside the memory.
+    /// Panics if the offset lies outside the memory.
     fn address(&self, offset: usize) -> *const u8;
 }
 
-/// Bytes of granted memory that are lent to an answer until it has arrived. Whoever may write to the
-/// memory may change them meanwhile; the fabric sees to it that the link's own writes do not.
+/// Bytes of granted memory lent to an answer until it has arrived. Other writers of the memory may
+/// change them meanwhile; the fabric ensures that the link's own writes do not.
 #[derive(Clone)]
 pub struct Lent {
     memory: Arc<dyn LendingMemory>,
@@ -42,26 +43,26 @@ impl Lent {
         Self { memory, offset: range.start, len: range.len() }
     }
 
-    /// How many bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 
-    /// Copies them, as they are at this moment.
+    /// Copies the bytes, as they are at this moment.
     ///
     /// # Panics
-    /// When `into` is not as long as they are.
+    /// Panics if `into` has another length.
     pub fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.len, "all of them are copied");
         self.memory.copy_to(self.offset, into);
     }
 
-    /// Feeds them to a checksum, as they are at this moment.
+    /// Adds the bytes to a checksum, as they are at this moment.
     pub fn feed(&self, checksum: &mut Checksum) {
         self.memory.feed(self.offset..self.offset + self.len, checksum);
     }
 
-    /// Where they are, as long as this is held.
+    /// Returns the address of the bytes, valid as long as this value lives.
     pub fn address(&self) -> *const u8 {
         self.memory.address(self.offset)
     }

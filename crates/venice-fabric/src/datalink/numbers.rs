@@ -2,7 +2,7 @@
 
 use venice_wire::LinkId;
 
-/// A stream of link numbers that differ, in all likelihood, from those of any other seed.
+/// A stream of link numbers that differ, with high probability, from those of any other seed.
 #[derive(Debug)]
 pub(crate) struct LinkNumbers {
     state: u64,
@@ -13,7 +13,7 @@ impl LinkNumbers {
         Self { state: seed }
     }
 
-    /// The next number; never 0.
+    /// Returns the next number; never 0.
     pub(crate) fn draw(&mut self) -> LinkId {
         // SplitMix64 (Steele, Lea, Flood 2014).
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

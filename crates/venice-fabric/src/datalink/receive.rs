@@ -1,43 +1,44 @@
-//! The receiving half of a link: what comes in order goes on, what comes early waits.
+//! The receiving half of a link: frames in order are delivered, early ones are parked.
 
 use venice_wire::{MAX_FRAME_BYTES, Sequence};
 
-/// The next position expected, and buffers for the frames that came before their turn.
+/// The next position expected, and buffers for frames that came early.
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
     next: Sequence,
-    /// Length of the frame in each place; 0: none. Empty on a port that keeps the order itself.
+    /// Length of the frame in each slot; 0: none. Empty on a port that keeps the order itself.
     lengths: Box<[usize]>,
-    /// Room for a frame in each place; away while one of them is delivered. It is not written to
-    /// before frames come early, and until then costs no memory.
+    /// A buffer for a frame in each slot; absent while one of them is delivered. It is not written
+    /// before frames come early, and until then takes no memory.
     frames: Box<[u8]>,
     parked_count: u32,
 }
 
-/// A frame that waited for its turn. It must come back by [`ReceiveWindow::give_back`].
+/// A frame that was parked. It must be returned by [`ReceiveWindow::give_back`].
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// All places.
+    /// The buffers of all slots.
     frames: Box<[u8]>,
     start: usize,
     len: usize,
 }
 
-/// What became of a frame.
+/// The classification of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It is the next one: deliver it, then what waited behind it.
+    /// The next one: deliver it, then those parked behind it.
     InOrder,
-    /// It came early and was kept.
+    /// Early, and parked.
     Early,
-    /// It had come before.
+    /// A duplicate.
     Duplicate,
-    /// It lies outside the window the sender was told.
+    /// Outside the window given to the sender.
     Outside,
 }
 
 impl ReceiveWindow {
-    /// A window of `capacity` frames, a power of two; with buffers only if `keeps_early` ones.
+    /// Returns a window of `capacity` frames, a power of two; with buffers only if `keeps_early` is
+    /// set.
     pub(super) fn new(capacity: u32, keeps_early: bool) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
         let places = if keeps_early { capacity as usize } else { 0 };
@@ -46,30 +47,30 @@ impl ReceiveWindow {
         Self { next: Sequence(0), lengths, frames, parked_count: 0 }
     }
 
-    /// Forgets everything, for a new link.
+    /// Resets the window for a new link.
     pub(super) fn clear(&mut self) {
         self.next = Sequence(0);
         self.lengths.fill(0);
         self.parked_count = 0;
     }
 
-    /// Forgets everything and frees the buffers: nothing may arrive afterwards.
+    /// Resets the window and frees the buffers: nothing may arrive afterwards.
     pub(super) fn release(&mut self) {
         self.clear();
         (self.lengths, self.frames) = (Box::default(), Box::default());
     }
 
-    /// The first position that has not arrived.
+    /// Returns the first position that has not arrived.
     pub(super) fn next(&self) -> Sequence {
         self.next
     }
 
-    /// Whether frames wait for one that has not arrived.
+    /// True if frames are parked behind a missing one.
     pub(super) fn has_gap(&self) -> bool {
         self.parked_count > 0
     }
 
-    /// Takes note of a frame.
+    /// Classifies a frame, and parks an early one.
     pub(super) fn offer(&mut self, sequence: Sequence, bytes: &[u8]) -> Arrival {
         if sequence.is_before(self.next) {
             return Arrival::Duplicate;
@@ -93,9 +94,9 @@ impl ReceiveWindow {
         Arrival::Early
     }
 
-    /// Drops what waits for its turn at `sequence`, if anything does: whoever had no room for more
-    /// has left it here, and now it has come again. Left where it is, it would pass for the frame
-    /// one round of the window later.
+    /// Drops the frame parked at `sequence`, if any: the receiver had no room for its answer, left
+    /// it here, and now it was sent again. Otherwise it would be taken for the frame one round of
+    /// the window later.
     fn drop_copy(&mut self, sequence: Sequence) {
         if self.parked_count == 0 {
             return;
@@ -106,7 +107,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// The frame whose turn has come, if it waits here.
+    /// Returns the frame whose turn has come, if it is parked.
     pub(super) fn take_next(&mut self) -> Option<Parked> {
         if self.parked_count == 0 {
             return None;
@@ -128,7 +129,7 @@ impl ReceiveWindow {
         self.frames = parked.frames;
     }
 
-    /// Bit `i` is set when position `next + 1 + i` has arrived.
+    /// Returns a bitmap: bit `i` is set if position `next + 1 + i` has arrived.
     pub(super) fn bitmap(&self) -> u64 {
         (0..(self.lengths.len() as u32).saturating_sub(1).min(64))
             .filter(|&i| self.lengths[self.index(self.next.plus(1 + i))] > 0)
@@ -141,7 +142,7 @@ impl ReceiveWindow {
 }
 
 impl Parked {
-    /// The frame as it came.
+    /// Returns the frame as it was received.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.frames[self.start..][..self.len]
     }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn early_frames_wait_and_come_out_in_order() {
+    fn early_frames_are_reordered() {
         let mut window = ReceiveWindow::new(4, true);
         assert_eq!(window.offer(Sequence(2), b"two"), Arrival::Early);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Early);
@@ -170,15 +171,16 @@ mod tests {
         assert_eq!(window.next(), Sequence(3));
     }
 
-    /// Whoever has no room leaves frames here whose turn has come; the other side sends them again.
+    /// A receiver without room leaves frames parked whose turn has come; the other side sends them
+    /// again.
     #[test]
-    fn a_frame_left_waiting_that_comes_again_is_not_taken_twice() {
+    fn repeated_parked_frame_is_delivered_once() {
         let mut window = ReceiveWindow::new(4, true);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Early);
         assert_eq!(window.offer(Sequence(2), b"two"), Arrival::Early);
         assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::InOrder);
         assert_eq!(window.offer(Sequence(3), b"three"), Arrival::Early);
-        assert_eq!(window.offer(Sequence(4), b"four"), Arrival::Early, "every place is taken");
+        assert_eq!(window.offer(Sequence(4), b"four"), Arrival::Early, "every slot is taken");
         assert_eq!(window.offer(Sequence(5), b"five"), Arrival::Outside);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::InOrder);
         for expected in [b"two".as_slice(), b"three", b"four"] {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_replay_only_the_next_frame_is_taken() {
+    fn no_parking_without_replay() {
         let mut window = ReceiveWindow::new(4, false);
         assert_eq!(window.offer(Sequence(1), b"one"), Arrival::Outside);
         assert_eq!(window.offer(Sequence(0), b"zero"), Arrival::InOrder);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_slides_over_the_wrap() {
+    fn window_slides_over_wrap() {
         let mut window = ReceiveWindow::new(4, true);
         window.next = Sequence(u32::MAX);
         assert_eq!(window.offer(Sequence(0), b"b"), Arrival::Early);

@@ -1,4 +1,4 @@
-//! How long a round trip takes, and so how long to wait before a replay (after RFC 6298).
+//! Round-trip estimation, and the replay time-out derived from it (after RFC 6298).
 
 use crate::LinkConfig;
 
@@ -8,7 +8,7 @@ pub(crate) struct RoundTrip {
     deviation_ns: u64,
 }
 
-/// Waiting doubles this often at most; the upper bound of the time-out caps it anyway.
+/// The most doublings of the time-out; its upper bound caps it anyway.
 const MAX_DOUBLINGS: u32 = 16;
 
 impl RoundTrip {
@@ -31,7 +31,7 @@ impl RoundTrip {
         self.deviation_ns
     }
 
-    /// How long to wait for an acknowledgement when `doublings` time-outs were in vain.
+    /// Returns the replay time-out after `doublings` unsuccessful ones, in nanoseconds.
     pub(crate) fn replay_timeout_ns(&self, config: &LinkConfig, doublings: u32) -> u64 {
         let expected_ns = match self.smoothed_ns {
             Some(smoothed_ns) => smoothed_ns.saturating_add(self.deviation_ns.saturating_mul(4)),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_estimate_settles_on_a_steady_round_trip() {
+    fn estimate_converges_on_steady_rtt() {
         let mut round_trip = RoundTrip::default();
         (0..100).for_each(|_| round_trip.sample(50_000));
         let smoothed_ns = round_trip.smoothed_ns().unwrap();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_stays_in_its_bounds() {
+    fn timeout_stays_within_bounds() {
         let config = LinkConfig::default();
         let mut round_trip = RoundTrip::default();
         round_trip.sample(10_000);

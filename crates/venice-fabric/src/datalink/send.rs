@@ -1,4 +1,4 @@
-//! The sending half of a link: the window of frames not yet acknowledged, kept for replay.
+//! The sending half of a link: the window of unacknowledged frames, kept for replay.
 
 use venice_wire::{
     HEADER_BYTES, HeaderRepr, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLAY_FLAG, Sequence, WireError,
@@ -7,23 +7,23 @@ use venice_wire::{
 use super::lent::Lent;
 use crate::config::MIN_WINDOW;
 
-/// A ring of frames. `oldest..unsent` are on their way, `unsent..end` wait for credit. All of them
+/// A ring of frames. `oldest..unsent` are in flight, `unsent..end` wait for credit. All of them
 /// stay until acknowledged, or until sent if nothing is ever replayed.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     slots: Box<[Slot]>,
-    /// For each slot room for a header, and behind it the payload: a frame can be sent from there.
+    /// For each slot room for a header followed by the payload: a frame can be sent from there.
     frames: Box<[u8]>,
     oldest: Sequence,
     unsent: Sequence,
     end: Sequence,
-    /// Frames the other side can buffer; before it has told, those that any side can.
+    /// Frames the other side can buffer; before the handshake, the minimum that any side can.
     credits: u32,
-    /// How many slots are marked [`Slot::replay_due`].
+    /// Slots marked [`Slot::replay_due`].
     replays_due: u32,
-    /// How many slots hold a payload that is lent.
+    /// Slots with a lent payload.
     loans: u32,
-    /// Whether frames are kept until acknowledged; else only until sent.
+    /// True if frames are kept until acknowledged; otherwise only until sent.
     keeps_sent: bool,
 }
 
@@ -37,18 +37,18 @@ struct Slot {
     replay_due: bool,
 }
 
-/// Where a frame's payload is.
+/// The place of a frame's payload.
 #[derive(Clone, Debug)]
 enum Payload {
-    /// Behind the room for its header.
+    /// In the slot, behind the room for its header.
     Here,
-    /// With whoever queued the frame; it is asked for at every sending.
+    /// With the user that queued the frame; requested at every transmission.
     AskedFor,
-    /// In memory that is lent until the frame is acknowledged, or is sent again: then a copy is.
+    /// In lent memory until the frame is acknowledged or sent again: then it is copied.
     Lent(Lent),
 }
 
-/// A frame that is sent from where its parts are.
+/// A frame that is sent from the places of its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptParts<'a> {
     /// The header, and the payload unless that is lent.
@@ -56,18 +56,18 @@ pub(crate) struct KeptParts<'a> {
     pub lent: Option<&'a Lent>,
 }
 
-/// What an acknowledgement told.
+/// The result of an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Acknowledged {
-    /// Frames it freed.
+    /// Frames freed.
     pub frames: u32,
-    /// Round trip of the newest of them, if it was sent only once (else nobody knows which sending
-    /// is meant).
+    /// Round trip of the newest of them, if it was sent only once (otherwise the sending meant is
+    /// ambiguous).
     pub round_trip_ns: Option<u64>,
 }
 
 impl SendWindow {
-    /// A window of `capacity` frames, a power of two.
+    /// Returns a window of `capacity` frames, a power of two.
     pub(super) fn new(capacity: u32, keeps_sent: bool) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to slots across the wrap");
         let empty = Slot {
@@ -91,14 +91,14 @@ impl SendWindow {
         }
     }
 
-    /// Starts over for a new link whose other side can buffer `credits` frames. What was queued and
-    /// never sent stays queued.
+    /// Restarts for a new link whose other side can buffer `credits` frames. Frames queued and
+    /// never sent stay queued.
     pub(super) fn open(&mut self, credits: u32) {
         assert_eq!(self.unsent, self.oldest, "frames of an old link cannot move to a new one");
         self.credits = credits.min(self.capacity());
     }
 
-    /// Forgets everything.
+    /// Drops all frames.
     pub(super) fn clear(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.payload = Payload::Here);
         self.loans = 0;
@@ -107,7 +107,7 @@ impl SendWindow {
         self.replays_due = 0;
     }
 
-    /// Forgets everything and frees the buffers: there is no room for anything afterwards.
+    /// Drops all frames and frees the buffers: there is no room afterwards.
     pub(super) fn release(&mut self) {
         self.clear();
         (self.slots, self.frames) = (Box::default(), Box::default());
@@ -117,45 +117,45 @@ impl SendWindow {
         self.slots.len() as u32
     }
 
-    /// Frames that may be on their way at once.
+    /// Returns the number of frames that may be in flight at once.
     pub(super) fn credits(&self) -> u32 {
         self.credits
     }
 
-    /// Frames that can still be queued.
+    /// Returns the number of frames that can still be queued.
     pub(super) fn room(&self) -> u32 {
         let first_kept = if self.keeps_sent { self.oldest } else { self.unsent };
         self.capacity() - self.end.since(first_kept)
     }
 
-    /// Whether frames are on their way.
+    /// True if frames are in flight.
     pub(super) fn is_waiting(&self) -> bool {
         self.oldest != self.unsent
     }
 
-    /// Whether all that was queued has arrived; without copies for a replay: has been sent.
+    /// True if all queued frames have arrived; without copies for a replay: have been sent.
     pub(super) fn is_settled(&self) -> bool {
         let first_open = if self.keeps_sent { self.oldest } else { self.unsent };
         first_open == self.end
     }
 
-    /// The first position not acknowledged.
+    /// Returns the first position not acknowledged.
     pub(super) fn acked(&self) -> Sequence {
         self.oldest
     }
 
-    /// Whether a frame queued now would be sent at once.
+    /// True if a frame queued now would be sent at once.
     pub(super) fn is_eager(&self) -> bool {
         let is_drained = self.unsent == self.end && self.replays_due == 0;
         is_drained && self.unsent.since(self.oldest) < self.credits && self.room() > 0
     }
 
-    /// The position the next queued frame gets.
+    /// Returns the position of the next queued frame.
     pub(super) fn end(&self) -> Sequence {
         self.end
     }
 
-    /// Where the payload of the next frame goes; then call [`SendWindow::push`].
+    /// Returns the buffer for the payload of the next frame; [`SendWindow::push`] follows.
     pub(super) fn stage(&mut self) -> &mut [u8] {
         assert!(self.room() > 0, "the caller checks for room");
         let at = self.index(self.end);
@@ -168,8 +168,8 @@ impl SendWindow {
         self.queue(header, payload_len, Payload::Here);
     }
 
-    /// Queues a frame with `payload_len` bytes that are not copied here but asked for when the frame
-    /// is sent.
+    /// Queues a frame with `payload_len` bytes that are not copied here but requested at
+    /// transmission.
     #[inline]
     pub(super) fn push_asked_for(&mut self, header: HeaderRepr, payload_len: usize) {
         self.queue(header, payload_len, Payload::AskedFor);
@@ -197,8 +197,8 @@ impl SendWindow {
         self.end = self.end.plus(1);
     }
 
-    /// The position of a frame that is sent at once and never queued; the window must be eager and
-    /// keep nothing.
+    /// Returns the position of a frame that is sent at once and never queued; the window must be
+    /// eager and keep nothing.
     pub(super) fn pass(&mut self) -> Sequence {
         assert!(!self.keeps_sent && self.is_eager(), "the caller checks both");
         let sequence = self.end;
@@ -206,8 +206,8 @@ impl SendWindow {
         sequence
     }
 
-    /// The frame to send now, if any: replays first, then new ones as credits allow. With it,
-    /// whether it is a replay.
+    /// Returns the frame to send now, if any: replays first, then new ones as credits allow. The
+    /// flag is true for a replay.
     pub(super) fn next(&mut self) -> Option<(Sequence, bool)> {
         if self.replays_due > 0 {
             return self.next_replay().map(|sequence| (sequence, true));
@@ -231,8 +231,8 @@ impl SendWindow {
         Some(due)
     }
 
-    /// Writes the frame at `sequence` into `buf`, with what only the moment knows filled in by
-    /// `freshen`, and a payload that was lent by `lender`, which is told the transaction.
+    /// Writes the frame at `sequence` into `buf`. `freshen` fills in the fields that change at each
+    /// transmission; `lender` fills in a requested payload, given the transaction.
     pub(super) fn emit(
         &mut self,
         sequence: Sequence,
@@ -262,8 +262,8 @@ impl SendWindow {
         written
     }
 
-    /// Copies everything that is lent here, because it is about to change: what was read before
-    /// is answered as it was.
+    /// Copies all lent payloads, because they are about to change: earlier reads are answered with
+    /// the old bytes.
     pub(super) fn copy_all_lent(&mut self) {
         if self.loans == 0 {
             return;
@@ -291,8 +291,8 @@ impl SendWindow {
         }
     }
 
-    /// The frame to send now, if it is a new one whose payload of at least `least_len` bytes stays
-    /// where it is.
+    /// Returns the frame to send now, if it is a new one whose payload of at least `least_len`
+    /// bytes stays in place.
     pub(super) fn next_kept(&mut self, least_len: usize) -> Option<Sequence> {
         let slot = &self.slots[self.index(self.unsent)];
         let is_asked_for = matches!(slot.payload, Payload::AskedFor);
@@ -301,9 +301,9 @@ impl SendWindow {
         if may_be_sent && is_such { self.next().map(|(sequence, _)| sequence) } else { None }
     }
 
-    /// Writes the header of the frame at `sequence`, whose payload stays where it is, into its room;
-    /// returns the frame's length. If somebody changes a payload that is lent before it is sent, the
-    /// other side finds that the checksum is wrong, and is sent what is copied here then.
+    /// Writes the header of the frame at `sequence`, whose payload stays in place, into its slot;
+    /// returns the frame's length. If a lent payload changes before it is sent, the other side
+    /// finds a wrong checksum, and the replay sends the copy made then.
     pub(super) fn emit_in_place(
         &mut self,
         sequence: Sequence,
@@ -320,7 +320,7 @@ impl SendWindow {
         }
     }
 
-    /// The frame that [`SendWindow::emit_in_place`] has written, until it is acknowledged.
+    /// Returns the frame that [`SendWindow::emit_in_place`] has written, until it is acknowledged.
     pub(super) fn kept(&self, sequence: Sequence) -> Option<KeptParts<'_>> {
         if sequence.since(self.oldest) >= self.unsent.since(self.oldest) {
             return None;
@@ -334,8 +334,7 @@ impl SendWindow {
         Some(KeptParts { head, lent })
     }
 
-    /// Frees everything before `ack`. An `ack` for what was never sent, or an old one, changes
-    /// nothing.
+    /// Frees everything before `ack`. An `ack` for unsent frames, or an old one, changes nothing.
     pub(super) fn acknowledge(&mut self, ack: Sequence, now_ns: u64) -> Option<Acknowledged> {
         let frames = ack.since(self.oldest);
         if frames == 0 || frames > self.unsent.since(self.oldest) {
@@ -356,8 +355,8 @@ impl SendWindow {
         Some(Acknowledged { frames, round_trip_ns })
     }
 
-    /// Marks what a Nak reports missing. A frame that was replayed less than `patience_ns` ago is
-    /// still on its way and left alone.
+    /// Marks the frames that a Nak reports missing. A frame replayed less than `patience_ns` ago is
+    /// still in flight and left alone.
     pub(super) fn replay_missing(
         &mut self,
         ack: Sequence,
@@ -380,7 +379,7 @@ impl SendWindow {
         }
     }
 
-    /// Marks the oldest frame, and the newest so that the receiver tells what else is missing.
+    /// Marks the oldest frame, and the newest so that the receiver reports the other missing ones.
     pub(super) fn replay_ends(&mut self) {
         if self.is_waiting() {
             self.mark_for_replay(self.oldest);
@@ -409,7 +408,7 @@ impl SendWindow {
 }
 
 impl Slot {
-    /// The header of the frame, which is sent at `now_ns`.
+    /// Returns the header of the frame, sent at `now_ns`.
     #[inline]
     fn note_sending(&mut self, now_ns: u64, freshen: impl FnOnce(&mut HeaderRepr)) -> HeaderRepr {
         let mut header = self.header.expect("a queued position holds a frame");

@@ -1,8 +1,8 @@
-//! What a link and its ends have seen: numbers for the Topology Status Table and for people.
+//! Counters of a link and its ends, for the Topology Status Table and for reports.
 
 use venice_wire::WireError;
 
-/// What a link has seen since it was made.
+/// The counters of a link since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     /// Sequenced frames sent for the first time.
@@ -11,21 +11,21 @@ pub struct LinkStats {
     pub replayed: u64,
     /// Sequenced frames delivered.
     pub received: u64,
-    /// Sequenced frames that came a second time.
+    /// Sequenced frames received a second time.
     pub duplicates: u64,
-    /// Sequenced frames that came before their turn and waited.
+    /// Sequenced frames received early and parked.
     pub early: u64,
-    /// Times this side asked for a replay.
+    /// Replays requested by this side.
     pub naks_sent: u64,
-    /// Times the other side did.
+    /// Replays requested by the other side.
     pub naks_received: u64,
-    /// Times the acknowledgement did not come in time.
+    /// Acknowledgements that did not come in time.
     pub replay_timeouts: u64,
     /// Frames dropped because the other side had no credit for them: it breaks the protocol.
     pub overruns: u64,
     /// Keep-alives sent.
     pub pings: u64,
-    /// Keep-alives of which no answer came before the next one was due.
+    /// Keep-alives not answered before the next one was due.
     pub pings_lost: u64,
     /// Round trip of the last keep-alive answered, in nanoseconds.
     pub keepalive_ns: Option<u64>,
@@ -33,29 +33,29 @@ pub struct LinkStats {
     pub keepalive_min_ns: Option<u64>,
     /// Smoothed round trip of all frames in nanoseconds; `None` before the first sample.
     pub round_trip_ns: Option<u64>,
-    /// How far round trips stray from it, in nanoseconds.
+    /// Smoothed deviation of round trips, in nanoseconds.
     pub round_trip_deviation_ns: u64,
 }
 
 /// Datagrams an end dropped unread, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropStats {
-    /// No frame of this version.
+    /// Not a frame of this version.
     pub malformed: u64,
-    /// A checksum that does not fit: damage on the way.
+    /// The checksum does not match: damage in transit.
     pub bad_checksum: u64,
-    /// No checksum, on a port that asks for one.
+    /// No checksum, on a port that requires one.
     pub unchecked: u64,
-    /// For another node.
+    /// The frame is for another node.
     pub not_for_here: u64,
-    /// Of a link that is not known (any more).
+    /// The link is unknown or forgotten.
     pub unknown_link: u64,
 }
 
 impl LinkStats {
-    /// The share of what was sent that seems not to have arrived: replays and unanswered
-    /// keep-alives. 0 to 1; an estimate from the sender's side, for a frame replayed too early
-    /// counts as lost.
+    /// Returns the estimated share of sent frames that did not arrive: replays and unanswered
+    /// keep-alives. 0 to 1. It is the sender's estimate, because a frame replayed too early counts
+    /// as lost.
     pub fn loss_ratio(&self) -> f64 {
         let lost = self.replayed + self.pings_lost;
         let sent = self.sent + self.replayed + self.pings;
@@ -70,7 +70,7 @@ impl LinkStats {
 }
 
 impl DropStats {
-    /// All of them.
+    /// Returns the sum of all reasons.
     pub fn total(&self) -> u64 {
         self.malformed + self.bad_checksum + self.unchecked + self.not_for_here + self.unknown_link
     }

@@ -1,4 +1,4 @@
-//! Bulk transfers (RDMA): descriptors in, their chunks issued as windows allow.
+//! Bulk transfers (RDMA): takes descriptors, and issues their chunks as the links allow.
 
 use super::{Initiator, PeerIndex};
 use crate::{
@@ -9,12 +9,12 @@ use crate::{
 };
 
 impl Initiator {
-    /// Fills the whole of `buffer` from `window_addr` on; it comes back with the completion. The
-    /// range may span windows, of different donors too.
+    /// Fills the whole of `buffer` from `window_addr` on; it is returned with the completion. The
+    /// range may span several mappings, of different donors too.
     ///
     /// # Errors
     /// [`crate::FabricError::BadLength`] or [`crate::FabricError::WouldBlock`], with the buffer.
-    /// What else goes wrong is told by the completion.
+    /// Other errors are reported by the completion.
     pub fn rdma_read(
         &mut self,
         now_ns: u64,
@@ -29,7 +29,7 @@ impl Initiator {
     /// Stores the whole of `buffer` from `window_addr` on; otherwise like [`Initiator::rdma_read`].
     ///
     /// # Errors
-    /// As [`Initiator::rdma_read`].
+    /// Like [`Initiator::rdma_read`].
     pub fn rdma_write(
         &mut self,
         now_ns: u64,
@@ -41,15 +41,16 @@ impl Initiator {
         self.begin_transfer(now_ns, token, RdmaDirection::Write, memory)
     }
 
-    /// Moves bytes between the ranges and the segments of `lists`; they come back with the
-    /// completion. A chunk is cut where a range ends, not where a segment does.
+    /// Moves bytes between the ranges and the segments of `lists`; they are returned with the
+    /// completion. A chunk ends where a range ends, not where a segment does.
     ///
     /// Transfers to one grant are issued one after the other, so keep two or more outstanding: the
-    /// next one's chunks follow the last ones of the one before without a pause. Grants share the
-    /// way to their donor evenly, by bytes.
+    /// chunks of the next one follow those of the one before without a pause. Grants share the link
+    /// to their donor evenly, by bytes.
     ///
     /// # Errors
-    /// [`crate::FabricError::ListsDiffer`] if they are not as long, and as [`Initiator::rdma_read`].
+    /// [`crate::FabricError::ListsDiffer`] if their lengths differ; otherwise like
+    /// [`Initiator::rdma_read`].
     pub fn rdma_submit(
         &mut self,
         now_ns: u64,
@@ -73,17 +74,17 @@ impl Initiator {
         Ok(())
     }
 
-    /// The next RDMA descriptor that is over.
+    /// Returns the next completed RDMA descriptor.
     pub fn poll_rdma_completion(&mut self) -> Option<RdmaCompletion> {
         self.channels.rdma.poll()
     }
 
-    /// Whether an RDMA descriptor is outstanding or not yet polled.
+    /// True if an RDMA descriptor is outstanding or not yet polled.
     pub fn has_rdma_outstanding(&self) -> bool {
         self.channels.rdma.outstanding() > 0
     }
 
-    /// Puts a descriptor where its next chunk is to go.
+    /// Queues a descriptor at the donor of its next chunk.
     fn queue_descriptor(&mut self, descriptor: u16) {
         let chunk = self.channels.rdma.next_chunk(descriptor);
         match chunk.and_then(|chunk| self.ramt.translate(chunk.window_addr)) {
@@ -107,16 +108,16 @@ impl Initiator {
         }
     }
 
-    /// Issues chunks to those donors for whom something has changed. A descriptor that goes on to
-    /// another donor makes that one's turn.
+    /// Issues chunks to those donors whose state has changed. A descriptor that continues at
+    /// another donor queues that donor too.
     fn issue_chunks(&mut self, now_ns: u64) {
         while let Some(peer) = self.to_issue.pop_front() {
             while self.issue_next(now_ns, peer).is_some() {}
         }
     }
 
-    /// Gives the descriptor whose turn it is its next chunk, or the turn to another; `None`: there
-    /// is nothing to issue now.
+    /// Issues the next chunk of the descriptor whose turn it is, or passes the turn on; `None`:
+    /// nothing can be issued now.
     fn issue_next(&mut self, now_ns: u64, peer: PeerIndex) -> Option<()> {
         let (slot, descriptor) = self.peers[peer.0 as usize].bulk.turn()?;
         let Some(chunk) = self.channels.rdma.next_chunk(descriptor) else {
@@ -137,7 +138,7 @@ impl Initiator {
         Some(())
     }
 
-    /// Where a chunk goes, if it can go anywhere.
+    /// Returns the mapping of a chunk's start.
     fn resolve(&mut self, chunk: &Chunk) -> Result<Mapping, AccessError> {
         let mapping = self.ramt.translate(chunk.window_addr).ok_or(AccessError::NotMapped)?;
         if self.is_revoked(&mapping) {

@@ -1,4 +1,4 @@
-//! Single accesses (CRMA): reads, writes, atomics, posted writes and the fence behind them.
+//! Single accesses (CRMA): reads, writes, atomics, posted writes and their fence.
 
 use venice_wire::MAX_PAYLOAD_BYTES;
 
@@ -6,10 +6,10 @@ use super::Initiator;
 use crate::{Atomic, FabricError, PeerState, peer::Request, ramt::Mapping};
 
 impl Initiator {
-    /// Asks for `len` bytes, 1 to 4096, that lie in one window. They come with the completion.
+    /// Reads `len` bytes, 1 to 4096, inside one mapping. The completion carries them.
     ///
     /// # Errors
-    /// Any [`FabricError`] but those of windows; the access was not taken.
+    /// Any [`FabricError`] except those of mapping calls; the access was not accepted.
     pub fn read(
         &mut self,
         _now_ns: u64,
@@ -25,11 +25,11 @@ impl Initiator {
         Ok(())
     }
 
-    /// Stores `data`, 1 to 4096 bytes that lie in one window. Once it completes without error the
-    /// donor has it.
+    /// Stores `data`, 1 to 4096 bytes, inside one mapping. A completion without error confirms that
+    /// the donor has stored it.
     ///
     /// # Errors
-    /// Any [`FabricError`] but those of windows; the access was not taken.
+    /// Any [`FabricError`] except those of mapping calls; the access was not accepted.
     pub fn write(
         &mut self,
         _now_ns: u64,
@@ -46,12 +46,12 @@ impl Initiator {
     }
 
     /// Adds `add` to the eight bytes at `window_addr`, a little-endian number that wraps around;
-    /// the completion brings what was there before. The donor does it as one step, and once, even
-    /// if the network repeats it.
+    /// the completion carries the previous value. The donor does it in one step, and once, even if
+    /// the network repeats it.
     ///
     /// # Errors
     /// [`FabricError::Unaligned`] unless the address at the donor is a multiple of eight, and any
-    /// other but those of windows; the access was not taken.
+    /// other except those of mapping calls; the access was not accepted.
     pub fn fetch_add(
         &mut self,
         _now_ns: u64,
@@ -62,12 +62,12 @@ impl Initiator {
         self.atomic(token, window_addr, Atomic::FetchAdd(add))
     }
 
-    /// Puts `new` in the place of the eight bytes at `window_addr` if they are `expected`; the
-    /// completion brings what was there before, so that it was done if that is `expected`.
-    /// Otherwise like [`Initiator::fetch_add`].
+    /// Stores `new` in the eight bytes at `window_addr` if they equal `expected`; the completion
+    /// carries the previous value, so the exchange succeeded if that is `expected`. Otherwise like
+    /// [`Initiator::fetch_add`].
     ///
     /// # Errors
-    /// As [`Initiator::fetch_add`].
+    /// Like [`Initiator::fetch_add`].
     pub fn compare_swap(
         &mut self,
         _now_ns: u64,
@@ -94,12 +94,13 @@ impl Initiator {
         Ok(())
     }
 
-    /// Stores `data` like [`Initiator::write`], but nothing completes: what went wrong with it is
-    /// told by the next [`Initiator::fence`]. It takes no completion slot, so the link alone bounds
-    /// how many are on their way.
+    /// Stores `data` like [`Initiator::write`], but without a completion: its error is reported by
+    /// the next [`Initiator::fence`]. It takes no completion slot, so the link alone bounds how
+    /// many are outstanding.
     ///
     /// # Errors
-    /// Any [`FabricError`] but those of windows; the access was not taken, and no fence will tell of it.
+    /// Any [`FabricError`] except those of mapping calls; the access was not accepted, and no fence
+    /// reports it.
     pub fn post(&mut self, _now_ns: u64, window_addr: u64, data: &[u8]) -> Result<(), FabricError> {
         let (mapping, len_bytes) = self.check_access(window_addr, data.len())?;
         let request = Request::CrmaPosted { stretch: self.channels.crma.post() };
@@ -107,13 +108,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// Completes once every write posted before it, to whichever donor, has been carried out; with
-    /// the first error among those posted since the fence before it, a donor's death included.
-    /// Fences complete in the order given. A fence orders nothing that is given after it: wait for
-    /// its completion.
+    /// Completes once every write posted before it, to any donor, has been carried out; with the
+    /// first error among those posted since the fence before it, a donor's death included. Fences
+    /// complete in the order given. A fence does not order later accesses: wait for its completion.
     ///
     /// # Errors
-    /// [`FabricError::WouldBlock`] when there is no completion slot.
+    /// [`FabricError::WouldBlock`] without a free completion slot.
     pub fn fence(&mut self, _now_ns: u64, token: u64) -> Result<(), FabricError> {
         self.check_slot()?;
         self.channels.crma.fence(token);

@@ -1,20 +1,20 @@
-//! How many chunks of bulk transfers may be on their way to one donor: as many as the link takes
-//! without losing them, or piling them up in front of everybody else's frames.
+//! The congestion window of bulk transfers to one donor: as many chunks as the link takes without
+//! loss, and without queues that delay other frames.
 
-/// Chunks on their way at first, and at least.
+/// Chunks in flight at first, and at least.
 const LEAST: usize = 16;
-/// How far the round trip of a chunk may exceed four times the shortest, in nanoseconds, before
-/// there are too many: what waits in a queue somewhere delays single accesses as long.
+/// The excess of a chunk's round trip over four times the shortest, in nanoseconds, that marks
+/// congestion: a queue delays single accesses by as much.
 const QUEUE_NS: u64 = 100_000;
-/// The shortest round trip is forgotten after so many, for the way may have become another.
+/// Rounds after which the shortest round trip is measured anew, because the path may have changed.
 const ROUNDS_REMEMBERED: u32 = 1024;
 
-/// A window that grows while it is full and the link takes it well, and shrinks when frames get
-/// lost or wait in queues. One chunk is timed at a time; its answer ends a round.
+/// A window that grows while it is full and the link keeps up, and shrinks when frames get lost or
+/// wait in queues. One chunk is timed at a time; its answer ends a round.
 #[derive(Debug)]
 pub(super) struct BulkWindow {
     chunks: usize,
-    /// It doubles every round until it was too much once.
+    /// The window doubles every round until the first congestion.
     is_starting: bool,
     was_full: bool,
     /// Transaction and time of issue of the chunk that is timed.
@@ -37,7 +37,7 @@ impl BulkWindow {
         }
     }
 
-    /// Whether one more may be on its way besides `outstanding`, if `most` is all the link allows.
+    /// True if one more chunk may be in flight besides `outstanding`, where the link allows `most`.
     pub(super) fn has_room(&mut self, outstanding: usize, most: usize) -> bool {
         let has_room = outstanding < self.chunks.min(most.max(1));
         self.was_full |= !has_room;
@@ -48,10 +48,10 @@ impl BulkWindow {
         self.timed.get_or_insert((transaction, now_ns));
     }
 
-    /// A chunk was answered; `losses`: frames the link has replayed so far.
+    /// Records the answer of a chunk; `losses`: frames the link has replayed so far.
     pub(super) fn answered(&mut self, transaction: u32, now_ns: u64, losses: u64, most: usize) {
         let Some((timed, issued_ns)) = self.timed else { return };
-        // All are answered in order: one that comes later ends the round as well.
+        // Chunks are answered in order: a later one ends the round as well.
         if (transaction.wrapping_sub(timed) as i32) < 0 {
             return;
         }
@@ -59,7 +59,7 @@ impl BulkWindow {
         self.end_round(now_ns.saturating_sub(issued_ns), losses, most);
     }
 
-    /// The link is down or forgotten: its transactions mean nothing any more.
+    /// Resets the window: the link is down or forgotten, and its transactions are void.
     pub(super) fn reset(&mut self) {
         *self = Self::new();
     }
@@ -90,8 +90,8 @@ impl BulkWindow {
 mod tests {
     use super::*;
 
-    /// A link that serves one chunk every `each_ns` after a way of 20 µs, and drops what is more
-    /// than `queue` chunks; returns the window after so many rounds.
+    /// Simulates a link that serves one chunk every `each_ns` after a delay of 20 µs, and drops
+    /// chunks beyond `queue`; returns the window after `rounds` rounds.
     fn settle(rounds: u32, each_ns: u64, queue: usize) -> usize {
         let (mut window, mut losses) = (BulkWindow::new(), 0);
         for round in 0..rounds {
@@ -105,26 +105,26 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_link_is_given_all_there_is() {
+    fn fast_link_opens_full_window() {
         assert_eq!(settle(20, 10, usize::MAX), 1000);
     }
 
     #[test]
-    fn a_slow_link_is_not_given_more_than_it_needs() {
-        // 6.5 µs each, as on 5 Gb/s: the shortest is seen with 16 on their way.
+    fn slow_link_bounds_window() {
+        // 6.5 µs each, as on 5 Gb/s: the shortest is seen with 16 in flight.
         let chunks = settle(300, 6_500, usize::MAX);
         assert!((16..120).contains(&chunks), "{chunks}");
     }
 
     #[test]
-    fn losses_halve_it_but_for_what_every_link_takes() {
+    fn losses_halve_window_to_minimum() {
         let chunks = settle(300, 10, 100);
         assert!((50..=110).contains(&chunks), "{chunks}");
         assert_eq!(settle(300, 10, 8), 16);
     }
 
     #[test]
-    fn a_window_that_is_not_used_does_not_grow() {
+    fn unused_window_does_not_grow() {
         let mut window = BulkWindow::new();
         for round in 0..100 {
             assert!(window.has_room(3, 1000));

@@ -1,9 +1,9 @@
-//! The grants of one donor that windows lead to: what makes the mapping tables of both ends agree.
+//! The mapped grants of one donor: keeps the mapping tables of both ends in agreement.
 //!
-//! The donor enters a grant when the first access to it succeeds, and takes it out when it is told
-//! that no window leads there any more ([`Opcode::Unmap`](venice_wire::Opcode::Unmap)). If it stops
-//! sharing a grant, it asks to be told. The word travels in order with the accesses, so that one
-//! given afterwards cannot be taken for one given before.
+//! The donor enters a grant when the first access to it succeeds, and removes it on notice that it
+//! is no longer mapped ([`Opcode::Unmap`](venice_wire::Opcode::Unmap)). A donor that revokes a
+//! grant requests that notice. The notice travels in order with the accesses, so accesses before
+//! and after it cannot be confused.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,9 +16,9 @@ pub(crate) struct Grants {
     slots: Vec<Slot>,
     by_id: BTreeMap<GrantId, GrantSlot>,
     free: Vec<GrantSlot>,
-    /// Those the donor is to be told of that no window leads there.
+    /// Grants of whose unmapping the donor must be notified.
     unmaps: VecDeque<GrantSlot>,
-    /// Those the donor has stopped sharing and nothing is on its way to any more.
+    /// Grants that the donor has revoked and that have no outstanding requests.
     drained: VecDeque<GrantSlot>,
 }
 
@@ -28,19 +28,19 @@ struct Slot {
     windows: u32,
     /// Requests without an answer.
     outstanding: u32,
-    /// The donor has an entry for it.
+    /// True if the donor has an entry for the grant.
     is_open: bool,
     is_revoked: bool,
-    /// Is in `unmaps` or in `drained`.
+    /// True if the slot is in `unmaps` or in `drained`.
     is_queued: bool,
 }
 
-/// The donor has stopped sharing the grant.
+/// The donor has revoked the grant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct IsRevoked;
 
 impl Grants {
-    /// One more window leads to `grant`.
+    /// Counts one more mapping of `grant`.
     pub(crate) fn map(&mut self, grant: GrantId) -> Result<GrantSlot, IsRevoked> {
         if let Some(&at) = self.by_id.get(&grant) {
             let slot = self.slot(at);
@@ -63,7 +63,7 @@ impl Grants {
             Some(slot) => *slot = fresh,
             None => {
                 self.slots.push(fresh);
-                // So that nothing allocates once a window is there.
+                // Reserves here, so that nothing allocates once a mapping exists.
                 self.free.reserve(self.slots.len());
                 self.unmaps.reserve(self.slots.len());
                 self.drained.reserve(self.slots.len());
@@ -73,19 +73,19 @@ impl Grants {
         Ok(at)
     }
 
-    /// `windows` windows fewer lead to it.
+    /// Removes `windows` mappings from the count.
     pub(crate) fn unmap(&mut self, at: GrantSlot, windows: u32) {
         let slot = self.slot(at);
         slot.windows = slot.windows.checked_sub(windows).expect("each window was counted once");
         self.settle(at);
     }
 
-    /// A request to it is on its way.
+    /// Counts a request to the grant as outstanding.
     pub(crate) fn issued(&mut self, at: GrantSlot) {
         self.slot(at).outstanding += 1;
     }
 
-    /// A request to it is over; `opened`: so that the donor has an entry for it now.
+    /// Ends a request to the grant; `opened`: the donor has an entry for it now.
     pub(crate) fn finished(&mut self, at: GrantSlot, opened: bool) {
         let slot = self.slot(at);
         slot.outstanding = slot.outstanding.checked_sub(1).expect("each request is over once");
@@ -95,8 +95,8 @@ impl Grants {
         }
     }
 
-    /// The donor has stopped sharing `grant`. If it is not known here, the donor has been told, or
-    /// is being told, that no window leads there.
+    /// Marks `grant` as revoked by the donor. An unknown grant needs no action: the notice of its
+    /// unmapping was sent, or is being sent.
     pub(crate) fn revoke(&mut self, grant: GrantId) {
         if let Some(&at) = self.by_id.get(&grant) {
             self.slot(at).is_revoked = true;
@@ -112,7 +112,7 @@ impl Grants {
         self.slots[at.0 as usize].is_open
     }
 
-    /// The donor has forgotten all it knew, or is down.
+    /// Clears the donor's entries, because it has forgotten them or is down.
     pub(crate) fn close_all(&mut self) {
         for at in 0..self.slots.len() as u32 {
             self.slot(GrantSlot(at)).is_open = false;
@@ -124,8 +124,8 @@ impl Grants {
         }
     }
 
-    /// The next grant the donor is to be told of that no window leads there; the request for it is
-    /// taken to be on its way.
+    /// Returns the next grant of whose unmapping the donor must be notified; the request for it
+    /// counts as outstanding.
     pub(crate) fn next_unmap(&mut self) -> Option<(GrantSlot, GrantId)> {
         while let Some(at) = self.unmaps.pop_front() {
             let slot = self.slot(at);
@@ -139,21 +139,21 @@ impl Grants {
         None
     }
 
-    /// Whether the donor waits to be told.
+    /// True if the donor must be notified of an unmapping.
     pub(crate) fn has_unmaps(&self) -> bool {
         !self.unmaps.is_empty()
     }
 
-    /// The next grant the donor has stopped sharing and nothing is on its way to any more: take its
-    /// windows away, and say how many there were to [`Grants::windows_gone`].
+    /// Returns the next revoked grant without outstanding requests: remove its mappings, and pass
+    /// their number to [`Grants::mappings_removed`].
     pub(crate) fn next_drained(&mut self) -> Option<(GrantSlot, GrantId)> {
         let at = self.drained.pop_front()?;
         Some((at, self.slot(at).grant))
     }
 
-    /// All windows to a grant that [`Grants::next_drained`] gave are gone. From here on it is like
-    /// any other grant without windows: the donor is told.
-    pub(crate) fn windows_gone(&mut self, at: GrantSlot, windows: u32) {
+    /// Records that all mappings of a grant from [`Grants::next_drained`] are gone. From here on it
+    /// is an unmapped grant like any other: the donor is notified.
+    pub(crate) fn mappings_removed(&mut self, at: GrantSlot, windows: u32) {
         let slot = self.slot(at);
         assert!(slot.is_revoked && slot.outstanding == 0, "it was drained");
         assert_eq!(slot.windows, windows, "the mapping table and the grants agree");
@@ -161,7 +161,7 @@ impl Grants {
         self.settle(at);
     }
 
-    /// Decides what a grant waits for.
+    /// Queues a grant for its next step.
     fn settle(&mut self, at: GrantSlot) {
         let slot = self.slot(at);
         if slot.outstanding > 0 || slot.is_queued {
@@ -199,14 +199,14 @@ mod tests {
     const GRANT: GrantId = GrantId(9);
 
     #[test]
-    fn the_donor_is_told_once_nothing_is_on_its_way() {
+    fn unmap_waits_for_outstanding_requests() {
         let mut grants = Grants::default();
         let at = grants.map(GRANT).unwrap();
         assert_eq!(grants.map(GRANT), Ok(at));
         grants.issued(at);
         grants.unmap(at, 1);
         grants.unmap(at, 1);
-        assert_eq!(grants.next_unmap(), None, "an access is on its way");
+        assert_eq!(grants.next_unmap(), None, "an access is outstanding");
         grants.finished(at, true);
         assert_eq!(grants.next_unmap(), Some((at, GRANT)));
         grants.issued(at);
@@ -214,11 +214,11 @@ mod tests {
         grants.finished(at, false);
         grants.unmap(at, 1);
         assert_eq!(grants.next_unmap(), None, "the donor has no entry");
-        assert_eq!(grants.map(GrantId(1)), Ok(at), "its place is free");
+        assert_eq!(grants.map(GrantId(1)), Ok(at), "its slot is free");
     }
 
     #[test]
-    fn a_revoked_grant_takes_no_windows_drains_and_is_unmapped() {
+    fn revoked_grant_drains_and_unmaps() {
         let mut grants = Grants::default();
         grants.revoke(GRANT);
         let at = grants.map(GRANT).unwrap();
@@ -230,7 +230,7 @@ mod tests {
         grants.finished(at, true);
         grants.revoke(GRANT);
         assert_eq!(grants.next_drained(), Some((at, GRANT)));
-        grants.windows_gone(at, 1);
+        grants.mappings_removed(at, 1);
         assert_eq!(grants.next_drained(), None);
         assert_eq!(grants.next_unmap(), Some((at, GRANT)));
         grants.issued(at);
@@ -239,9 +239,9 @@ mod tests {
         assert_eq!((grants.next_drained(), grants.next_unmap()), (None, None));
     }
 
-    /// The windows went first, then came the donor's word, and then the last answer.
+    /// The mappings were removed first, then came the revocation, and then the last answer.
     #[test]
-    fn unmapped_and_revoked_at_once_is_unmapped_once() {
+    fn unmapped_revoked_grant_unmaps_once() {
         let mut grants = Grants::default();
         let at = grants.map(GRANT).unwrap();
         grants.issued(at);
@@ -250,32 +250,32 @@ mod tests {
         grants.finished(at, true);
         assert_eq!(grants.next_unmap(), None);
         assert_eq!(grants.next_drained(), Some((at, GRANT)));
-        grants.windows_gone(at, 0);
-        // Revoked again before there was room to say so.
+        grants.mappings_removed(at, 0);
+        // Revoked again before there was room to send the notice.
         assert!(grants.has_unmaps());
         grants.revoke(GRANT);
         assert_eq!(grants.next_unmap(), None);
         assert_eq!(grants.next_drained(), Some((at, GRANT)));
-        grants.windows_gone(at, 0);
+        grants.mappings_removed(at, 0);
         assert_eq!(grants.next_unmap(), Some((at, GRANT)));
         assert_eq!(grants.next_unmap(), None);
     }
 
-    /// Mapped again while the donor waits to be told: it asks once more.
+    /// Mapped again while the donor waits for the notice: the donor requests it once more.
     #[test]
-    fn a_grant_mapped_again_is_not_unmapped() {
+    fn remapped_grant_is_not_unmapped() {
         let mut grants = Grants::default();
         let at = grants.map(GRANT).unwrap();
         grants.issued(at);
         grants.finished(at, true);
         grants.revoke(GRANT);
         assert_eq!(grants.next_drained(), Some((at, GRANT)));
-        grants.windows_gone(at, 1);
+        grants.mappings_removed(at, 1);
         assert_eq!(grants.map(GRANT), Ok(at));
         assert_eq!(grants.next_unmap(), None);
         grants.revoke(GRANT);
         assert_eq!(grants.next_drained(), Some((at, GRANT)));
-        grants.windows_gone(at, 1);
+        grants.mappings_removed(at, 1);
         assert_eq!(grants.next_unmap(), Some((at, GRANT)));
     }
 }

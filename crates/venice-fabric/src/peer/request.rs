@@ -1,11 +1,11 @@
-//! Requests that wait for an answer, and where the answer goes.
+//! Requests without an answer, and the channel that receives the answer.
 
 use venice_wire::{Channel, MAX_PAYLOAD_BYTES, Opcode};
 
 use super::Channels;
 use crate::{AccessError, Atomic, rdma::Place};
 
-/// Who waits for an answer.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
     CrmaRead { slot: u16, len_bytes: u16 },
@@ -37,17 +37,17 @@ impl Request {
         matches!(self, Self::RdmaRead { .. } | Self::RdmaWrite { .. })
     }
 
-    /// Whether any later answer answers it too.
+    /// True if any later answer answers it too.
     pub(super) fn is_write(self) -> bool {
         self.read_len().is_none()
     }
 
-    /// Whether the donor has an entry for the grant once it is carried out.
+    /// True if the donor has an entry for the grant once the request is carried out.
     pub(super) fn opens_grant(self) -> bool {
         !matches!(self, Self::Unmap)
     }
 
-    /// Bytes a request waits for; `None` for one that only has to be done.
+    /// Returns the bytes a read waits for; `None` for a request without data.
     pub(super) fn read_len(self) -> Option<u16> {
         match self {
             Self::CrmaRead { len_bytes, .. } | Self::RdmaRead { len_bytes, .. } => Some(len_bytes),

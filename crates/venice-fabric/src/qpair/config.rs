@@ -1,62 +1,62 @@
-//! What the two ends of a QPair can set.
+//! The settings of the two ends of a QPair.
 
-/// What travels through a QPair.
+/// The kind of traffic of a QPair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QPairKind {
     /// Messages, which arrive whole.
     #[default]
     Messages,
-    /// Bytes, cut as it happens.
+    /// Bytes without boundaries.
     Stream,
 }
 
-/// How the reader tells the sender what it has read (Venice paper, 5.1.3 and Fig. 9).
+/// The way in which the reader returns credits to the sender (Venice paper, 5.1.3 and Fig. 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CreditMode {
-    /// As a CRMA write into the sender's credit region. A newer count overwrites an older one that
+    /// A CRMA write into the sender's credit region. A newer count overwrites an older one that
     /// was not sent yet; it waits behind no data and takes no place in the queue.
     #[default]
     CrmaWrite,
-    /// As a frame in the QPair's own queue, behind the data that waits there: the traditional way,
+    /// A frame in the QPair's own queue, behind the data that waits there: the traditional way,
     /// kept to measure the gain.
     InBand,
 }
 
-/// What one end sets for itself. All buffers are allocated when the QPair is made.
+/// The settings of one end. All buffers are allocated when the QPair is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndConfig {
-    /// Bytes queued here and not yet on their way, 4 KiB to 16 MiB, rounded up to a power of two.
+    /// Bytes queued here and not yet sent, 4 KiB to 16 MiB, rounded up to a power of two.
     pub send_bytes: u32,
     /// Bytes received and not yet read, 4 KiB to 16 MiB, rounded up to a power of two: the credit
-    /// the other end starts with. A message takes its length and 4 bytes more.
+    /// with which the other end starts. A message takes its length and 4 bytes more.
     pub recv_bytes: u32,
-    /// Messages the other end may have sent that were not yet read; at least 1.
+    /// Messages the other end may have sent that are not yet read; at least 1.
     pub recv_messages: u32,
-    /// A credit is sent when so many bytes were read since the last one; 0: a quarter of
-    /// [`EndConfig::recv_bytes`], and never more than half.
+    /// A credit is sent after this many bytes were read since the last one; 0: a quarter of
+    /// [`EndConfig::recv_bytes`]. Never more than half.
     pub credit_every_bytes: u32,
-    /// A credit is sent when so many messages were read since the last one; 0: a quarter of
-    /// [`EndConfig::recv_messages`], and never more than half.
+    /// A credit is sent after this many messages were read since the last one; 0: a quarter of
+    /// [`EndConfig::recv_messages`]. Never more than half.
     pub credit_every_messages: u32,
-    /// Whether small messages that wait together share a frame.
+    /// True if small messages that wait together share a frame.
     pub batching: bool,
 }
 
-/// What the connecting end asks for.
+/// The settings requested by the connecting end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QPairConfig {
     /// Messages or bytes, in both directions.
     pub kind: QPairKind,
-    /// How credits travel, in both directions.
+    /// The way of credits, in both directions.
     pub credit: CreditMode,
-    /// What this end sets for itself.
+    /// The settings of this end.
     pub end: EndConfig,
 }
 
-/// The longest message a QPair carries, if the buffers of both ends are larger than it.
+/// The longest message a QPair carries, if the buffers of both ends are larger.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// What a message takes in a buffer beside its bytes: its length.
+/// Overhead of a message in a buffer, in bytes: its length field.
 pub(super) const MESSAGE_HEADER_BYTES: usize = 4;
 
 const MIN_BUFFER_BYTES: u32 = 4 << 10;
@@ -77,7 +77,7 @@ impl Default for EndConfig {
 }
 
 impl EndConfig {
-    /// With every value brought into its bounds, and the quarters worked out.
+    /// Returns the settings with every value clamped to its bounds, and the quarters computed.
     pub(super) fn in_bounds(self) -> Self {
         let bytes =
             |bytes: u32| bytes.clamp(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES).next_power_of_two();
@@ -98,12 +98,12 @@ impl EndConfig {
 }
 
 impl QPairConfig {
-    /// Messages with the default buffers.
+    /// Returns the settings for messages with the default buffers.
     pub fn messages() -> Self {
         Self::default()
     }
 
-    /// A byte stream with the default buffers.
+    /// Returns the settings for a byte stream with the default buffers.
     pub fn stream() -> Self {
         Self { kind: QPairKind::Stream, ..Self::default() }
     }

@@ -1,20 +1,21 @@
-//! Credits: what an end can hold, what it has read, and the region where the other end writes it.
+//! Credits: an end's capacity, the amount it has read, and the region where the other end writes
+//! that amount.
 
 use venice_wire::{GrantId, GrantKey};
 
-/// The grant that names an engine's credit region. No donor gives it out.
+/// The grant that names an engine's credit region. No donor allocates this number.
 pub(super) const CREDIT_REGION: GrantId = GrantId(u64::MAX);
-/// Bytes of one QPair's place in the region: bytes read, then messages read.
+/// Bytes of one QPair's entry in the region: bytes read, then messages read.
 pub(super) const CREDIT_BYTES: usize = 16;
 
-/// How much an end can hold unread.
+/// The most an end can hold unread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Capacity {
     pub bytes: u64,
     pub messages: u64,
 }
 
-/// What was read of a QPair since it was made. It only grows, so that the largest is the latest.
+/// The amount read of a QPair since it was made. It only grows, so the largest is the latest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credit {
     pub bytes: u64,
@@ -48,7 +49,7 @@ impl Credit {
     }
 }
 
-/// Where the readers of all QPairs of an engine write what they have read.
+/// The region into which the readers of all QPairs of an engine write the amounts they have read.
 #[derive(Debug)]
 pub(super) struct CreditRegion {
     places: Box<[Place]>,
@@ -56,7 +57,7 @@ pub(super) struct CreditRegion {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// Tells the QPair that is there now from those that were there before.
+    /// The key that tells the present QPair from earlier ones in the same slot.
     key: GrantKey,
     credit: Credit,
 }
@@ -66,7 +67,7 @@ impl CreditRegion {
         Self { places: vec![Place::default(); places].into() }
     }
 
-    /// Clears the place in `slot` for a new QPair.
+    /// Clears the entry in `slot` for a new QPair.
     pub(super) fn assign(&mut self, slot: usize, key: GrantKey) {
         self.places[slot] = Place { key, credit: Credit::default() };
     }
@@ -83,14 +84,14 @@ impl CreditRegion {
         self.places[slot].credit
     }
 
-    /// The slot that an overwriteable write is for, if its address and key are right.
+    /// Returns the slot addressed by an overwriteable write, if its address and key are right.
     pub(super) fn find(&self, address: u64, key: GrantKey) -> Option<usize> {
         let slot = usize::try_from(address / CREDIT_BYTES as u64).ok()?;
         let place = self.places.get(slot)?;
         (Self::address(slot) == address && place.key == key).then_some(slot)
     }
 
-    /// Stores what was read; an older count changes nothing. Whether it was news.
+    /// Stores the amount read; an older amount changes nothing. Returns true if it was newer.
     pub(super) fn store(&mut self, slot: usize, credit: Credit) -> bool {
         let place = &mut self.places[slot];
         let newer = place.credit.max(credit);
@@ -98,7 +99,7 @@ impl CreditRegion {
     }
 }
 
-/// Credits that wait in a QPair's queue for the data before them to be sent.
+/// In-band credits that wait in a QPair's queue for the data before them to be sent.
 #[derive(Debug, Default)]
 pub(super) struct InBandCredits {
     waiting: [(u64, Credit); Self::MAX],
@@ -106,8 +107,8 @@ pub(super) struct InBandCredits {
 }
 
 impl InBandCredits {
-    /// As many as there are buffers to give credit for one by one, in what is measured; the last one
-    /// is overwritten past that.
+    /// As many as there are buffers to give credit for one by one, in the measured cases; beyond
+    /// that the last one is overwritten.
     const MAX: usize = 32;
 
     /// Queues a credit behind all data before `position`.
@@ -120,7 +121,7 @@ impl InBandCredits {
         }
     }
 
-    /// The first credit, if all data before it is sent, or the data cannot go on.
+    /// Returns the first credit, if all data before it is sent, or the data is blocked.
     pub(super) fn take(&mut self, sent_bytes: u64, is_held_up: bool) -> Option<Credit> {
         let &(position, credit) = self.waiting[..self.count].first()?;
         if sent_bytes < position && !is_held_up {

@@ -1,18 +1,18 @@
-//! What a QPair tells its owner, and what can go wrong.
+//! Events and errors of QPairs.
 
 use venice_wire::NodeId;
 
 use super::QPairKind;
 use crate::DownReason;
 
-/// One end of a QPair: a handle of the engine that gave it, never given again while it is in use.
+/// One end of a QPair: a handle of the engine that issued it, never reused while in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QPairId(pub(super) u32);
 
-/// What happened to a QPair.
+/// An event of a QPair.
 ///
-/// `Readable` and `Writable` come on the edge: once, and again only after a call has answered
-/// [`QPairError::WouldBlock`]. So go on reading, or writing, until it does.
+/// `Readable` and `Writable` are edge-triggered: they come once, and again only after a call has
+/// returned [`QPairError::WouldBlock`]. So read, or write, until it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QPairEvent {
     /// The other side has accepted: the QPair can be written and read.
@@ -20,121 +20,121 @@ pub enum QPairEvent {
         /// The QPair of [`crate::Initiator::qpair_connect`] or [`crate::Target::qpair_connect`].
         qpair: QPairId,
     },
-    /// Somebody asks for a QPair with a service listened for here. Answer by
+    /// The other side requests a QPair with a service listened for here. Answer by
     /// [`crate::QPairs::accept`] or [`crate::QPairs::refuse`].
     Incoming {
-        /// The QPair to be.
+        /// The requested QPair.
         qpair: QPairId,
-        /// The service asked for.
+        /// The requested service.
         service: u32,
-        /// The node that asks.
+        /// The requesting node.
         node: NodeId,
-        /// What shall travel through it.
+        /// The kind of traffic.
         kind: QPairKind,
     },
-    /// There is something to read, be it the end.
+    /// There is something to read, or the end is reached.
     Readable {
         /// The QPair.
         qpair: QPairId,
     },
-    /// What did not fit lately fits now, or will never.
+    /// Data that did not fit before fits now, or never will.
     Writable {
         /// The QPair.
         qpair: QPairId,
     },
-    /// Nothing will be sent or received any more; what has arrived can still be read. Give the
-    /// handle back by [`crate::QPairs::close`].
+    /// Nothing will be sent or received any more; data that has arrived can still be read. Release
+    /// the handle by [`crate::QPairs::close`].
     Closed {
         /// The QPair.
         qpair: QPairId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
 }
 
-/// Why a QPair is closed.
+/// The reason a QPair is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// Both ends have sent all they wanted.
+    /// Both ends have finished sending.
     #[error("both ends have finished")]
     Finished,
-    /// The other end has closed and reads no more; what it sent before has arrived.
+    /// The other end has closed and reads no more; all it sent before has arrived.
     #[error("the other end has closed it")]
     PeerClosed,
-    /// The other end has dropped it at once.
+    /// The other end has aborted the QPair.
     #[error("the other end has aborted it")]
     PeerAborted,
-    /// It never came to be.
+    /// The request was refused.
     #[error("refused: {0}")]
     Refused(RejectReason),
     /// The link under it is down.
     #[error("the link is down: {0}")]
     LinkDown(DownReason),
-    /// The other end has sent what makes no sense, or this end did in its eyes.
-    #[error("the protocol was broken")]
+    /// One of the two ends has sent an invalid frame.
+    #[error("protocol error")]
     Protocol,
 }
 
-/// Why a QPair was refused.
+/// The reason a QPair was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
-    /// Nobody listens for the service.
-    #[error("nobody listens for the service")]
+    /// The service has no listener.
+    #[error("the service has no listener")]
     NoListener,
-    /// As many as the listener lets wait already wait.
+    /// The listener's backlog is full.
     #[error("the listener's backlog is full")]
     BacklogFull,
-    /// The other side has as many QPairs as it can have.
+    /// The other side has its maximum of QPairs.
     #[error("the other side has no room for another QPair")]
     NoRoom,
-    /// The listener said no.
-    #[error("the listener said no")]
+    /// The listener declined.
+    #[error("the listener declined")]
     Declined,
 }
 
-/// Why a call did nothing.
+/// The reason a call had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QPairError {
-    /// Later: after [`QPairEvent::Writable`], [`QPairEvent::Readable`] or
+    /// Try again after [`QPairEvent::Writable`], [`QPairEvent::Readable`] or
     /// [`QPairEvent::Connected`].
-    #[error("the QPair cannot go on just now")]
+    #[error("the QPair would block: retry after its next event")]
     WouldBlock,
-    /// The handle was given back, or is not of this engine.
+    /// The handle was released, or is not of this engine.
     #[error("no such QPair")]
     Unknown,
-    /// The message is longer than the buffers on both sides allow.
-    #[error("a message of {len_bytes} bytes is too long: this QPair carries {max_bytes}")]
+    /// The message is longer than the buffers of both sides allow.
+    #[error("message too long: {len_bytes} bytes, this QPair carries {max_bytes}")]
     TooLong {
         /// Bytes of the message.
         len_bytes: usize,
         /// The most this QPair carries.
         max_bytes: usize,
     },
-    /// A message has at least one byte.
+    /// The message is empty.
     #[error("an empty message cannot be sent")]
     Empty,
-    /// The buffer cannot take the next message, which stays where it is.
-    #[error("the next message is {needed_bytes} bytes, more than the buffer takes")]
+    /// The buffer is shorter than the next message, which stays queued.
+    #[error("buffer too small: the next message is {needed_bytes} bytes")]
     BufferTooSmall {
         /// Bytes of the message.
         needed_bytes: usize,
     },
     /// A message call on a stream, or a stream call on messages.
-    #[error("messages and streams have different calls")]
+    #[error("wrong call: messages and streams have different calls")]
     WrongKind,
-    /// This end has said that it sends no more.
+    /// This end has ended its sending.
     #[error("this end has ended its sending")]
     Ended,
     /// The QPair is closed.
     #[error("the QPair is closed: {0}")]
     Closed(CloseReason),
-    /// There is nothing to accept or refuse, or not any more.
+    /// The QPair does not, or no longer, wait to be accepted.
     #[error("the QPair does not wait to be accepted")]
     NotIncoming,
-    /// The service has a listener.
+    /// The service already has a listener.
     #[error("service {0} has a listener already")]
     ServiceTaken(u32),
-    /// This engine has as many QPairs as it may.
+    /// This engine has its maximum of QPairs.
     #[error("no room for another QPair")]
     TooMany,
     /// There is no link to that node, or it is down.
@@ -152,7 +152,7 @@ impl RejectReason {
         }
     }
 
-    /// An unknown code is a plain no.
+    /// Decodes a reason; an unknown code counts as declined.
     pub(super) fn from_code(code: u16) -> Self {
         match code {
             1 => Self::NoListener,

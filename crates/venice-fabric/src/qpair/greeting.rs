@@ -1,4 +1,4 @@
-//! The payload of Connect and Accept: what one end tells the other of itself.
+//! The payload of Connect and Accept: one end's settings.
 
 use venice_wire::GrantKey;
 
@@ -8,22 +8,22 @@ use super::{
     credit::Capacity,
 };
 
-/// Bytes of a greeting on the wire; longer ones, of later versions, are read as far as known.
+/// Bytes of a greeting on the wire; longer ones, of later versions, are read up to this length.
 pub(super) const GREETING_BYTES: usize = 32;
 
 const STREAM: u32 = 1 << 0;
 const IN_BAND: u32 = 1 << 1;
 
-/// What one end tells the other of itself.
+/// The settings that one end sends to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub capacity: Capacity,
-    /// Where in the sender's credit region its credit is to be written, and the key to it.
+    /// Address and key of this end's credit in the sender's credit region.
     pub credit_address: u64,
     pub credit_key: GrantKey,
     pub kind: QPairKind,
     pub mode: CreditMode,
-    /// The service asked for; 0 in an Accept.
+    /// The requested service; 0 in an Accept.
     pub service: u32,
 }
 
@@ -40,7 +40,7 @@ impl Greeting {
         into[28..32].copy_from_slice(&self.service.to_le_bytes());
     }
 
-    /// `None`: it is too short, or promises what nobody has.
+    /// Parses a greeting; `None` if it is too short, or its values are out of range.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..GREETING_BYTES)?;
         let u32_at =
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_back_as_itself() {
+    fn greeting_roundtrips() {
         let greeting = Greeting {
             capacity: Capacity { bytes: 0x0010_2030, messages: 7 },
             credit_address: 0x1122_3344_5566_7788,
@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(Greeting::parse(&bytes), Some(greeting));
         assert_eq!(Greeting::parse(&bytes[..31]), None);
         bytes[24] = 4;
-        assert_eq!(Greeting::parse(&bytes), None, "a flag of a version to come");
+        assert_eq!(Greeting::parse(&bytes), None, "a flag of a later version");
     }
 }

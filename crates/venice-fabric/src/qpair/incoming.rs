@@ -1,4 +1,4 @@
-//! Frames of the QPair channel that a link has delivered, and credits written from afar.
+//! Frames of the QPair channel that a link has delivered, and credits written by the other side.
 
 use venice_wire::{Frame, Opcode};
 
@@ -12,8 +12,7 @@ use super::{
 use crate::datalink::Link;
 
 impl QPairs {
-    /// Takes a frame of the QPair channel, in the order of its link, which the owner counts as
-    /// `at`.
+    /// Takes a frame of the QPair channel, in the order of its link, which the owner numbers `at`.
     pub(crate) fn handle_frame(&mut self, at: u32, link: &Link, frame: &Frame<'_>) {
         if frame.opcode() == Opcode::Connect {
             return self.handle_connect(at, link, frame);
@@ -49,8 +48,9 @@ impl QPairs {
         }
     }
 
-    /// The QPair a frame is for. An Abort may come from an end that was never told its number: one
-    /// that is over may have the same, from an earlier life of the other side.
+    /// Returns the QPair a frame is for. An Abort may come from an end that never learnt its
+    /// number: a QPair that is over may have the same one, from an earlier session of the other
+    /// side.
     fn find(&self, link: u32, frame: &Frame<'_>) -> Option<QPairId> {
         let is_live = |pair: &&QPair| pair.link == link && pair.phase != Phase::Over;
         let pair = if frame.transaction() == 0 && frame.opcode() == Opcode::Abort {
@@ -96,7 +96,7 @@ impl QPairs {
         let pair = self.table.get_mut(id).ok_or(Violation)?;
         let greeting = Greeting::parse(frame.payload()).ok_or(Violation)?;
         if pair.due.abort.is_some() {
-            // It was given up, and the other end hears of it soon.
+            // The QPair was given up here; the other end will be notified.
             return Ok(());
         }
         let is_as_asked = greeting.kind == pair.kind && greeting.mode == pair.mode;
@@ -145,7 +145,8 @@ impl QPairs {
         Ok(())
     }
 
-    /// Takes an overwriteable write into the credit region. What fits no QPair is dropped.
+    /// Takes an overwriteable write into the credit region. A write that matches no QPair is
+    /// dropped.
     pub(crate) fn handle_put(&mut self, link: u32, frame: &Frame<'_>) {
         let Some(credit) = Credit::from_bytes(frame.payload()) else { return };
         if frame.grant() != CREDIT_REGION {
@@ -160,7 +161,7 @@ impl QPairs {
         }
     }
 
-    /// The other end has read something: what waited for it goes on.
+    /// Resumes sending after the other end has read something.
     fn note_credit(&mut self, id: QPairId) {
         let credit = self.credit_of(id);
         let Some(pair) = self.table.get_mut(id) else { return };
@@ -185,7 +186,7 @@ impl QPairs {
         let mut has_writer = false;
         if bits.is_deaf && !pair.peer_is_deaf {
             pair.peer_is_deaf = true;
-            // Credits still go: it may have more to send.
+            // Credits are still sent: the other end may have more to send.
             flow.send.drop_queue();
             has_writer = flow.send.take_wanted();
         }
@@ -199,7 +200,7 @@ impl QPairs {
         self.schedule(id);
     }
 
-    /// Ends the QPair if neither end has anything more to say.
+    /// Ends the QPair if neither end has anything more to send.
     pub(super) fn end_if_both_ended(&mut self, id: QPairId) {
         let Some(pair) = self.table.get(id) else { return };
         let has_received_end = pair.flow.as_ref().is_some_and(|flow| flow.receive.ended);

@@ -1,4 +1,4 @@
-//! How QPairs come to be and end.
+//! Creation and end of QPairs.
 
 use venice_wire::GrantKey;
 
@@ -21,7 +21,7 @@ impl QPairs {
         Ok(())
     }
 
-    /// Stops listening, and refuses what waits. QPairs that were accepted go on.
+    /// Stops listening, and refuses waiting requests. Accepted QPairs continue.
     pub fn unlisten(&mut self, service: u32) {
         self.listeners.remove(&service);
         for slot in 0..self.table.places() {
@@ -31,12 +31,12 @@ impl QPairs {
                 .get(id)
                 .is_some_and(|pair| pair.phase == Phase::Incoming && pair.service == service);
             if is_waiting {
-                self.turn_away(id, RejectReason::NoListener);
+                self.reject_incoming(id, RejectReason::NoListener);
             }
         }
     }
 
-    /// Asks the other side of a link, which the owner counts as `at`, for a QPair.
+    /// Requests a QPair from the other side of a link, which the owner numbers `at`.
     pub(crate) fn connect(
         &mut self,
         at: u32,
@@ -69,14 +69,14 @@ impl QPairs {
         Some(id)
     }
 
-    /// Accepts a QPair that came with [`crate::QPairEvent::Incoming`]; it can be used at once.
+    /// Accepts a QPair announced by [`crate::QPairEvent::Incoming`]; it can be used at once.
     ///
     /// # Errors
     /// [`QPairError::NotIncoming`], [`QPairError::Closed`] if the other end has given up,
     /// [`QPairError::Unknown`].
     pub fn accept(&mut self, id: QPairId, end: EndConfig) -> Result<(), QPairError> {
         let pair = self.incoming(id)?;
-        let greeting = pair.asked_by.take().expect("whoever asks says how");
+        let greeting = pair.asked_by.take().expect("an incoming QPair has a greeting");
         let mut flow = Box::new(Flow::new(greeting.kind, &end.in_bounds()));
         flow.open(greeting.capacity, greeting.credit_address, greeting.credit_key);
         pair.flow = Some(flow);
@@ -88,14 +88,14 @@ impl QPairs {
         Ok(())
     }
 
-    /// Refuses a QPair that came with [`crate::QPairEvent::Incoming`], and gives the handle back.
+    /// Refuses a QPair announced by [`crate::QPairEvent::Incoming`], and releases the handle.
     ///
     /// # Errors
-    /// As [`QPairs::accept`]; after [`QPairError::Closed`] too the handle was given back.
+    /// Like [`QPairs::accept`]; the handle is released after [`QPairError::Closed`] too.
     pub fn refuse(&mut self, id: QPairId) -> Result<(), QPairError> {
         let checked = self.incoming(id).map(|_| ());
         match checked {
-            Ok(()) => self.turn_away(id, RejectReason::Declined),
+            Ok(()) => self.reject_incoming(id, RejectReason::Declined),
             Err(QPairError::Closed(_)) => self.close(id),
             Err(_) => {}
         }
@@ -112,9 +112,9 @@ impl QPairs {
         }
     }
 
-    /// It waits no longer, whether its answer is on its way or not: who listens next for the same
-    /// service counts those that ask from then on.
-    fn turn_away(&mut self, id: QPairId, reason: RejectReason) {
+    /// Stops counting a request as waiting, whether its answer was sent or not: the next listener
+    /// of the service counts only requests from then on.
+    fn reject_incoming(&mut self, id: QPairId, reason: RejectReason) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| !pair.is_released) else { return };
         pair.is_released = true;
         pair.due.reject = Some(reason);
@@ -129,8 +129,8 @@ impl QPairs {
         }
     }
 
-    /// Ends the sending: what is queued is still sent, and then the other end learns that this was
-    /// all. Receiving goes on.
+    /// Ends the sending: queued data is still sent, and then the other end learns that it was the
+    /// last. Receiving continues.
     ///
     /// # Errors
     /// [`QPairError::WouldBlock`] before the QPair is connected, [`QPairError::Closed`],
@@ -149,12 +149,12 @@ impl QPairs {
         Ok(())
     }
 
-    /// Gives the handle back. What was sent still arrives; what comes from now on is dropped, and
-    /// the other end learns that nobody reads it. Not an error for a handle already given back.
+    /// Releases the handle. Data already sent still arrives; data received from now on is dropped,
+    /// and the other end learns that it is not read. A handle already released is not an error.
     pub fn close(&mut self, id: QPairId) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| !pair.is_released) else { return };
         match (pair.phase, &mut pair.flow) {
-            (Phase::Incoming, _) => self.turn_away(id, RejectReason::Declined),
+            (Phase::Incoming, _) => self.reject_incoming(id, RejectReason::Declined),
             (Phase::Open, Some(flow)) => {
                 pair.is_released = true;
                 flow.send.ended = true;
@@ -165,16 +165,16 @@ impl QPairs {
         }
     }
 
-    /// Gives the handle back and drops the QPair at once, with all that is queued on either side.
+    /// Releases the handle and drops the QPair at once, with all data queued on either side.
     pub fn abort(&mut self, id: QPairId) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| !pair.is_released) else { return };
         if pair.phase == Phase::Incoming {
-            return self.turn_away(id, RejectReason::Declined);
+            return self.reject_incoming(id, RejectReason::Declined);
         }
         pair.is_released = true;
         match pair.phase {
             Phase::Over => self.free(id),
-            // The other side has never heard of it.
+            // The other side has never received the request.
             _ if pair.due.connect => self.end(id, CloseReason::Finished),
             _ => {
                 pair.due.abort = pair.due.abort.or(Some(AbortCode::Dropped));
@@ -183,7 +183,7 @@ impl QPairs {
         }
     }
 
-    /// The other end has broken the rules: both ends hear of it.
+    /// Ends a QPair whose other end has broken the protocol, and notifies both ends.
     pub(super) fn violate(&mut self, id: QPairId) {
         let is_under_way = |pair: &&mut QPair| {
             matches!(pair.phase, Phase::Connecting | Phase::Open) && pair.due.abort.is_none()
@@ -194,7 +194,7 @@ impl QPairs {
         self.schedule(id);
     }
 
-    /// Nothing more will be sent or received: the owner hears why, once.
+    /// Marks the QPair as ended and reports the reason to the owner, once.
     fn settle(&mut self, id: QPairId, reason: CloseReason) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| pair.outcome.is_none()) else {
             return;
@@ -207,7 +207,7 @@ impl QPairs {
         });
     }
 
-    /// The QPair has sent and received its last frame.
+    /// Removes a QPair that has sent and received its last frame.
     pub(super) fn end(&mut self, id: QPairId, reason: CloseReason) {
         self.settle(id, reason);
         let Some(pair) = self.table.get_mut(id).filter(|pair| pair.phase != Phase::Over) else {
@@ -222,7 +222,7 @@ impl QPairs {
             flow.in_band.clear();
             flow.probe_at_ns = None;
         }
-        // Who was never told of it need not give it back.
+        // An owner that was never notified of the QPair need not release it.
         let is_unwanted = pair.is_released || pair.events.incoming;
         self.queues_mut(link).live -= 1;
         if was_waiting {
@@ -240,14 +240,14 @@ impl QPairs {
         }
     }
 
-    /// A link without QPairs begins anew: its frames are counted from another place.
+    /// Restarts the counts of a link without QPairs: its frames are numbered anew.
     pub(crate) fn link_reopens(&mut self, link: u32) {
         if let Some(queues) = self.links.get_mut(link as usize) {
             queues.clear();
         }
     }
 
-    /// A link is down, and with it all its QPairs.
+    /// Ends all QPairs of a link that is down.
     pub(crate) fn link_down(&mut self, link: u32, reason: DownReason) {
         if self.links.get(link as usize).is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Frames that QPairs have to send: which is next, and what it says.
+//! Frames that QPairs have to send: their order and their contents.
 
 use venice_wire::{Channel, HEADER_BYTES, HeaderRepr, MAX_PAYLOAD_BYTES, Opcode};
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::datalink::Link;
 
-/// A credit that was written and lost is asked for after so long without one, in nanoseconds; then
-/// twice as long each time.
+/// The time without a credit after which a written and lost one is probed for, in nanoseconds; it
+/// doubles each time.
 const PROBE_MIN_NS: u64 = 5_000_000;
 const PROBE_MAX_NS: u64 = 250_000_000;
 
-/// What a QPair sends next.
+/// The next frame of a QPair.
 enum Next {
     Reject(RejectReason),
     Connect,
@@ -27,11 +27,11 @@ enum Next {
     Probe,
 }
 
-/// What became of a frame.
+/// The outcome of a send.
 enum Sent {
-    /// The link has it.
+    /// The link has queued it.
     Queued,
-    /// It is in the buffer, so many bytes long.
+    /// It was written to the buffer, with this length in bytes.
     Written(usize),
 }
 
@@ -45,9 +45,9 @@ impl Sent {
 }
 
 impl QPairs {
-    /// Hands the link the next frame of its QPairs, each in turn, if the link could send it at
-    /// once and fewer than `share` of theirs are on their way. A segment that the link keeps no
-    /// copy of goes straight into `buf`: then its length is returned.
+    /// Passes the next frame of the link's QPairs to the link, each QPair in turn, if the link
+    /// could send it at once and fewer than `share` of theirs are in flight. A segment of which the
+    /// link keeps no copy is written straight into `buf`: then its length is returned.
     pub(crate) fn transmit(
         &mut self,
         now_ns: u64,
@@ -77,8 +77,8 @@ impl QPairs {
         None
     }
 
-    /// Hands the link the next frame of a QPair, if it has one; it is in turn again then, if it may
-    /// have more.
+    /// Passes the next frame of a QPair to the link, if it has one, and queues the QPair again if
+    /// it may have more.
     fn send_next(
         &mut self,
         now_ns: u64,
@@ -113,7 +113,7 @@ impl QPairs {
         Some(Sent::Queued)
     }
 
-    /// [`QPairs::send_next`] for a QPair that has nothing but data to send, which is nearly always.
+    /// A fast path of [`QPairs::send_next`] for a QPair that has only data to send, the usual case.
     fn send_data(
         &mut self,
         now_ns: u64,
@@ -145,7 +145,7 @@ impl QPairs {
         }
     }
 
-    /// Takes note that a QPair waits for credit, if it does: one that was written may be lost.
+    /// Records that a QPair waits for credit, if it does: a written one may be lost.
     pub(super) fn expect_credit(&mut self, now_ns: u64, id: QPairId) {
         let credit = self.credit_of(id);
         let Some(pair) = self.table.get_mut(id).filter(|pair| pair.is_flowing()) else { return };
@@ -164,12 +164,12 @@ impl QPairs {
         self.probe_at_ns = Some(self.probe_at_ns.map_or(at_ns, |earlier| earlier.min(at_ns)));
     }
 
-    /// When to call [`QPairs::handle_timeout`].
+    /// Returns the time at which to call [`QPairs::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         self.probe_at_ns
     }
 
-    /// Asks for credits that may have been lost.
+    /// Probes for credits that may have been lost.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
         if self.probe_at_ns.is_none_or(|at_ns| now_ns < at_ns) {
             return;
@@ -218,12 +218,16 @@ impl QPairs {
             };
             pair.stats.credit_writes_sent += 1;
             pair.stats.credit_bytes_sent += (HEADER_BYTES + CREDIT_BYTES) as u64;
-            return Some(link.emit_unsequenced(header, &flow.receive.tell().to_bytes(), buf));
+            return Some(link.emit_unsequenced(
+                header,
+                &flow.receive.take_credit().to_bytes(),
+                buf,
+            ));
         }
     }
 }
 
-/// What a QPair has to send now, the most urgent first.
+/// Returns the next frame of a QPair, the most urgent first.
 fn next_frame(pair: &mut QPair, credit: Credit) -> Option<Next> {
     if let Some(reason) = pair.due.reject {
         return Some(Next::Reject(reason));
@@ -256,7 +260,7 @@ fn next_frame(pair: &mut QPair, credit: Credit) -> Option<Next> {
     std::mem::take(&mut pair.due.probe).then_some(Next::Probe)
 }
 
-/// Whether all that a QPair may have to send is data.
+/// True if a QPair has at most data to send.
 fn has_nothing_but_data(pair: &QPair) -> bool {
     let Some(flow) = pair.flow.as_deref() else { return false };
     pair.phase == Phase::Open
@@ -265,7 +269,7 @@ fn has_nothing_but_data(pair: &QPair) -> bool {
         && pair.close_told == CloseBits { ends: flow.send.ended, is_deaf: pair.is_released }
 }
 
-/// Hands the link the next segment, of which there must be one.
+/// Passes the next segment to the link. Panics if there is none.
 fn push_segment(pair: &mut QPair, credit: Credit, link: &mut Link, buf: &mut [u8]) -> Sent {
     let (transaction, address) = (pair.peer_number, u64::from(pair.id.0));
     let send = &mut pair.flow.as_deref_mut().expect("it has data").send;
@@ -290,7 +294,7 @@ fn push_frame(pair: &mut QPair, next: &Next, region: &CreditRegion, link: &mut L
         Next::Abort(code) => (Opcode::Abort, code.code()),
         Next::Close(bits) => (Opcode::Close, bits.code()),
         Next::Credit(_) => (Opcode::Credit, 0),
-        Next::Segment => unreachable!("segments have a way of their own"),
+        Next::Segment => unreachable!("segments are pushed by push_segment"),
         Next::Probe => (Opcode::Probe, 0),
     };
     let len = match *next {
@@ -298,12 +302,12 @@ fn push_frame(pair: &mut QPair, next: &Next, region: &CreditRegion, link: &mut L
             greeting(pair, region).emit(link.stage());
             GREETING_BYTES
         }
-        Next::Credit(told) => {
-            link.stage()[..CREDIT_BYTES].copy_from_slice(&told.to_bytes());
+        Next::Credit(credit) => {
+            link.stage()[..CREDIT_BYTES].copy_from_slice(&credit.to_bytes());
             pair.stats.credit_frames_sent += 1;
             pair.stats.credit_bytes_sent += (HEADER_BYTES + CREDIT_BYTES) as u64;
             if let Some(flow) = &mut pair.flow {
-                flow.receive.told(told);
+                flow.receive.note_credited(credit);
             }
             CREDIT_BYTES
         }
@@ -323,7 +327,7 @@ fn push_frame(pair: &mut QPair, next: &Next, region: &CreditRegion, link: &mut L
 }
 
 fn greeting(pair: &QPair, region: &CreditRegion) -> Greeting {
-    let flow = pair.flow.as_deref().expect("whoever greets has buffers");
+    let flow = pair.flow.as_deref().expect("a QPair that sends a greeting has buffers");
     Greeting {
         capacity: flow.receive.capacity(),
         credit_address: CreditRegion::address(pair.id.slot()),

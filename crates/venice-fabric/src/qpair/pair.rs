@@ -13,7 +13,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct QPair {
     pub id: QPairId,
-    /// The link it runs over, as its owner counts links.
+    /// The link over which it runs, as its owner numbers links.
     pub link: u32,
     pub node: NodeId,
     pub service: u32,
@@ -24,50 +24,50 @@ pub(super) struct QPair {
     pub phase: Phase,
     /// Set once nothing more can be sent and received.
     pub outcome: Option<CloseReason>,
-    /// The owner has given the handle back.
+    /// The owner has released the handle.
     pub is_released: bool,
-    /// What the other end said of itself when it asked; until this end answers.
+    /// The other end's greeting in its request; present until this end answers.
     pub asked_by: Option<Greeting>,
-    /// Made when this end agrees: one that was only asked for costs no buffers.
+    /// Made when this end agrees: a mere request takes no buffers.
     pub flow: Option<Box<Flow>>,
     pub due: Due,
-    /// What the other end was told by Close.
+    /// The bits sent to the other end by Close.
     pub close_told: CloseBits,
-    /// The other end has said that it reads no more.
+    /// The other end has stopped reading.
     pub peer_is_deaf: bool,
     pub events: Events,
     pub stats: QPairStats,
-    /// In which of the engine's queues it waits.
+    /// The engine's queues in which it waits.
     pub is_ready: bool,
     pub is_put_queued: bool,
     pub is_event_queued: bool,
 }
 
-/// The two directions, and where credits go.
+/// The two directions, and the destination of credits.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub send: SendHalf,
     pub receive: ReceiveHalf,
     pub in_band: InBandCredits,
-    /// The place in the other end's credit region.
+    /// Address in the other end's credit region.
     pub credit_address: u64,
     pub credit_key: GrantKey,
-    /// Whether it waits for credit.
+    /// True if it waits for credit.
     pub is_stalled: bool,
-    /// When to ask for a credit that may have been lost, and how often that was done.
+    /// The time at which to probe for a lost credit, and the probes so far.
     pub probe_at_ns: Option<u64>,
     pub probes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Asked for here, not answered yet.
+    /// Requested here, not answered yet.
     Connecting,
-    /// Asked for by the other side, not answered yet.
+    /// Requested by the other side, not answered yet.
     Incoming,
     /// Accepted.
     Open,
-    /// Nothing will be sent or received any more.
+    /// No more data is sent or received.
     Over,
 }
 
@@ -94,12 +94,12 @@ pub(super) enum AbortCode {
     Protocol,
 }
 
-/// What a Close says; what it said once stays said.
+/// The contents of a Close; a bit once set stays set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CloseBits {
-    /// Its sender sends no more.
+    /// The sender of the Close stops sending.
     pub ends: bool,
-    /// Its sender reads no more.
+    /// The sender of the Close stops reading.
     pub is_deaf: bool,
 }
 
@@ -138,7 +138,7 @@ impl QPair {
         }
     }
 
-    /// Whether data moves, as far as this end knows.
+    /// True if data flows, as far as this end knows.
     pub(super) fn is_flowing(&self) -> bool {
         self.phase == Phase::Open && self.due.abort.is_none()
     }
@@ -158,7 +158,7 @@ impl Flow {
         }
     }
 
-    /// The other end is known.
+    /// Opens the flow once the other end is known.
     pub(super) fn open(&mut self, capacity: Capacity, credit_address: u64, credit_key: GrantKey) {
         self.send.open(capacity);
         (self.credit_address, self.credit_key) = (credit_address, credit_key);

@@ -1,4 +1,4 @@
-//! What the QPairs of one link have to send, in turn.
+//! The queues of the QPairs of one link, served in turn.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,8 @@ use venice_wire::Sequence;
 use super::{QPairId, RejectReason};
 use crate::datalink::Link;
 
-/// Answers to requests for which there is not even a QPair; whoever gets none gives up by itself.
+/// Rejections of requests for which no QPair exists; a requester that receives none gives up by
+/// itself.
 const MAX_REJECTS: usize = 64;
 
 #[derive(Debug, Default)]
@@ -17,18 +18,17 @@ pub(super) struct LinkQueues {
     /// QPairs with a credit to write.
     pub puts: VecDeque<QPairId>,
     rejects: VecDeque<(u32, RejectReason)>,
-    /// Where this link's QPair frames are that were not acknowledged yet.
+    /// Positions of this link's QPair frames that are not acknowledged yet.
     in_flight: VecDeque<Sequence>,
     /// QPairs that are not over.
     pub live: u32,
-    /// Frames of QPairs from the other side may not be acknowledged yet, be it of one that is over
-    /// here.
+    /// QPair frames from the other side may be unacknowledged, even of a QPair that is over here.
     pub is_shared: bool,
-    /// Where the last frame of theirs was handed to the link.
+    /// Position of the last QPair frame handed to the link.
     last_sent: Sequence,
-    /// Whether a credit that was written may not get there.
+    /// True if a written credit may get lost.
     pub is_lossy: bool,
-    /// Whether it is in the engine's queue of links with something to send.
+    /// True if the link is in the engine's queue of links with something to send.
     pub is_woken: bool,
 }
 
@@ -55,19 +55,19 @@ impl LinkQueues {
         self.rejects.pop_front()
     }
 
-    /// Whether there may be a frame to send.
+    /// True if there may be a frame to send.
     pub(super) fn has_frames(&self) -> bool {
         !self.ready.is_empty() || !self.rejects.is_empty()
     }
 
-    /// A frame was handed to the link at `position`.
+    /// Records a frame handed to the link at `position`.
     pub(super) fn note_sent(&mut self, position: Sequence) {
         self.in_flight.push_back(position);
         self.last_sent = position;
     }
 
-    /// The request at `position` was answered. If it went behind all that QPairs had to say, the
-    /// other side had done with them by then, and what it had sent for them has come before the
+    /// Records the answer of the request at `position`. If the request followed all QPair frames,
+    /// the other side had finished them by then, and its own frames for them arrived before the
     /// answer.
     pub(super) fn note_answer(&mut self, position: Sequence) {
         if self.is_shared && self.live == 0 && self.last_sent.is_before(position) {
@@ -75,7 +75,7 @@ impl LinkQueues {
         }
     }
 
-    /// Frames handed to the link that lie at or after `acked`, the first position not
+    /// Returns the number of frames handed to the link at or after `acked`, the first position not
     /// acknowledged.
     pub(super) fn in_flight(&mut self, acked: Sequence) -> usize {
         while self.in_flight.front().is_some_and(|position| position.is_before(acked)) {
@@ -84,7 +84,8 @@ impl LinkQueues {
         self.in_flight.len()
     }
 
-    /// The link is down or begins anew: nothing of it will be sent, or acknowledged.
+    /// Clears the queues because the link is down or restarts: nothing of it will be sent or
+    /// acknowledged.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
         self.puts.clear();

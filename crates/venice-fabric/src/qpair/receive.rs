@@ -1,4 +1,4 @@
-//! The receiving half of a QPair: what has arrived and was not yet read.
+//! The receiving half of a QPair: data that has arrived and was not yet read.
 
 use super::{
     MAX_MESSAGE_BYTES, QPairError, QPairKind,
@@ -14,30 +14,30 @@ pub(super) struct ReceiveHalf {
     capacity: Capacity,
     every: Credit,
     received_bytes: u64,
-    /// What was read; of that, what the other end is being told, and what it was told.
+    /// The amount read; of that, the amount in a credit being sent, and the amount credited.
     read: Credit,
-    asked: Credit,
-    told: Credit,
-    /// Whether the other end has ended its sending.
+    queued: Credit,
+    credited: Credit,
+    /// True if the other end has ended its sending.
     pub ended: bool,
-    /// Whether the owner waits to hear of something to read.
+    /// True if the owner waits for a Readable event.
     pub armed: bool,
-    /// Nobody reads any more: what arrives is dropped.
+    /// The data is no longer read: arriving data is dropped.
     is_deaf: bool,
 }
 
-/// The other end has broken the rules.
+/// A protocol violation of the other end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Violation;
 
-/// What a look at the front of the queue shows.
+/// The state of the front of the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Front {
-    /// So many bytes can be read, behind so many that only say how many they are.
+    /// `len_bytes` can be read, behind `header_bytes` that only give the length.
     Ready { header_bytes: usize, len_bytes: usize },
-    /// Nothing (whole) is there.
+    /// No complete message is available.
     Nothing,
-    /// Nothing is there, and nothing will come.
+    /// No data is available, and none will come.
     End,
 }
 
@@ -53,8 +53,8 @@ impl ReceiveHalf {
             },
             received_bytes: 0,
             read: Credit::default(),
-            asked: Credit::default(),
-            told: Credit::default(),
+            queued: Credit::default(),
+            credited: Credit::default(),
             ended: false,
             armed: true,
             is_deaf: false,
@@ -63,7 +63,7 @@ impl ReceiveHalf {
 
     /// Takes the next bytes of the stream.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), Violation> {
-        let granted_bytes = self.told.bytes + self.capacity.bytes;
+        let granted_bytes = self.credited.bytes + self.capacity.bytes;
         let received_bytes = self.received_bytes + bytes.len() as u64;
         if self.ended || received_bytes > granted_bytes {
             return Err(Violation);
@@ -73,12 +73,12 @@ impl ReceiveHalf {
             self.read.bytes = received_bytes;
             return Ok(());
         }
-        assert!(self.ring.room() >= bytes.len(), "what credit was given for can be sunk");
+        assert!(self.ring.room() >= bytes.len(), "credited bytes fit the ring");
         self.ring.push(bytes);
         Ok(())
     }
 
-    /// What can be read next.
+    /// Returns the state of the front.
     pub(super) fn front(&self) -> Result<Front, Violation> {
         let nothing = if self.ended { Front::End } else { Front::Nothing };
         if self.kind == QPairKind::Stream {
@@ -98,13 +98,14 @@ impl ReceiveHalf {
         Ok(Front::Ready { header_bytes: MESSAGE_HEADER_BYTES, len_bytes })
     }
 
-    /// A message can end early only with the QPair, never with the stream.
+    /// Checks that no part of a message is left at the end: a message may be cut only by the end of
+    /// the QPair, not by that of the stream.
     fn no_part_left(&self, nothing: Front) -> Result<Front, Violation> {
         if self.ended && !self.ring.is_empty() { Err(Violation) } else { Ok(nothing) }
     }
 
-    /// Copies the next message, or what is there of the stream, to the front of `into`; returns
-    /// how much that was.
+    /// Copies the next message, or the available part of the stream, to the front of `into`;
+    /// returns the length.
     pub(super) fn read_into(
         &mut self,
         into: &mut [u8],
@@ -125,37 +126,37 @@ impl ReceiveHalf {
         Ok(len)
     }
 
-    /// The next message, or what is there of the stream, where it lies.
+    /// Returns the next message, or the available part of the stream, in place.
     pub(super) fn peek(&self, front: &Front) -> (&[u8], &[u8]) {
         let Front::Ready { header_bytes, len_bytes } = *front else { return (&[], &[]) };
         self.ring.slices(header_bytes, len_bytes)
     }
 
-    /// Drops `len_bytes` from the front: of messages, exactly one.
+    /// Drops `len_bytes` from the front: for messages, exactly one.
     pub(super) fn consume(&mut self, len_bytes: usize) {
         self.ring.discard(len_bytes);
         self.read.bytes += len_bytes as u64;
         self.read.messages += u64::from(self.kind == QPairKind::Messages);
     }
 
-    /// Nobody will read any more.
+    /// Stops reading for good.
     pub(super) fn go_deaf(&mut self) {
         self.is_deaf = true;
         self.armed = false;
         self.read.bytes += self.ring.clear() as u64;
     }
 
-    /// Whether it is time to give credit: enough was read since the last one, or the rest of a
-    /// message waits for it. The caller gives it then.
+    /// True if it is time to give credit: enough was read since the last one, or the rest of a
+    /// message waits for it. The caller then gives it.
     pub(super) fn take_credit_due(&mut self) -> bool {
-        let unasked = self.read.since(self.asked);
-        let is_enough = unasked.bytes >= self.every.bytes
-            || (self.kind == QPairKind::Messages && unasked.messages >= self.every.messages);
+        let unqueued = self.read.since(self.queued);
+        let is_enough = unqueued.bytes >= self.every.bytes
+            || (self.kind == QPairKind::Messages && unqueued.messages >= self.every.messages);
         let is_due = !self.is_deaf
             && !self.ended
-            && (is_enough || (unasked.bytes > 0 && self.holds_part_of_message()));
+            && (is_enough || (unqueued.bytes > 0 && self.holds_part_of_message()));
         if is_due {
-            self.asked = self.read;
+            self.queued = self.read;
         }
         is_due
     }
@@ -166,23 +167,23 @@ impl ReceiveHalf {
             && matches!(self.front(), Ok(Front::Nothing))
     }
 
-    /// The credit as it is now, which is on its way from here on.
-    pub(super) fn tell(&mut self) -> Credit {
-        (self.asked, self.told) = (self.read, self.read);
-        self.told
+    /// Returns the present credit, which counts as sent from here on.
+    pub(super) fn take_credit(&mut self) -> Credit {
+        (self.queued, self.credited) = (self.read, self.read);
+        self.credited
     }
 
-    /// A credit of an earlier moment is on its way from here on.
-    pub(super) fn told(&mut self, credit: Credit) {
-        self.told = self.told.max(credit);
+    /// Records that a credit of an earlier moment is sent.
+    pub(super) fn note_credited(&mut self, credit: Credit) {
+        self.credited = self.credited.max(credit);
     }
 
-    /// What was read in all.
+    /// Returns the total amount read.
     pub(super) fn read(&self) -> Credit {
         self.read
     }
 
-    /// Whether there is something to read that the owner was not told of. Says so once.
+    /// True if there is something to read of which the owner was not notified. Returns true once.
     pub(super) fn take_readable(&mut self) -> bool {
         self.armed && !matches!(self.front(), Ok(Front::Nothing)) && {
             self.armed = false;
@@ -194,9 +195,9 @@ impl ReceiveHalf {
         self.ring.len() as u64
     }
 
-    /// Bytes that were read, and the other end was not told yet.
-    pub(super) fn untold_bytes(&self) -> u64 {
-        self.read.since(self.told).bytes
+    /// Returns the bytes read and not yet credited to the other end.
+    pub(super) fn uncredited_bytes(&self) -> u64 {
+        self.read.since(self.credited).bytes
     }
 
     pub(super) fn capacity(&self) -> Capacity {

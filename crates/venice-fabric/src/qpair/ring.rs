@@ -1,17 +1,17 @@
-//! Bytes in a ring: what one end has queued, or the other has received and not yet read.
+//! A byte ring: the data one end has queued, or the other has received and not yet read.
 
-/// A queue of bytes that never grows.
+/// A queue of bytes of fixed capacity.
 #[derive(Debug, Default)]
 pub(super) struct ByteRing {
-    /// A power of two long, or empty.
+    /// Its length is a power of two, or zero.
     bytes: Box<[u8]>,
-    /// Counted from the beginning of time: `start..end` is in the ring.
+    /// Byte counts since the start: `start..end` is in the ring.
     start: u64,
     end: u64,
 }
 
 impl ByteRing {
-    /// A ring for `capacity` bytes, a power of two.
+    /// Returns a ring for `capacity` bytes, a power of two.
     pub(super) fn new(capacity: usize) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to bytes by a mask");
         Self { bytes: vec![0; capacity].into(), start: 0, end: 0 }
@@ -33,9 +33,9 @@ impl ByteRing {
         self.capacity() - self.len()
     }
 
-    /// Appends `bytes`; there must be room.
+    /// Appends `bytes`. Panics without room.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.room(), "whoever gave the credit has the room");
+        assert!(bytes.len() <= self.room(), "credits never exceed the room");
         if bytes.is_empty() {
             return;
         }
@@ -46,11 +46,11 @@ impl ByteRing {
         self.end += bytes.len() as u64;
     }
 
-    /// Appends a number, little-endian; there must be room.
+    /// Appends a little-endian number. Panics without room.
     #[inline]
     pub(super) fn push_u32(&mut self, number: u32) {
         let bytes = number.to_le_bytes();
-        assert!(self.room() >= 4, "whoever gave the credit has the room");
+        assert!(self.room() >= 4, "credits never exceed the room");
         let at = self.index(self.end);
         match self.bytes.get_mut(at..at + 4) {
             Some(place) => {
@@ -61,7 +61,7 @@ impl ByteRing {
         }
     }
 
-    /// `len` bytes that lie `offset` after the oldest, in two parts because of the wrap.
+    /// Returns `len` bytes at `offset` after the oldest, in two parts because of the wrap.
     pub(super) fn slices(&self, offset: usize, len: usize) -> (&[u8], &[u8]) {
         assert!(offset + len <= self.len(), "only what is in the ring can be seen");
         if len == 0 {
@@ -72,14 +72,14 @@ impl ByteRing {
         (&self.bytes[at..at + before_wrap], &self.bytes[..len - before_wrap])
     }
 
-    /// Copies bytes that lie `offset` after the oldest; there must be as many as `into` is long.
+    /// Copies the bytes at `offset` after the oldest; as many as `into` is long must be there.
     pub(super) fn copy_to(&self, offset: usize, into: &mut [u8]) {
         let (front, back) = self.slices(offset, into.len());
         into[..front.len()].copy_from_slice(front);
         into[front.len()..].copy_from_slice(back);
     }
 
-    /// The little-endian number that lies `offset` after the oldest byte, if all of it is there.
+    /// Returns the little-endian number at `offset` after the oldest byte, if all of it is there.
     pub(super) fn u32_at(&self, offset: usize) -> Option<u32> {
         if self.len() < offset + 4 {
             return None;
@@ -99,7 +99,7 @@ impl ByteRing {
         self.start += len as u64;
     }
 
-    /// Drops everything; returns how much that was.
+    /// Drops all bytes; returns their number.
     pub(super) fn clear(&mut self) -> usize {
         let len = self.len();
         self.start = self.end;
@@ -123,7 +123,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_is_a_queue(ops in prop::collection::vec((any::<bool>(), 0..20usize), 1..100)) {
+        fn ring_is_fifo(ops in prop::collection::vec((any::<bool>(), 0..20usize), 1..100)) {
             let (mut ring, mut model) = (ByteRing::new(16), VecDeque::<u8>::new());
             let mut next = 0u8;
             for (is_push, len) in ops {

@@ -1,4 +1,4 @@
-//! The sending half of a QPair: what is queued here, and how much of it the other end can take.
+//! The sending half of a QPair: queued data, and the credit of the other end.
 
 use super::{
     MAX_MESSAGE_BYTES, QPairError, QPairKind,
@@ -14,15 +14,15 @@ pub(super) struct SendHalf {
     ring: ByteRing,
     kind: QPairKind,
     batching: bool,
-    /// What the other end can hold; nothing until it has said so.
+    /// The other end's capacity; zero until it is known.
     peer: Capacity,
     sent_bytes: u64,
     queued_messages: u64,
-    /// Without batching: bytes left of the message that was begun.
+    /// Without batching: bytes left of the message being sent.
     begun_left: usize,
-    /// Whether this end has ended its sending.
+    /// True if this end has ended its sending.
     pub ended: bool,
-    /// Room that was asked for in vain.
+    /// Room that a call has requested in vain.
     wanted_bytes: Option<usize>,
 }
 
@@ -45,13 +45,13 @@ impl SendHalf {
         self.peer = peer;
     }
 
-    /// The longest message both ends have room for; 0 until the other end has spoken.
+    /// Returns the longest message both ends have room for; 0 until the other end is known.
     pub(super) fn max_message_bytes(&self) -> usize {
         let both = self.ring.capacity().min(self.peer.bytes as usize);
         both.saturating_sub(MESSAGE_HEADER_BYTES).min(MAX_MESSAGE_BYTES)
     }
 
-    /// Queues a message. `credit`: what the other end has read.
+    /// Queues a message. `credit`: the amount the other end has read.
     pub(super) fn offer(&mut self, message: &[u8], credit: Credit) -> Result<(), QPairError> {
         let (len_bytes, max_bytes) = (message.len(), self.max_message_bytes());
         if len_bytes == 0 {
@@ -82,7 +82,7 @@ impl SendHalf {
         Ok(len)
     }
 
-    /// Whether what was asked for in vain would be taken now. Says so once.
+    /// True if the data refused before would be taken now. Returns true once.
     pub(super) fn take_writable(&mut self, credit: Credit) -> bool {
         let has_message_credit = self.kind == QPairKind::Stream || self.message_credit(credit) > 0;
         let is_writable = has_message_credit
@@ -93,7 +93,7 @@ impl SendHalf {
         is_writable
     }
 
-    /// Whether somebody waits for room, whatever becomes of it.
+    /// True if the owner waits for room, in any state.
     pub(super) fn take_wanted(&mut self) -> bool {
         self.wanted_bytes.take().is_some()
     }
@@ -103,27 +103,27 @@ impl SendHalf {
         self.peer.messages.saturating_sub(unread)
     }
 
-    /// Bytes that may be sent now, as far as the other end is concerned.
+    /// Returns the bytes that the other end's credit allows to be sent now.
     pub(super) fn byte_credit(&self, credit: Credit) -> u64 {
         self.peer.bytes.saturating_sub(self.outstanding_bytes(credit))
     }
 
-    /// Bytes sent that are not known to be read.
+    /// Returns the bytes sent that are not known to be read.
     pub(super) fn outstanding_bytes(&self, credit: Credit) -> u64 {
         self.sent_bytes.saturating_sub(credit.bytes)
     }
 
-    /// Bytes that wait here.
+    /// Returns the queued bytes.
     pub(super) fn queued_bytes(&self) -> u64 {
         self.ring.len() as u64
     }
 
-    /// Bytes that could be sent now.
+    /// Returns the bytes that could be sent now.
     pub(super) fn sendable_bytes(&self, credit: Credit) -> usize {
         self.ring.len().min(usize::try_from(self.byte_credit(credit)).unwrap_or(usize::MAX))
     }
 
-    /// Whether it is credit alone that holds something up.
+    /// True if credit alone blocks the sending.
     pub(super) fn is_starved(&self, credit: Credit) -> bool {
         let bytes_wait = !self.ring.is_empty() && self.byte_credit(credit) == 0;
         let message_waits = self.kind == QPairKind::Messages
@@ -132,7 +132,8 @@ impl SendHalf {
         bytes_wait || message_waits
     }
 
-    /// How many bytes the next segment has, at most `most`; 0 if none can go. Then take as many.
+    /// Returns the length of the next segment, at most `most` bytes; 0 if none can be sent.
+    /// [`SendHalf::take_segment`] then takes as many.
     pub(super) fn next_segment_bytes(&mut self, most: usize, credit: Credit) -> usize {
         let mut len = self.sendable_bytes(credit).min(most);
         if !self.batching && self.kind == QPairKind::Messages && len > 0 {
@@ -146,7 +147,7 @@ impl SendHalf {
         len
     }
 
-    /// Moves the next bytes to `into`, as many as [`SendHalf::next_segment_bytes`] has said.
+    /// Moves the next bytes to `into`, as many as [`SendHalf::next_segment_bytes`] returned.
     pub(super) fn take_segment(&mut self, into: &mut [u8]) {
         self.ring.copy_to(0, into);
         self.ring.discard(into.len());
@@ -157,7 +158,7 @@ impl SendHalf {
         self.ring.is_empty()
     }
 
-    /// Where in the stream the next queued byte will be.
+    /// Returns the position of the next queued byte in the stream.
     pub(super) fn end_position(&self) -> u64 {
         self.sent_bytes + self.ring.len() as u64
     }
@@ -166,7 +167,7 @@ impl SendHalf {
         self.sent_bytes
     }
 
-    /// Ends the sending, and drops what is queued: nobody will read it.
+    /// Ends the sending, and drops queued data, which will not be read.
     pub(super) fn drop_queue(&mut self) {
         self.ring.clear();
         self.ended = true;

@@ -1,6 +1,6 @@
-//! What QPairs count.
+//! Counters of QPairs.
 
-/// What one end of a QPair, or all those of an engine together, have seen.
+/// The counters of one end of a QPair, or of all ends of an engine together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QPairStats {
     /// Messages queued.
@@ -17,7 +17,7 @@ pub struct QPairStats {
     pub segment_bytes_received: u64,
     /// Credits sent as overwriteable CRMA writes.
     pub credit_writes_sent: u64,
-    /// Credits that overwrote one that was not sent yet, and so saved a frame.
+    /// Credits that overwrote one not sent yet, and so saved a frame.
     pub credit_writes_overwritten: u64,
     /// Credits received as CRMA writes, old and late ones included.
     pub credit_writes_received: u64,
@@ -27,30 +27,30 @@ pub struct QPairStats {
     pub credit_frames_received: u64,
     /// Bytes of all frames sent for credit alone, headers included.
     pub credit_bytes_sent: u64,
-    /// Times the sender found that it had data and no credit.
+    /// Times the sender had data and no credit.
     pub stalls: u64,
-    /// Times it asked whether a credit was lost.
+    /// Probes sent for a lost credit.
     pub probes_sent: u64,
 }
 
-/// How full one end of a QPair is, in bytes, message lengths included. When nothing is on its way,
-/// what one end has outstanding is what the other has unread and untold.
+/// The fill levels of one end of a QPair, in bytes, message lengths included. When nothing is in
+/// flight, the bytes outstanding at one end equal those unread or uncredited at the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QPairLevels {
-    /// Queued here, not yet on their way.
+    /// Queued here, not yet sent.
     pub queued_bytes: u64,
     /// Sent, and not known to be read.
     pub outstanding_bytes: u64,
-    /// May be sent: the other end has set room aside for them.
+    /// Bytes that may be sent: the other end has reserved room for them.
     pub credit_bytes: u64,
     /// Received, not yet read.
     pub unread_bytes: u64,
-    /// Read, and not yet given credit for.
-    pub untold_bytes: u64,
+    /// Read, and not yet credited.
+    pub uncredited_bytes: u64,
 }
 
 impl QPairStats {
-    /// Adds what `other` has seen.
+    /// Adds the counters of `other`.
     pub(super) fn add(&mut self, other: &Self) {
         self.messages_sent += other.messages_sent;
         self.messages_received += other.messages_received;

@@ -1,9 +1,9 @@
-//! The QPairs of an engine, each found by its number.
+//! The QPairs of an engine, indexed by number.
 
 use super::{QPairId, pair::QPair};
 
-/// A number is a place and how often the place was used before, so that a late frame for an
-/// earlier QPair finds nothing.
+/// A number consists of a slot and a count of the slot's uses, so that a late frame for an earlier
+/// QPair finds nothing.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Box<[Option<Box<QPair>>]>,
@@ -20,7 +20,7 @@ impl Table {
         }
     }
 
-    /// Puts a QPair in a free place, if there is one.
+    /// Puts a QPair in a free slot, if there is one.
     pub(super) fn insert(&mut self, make: impl FnOnce(QPairId) -> QPair) -> Option<QPairId> {
         let slot = self.free.pop()?;
         let generation = &mut self.generations[usize::from(slot)];
@@ -38,7 +38,7 @@ impl Table {
         self.slots.get_mut(id.slot())?.as_deref_mut().filter(|pair| pair.id == id)
     }
 
-    /// The QPair that is in a place now.
+    /// Returns the present QPair of a slot.
     pub(super) fn id_in(&self, slot: usize) -> Option<QPairId> {
         Some(self.slots.get(slot)?.as_ref()?.id)
     }
@@ -59,7 +59,7 @@ impl Table {
 }
 
 impl QPairId {
-    /// The place in the tables of the engine.
+    /// Returns the slot in the tables of the engine.
     pub(super) fn slot(self) -> usize {
         (self.0 & 0xffff) as usize
     }

@@ -1,4 +1,4 @@
-//! What an owner does with an open QPair: send and receive.
+//! Calls of an owner on an open QPair: send and receive.
 
 use super::{
     CreditMode, QPairError, QPairId, QPairKind, QPairs,
@@ -8,8 +8,8 @@ use super::{
 use crate::CloseReason;
 
 impl QPairs {
-    /// Queues a message. It travels with the next frames; once this is `Ok`, it arrives unless the
-    /// QPair is aborted or its link dies.
+    /// Queues a message. It travels with the next frames; after `Ok` it arrives unless the QPair is
+    /// aborted or its link dies.
     ///
     /// # Errors
     /// [`QPairError::WouldBlock`] when this end's queue is full or the other end's; a
@@ -34,7 +34,7 @@ impl QPairs {
     /// Queues as many of `bytes` as there is room for; returns how many.
     ///
     /// # Errors
-    /// [`QPairError::WouldBlock`] if none; else as [`QPairs::send`].
+    /// [`QPairError::WouldBlock`] if none; otherwise like [`QPairs::send`].
     pub fn write(&mut self, _now_ns: u64, id: QPairId, bytes: &[u8]) -> Result<usize, QPairError> {
         let pair = self.owned(id, QPairKind::Stream)?;
         let written = pair.flow_to_write()?.send.write(bytes);
@@ -49,17 +49,17 @@ impl QPairs {
     ///
     /// # Errors
     /// [`QPairError::WouldBlock`] if no whole message is there; a [`crate::QPairEvent::Readable`]
-    /// follows. [`QPairError::BufferTooSmall`], [`QPairError::WrongKind`],
-    /// [`QPairError::Closed`], [`QPairError::Unknown`].
+    /// follows. [`QPairError::BufferTooSmall`], [`QPairError::WrongKind`], [`QPairError::Closed`],
+    /// [`QPairError::Unknown`].
     pub fn recv(&mut self, id: QPairId, into: &mut [u8]) -> Result<usize, QPairError> {
         self.read_as(QPairKind::Messages, id, into)
     }
 
-    /// Copies what has arrived to the front of `into`, as far as it fits; returns how much. 0: the
-    /// other end has ended its sending, and all was read.
+    /// Copies the received bytes to the front of `into`, as far as they fit; returns how many. 0:
+    /// the other end has ended its sending, and all was read.
     ///
     /// # Errors
-    /// As [`QPairs::recv`].
+    /// Like [`QPairs::recv`].
     pub fn read(&mut self, id: QPairId, into: &mut [u8]) -> Result<usize, QPairError> {
         self.read_as(QPairKind::Stream, id, into)
     }
@@ -82,23 +82,23 @@ impl QPairs {
         Ok(len)
     }
 
-    /// The next message, or what has arrived of a stream, where it lies: in two parts because the
-    /// buffer is a ring. Both are empty once the other end has ended and all was read. Call
-    /// [`QPairs::consume`] when done with it.
+    /// Returns the next message, or the received part of a stream, in place: in two parts because
+    /// the buffer is a ring. Both are empty once the other end has ended and all was read. Call
+    /// [`QPairs::consume`] afterwards.
     ///
     /// # Errors
-    /// As [`QPairs::recv`].
+    /// Like [`QPairs::recv`].
     pub fn peek(&mut self, id: QPairId) -> Result<(&[u8], &[u8]), QPairError> {
         let front = self.front(id)?;
         let flow = self.table.get(id).and_then(|pair| pair.flow.as_deref());
         Ok(flow.map_or((&[], &[]), |flow| flow.receive.peek(&front)))
     }
 
-    /// Drops the next message; or of a stream, `len_bytes` of what has arrived, as far as there
-    /// are. For messages `len_bytes` must be the length that [`QPairs::peek`] has shown.
+    /// Drops the next message; or of a stream, up to `len_bytes` of the received part. For messages
+    /// `len_bytes` must be the length that [`QPairs::peek`] returned.
     ///
     /// # Errors
-    /// As [`QPairs::recv`]; [`QPairError::BufferTooSmall`] for part of a message.
+    /// Like [`QPairs::recv`]; [`QPairError::BufferTooSmall`] for part of a message.
     pub fn consume(&mut self, id: QPairId, len_bytes: usize) -> Result<(), QPairError> {
         let front = self.front(id)?;
         let Front::Ready { header_bytes, len_bytes: there } = front else { return Ok(()) };
@@ -112,7 +112,7 @@ impl QPairs {
         Ok(())
     }
 
-    /// The longest message that can be sent; 0 before the QPair is connected.
+    /// Returns the longest message that can be sent, in bytes; 0 before the QPair is connected.
     ///
     /// # Errors
     /// [`QPairError::Unknown`].
@@ -121,11 +121,11 @@ impl QPairs {
         Ok(pair.flow.as_ref().map_or(0, |flow| flow.send.max_message_bytes()))
     }
 
-    /// Whether the QPair can be used, as an error says if not.
+    /// Checks that the QPair can be used.
     ///
     /// # Errors
     /// [`QPairError::WouldBlock`] while the other side has not answered; [`QPairError::Closed`],
-    /// which also says that it was refused; [`QPairError::Unknown`].
+    /// also if it was refused; [`QPairError::Unknown`].
     pub fn check_open(&self, id: QPairId) -> Result<(), QPairError> {
         let pair = self.table.get(id).filter(|pair| !pair.is_released);
         let pair = pair.ok_or(QPairError::Unknown)?;
@@ -136,7 +136,7 @@ impl QPairs {
         }
     }
 
-    /// The QPair, if its handle was not given back.
+    /// Returns the QPair, if its handle was not released.
     fn owned(&mut self, id: QPairId, kind: QPairKind) -> Result<&mut QPair, QPairError> {
         let pair = self.table.get_mut(id).filter(|pair| !pair.is_released);
         let pair = pair.ok_or(QPairError::Unknown)?;
@@ -146,7 +146,7 @@ impl QPairs {
         Ok(pair)
     }
 
-    /// What can be read next. Nothing: an error that says whether something may come.
+    /// Returns the readable front; if there is none, an error that tells whether more may come.
     fn front(&mut self, id: QPairId) -> Result<Front, QPairError> {
         let pair = self.table.get_mut(id).filter(|pair| !pair.is_released);
         let pair = pair.ok_or(QPairError::Unknown)?;
@@ -165,7 +165,7 @@ impl QPairs {
         }
     }
 
-    /// Gives credit for what was read, if it is time.
+    /// Gives credit for the data read, if it is time.
     pub(super) fn give_credit(&mut self, id: QPairId) {
         let Some(pair) = self.table.get_mut(id).filter(|pair| pair.is_flowing()) else { return };
         let mode = pair.mode;
@@ -182,7 +182,7 @@ impl QPairs {
         }
     }
 
-    /// Has the credit written into the other end's region; one that waits there is overwritten.
+    /// Queues a credit write into the other end's region; it overwrites one that waits there.
     pub(super) fn write_credit(&mut self, id: QPairId) {
         let Some(pair) = self.table.get_mut(id) else { return };
         let link = pair.link;

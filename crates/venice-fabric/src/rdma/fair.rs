@@ -1,13 +1,13 @@
-//! Which descriptor's chunk goes next to a donor: the grants take turns by bytes, the descriptors of
-//! one grant go one after the other.
+//! The order of chunks to one donor: grants take turns by bytes, the descriptors of one grant
+//! follow each other.
 //!
-//! This is deficit round robin (Shreedhar, Varghese 1995): a grant whose turn it is may send as many
-//! bytes as it has saved up; what it cannot use it keeps for its next turn. So grants with large
-//! and with small transfers get the same share.
+//! This is deficit round robin (Shreedhar, Varghese 1995): the grant in turn may send as many bytes
+//! as it has saved up; it keeps the unused rest for its next turn. So grants with large and with
+//! small transfers get the same share.
 //!
-//! That the descriptors of a grant follow each other is what double buffering needs: while the
-//! chunks of one fly, those of the next are issued as soon as there is room, and the one after it
-//! is filled by the caller.
+//! The order of a grant's descriptors serves double buffering: while the chunks of one are in
+//! flight, those of the next are issued as soon as there is room, and the caller fills the one
+//! after it.
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,14 @@ use venice_wire::MAX_PAYLOAD_BYTES;
 use super::Rdma;
 use crate::ramt::GrantSlot;
 
-/// Bytes a grant may send in a turn: the longest chunk, so that no turn is in vain twice.
+/// Bytes a grant may send in a turn: the longest chunk, so that at most one turn in a row is
+/// unused.
 const QUANTUM_BYTES: u32 = MAX_PAYLOAD_BYTES as u32;
 
 /// The descriptors with chunks still to issue to one donor.
 #[derive(Debug, Default)]
 pub(crate) struct FairQueue {
-    /// Those with descriptors; the front one has the turn.
+    /// Grants with descriptors; the front one has the turn.
     flows: VecDeque<Flow>,
 }
 
@@ -36,7 +37,7 @@ struct Flow {
 }
 
 impl FairQueue {
-    /// Room for so many flows, one for each descriptor at most.
+    /// Returns a queue with room for `depth` flows, one for each descriptor at most.
     pub(crate) fn new(depth: u16) -> Self {
         Self { flows: VecDeque::with_capacity(depth.into()) }
     }
@@ -60,12 +61,12 @@ impl FairQueue {
         }
     }
 
-    /// The descriptor whose turn it is, and the grant it waits under.
+    /// Returns the descriptor in turn, and its grant.
     pub(crate) fn turn(&self) -> Option<(GrantSlot, u16)> {
         self.flows.front().map(|flow| (flow.slot, flow.first))
     }
 
-    /// Takes the descriptor out whose turn it is.
+    /// Removes the descriptor in turn.
     pub(crate) fn pop(&mut self, rdma: &Rdma) {
         let Some(flow) = self.flows.front_mut() else { return };
         match rdma.next_of(flow.first) {
@@ -74,8 +75,8 @@ impl FairQueue {
         }
     }
 
-    /// Whether the grant whose turn it is may send `len` bytes; they are taken off what it has
-    /// saved. If not, the turn goes on to the next grant.
+    /// Returns true if the grant in turn may send `len` bytes, and deducts them from its savings.
+    /// Otherwise passes the turn to the next grant.
     pub(crate) fn spend(&mut self, len: u16) -> bool {
         let Some(flow) = self.flows.front_mut() else { return false };
         if let Some(left) = flow.saved_bytes.checked_sub(u32::from(len)) {

@@ -1,30 +1,30 @@
-//! Where the bytes of a bulk transfer lie: ranges of the window space there, segments of memory here.
+//! The memory of a bulk transfer: mapped ranges at donors, and local segments.
 
 use venice_wire::MAX_PAYLOAD_BYTES;
 
-/// A stretch of the window space.
+/// A range of the mapped address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowRange {
     /// Its first address.
     pub window_addr: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len_bytes: u64,
 }
 
-/// A bulk transfer between several stretches of the window space and several pieces of memory here,
-/// each taken in the order listed; both lists are as long in bytes. Empty pieces are passed over.
+/// A bulk transfer between several mapped ranges and several local segments, each taken in the
+/// order listed; both lists have the same length in bytes. Empty pieces are skipped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ScatterGather {
-    /// There.
+    /// The mapped ranges.
     pub ranges: Vec<WindowRange>,
-    /// Here.
+    /// The local segments.
     pub segments: Vec<Vec<u8>>,
 }
 
-/// Where the bytes of one descriptor lie.
+/// The memory of one descriptor.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// One range and one buffer as long.
+    /// One range, and one buffer of the same length.
     Plain {
         window_addr: u64,
         buffer: Vec<u8>,
@@ -32,14 +32,14 @@ pub(crate) enum Memory {
     Lists(ScatterGather),
 }
 
-/// A place among the segments.
+/// A position in the segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     segment: u32,
     at: usize,
 }
 
-/// A place among ranges and segments, always on a byte that is there, or past the end of all.
+/// A position in ranges and segments, always on an existing byte, or past the end of all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     range: u32,
@@ -48,8 +48,8 @@ pub(crate) struct Cursor {
 }
 
 impl Memory {
-    /// Bytes on each side, the window space's first; `None` if a range runs past the end of the
-    /// address space.
+    /// Returns the bytes on each side, the mapped side first; `None` if a range runs past the end
+    /// of the address space.
     pub(crate) fn len_bytes(&self) -> Option<(u64, u64)> {
         match self {
             Self::Plain { window_addr, buffer } => {
@@ -66,26 +66,26 @@ impl Memory {
         }
     }
 
-    /// First address, for messages.
+    /// Returns the first address, for messages.
     pub(crate) fn window_addr(&self) -> u64 {
         self.range(0).map_or(0, |range| range.window_addr)
     }
 
-    /// The first byte.
+    /// Returns the position of the first byte.
     pub(crate) fn start(&self) -> Cursor {
         let mut cursor = Cursor::default();
         self.advance(&mut cursor, 0);
         cursor
     }
 
-    /// The address a cursor is at, and how many bytes from there one chunk may have at most.
+    /// Returns the address of a cursor, and the most bytes that one chunk may have from there.
     pub(crate) fn piece(&self, cursor: &Cursor) -> Option<(u64, u16)> {
         let range = self.range(cursor.range)?;
         let len_bytes = (range.len_bytes - cursor.range_at).min(MAX_PAYLOAD_BYTES as u64);
         Some((range.window_addr + cursor.range_at, len_bytes as u16))
     }
 
-    /// Moves `len` bytes on, which do not leave the range.
+    /// Advances by `len` bytes, which must not leave the range.
     pub(crate) fn advance(&self, cursor: &mut Cursor, len: u16) {
         cursor.range_at += u64::from(len);
         while self.range(cursor.range).is_some_and(|range| cursor.range_at == range.len_bytes) {
@@ -114,7 +114,7 @@ impl Memory {
         }
     }
 
-    /// Copies `data` to `place` and on.
+    /// Copies `data` to the bytes from `place` on.
     pub(crate) fn scatter(&mut self, place: Place, data: &[u8]) {
         let (mut place, mut left) = (place, data);
         while !left.is_empty() {
@@ -127,7 +127,7 @@ impl Memory {
         }
     }
 
-    /// What goes back to the one who gave it: the buffer, and the lists.
+    /// Returns the caller's memory: the buffer, and the lists.
     pub(crate) fn give_back(self) -> (Vec<u8>, ScatterGather) {
         match self {
             Self::Plain { buffer, .. } => (buffer, ScatterGather::default()),
@@ -161,7 +161,7 @@ impl Memory {
 }
 
 impl Cursor {
-    /// Where it is among the segments.
+    /// Returns the position in the segments.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
@@ -174,9 +174,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Chunk by chunk, whatever the cuts on both sides, all bytes go where the lists say.
+        /// Chunk by chunk, whatever the cuts on both sides, every byte goes where the lists place
+        /// it.
         #[test]
-        fn chunks_cover_both_lists_once(
+        fn chunks_cover_lists_once(
             range_lens in prop::collection::vec(0..9000u64, 1..6),
             cuts in prop::collection::vec(0..3000usize, 0..12),
             shorter in 1..5000u16,

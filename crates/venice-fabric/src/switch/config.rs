@@ -1,4 +1,4 @@
-//! What a switch is told when it is made.
+//! The settings of a switch.
 
 use venice_wire::NodeId;
 
@@ -6,34 +6,36 @@ use crate::{LinkConfig, Position, Topology};
 
 const MS: u64 = 1_000_000;
 
-/// How a [`super::Switch`] is set up.
+/// The settings of a [`super::Switch`].
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
-    /// How the network is wired.
+    /// The topology of the network.
     pub topology: Topology,
-    /// Where in it this switch stands.
+    /// The position of this switch in it.
     pub position: Position,
-    /// Every switch's node, by position, this one's included: [`Topology::switches`] of them.
+    /// The node of each switch, by position, this one's included: [`Topology::switches`] of them.
     pub nodes: Vec<NodeId>,
-    /// 64 random bits: who starts anew draws anew.
+    /// 64 random bits, drawn anew at each start.
     pub incarnation: u64,
-    /// How hop links behave: `window` bounds the packets on their way to a neighbour, the
-    /// keep-alive is sent by both ends, and `silence_ns` says how soon a dead neighbour is found.
+    /// The settings of hop links: `window` bounds the packets in flight to a neighbour, both ends
+    /// send the keep-alive, and `silence_ns` bounds the time until a dead neighbour is detected.
     pub link: LinkConfig,
-    /// Packets that each virtual channel of each port buffers: what a neighbour gets as credits.
+    /// Packets that each virtual channel of each port buffers: a neighbour's credits.
     pub channel_packets: u16,
-    /// Packets of this node that may wait to go out. A program alone may have half of them.
+    /// Packets of this node that may wait to be sent. One program may have half of them.
     pub local_packets: u16,
-    /// Packets get their whole route where they start, and no switch on the way chooses; else each
-    /// switch chooses by the destination, and routes are for ways round links that are down.
+    /// True if packets get their whole route at the source, and no switch on it chooses. Otherwise
+    /// each switch chooses by the destination, and source routes only lead around links that are
+    /// down.
     pub source_routes: bool,
 }
 
 impl SwitchConfig {
-    /// The defaults for the switch at `position` of `topology`; `incarnation` must be random.
+    /// Returns the defaults for the switch at `position` of `topology`; `incarnation` must be
+    /// random.
     ///
-    /// A dead neighbour is found in 0.6 s, well before the end-to-end links above (2 s) give up on
-    /// whom they reach through it.
+    /// A dead neighbour is detected in 0.6 s, well before the end-to-end links above (2 s) give up
+    /// on nodes reached through it.
     pub fn new(
         topology: Topology,
         position: Position,

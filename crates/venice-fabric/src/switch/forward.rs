@@ -1,46 +1,45 @@
-//! Forwarding: which packet waits where, and which goes next.
+//! Forwarding: the queues of waiting packets, and the order in which they leave.
 //!
-//! Every input buffer (a port's virtual channel, or this node's own packets by output) is a few
-//! queues, and the packets of one program wait in the same one ([`flows`]). The queue whose head wants
-//! an output stands in that output's line for the channel it will travel on, and each queue in one
-//! line at most. An output takes its channels in turn, and of each line the first: so programs and
-//! inputs are served round robin, at the same cost for any radix.
+//! Every input buffer (a port's virtual channel, or this node's own packets by output) consists of
+//! a few queues, and the packets of one program wait in the same one ([`flows`]). A queue whose
+//! head wants an output is in that output's list ("line") for the channel on which it will travel,
+//! and each queue is in one list at most. An output takes its channels in turn, and from each list
+//! the first queue: so programs and inputs are served round robin, at the same cost for any radix.
 
 use venice_wire::{NodeId, Packet, SwitchPort, VIRTUAL_CHANNELS, advance_packet};
 
 use super::flows::{FLOWS, LocalPackets, flow_of};
 use super::hop::HopLink;
-use super::slots::{Queue, Slot, Slots, Way};
+use super::slots::{Output, Queue, Slot, Slots};
 use super::stats::SwitchStats;
 use super::{InjectError, SwitchConfig, capacity};
 use crate::routing::{LinkStates, NextHop, NoRoute, VirtualChannel};
 use crate::topology::{Position, Topology};
 
-mod ways;
+mod routes;
 
-use self::ways::{KnownWay, Ways};
+use self::routes::{KnownRoute, RouteCache};
 
 const NONE: u32 = u32::MAX;
 
-/// The packets of a switch and where they go.
+/// The packets of a switch and their destinations.
 #[derive(Debug)]
 pub(super) struct Forward {
     own: Position,
     slots: Slots,
     slot_count: u32,
     ports: usize,
-    /// By input, [`FLOWS`] of each. Inputs: those of port p on channel c at
-    /// `p * VIRTUAL_CHANNELS + c`, then this node's own packets for port p, then those for this node
-    /// itself.
+    /// By input, [`FLOWS`] for each. Inputs: those of port p on channel c at `p * VIRTUAL_CHANNELS
+    /// + c`, then this node's own packets for port p, then those for this node itself.
     queues: Box<[Waiting]>,
-    /// Lines before the outputs, numbered like the inputs; the last is for this node.
+    /// Lists of queues before the outputs, numbered like the inputs; the last is for this node.
     lines: Box<[Line]>,
     /// The channel each output serves next.
     turns: Box<[u8]>,
-    ways: Ways,
+    routes: RouteCache,
     local: LocalPackets,
     delivered: Option<Slot>,
-    /// Left for the switch to do: input buffers that became free, outputs with a new packet.
+    /// Work left for the switch: freed input buffers, outputs with a new packet.
     released: Vec<(usize, usize)>,
     woken: Vec<usize>,
     pub(super) stats: SwitchStats,
@@ -50,7 +49,7 @@ pub(super) struct Forward {
 #[derive(Debug)]
 struct Waiting {
     queue: Queue,
-    /// The next queue in the same line.
+    /// The next queue in the same list.
     behind: u32,
 }
 
@@ -70,7 +69,7 @@ impl Forward {
             .sum::<u32>()
             + u32::from(config.link.window_frames());
         let local_packets = u32::from(config.local_packets.max(1));
-        // One for the packet that the node is looking at.
+        // One for the packet that the node is reading.
         let slot_count = neighbours * per_port + local_packets + 1;
         let inputs = ports * VIRTUAL_CHANNELS;
         let empty = |_| Waiting { queue: Queue::new(), behind: NONE };
@@ -82,7 +81,7 @@ impl Forward {
             queues: (0..(inputs + ports + 1) * FLOWS).map(empty).collect(),
             lines: vec![Line { first: NONE, last: NONE }; inputs + 1].into(),
             turns: vec![0; ports].into(),
-            ways: Ways::new(topology, own, &config.nodes, config.source_routes),
+            routes: RouteCache::new(topology, own, &config.nodes, config.source_routes),
             local: LocalPackets::new(local_packets),
             delivered: None,
             released: Vec::with_capacity(slot_count as usize),
@@ -104,30 +103,30 @@ impl Forward {
     }
 
     pub(super) fn links(&self) -> &LinkStates {
-        &self.ways.links
+        &self.routes.links
     }
 
-    /// To be followed by [`Forward::forget_ways`] when something changed.
+    /// [`Forward::forget_routes`] must follow a change.
     pub(super) fn links_mut(&mut self) -> &mut LinkStates {
-        &mut self.ways.links
+        &mut self.routes.links
     }
 
-    pub(super) fn forget_ways(&mut self) {
-        self.ways.forget();
+    pub(super) fn forget_routes(&mut self) {
+        self.routes.forget();
     }
 
-    /// This switch's own link behind `port` is up or down.
+    /// Records that this switch's own link behind `port` is up or down.
     pub(super) fn set_link(&mut self, port: SwitchPort, is_up: bool) {
-        self.ways.links.set(self.own, port, is_up);
-        self.ways.forget();
+        self.routes.links.set(self.own, port, is_up);
+        self.routes.forget();
     }
 
     pub(super) fn reaches(&mut self, node: NodeId, topology: &Topology) -> bool {
-        let Some(to) = self.ways.position(node) else { return false };
-        !matches!(self.ways.to(to, topology), KnownWay::None)
+        let Some(to) = self.routes.position(node) else { return false };
+        !matches!(self.routes.to(to, topology), KnownRoute::None)
     }
 
-    /// Takes a packet that has come in by `port` on `channel`.
+    /// Takes a packet received by `port` on `channel`.
     pub(super) fn enqueue(
         &mut self,
         port: SwitchPort,
@@ -137,8 +136,8 @@ impl Forward {
     ) {
         let input = usize::from(port.0) * VIRTUAL_CHANNELS + usize::from(channel);
         match self.route(&slot, Some((port, VirtualChannel(channel))), topology) {
-            Some(way) => {
-                self.push(input, slot, way);
+            Some(output) => {
+                self.push(input, slot, output);
             }
             None => {
                 self.slots.give_back(slot);
@@ -153,25 +152,25 @@ impl Forward {
         if !self.local.has_room(&parsed) {
             return Err(InjectError::WouldBlock);
         }
-        let to = self.ways.position(destination).ok_or(InjectError::UnknownNode(destination))?;
+        let to = self.routes.position(destination).ok_or(InjectError::UnknownNode(destination))?;
         let slot = self.slots.take(packet);
-        let Some(way) = self.route(&slot, None, topology) else {
+        let Some(output) = self.route(&slot, None, topology) else {
             self.slots.give_back(slot);
             return Err(NoRoute { from: self.own, to }.into());
         };
         self.stats.injected += 1;
-        let output = match way {
-            Way::Local => self.ports,
-            Way::Out(hop) => usize::from(hop.port.0),
+        let port = match output {
+            Output::Local => self.ports,
+            Output::Out(hop) => usize::from(hop.port.0),
         };
-        let flow = self.push(self.ports * VIRTUAL_CHANNELS + output, slot, way);
+        let flow = self.push(self.ports * VIRTUAL_CHANNELS + port, slot, output);
         self.local.enters(flow);
         Ok(())
     }
 
-    /// Puts a packet behind the others of its flow; which that is.
-    fn push(&mut self, input: usize, slot: Slot, way: Way) -> usize {
-        self.slots.set_way(&slot, way);
+    /// Puts a packet behind the others of its flow; returns the queue.
+    fn push(&mut self, input: usize, slot: Slot, output: Output) -> usize {
+        self.slots.set_output(&slot, output);
         let packet = Packet::parse(self.slots.bytes(&slot)).expect("it was parsed to be routed");
         let flow = flow_of(&packet);
         let at = input * FLOWS + flow;
@@ -184,12 +183,12 @@ impl Forward {
         flow
     }
 
-    /// The queue's head has changed: it goes to the end of the line for where the head wants to go.
+    /// Moves the queue to the end of the list for its new head's output.
     fn line_up(&mut self, at: usize) {
         let Some(head) = self.queues[at].queue.head() else { return };
-        let line = match self.slots.way(&head) {
-            Way::Local => self.ports * VIRTUAL_CHANNELS,
-            Way::Out(hop) => {
+        let line = match self.slots.output(&head) {
+            Output::Local => self.ports * VIRTUAL_CHANNELS,
+            Output::Out(hop) => {
                 self.woken.push(usize::from(hop.port.0));
                 usize::from(hop.port.0) * VIRTUAL_CHANNELS + usize::from(hop.channel.0)
             }
@@ -202,7 +201,7 @@ impl Forward {
         self.lines[line].last = at as u32;
     }
 
-    /// Takes the first queue out of a line, and its head out of the queue.
+    /// Removes the first queue from a list, and the head from that queue.
     fn take_first(&mut self, line: usize) -> Option<Slot> {
         let at = match self.lines[line].first {
             NONE => return None,
@@ -218,7 +217,7 @@ impl Forward {
         Some(slot)
     }
 
-    /// A packet has left the queue.
+    /// Updates the counts after a packet has left the queue.
     fn account_for(&mut self, at: usize) {
         let (input, flow) = (at / FLOWS, at % FLOWS);
         if input < self.ports * VIRTUAL_CHANNELS {
@@ -228,7 +227,7 @@ impl Forward {
         }
     }
 
-    /// The packet that goes out by `port` next, if one may.
+    /// Returns the next packet for `port`, if one may be sent.
     pub(super) fn arbitrate(
         &mut self,
         now_ns: u64,
@@ -274,25 +273,25 @@ impl Forward {
         }
     }
 
-    /// The link behind `port` is down: packets that wait for it get another way, or are dropped.
+    /// Reroutes or drops the packets that wait for `port`, whose link is down.
     pub(super) fn leave_port(&mut self, port: usize, topology: &Topology) {
         self.lines.fill(Line { first: NONE, last: NONE });
         for at in 0..self.queues.len() {
             let came = self.came(at / FLOWS);
-            // Once round the queue: what stays goes to its end, in order.
+            // One pass over the queue: packets that stay go to its end, in order.
             let count = self.queues[at].queue.len();
             for _ in 0..count {
                 let queue = &mut self.queues[at].queue;
                 let slot = queue.pop(&self.slots).expect("it has as many");
-                let way = self.slots.way(&slot);
+                let output = self.slots.output(&slot);
                 let leaves_by = |hop: NextHop| usize::from(hop.port.0) == port;
-                let way = match way {
-                    Way::Out(hop) if leaves_by(hop) => self.route(&slot, came, topology),
-                    _ => Some(way),
+                let output = match output {
+                    Output::Out(hop) if leaves_by(hop) => self.route(&slot, came, topology),
+                    _ => Some(output),
                 };
-                match way {
-                    Some(way) => {
-                        self.slots.set_way(&slot, way);
+                match output {
+                    Some(output) => {
+                        self.slots.set_output(&slot, output);
                         self.queues[at].queue.push(&mut self.slots, slot);
                     }
                     None => {
@@ -305,7 +304,7 @@ impl Forward {
         }
     }
 
-    /// Where the packets of an input came from; `None`: from this node.
+    /// Returns the origin of an input's packets; `None`: this node.
     fn came(&self, input: usize) -> Option<(SwitchPort, VirtualChannel)> {
         (input < self.ports * VIRTUAL_CHANNELS).then(|| {
             let (port, channel) = (input / VIRTUAL_CHANNELS, input % VIRTUAL_CHANNELS);

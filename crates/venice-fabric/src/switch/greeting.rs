@@ -1,36 +1,36 @@
-//! The handshake of a hop link: both ends find out whether the other still is who it was.
+//! The handshake of a hop link: each end verifies that the other is still the same session.
 //!
-//! Both ends are alike. Who is not up says Hello; a Hello is answered by a Welcome. Each carries
-//! a challenge, and the other's latest challenge as its answer. An end believes a greeting only
-//! if it answers the end's own present challenge, so that no greeting of an earlier life does
-//! harm. The link's number is made of both incarnations: as long as both ends remember, it stays
-//! the same link, with its positions and credits, however often it was down.
+//! Both ends are alike. An end that is not up sends Hello; a Hello is answered by a Welcome. Each
+//! carries a challenge, and the other's latest challenge as its answer. An end accepts a greeting
+//! only if it answers the end's own present challenge, so greetings of an earlier session do no
+//! harm. The link's number is made of both incarnations: as long as both ends keep their state, it
+//! stays the same link, with its positions and credits, however often it was down.
 
 use venice_wire::{Greeting, NodeId};
 
 use crate::datalink::LinkNumbers;
 
-/// One end's side of the handshake.
+/// One end's state of the handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     incarnation: u64,
-    /// Whom the link is with: the other's incarnation.
+    /// The other end's incarnation.
     known: Option<u64>,
     numbers: LinkNumbers,
     challenge: u64,
-    /// The latest challenge heard.
+    /// The latest challenge received.
     answer: u64,
     is_up: bool,
 }
 
-/// What a greeting brought.
+/// The result of a greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Greeted {
-    /// It proves nothing.
+    /// The greeting proves nothing.
     Nothing,
     /// The link is up (again): the same link as before.
     Same,
-    /// The other is a new one: a new link, up.
+    /// The other end is a new session: a new link, up.
     New,
 }
 
@@ -45,19 +45,19 @@ impl Handshake {
         self.is_up
     }
 
-    /// The link's number; 0 before there was one.
+    /// Returns the link's number; 0 before there was one.
     pub(super) fn link(&self) -> u32 {
         let mixed = |seed| LinkNumbers::new(seed).draw().0;
         self.known.map_or(0, |known| (mixed(known) ^ mixed(self.incarnation)).max(1))
     }
 
-    /// Takes the other's greeting.
-    pub(super) fn hear(&mut self, greeting: &Greeting) -> Greeted {
+    /// Takes the other end's greeting.
+    pub(super) fn receive(&mut self, greeting: &Greeting) -> Greeted {
         self.answer = greeting.challenge;
         if greeting.answer != self.challenge {
             return Greeted::Nothing;
         }
-        // Used up: a copy of this greeting that comes later proves nothing.
+        // Drawn anew: a late copy of this greeting proves nothing.
         self.challenge = draw(&mut self.numbers);
         self.is_up = true;
         if self.known.replace(greeting.incarnation) == Some(greeting.incarnation) {
@@ -67,7 +67,7 @@ impl Handshake {
         }
     }
 
-    /// The other has fallen silent.
+    /// Marks the link as down because the other end has stopped answering.
     pub(super) fn go_down(&mut self) {
         self.is_up = false;
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn greet(from: &Handshake, to: &mut Handshake) -> Greeted {
-        to.hear(&from.greeting(NodeId(1), 64))
+        to.receive(&from.greeting(NodeId(1), 64))
     }
 
     fn joined() -> (Handshake, Handshake) {
@@ -101,18 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn who_remembers_keeps_the_link() {
+    fn kept_state_keeps_link() {
         let (mut a, mut b) = joined();
         let link = a.link();
         a.go_down();
-        assert_eq!(greet(&a, &mut b), Greeted::Nothing, "it has not heard what b says now");
+        assert_eq!(greet(&a, &mut b), Greeted::Nothing, "it has no present challenge of b");
         assert_eq!(greet(&b, &mut a), Greeted::Same);
         assert_eq!(greet(&a, &mut b), Greeted::Same);
         assert_eq!((a.link(), b.link()), (link, link));
     }
 
     #[test]
-    fn who_remembers_nothing_makes_it_a_new_link() {
+    fn restarted_end_makes_new_link() {
         let (mut a, _) = joined();
         let before = a.link();
         let mut b = Handshake::new(23, 0);
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn greetings_of_an_earlier_life_are_not_believed() {
+    fn stale_greetings_are_ignored() {
         let (mut a, b) = joined();
         let old = b.greeting(NodeId(1), 64);
         let link = a.link();
-        assert_eq!(a.hear(&old), Greeted::Same);
-        assert_eq!(a.hear(&old), Greeted::Nothing, "once");
+        assert_eq!(a.receive(&old), Greeted::Same);
+        assert_eq!(a.receive(&old), Greeted::Nothing, "once");
         let stranger = Greeting { incarnation: 99, answer: 5, ..old };
-        assert_eq!(a.hear(&stranger), Greeted::Nothing);
+        assert_eq!(a.receive(&stranger), Greeted::Nothing);
         assert_eq!(a.link(), link);
     }
 }

@@ -1,4 +1,4 @@
-//! One hop link: packets to and from one neighbour, each once and in order, while buffers last.
+//! One hop link: packets to and from one neighbour, each once and in order, within the buffers.
 
 mod transmit;
 
@@ -17,7 +17,7 @@ use crate::routing::VirtualChannel;
 
 /// Unanswered pings before silence counts as death.
 const MIN_PINGS: u32 = 3;
-/// What the latest ping counts in the loss against all earlier ones: one part in so many.
+/// Divisor of the latest ping's weight in the smoothed loss.
 const LOSS_WEIGHT: u32 = 16;
 
 /// One end of a hop link.
@@ -30,29 +30,29 @@ pub(super) struct HopLink {
     hello_at_ns: u64,
     welcome_due: bool,
     send: SendWindow,
-    /// Packets that may be on their way: the smaller of both ends' windows.
+    /// Packets that may be in flight: the smaller of both ends' windows.
     send_limit: u32,
-    /// How many packets we sent on each channel, and may have sent.
+    /// Packets sent on each channel, and the count up to which they may be sent.
     used: Credits,
     allowed: Credits,
-    /// Since when packets wait for credit, so as to ask whether a credit got lost.
+    /// The time since which packets wait for credit, after which a lost credit is probed for.
     starved_since_ns: Option<u64>,
     receive: ReceiveWindow,
-    /// Packets that came on each channel, how many of them are still buffered, how many may be.
+    /// Packets received on each channel, how many of them are still buffered, how many may be.
     arrived: Credits,
     buffered: Credits,
     capacity: Credits,
-    /// What the neighbour was last told it may send.
-    told: Credits,
+    /// The credits last sent to the neighbour.
+    sent_credits: Credits,
     round_trip: RoundTrip,
     replay_at_ns: Option<u64>,
     replay_doublings: u32,
     ack_at_ns: Option<u64>,
     ack_owed: u32,
     nak_due: bool,
-    /// What the neighbour said it will send next, when it last said so.
+    /// The position the neighbour last announced for its next packet.
     announced: Sequence,
-    asked: Option<(Sequence, u64)>,
+    requested_gap: Option<(Sequence, u64)>,
     ping_due: bool,
     pong_due: Option<u64>,
     ping_at_ns: u64,
@@ -63,15 +63,15 @@ pub(super) struct HopLink {
     stats: HopStats,
 }
 
-/// What has to be done about a datagram, beside what the link has done itself.
-pub(super) enum Heard {
+/// The action required by a datagram, beside those the link has taken itself.
+pub(super) enum Received {
     Nothing,
-    /// The link is up; packets in its window are sent again if it is the same one.
+    /// The link is up; if it is the same one, the packets in its window are sent again.
     Up,
-    /// A packet, to be put where [`HopLink::judge`] says.
+    /// A packet, to be placed by [`HopLink::classify`].
     Packet,
-    /// News for the switch.
-    News,
+    /// A link-state report for the switch.
+    LinkState,
 }
 
 impl HopLink {
@@ -99,7 +99,7 @@ impl HopLink {
             arrived: [0; VIRTUAL_CHANNELS],
             buffered: [0; VIRTUAL_CHANNELS],
             capacity,
-            told: [0; VIRTUAL_CHANNELS],
+            sent_credits: [0; VIRTUAL_CHANNELS],
             round_trip: RoundTrip::default(),
             replay_at_ns: None,
             replay_doublings: 0,
@@ -107,7 +107,7 @@ impl HopLink {
             ack_owed: 0,
             nak_due: false,
             announced: Sequence(0),
-            asked: None,
+            requested_gap: None,
             ping_due: false,
             pong_due: None,
             ping_at_ns: 0,
@@ -138,18 +138,19 @@ impl HopLink {
         &mut self.stats
     }
 
-    /// Whether a new packet may go out on this channel now.
+    /// True if a new packet may be sent on this channel now.
     pub(super) fn may_send(&self, channel: usize) -> bool {
         self.is_up() && self.send.len() < self.send_limit && self.has_credit(channel)
     }
 
     fn has_credit(&self, channel: usize) -> bool {
         let left = self.allowed[channel].wrapping_sub(self.used[channel]);
-        // Beyond half the circle it is a count from before: none left.
+        // Beyond half the circle it is an older count: none left.
         left != 0 && left < 1 << 15
     }
 
-    /// Packets wait for credit on this channel: if that lasts, the neighbour is asked.
+    /// Records that packets wait for credit on this channel: if that lasts, the neighbour is
+    /// probed.
     pub(super) fn starve(&mut self, now_ns: u64, channel: usize) {
         if self.is_up() && !self.has_credit(channel) {
             self.starved_since_ns.get_or_insert(now_ns);
@@ -157,20 +158,25 @@ impl HopLink {
     }
 
     /// Takes one datagram that has passed the checks of the format.
-    pub(super) fn hear(&mut self, now_ns: u64, hop: &Hop<'_>, slots: &mut Slots) -> Heard {
+    pub(super) fn receive_datagram(
+        &mut self,
+        now_ns: u64,
+        hop: &Hop<'_>,
+        slots: &mut Slots,
+    ) -> Received {
         if matches!(hop.kind(), HopKind::Hello | HopKind::Welcome) {
-            return self.hear_greeting(now_ns, hop, slots);
+            return self.receive_greeting(now_ns, hop, slots);
         }
         if !self.is_up() || hop.link() != self.handshake.link() {
             self.stats.strangers += 1;
-            return Heard::Nothing;
+            return Received::Nothing;
         }
         self.last_heard_ns = now_ns;
         self.unanswered = 0;
         self.take_counts(now_ns, hop, slots);
         match hop.kind() {
-            HopKind::Data => return Heard::Packet,
-            HopKind::News => return Heard::News,
+            HopKind::Data => return Received::Packet,
+            HopKind::LinkState => return Received::LinkState,
             HopKind::Nak => {
                 let patience_ns =
                     self.round_trip.smoothed_ns().unwrap_or(self.config.replay_min_ns);
@@ -193,22 +199,22 @@ impl HopLink {
             HopKind::Ack => self.look_for_loss(now_ns, hop.sequence()),
             HopKind::Hello | HopKind::Welcome => {}
         }
-        Heard::Nothing
+        Received::Nothing
     }
 
-    fn hear_greeting(&mut self, now_ns: u64, hop: &Hop<'_>, slots: &mut Slots) -> Heard {
-        let Ok(greeting) = Greeting::parse(hop.payload()) else { return Heard::Nothing };
+    fn receive_greeting(&mut self, now_ns: u64, hop: &Hop<'_>, slots: &mut Slots) -> Received {
+        let Ok(greeting) = Greeting::parse(hop.payload()) else { return Received::Nothing };
         if greeting.node != self.remote {
             self.stats.strangers += 1;
-            return Heard::Nothing;
+            return Received::Nothing;
         }
         let was_up = self.is_up();
-        let greeted = self.handshake.hear(&greeting);
+        let greeted = self.handshake.receive(&greeting);
         // A Hello is answered; a Welcome once, since the other needs its own challenge answered.
         let is_hello = hop.kind() == HopKind::Hello;
         self.welcome_due |= is_hello || (!was_up && greeted != Greeted::Nothing);
         if greeted == Greeted::Nothing {
-            return Heard::Nothing;
+            return Received::Nothing;
         }
         if greeted == Greeted::New {
             self.start_over(slots);
@@ -220,57 +226,58 @@ impl HopLink {
             self.take_counts(now_ns, hop, slots);
         }
         if was_up && greeted == Greeted::Same {
-            return Heard::Nothing;
+            return Received::Nothing;
         }
         self.stats.ups += 1;
         self.send.replay_all();
         (self.ping_due, self.pinged) = (true, None);
         self.ping_at_ns = now_ns.saturating_add(self.config.keepalive_ns);
         self.owe_ack(now_ns);
-        Heard::Up
+        Received::Up
     }
 
-    /// The neighbour is a new one: what was on its way to the old one is lost, and so is what came
-    /// out of order from it. The links above notice and send it again.
+    /// Restarts the link with a new session of the neighbour: packets in flight to the old one are
+    /// lost, and so are its packets received out of order. The links above detect the loss and send
+    /// again.
     fn start_over(&mut self, slots: &mut Slots) {
         let Self { send, receive, buffered, stats, .. } = self;
         send.clear(|slot| {
             stats.lost_in_restarts += 1;
             slots.give_back(slot);
         });
-        // Packets that came in order stay where they are, and occupy their buffers.
+        // Packets received in order stay in their buffers, and occupy them.
         receive.clear(|slot, channel| {
             stats.lost_in_restarts += 1;
             buffered[usize::from(channel)] -= 1;
             slots.give_back(slot);
         });
         (self.used, self.allowed) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
-        (self.arrived, self.told) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
+        (self.arrived, self.sent_credits) = ([0; VIRTUAL_CHANNELS], [0; VIRTUAL_CHANNELS]);
         (self.replay_at_ns, self.replay_doublings, self.starved_since_ns) = (None, 0, None);
-        (self.ack_at_ns, self.ack_owed, self.nak_due, self.asked) = (None, 0, false, None);
+        (self.ack_at_ns, self.ack_owed, self.nak_due, self.requested_gap) = (None, 0, false, None);
         (self.ping_due, self.pong_due, self.pinged) = (false, None, None);
         self.announced = Sequence(0);
     }
 
-    /// Takes what every datagram tells: what has arrived there, and what there is room for.
+    /// Takes the counts that every datagram carries: received packets, and credits.
     fn take_counts(&mut self, now_ns: u64, hop: &Hop<'_>, slots: &mut Slots) {
         if self.send.acknowledge(hop.ack(), |slot| slots.give_back(slot)) {
             self.replay_doublings = 0;
             self.replay_at_ns = None;
             self.await_ack(now_ns);
         }
-        for (allowed, told) in self.allowed.iter_mut().zip(hop.credits()) {
-            // A late datagram tells an old count.
-            if told.wrapping_sub(*allowed).wrapping_sub(1) < 1 << 15 {
-                *allowed = told;
+        for (allowed, credit) in self.allowed.iter_mut().zip(hop.credits()) {
+            // A late datagram carries an old count.
+            if credit.wrapping_sub(*allowed).wrapping_sub(1) < 1 << 15 {
+                *allowed = credit;
                 self.starved_since_ns = None;
             }
         }
     }
 
-    /// What to do with a `Data` at this position on this channel.
-    pub(super) fn judge(&mut self, now_ns: u64, sequence: Sequence, channel: usize) -> Arrival {
-        let arrival = self.receive.judge(sequence);
+    /// Classifies a `Data` at this position on this channel.
+    pub(super) fn classify(&mut self, now_ns: u64, sequence: Sequence, channel: usize) -> Arrival {
+        let arrival = self.receive.classify(sequence);
         match arrival {
             Arrival::InOrder | Arrival::Early
                 if self.buffered[channel] >= self.capacity[channel] =>
@@ -288,14 +295,14 @@ impl HopLink {
         arrival
     }
 
-    /// The next packet in order has come, and is buffered.
+    /// Counts the next packet in order, which is buffered.
     pub(super) fn accept(&mut self, now_ns: u64, channel: usize, len_bytes: usize) {
         self.receive.advance();
         self.count_in(channel, len_bytes);
         self.owe_ack(now_ns);
     }
 
-    /// Keeps a packet that came before its turn.
+    /// Parks a packet that came early.
     pub(super) fn park(
         &mut self,
         now_ns: u64,
@@ -309,7 +316,7 @@ impl HopLink {
         self.ask_again(now_ns);
     }
 
-    /// The parked packet whose turn it is.
+    /// Returns the parked packet whose turn it is.
     pub(super) fn take_parked(&mut self, now_ns: u64) -> Option<(Slot, u8)> {
         let parked = self.receive.take_next()?;
         self.owe_ack(now_ns);
@@ -324,11 +331,11 @@ impl HopLink {
         self.stats.received_bytes += len_bytes as u64;
     }
 
-    /// A packet has left its input buffer.
+    /// Frees the input buffer of a packet that has left it.
     pub(super) fn release(&mut self, now_ns: u64, channel: usize) {
         self.buffered[channel] = self.buffered[channel].checked_sub(1).expect("it was buffered");
-        let news = self.limits()[channel].wrapping_sub(self.told[channel]);
-        let at_ns = if news >= (self.capacity[channel] / 4).max(1) {
+        let unreported = self.limits()[channel].wrapping_sub(self.sent_credits[channel]);
+        let at_ns = if unreported >= (self.capacity[channel] / 4).max(1) {
             now_ns
         } else {
             now_ns.saturating_add(self.config.ack_delay_ns)
@@ -336,7 +343,7 @@ impl HopLink {
         self.ack_at_ns = Some(self.ack_at_ns.map_or(at_ns, |earlier_ns| earlier_ns.min(at_ns)));
     }
 
-    /// How many packets the neighbour may have sent on each channel.
+    /// Returns the count up to which the neighbour may have sent on each channel.
     fn limits(&self) -> Credits {
         std::array::from_fn(|channel| {
             let free = self.capacity[channel] - self.buffered[channel];
@@ -355,7 +362,8 @@ impl HopLink {
         self.ack_at_ns = Some(self.ack_at_ns.map_or(at_ns, |earlier_ns| earlier_ns.min(at_ns)));
     }
 
-    /// The neighbour says what it will send next: if that is ahead of what came, some got lost.
+    /// Compares the neighbour's announced next position with the received one: if it is ahead, some
+    /// packets got lost.
     fn look_for_loss(&mut self, now_ns: u64, next: Sequence) {
         self.announced = next;
         if self.is_missing_some() {
@@ -367,14 +375,14 @@ impl HopLink {
         self.receive.has_gap() || self.receive.next().is_before(self.announced)
     }
 
-    /// Asks for what is missing, but for the same gap not more often than a round trip.
+    /// Requests the missing packets, for the same gap at most once per round trip.
     fn ask_again(&mut self, now_ns: u64) {
         let patience_ns = self.round_trip.smoothed_ns().unwrap_or(self.config.replay_min_ns);
-        let asked_lately = self.asked.is_some_and(|(gap, asked_ns)| {
-            gap == self.receive.next() && now_ns.saturating_sub(asked_ns) < patience_ns
+        let requested_lately = self.requested_gap.is_some_and(|(gap, requested_ns)| {
+            gap == self.receive.next() && now_ns.saturating_sub(requested_ns) < patience_ns
         });
-        if self.config.replay && !asked_lately {
-            self.asked = Some((self.receive.next(), now_ns));
+        if self.config.replay && !requested_lately {
+            self.requested_gap = Some((self.receive.next(), now_ns));
             self.nak_due = true;
         }
     }

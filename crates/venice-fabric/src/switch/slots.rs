@@ -10,16 +10,16 @@ use crate::routing::NextHop;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// Where a packet goes on to.
+/// The next output of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// To the node this switch belongs to.
+pub(super) enum Output {
+    /// To this switch's own node.
     Local,
     /// To a neighbour.
     Out(NextHop),
 }
 
-/// A buffer of the pool, by number. It is not `Copy`: who holds it has it alone.
+/// A buffer of the pool, by number. It is not `Copy`, so it has one owner.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
@@ -36,10 +36,10 @@ pub(super) struct Slots {
 struct Entry {
     len: u16,
     next: u32,
-    way: Way,
+    output: Output,
 }
 
-/// Packets in the order they came.
+/// Packets in the order of arrival.
 #[derive(Debug)]
 pub(super) struct Queue {
     head: u32,
@@ -49,8 +49,11 @@ pub(super) struct Queue {
 
 impl Slots {
     pub(super) fn new(count: u32) -> Self {
-        let entry =
-            |n| Entry { len: 0, next: if n + 1 < count { n + 1 } else { NONE }, way: Way::Local };
+        let entry = |n| Entry {
+            len: 0,
+            next: if n + 1 < count { n + 1 } else { NONE },
+            output: Output::Local,
+        };
         Self {
             bytes: vec![0; count as usize * MAX_PACKET_BYTES].into(),
             entries: (0..count).map(entry).collect(),
@@ -59,7 +62,7 @@ impl Slots {
         }
     }
 
-    /// Buffers that hold nothing.
+    /// Returns the number of free buffers.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
@@ -67,14 +70,14 @@ impl Slots {
     /// Copies a packet in.
     ///
     /// # Panics
-    /// When no buffer is free: there are as many as credits, windows and queues allow for.
+    /// Panics if no buffer is free: there are as many as credits, windows and queues allow for.
     pub(super) fn take(&mut self, packet: &[u8]) -> Slot {
         let slot = Slot(self.first_free);
         assert!(slot.0 != NONE, "credits and windows stand for buffers: one is free");
         self.first_free = self.entries[slot.0 as usize].next;
         self.free -= 1;
         self.entries[slot.0 as usize] =
-            Entry { len: packet.len() as u16, next: NONE, way: Way::Local };
+            Entry { len: packet.len() as u16, next: NONE, output: Output::Local };
         self.bytes_mut(&slot).copy_from_slice(packet);
         slot
     }
@@ -95,7 +98,7 @@ impl Slots {
         &mut self.whole_mut(slot)[..len]
     }
 
-    /// The buffer with the room behind the packet, and then how long the packet is.
+    /// Sets the length of the packet in its buffer.
     pub(super) fn resize(&mut self, slot: &Slot, len: usize) {
         assert!(len <= MAX_PACKET_BYTES, "a packet fits its buffer");
         self.entries[slot.0 as usize].len = len as u16;
@@ -106,12 +109,12 @@ impl Slots {
         &mut self.bytes[start..start + MAX_PACKET_BYTES]
     }
 
-    pub(super) fn way(&self, slot: &Slot) -> Way {
-        self.entries[slot.0 as usize].way
+    pub(super) fn output(&self, slot: &Slot) -> Output {
+        self.entries[slot.0 as usize].output
     }
 
-    pub(super) fn set_way(&mut self, slot: &Slot, way: Way) {
-        self.entries[slot.0 as usize].way = way;
+    pub(super) fn set_output(&mut self, slot: &Slot, output: Output) {
+        self.entries[slot.0 as usize].output = output;
     }
 }
 
@@ -134,7 +137,7 @@ impl Queue {
         self.len += 1;
     }
 
-    /// The first packet, for a look.
+    /// Returns the first packet without removing it.
     pub(super) fn head(&self) -> Option<Slot> {
         (self.head != NONE).then_some(Slot(self.head))
     }
@@ -155,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_come_out_as_they_went_in_and_buffers_come_back() {
+    fn packets_are_intact_and_buffers_return() {
         let mut slots = Slots::new(3);
         let mut queue = Queue::new();
         for round in 0..10u8 {
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "stand for buffers")]
-    fn more_than_there_are_buffers_is_a_broken_invariant() {
+    fn take_panics_without_free_buffer() {
         let mut slots = Slots::new(1);
         let _ = slots.take(b"one");
         let _ = slots.take(b"two");

@@ -1,13 +1,13 @@
-//! The windows of a hop link: packets sent and not yet acknowledged, and packets come early.
+//! The windows of a hop link: packets sent and not yet acknowledged, and packets received early.
 //!
-//! The counterparts of the end-to-end link's windows, for packets that lie in the switch's buffers
-//! and so are neither copied for replay nor for reordering.
+//! They correspond to the windows of the end-to-end link, for packets that lie in the switch's
+//! buffers and so are copied neither for replay nor for reordering.
 
 use venice_wire::Sequence;
 
 use super::slots::Slot;
 
-/// A ring of packets on their way to the neighbour.
+/// A ring of packets in flight to the neighbour.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     entries: Box<[Entry]>,
@@ -26,7 +26,7 @@ struct Entry {
 }
 
 impl SendWindow {
-    /// A window of `capacity` packets, a power of two.
+    /// Returns a window of `capacity` packets, a power of two.
     pub(super) fn new(capacity: u32) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to entries across the wrap");
         let empty = || Entry { slot: None, channel: 0, sent_at_ns: 0, sends: 0, replay_due: false };
@@ -38,17 +38,18 @@ impl SendWindow {
         }
     }
 
-    /// Packets on their way.
+    /// Returns the number of packets in flight.
     pub(super) fn len(&self) -> u32 {
         self.next.since(self.oldest)
     }
 
-    /// The position of the next new packet.
+    /// Returns the position of the next new packet.
     pub(super) fn next(&self) -> Sequence {
         self.next
     }
 
-    /// Takes the position of the next new packet without keeping it, for ports that lose nothing.
+    /// Takes the position of the next new packet without keeping the packet, for ports that lose
+    /// nothing.
     pub(super) fn pass(&mut self) -> Sequence {
         assert!(self.len() == 0, "nothing is kept on a reliable port");
         let sequence = self.next;
@@ -68,7 +69,7 @@ impl SendWindow {
         sequence
     }
 
-    /// The next packet to be sent again, marked as sent now: position, channel, and buffer.
+    /// Returns the next packet to be sent again, marked as sent now: position, channel, and buffer.
     pub(super) fn next_replay(&mut self, now_ns: u64) -> Option<(Sequence, u8, &Slot)> {
         if self.replays_due == 0 {
             return None;
@@ -90,8 +91,8 @@ impl SendWindow {
         self.replays_due > 0
     }
 
-    /// Frees everything before `ack`, each buffer by `free`; false: it tells nothing new, or
-    /// nonsense. How long it took says nothing about the link: acknowledgements wait for company.
+    /// Frees everything before `ack`, each buffer by `free`; false if `ack` is old or invalid. The
+    /// time it took is no measure of the link, because acknowledgements are delayed.
     pub(super) fn acknowledge(&mut self, ack: Sequence, mut free: impl FnMut(Slot)) -> bool {
         let count = ack.since(self.oldest);
         if count == 0 || count > self.len() {
@@ -106,7 +107,8 @@ impl SendWindow {
         true
     }
 
-    /// Marks what a Nak reports missing, but not what was replayed less than `patience_ns` ago.
+    /// Marks the packets that a Nak reports missing, except those replayed less than `patience_ns`
+    /// ago.
     pub(super) fn replay_missing(
         &mut self,
         ack: Sequence,
@@ -129,7 +131,8 @@ impl SendWindow {
         }
     }
 
-    /// Marks the oldest packet, and the newest so that the neighbour tells what else is missing.
+    /// Marks the oldest packet, and the newest so that the neighbour reports the other missing
+    /// ones.
     pub(super) fn replay_ends(&mut self) {
         if self.len() > 0 {
             self.mark(self.oldest);
@@ -137,12 +140,12 @@ impl SendWindow {
         }
     }
 
-    /// Marks everything: the link is up again, and nobody knows what got through.
+    /// Marks all packets: the link is up again, and it is unknown which arrived.
     pub(super) fn replay_all(&mut self) {
         (0..self.len()).for_each(|n| self.mark(self.oldest.plus(n)));
     }
 
-    /// Starts over; every packet kept goes to `free`.
+    /// Resets the window; every kept packet goes to `free`.
     pub(super) fn clear(&mut self, free: impl FnMut(Slot)) {
         self.entries.iter_mut().for_each(|entry| entry.replay_due = false);
         self.entries.iter_mut().filter_map(|entry| entry.slot.take()).for_each(free);
@@ -161,20 +164,20 @@ impl SendWindow {
     }
 }
 
-/// What becomes of a packet that arrives.
+/// The classification of an arriving packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It is the next one.
+    /// The next one.
     InOrder,
-    /// It came before its turn.
+    /// Early.
     Early,
-    /// It is here already.
+    /// A duplicate.
     Duplicate,
-    /// No window reaches so far.
+    /// Outside the window.
     Outside,
 }
 
-/// What has come from the neighbour: everything before `next`, and some after it.
+/// The packets received from the neighbour: everything before `next`, and some after it.
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
     parked: Box<[Option<(Slot, u8)>]>,
@@ -183,13 +186,13 @@ pub(super) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// A window of `capacity` packets, a power of two.
+    /// Returns a window of `capacity` packets, a power of two.
     pub(super) fn new(capacity: u32) -> Self {
         assert!(capacity.is_power_of_two(), "positions must map to entries across the wrap");
         Self { parked: (0..capacity).map(|_| None).collect(), next: Sequence(0), early: 0 }
     }
 
-    /// The first position that has not come.
+    /// Returns the first position that has not arrived.
     pub(super) fn next(&self) -> Sequence {
         self.next
     }
@@ -198,8 +201,8 @@ impl ReceiveWindow {
         self.early > 0
     }
 
-    /// What a packet at this position is.
-    pub(super) fn judge(&self, sequence: Sequence) -> Arrival {
+    /// Classifies a packet at this position.
+    pub(super) fn classify(&self, sequence: Sequence) -> Arrival {
         let ahead = sequence.since(self.next);
         if sequence.is_before(self.next) {
             Arrival::Duplicate
@@ -214,12 +217,12 @@ impl ReceiveWindow {
         }
     }
 
-    /// The packet at [`ReceiveWindow::next`] has been taken.
+    /// Advances past the packet at [`ReceiveWindow::next`].
     pub(super) fn advance(&mut self) {
         self.next = self.next.plus(1);
     }
 
-    /// Keeps a packet that came early.
+    /// Parks a packet that came early.
     pub(super) fn park(&mut self, sequence: Sequence, slot: Slot, channel: u8) {
         let at = self.index(sequence);
         let before = self.parked[at].replace((slot, channel));
@@ -227,7 +230,7 @@ impl ReceiveWindow {
         self.early += 1;
     }
 
-    /// A parked packet whose turn has come.
+    /// Returns a parked packet whose turn has come.
     pub(super) fn take_next(&mut self) -> Option<(Slot, u8)> {
         let at = self.index(self.next);
         let parked = self.parked[at].take()?;
@@ -236,7 +239,7 @@ impl ReceiveWindow {
         Some(parked)
     }
 
-    /// Bit `i`: position `next + 1 + i` is here.
+    /// Returns a bitmap: bit `i` is set if position `next + 1 + i` is here.
     pub(super) fn bitmap(&self) -> u64 {
         let reach = (self.parked.len() as u32 - 1).min(64);
         (0..reach).fold(0, |bits, n| {
@@ -245,7 +248,7 @@ impl ReceiveWindow {
         })
     }
 
-    /// Starts over; every packet kept goes to `free`.
+    /// Resets the window; every parked packet goes to `free`.
     pub(super) fn clear(&mut self, mut free: impl FnMut(Slot, u8)) {
         let parked = self.parked.iter_mut().filter_map(Option::take);
         parked.for_each(|(slot, channel)| free(slot, channel));

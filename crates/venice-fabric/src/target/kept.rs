@@ -1,40 +1,40 @@
-//! Answers sent from where they are kept for a replay, or where they are in the granted memory, so
-//! that their bytes are not copied once more.
+//! Answers sent from the slot where they are kept for a replay, or from the granted memory, without
+//! another copy of their bytes.
 
 use venice_wire::{LinkId, Sequence};
 
 use super::{PeerAddr, Target};
 use crate::Lent;
 
-/// A frame that its link keeps until it is acknowledged; [`Target::kept`] has its bytes.
+/// A frame that its link keeps until it is acknowledged; [`Target::kept`] returns its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptFrame {
-    /// Its link's place, and the link that was there.
+    /// Its link's slot, and the number of the link that was there.
     pub(super) at: usize,
     pub(super) link: LinkId,
     pub(super) sequence: Sequence,
     pub(super) len: usize,
 }
 
-/// Where the parts of such a frame are.
+/// The parts of a kept frame.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptBytes<'a> {
     /// The first part, or all of it.
     pub head: &'a [u8],
-    /// What follows, if that is lent.
+    /// The second part, if it is lent.
     pub lent: Option<&'a Lent>,
 }
 
 impl KeptBytes<'_> {
-    /// How many bytes, all together.
+    /// Returns the total length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.head.len() + self.lent.map_or(0, Lent::len_bytes)
     }
 
-    /// Copies all of it to the front of `into`; returns how many bytes that are.
+    /// Copies all parts to the front of `into`; returns their length in bytes.
     ///
     /// # Panics
-    /// When `into` is too short.
+    /// Panics if `into` is too short.
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let len = self.len_bytes();
         let (head, rest) = into[..len].split_at_mut(self.head.len());
@@ -45,23 +45,23 @@ impl KeptBytes<'_> {
 }
 
 impl KeptFrame {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 }
 
-/// Where the next frame to send is.
+/// The place of the next frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmission {
-    /// So many bytes of it have been written to the buffer.
+    /// In the buffer, with this length in bytes.
     Written(usize),
-    /// Where it is kept; nothing has been written to the buffer.
+    /// In its link's slot; nothing was written to the buffer.
     Kept(KeptFrame),
 }
 
 impl Transmission {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Written(len) => *len,
@@ -71,11 +71,11 @@ impl Transmission {
 }
 
 impl Target {
-    /// As [`Target::poll_transmit`], but for long frames that are kept for a replay: those are told
-    /// of, for [`Target::kept`].
+    /// Like [`Target::poll_transmit`], except that long frames kept for a replay are returned as
+    /// handles for [`Target::kept`].
     ///
     /// # Panics
-    /// As [`Target::poll_transmit`].
+    /// Like [`Target::poll_transmit`].
     pub fn poll_transmit_kept(
         &mut self,
         now_ns: u64,
@@ -84,8 +84,8 @@ impl Target {
         self.poll(now_ns, true, buf)
     }
 
-    /// The bytes of a frame that [`Target::poll_transmit_kept`] has told of. `None`: it has been
-    /// acknowledged since, or its link is gone, and it is not to be sent.
+    /// Returns the bytes of a frame from [`Target::poll_transmit_kept`]. `None`: it has been
+    /// acknowledged since, or its link is gone, and it must not be sent.
     pub fn kept(&self, frame: &KeptFrame) -> Option<KeptBytes<'_>> {
         let link = self.links.get(frame.at)?.link.as_ref()?;
         let parts = link.kept(frame.sequence).filter(|_| link.id() == Some(frame.link))?;

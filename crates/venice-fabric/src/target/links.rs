@@ -1,17 +1,17 @@
-//! The links a donor keeps: bounded in number, each found by its link number.
+//! The links of a donor: bounded in number, each found by its link number.
 
 use std::collections::BTreeMap;
 
 use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
 
-use super::{PeerAddr, opened::OpenedGrants, watch::Watch};
+use super::{PeerAddr, liveness::CallerLiveness, opened::OpenedGrants};
 use crate::{
     DownReason, TargetConfig,
     datalink::{Link, LinkNumbers, earlier},
 };
 
-/// Handshakes not yet confirmed by a first frame that are remembered. They cost little, and the
-/// oldest makes room.
+/// Handshakes remembered before a first frame confirms them. They are small, and the oldest is
+/// dropped for a new one.
 const MAX_UNCONFIRMED: usize = 64;
 
 /// One link, from the first Hello on.
@@ -19,28 +19,28 @@ const MAX_UNCONFIRMED: usize = 64;
 pub(super) struct Entry {
     pub addr: PeerAddr,
     pub node: NodeId,
-    /// What the Hello named: the caller's incarnation, its proposal, its window.
+    /// The contents of the Hello: the caller's incarnation, its proposal, its window.
     pub incarnation: u64,
     proposal: LinkId,
     window: u16,
     id: LinkId,
-    /// Greeted before another one, or after it: link numbers do not tell.
+    /// Order of the Hellos: link numbers do not give it.
     serial: u64,
     pub heard_ns: u64,
     pub welcome_due: bool,
-    /// A write that was done and not answered yet: an answer to it answers those before it too.
+    /// A write carried out and not answered yet: its answer covers those before it too.
     pub done_due: Option<(Channel, u32)>,
     /// The grants the caller uses.
     pub opened: OpenedGrants,
-    /// Whether its caller is still there.
-    pub watch: Watch,
-    /// Whether the entry is among those with something to send.
+    /// The liveness of the caller.
+    pub liveness: CallerLiveness,
+    /// True if the entry is among those with something to send.
     pub is_queued: bool,
-    /// Whether it is known which recipient's share it counts on.
+    /// True if the recipient whose share it counts on is known.
     pub has_recipient: bool,
-    /// What came since it last sent something, in bytes: to be counted on that share.
+    /// Bytes received since it last sent something, to be counted on that share.
     pub asked_bytes: u64,
-    /// Made when the first frame confirms the handshake: buffers are not for everyone who calls.
+    /// Made when the first frame confirms the handshake: an unconfirmed caller gets no buffers.
     pub link: Option<Link>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Links {
     by_id: BTreeMap<LinkId, usize>,
     numbers: LinkNumbers,
     next_serial: u64,
-    /// Links that are gone since [`Links::next_removed`] was last asked.
+    /// Links removed since the last call of [`Links::next_removed`].
     removed: Vec<(usize, DownReason)>,
 }
 
@@ -70,7 +70,7 @@ impl Links {
         self.by_id.len()
     }
 
-    /// Places for links, taken or free.
+    /// Returns the number of slots for links, used or free.
     pub(super) fn places(&self) -> usize {
         self.entries.len()
     }
@@ -91,22 +91,23 @@ impl Links {
         self.entries.iter_mut().enumerate().filter_map(|(at, entry)| Some((at, entry.as_mut()?)))
     }
 
-    /// The link a frame belongs to.
+    /// Returns the link a frame belongs to.
     pub(super) fn find(&self, from: PeerAddr, frame: &Frame<'_>) -> Option<usize> {
         let &at = self.by_id.get(&frame.link())?;
         let entry = self.entries[at].as_ref()?;
         (entry.addr == from && entry.node == frame.source()).then_some(at)
     }
 
-    /// The place of the confirmed link with a caller.
+    /// Returns the slot of the confirmed link with a caller.
     pub(super) fn of(&self, addr: PeerAddr) -> Option<usize> {
         self.entries.iter().position(|entry| {
             entry.as_ref().is_some_and(|entry| entry.addr == addr && entry.link.is_some())
         })
     }
 
-    /// The link this Hello opens, or has opened before. `None`: there is no room for it now.
-    pub(super) fn greet(
+    /// Returns the link this Hello opens, or has opened before. `None`: there is no room for it
+    /// now.
+    pub(super) fn accept_hello(
         &mut self,
         now_ns: u64,
         from: PeerAddr,
@@ -139,7 +140,7 @@ impl Links {
             welcome_due: true,
             done_due: None,
             opened: OpenedGrants::new(config.max_grants_per_link),
-            watch: Watch::default(),
+            liveness: CallerLiveness::default(),
             is_queued: false,
             has_recipient: false,
             asked_bytes: 0,
@@ -148,7 +149,7 @@ impl Links {
         Some(at)
     }
 
-    /// Ends the links that the caller names as given up, wherever it opened them from.
+    /// Ends the links that the caller names as given up, from whichever address it opened them.
     pub(super) fn end_replaced(&mut self, hello: &Frame<'_>) {
         let (numbers, _) = hello.payload().as_chunks();
         for &number in numbers {
@@ -171,7 +172,7 @@ impl Links {
         }
     }
 
-    /// A free place, after putting out an unconfirmed link or else one that has long been silent.
+    /// Returns a free slot, after dropping an unconfirmed link or one that has long been silent.
     fn make_room(&mut self, now_ns: u64, config: &TargetConfig) -> Option<usize> {
         let unconfirmed = self.iter_mut().filter(|(_, entry)| entry.link.is_none()).count();
         let free = self.entries.iter().position(Option::is_none);
@@ -187,9 +188,9 @@ impl Links {
         Some(at)
     }
 
-    /// Takes note that a frame came on a link; the first one confirms the handshake. Older links of
-    /// the same caller end then: one that speaks on the new link has given them up.
-    pub(super) fn hear(&mut self, now_ns: u64, at: usize, config: &TargetConfig) {
+    /// Records a frame received on a link; the first one confirms the handshake. Older links of the
+    /// same caller end then: a caller that uses the new link has given them up.
+    pub(super) fn note_frame(&mut self, now_ns: u64, at: usize, config: &TargetConfig) {
         let Some(entry) = self.get_mut(at) else { return };
         entry.heard_ns = now_ns;
         if entry.link.is_some() {
@@ -201,8 +202,8 @@ impl Links {
         entry.opened.reserve();
         let (addr, node, serial) = (entry.addr, entry.node, entry.serial);
         for older in 0..self.entries.len() {
-            // Those never confirmed as well: frames of a caller's earlier life may still be on
-            // their way, and one of them would open its link again.
+            // Unconfirmed links end as well: frames of a caller's earlier session may still be in
+            // flight, and one of them would open its link again.
             let is_superseded =
                 |entry: &Entry| (entry.addr, entry.node) == (addr, node) && entry.serial < serial;
             if self.entries[older].as_ref().is_some_and(is_superseded) {
@@ -220,12 +221,13 @@ impl Links {
         }
     }
 
-    /// A place whose link is gone, and why: its QPairs are to be told.
+    /// Returns a slot whose link was removed, and the reason: its QPairs must be notified.
     pub(super) fn next_removed(&mut self) -> Option<(usize, DownReason)> {
         self.removed.pop()
     }
 
-    /// Removes links that have been silent for too long; returns when the next one will have been.
+    /// Removes links that have been silent for too long; returns the time at which the next one
+    /// will have been.
     pub(super) fn expire(&mut self, now_ns: u64, idle_ns: u64) -> Option<u64> {
         let mut next_ns = None;
         for at in 0..self.entries.len() {
@@ -242,12 +244,12 @@ impl Links {
 }
 
 impl Entry {
-    /// When something is to be done on the link by itself.
+    /// Returns the next time-out of the link.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         earlier(self.link.as_ref()?.poll_timeout(), self.opened.poll_timeout())
     }
 
-    /// The answer to the Hello; the same however often it is asked for.
+    /// Returns the answer to the Hello; the same for every repetition.
     pub(super) fn welcome(&self, config: &TargetConfig) -> HeaderRepr {
         HeaderRepr {
             link: self.proposal,

@@ -1,15 +1,16 @@
-//! What a donor lends, as the fabric sees it.
+//! The interface to a donor's granted memory.
 
 use venice_wire::{GrantId, GrantKey, Refusal};
 
 use super::RecipientId;
 use crate::{Atomic, Lent};
 
-/// The memory behind a [`Target`](crate::Target). Each call is one access by a recipient, and must check that the
-/// grant is live, the key is its key, and the range lies inside it, before it touches a byte.
+/// The memory behind a [`Target`](crate::Target). Each call is one access by a recipient, and must
+/// check that the grant is live, the key matches, and the range lies inside the grant, before it
+/// touches a byte.
 pub trait GrantedMemory {
-    /// Who uses the grant, whose accesses together get one share of what the donor serves. What is
-    /// provided here takes each grant for a recipient of its own.
+    /// Returns the recipient that uses the grant; all accesses of a recipient share one share of
+    /// the donor's service. By default each grant is a recipient of its own.
     fn recipient(&mut self, grant: GrantId) -> RecipientId {
         RecipientId(grant.0)
     }
@@ -17,7 +18,7 @@ pub trait GrantedMemory {
     /// Fills `into` from `addr` on.
     ///
     /// # Errors
-    /// Why the access is refused; what `into` holds then is never sent.
+    /// The reason the access is refused; the contents of `into` are never sent then.
     fn read(
         &mut self,
         grant: GrantId,
@@ -26,12 +27,12 @@ pub trait GrantedMemory {
         into: &mut [u8],
     ) -> Result<(), Refusal>;
 
-    /// Lends `len` bytes from `addr` on, so that a bulk read is answered from where they are. `None`:
-    /// they cannot be lent, and are to be read instead. What is lent stays where it is, but need not
-    /// stay as it is: an answer whose checksum is wrong because of that is sent again, from a copy.
+    /// Lends `len` bytes from `addr` on, so that a bulk read is answered from their place. `None`:
+    /// they cannot be lent, and must be read instead. Lent bytes stay in place, but may change: an
+    /// answer whose checksum is wrong because of that is sent again, from a copy.
     ///
     /// # Errors
-    /// Why the access is refused.
+    /// The reason the access is refused.
     fn lend(
         &mut self,
         grant: GrantId,
@@ -46,7 +47,7 @@ pub trait GrantedMemory {
     /// Stores `from` at `addr`.
     ///
     /// # Errors
-    /// Why the access is refused; no byte has been stored then.
+    /// The reason the access is refused; no byte has been stored then.
     fn write(
         &mut self,
         grant: GrantId,
@@ -55,15 +56,15 @@ pub trait GrantedMemory {
         from: &[u8],
     ) -> Result<(), Refusal>;
 
-    /// Does `atomic` to the eight bytes at `addr`, a multiple of eight, as one step; returns what
-    /// was there before.
+    /// Applies `atomic` to the eight bytes at `addr`, a multiple of eight, in one step; returns the
+    /// previous value.
     ///
-    /// What is provided here reads and then writes: one step only for memory that nobody changes
-    /// in any other way meanwhile. Memory that others have mapped, or another thread serves too,
-    /// needs its own.
+    /// The default reads and then writes, which is one step only for memory without other writers.
+    /// Memory that others have mapped, or that another thread serves too, needs its own
+    /// implementation.
     ///
     /// # Errors
-    /// Why the access is refused; nothing has been changed then.
+    /// The reason the access is refused; nothing has been changed then.
     fn atomic(
         &mut self,
         grant: GrantId,

@@ -1,8 +1,8 @@
 //! The grants one link uses: the donor's side of the mapping table.
 //!
-//! A grant is entered when the first access to it succeeds. It is taken out when the recipient says
-//! that no window leads there any more, for which the donor asks when it stops sharing; and with its
-//! link.
+//! A grant is entered when the first access to it succeeds. It is removed with its link, or when
+//! the recipient reports that it is no longer mapped; a donor that revokes a grant requests that
+//! report.
 
 use venice_wire::{GrantId, Refusal};
 
@@ -10,10 +10,10 @@ use crate::LinkConfig;
 
 #[derive(Debug)]
 pub(super) struct OpenedGrants {
-    /// By grant.
+    /// Sorted by grant.
     entries: Vec<Opened>,
     limit: usize,
-    /// The place of the one used last: most accesses go where the one before went.
+    /// The index of the entry used last: most accesses go to the same grant as the one before.
     last: usize,
     revoking: usize,
 }
@@ -21,7 +21,7 @@ pub(super) struct OpenedGrants {
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     grant: GrantId,
-    /// When the recipient is told that the grant is revoked, and how often it was.
+    /// The notices of the revocation sent so far.
     notice: Option<Notice>,
 }
 
@@ -43,8 +43,8 @@ impl OpenedGrants {
         self.entries.reserve_exact(self.limit);
     }
 
-    /// Whether an access to `grant` may be carried out. `revoked` are those that no link may begin
-    /// to use any more.
+    /// Checks whether an access to `grant` may be carried out. `revoked` are the grants that no
+    /// link may begin to use any more.
     pub(super) fn admit(&mut self, grant: GrantId, revoked: &Revoked) -> Result<(), Refusal> {
         if self.entries.get(self.last).is_some_and(|entry| entry.grant == grant) {
             return Ok(());
@@ -58,7 +58,7 @@ impl OpenedGrants {
         Ok(())
     }
 
-    /// An access to `grant`, which was admitted, succeeded.
+    /// Enters `grant` after a successful access that was admitted.
     pub(super) fn enter(&mut self, grant: GrantId) {
         if self.entries.get(self.last).is_some_and(|entry| entry.grant == grant) {
             return;
@@ -71,7 +71,7 @@ impl OpenedGrants {
         self.last = at;
     }
 
-    /// The recipient has no window to `grant` any more, and nothing on its way to it.
+    /// Removes `grant`: the recipient has no mapping of it any more, and no outstanding access.
     pub(super) fn close(&mut self, grant: GrantId) {
         if let Ok(at) = self.find(grant) {
             let entry = self.entries.remove(at);
@@ -79,7 +79,7 @@ impl OpenedGrants {
         }
     }
 
-    /// `grant` is not shared any more; `true`: this link uses it, and is to be told.
+    /// Marks `grant` as revoked; returns true if this link uses it, and must be notified.
     pub(super) fn revoke(&mut self, grant: GrantId, now_ns: u64) -> bool {
         let Ok(at) = self.find(grant) else { return false };
         if self.entries[at].notice.is_none() {
@@ -89,8 +89,9 @@ impl OpenedGrants {
         true
     }
 
-    /// A grant the recipient is to be told of now; the next time is noted. One that has not answered
-    /// for as long as a link may be silent is gone, and its entry with it.
+    /// Returns a grant of whose revocation the recipient must be notified now, and schedules the
+    /// next notice. A recipient that has not answered for the silence bound of a link is gone, and
+    /// its entry is removed.
     pub(super) fn next_notice(&mut self, now_ns: u64, config: &LinkConfig) -> Option<GrantId> {
         while self.revoking > 0 {
             let is_due = |entry: &Opened| entry.notice.is_some_and(|it| it.at_ns <= now_ns);
@@ -108,7 +109,7 @@ impl OpenedGrants {
         None
     }
 
-    /// When the recipient is to be told of something next.
+    /// Returns the time of the next notice.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         if self.revoking == 0 {
             return None;
@@ -116,12 +117,12 @@ impl OpenedGrants {
         self.entries.iter().filter_map(|entry| Some(entry.notice?.at_ns)).min()
     }
 
-    /// Any of them, the same as long as it is in use.
+    /// Returns one of the grants, the same one as long as it is in use.
     pub(super) fn first(&self) -> Option<GrantId> {
         self.entries.first().map(|entry| entry.grant)
     }
 
-    /// The grants in use, and whether each is being revoked.
+    /// Returns the grants in use, and whether each is being revoked.
     pub(super) fn iter(&self) -> impl Iterator<Item = (GrantId, bool)> {
         self.entries.iter().map(|entry| (entry.grant, entry.notice.is_some()))
     }
@@ -131,8 +132,8 @@ impl OpenedGrants {
     }
 }
 
-/// Grants that are not shared any more, the oldest forgotten first: by then the donor's memory
-/// itself has long since refused them.
+/// Revoked grants. The oldest is forgotten first: by then the donor's memory itself has long
+/// refused it.
 #[derive(Debug, Default)]
 pub(super) struct Revoked {
     grants: std::collections::VecDeque<GrantId>,
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_a_limit_and_forgets_what_is_closed() {
+    fn full_table_admits_after_close() {
         let (mut opened, mut revoked) = (OpenedGrants::new(2), Revoked::default());
         for n in [5, 3] {
             assert_eq!(opened.admit(GrantId(n), &revoked), Ok(()));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_repeated_until_it_is_answered_or_nobody_is_there() {
+    fn notice_repeats_until_answered() {
         let config = LinkConfig::default();
         let mut opened = OpenedGrants::new(8);
         opened.enter(GrantId(1));

@@ -1,4 +1,4 @@
-//! Requests carried out: in order, each once, each checked.
+//! Execution of requests: in order, each once, each checked.
 
 use venice_wire::{Channel, Frame, HeaderRepr, Integrity, MAX_PAYLOAD_BYTES, Opcode, Refusal};
 
@@ -13,23 +13,24 @@ use crate::{
     qpair::QPairs,
 };
 
-/// A caller that sends what only a donor may, or over a port that broke its promise.
+/// A protocol violation: the caller sends what only a donor may, or its port broke the promised
+/// order.
 pub(super) struct Broken;
 
-/// One link at work.
+/// One link while it is served.
 pub(super) struct Service<'a, M> {
     link: &'a mut Link,
     done_due: &'a mut Option<(Channel, u32)>,
     opened: &'a mut OpenedGrants,
     revoked: &'a Revoked,
     qpairs: &'a mut QPairs,
-    /// How the target, and its QPairs, count the link.
+    /// The number of the link, as the target and its QPairs count links.
     number: u32,
     memory: &'a mut M,
 }
 
 impl<'a, M: GrantedMemory> Service<'a, M> {
-    /// `None` before the link is confirmed.
+    /// Returns `None` before the link is confirmed.
     pub(super) fn of(
         entry: &'a mut Entry,
         number: u32,
@@ -41,15 +42,15 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
         Some(Self { link, done_due, opened, revoked, qpairs, number, memory })
     }
 
-    /// Takes a frame of the link: notes what it says of the link, carries out the request it is if
-    /// it is its turn, and those that waited behind it.
+    /// Takes a frame of the link: processes its link information, carries out its request if it is
+    /// the next one, and then the requests parked behind it.
     ///
-    /// No request is taken while there is no room for its answer: one that comes in its turn has to
-    /// be sent again, one that came early waits. A caller that keeps to the window it was told gets
-    /// that far only if it has not heard of a QPair that was begun here and shares the room.
+    /// No request is taken without room for its answer: one that comes in its turn has to be sent
+    /// again, an early one waits. A caller that keeps to its window reaches that point only if it
+    /// has not heard of a QPair that was begun here and shares the room.
     pub(super) fn handle(&mut self, now_ns: u64, frame: &Frame<'_>) -> Result<(), Broken> {
         self.link.note(now_ns, frame);
-        // What it acknowledges may be the room that requests wait for.
+        // Its acknowledgement may free the room that requests wait for.
         self.serve_parked(now_ns)?;
         if frame.opcode() == Opcode::Put {
             self.qpairs.handle_put(self.number, frame);
@@ -70,7 +71,7 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
         self.serve_parked(now_ns)
     }
 
-    /// Takes the frames whose turn has come, as long as there is room for an answer.
+    /// Takes the parked frames whose turn has come, as long as there is room for an answer.
     fn serve_parked(&mut self, now_ns: u64) -> Result<(), Broken> {
         while self.link.room() > 0 {
             let Some(parked) = self.link.take_parked(now_ns) else { break };
@@ -154,8 +155,8 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
         })
     }
 
-    /// Bulk is answered from where it is; a single access is a batch of its own, and its answer goes
-    /// sooner in one piece.
+    /// Answers bulk reads from the memory in place. A single access is a batch of its own, and its
+    /// answer is sent sooner in one piece.
     fn read(&mut self, request: &Frame<'_>) -> Result<Answer, Refusal> {
         let (grant, key, addr) = (request.grant(), request.key(), request.address());
         let len = usize::from(request.access_len());
@@ -168,15 +169,15 @@ impl<'a, M: GrantedMemory> Service<'a, M> {
     }
 }
 
-/// What a request that was carried out is answered with.
+/// The answer to a request that was carried out.
 enum Answer {
-    /// So many bytes, which are staged in the link.
+    /// This many bytes, which are staged in the link.
     Data(usize),
-    /// These bytes, from where they are.
+    /// These bytes, from their place.
     Lent(Lent),
-    /// That it is done; it may wait and go with others.
+    /// Completion without data; it may wait and be merged with others.
     Done,
 }
 
-/// A shorter answer is copied in less time than it takes to lend it.
+/// A shorter answer is copied faster than lent.
 const LENT_MIN_BYTES: usize = 1024;

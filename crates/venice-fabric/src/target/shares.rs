@@ -1,37 +1,38 @@
-//! Which link sends next: recipients get even shares of what a target moves, and the links of one
-//! recipient, however many, have its share between them.
+//! The order in which links send: recipients get even shares of the bytes a target moves, and all
+//! links of one recipient divide its share.
 //!
-//! This is start-time fair queueing (Goyal, Vin, Cheng 1996), twice: among recipients, and among the
-//! links of each. Whoever has its turn moves up to a train of frames; then a mark says how far it has
-//! come, in bytes, and the lowest mark goes next. One that was away begins a turn behind the others at
-//! most, so it saves up no more than that; one that moves less than the others can is always behind
-//! them, and so next: a page fault does not wait until all that others have asked for is answered.
-//! Turns take the logarithm of how many wait, once for each train.
+//! This is start-time fair queueing (Goyal, Vin, Cheng 1996), twice: among recipients, and among
+//! the links of each. The one in turn moves up to a train of frames; then its mark records how far
+//! it has come, in bytes, and the lowest mark is next. One that was idle begins at most a turn
+//! behind the others, so it saves up no more than that. One that moves less than its share is
+//! always behind the others, and so next: a page fault does not wait until all requests of others
+//! are answered. A turn takes time logarithmic in the number waiting, once for each train.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use venice_wire::MAX_FRAME_BYTES;
 
-/// Whose share an access counts on: a program, whatever its grants, processes and links. How the
-/// donor numbers its recipients is up to it.
+/// The recipient on whose share an access counts: a program with all its grants, processes and
+/// links. The donor chooses the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecipientId(pub u64);
 
 /// Bytes moved in one turn: about as many frames as travel as one train.
 pub(super) const TURN_BYTES: u64 = 15 * MAX_FRAME_BYTES as u64;
 
-/// After so many turns in a row one is taken to be alone: some tens of milliseconds of a busy donor.
+/// Turns in a row after which a flow counts as alone: some tens of milliseconds of a busy donor.
 const TURNS_ALONE: u32 = 256;
 
-/// The links with something to send, by whose turn it is.
+/// The links with something to send, in the order of their turns.
 #[derive(Debug)]
 pub(super) struct Shares {
     /// Flows with links that wait.
     waiting: Turns,
-    /// Those of links of which no recipient is known, by their places, and then recipients'.
+    /// First the flows of links without a known recipient, by their slots, then those of
+    /// recipients.
     flows: Vec<Flow>,
-    /// By place: its flow, and how far it has come there.
+    /// By slot: the link's flow, and its mark there.
     links: Box<[Place]>,
     by_recipient: BTreeMap<RecipientId, usize>,
     free: Vec<usize>,
@@ -42,15 +43,15 @@ pub(super) struct Shares {
     turns_alone: u32,
 }
 
-/// What has one share.
+/// A holder of one share.
 #[derive(Debug, Default)]
 struct Flow {
     /// Its links that wait.
     waiting: Turns,
     mark: u64,
-    /// It waits, or has the turn.
+    /// True if it waits, or has the turn.
     is_busy: bool,
-    /// Links that belong to it.
+    /// The number of links that belong to it.
     members: usize,
     recipient: Option<RecipientId>,
 }
@@ -61,7 +62,7 @@ struct Place {
     mark: u64,
 }
 
-/// The link that has the turn, the marks that it and its flow began at, and what it has moved.
+/// The link in turn, the marks at which it and its flow began, and the bytes it has moved.
 #[derive(Clone, Copy, Debug)]
 struct Current {
     link: usize,
@@ -94,13 +95,13 @@ impl Shares {
         self.current.is_some() || !self.waiting.is_empty()
     }
 
-    /// Whether more than one has something to send, or had of late.
+    /// True if more than one flow has something to send, or had recently.
     pub(super) fn is_contended(&self) -> bool {
         self.turns_alone < TURNS_ALONE
             || self.waiting.len() + usize::from(self.current.is_some()) > 1
     }
 
-    /// The link at this place counts on the recipient's share from here on.
+    /// Counts the link at this slot on the recipient's share from here on.
     pub(super) fn join(&mut self, at: usize, recipient: RecipientId) {
         self.leave(at);
         let flow = match self.by_recipient.get(&recipient) {
@@ -129,7 +130,7 @@ impl Shares {
         flow
     }
 
-    /// The link at this place is gone; the next one there counts on its own, until it joins another.
+    /// Removes the link at this slot; the next one there counts on its own, until it joins another.
     pub(super) fn leave(&mut self, at: usize) {
         let flow = std::mem::replace(&mut self.links[at].flow, at);
         self.links[at].mark = self.flows[at].waiting.mark;
@@ -148,9 +149,9 @@ impl Shares {
         }
     }
 
-    /// The link at this place has something to send; it is not waiting already.
+    /// Queues the link at this slot, which has something to send and is not waiting already.
     pub(super) fn add(&mut self, at: usize) {
-        // Whoever was broken off in its turn may not be the next any more.
+        // A link interrupted in its turn may no longer be the next.
         self.end_turn(true);
         let Place { flow: number, mark } = self.links[at];
         let flow = &mut self.flows[number];
@@ -160,7 +161,7 @@ impl Shares {
         }
     }
 
-    /// The link whose turn it is. To be followed by [`Shares::spend`] or [`Shares::rest`].
+    /// Returns the link in turn. [`Shares::spend`] or [`Shares::rest`] must follow.
     pub(super) fn turn(&mut self) -> Option<usize> {
         if let Some(current) = self.current {
             return Some(current.link);
@@ -173,7 +174,7 @@ impl Shares {
         Some(link)
     }
 
-    /// The link whose turn it is has sent something, and so much was moved by that.
+    /// Counts bytes moved by the link in turn, which has sent something.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.moved_bytes += bytes;
         let Some(current) = &mut self.current else { return };
@@ -183,7 +184,7 @@ impl Shares {
         }
     }
 
-    /// The link whose turn it is has nothing to send any more.
+    /// Ends the turn of a link that has nothing more to send.
     pub(super) fn rest(&mut self) {
         self.end_turn(false);
     }
@@ -209,11 +210,11 @@ impl Shares {
     }
 }
 
-/// Those that wait, the lowest mark first, and of equal ones the first.
+/// A queue with the lowest mark first, and the earliest of equal ones.
 #[derive(Debug, Default)]
 struct Turns {
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    /// The furthest that one has begun a turn at: nobody begins more than a turn below that.
+    /// The furthest mark at which a turn has begun: none begins more than a turn below it.
     mark: u64,
     pushed: u64,
 }

@@ -1,10 +1,10 @@
-//! What an access costs, what is refused, and what happens at the bounds.
+//! Cost, refusals and limits of accesses.
 
 use crate::world::{Faults, GRANT, KEY, LENT_BYTES, MS, US, World};
 use venice_fabric::{AccessError, DownReason, FabricError, PeerState, Refusal};
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES};
 
-/// A world with the links up and nothing owed.
+/// A world with the links up and no acknowledgement owed.
 fn settled_world(donors: usize, window: u16) -> World {
     let mut world = World::new(1, donors, window, Faults::default());
     world.run_for(100 * MS);
@@ -12,7 +12,7 @@ fn settled_world(donors: usize, window: u16) -> World {
 }
 
 #[test]
-fn a_page_fault_is_two_datagrams_and_one_round_trip() {
+fn page_read_takes_two_datagrams() {
     let mut world = settled_world(1, 64);
     let (sent, start_ns) = (world.network.sent, world.now_ns);
     for n in 0..10 {
@@ -20,14 +20,14 @@ fn a_page_fault_is_two_datagrams_and_one_round_trip() {
         world.run_until(|world| world.done.contains_key(&n));
     }
     assert_eq!(world.network.sent - sent, 20);
-    assert_eq!(world.now_ns - start_ns, 10 * 20 * US, "ten times there and back");
-    // The acknowledgement of the last answer goes by itself.
+    assert_eq!(world.now_ns - start_ns, 10 * 20 * US, "ten round trips");
+    // The acknowledgement of the last answer is sent on its own.
     world.run_for(10 * MS);
     assert_eq!(world.network.sent - sent, 21);
 }
 
 #[test]
-fn a_burst_of_writes_has_one_answer() {
+fn write_burst_gets_one_answer() {
     let mut world = settled_world(1, 64);
     let sent = world.network.sent;
     for n in 0..16 {
@@ -40,7 +40,7 @@ fn a_burst_of_writes_has_one_answer() {
 }
 
 #[test]
-fn refusals_say_why_and_leave_the_link_up() {
+fn refusal_names_reason_keeps_link() {
     let mut world = settled_world(1, 64);
     let (peer, base) = (world.peers[0], 1 << 40);
     let wrong_key = GrantKey(KEY.0 ^ 1);
@@ -58,7 +58,7 @@ fn refusals_say_why_and_leave_the_link_up() {
     for (n, _) in expected.iter().enumerate() {
         let (n, window) = (n as u64, base + n as u64 * 4096);
         world.initiator.read(world.now_ns, n, window, 8).unwrap();
-        // A good write before and after each bad one: neither may suffer.
+        // A good write before and after each bad one: neither may be affected.
         world.initiator.write(world.now_ns, 10 + n, n * 8, &[1; 8]).unwrap();
         world.initiator.write(world.now_ns, 20 + n, window, &[2; 8]).unwrap();
         world.initiator.write(world.now_ns, 30 + n, 64 + n * 8, &[3; 8]).unwrap();
@@ -75,9 +75,9 @@ fn refusals_say_why_and_leave_the_link_up() {
     assert_eq!(world.initiator.peer_state(peer), PeerState::Up);
 }
 
-/// A refusal answers the good writes before it too, which then must not be answered again.
+/// A refusal also answers the good writes before it, which then must not be answered again.
 #[test]
-fn a_refusal_at_the_end_of_a_burst_is_the_last_word() {
+fn refusal_ends_write_burst() {
     let mut world = settled_world(1, 64);
     let past_the_end = LENT_BYTES;
     world.initiator.map_window(1 << 40, 8, world.peers[0], past_the_end, GRANT, KEY).unwrap();
@@ -91,7 +91,7 @@ fn a_refusal_at_the_end_of_a_burst_is_the_last_word() {
 }
 
 #[test]
-fn accesses_that_make_no_sense_are_not_taken() {
+fn invalid_accesses_are_rejected() {
     let mut world = settled_world(2, 64);
     let end = 2 * LENT_BYTES;
     let initiator = &mut world.initiator;
@@ -115,7 +115,7 @@ fn accesses_that_make_no_sense_are_not_taken() {
 }
 
 #[test]
-fn full_queues_push_back_and_lose_nothing() {
+fn full_queues_apply_back_pressure() {
     let mut world = settled_world(1, 8);
     for token in 0..20 {
         let taken = world.initiator.write(world.now_ns, token, token, &[token as u8]);
@@ -127,7 +127,7 @@ fn full_queues_push_back_and_lose_nothing() {
 }
 
 #[test]
-fn completions_nobody_polls_hold_back_new_accesses() {
+fn unpolled_completions_block_accesses() {
     let mut world = settled_world(1, 64);
     let mut taken = 0;
     for _ in 0..2000 {
@@ -146,7 +146,7 @@ fn completions_nobody_polls_hold_back_new_accesses() {
 }
 
 #[test]
-fn a_bulk_transfer_spans_donors_and_fails_as_a_whole() {
+fn bulk_transfer_spans_donors() {
     let mut world = settled_world(2, 16);
     let bytes: Vec<u8> = (0..2 * LENT_BYTES).map(|n| (n / 7) as u8).collect();
     world.initiator.rdma_write(world.now_ns, 1, 0, bytes.clone()).unwrap();
@@ -163,7 +163,7 @@ fn a_bulk_transfer_spans_donors_and_fails_as_a_whole() {
 }
 
 #[test]
-fn a_single_read_passes_a_long_bulk_transfer() {
+fn single_read_overtakes_bulk() {
     let mut world = settled_world(1, 16);
     for token in 0..4 {
         let buffer = vec![1; LENT_BYTES as usize];
@@ -176,7 +176,7 @@ fn a_single_read_passes_a_long_bulk_transfer() {
 }
 
 #[test]
-fn donors_take_turns_on_the_wire() {
+fn donors_share_wire_in_turns() {
     let mut world = settled_world(2, 16);
     for n in 0..16 {
         let window_addr = (n / 8) * LENT_BYTES;
@@ -190,7 +190,7 @@ fn donors_take_turns_on_the_wire() {
 }
 
 #[test]
-fn a_closed_peer_fails_what_is_outstanding_and_the_donor_forgets_the_link() {
+fn closed_peer_fails_outstanding_accesses() {
     let mut world = settled_world(1, 8);
     world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
     world.initiator.rdma_read(world.now_ns, 2, 0, vec![0; LENT_BYTES as usize]).unwrap();
@@ -204,7 +204,7 @@ fn a_closed_peer_fails_what_is_outstanding_and_the_donor_forgets_the_link() {
 }
 
 #[test]
-fn an_unmapped_window_takes_no_more_accesses() {
+fn unmapped_range_rejects_accesses() {
     let mut world = settled_world(1, 8);
     world.initiator.write(world.now_ns, 1, 0, &[5]).unwrap();
     world.initiator.unmap_window(0).unwrap();
@@ -212,5 +212,5 @@ fn an_unmapped_window_takes_no_more_accesses() {
     assert_eq!(refused, Err(FabricError::NotMapped { window_addr: 0, len_bytes: 1 }));
     assert!(world.initiator.unmap_window(0).is_err());
     world.run_until(|world| world.done.contains_key(&1));
-    assert_eq!(world.done[&1], Ok(vec![]), "it was taken before");
+    assert_eq!(world.done[&1], Ok(vec![]), "it was accepted before");
 }

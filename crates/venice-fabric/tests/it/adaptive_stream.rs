@@ -1,5 +1,5 @@
-//! One stream over several channels and a bad network: every byte comes out once and in order,
-//! whichever way its segment went, and a slow reader holds up the writer.
+//! One stream over several channels and a faulty network: every byte is delivered once and in
+//! order, whichever channel its segment used, and a slow reader blocks the writer.
 
 use crate::world::{Faults, LENT_BYTES, Rng, SECOND, US, World};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use venice_fabric::{
 };
 
 const SERVICE: u32 = 4;
-/// Tokens of the sender: from here on.
+/// First token of the sender.
 const TOKENS: u64 = 7 << 40;
 
 prop_compose! {
@@ -66,8 +66,8 @@ struct Stream {
     read: usize,
     choices: Vec<ChoiceEvent>,
     rng: Rng,
-    /// The writer has given its QPair back.
-    has_left: bool,
+    /// The writer has released its QPair.
+    is_released: bool,
 }
 
 impl Stream {
@@ -100,7 +100,7 @@ impl Stream {
             read: 0,
             choices: Vec::new(),
             rng: Rng(seed ^ 3),
-            has_left: false,
+            is_released: false,
         }
     }
 
@@ -123,7 +123,7 @@ impl Stream {
             let completion = RdmaCompletion { token, result, buffer, lists: Default::default() };
             assert!(sender.handle_rdma_completion(completion).is_none());
         }
-        if !self.has_left {
+        if !self.is_released {
             sender.handle(world.now_ns, &mut world.initiator)?;
         }
         receiver.handle(world.now_ns, world.donors[0].target.qpairs_mut())?;
@@ -131,7 +131,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes at most one segment; returns whether anything was taken.
+    /// Writes at most one segment; returns true if anything was taken.
     fn write(&mut self, len: usize, hint: Option<Pattern>) -> bool {
         let bytes: Vec<u8> = (0..len).map(|_| self.rng.draw() as u8).collect();
         let world = &mut self.world;
@@ -146,7 +146,7 @@ impl Stream {
         }
     }
 
-    /// Reads once; `None`: nothing is there.
+    /// Reads once; `None` if nothing is available.
     fn read(&mut self, len: usize) -> Option<usize> {
         let mut buf = vec![0; len];
         let landing = &self.world.donors[0].memory.bytes;
@@ -155,7 +155,7 @@ impl Stream {
         };
         match self.receiver.read(&mut buf, from_landing) {
             Ok(len) => {
-                assert!(self.written[self.read..][..len] == buf[..len], "other bytes");
+                assert!(self.written[self.read..][..len] == buf[..len], "bytes differ");
                 self.read += len;
                 Some(len)
             }
@@ -165,16 +165,16 @@ impl Stream {
     }
 
     /// Ends the stream and reads to its end. `leaves_early`: the writer does not wait for that, and
-    /// gives its QPair back once it has told of all it wrote.
+    /// releases its QPair once all segments are announced.
     fn finish(&mut self, leaves_early: bool) {
         self.sender.finish();
         let give_up_ns = self.world.now_ns + 600 * SECOND;
         let mut has_ended = false;
-        while !has_ended || !(self.has_left || self.sender.is_done()) {
+        while !has_ended || !(self.is_released || self.sender.is_done()) {
             assert!(self.world.now_ns < give_up_ns, "10 virtual minutes and not over");
-            if leaves_early && !self.has_left && self.sender.is_told() {
+            if leaves_early && !self.is_released && self.sender.is_announced() {
                 self.world.initiator.qpairs_mut().close(self.near);
-                self.has_left = true;
+                self.is_released = true;
             }
             self.step().unwrap();
             while let Some(len) = self.read(10_000).filter(|_| !has_ended) {
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_byte_comes_out_once_and_in_order(
+    fn bytes_arrive_once_in_order(
         seed in any::<u64>(),
         faults in any_faults(),
         config in any_config(),
@@ -229,7 +229,7 @@ proptest! {
 }
 
 #[test]
-fn all_channels_are_tried_and_overtake_each_other() {
+fn segments_overtake_across_channels() {
     let config = StreamConfig { landing_bytes: LENT_BYTES, ..StreamConfig::default() };
     let chooser = ChooserConfig { explore_percent: 60, ..ChooserConfig::default() };
     let mut stream = Stream::new(9, Faults::default(), config, chooser);
@@ -249,7 +249,7 @@ fn all_channels_are_tried_and_overtake_each_other() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_the_writer() {
+fn slow_reader_blocks_writer() {
     let config = StreamConfig { window_segments: 8, ..StreamConfig::default() };
     let mut stream = Stream::new(9, Faults::default(), config, ChooserConfig::default());
     let mut taken = 0;
@@ -266,7 +266,7 @@ fn a_slow_reader_holds_up_the_writer() {
 }
 
 #[test]
-fn a_dead_donor_ends_the_stream_with_an_error() {
+fn dead_donor_ends_stream() {
     let config = StreamConfig { landing_bytes: LENT_BYTES, ..StreamConfig::default() };
     let mut stream = Stream::new(9, Faults::default(), config, ChooserConfig::default());
     (0..20).for_each(|_| {

@@ -1,4 +1,4 @@
-//! Once the links are up, moving frames allocates nothing: the code also runs where it must not.
+//! Moving frames on open links allocates nothing: the code also runs where it must not.
 
 use venice_fabric::{
     GrantedMemory, Initiator, InitiatorConfig, PeerAddr, PeerIndex, PeerState, Refusal, Target,
@@ -6,7 +6,7 @@ use venice_fabric::{
 };
 use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
-/// Memory of which every page reads alike.
+/// Memory whose pages all read the same.
 struct Zeros;
 
 impl GrantedMemory for Zeros {
@@ -38,7 +38,7 @@ impl Pair {
         Self { now_ns: 0, initiator, target, peer, frames: 0, completions: 0 }
     }
 
-    /// Moves all frames there are, but loses every 13th.
+    /// Moves all pending frames, and loses every 13th.
     fn move_frames(&mut self) {
         let mut buf = [0; MAX_FRAME_BYTES];
         self.now_ns += 100_000;
@@ -82,14 +82,14 @@ impl Pair {
             }
             back = back.or_else(|| self.initiator.poll_rdma_completion());
         }
-        assert_eq!(self.completions - start, accesses, "all is over in reasonable time");
+        assert_eq!(self.completions - start, accesses, "all complete in time");
         back.expect("the bulk transfer too").buffer
     }
 }
 
-/// A recipient that meets many donors: what stays of one that is gone is far less than its buffers.
+/// A recipient that meets many donors: a gone donor keeps far less than its buffers.
 #[test]
-fn donors_that_are_gone_keep_no_buffers() {
+fn gone_donors_free_their_buffers() {
     let mut initiator = Initiator::new(InitiatorConfig::new(NodeId(1), 11));
     let mut meet = |donor: u32| {
         let peer = initiator.add_peer(NodeId(donor), 0);
@@ -99,7 +99,7 @@ fn donors_that_are_gone_keep_no_buffers() {
     };
     let one = allocation_counter::measure(|| meet(2));
     let hundred = allocation_counter::measure(|| (3..103).for_each(&mut meet));
-    assert!(one.bytes_current > 100_000, "its buffers are there until the next comes: {one:?}");
+    assert!(one.bytes_current > 100_000, "its buffers stay until the next donor: {one:?}");
     assert!(hundred.bytes_current < one.bytes_current, "{hundred:?} beside {one:?}");
 }
 
@@ -114,6 +114,6 @@ fn traffic_does_not_allocate() {
         let lent = std::mem::take(&mut buffer);
         buffer = pair.traffic(2000, lent);
     });
-    assert!(pair.initiator.peer_stats(pair.peer).replayed > replayed_before, "losses were met");
+    assert!(pair.initiator.peer_stats(pair.peer).replayed > replayed_before, "losses occurred");
     assert_eq!(count.count_total, 0, "{count:?}");
 }

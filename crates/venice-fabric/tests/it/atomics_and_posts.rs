@@ -1,4 +1,4 @@
-//! Atomics and posted writes at their edges: refusals, alignment, many at once, and a donor's death
+//! Edge cases of atomics and posted writes: refusals, alignment, many at once, and a donor's death
 //! between a posted write and its fence.
 
 use crate::world::{
@@ -15,7 +15,7 @@ fn settled(donors: usize, faults: Faults) -> World {
 }
 
 #[test]
-fn a_counter_counts_every_add_once_under_loss_and_repetition() {
+fn fetch_add_applies_once_under_faults() {
     let faults = Faults { lost: 200, repeated: 200, delayed: 200, stale: 100, damaged: 50 };
     let mut world = settled(1, faults);
     for token in 0..500 {
@@ -31,7 +31,7 @@ fn a_counter_counts_every_add_once_under_loss_and_repetition() {
 }
 
 #[test]
-fn compare_and_swap_tells_what_was_there() {
+fn compare_swap_returns_old_value() {
     let mut world = settled(1, Faults::default());
     let now_ns = world.now_ns;
     world.initiator.compare_swap(now_ns, 1, 8, 0, 5).unwrap();
@@ -46,12 +46,12 @@ fn compare_and_swap_tells_what_was_there() {
 }
 
 #[test]
-fn an_atomic_out_of_place_is_not_taken() {
+fn unaligned_atomic_is_rejected() {
     let mut world = settled(1, Faults::default());
     let (now_ns, peer) = (world.now_ns, world.peers[0]);
     let unaligned = FabricError::Unaligned { window_addr: 4 };
     assert_eq!(world.initiator.fetch_add(now_ns, 1, 4, 1), Err(unaligned));
-    // What counts is the address at the donor.
+    // The address at the donor decides.
     world.initiator.map_window(1 << 40, 64, peer, 4, GRANT, KEY).unwrap();
     assert_eq!(world.initiator.fetch_add(now_ns, 1, (1 << 40) + 4, 1), Ok(()));
     assert!(world.initiator.fetch_add(now_ns, 2, 1 << 40, 1).is_err());
@@ -61,7 +61,7 @@ fn an_atomic_out_of_place_is_not_taken() {
 
 /// A caller that does not check is refused by the donor.
 #[test]
-fn a_donor_refuses_atomics_that_make_no_sense() {
+fn donor_refuses_invalid_atomics() {
     let mut world = World::new(7, 1, 64, Faults::default());
     let (mut buf, now_ns) = ([0; MAX_FRAME_BYTES], world.now_ns);
     let (_, len) = world.initiator.poll_transmit(now_ns, &mut buf).expect("a Hello");
@@ -101,7 +101,7 @@ fn a_donor_refuses_atomics_that_make_no_sense() {
 
 /// Posted writes are bound by the link, not by completion slots, and a fence waits for all donors.
 #[test]
-fn a_fence_waits_for_every_donor() {
+fn fence_waits_for_every_donor() {
     let mut world = settled(2, Faults { lost: 100, ..Faults::default() });
     let mut posted = 0;
     while posted < 1000 {
@@ -123,7 +123,7 @@ fn a_fence_waits_for_every_donor() {
 }
 
 #[test]
-fn a_fence_with_nothing_before_it_completes_at_once() {
+fn empty_fence_completes_at_once() {
     let mut world = settled(1, Faults::default());
     world.initiator.fence(world.now_ns, 1).unwrap();
     world.collect();
@@ -131,7 +131,7 @@ fn a_fence_with_nothing_before_it_completes_at_once() {
 }
 
 #[test]
-fn a_refused_posted_write_shows_at_its_fence_and_only_there() {
+fn refused_post_fails_its_fence() {
     let mut world = settled(1, Faults::default());
     world.initiator.map_window(1 << 40, 8, world.peers[0], LENT_BYTES, GRANT, KEY).unwrap();
     let now_ns = world.now_ns;
@@ -152,7 +152,7 @@ fn a_refused_posted_write_shows_at_its_fence_and_only_there() {
 
 /// The donor dies after the writes were posted; the fence is given long after.
 #[test]
-fn a_dead_donor_with_posted_writes_is_told_by_the_next_fence() {
+fn fence_reports_dead_donor() {
     let mut world = World::with_link(3, 2, LinkConfig::default(), Faults::default());
     world.run_for(SECOND);
     world.donors[0].is_alive = false;
@@ -164,7 +164,7 @@ fn a_dead_donor_with_posted_writes_is_told_by_the_next_fence() {
     let dead = DownReason::Silent;
     assert_eq!(world.done[&1], Err(AccessError::PeerDown(dead)));
     let refused = world.initiator.post(world.now_ns, 0, &[1]);
-    assert_eq!(refused, Err(FabricError::PeerDown(dead)), "told at once, not by a fence");
+    assert_eq!(refused, Err(FabricError::PeerDown(dead)), "reported at once, not by a fence");
     world.initiator.fence(world.now_ns, 2).unwrap();
     world.collect();
     assert_eq!(world.done[&2], Ok(vec![]));

@@ -19,7 +19,7 @@ fn settled(donors: usize, window: u16) -> World {
     world
 }
 
-/// Ends the transfer of `token`; returns its lists.
+/// Waits for the end of the transfer of `token`; returns its lists.
 fn finish(world: &mut World, token: u64) -> (Result<(), AccessError>, ScatterGather) {
     for _ in 0..1_000_000 {
         if let Some(done) = world.initiator.poll_rdma_completion() {
@@ -62,9 +62,9 @@ fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Written by one pair of lists, read back by others: each byte lies where the lists say.
+    /// Written by one pair of lists, read back by others: each byte lies where the lists place it.
     #[test]
-    fn lists_move_every_byte_to_its_place(
+    fn lists_move_bytes_in_place(
         seed in any::<u64>(),
         lost in prop_oneof![Just(0), Just(200)],
         ranges in any_ranges(),
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn small_segments_travel_in_large_frames() {
+fn small_segments_share_frames() {
     let mut world = settled(1, 64);
     let sent = world.network.sent;
     let segments = vec![vec![7; 64]; 256];
@@ -111,7 +111,7 @@ fn small_segments_travel_in_large_frames() {
 }
 
 #[test]
-fn lists_that_make_no_sense_come_back() {
+fn invalid_lists_are_returned() {
     let mut world = settled(1, 16);
     let range = |window_addr, len_bytes| WindowRange { window_addr, len_bytes };
     let cases = [
@@ -133,7 +133,7 @@ fn lists_that_make_no_sense_come_back() {
 }
 
 #[test]
-fn the_ring_is_bounded_and_a_polled_completion_makes_room() {
+fn polled_completion_frees_ring_slot() {
     let mut world = settled(1, 16);
     for token in 0..64 {
         world.initiator.rdma_write(world.now_ns, token, 0, vec![1; 100]).unwrap();
@@ -181,7 +181,7 @@ fn contest(sizes: [usize; 2], directions: [RdmaDirection; 2], window: u16) -> [u
 }
 
 #[test]
-fn grants_share_the_link_by_bytes() {
+fn grants_share_link_by_bytes() {
     use RdmaDirection::{Read, Write};
     for (sizes, directions, window) in [
         ([60_000, 10_000], [Read, Read], 64),
@@ -191,16 +191,16 @@ fn grants_share_the_link_by_bytes() {
     ] {
         let [a, b] = contest(sizes, directions, window);
         let ratio = a as f64 / b as f64;
-        // 30 transfers of 64 bytes do not fill a turn: they get all they ask for, no less.
+        // 30 transfers of 64 bytes do not fill a turn: they complete at the requested rate.
         let is_small = sizes[0] == 64;
         assert!(is_small || (0.9..1.1).contains(&ratio), "{sizes:?} over {window}: {a} and {b}");
         assert!(!is_small || a > 1000 * 64, "{a} of {b}");
     }
 }
 
-/// Single accesses as fast as they are taken, and a bulk transfer still gets its share.
+/// Single accesses at full rate, and a bulk transfer still gets its share.
 #[test]
-fn bulk_is_not_starved_by_single_accesses() {
+fn single_accesses_do_not_starve_bulk() {
     let mut world = settled(1, 16);
     for token in 0..8 {
         world.initiator.rdma_write(world.now_ns, token, 0, vec![5; LENT_BYTES as usize]).unwrap();
@@ -217,7 +217,7 @@ fn bulk_is_not_starved_by_single_accesses() {
 
 /// Long transfers, and each read still takes little more than its round trip.
 #[test]
-fn single_accesses_are_not_starved_by_bulk() {
+fn bulk_does_not_starve_singles() {
     let mut world = settled(1, 16);
     for token in 0..8 {
         world.initiator.rdma_write(world.now_ns, token, 0, vec![1; LENT_BYTES as usize]).unwrap();
@@ -232,9 +232,9 @@ fn single_accesses_are_not_starved_by_bulk() {
 }
 
 #[test]
-fn an_event_comes_once_enough_is_over() {
+fn event_fires_once_at_threshold() {
     let mut world = settled(1, 16);
-    assert!(!world.initiator.poll_event(), "nobody asked");
+    assert!(!world.initiator.poll_event(), "no event was requested");
     world.initiator.arm_event(3);
     world.initiator.read(world.now_ns, 1, 0, 8).unwrap();
     world.initiator.rdma_read(world.now_ns, 2, 0, vec![0; 10_000]).unwrap();
@@ -247,7 +247,7 @@ fn an_event_comes_once_enough_is_over() {
     assert_eq!(steps, 1000, "only two are over");
     world.initiator.fence(world.now_ns, 3).unwrap();
     assert!(world.initiator.poll_event());
-    assert!(!world.initiator.poll_event(), "it is said once");
+    assert!(!world.initiator.poll_event(), "the event fires once");
     world.initiator.arm_event(1);
     assert!(world.initiator.poll_event(), "they are still there");
     world.collect();
@@ -256,7 +256,7 @@ fn an_event_comes_once_enough_is_over() {
 }
 
 #[test]
-fn a_dead_donor_gives_the_lists_back() {
+fn dead_donor_returns_lists() {
     let mut world = World::with_link(3, 2, LinkConfig::default(), Faults::default());
     world.run_for(SECOND);
     world.donors[1].is_alive = false;
@@ -273,10 +273,10 @@ fn a_dead_donor_gives_the_lists_back() {
     assert!(!world.initiator.has_rdma_outstanding());
 }
 
-/// A donor that answers what it does not acknowledge is broken: the bytes of that write may still
-/// have to be sent, and nobody would have them any more.
+/// A donor that answers a write without acknowledging it is broken: the bytes of the write may
+/// still have to be sent, and would be gone.
 #[test]
-fn an_answer_that_does_not_acknowledge_its_request_is_not_believed() {
+fn answer_without_acknowledgement_is_rejected() {
     let mut world = World::new(7, 1, 8, Faults::default());
     let (mut buf, now_ns) = ([0; MAX_FRAME_BYTES], world.now_ns);
     let (_, len) = world.initiator.poll_transmit(now_ns, &mut buf).expect("a Hello");
@@ -301,9 +301,9 @@ fn an_answer_that_does_not_acknowledge_its_request_is_not_believed() {
     assert_eq!(failed.result, Err(AccessError::PeerDown(DownReason::Protocol)));
 }
 
-/// Windows go while transfers through them wait: each ends, and none blocks another.
+/// Mappings are removed while transfers through them wait: each ends, and none blocks another.
 #[test]
-fn transfers_whose_window_goes_end_and_the_others_go_on() {
+fn unmapping_fails_only_its_transfers() {
     let mut world = settled(1, 8);
     let second = GrantId(6);
     world.donors[0].memory.grants.push(second);

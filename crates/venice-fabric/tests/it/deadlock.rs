@@ -1,5 +1,5 @@
-//! Freedom from deadlock, checked and not only argued: the channel dependency graph of every
-//! topology here has no cycle (Dally and Seitz, 1987).
+//! Freedom from deadlock, checked by program: the channel dependency graph of every topology here
+//! has no cycle (Dally and Seitz, 1987).
 //!
 //! A channel is a virtual channel of a link in one direction. It depends on another when a packet
 //! can hold the one while it waits for the other. Without a cycle some packet can always move.
@@ -45,7 +45,7 @@ fn positions(topology: &Topology) -> impl Iterator<Item = Position> + use<> {
     (0..topology.switches()).map(Position)
 }
 
-/// What packets that go by their destination can hold and wait for.
+/// The dependencies of packets routed by destination.
 fn direct(topology: &Topology) -> Graph {
     let mut graph = Graph::new();
     for (from, to) in
@@ -68,7 +68,7 @@ fn direct(topology: &Topology) -> Graph {
     graph
 }
 
-/// What packets with any source route at all can hold and wait for.
+/// The dependencies of packets with any source route.
 fn detours(topology: &Topology) -> Graph {
     let mut graph = Graph::new();
     let channels = (FIRST_DETOUR.0..VIRTUAL_CHANNELS as u8).map(VirtualChannel);
@@ -91,7 +91,7 @@ fn detours(topology: &Topology) -> Graph {
     graph
 }
 
-/// Takes channels that wait for nothing away until none is left; a cycle would stay.
+/// Removes channels that wait for nothing until none is left; a cycle would stay.
 fn has_no_cycle(mut graph: Graph) -> bool {
     loop {
         let free: BTreeSet<Channel> =
@@ -105,23 +105,23 @@ fn has_no_cycle(mut graph: Graph) -> bool {
 }
 
 #[test]
-fn going_by_the_destination_cannot_deadlock() {
+fn destination_routing_has_no_deadlock() {
     for topology in topologies() {
         assert!(has_no_cycle(direct(&topology)), "{topology} {}", topology.nodes());
     }
 }
 
 #[test]
-fn no_source_route_can_deadlock() {
+fn source_routes_have_no_deadlock() {
     for topology in topologies() {
         assert!(has_no_cycle(detours(&topology)), "{topology} {}", topology.nodes());
     }
 }
 
-/// A switch whose next link is down gives a packet that went by its destination a route round it:
+/// A switch whose next link is down gives a packet routed by destination a source route around it:
 /// the packet then waits for the first detour channel while it holds a direct one.
 #[test]
-fn both_kinds_together_cannot_deadlock() {
+fn mixed_routing_has_no_deadlock() {
     for topology in topologies() {
         let mut graph = direct(&topology);
         for (&(from, port, _), waits_for) in &mut graph {
@@ -135,9 +135,9 @@ fn both_kinds_together_cannot_deadlock() {
     }
 }
 
-/// The check finds what it looks for: a ring whose packets all stay on one channel.
+/// The checker finds a known cycle: a ring whose packets all stay on one channel.
 #[test]
-fn a_ring_without_a_second_channel_would_deadlock() {
+fn single_channel_ring_deadlocks() {
     let ring = Topology::Torus { x: 5, y: 1, z: 1 };
     let mut merged = Graph::new();
     for ((at, port, _), waits) in direct(&ring) {
@@ -147,20 +147,20 @@ fn a_ring_without_a_second_channel_would_deadlock() {
     assert!(!has_no_cycle(merged));
 }
 
-/// With [`venice_fabric::SwitchConfig::source_routes`] every packet has a route. Each pair of
-/// switches has one that all switches on the way let through.
+/// With [`venice_fabric::SwitchConfig::source_routes`] every packet has a source route. Each pair
+/// of switches has one that all switches on it accept.
 #[test]
-fn every_pair_has_a_source_route_that_passes() {
+fn every_pair_has_source_route() {
     for topology in topologies() {
         let all_up = LinkStates::all_up(&topology);
         for (from, to) in
             positions(&topology).flat_map(|from| positions(&topology).map(move |to| (from, to)))
         {
-            let route = topology.route_around(from, to, &all_up).expect("there is a way");
+            let route = topology.route_around(from, to, &all_up).expect("a route exists");
             let (mut at, mut came) = (from, None);
             for port in route.ports() {
                 let next = topology.neighbour(at, *port).expect("it is a link").0;
-                let channel = topology.detour_channel(came, at, next).expect("it is let through");
+                let channel = topology.detour_channel(came, at, next).expect("it is accepted");
                 (at, came) = (next, Some((at, channel)));
             }
             assert_eq!(at, to);

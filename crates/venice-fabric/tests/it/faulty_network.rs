@@ -1,13 +1,13 @@
-//! Whatever the network does, every access completes, every read brings what was written before
-//! it, and every write is carried out once and in order.
+//! Under any network faults every access completes, every read returns the latest earlier write,
+//! and every write is carried out once and in order.
 
 use crate::world::{Faults, LENT_BYTES, Rng, SECOND, US, World};
 use proptest::prelude::*;
 use venice_fabric::{AccessError, Atomic, DownReason, FabricError, LinkConfig, PeerState};
 
 const DONORS: usize = 2;
-/// Bulk transfers have the middle of the window space, around the place where the donors' windows
-/// meet; single accesses keep out of it.
+/// Bulk transfers use the middle of the mapped space, around the border between the donors'
+/// mappings; single accesses avoid it.
 const BULK: std::ops::Range<u64> = LENT_BYTES - 24 * 1024..LENT_BYTES + 24 * 1024;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ fn any_len() -> impl Strategy<Value = u32> {
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
-    // Few places, so that accesses meet each other; on both sides of the bulk range.
+    // Few addresses, so that accesses collide; on both sides of the bulk range.
     let place = (any::<bool>(), 0..8u64)
         .prop_map(|(high, n)| if high { BULK.end + n * 16 } else { n * 16 });
     let bulk_at = (0..24u64).prop_map(|n| BULK.start + n * 1000);
@@ -58,13 +58,13 @@ prop_compose! {
     }
 }
 
-/// Drives a world and a flat model of its window space side by side.
+/// Drives a world and a flat model of its mapped space side by side.
 struct Checker {
     world: World,
     model: Vec<u8>,
     rng: Rng,
     next_token: u64,
-    /// What each access is to bring.
+    /// The expected result of each access.
     expected: Vec<(u64, Vec<u8>)>,
     expected_bulk: Vec<(u64, Vec<u8>)>,
     /// Single writes in the order given, by donor: remote address and bytes.
@@ -175,7 +175,7 @@ impl Checker {
                 Err(error) => panic!("{error}"),
             }
         }
-        panic!("10 virtual minutes and not taken");
+        panic!("not accepted in 10 virtual minutes");
     }
 
     /// Bulk transfers are not ordered among themselves: one at a time.
@@ -211,7 +211,7 @@ impl Checker {
         for (token, bytes) in self.expected_bulk {
             assert_eq!(self.world.bulk_done[&token], Ok(bytes), "bulk transfer {token}");
         }
-        // Long enough for any late frame to do its harm.
+        // Long enough for any late frame to arrive.
         self.world.run_for(SECOND);
         for (n, donor) in self.world.donors.iter().enumerate() {
             let half = &self.model[n * LENT_BYTES as usize..][..LENT_BYTES as usize];
@@ -228,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_access_is_right(
+    fn accesses_match_model(
         seed in any::<u64>(),
         window in prop::sample::select(vec![4u16, 8, 64]),
         faults in any_faults(),
@@ -240,9 +240,9 @@ proptest! {
         checker.finish();
     }
 
-    /// As over sealed datagrams: no checksum, because nothing damaged gets this far.
+    /// Like over sealed datagrams: no checksum, because nothing damaged gets this far.
     #[test]
-    fn every_access_is_right_without_checksums(
+    fn accesses_match_model_without_checksums(
         seed in any::<u64>(),
         window in prop::sample::select(vec![4u16, 64]),
         faults in any_faults(),
@@ -254,9 +254,9 @@ proptest! {
         checker.finish();
     }
 
-    /// As over a ring in shared memory: no replay either, and no frame that need not be.
+    /// Like over a ring in shared memory: no replay either, and no unnecessary frame.
     #[test]
-    fn every_access_is_right_on_a_reliable_port(
+    fn accesses_match_model_on_reliable_port(
         seed in any::<u64>(),
         window in prop::sample::select(vec![4u16, 8, 64]),
         ops in prop::collection::vec(any_op(), 1..60),
@@ -272,10 +272,10 @@ proptest! {
         checker.finish();
     }
 
-    /// The donor's new life has the same grant and key, so a frame of the old life that is taken
-    /// for one of the new shows as a write nobody made.
+    /// The donor's new session has the same grant and key, so a frame of the old session that is
+    /// accepted shows as an unexpected write.
     #[test]
-    fn a_restarted_donor_is_noticed_and_never_confused(
+    fn restarted_donor_is_detected(
         seed in any::<u64>(),
         faults in any_faults(),
         before in 0..40u64,
@@ -310,9 +310,9 @@ proptest! {
         prop_assert!(world.donors[0].memory.written.is_empty());
     }
 
-    /// Frames of the old recipient come late, and the new one is on the same address.
+    /// Frames of the old recipient arrive late, and the new one uses the same address.
     #[test]
-    fn a_restarted_recipient_is_never_confused(
+    fn restarted_recipient_is_distinguished(
         seed in any::<u64>(),
         faults in any_faults(),
         steps in 0..40u64,

@@ -1,5 +1,4 @@
-//! Whatever comes from the network, nothing panics, nothing is written that should not be, and
-//! nothing hangs.
+//! Invalid frames from the network cause no panic, no wrong write and no hang.
 
 use crate::world::{Faults, GRANT, KEY, MS, RECIPIENT, RECIPIENT_ADDR, SECOND, World, donor_node};
 use proptest::prelude::*;
@@ -19,13 +18,13 @@ fn any_opcode() -> impl Strategy<Value = (Channel, Opcode)> {
     ]
 }
 
-/// Numbers as they occur near the edges, and any others.
+/// Numbers near the edges, and any others.
 fn small_or_any() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0..8u32, 1 => (u32::MAX - 4)..=u32::MAX, 1 => any::<u32>()]
 }
 
 prop_compose! {
-    /// A well-formed frame with fields that may make sense, the link's number left open.
+    /// A well-formed frame with fields that may be valid; the link's number is left open.
     fn any_frame()(
         (channel, opcode) in any_opcode(),
         (sequence, ack, transaction) in (small_or_any(), small_or_any(), small_or_any()),
@@ -61,9 +60,9 @@ fn emit(header: HeaderRepr, payload_len: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// The donor gets nonsense on a live link, from its caller's own address.
+    /// The donor receives garbage on a live link, from its caller's own address.
     #[test]
-    fn a_donor_survives_nonsense_on_a_live_link(
+    fn donor_survives_garbage_frames(
         frames in prop::collection::vec((any_frame(), any::<bool>()), 1..40),
     ) {
         let mut world = World::new(7, 1, 8, Faults::default());
@@ -79,9 +78,9 @@ proptest! {
         world.run_for(SECOND);
     }
 
-    /// The initiator gets nonsense from its donor: at worst it calls the donor down.
+    /// The initiator receives garbage from its donor: at worst it declares the donor down.
     #[test]
-    fn an_initiator_survives_nonsense_on_a_live_link(
+    fn initiator_survives_garbage_frames(
         frames in prop::collection::vec((any_frame(), any::<bool>()), 1..40),
     ) {
         let mut world = World::new(7, 1, 8, Faults::default());
@@ -91,7 +90,7 @@ proptest! {
             match world.initiator.read(world.now_ns, taken, 0, 4) {
                 Ok(()) => taken += 1,
                 Err(FabricError::WouldBlock | FabricError::PeerDown(_)) => {}
-                // Nonsense may say that the grant is revoked.
+                // Garbage may announce a revocation.
                 Err(FabricError::Revoked { .. } | FabricError::NotMapped { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -105,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_frames_change_nothing(
+    fn random_bytes_change_nothing(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..50),
     ) {
         let mut world = World::new(8, 1, 8, Faults::default());
@@ -119,7 +118,7 @@ proptest! {
     }
 }
 
-/// Shakes hands by hand, so that the test knows the link's number.
+/// Performs the handshake frame by frame, so that the test has the link's number.
 fn open_link(world: &mut World) -> LinkId {
     let mut buf = [0; MAX_FRAME_BYTES];
     let now_ns = world.now_ns;
@@ -135,9 +134,9 @@ fn open_link(world: &mut World) -> LinkId {
     link
 }
 
-/// Sequenced frames with a range or key that is wrong are refused, whatever the link says.
+/// Sequenced frames with a wrong range or key are refused, whatever the link.
 #[test]
-fn nothing_is_written_without_the_key() {
+fn wrong_key_writes_nothing() {
     let mut world = World::new(7, 1, 8, Faults::default());
     let link = open_link(&mut world);
     for n in 0..100u32 {
@@ -158,9 +157,9 @@ fn nothing_is_written_without_the_key() {
     assert!(world.donors[0].memory.bytes.iter().all(|&byte| byte == 0));
 }
 
-/// What a stranger sends on somebody else's link is not taken: the address must fit too.
+/// Frames of a stranger on another caller's link are rejected: the address must match too.
 #[test]
-fn a_link_belongs_to_its_address() {
+fn link_is_bound_to_address() {
     let mut world = World::new(7, 1, 8, Faults::default());
     let link = open_link(&mut world);
     let header = HeaderRepr {
@@ -178,10 +177,11 @@ fn a_link_belongs_to_its_address() {
     assert_eq!(donor.memory.written.len(), 1, "the same frame from the right address");
 }
 
-/// A caller that has more outstanding than there is room for answers, be it that it cannot know of
-/// a QPair that takes some: what has to wait for room is still carried out in order, each once.
+/// A caller with more outstanding requests than there is room for answers, for example because it
+/// does not know of a QPair that takes some: requests that wait for room are still carried out in
+/// order, each once.
 #[test]
-fn requests_that_wait_for_room_are_carried_out_once() {
+fn delayed_requests_execute_once() {
     let mut world = World::new(7, 1, 4, Faults::default());
     let link = open_link(&mut world);
     let mut send = |(channel, opcode), sequence: u32, ack: u32| {
@@ -213,7 +213,7 @@ fn requests_that_wait_for_room_are_carried_out_once() {
     for sequence in 4..7 {
         assert_eq!(send(read, sequence, 4), 7, "copies");
     }
-    // One round of the window later nothing is left in the places.
+    // One round of the window later nothing is left in the slots.
     for sequence in 8..16 {
         assert_eq!(send(read, sequence, sequence - 1), u64::from(sequence));
     }

@@ -1,5 +1,5 @@
-//! Bulk reads answered from where the bytes are: what the link itself writes, what others write, and
-//! what becomes of the loans.
+//! Bulk reads answered from the memory in place: effects of the link's own writes, of other
+//! writers, and the end of the loans.
 
 use crate::world::{
     Donor, Faults, GRANT, KEY, MS, RECIPIENT, RECIPIENT_ADDR, SECOND, World, donor_node,
@@ -11,15 +11,15 @@ use venice_wire::{
 
 const LEN: usize = 4096;
 
-/// A donor with a link, and nobody at the other end of it.
-struct Alone {
+/// A donor with a link, and no caller at its other end.
+struct LoneDonor {
     donor: Donor,
     link: LinkId,
     next: u32,
     now_ns: u64,
 }
 
-impl Alone {
+impl LoneDonor {
     fn new() -> Self {
         let mut world = World::new(7, 1, 16, Faults::default());
         let (mut buf, now_ns) = ([0; MAX_FRAME_BYTES], world.now_ns);
@@ -55,8 +55,8 @@ impl Alone {
         self.hand_over(header, payload);
     }
 
-    /// Says that everything before `next` has arrived, or that frame `next` has not.
-    fn say(&mut self, opcode: Opcode, next: u32) {
+    /// Acknowledges all frames before `next`, or reports frame `next` missing.
+    fn acknowledge(&mut self, opcode: Opcode, next: u32) {
         let sequence = Sequence(self.next);
         let header = self.header(Channel::Link, opcode);
         self.hand_over(HeaderRepr { sequence, ack: Sequence(next), ..header }, &[]);
@@ -66,7 +66,7 @@ impl Alone {
         &mut self.donor.target
     }
 
-    /// The next answer, as `meanwhile` lets it go out.
+    /// Returns the next answer; `meanwhile` runs while it is sent.
     fn next_sent(&mut self, meanwhile: impl FnOnce(&mut Donor)) -> Vec<u8> {
         let (mut buf, now_ns) = ([0; MAX_FRAME_BYTES], self.now_ns);
         let (_, sent) = self.target().poll_transmit_kept(now_ns, &mut buf).expect("an answer");
@@ -91,91 +91,92 @@ fn payload(frame: &[u8]) -> Result<u8, WireError> {
 }
 
 #[test]
-fn a_read_is_answered_as_it_was_before_the_writes_that_follow_it() {
-    let mut alone = Alone::new();
-    alone.donor.memory.change(0, &[1; LEN]);
-    alone.request(Opcode::Read, &[]);
-    alone.request(Opcode::Write, &[2; LEN]);
-    assert_eq!(payload(&alone.next_sent(|_| ())), Ok(1));
-    // And so when it goes again.
-    alone.now_ns += 100 * MS;
-    alone.say(Opcode::Nak, 0);
-    assert_eq!(payload(&alone.next_sent(|_| ())), Ok(1));
+fn read_excludes_later_writes() {
+    let mut donor_side = LoneDonor::new();
+    donor_side.donor.memory.change(0, &[1; LEN]);
+    donor_side.request(Opcode::Read, &[]);
+    donor_side.request(Opcode::Write, &[2; LEN]);
+    assert_eq!(payload(&donor_side.next_sent(|_| ())), Ok(1));
+    // A replay has the same contents.
+    donor_side.now_ns += 100 * MS;
+    donor_side.acknowledge(Opcode::Nak, 0);
+    assert_eq!(payload(&donor_side.next_sent(|_| ())), Ok(1));
 }
 
 #[test]
-fn a_read_that_was_sent_and_is_lost_is_answered_as_it_was_before_later_writes() {
-    let mut alone = Alone::new();
-    alone.donor.memory.change(0, &[1; LEN]);
-    alone.request(Opcode::Read, &[]);
-    assert_eq!(payload(&alone.next_sent(|_| ())), Ok(1));
-    alone.request(Opcode::Write, &[2; LEN]);
-    alone.now_ns += 100 * MS;
-    alone.say(Opcode::Nak, 0);
-    assert_eq!(payload(&alone.next_sent(|_| ())), Ok(1));
+fn replayed_read_excludes_later_writes() {
+    let mut donor_side = LoneDonor::new();
+    donor_side.donor.memory.change(0, &[1; LEN]);
+    donor_side.request(Opcode::Read, &[]);
+    assert_eq!(payload(&donor_side.next_sent(|_| ())), Ok(1));
+    donor_side.request(Opcode::Write, &[2; LEN]);
+    donor_side.now_ns += 100 * MS;
+    donor_side.acknowledge(Opcode::Nak, 0);
+    assert_eq!(payload(&donor_side.next_sent(|_| ())), Ok(1));
 }
 
-/// The port has an answer in hand when the write that follows it in the same batch is carried out.
+/// The port holds an answer when the write that follows it in the same batch is carried out.
 #[test]
-fn an_answer_that_is_about_to_go_is_not_changed_by_a_write() {
-    let mut alone = Alone::new();
-    alone.donor.memory.change(0, &[1; LEN]);
-    alone.request(Opcode::Read, &[]);
-    let header = alone.header(Channel::Rdma, Opcode::Write);
+fn pending_answer_survives_write() {
+    let mut donor_side = LoneDonor::new();
+    donor_side.donor.memory.change(0, &[1; LEN]);
+    donor_side.request(Opcode::Read, &[]);
+    let header = donor_side.header(Channel::Rdma, Opcode::Write);
     let write = HeaderRepr { sequence: Sequence(1), access_len: LEN as u16, ..header };
-    let sent = alone.next_sent(|donor| {
+    let sent = donor_side.next_sent(|donor| {
         let mut buf = [0; MAX_FRAME_BYTES];
         let len = write.emit(&[2; LEN], &mut buf).unwrap();
         donor.target.handle_frame(0, RECIPIENT_ADDR, &buf[..len], &mut donor.memory);
     });
     assert_eq!(payload(&sent), Ok(1));
-    assert_eq!(alone.donor.memory.bytes[0], 2);
+    assert_eq!(donor_side.donor.memory.bytes[0], 2);
 }
 
-/// A process on the donor's host writes while an answer goes out: it is refused, and comes whole.
+/// A process on the donor's host writes while an answer is sent: its checksum fails, and a copy is
+/// sent.
 #[test]
-fn what_others_change_on_the_way_goes_again_from_a_copy() {
-    let mut alone = Alone::new();
-    alone.donor.memory.change(0, &[1; LEN]);
-    alone.request(Opcode::Read, &[]);
-    let torn = alone.next_sent(|donor| donor.memory.change(100, &[3; 50]));
+fn concurrent_change_is_resent_from_copy() {
+    let mut donor_side = LoneDonor::new();
+    donor_side.donor.memory.change(0, &[1; LEN]);
+    donor_side.request(Opcode::Read, &[]);
+    let torn = donor_side.next_sent(|donor| donor.memory.change(100, &[3; 50]));
     assert!(matches!(Frame::parse(&torn), Err(WireError::BadChecksum)));
-    alone.donor.memory.change(0, &[4; LEN]);
-    alone.now_ns += 100 * MS;
-    alone.say(Opcode::Nak, 0);
-    // Even though it changes again before it goes.
-    let sent = alone.next_sent(|donor| donor.memory.change(0, &[5; LEN]));
+    donor_side.donor.memory.change(0, &[4; LEN]);
+    donor_side.now_ns += 100 * MS;
+    donor_side.acknowledge(Opcode::Nak, 0);
+    // It changes again before the copy is sent.
+    let sent = donor_side.next_sent(|donor| donor.memory.change(0, &[5; LEN]));
     assert_eq!(payload(&sent), Ok(4));
 }
 
 #[test]
-fn what_is_lent_is_given_back() {
-    let mut alone = Alone::new();
-    assert_eq!(alone.donor.memory.loans(), 0);
+fn acknowledged_loan_is_returned() {
+    let mut donor_side = LoneDonor::new();
+    assert_eq!(donor_side.donor.memory.loans(), 0);
     for _ in 0..3 {
-        alone.request(Opcode::Read, &[]);
+        donor_side.request(Opcode::Read, &[]);
     }
-    assert_eq!(alone.donor.memory.loans(), 3);
+    assert_eq!(donor_side.donor.memory.loans(), 3);
     for _ in 0..3 {
-        alone.next_sent(|_| ());
+        donor_side.next_sent(|_| ());
     }
-    alone.say(Opcode::Ack, 2);
-    assert_eq!(alone.donor.memory.loans(), 1, "one has not arrived");
-    alone.now_ns += MS;
-    let now_ns = alone.now_ns;
-    assert_eq!(alone.target().revoke(now_ns, GRANT), 1);
-    assert_eq!(alone.donor.memory.loans(), 0, "the memory is to go");
+    donor_side.acknowledge(Opcode::Ack, 2);
+    assert_eq!(donor_side.donor.memory.loans(), 1, "one has not arrived");
+    donor_side.now_ns += MS;
+    let now_ns = donor_side.now_ns;
+    assert_eq!(donor_side.target().revoke(now_ns, GRANT), 1);
+    assert_eq!(donor_side.donor.memory.loans(), 0, "the memory is about to go");
 }
 
 #[test]
-fn a_link_that_goes_gives_back_what_it_was_lent() {
-    let mut alone = Alone::new();
-    alone.request(Opcode::Read, &[]);
-    alone.request(Opcode::Read, &[]);
-    alone.next_sent(|_| ());
-    assert_eq!((alone.donor.memory.loans(), alone.target().links()), (2, 1));
-    alone.now_ns += 1000 * SECOND;
-    let now_ns = alone.now_ns;
-    alone.target().handle_timeout(now_ns);
-    assert_eq!((alone.donor.memory.loans(), alone.target().links()), (0, 0));
+fn closed_link_returns_loans() {
+    let mut donor_side = LoneDonor::new();
+    donor_side.request(Opcode::Read, &[]);
+    donor_side.request(Opcode::Read, &[]);
+    donor_side.next_sent(|_| ());
+    assert_eq!((donor_side.donor.memory.loans(), donor_side.target().links()), (2, 1));
+    donor_side.now_ns += 1000 * SECOND;
+    let now_ns = donor_side.now_ns;
+    donor_side.target().handle_timeout(now_ns);
+    assert_eq!((donor_side.donor.memory.loans(), donor_side.target().links()), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Links that fail, fall silent, are forgotten, or are asked for by a crowd.
+//! Links that fail, stop answering, are forgotten, or are requested by many callers.
 
 use crate::world::{
     Faults, GRANT, KEY, LENT_BYTES, MS, RECIPIENT_ADDR, SECOND, US, World, donor_node,
@@ -8,7 +8,7 @@ use venice_fabric::{
 };
 use venice_wire::{Channel, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
 
-/// A world with links as in the product.
+/// A world with the links of the product.
 fn default_world(faults: Faults) -> World {
     World::with_link(3, 1, LinkConfig::default(), faults)
 }
@@ -18,7 +18,7 @@ fn down(reason: DownReason) -> PeerState {
 }
 
 #[test]
-fn a_donor_that_dies_is_found_out_and_nothing_hangs() {
+fn dead_donor_is_detected() {
     let mut world = default_world(Faults::default());
     world.run_for(SECOND);
     world.donors[0].is_alive = false;
@@ -30,13 +30,13 @@ fn a_donor_that_dies_is_found_out_and_nothing_hangs() {
     let failed = Err(AccessError::PeerDown(DownReason::Silent));
     assert!(world.done.values().chain(world.bulk_done.values()).all(|outcome| *outcome == failed));
     assert_eq!(world.initiator.peer_state(world.peers[0]), down(DownReason::Silent));
-    // Two seconds from the last sign of life, which was up to a keep-alive earlier.
+    // Two seconds from the last frame, which was up to a keep-alive earlier.
     let took_ns = world.now_ns - died_ns;
     assert!((1700 * MS..2600 * MS).contains(&took_ns), "{took_ns} ns of virtual time");
 }
 
 #[test]
-fn a_donor_that_never_was_is_found_out() {
+fn absent_donor_is_detected() {
     let mut world = default_world(Faults { lost: 1000, ..Faults::default() });
     world.initiator.read(world.now_ns, 1, 0, 4096).unwrap();
     world.run_until(|world| world.done.contains_key(&1));
@@ -45,7 +45,7 @@ fn a_donor_that_never_was_is_found_out() {
 }
 
 #[test]
-fn an_idle_donor_that_dies_is_found_out_too() {
+fn dead_idle_donor_is_detected() {
     let mut world = default_world(Faults::default());
     world.run_for(10 * SECOND);
     assert_eq!(world.initiator.peer_state(world.peers[0]), PeerState::Up);
@@ -55,7 +55,7 @@ fn an_idle_donor_that_dies_is_found_out_too() {
 }
 
 #[test]
-fn a_restart_is_told_by_the_first_answer() {
+fn first_answer_reveals_restart() {
     let mut world = default_world(Faults::default());
     world.run_for(SECOND);
     world.restart_donor(0);
@@ -66,16 +66,16 @@ fn a_restart_is_told_by_the_first_answer() {
     assert_eq!(world.now_ns - start_ns, 20 * US);
 }
 
-/// As when the program is stopped by a debugger or Ctrl-Z and goes on later: the clock jumps, and
-/// nobody has done anything wrong.
+/// The program is stopped by a debugger or Ctrl-Z and continues later: the clock jumps, and no side
+/// is at fault.
 #[test]
-fn a_recipient_that_was_stopped_blames_nobody() {
+fn stopped_recipient_keeps_link() {
     let mut world = default_world(Faults::default());
     world.run_for(SECOND);
     world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
     world.transmit();
     world.now_ns += 20 * SECOND;
-    // The donor's clock went on, and it was awake.
+    // The donor's clock continued, and it was awake.
     world.donors[0].target.handle_timeout(world.now_ns);
     world.initiator.handle_timeout(world.now_ns);
     world.run_until(|world| world.done.contains_key(&1));
@@ -84,7 +84,7 @@ fn a_recipient_that_was_stopped_blames_nobody() {
 }
 
 #[test]
-fn a_forgotten_idle_link_is_opened_anew_unseen() {
+fn forgotten_idle_link_reopens() {
     let mut world = default_world(Faults::default());
     world.initiator.write(world.now_ns, 1, 0, b"before").unwrap();
     world.run_for(SECOND);
@@ -98,7 +98,7 @@ fn a_forgotten_idle_link_is_opened_anew_unseen() {
 }
 
 #[test]
-fn a_forgotten_link_with_accesses_outstanding_is_down() {
+fn forgotten_busy_link_is_down() {
     let mut world = default_world(Faults::default());
     world.run_for(SECOND);
     world.now_ns += 120 * SECOND;
@@ -110,7 +110,7 @@ fn a_forgotten_link_with_accesses_outstanding_is_down() {
 }
 
 #[test]
-fn the_keep_alive_measures_an_idle_link() {
+fn keepalive_measures_idle_link() {
     let mut world = default_world(Faults::default());
     world.run_for(5 * SECOND);
     let stats = world.initiator.peer_stats(world.peers[0]);
@@ -119,7 +119,7 @@ fn the_keep_alive_measures_an_idle_link() {
 }
 
 #[test]
-fn losses_show_in_the_statistics() {
+fn losses_appear_in_stats() {
     let mut world = World::new(9, 1, 64, Faults { lost: 200, ..Faults::default() });
     for token in 0..200 {
         world.initiator.write(world.now_ns, token, 0, &[1]).unwrap();
@@ -132,7 +132,7 @@ fn losses_show_in_the_statistics() {
 
 /// One lost frame of a long burst is replayed after the Nak, not after the time-out.
 #[test]
-fn a_gap_is_filled_without_waiting_for_the_timeout() {
+fn nak_fills_gap_before_timeout() {
     let mut world = World::new(4, 1, 64, Faults::default());
     world.run_for(100 * MS);
     let start_ns = world.now_ns;
@@ -162,7 +162,7 @@ fn hello(proposal: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_crowd_of_callers_does_not_drive_out_those_who_are_served() {
+fn many_callers_keep_served_links() {
     let mut world = World::with_link(5, 1, LinkConfig::default(), Faults::default());
     let config = TargetConfig { max_links: 16, ..TargetConfig::new(donor_node(0), 8) };
     world.donors[0].target = Target::new(config);
@@ -183,7 +183,7 @@ fn a_crowd_of_callers_does_not_drive_out_those_who_are_served() {
 }
 
 #[test]
-fn the_same_hello_gets_the_same_welcome() {
+fn repeated_hello_gets_same_welcome() {
     let mut world = World::new(6, 1, 8, Faults::default());
     let donor = &mut world.donors[0];
     let mut welcomes = Vec::new();
@@ -199,10 +199,10 @@ fn the_same_hello_gets_the_same_welcome() {
     assert_eq!(donor.target.links(), 1);
 }
 
-/// As over sealed datagrams, where the new link has a seal of its own and so another address: the
-/// donor cannot know by itself that it is the same caller.
+/// Like over sealed datagrams, where the new link has its own seal and so another address: the
+/// donor cannot recognise the caller.
 #[test]
-fn late_frames_of_a_link_given_up_come_to_nothing_once_a_new_one_works() {
+fn late_frames_of_old_link_are_dropped() {
     let mut world = default_world(Faults::default());
     world.run_for(SECOND);
     let old_peer = world.peers[0];
@@ -227,7 +227,7 @@ fn late_frames_of_a_link_given_up_come_to_nothing_once_a_new_one_works() {
     assert_eq!(world.donors[0].target.links(), 1);
 }
 
-/// What the initiator has to send, which then goes nowhere by itself.
+/// Returns the frames the initiator has to send; they are not delivered.
 fn sent_by(world: &mut World) -> Vec<Vec<u8>> {
     let mut buf = [0; MAX_FRAME_BYTES];
     let mut frames = Vec::new();
@@ -237,7 +237,7 @@ fn sent_by(world: &mut World) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Brings frames to the donor as from `addr`, and its answers back.
+/// Delivers frames to the donor from `addr`, and its answers back.
 fn deliver(world: &mut World, addr: PeerAddr, peer: PeerIndex, frames: &[Vec<u8>]) {
     let (now_ns, donor) = (world.now_ns, &mut world.donors[0]);
     let mut buf = [0; MAX_FRAME_BYTES];

@@ -1,5 +1,5 @@
-//! The mapping tables of both ends: limits, windows taken away from either side, and that both
-//! tables agree when all is quiet, whatever the network did.
+//! The mapping tables of both ends: limits, mappings removed from either side, and agreement of
+//! both tables when the network is quiet.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn settled(faults: Faults) -> World {
     world
 }
 
-/// What the donor has entered, and what the recipient thinks it has.
+/// The donor's entries, and the entries the recipient believes open.
 fn tables(world: &World) -> (BTreeSet<GrantId>, BTreeSet<GrantId>) {
     let donors = world.donors[0].target.mappings().map(|mapping| mapping.grant).collect();
     let opened = world.initiator.mappings().filter(|window| window.is_open);
@@ -31,7 +31,7 @@ fn quiet(world: &mut World) {
 }
 
 #[test]
-fn the_recipients_table_has_a_limit() {
+fn full_recipient_table_rejects_mapping() {
     let mut world = settled(Faults::default());
     let config = InitiatorConfig { max_windows: 3, ..InitiatorConfig::new(RECIPIENT, 4) };
     world.initiator = venice_fabric::Initiator::new(config);
@@ -47,7 +47,7 @@ fn the_recipients_table_has_a_limit() {
 }
 
 #[test]
-fn the_donors_table_has_a_limit_and_says_so() {
+fn full_donor_table_refuses_access() {
     let mut world = settled(Faults::default());
     let config = TargetConfig { max_grants_per_link: 2, ..TargetConfig::new(donor_node(0), 4) };
     world.donors[0].target = Target::new(config);
@@ -70,7 +70,7 @@ fn the_donors_table_has_a_limit_and_says_so() {
 }
 
 #[test]
-fn the_donor_enters_a_grant_at_the_first_access_and_forgets_it_with_the_last_window() {
+fn donor_entry_lasts_from_access_to_unmap() {
     let mut world = settled(Faults::default());
     let peer = world.peers[0];
     world.initiator.map_window(1 << 40, 8, peer, 0, GRANT, KEY).unwrap();
@@ -87,13 +87,13 @@ fn the_donor_enters_a_grant_at_the_first_access_and_forgets_it_with_the_last_win
     assert_eq!(tables(&world), (BTreeSet::new(), BTreeSet::new()));
 }
 
-/// Accesses on their way are carried out, then the windows go, then the donor knows.
+/// Outstanding accesses are carried out, then the mappings go, then the donor is notified.
 #[test]
-fn a_revoked_grant_drains_and_its_windows_go() {
+fn revoked_grant_drains_and_unmaps() {
     let mut world = settled(Faults::default());
     world.initiator.write(world.now_ns, 0, 0, &[1]).unwrap();
     world.run_until(|world| world.done.len() == 1);
-    assert_eq!(world.donors[0].target.revoke(world.now_ns, GrantId(77)), 0, "nobody uses it");
+    assert_eq!(world.donors[0].target.revoke(world.now_ns, GrantId(77)), 0, "it is not in use");
     assert_eq!(world.donors[0].target.revoke(world.now_ns, GRANT), 1);
     for token in 1..8 {
         world.initiator.write(world.now_ns, token, 8 * token, &[token as u8]).unwrap();
@@ -124,10 +124,10 @@ fn a_revoked_grant_drains_and_its_windows_go() {
     assert_eq!(world.done[&101], Err(AccessError::Refused(Refusal::UnknownGrant)));
 }
 
-/// The link was forgotten while idle and opened anew: the tables still agree, after the next
-/// access at the latest.
+/// The link was forgotten while idle and opened anew: the tables still agree, after the next access
+/// at the latest.
 #[test]
-fn tables_agree_after_a_link_was_opened_anew() {
+fn tables_agree_after_link_reopens() {
     let mut world = settled(Faults::default());
     world.initiator.write(world.now_ns, 1, 0, b"before").unwrap();
     world.run_for(SECOND);
@@ -141,7 +141,7 @@ fn tables_agree_after_a_link_was_opened_anew() {
 }
 
 #[test]
-fn a_donor_that_dies_while_it_revokes_leaves_no_windows_behind() {
+fn donor_death_during_revocation_unmaps() {
     let mut world = settled(Faults::default());
     world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
     world.run_until(|world| world.done.len() == 1);
@@ -198,7 +198,7 @@ fn apply(world: &mut World, op: &Op, token: u64, taken: &mut u64, revoked: &mut 
     let initiator = &mut world.initiator;
     match *op {
         Op::Map { place, grant } => {
-            // A window there already, or a grant on its way out: both are said.
+            // An existing mapping, or a grant being revoked: both are reported.
             let _ = initiator.map_window(addr(place), PLACE_BYTES, peer, 0, GrantId(grant), KEY);
         }
         Op::Unmap { place } => drop(initiator.unmap_window(addr(place))),
@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_tables_agree_when_quiet(
+    fn tables_agree_when_quiet(
         seed in any::<u64>(),
         faults in any_faults(),
         ops in prop::collection::vec(any_op(), 1..80),
@@ -235,12 +235,12 @@ proptest! {
         }
         quiet(&mut world);
         prop_assert_eq!(world.initiator.peer_state(world.peers[0]), PeerState::Up);
-        prop_assert_eq!(world.done.len() as u64, taken, "every access is over");
+        prop_assert_eq!(world.done.len() as u64, taken, "every access has completed");
         prop_assert!(!world.initiator.has_rdma_outstanding());
         let (at_donor, at_recipient) = tables(&world);
         prop_assert_eq!(&at_donor, &at_recipient);
         prop_assert!(at_donor.iter().all(|grant| !revoked.contains(&grant.0)));
-        // Nothing is said any more but keep-alives.
+        // Only keep-alives are sent.
         let sent = world.network.sent;
         world.run_for(SECOND);
         prop_assert!(world.network.sent - sent <= 10);

@@ -1,5 +1,5 @@
-//! What a port says of itself, and what a link then does and leaves: checksums, replay, credits;
-//! and a port that does not keep its word.
+//! The modes of a port and their effect on a link: checksums, replay, credits; and a port that
+//! breaks its promise.
 
 use crate::world::{
     Faults, GRANT, KEY, MS, RECIPIENT, RECIPIENT_ADDR, SECOND, US, World, donor_node,
@@ -18,9 +18,9 @@ fn settled(link: LinkConfig) -> World {
     world
 }
 
-/// On a reliable port nobody waits for an acknowledgement: a read is two frames, and stays so.
+/// On a reliable port no end waits for an acknowledgement: a read stays two frames.
 #[test]
-fn a_reliable_port_sends_no_bare_acknowledgements() {
+fn reliable_port_sends_no_bare_acks() {
     let mut world = settled(LinkConfig::reliable());
     let (sent, start_ns) = (world.network.sent, world.now_ns);
     for n in 0..3 {
@@ -33,9 +33,9 @@ fn a_reliable_port_sends_no_bare_acknowledgements() {
     assert_eq!(world.initiator.poll_timeout().map(|at_ns| at_ns > world.now_ns), Some(true));
 }
 
-/// The smaller window of the two counts, and credit comes back without a timer.
+/// The smaller window of the two counts, and credit returns without a timer.
 #[test]
-fn credits_come_back_on_a_reliable_port_whatever_the_windows() {
+fn credits_return_on_reliable_port() {
     for (here, there) in [(4, 64), (64, 4), (4, 4), (1024, 64)] {
         let mut world = settled(LinkConfig { window: here, ..LinkConfig::reliable() });
         let link = LinkConfig { window: there, ..LinkConfig::reliable() };
@@ -60,7 +60,7 @@ fn credits_come_back_on_a_reliable_port_whatever_the_windows() {
 }
 
 #[test]
-fn frames_without_a_checksum_are_dropped_where_one_is_asked_for() {
+fn unchecked_frames_are_dropped() {
     let mut world = World::with_link(1, 1, LinkConfig::default(), Faults::default());
     let hello = HeaderRepr {
         flags: UNCHECKED_FLAG,
@@ -76,9 +76,9 @@ fn frames_without_a_checksum_are_dropped_where_one_is_asked_for() {
     assert_eq!(world.initiator.dropped().unchecked, 1);
 }
 
-/// Where none is asked for, one that is there still counts.
+/// A checksum that is present is verified even where none is required.
 #[test]
-fn a_wrong_checksum_is_noticed_even_where_none_is_needed() {
+fn optional_checksum_is_verified() {
     let mut world = World::with_link(
         1,
         1,
@@ -104,7 +104,7 @@ fn a_wrong_checksum_is_noticed_even_where_none_is_needed() {
 }
 
 #[test]
-fn two_ends_that_disagree_about_replay_say_so() {
+fn replay_mismatch_is_reported() {
     for (here, there) in [(true, false), (false, true)] {
         let link = LinkConfig { replay: here, ..LinkConfig::default() };
         let mut world = World::with_link(1, 1, link, Faults::default());
@@ -117,9 +117,9 @@ fn two_ends_that_disagree_about_replay_say_so() {
     }
 }
 
-/// A port that said it keeps the order and does not: the link is down, nothing is made up.
+/// A port that promised order and breaks it: the link goes down, and no result is invented.
 #[test]
-fn a_reliable_port_that_loses_a_frame_takes_its_link_down() {
+fn loss_on_reliable_port_downs_link() {
     let mut world = settled(LinkConfig::reliable());
     world.network.faults.lost = 1000;
     world.initiator.write(world.now_ns, 1, 0, &[1; 8]).unwrap();
@@ -136,10 +136,10 @@ fn a_reliable_port_that_loses_a_frame_takes_its_link_down() {
     assert!(world.donors[0].memory.written.is_empty());
 }
 
-/// Asked for before anybody knew how little the donor can buffer: no more reads are on their way
-/// than it has room to answer, on any port.
+/// Accesses queued before the donor's small window is known: no more reads are in flight than it
+/// can answer, on any port.
 #[test]
-fn what_was_queued_before_the_handshake_keeps_to_the_donors_window() {
+fn early_requests_respect_donor_window() {
     for link in [LinkConfig::reliable(), LinkConfig::default()] {
         let mut world = World::with_link(1, 1, link.clone(), Faults::default());
         let link = LinkConfig { window: 4, ..link };
@@ -158,9 +158,9 @@ fn what_was_queued_before_the_handshake_keeps_to_the_donors_window() {
     }
 }
 
-/// A caller that sends more than it was given credit for: what is over is dropped and counted.
+/// A caller that exceeds its credit: the excess is dropped and counted.
 #[test]
-fn an_overrun_is_dropped_and_counted() {
+fn overrun_is_dropped_and_counted() {
     let mut world = World::new(7, 1, 4, Faults::default());
     let mut buf = [0; MAX_FRAME_BYTES];
     let (_, len) = world.initiator.poll_transmit(world.now_ns, &mut buf).expect("a Hello");
@@ -168,7 +168,7 @@ fn an_overrun_is_dropped_and_counted() {
     donor.target.handle_frame(0, RECIPIENT_ADDR, &buf[..len], &mut donor.memory);
     let (_, len) = donor.target.poll_transmit(0, &mut buf).expect("a Welcome");
     let link = Frame::parse(&buf[..len]).unwrap().transaction();
-    // Far beyond the window; then reads whose answers nobody acknowledges.
+    // Far beyond the window; then reads whose answers are not acknowledged.
     for sequence in [100, 0, 1, 2, 3, 4, 5] {
         let read = HeaderRepr {
             link: venice_wire::LinkId(link),
@@ -187,10 +187,10 @@ fn an_overrun_is_dropped_and_counted() {
     assert_eq!(donor.memory.reads, 4);
 }
 
-/// Cut for most of the silence bound, with everything outstanding there can be: nothing is lost,
-/// nothing comes twice, and the link was never down.
+/// Cut for most of the silence bound, with the maximum outstanding: nothing is lost or duplicated,
+/// and the link stays up.
 #[test]
-fn a_link_that_comes_back_in_time_has_lost_and_doubled_nothing() {
+fn short_outage_loses_nothing() {
     let mut world = settled(LinkConfig::default());
     let mut token = 0;
     for outage in 0..5 {
@@ -211,9 +211,9 @@ fn a_link_that_comes_back_in_time_has_lost_and_doubled_nothing() {
     assert!(stats.pings_lost > 0 && stats.replay_timeouts > 0 && stats.loss_ratio() > 0.0);
 }
 
-/// After it was down, the same donor can be added anew and works.
+/// A donor that was down can be added again and works.
 #[test]
-fn a_donor_that_was_down_can_be_added_anew() {
+fn downed_donor_can_be_readded() {
     let mut world = settled(LinkConfig::default());
     world.network.faults.lost = 1000;
     world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
@@ -231,7 +231,7 @@ fn a_donor_that_was_down_can_be_added_anew() {
 }
 
 #[test]
-fn the_keep_alive_feeds_the_topology_table() {
+fn keepalive_feeds_topology_table() {
     let mut world = settled(LinkConfig::default());
     world.run_for(5 * SECOND);
     let stats = world.initiator.peer_stats(world.peers[0]);

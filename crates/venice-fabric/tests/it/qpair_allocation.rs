@@ -1,4 +1,4 @@
-//! Once a QPair is connected, nothing that happens on it allocates, losses included.
+//! A connected QPair allocates nothing, losses included.
 
 use venice_fabric::{
     CreditMode, EndConfig, GrantedMemory, Initiator, InitiatorConfig, PeerAddr, PeerIndex,
@@ -56,7 +56,7 @@ impl Pair {
         pair
     }
 
-    /// Moves all frames there are, but loses every 13th.
+    /// Moves all pending frames, and loses every 13th.
     fn move_frames(&mut self) {
         let mut buf = [0; MAX_FRAME_BYTES];
         self.now_ns += 100_000;
@@ -76,7 +76,7 @@ impl Pair {
         self.target.handle_timeout(self.now_ns);
     }
 
-    /// Sends and reads both ways for so many rounds; returns how much was read.
+    /// Sends and reads both ways for `rounds` rounds; returns the bytes read.
     fn traffic(&mut self, kind: QPairKind, rounds: u32) -> usize {
         let mut buf = [7; 5000];
         let mut read = 0;
@@ -124,7 +124,7 @@ fn traffic_does_not_allocate() {
             let mut read = 0;
             let count = allocation_counter::measure(|| read = pair.traffic(kind, 500));
             assert!(read > 1 << 20, "{kind:?} {credit:?}: {read} bytes");
-            assert!(pair.initiator.peer_stats(pair.peer).replayed > 0, "losses were met");
+            assert!(pair.initiator.peer_stats(pair.peer).replayed > 0, "losses occurred");
             assert_eq!(count.count_total, 0, "{kind:?} {credit:?}: {count:?}");
         }
     }

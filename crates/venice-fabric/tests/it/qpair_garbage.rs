@@ -1,5 +1,5 @@
-//! A peer that breaks every rule of the QPair channel, in sequence and with the right checksums:
-//! nothing panics, no buffer overflows, and what it sends makes no message longer than it may be.
+//! A peer that breaks every rule of the QPair channel, in sequence and with the right checksums: no
+//! panic, no buffer overflow, and no message longer than permitted.
 
 use crate::world::{Faults, MS, RECIPIENT, RECIPIENT_ADDR, SECOND, World, donor_node};
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ prop_compose! {
     }
 }
 
-/// Takes all there is, and answers; returns the ends there are.
+/// Reads everything and answers; `ids` collects the ends.
 fn serve(qpairs: &mut QPairs, now_ns: u64, ids: &mut Vec<QPairId>) {
     let end = EndConfig { recv_bytes: 4096, send_bytes: 4096, ..EndConfig::default() };
     while let Some(event) = qpairs.poll_event() {
@@ -115,7 +115,7 @@ fn serve(qpairs: &mut QPairs, now_ns: u64, ids: &mut Vec<QPairId>) {
             }
             QPairEvent::Incoming { qpair, .. } => drop(qpairs.refuse(qpair)),
             QPairEvent::Closed { qpair, reason } => {
-                assert_ne!(reason, CloseReason::Finished, "nobody has finished");
+                assert_ne!(reason, CloseReason::Finished, "no end has finished");
                 qpairs.close(qpair);
                 ids.retain(|&id| id != qpair);
             }
@@ -149,7 +149,7 @@ fn open_world() -> (World, LinkId) {
     (world, link)
 }
 
-/// The next frame of an attacker that keeps to the link, and to nothing else.
+/// Returns the next frame of an attacker that obeys the rules of the link, and no others.
 fn emit(header: HeaderRepr, payload: &Payload, link: LinkId, position: &mut u32) -> Vec<u8> {
     let mut buf = vec![0; MAX_FRAME_BYTES];
     let header = HeaderRepr { link, sequence: Sequence(*position), ..header };
@@ -160,7 +160,7 @@ fn emit(header: HeaderRepr, payload: &Payload, link: LinkId, position: &mut u32)
 }
 
 #[test]
-fn an_answer_that_accepts_something_else_ends_the_qpair() {
+fn mismatched_accept_ends_qpair() {
     let (mut world, link) = open_world();
     let (now_ns, peer) = (world.now_ns, world.peers[0]);
     let asked = world.initiator.qpair_connect(now_ns, peer, 9, QPairConfig::messages()).unwrap();
@@ -170,7 +170,7 @@ fn an_answer_that_accepts_something_else_ends_the_qpair() {
         let frame = Frame::parse(&buf[..len]).unwrap();
         number = number.or((frame.opcode() == Opcode::Connect).then(|| frame.address() as u32));
     }
-    // A stream, where messages were asked for.
+    // A stream, where messages were requested.
     let stream = Payload::Greeting { bytes: 4096, messages: 8, flags: 1, service: 0 };
     let accept = HeaderRepr {
         transaction: number.expect("it asked"),
@@ -185,19 +185,19 @@ fn an_answer_that_accepts_something_else_ends_the_qpair() {
     }
     let closed = QPairEvent::Closed { qpair: asked, reason: CloseReason::Protocol };
     assert_eq!(world.initiator.qpairs_mut().poll_event(), Some(closed));
-    assert_eq!(world.initiator.qpairs_mut().poll_event(), None, "nor is it open after all");
+    assert_eq!(world.initiator.qpairs_mut().poll_event(), None, "and it is not open");
     let mut opcodes = Vec::new();
     while let Some((_, len)) = world.initiator.poll_transmit(now_ns, &mut buf) {
         opcodes.push(Frame::parse(&buf[..len]).unwrap().opcode());
     }
-    assert!(opcodes.contains(&Opcode::Abort), "the other end hears of it: {opcodes:?}");
+    assert!(opcodes.contains(&Opcode::Abort), "the other end is notified: {opcodes:?}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_target_survives(frames in prop::collection::vec(any_frame(), 1..80)) {
+    fn target_survives_garbage(frames in prop::collection::vec(any_frame(), 1..80)) {
         let (mut world, link) = open_world();
         let (mut ids, mut position) = (Vec::new(), 0);
         for service in 0..SERVICES {
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn an_initiator_survives(frames in prop::collection::vec(any_frame(), 1..80)) {
+    fn initiator_survives_garbage(frames in prop::collection::vec(any_frame(), 1..80)) {
         let (mut world, link) = open_world();
         let (mut ids, mut position) = (Vec::new(), 0);
         for service in 0..SERVICES {
@@ -232,12 +232,12 @@ proptest! {
             let bytes = emit(header, payload, link, &mut position);
             world.initiator.handle_frame(world.now_ns, world.peers[0], &bytes);
             serve(world.initiator.qpairs_mut(), world.now_ns, &mut ids);
-            // The real donor hears nothing: only the attacker answers.
+            // The real donor receives nothing: only the attacker answers.
             let mut buf = [0; MAX_FRAME_BYTES];
             while world.initiator.poll_transmit(world.now_ns, &mut buf).is_some() {}
             world.now_ns += MS;
         }
         let state = world.initiator.peer_state(world.peers[0]);
-        prop_assert_eq!(state, PeerState::Up, "one QPair's fault is not the link's");
+        prop_assert_eq!(state, PeerState::Up, "the fault of one QPair leaves the link up");
     }
 }

@@ -1,5 +1,5 @@
-//! Many QPairs over a bad network, beside a model: each message arrives once, whole and in order,
-//! whatever the readers do and whenever somebody closes; and what was given as credit comes back.
+//! Many QPairs over a faulty network, beside a model: each message arrives once, whole and in
+//! order, whatever the readers do and whenever an end closes; and all credit returns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -95,17 +95,17 @@ prop_compose! {
     }
 }
 
-/// One end as the model has it.
+/// One end in the model.
 #[derive(Debug, Default)]
 struct End {
     id: Option<QPairId>,
     /// Sent by this end and not yet read by the other: messages, or bytes one by one.
     unread: VecDeque<Vec<u8>>,
-    /// What this end has done.
+    /// The actions of this end.
     has_ended: bool,
     is_released: bool,
     has_aborted: bool,
-    /// What it was told.
+    /// The events of this end.
     is_connected: bool,
     closed: Option<CloseReason>,
 }
@@ -234,7 +234,7 @@ impl Checker {
         };
     }
 
-    /// The end an operation is for, if it is there and its handle was not given back.
+    /// Returns the end an operation is for, if it exists and its handle was not released.
     fn find(&mut self, pair: usize, side: Side) -> Option<(usize, QPairId)> {
         let at = pair.checked_rem(self.pairs.len())?;
         let end = self.pairs[at].end(side);
@@ -273,7 +273,7 @@ impl Checker {
         }
     }
 
-    /// Whether `reason` can be: somebody has done something that leads to it.
+    /// Checks `reason` against the actions that can lead to it.
     fn check_reason(pair: &mut Pair, side: Side, reason: CloseReason) {
         let own_end = pair.end(side).has_ended || pair.end(side).is_released;
         let is_cut = pair.is_cut;
@@ -286,10 +286,10 @@ impl Checker {
             CloseReason::LinkDown(_) => is_cut,
             CloseReason::Protocol => false,
         };
-        assert!(is_right, "{reason:?} out of nothing");
+        assert!(is_right, "{reason:?} without a cause");
     }
 
-    /// Reads once. Whether there was something.
+    /// Reads once; returns true if there was something.
     fn read(&mut self, pair: usize, side: Side) -> bool {
         let Some((at, id)) = self.find(pair, side) else { return false };
         let (kind, donor) = (self.pairs[at].kind, self.pairs[at].donor);
@@ -308,18 +308,18 @@ impl Checker {
         let other = pair.end(side.other());
         match outcome {
             Ok(bytes) if bytes.is_empty() => {
-                assert!(other.has_ended || other.is_released, "an end out of nothing");
+                assert!(other.has_ended || other.is_released, "an end without a cause");
                 assert!(other.unread.is_empty(), "an end that came too early");
                 false
             }
             Ok(bytes) => {
                 match kind {
                     QPairKind::Messages => {
-                        assert!(other.unread.pop_front() == Some(bytes), "another message");
+                        assert!(other.unread.pop_front() == Some(bytes), "message differs");
                     }
                     QPairKind::Stream => {
                         let expected = other.unread.drain(..bytes.len()).flatten();
-                        assert!(expected.eq(bytes), "other bytes");
+                        assert!(expected.eq(bytes), "bytes differ");
                     }
                 }
                 true
@@ -364,7 +364,7 @@ impl Checker {
         let late = engine.recv(id, &mut [0; 1]);
         assert_eq!(late, Err(QPairError::Unknown), "the handle was given back");
         let end = self.pairs[at].end(side);
-        // What was never connected has nothing to send first.
+        // A QPair that was never connected has nothing to send first.
         end.has_aborted |= is_abort || !is_connected;
         (end.is_released, end.has_ended) = (true, true);
         self.forget(at, side, id);
@@ -417,7 +417,7 @@ impl Checker {
         }
     }
 
-    /// Everybody reads until all has arrived that must arrive.
+    /// Lets both ends read until everything that must arrive has arrived.
     fn drain(&mut self) {
         let give_up_ns = self.world.now_ns + 600 * SECOND;
         while self.is_anything_missing() {
@@ -432,7 +432,8 @@ impl Checker {
         }
     }
 
-    /// What one end has sent and not aborted, the other has to read, unless it closes.
+    /// True if data that one end has sent and not aborted is unread by the other, and the other has
+    /// not closed.
     fn is_anything_missing(&self) -> bool {
         self.pairs.iter().any(|pair| {
             let is_undisturbed =
@@ -443,7 +444,7 @@ impl Checker {
         })
     }
 
-    /// Nothing is on its way any more: what one end has outstanding, the other has untold.
+    /// With nothing in flight, one end's outstanding bytes are the other's uncredited ones.
     fn check_credits(&mut self) {
         for at in 0..self.pairs.len() {
             let pair = &self.pairs[at];
@@ -457,16 +458,16 @@ impl Checker {
             let far = self.engine(Side::Far, donor).levels(far).unwrap();
             for (from, to) in [(near, far), (far, near)] {
                 assert_eq!(from.queued_bytes, 0);
-                let owed_bytes = to.unread_bytes + to.untold_bytes;
-                assert!(from.outstanding_bytes >= owed_bytes, "credit out of nothing");
-                // The last credit written may be lost, and is made up for when it is needed.
+                let owed_bytes = to.unread_bytes + to.uncredited_bytes;
+                assert!(from.outstanding_bytes >= owed_bytes, "credit without a cause");
+                // The last written credit may be lost; it is recovered when needed.
                 let is_exact = self.pairs[at].credit == CreditMode::InBand || self.is_lossless;
                 assert!(!is_exact || from.outstanding_bytes == owed_bytes, "credit was lost");
             }
         }
     }
 
-    /// No credit is lost for good: as much fits through every QPair as ever.
+    /// Checks that no credit is lost for good: every QPair carries its full capacity.
     fn fill_again(&mut self) {
         for at in 0..self.pairs.len() {
             for side in [Side::Near, Side::Far] {
@@ -515,7 +516,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_message_arrives_once_and_in_order(
+    fn messages_arrive_once_in_order(
         seed in any::<u64>(),
         window in prop::sample::select(vec![4u16, 8, 64]),
         faults in any_faults(),
@@ -529,7 +530,7 @@ proptest! {
     }
 
     #[test]
-    fn so_they_do_over_a_reliable_port(
+    fn messages_arrive_once_on_reliable_port(
         seed in any::<u64>(),
         window in prop::sample::select(vec![4u16, 8, 64]),
         first in any_connect(),

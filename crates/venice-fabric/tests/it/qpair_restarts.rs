@@ -1,5 +1,5 @@
-//! QPairs and the death of those who hold them: nobody hangs, and nothing of an old life is ever
-//! taken for something of the new one.
+//! QPairs and the death of their owners: no side hangs, and nothing of an old session is accepted
+//! in the new one.
 
 use crate::world::{self, Faults, MS, SECOND, World};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use venice_fabric::{
 };
 
 const SERVICE: u32 = 3;
-/// First byte of every message of the old life, and of the new.
+/// First byte of every message of the old session, and of the new.
 const OLD: u8 = 0xaa;
 const NEW: u8 = 0xbb;
 
@@ -24,12 +24,12 @@ prop_compose! {
     }
 }
 
-/// The donor accepts whoever comes.
+/// Accepts all requests at the donor.
 fn accept_all(world: &mut World) {
     let qpairs = world.donors[0].target.qpairs_mut();
     while let Some(event) = qpairs.poll_event() {
         if let QPairEvent::Incoming { qpair, .. } = event {
-            // One that was given up in the meantime is one less.
+            // It may have been given up in the meantime.
             let _ = qpairs.accept(qpair, EndConfig::default());
         }
     }
@@ -47,7 +47,7 @@ fn run(world: &mut World, steps: u64) {
     }
 }
 
-/// Sends all kinds of lengths until there is no more room.
+/// Sends messages of all lengths until there is no more room.
 fn send_all(world: &mut World, qpair: QPairId, first: u8) {
     for n in 0..50usize {
         let message = vec![first; 1 + n * 97];
@@ -60,7 +60,7 @@ fn read_all(qpairs: &mut QPairs, ids: &[QPairId], first: u8) -> usize {
     let mut messages = 0;
     for &id in ids {
         while let Ok(len @ 1..) = qpairs.recv(id, &mut buf) {
-            assert!(buf[..len].iter().all(|&byte| byte == first), "of another life");
+            assert!(buf[..len].iter().all(|&byte| byte == first), "of another session");
             messages += 1;
         }
     }
@@ -71,7 +71,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_restarted_donor_ends_the_qpairs_and_new_ones_are_clean(
+    fn restarted_donor_ends_old_qpairs(
         seed in any::<u64>(),
         faults in any_faults(),
         is_in_band in any::<bool>(),
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn a_restarted_recipient_ends_the_qpairs_of_its_old_life(
+    fn restarted_recipient_ends_old_qpairs(
         seed in any::<u64>(),
         faults in any_faults(),
         is_in_band in any::<bool>(),
@@ -161,14 +161,14 @@ proptest! {
             }
             arrived += read_all(qpairs, &far, NEW);
         }
-        prop_assert!(ended >= before, "the ends of the old life were told");
+        prop_assert!(ended >= before, "the ends of the old session were notified");
         prop_assert_eq!(world.donors[0].target.qpairs().count(), 1);
     }
 }
 
-/// The donor's side has to find out by itself that a recipient is gone: nobody restarts it.
+/// The donor's side must detect the death of a recipient itself: it is not restarted.
 #[test]
-fn a_recipient_that_dies_is_found_out_by_its_qpairs() {
+fn dead_recipient_is_detected_by_qpairs() {
     let mut world = World::with_link(5, 1, LinkConfig::default(), Faults::default());
     world.donors[0].target.qpairs_mut().listen(SERVICE, 1).unwrap();
     let near = connect(&mut world, CreditMode::CrmaWrite);
@@ -191,9 +191,9 @@ fn a_recipient_that_dies_is_found_out_by_its_qpairs() {
     assert!(world.now_ns - cut_ns < 3 * SECOND, "{} ns", world.now_ns - cut_ns);
 }
 
-/// A donor that was stopped for a while must blame nobody: its clock jumps, others were awake.
+/// A donor that was stopped for a while must keep its QPairs: its clock jumps, others were awake.
 #[test]
-fn a_donor_that_was_stopped_blames_nobody() {
+fn stopped_donor_keeps_qpairs() {
     let mut world = World::with_link(6, 1, LinkConfig::default(), Faults::default());
     world.donors[0].target.qpairs_mut().listen(SERVICE, 1).unwrap();
     connect(&mut world, CreditMode::CrmaWrite);

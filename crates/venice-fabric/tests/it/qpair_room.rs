@@ -1,4 +1,4 @@
-//! The room at a donor that answers and frames of QPairs share.
+//! The room at a donor shared by answers and frames of QPairs.
 
 use crate::world::{Donor, Faults, MS, RECIPIENT_ADDR, World};
 use venice_fabric::{CreditMode, EndConfig, QPairConfig, QPairEvent, QPairId};
@@ -16,7 +16,7 @@ fn half_closed(world: &mut World) -> (QPairId, QPairId) {
     world.run_for(10 * MS);
     let qpairs = world.donors[0].target.qpairs_mut();
     let Some(QPairEvent::Incoming { qpair: far, .. }) = qpairs.poll_event() else {
-        panic!("nobody asked");
+        panic!("no QPair was requested");
     };
     qpairs.accept(far, end).unwrap();
     qpairs.shutdown(far).unwrap();
@@ -24,7 +24,7 @@ fn half_closed(world: &mut World) -> (QPairId, QPairId) {
     (near, far)
 }
 
-/// Whatever the recipient has to send reaches the donor.
+/// Delivers all frames of the recipient to the donor.
 fn send_all(world: &mut World) {
     let mut buf = [0; MAX_FRAME_BYTES];
     let World { now_ns, initiator, donors, .. } = world;
@@ -34,7 +34,7 @@ fn send_all(world: &mut World) {
     }
 }
 
-/// The donor sends all it has; the frames that are not lost arrive.
+/// Delivers all frames of the donor that are not lost.
 fn answer_all(world: &mut World, is_lost: impl Fn(usize) -> bool) {
     let mut buf = [0; MAX_FRAME_BYTES];
     for n in 0.. {
@@ -46,7 +46,7 @@ fn answer_all(world: &mut World, is_lost: impl Fn(usize) -> bool) {
     }
 }
 
-/// Reads as many more as are taken, with tokens from `first` on.
+/// Issues as many more reads as are accepted, with tokens from `first` on.
 fn read_more(world: &mut World, first: u64) -> u64 {
     let World { now_ns, initiator, .. } = world;
     (first..).take_while(|&token| initiator.read(*now_ns, token, 0, 8).is_ok()).count() as u64
@@ -56,11 +56,11 @@ fn overruns(world: &World) -> u64 {
     world.donors[0].target.link_stats().map(|(_, _, stats)| stats.overruns).sum()
 }
 
-/// In a window of four three reads may be asked for beside a QPair. Of their answers the first is
-/// lost. Then the recipient sends the last it has, and ends: for it the QPair is over. The donor
-/// gives credit for these bytes all the same, and that takes up room.
+/// In a window of four, three reads are allowed beside a QPair. The first of their answers is lost.
+/// Then the recipient sends its last bytes, and ends: for it the QPair is over. The donor still
+/// gives credit for these bytes, which takes up room.
 #[test]
-fn a_qpair_that_is_over_keeps_its_room_until_the_donor_is_done_with_it() {
+fn closed_qpair_keeps_room_until_answered() {
     let mut world = World::new(7, 1, 4, Faults::default());
     let (near, far) = half_closed(&mut world);
     assert_eq!(read_more(&mut world, 0), 3);
@@ -80,7 +80,7 @@ fn a_qpair_that_is_over_keeps_its_room_until_the_donor_is_done_with_it() {
     assert_eq!((overruns(&world), taken), (0, 3));
 
     world.run_until(|world| world.done.len() as u64 == taken);
-    assert_eq!(read_more(&mut world, taken), 3, "what the donor sends is not known to be all");
+    assert_eq!(read_more(&mut world, taken), 3, "the donor may still send for the QPair");
     world.run_for(10 * MS);
     assert_eq!(read_more(&mut world, taken + 3), 4, "now it is");
     world.run_for(10 * MS);

@@ -1,4 +1,4 @@
-//! QPairs: how they come to be, carry, and end.
+//! QPairs: creation, transfer and end.
 
 use crate::world::{self, Faults, MS, RECIPIENT_ADDR, SECOND, World};
 use venice_fabric::{
@@ -28,7 +28,7 @@ fn connect(world: &mut World, config: QPairConfig) -> (QPairId, QPairId) {
     let near = near.unwrap();
     world.run_for(10 * MS);
     let Some(QPairEvent::Incoming { qpair: far, service, node, kind }) = donor_event(world) else {
-        panic!("nobody asked");
+        panic!("no QPair was requested");
     };
     assert_eq!((service, node, kind), (SERVICE, world::RECIPIENT, config.kind));
     world.donors[0].target.qpairs_mut().accept(far, config.end).unwrap();
@@ -38,7 +38,7 @@ fn connect(world: &mut World, config: QPairConfig) -> (QPairId, QPairId) {
 }
 
 #[test]
-fn messages_go_both_ways_whole_and_in_order() {
+fn messages_flow_both_ways_in_order() {
     for credit in [CreditMode::CrmaWrite, CreditMode::InBand] {
         let mut world = world();
         let config = QPairConfig { credit, ..QPairConfig::messages() };
@@ -66,7 +66,7 @@ fn messages_go_both_ways_whole_and_in_order() {
 }
 
 #[test]
-fn a_donor_can_connect_to_its_recipient() {
+fn donor_connects_to_recipient() {
     let mut world = world();
     world.initiator.qpairs_mut().listen(SERVICE, 1).unwrap();
     let target = &mut world.donors[0].target;
@@ -80,7 +80,7 @@ fn a_donor_can_connect_to_its_recipient() {
     let Some(QPairEvent::Incoming { qpair: near, kind: QPairKind::Stream, .. }) =
         own_event(&mut world)
     else {
-        panic!("nobody asked");
+        panic!("no QPair was requested");
     };
     world.initiator.qpairs_mut().accept(near, EndConfig::default()).unwrap();
     assert_eq!(world.initiator.qpairs_mut().write(world.now_ns, near, b"a stream").unwrap(), 8);
@@ -93,7 +93,7 @@ fn a_donor_can_connect_to_its_recipient() {
 }
 
 #[test]
-fn nobody_is_there_or_says_no_or_has_enough() {
+fn connect_reports_reject_reason() {
     let mut world = world();
     let ask = |world: &mut World, service| {
         let (now_ns, peer) = (world.now_ns, world.peers[0]);
@@ -123,10 +123,10 @@ fn nobody_is_there_or_says_no_or_has_enough() {
     assert_eq!(world.donors[0].target.qpairs().count(), 0);
 }
 
-/// Who waited for the listener before does not count for the next one, be it that the answers to
-/// those are sent late.
+/// Requests that waited for an earlier listener do not count for the next one, even if their
+/// answers are sent late.
 #[test]
-fn a_service_that_is_offered_anew_has_its_whole_backlog() {
+fn relisten_resets_backlog() {
     let mut world = world();
     let ask = |world: &mut World| {
         let (now_ns, peer) = (world.now_ns, world.peers[0]);
@@ -151,7 +151,7 @@ fn a_service_that_is_offered_anew_has_its_whole_backlog() {
 }
 
 #[test]
-fn half_a_close_leaves_the_other_half() {
+fn half_close_keeps_other_direction() {
     let mut world = world();
     let (near, far) = connect(&mut world, QPairConfig::messages());
     world.initiator.qpairs_mut().send(world.now_ns, near, b"last words").unwrap();
@@ -178,7 +178,7 @@ fn half_a_close_leaves_the_other_half() {
 }
 
 #[test]
-fn a_close_delivers_what_was_sent_and_stops_what_is_written() {
+fn close_delivers_sent_messages() {
     let mut world = world();
     let (near, far) = connect(&mut world, QPairConfig::messages());
     world.donors[0].target.qpairs_mut().send(world.now_ns, far, b"for nobody").unwrap();
@@ -201,7 +201,7 @@ fn a_close_delivers_what_was_sent_and_stops_what_is_written() {
 }
 
 #[test]
-fn an_abort_drops_everything() {
+fn abort_drops_all_data() {
     let mut world = world();
     let (near, far) = connect(&mut world, QPairConfig::messages());
     world.initiator.qpairs_mut().send(world.now_ns, near, b"never read").unwrap();
@@ -217,7 +217,7 @@ fn an_abort_drops_everything() {
 }
 
 #[test]
-fn the_link_takes_its_qpairs_along() {
+fn link_down_closes_qpairs() {
     let mut world = world();
     let (near, far) = connect(&mut world, QPairConfig::messages());
     world.initiator.close_peer(world.peers[0]);
@@ -229,7 +229,7 @@ fn the_link_takes_its_qpairs_along() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_its_own_sender_alone() {
+fn slow_reader_blocks_only_its_sender() {
     for credit in [CreditMode::CrmaWrite, CreditMode::InBand] {
         let mut world = world();
         let end = EndConfig { send_bytes: 8 << 10, recv_bytes: 8 << 10, ..EndConfig::default() };
@@ -261,9 +261,9 @@ fn a_slow_reader_holds_up_its_own_sender_alone() {
     }
 }
 
-/// A credit that was written is not repeated by the link: the sender asks, once it has starved.
+/// A written credit is not replayed by the link: a starved sender probes for it.
 #[test]
-fn a_lost_credit_is_asked_for() {
+fn lost_credit_is_probed() {
     let mut world = world();
     let end = EndConfig { send_bytes: 4096, recv_bytes: 4096, ..EndConfig::default() };
     let (near, far) = connect(&mut world, QPairConfig { end, ..QPairConfig::messages() });
@@ -284,9 +284,9 @@ fn a_lost_credit_is_asked_for() {
     assert!(more > 1, "{more} went on");
 }
 
-/// Each channel is asked for more than it can take, all the time, and each goes on.
+/// Each channel is saturated all the time, and each progresses.
 #[test]
-fn no_channel_starves_another() {
+fn channels_do_not_starve_each_other() {
     for window in [4, 16, 64] {
         let mut world = World::new(1, 1, window, Faults::default());
         world.donors[0].target.qpairs_mut().listen(SERVICE, 4).unwrap();
@@ -334,7 +334,7 @@ fn no_channel_starves_another() {
 }
 
 #[test]
-fn the_smallest_windows_carry_every_channel() {
+fn smallest_window_carries_all_channels() {
     for window in 1..=4 {
         let mut world = World::new(5, 1, window, Faults::default());
         world.run_for(10 * MS);
@@ -352,10 +352,10 @@ fn the_smallest_windows_carry_every_channel() {
     }
 }
 
-/// The numbers of a recipient's QPairs begin anew with each of its lives. One of an earlier life
-/// that the donor still holds must not stand before one of this life.
+/// The numbers of a recipient's QPairs restart with each session. One of an earlier session that
+/// the donor still holds must not shadow one of this session.
 #[test]
-fn a_request_given_up_is_found_behind_a_qpair_of_an_earlier_life() {
+fn abort_finds_qpair_of_this_session() {
     let mut world = world();
     let (_, old) = connect(&mut world, QPairConfig::messages());
     let peer = world.peers[0];
@@ -364,13 +364,13 @@ fn a_request_given_up_is_found_behind_a_qpair_of_an_earlier_life() {
     let reason = CloseReason::LinkDown(DownReason::LinkLost);
     assert_eq!(donor_event(&mut world), Some(QPairEvent::Closed { qpair: old, reason }));
 
-    // The donor's program has not given its handle back.
+    // The donor's program has not released its handle.
     world.restart_initiator();
     let config = QPairConfig::messages();
     let near = world.initiator.qpair_connect(world.now_ns, world.peers[0], SERVICE, config);
     world.run_for(10 * MS);
     let Some(QPairEvent::Incoming { qpair: far, .. }) = donor_event(&mut world) else {
-        panic!("nobody asked");
+        panic!("no QPair was requested");
     };
     world.initiator.qpairs_mut().abort(near.unwrap());
     world.run_for(10 * MS);

@@ -1,5 +1,5 @@
-//! Recipients of one donor get even shares of what its target moves, whatever each asks for and over
-//! however many links; nobody waits for long who asks for little; and nothing is left undone.
+//! Recipients of one donor get even shares of what its target moves, whatever each requests and
+//! over however many links; small requests are answered soon; and the target is work-conserving.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use venice_wire::{GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
 const DONOR: NodeId = NodeId(1);
 const PAGE_BYTES: u16 = 4096;
-/// What the port moves before it looks for requests again.
+/// Bytes the port moves before it looks for requests again.
 const ROUND_BYTES: u64 = 30 * MAX_FRAME_BYTES as u64;
-/// What one that has its turn may have more than another: a turn at each of them, and what the last
-/// answer of a turn brings.
+/// The most by which a recipient may be ahead of another: a turn at each, and the bytes of a turn's
+/// last answer.
 const SLACK_BYTES: f64 = 2.0 * (15 + 64) as f64 * MAX_FRAME_BYTES as f64;
 
-/// Memory of which every page reads alike; so many grants in a row are of one recipient.
+/// Memory whose pages all read the same; `grants_of_one` grants in a row belong to one recipient.
 struct Zeros {
     grants_of_one: u64,
 }
@@ -41,14 +41,14 @@ impl GrantedMemory for Zeros {
 
 const GRANTS_OF_ONE: u64 = 100;
 
-/// What one recipient does all the time.
+/// The load of one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Reads pages, as many at once as its links take.
     Reads,
     /// Writes pages, likewise.
     Writes,
-    /// Both by turns.
+    /// Reads and writes alternately.
     Both,
     /// Reads one page after the other, one at a time.
     OneByOne,
@@ -60,7 +60,7 @@ struct Recipient {
     links: usize,
 }
 
-/// One link's end, and what has been done over it.
+/// One link's end, and the work done over it.
 struct End {
     recipient: usize,
     initiator: Initiator,
@@ -68,18 +68,18 @@ struct End {
     asked: u64,
     outstanding: u64,
     done: u64,
-    /// When the access that is under way was begun, of those that do one at a time.
+    /// The start of the present access, for loads that issue one at a time.
     begun_ns: u64,
     longest_ns: u64,
 }
 
-/// A donor whose port takes in what has come, answers a round, and takes in again; and its
-/// recipients, who need no time.
+/// A donor whose port takes arrivals, answers a round, and takes arrivals again; its recipients
+/// take no time.
 struct Rack {
     now_ns: u64,
     target: Target,
     memory: Zeros,
-    /// What is moved between two looks for requests.
+    /// Bytes moved between two looks for requests.
     round_bytes: u64,
     recipients: Vec<Recipient>,
     ends: Vec<End>,
@@ -138,14 +138,14 @@ impl Rack {
         self.target.handle_timeout(self.now_ns);
     }
 
-    /// Pages that each recipient has had moved.
+    /// Returns the pages moved for each recipient.
     fn done(&self) -> Vec<u64> {
         let mut done = BTreeMap::new();
         self.ends.iter().for_each(|end| *done.entry(end.recipient).or_default() += end.done);
         done.into_values().collect()
     }
 
-    /// Runs until so many bytes have been moved from here on; what each recipient has had of them.
+    /// Runs until `bytes` more bytes have been moved; returns each recipient's part.
     fn run(&mut self, bytes: u64) -> Vec<u64> {
         (0..20).for_each(|_| self.turn());
         let (before, until) = (self.done(), self.target.moved_bytes() + bytes);
@@ -181,7 +181,7 @@ impl End {
 
     fn collect(&mut self, now_ns: u64) {
         while let Some(completion) = self.initiator.poll_completion() {
-            completion.result.as_ref().expect("nothing goes wrong");
+            completion.result.as_ref().expect("no access fails");
             (self.done, self.outstanding) = (self.done + 1, self.outstanding - 1);
             self.longest_ns = self.longest_ns.max(now_ns - self.begun_ns);
         }
@@ -196,14 +196,14 @@ fn recipient() -> impl Strategy<Value = Recipient> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Whatever they do, over however many links: to within a tenth, and a turn.
+    /// Any load, over any number of links: even within a tenth, and a turn.
     #[test]
-    fn recipients_that_want_all_get_even_shares(
+    fn saturating_recipients_share_evenly(
         recipients in prop::collection::vec(recipient(), 2..6)
     ) {
         let count = recipients.len() as u64;
         let mut rack = Rack::new(recipients.clone());
-        // Long beside the windows of its links, whose pages may count at either end.
+        // Long compared with the windows of the links, whose pages may count at either end.
         let bytes = count * (16 << 20);
         let shares = rack.run(bytes);
         let even = bytes as f64 / count as f64;
@@ -219,15 +219,15 @@ fn reading(links: usize) -> Recipient {
 }
 
 #[test]
-fn four_links_of_one_get_no_more_than_one_link_of_another() {
+fn share_is_independent_of_links() {
     let shares = Rack::new(vec![reading(4), reading(1)]).run(32 << 20);
     let ratio = shares[0] as f64 / shares[1] as f64;
     assert!((0.95..1.05).contains(&ratio), "{shares:?}");
 }
 
-/// What is measured here tells: at a donor that takes each grant for a recipient, links count.
+/// The measure detects unfairness: at a donor that takes each grant for a recipient, links count.
 #[test]
-fn a_donor_that_counts_links_is_found_out() {
+fn per_link_shares_are_uneven() {
     let mut rack = Rack::new(vec![reading(4), reading(1)]);
     rack.memory.grants_of_one = 1;
     let shares = rack.run(32 << 20);
@@ -235,9 +235,9 @@ fn a_donor_that_counts_links_is_found_out() {
     assert!((3.8..4.2).contains(&ratio), "{shares:?}");
 }
 
-/// The links of one recipient have its share between them, evenly too.
+/// The links of one recipient divide its share evenly, too.
 #[test]
-fn the_links_of_one_get_even_parts_of_its_share() {
+fn links_of_recipient_share_evenly() {
     let mut rack = Rack::new(vec![reading(3), reading(1)]);
     rack.run(48 << 20);
     let of_link: Vec<u64> = rack.ends[..3].iter().map(|end| end.done).collect();
@@ -245,8 +245,8 @@ fn the_links_of_one_get_even_parts_of_its_share() {
     assert!(most - least < most / 10, "{of_link:?}");
 }
 
-/// How long the longest page took of one that asks for a page at a time, beside five others that flood
-/// the donor, and how many it had in so many turns.
+/// Returns the longest page time of a recipient that requests a page at a time beside five that
+/// flood the donor, and the pages it got in `turns` turns.
 fn beside_floods(work: Work, round_bytes: u64, turns: u64) -> (u64, u64) {
     let mut recipients = vec![Recipient { work: Work::OneByOne, links: 1 }];
     recipients.extend((0..5).map(|_| Recipient { work, links: 8 }));
@@ -259,13 +259,13 @@ fn beside_floods(work: Work, round_bytes: u64, turns: u64) -> (u64, u64) {
     (rack.ends[0].longest_ns, rack.ends[0].done - before)
 }
 
-/// What a round brings, and the answer that ends it: one to all writes of a link.
+/// The longest round, and the answer that ends it: one to all writes of a link.
 const LONGEST_ROUND_NS: u64 = ROUND_BYTES + 64 * MAX_FRAME_BYTES as u64;
 
-/// One that asks for a page at a time has it with the next round, however many others flood the donor
-/// with reads and writes.
+/// A recipient that requests a page at a time gets it in the next round, however many others flood
+/// the donor with reads and writes.
 #[test]
-fn one_that_asks_for_little_is_answered_in_the_next_round() {
+fn small_request_is_served_next_round() {
     for work in [Work::Reads, Work::Writes, Work::Both] {
         let (longest_ns, done) = beside_floods(work, ROUND_BYTES, 500);
         assert!(done >= 499, "{work:?}: only {done} of 500 rounds had one of its answers");
@@ -273,18 +273,18 @@ fn one_that_asks_for_little_is_answered_in_the_next_round() {
     }
 }
 
-/// At a port that answers all there is before it looks again it would wait for all of that.
+/// At a port that answers everything before it looks again it waits for all of that.
 #[test]
-fn a_port_that_does_not_look_for_requests_is_found_out() {
+fn unpolled_port_delays_small_request() {
     for work in [Work::Reads, Work::Writes, Work::Both] {
         let (longest_ns, _) = beside_floods(work, u64::MAX, 10);
         assert!(longest_ns > 10 * LONGEST_ROUND_NS, "{work:?}: {longest_ns} ns");
     }
 }
 
-/// What one leaves, others have; and it has its share again when it comes back, not more.
+/// A recipient's unused share goes to others; it gets its share again when it returns, not more.
 #[test]
-fn what_one_leaves_others_have() {
+fn unused_share_goes_to_others() {
     let mut rack = Rack::new(vec![reading(2), reading(2), reading(2)]);
     rack.run(8 << 20);
     rack.recipients[2].work = Work::OneByOne;
@@ -297,9 +297,9 @@ fn what_one_leaves_others_have() {
     assert!(moved.iter().all(|share| share.abs_diff(even) * 10 < even), "{moved:?}");
 }
 
-/// As long as there is something to send it is sent: each round is full, or empties the target.
+/// The target is work-conserving: each round is full, or empties the target.
 #[test]
-fn nothing_waits_while_there_is_time() {
+fn rounds_are_work_conserving() {
     let mut rng = Rng(5);
     let mut buf = [0; MAX_FRAME_BYTES];
     let mut rack =
@@ -319,13 +319,13 @@ fn nothing_waits_while_there_is_time() {
 
 /// Links that come and go take no share with them.
 #[test]
-fn a_share_ends_with_its_links() {
+fn share_ends_with_links() {
     let mut rack = Rack::new(vec![reading(1), reading(1)]);
     for round in 0..5 {
         let shares = rack.run(8 << 20);
         let even = shares.iter().sum::<u64>() / 2;
         assert!(shares.iter().all(|share| share.abs_diff(even) * 10 < even), "{round}: {shares:?}");
-        // The second begins anew, as another program of the same address would.
+        // The second starts anew, like another program on the same address.
         let fresh = Rack::new(vec![reading(1), reading(1)]).ends.pop().unwrap();
         let config = InitiatorConfig::new(NodeId(3), 100 + round);
         let mut initiator = Initiator::new(config);

@@ -1,5 +1,5 @@
-//! Programs that send through the same switches have even shares of a hop, and none that sends little
-//! finds its node's relay full of another's packets.
+//! Programs that send through the same switches get even shares of a hop, and a program that sends
+//! little always finds room in its node's relay.
 
 use venice_fabric::switch::{InjectError, Switch, SwitchConfig};
 use venice_fabric::{Position, Topology};
@@ -34,7 +34,8 @@ impl Row {
         row
     }
 
-    /// Moves up to so many datagrams of each switch; what the last one's node gets, by endpoint.
+    /// Moves up to `datagrams` datagrams of each switch; returns the packets for the last one's
+    /// node, by endpoint.
     fn turn(&mut self, datagrams: usize) -> Vec<u32> {
         self.now_ns += 100_000;
         let mut buf = vec![0; MAX_HOP_BYTES];
@@ -82,8 +83,8 @@ fn sealed(grant: u64) -> SealedHeader {
     }
 }
 
-/// How many of each program's packets get through, when each of these keeps its node's relay full:
-/// the node, the endpoint, the grant.
+/// Returns how many packets of each program arrive when each keeps its node's relay full; a sender
+/// is a node, an endpoint, a grant.
 fn shares(senders: &[(usize, u32, Option<u64>)]) -> Vec<u32> {
     let mut row = Row::new();
     let mut had = vec![0; senders.len()];
@@ -100,32 +101,33 @@ fn shares(senders: &[(usize, u32, Option<u64>)]) -> Vec<u32> {
 }
 
 #[test]
-fn programs_of_one_node_share_its_way_out() {
+fn programs_share_node_output() {
     let had = shares(&[(0, 11, None), (0, 12, None), (0, 13, None)]);
     let even = had.iter().sum::<u32>() / 3;
     assert!(even > 100 && had.iter().all(|each| each.abs_diff(even) * 10 < even), "{had:?}");
 }
 
-/// Four sockets of one program name one grant, and have together what another's one socket has.
+/// Four sockets of one program name one grant, and together get the share of another's one socket.
 #[test]
-fn sockets_of_one_program_have_one_share() {
+fn sockets_share_program_share() {
     let one = (21..25).map(|endpoint| (0, endpoint, Some(5)));
     let had = shares(&one.chain([(0, 31, Some(6))]).collect::<Vec<_>>());
     let (four, one) = (had[..4].iter().sum::<u32>(), had[4]);
     assert!(one > 100 && four.abs_diff(one) * 10 < one, "{had:?}");
 }
 
-/// Two programs further away have as much of the last hop as one that is next to it.
+/// Two distant programs get as much of the last hop as one next to it.
 #[test]
-fn a_way_is_shared_by_programs_not_by_ports() {
+fn hop_is_shared_by_program() {
     let had = shares(&[(0, 11, None), (0, 12, None), (1, 13, None)]);
     let even = had.iter().sum::<u32>() / 3;
     assert!(even > 100 && had.iter().all(|each| each.abs_diff(even) * 10 < even), "{had:?}");
 }
 
-/// One that sends all it can takes half of the places at most; there is always one for another.
+/// A program that sends at full rate takes at most half of the slots; there is always one for
+/// another.
 #[test]
-fn a_relay_that_one_fills_has_room_for_another() {
+fn full_relay_keeps_room_for_others() {
     let mut row = Row::new();
     let mut filled = 0;
     while row.send(0, 11, None).is_ok() {

@@ -1,5 +1,5 @@
-//! Whole networks of switches: everything arrives once, whatever the links do, and nothing ever
-//! stands still for good.
+//! Whole networks of switches: every packet arrives once, whatever the links do, and traffic never
+//! stops for good.
 
 use crate::switch_net::{Faults, LOSSY, MS, Net, ROOMY, Rng, SECOND, Settings, TINY};
 use venice_fabric::switch::{InjectError, Switch, SwitchStats};
@@ -33,7 +33,7 @@ fn random_traffic(net: &mut Net, packets: usize) {
 }
 
 #[test]
-fn everything_arrives_once_through_lossy_networks() {
+fn packets_arrive_once_despite_losses() {
     for (seed, topology) in [
         shaped("mesh:2x2x2"),
         shaped("torus:3x3"),
@@ -55,7 +55,7 @@ fn everything_arrives_once_through_lossy_networks() {
 }
 
 #[test]
-fn saturated_networks_with_one_buffer_a_channel_never_stand_still() {
+fn saturated_single_buffers_make_progress() {
     for topology in [
         shaped("torus:8"),
         shaped("torus:4x4"),
@@ -67,7 +67,7 @@ fn saturated_networks_with_one_buffer_a_channel_never_stand_still() {
         let nodes = topology.nodes();
         let mut net = Net::new(topology, TINY, Faults::default(), 5);
         net.come_up();
-        // Everybody sends to everybody, all at once.
+        // All nodes send to all nodes, at once.
         let mut left: Vec<Vec<u32>> =
             (0..nodes).map(|from| (0..3 * nodes).map(|n| (from + n) % nodes).collect()).collect();
         let feed = |net: &mut Net, left: &mut Vec<Vec<u32>>| {
@@ -91,7 +91,7 @@ fn saturated_networks_with_one_buffer_a_channel_never_stand_still() {
             if now > delivered {
                 (delivered, since_ns) = (now, net.now_ns);
             }
-            assert!(net.now_ns - since_ns < 100 * MS, "it stands still\n{}", net.describe());
+            assert!(net.now_ns - since_ns < 100 * MS, "no progress\n{}", net.describe());
         }
         net.check_quiet();
         assert!(net.none_doubled());
@@ -99,7 +99,7 @@ fn saturated_networks_with_one_buffer_a_channel_never_stand_still() {
 }
 
 #[test]
-fn tiny_buffers_and_losses_together() {
+fn tiny_buffers_survive_losses() {
     let mut net = Net::new(shaped("torus:3x3"), TINY, LOSSY, 77);
     net.come_up();
     random_traffic(&mut net, 300);
@@ -107,10 +107,9 @@ fn tiny_buffers_and_losses_together() {
     assert!(net.none_doubled());
 }
 
-/// Every packet has its way written into it where it starts: nobody chooses on the way, and what
-/// holds for the others holds for these.
+/// Every packet carries its route from the start: no switch chooses, and all other guarantees hold.
 #[test]
-fn packets_keep_to_the_route_of_their_source() {
+fn packets_follow_source_route() {
     for (topology, settings, faults) in [
         (shaped("mesh:2x2x2"), ROOMY, LOSSY),
         (shaped("torus:4x4"), TINY, Faults::default()),
@@ -134,7 +133,7 @@ fn packets_keep_to_the_route_of_their_source() {
 }
 
 #[test]
-fn routes_from_the_source_lead_round_a_dead_node_too() {
+fn source_routes_avoid_dead_node() {
     let settings = Settings { source_routes: true, ..ROOMY };
     let mut net = Net::new(shaped("mesh:3x3"), settings, Faults::default(), 8);
     net.come_up();
@@ -148,12 +147,12 @@ fn routes_from_the_source_lead_round_a_dead_node_too() {
 }
 
 #[test]
-fn a_link_that_was_cut_loses_and_doubles_nothing_of_what_was_on_its_way() {
-    // Two nodes: what is on its way when the link is cut can only wait for it.
+fn cut_link_delivers_in_flight_once() {
+    // Two nodes: packets in flight when the link is cut can only wait for it.
     let mut net = Net::new(shaped("mesh:2"), ROOMY, Faults::default(), 3);
     net.come_up();
     for round in 0..5 {
-        // No more than there are credits for: they are on their way at once.
+        // No more than there are credits for: they are in flight at once.
         for n in 0..16 {
             net.inject(0, 1, 100 + n).unwrap();
             net.inject(1, 0, 100 + n).unwrap();
@@ -173,13 +172,13 @@ fn a_link_that_was_cut_loses_and_doubles_nothing_of_what_was_on_its_way() {
 }
 
 #[test]
-fn traffic_goes_round_a_dead_node_and_comes_back_when_it_does() {
+fn traffic_avoids_dead_node_until_return() {
     for (text, dead) in [("mesh:2x2x2", 1), ("mesh:3x3", 4), ("torus:4x4", 5), ("mesh:2x2x2", 0)] {
         let mut net = Net::new(shaped(text), ROOMY, Faults::default(), 8);
         net.come_up();
         let others: Vec<u32> = (0..net.topology.nodes()).filter(|at| *at != dead).collect();
         net.kill(Position(dead));
-        // Found by silence, and told to all.
+        // Detected by its silence, and reported to all.
         net.run(2 * SECOND);
         let lost_before = net.deliveries.len();
         for (from, to) in others.iter().flat_map(|from| others.iter().map(move |to| (*from, *to))) {
@@ -209,14 +208,14 @@ fn traffic_goes_round_a_dead_node_and_comes_back_when_it_does() {
             net.inject(to, from, 50).unwrap();
         }
         net.run_until("all arrive", 5 * SECOND, |net| net.all_delivered());
-        assert_eq!(detoured(&net), before, "the direct ways are up again");
+        assert_eq!(detoured(&net), before, "the direct routes are up again");
         net.check_quiet();
         assert!(net.none_doubled());
     }
 }
 
 #[test]
-fn restarts_in_the_middle_of_traffic_lose_what_they_held_and_double_nothing() {
+fn restarts_duplicate_no_packets() {
     for seed in 0..4 {
         let mut net = Net::new(shaped("mesh:3x3"), ROOMY, LOSSY, seed);
         net.come_up();
@@ -242,12 +241,12 @@ fn restarts_in_the_middle_of_traffic_lose_what_they_held_and_double_nothing() {
         let before = net.deliveries.len();
         (0..9).for_each(|from| net.inject(from, 8 - from, 64).unwrap());
         net.run(SECOND);
-        assert!(net.deliveries[before..].iter().all(|count| *count == 1), "all is well again");
+        assert!(net.deliveries[before..].iter().all(|count| *count == 1), "all arrive again");
     }
 }
 
 #[test]
-fn links_flap_under_load_and_everything_stays_bounded() {
+fn flapping_links_stay_bounded() {
     let mut net = Net::new(shaped("torus:3x3"), TINY, Faults { lost: 20, ..Faults::default() }, 21);
     net.come_up();
     let links: Vec<_> = net.topology.links().collect();
@@ -275,7 +274,7 @@ fn links_flap_under_load_and_everything_stays_bounded() {
 }
 
 #[test]
-fn what_cannot_be_carried_is_refused() {
+fn uncarriable_packets_are_rejected() {
     let mut net = Net::new(shaped("mesh:2"), ROOMY, Faults::default(), 1);
     assert!(matches!(net.inject(0, 1, 8), Err(InjectError::NoRoute(_))), "no link is up yet");
     net.come_up();
@@ -287,8 +286,8 @@ fn what_cannot_be_carried_is_refused() {
     assert!(switch.reaches(NodeId(101)) && !switch.reaches(NodeId(7)));
 }
 
-/// Once the links are up, packets cost no allocation: two switches, joined without the test's own
-/// network, which allocates.
+/// On open links packets cost no allocation: two switches, joined without the test's own network,
+/// which allocates.
 #[test]
 fn packets_do_not_allocate() {
     use venice_fabric::switch::{Switch, SwitchConfig};
@@ -339,16 +338,16 @@ fn packets_do_not_allocate() {
         }
     });
     assert_eq!(arrived, 2000);
-    assert!(a.hop_stats(SwitchPort(0)).unwrap().replayed > 0, "losses were met");
+    assert!(a.hop_stats(SwitchPort(0)).unwrap().replayed > 0, "losses occurred");
     assert_eq!(count.count_total, 0, "{count:?}");
 }
 
-/// What a switch said in an earlier life may bear the very number of what it says in this one.
+/// A report of an earlier session may have the same version as one of this session.
 #[test]
-fn news_of_an_earlier_life_is_surpassed_even_if_its_number_is_the_same() {
+fn stale_report_with_equal_version_is_surpassed() {
     let (center, first) = (Position(4), Position(1));
     let mut net = Net::new(shaped("mesh:3x3"), ROOMY, Faults::default(), 30);
-    // A star: whoever goes anywhere goes through the center, which tells 1 of all that it counts.
+    // A star: every packet passes the center, whose reports count.
     let cut_to_star = |net: &mut Net, more: &[u32]| {
         net.heal();
         for link in net.topology.links().collect::<Vec<_>>() {
@@ -376,10 +375,10 @@ fn news_of_an_earlier_life_is_surpassed_even_if_its_number_is_the_same() {
     net.run_until("it arrives", SECOND, |net| net.all_delivered());
 }
 
-/// Switches die and come back again and again, and each has said things in each of its lives that
-/// only some have heard: once all are there, all know it.
+/// Switches die and return again and again, and some have received reports of each session: once
+/// all are up, all have the present state.
 #[test]
-fn many_lives_later_everybody_knows_the_direct_ways() {
+fn repeated_restarts_restore_direct_routes() {
     for seed in [34, 46, 181, 511, 585, 769, 876, 962] {
         let shape = ["mesh:3x3", "mesh:4"][seed as usize % 4 % 2];
         let mut net = Net::new(shaped(shape), ROOMY, Faults::default(), seed * 7919);

@@ -128,7 +128,7 @@ impl Streams {
     ) -> Result<(), StreamError> {
         let Some(Writer { sender, .. }) = &mut self.writer else { return Ok(()) };
         sender.handle(now_ns, initiator(link))?;
-        let is_done = if to_the_end { sender.is_done() } else { sender.is_told() };
+        let is_done = if to_the_end { sender.is_done() } else { sender.is_announced() };
         if is_done { Ok(()) } else { Err(StreamError::WouldBlock) }
     }
 
@@ -189,7 +189,7 @@ impl Streams {
             return false;
         };
         let handled = writer.sender.handle(now_ns, initiator);
-        if writer.is_closing && (handled.is_err() || writer.sender.is_told()) {
+        if writer.is_closing && (handled.is_err() || writer.sender.is_announced()) {
             initiator.qpairs_mut().close(writer.qpair);
             self.writer = None;
         }

@@ -141,7 +141,7 @@ impl Incoming {
         };
         let header = &mut self.headers[0];
         (header.len, header.flags, header.control_len) = (len as u32, 0, 0);
-        if let Some(each) = Frame::told_len(into).filter(|each| *each < len) {
+        if let Some(each) = Frame::announced_len(into).filter(|each| *each < len) {
             self.controls[0] = Control::coalesced(each as u16);
             header.control_len = Control::SPACE;
         }

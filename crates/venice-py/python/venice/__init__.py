@@ -1,4 +1,4 @@
-"""Memory of the other machines in the rack, for programs that ask for it.
+"""Memory of the other machines in the rack, for programs that request it.
 
     import venice
 
@@ -6,7 +6,7 @@
         memory.write(4096, b"far away")
         assert memory.read(4096, 8) == b"far away"
 
-See docs/reference/api.md. Handles mean nothing in a child of `fork`; use the "spawn" method of
+See docs/reference/api.md. Handles are void in a child of `fork`; use the "spawn" method of
 `multiprocessing`.
 """
 

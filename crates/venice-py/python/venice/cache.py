@@ -10,7 +10,7 @@ from .memory import Buffer, _flat
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a cache has done."""
+    """The counters of a cache."""
 
     objects: int
     value_bytes: int
@@ -24,9 +24,9 @@ class CacheStats:
 
 
 class ObjectCache(Closing):
-    """A victim store for caches that are too small: put what leaves them, ask before the slow
-    source is asked. The oldest object leaves when there is no room; what a lost donor held is a
-    miss. Any thread may use it."""
+    """A victim store for small caches: put the objects they evict, and query it before the slow
+    source. Without room the oldest object is evicted; objects of a lost donor are misses. Any
+    thread may use it."""
 
     def __init__(self, inner: "_venice.ObjectCache") -> None:
         self._inner = inner
@@ -35,45 +35,45 @@ class ObjectCache(Closing):
         return f"<venice.ObjectCache, {'closed' if self.closed else f'{len(self)} objects'}>"
 
     def close(self) -> None:
-        """Gives its memory back. Again: nothing."""
+        """Gives its memory back. Repeated calls have no effect."""
         self._inner.close()
 
     @property
     def closed(self) -> bool:
-        """Was it given back?"""
+        """True if it was given back."""
         return self._inner.is_closed()
 
     @property
     def copies(self) -> Copies:
-        """How many copies there are of it on different nodes, and what is missing just now."""
+        """The required copies on different nodes, and the missing ones at present."""
         return Copies(*self._inner.copies())
 
     def put(self, key: bytes | str, value: Buffer) -> None:
-        """Stores `value` under `key`, in the place of what was there."""
+        """Stores `value` under `key`, replacing an older value."""
         self._inner.put(_key(key), _flat(value))
 
     def get(self, key: bytes | str) -> bytes | None:
-        """The value under `key`, if there is one."""
+        """Returns the value under `key`, or `None`."""
         return self._inner.get(_key(key))
 
     def delete(self, key: bytes | str) -> bool:
-        """Takes the object away; tells whether there was one."""
+        """Removes the object; returns true if there was one."""
         return self._inner.delete(_key(key))
 
     def __contains__(self, key: object) -> bool:
-        """Is there one? Asking does not count as use. Nothing but bytes and text is ever a key."""
+        """True if there is one. The check does not count as use. Only bytes and text are keys."""
         return isinstance(key, (bytes, str)) and self._inner.contains(_key(key))
 
     def __len__(self) -> int:
-        """How many objects there are."""
+        """Returns the number of objects."""
         return self.stats().objects
 
     def clear(self) -> None:
-        """Takes every object away."""
+        """Removes every object."""
         self._inner.clear()
 
     def stats(self) -> CacheStats:
-        """What it has done so far."""
+        """Returns the counters."""
         return CacheStats(*self._inner.stats())
 
 

@@ -1,4 +1,4 @@
-"""`with` for what is given back."""
+"""`with` for resources that are given back."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -6,11 +6,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """What a `with` block closes at its end, however that is reached."""
+    """A resource that a `with` block closes at its end, also after an exception."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives it back."""
+        """Gives the resource back."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,22 +1,22 @@
-"""How the copies of borrowed memory are."""
+"""The copies of borrowed memory."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Copies:
-    """How the copies of borrowed memory are. With one copy a node that dies takes with it what it
-    holds; with more nothing is lost, and lost copies are built anew on other nodes."""
+    """The state of the copies of borrowed memory. With one copy a node that dies loses what it
+    holds; with more nothing is lost, and lost copies are rebuilt on other nodes."""
 
     copies: int
-    """Of each slab, that there are to be."""
+    """Required copies of each slab."""
     slabs: int
-    """Slabs there are."""
+    """Slabs in all."""
     short_slabs: int
     """Slabs that lack a copy now."""
     lost_slabs: int
-    """Slabs that have none any more."""
+    """Slabs without any copy."""
     rebuilt: int
-    """Copies that were built anew."""
+    """Copies rebuilt."""
     lost_donors: list[str]
-    """Nodes that were lost."""
+    """Lost nodes."""

@@ -1,4 +1,4 @@
-"""Devices of the rack, held."""
+"""Granted devices of the rack."""
 
 from typing import NamedTuple
 
@@ -7,25 +7,24 @@ from .closing import Closing
 
 
 class Leaving(NamedTuple):
-    """A device's node wants it back."""
+    """A reclaim or preemption of a device."""
 
     why: str
-    """In words."""
+    """The reason, in words."""
     within_s: float | None
-    """Seconds that it is still held; `None`: its node waits."""
+    """Seconds until the grant ends; `None`: its node waits."""
 
 
 class Device(Closing):
     """An accelerator, storage or a network card of another node; given back by `close()` or `with`.
 
-    The grant holds the device and no more: how its data is reached from here is the holder's
-    business.
+    The grant only reserves the device; the access to its data is up to the program.
     """
 
     def __init__(self, kind: str, inner: "_venice.Device") -> None:
         self._kind = kind
         self._inner = inner
-        self._said = inner.said()
+        self._description = inner.description()
 
     def __repr__(self) -> str:
         how = "closed" if self.closed else self.kind
@@ -38,44 +37,44 @@ class Device(Closing):
 
     @property
     def node(self) -> str:
-        """The node it is on."""
-        return self._said[0]
+        """Its node."""
+        return self._description[0]
 
     @property
     def address(self) -> str:
-        """Its name there, for example `/dev/nvidia0`."""
-        return self._said[1]
+        """Its name on that node, for example `/dev/nvidia0`."""
+        return self._description[1]
 
     @property
     def len_bytes(self) -> int:
-        """Of storage how much was granted; of others their size, 0 where nobody knows."""
-        return self._said[2]
+        """The granted bytes of storage; for other devices their size, 0 if unknown."""
+        return self._description[2]
 
     @property
     def capabilities(self) -> list[str]:
-        """What it can do."""
-        return list(self._said[3])
+        """Its capabilities."""
+        return list(self._description[3])
 
     @property
     def grant(self) -> int:
-        """The grant's number, as in `venice grants`."""
-        return self._said[4]
+        """The number of its grant, as in `venice grants`."""
+        return self._description[4]
 
     @property
     def leaving(self) -> Leaving | None:
-        """Whether its node wants it back, as for a request of higher priority: close it in time."""
-        said = self._inner.leaving()
-        return None if said is None else Leaving(*said)
+        """Its reclaim or preemption, if there is one at present: close it in time."""
+        leaving = self._inner.leaving()
+        return None if leaving is None else Leaving(*leaving)
 
     def check(self) -> None:
-        """Raises `DeviceLost` if its node is gone or has taken it back: it may be another's."""
+        """Raises `DeviceLost` if its node is gone or has taken it back."""
         self._inner.check()
 
     def close(self) -> None:
-        """Gives the device back. Again: nothing."""
+        """Gives the device back. Repeated calls have no effect."""
         self._inner.close()
 
     @property
     def closed(self) -> bool:
-        """Was it given back?"""
+        """True if it was given back."""
         return self._inner.is_closed()

@@ -1,8 +1,8 @@
-"""What can go wrong. Every exception of this package is an `Error`."""
+"""Exceptions of the package. Every one is an `Error`."""
 
 
 class Error(Exception):
-    """The root of them all."""
+    """The base class of all exceptions."""
 
 
 class Unreachable(Error, ConnectionError):
@@ -10,15 +10,15 @@ class Unreachable(Error, ConnectionError):
 
 
 class Refused(Error, OSError):
-    """The rack or the kernel said no."""
+    """The rack or the kernel refused."""
 
 
 class NoRoom(Error, MemoryError):
-    """Not so much is free."""
+    """Too little is free."""
 
 
 class DonorLost(Error, OSError):
-    """A donor is gone, and with it the last copy of what was asked for."""
+    """A donor is gone, and with it the last copy of the requested bytes."""
 
     def __init__(self, text: str, node: str, offset: int, len_bytes: int) -> None:
         super().__init__(text)
@@ -28,20 +28,20 @@ class DonorLost(Error, OSError):
 
 
 class DeviceLost(Error, OSError):
-    """A device's grant is over: it may be another's."""
+    """A device's grant has ended."""
 
 
 class OutOfRange(Error, IndexError):
-    """Beyond what was borrowed."""
+    """The range lies beyond the borrowed memory."""
 
 
 class Unaligned(Error, ValueError):
-    """An atomic access must be to a multiple of eight."""
+    """The offset of an atomic access is not a multiple of eight."""
 
 
 class Invalid(Error, ValueError):
-    """Something that was asked for cannot be."""
+    """An argument is invalid."""
 
 
 class Closed(Error, ValueError):
-    """It was given back, or belongs to the process that this one was forked from."""
+    """The resource was given back, or belongs to the parent process of a fork."""

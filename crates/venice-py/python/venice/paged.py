@@ -1,4 +1,4 @@
-"""Arrays larger than what is resident of them."""
+"""Arrays larger than their resident part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hint = Literal["normal", "sequential", "random", "willneed", "cold", "pageout"]
 
 
 class Paged(Closing):
-    """Borrowed memory for arrays, of which a budget is resident, however many they are.
+    """Borrowed memory for arrays, with one budget of resident bytes for all of them.
 
     It is given back when this is closed and the last array (and view of one) is gone.
     """
@@ -29,53 +29,53 @@ class Paged(Closing):
         self._inner = inner
 
     def close(self) -> None:
-        """No more arrays from here; those there are stay as long as they are used."""
+        """Ends the creation of arrays; existing ones stay as long as they are used."""
         self._inner.close()
 
     @property
     def closed(self) -> bool:
-        """Was it closed?"""
+        """True if it was closed."""
         return self._inner.is_closed()
 
     @property
     def copies(self) -> Copies:
-        """How many copies there are of it on different nodes, and what is missing just now."""
+        """The required copies on different nodes, and the missing ones at present."""
         return Copies(*self._inner.copies())
 
     @property
     def capacity_bytes(self) -> int:
-        """What all arrays together may be."""
+        """The maximum bytes of all arrays together."""
         return self._inner.capacity_bytes()
 
     @property
     def mapped_bytes(self) -> int:
-        """What they are, each in whole pages."""
+        """The bytes of all arrays, each in whole pages."""
         return self._inner.mapped_bytes()
 
     @property
     def resident_bytes(self) -> int:
-        """How much of them is in this machine's memory."""
+        """Their resident bytes."""
         return self._inner.resident_bytes()
 
     @property
     def local_bytes(self) -> int:
-        """How much of them may be, all together."""
+        """The budget: the bytes of all arrays that may be resident."""
         return self._inner.local_bytes()
 
     def set_local(self, local: Size) -> None:
-        """Another budget for the arrays while they are in use: 4 MiB at least, 32 MiB once there were
-        pages of 2 MiB. When it shrinks, what is too much leaves within the time that it takes to
-        travel; this does not wait for that."""
+        """Changes the budget while the arrays are in use: at least 4 MiB, 32 MiB once there were
+        pages of 2 MiB. When it shrinks, excess pages are evicted as fast as they travel; this does
+        not wait for that."""
         self._inner.set_local_bytes(parse_size(local))
 
     def array(
         self, shape: Shape, dtype: DTypeLike = float, *, page_size: str = "4k"
     ) -> "np.ndarray[Any, Any]":
-        """An array of zeros; an ordinary `numpy.ndarray`, but for where it lies.
+        """Returns an array of zeros: an ordinary `numpy.ndarray` in borrowed memory.
 
-        It comes and goes by pages of `page_size`, "4k", "64k" or "2m": large ones are for what is
-        used by runs of pages; those of 2 MiB need port shm and 32 MiB of `local`, and are what
-        `venice doctor` tells of.
+        It is paged in pages of `page_size`, "4k", "64k" or "2m". Large ones suit data used by runs
+        of pages; those of 2 MiB require port shm and 32 MiB of `local` (`venice doctor` checks the
+        kernel).
         """
         numpy = _numpy()
         kind = numpy.dtype(dtype)
@@ -88,13 +88,13 @@ class Paged(Closing):
 
 
 def advise(array: "np.ndarray[Any, Any]", hint: Hint) -> None:
-    """Says how an array in borrowed memory, or a view of a part of it, will be used.
+    """Advises on the future use of an array in borrowed memory, or of a view of it.
 
-    "sequential": in order, and hardly again after that. "random": anywhere next, so that nothing is
-    brought in ahead. "normal": takes either back. "willneed": soon; what is far of it is brought in,
-    half the budget at most. "cold": not for a while; it leaves before other memory. "pageout":
-    it has left when this returns. It holds for whole pages of 4 KiB, all those that the array or view
-    lies on; values are never changed.
+    "sequential": in order, and hardly again after that. "random": in no order, without prefetch.
+    "normal": revokes either. "willneed": soon; its far pages are brought in, up to half the budget.
+    "cold": not for a while; it is evicted before other memory. "pageout": it is evicted when this
+    returns. The advice holds for whole pages of 4 KiB, all those the array or view touches; values
+    never change.
     """
     region = _region_of(array)
     first, end = _bounds(array)
@@ -103,19 +103,19 @@ def advise(array: "np.ndarray[Any, Any]", hint: Hint) -> None:
 
 
 def _region_of(array: "np.ndarray[Any, Any]") -> "_venice.Region":
-    """The region that an array, or what it is a view of, lies in."""
+    """Returns the region of an array or of the base of a view."""
     base: Any = array
     while isinstance(base, _numpy().ndarray):
         base = base.base
     if isinstance(base, memoryview):
         base = base.obj
     if not isinstance(base, _venice.Region):
-        raise Invalid("this array is not in borrowed memory: Rack.array and Paged.array make such")
+        raise Invalid("array not in borrowed memory: make it by Rack.array or Paged.array")
     return base
 
 
 def _bounds(array: "np.ndarray[Any, Any]") -> tuple[int, int]:
-    """The addresses of its first byte and behind its last, whichever way it is gone through."""
+    """Returns the addresses of its first byte and behind its last, for any sign of its strides."""
     first = end = int(array.__array_interface__["data"][0])
     if array.size == 0:
         return first, first
@@ -130,7 +130,7 @@ def _bounds(array: "np.ndarray[Any, Any]") -> tuple[int, int]:
 def _dimensions(shape: Shape) -> tuple[int, ...]:
     dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in dimensions):
-        raise Invalid(f"an array of the shape {shape}: a length is 0 at least")
+        raise Invalid(f"invalid shape {shape}: a length must be at least 0")
     return dimensions
 
 
@@ -143,6 +143,6 @@ def _numpy() -> Any:
 
 
 def array_bytes(shape: Shape, dtype: Any) -> int:
-    """Bytes of an array, in whole pages."""
+    """Returns the bytes of an array, in whole pages."""
     itemsize: int = _numpy().dtype(dtype).itemsize
     return -(-max(prod(_dimensions(shape)) * itemsize, 1) // 4096) * 4096

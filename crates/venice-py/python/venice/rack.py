@@ -1,4 +1,4 @@
-"""The front door: a rack, and what is to be had from it."""
+"""The entry point: a rack, and its resources."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Self
@@ -21,7 +21,7 @@ RECLAIM_TO = "donors,local"
 
 
 class Rack:
-    """A rack. Leaving its `with` block forgets it; what was borrowed stays until it is closed."""
+    """A rack. Leaving its `with` block disconnects; borrowed memory stays until it is closed."""
 
     def __init__(self, inner: "_venice.Rack") -> None:
         self._inner = inner
@@ -46,7 +46,7 @@ class Rack:
         return self._inner.monitor()
 
     def free_bytes(self) -> int:
-        """What its nodes have free."""
+        """Returns the free bytes of its nodes."""
         return self._inner.free_bytes()
 
     def get_memory(
@@ -68,21 +68,20 @@ class Rack:
     ) -> Memory:
         """Borrows memory, in whole slabs of 16 MiB.
 
-        `donors`: the nodes to borrow from; any. `copies`: of each slab, on different nodes, 1 to 3;
-        otherwise two, or one where the rack has no room for two, and with one a node that dies takes
-        with it what it holds (`Memory.copies` says what it came to). `placement`: which nodes are
-        borrowed from first, nearest (near ones with much left), spread (all alike) or pack (as few
-        as can be); otherwise as the rack does. `bandwidth_bps`: traffic that the links to the nodes
-        have to carry, evenly over the memory, in bits a second: a node gives no more than its link has
-        left for; 0: it does not say. `reclaim_to`: where to put what a node wants back, in this
-        order: donors (other nodes), local (this machine's memory, as far as it is available), disk
-        (files in /var/tmp) or disk:DIR. `port`: how they are reached;
-        as the rack of this machine says, else by udp. `node`: where nodes relay for each other, the
-        one this program belongs to. `wait_s`: where there is no room, seconds to wait for it in
-        line at most; `priority`: there, higher ones first, 0 to 255, above 100 for administrators;
-        `preempt`: while waiting, have grants of lower priority called back, one's own, for
-        administrators anybody's.
-        `purpose`: shown by `venice grants`. `most_under_way`: asynchronous accesses at a time.
+        `donors`: nodes to borrow from; default: any. `copies`: copies of each slab, on different
+        nodes, 1 to 3; default: two, or one if the rack has no room for two. With one, a node that
+        dies loses what it holds (`Memory.copies` returns the result). `placement`: order of the
+        nodes: nearest (near ones with much left), spread (evenly) or pack (as few as possible);
+        default: the rack's. `bandwidth_bps`: traffic the links to the nodes must carry, evenly over
+        the memory, in bits per second; a node grants no more than its link has left; 0:
+        unspecified. `reclaim_to`: destinations of memory that a node reclaims, in order: donors
+        (other nodes), local (this machine's memory, as far as it is available), disk (files in
+        /var/tmp) or disk:DIR. `port`: port to the donors; default: that of this machine's rack,
+        otherwise udp. `node`: this program's node, where nodes relay for each other. `wait_s`:
+        seconds to wait at most if there is no room. `priority`: of a waiting request, higher ones
+        first, 0 to 255, above 100 for administrators. `preempt`: while waiting, preempt grants of
+        lower priority: one's own, for administrators any user's. `purpose`: shown by
+        `venice grants`. `most_under_way`: most asynchronous accesses outstanding.
         """
         under_way = whole(most_under_way, "most_under_way")
         waiting = (wait_s, priority, preempt)
@@ -101,9 +100,9 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python",
     ) -> Device:
-        """Gets an accelerator, whole. `capabilities`: what it has to be able to do, all of it, as in
-        `venice resources`. Raises `NoRoom` if none is free that would do, after `wait_s` seconds in
-        line. `priority`, `preempt`: there, as in `get_memory`; `Device.leaving` tells a holder."""
+        """Gets a whole accelerator. `capabilities`: required capabilities, as in `venice resources`.
+        Raises `NoRoom` if no suitable one is free after a wait of `wait_s` seconds. `priority`,
+        `preempt`: see `get_memory`; `Device.leaving` reports a preemption."""
         how = (list(donors), purpose, wait_s, priority, preempt)
         least = parse_size(min_size)
         return self._get_device("accelerator", least, capabilities, *how)
@@ -120,10 +119,10 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python",
     ) -> Device:
-        """Gets so much `storage`, in whole MiB of one device, or a network card (`nic`). The rest:
-        see `get_accelerator`."""
+        """Gets `storage` of this size, in whole MiB of one device, or a network card (`nic`). For the
+        rest see `get_accelerator`."""
         if nic == (storage is not None):
-            raise Invalid("ask for storage=SIZE or for nic=True")
+            raise Invalid("ask for either storage=SIZE or nic=True")
         how = (list(donors), purpose, wait_s, priority, preempt)
         if storage is None:
             return self._get_device("nic", 0, capabilities, *how)
@@ -160,9 +159,10 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python: arrays",
     ) -> Paged:
-        """Memory for arrays of `size` in all, of which at most `local` (4 MiB at least) is resident.
+        """Borrows memory for arrays of `size` in all, of which at most `local` (at least 4 MiB) is
+        resident.
 
-        Needs what `venice run` needs (`venice doctor`). The rest: see `get_memory`.
+        Requires what `venice run` requires (`venice doctor`). For the rest see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
         where = (placement, bandwidth_bps, reclaim_to)
@@ -187,9 +187,9 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python: an array",
     ) -> "np.ndarray[Any, Any]":
-        """An array of zeros in borrowed memory, of which at most `local` is resident: an ordinary
-        `numpy.ndarray`. What was borrowed goes back when the array and its views are gone. For
-        several arrays with one budget, see `paged`."""
+        """Returns an array of zeros in borrowed memory, of which at most `local` is resident: an
+        ordinary `numpy.ndarray`. The memory is given back when the array and its views are gone.
+        For several arrays with one budget, see `paged`."""
         size = array_bytes(shape, dtype)
         how: dict[str, Any] = {"donors": donors, "copies": copies, "port": port, "node": node}
         how |= {"wait_s": wait_s, "priority": priority, "preempt": preempt}
@@ -215,10 +215,10 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python: object cache",
     ) -> ObjectCache:
-        """An object cache in so much borrowed memory (16 MiB at least).
+        """Creates an object cache in `size` of borrowed memory (at least 16 MiB).
 
-        `evict_oldest`: the object put first leaves, instead of the one that was not asked for for
-        the longest time. `max_age_s`: older ones are misses. The rest: see `get_memory`.
+        `evict_oldest`: evict the object put first, not the one unused for the longest time.
+        `max_age_s`: older objects are misses. For the rest see `get_memory`.
         """
         waiting = (wait_s, priority, preempt)
         where = (placement, bandwidth_bps, reclaim_to)
@@ -257,6 +257,6 @@ def _options(
 
 
 def connect(monitor: str | None = None) -> Rack:
-    """The rack whose Monitor Node is at `monitor` ("host:port"); without one that which
-    `VENICE_MONITOR` names, else the rack of this machine."""
+    """Connects to the rack whose Monitor Node is at `monitor` ("host:port"); by default to the one
+    named by `VENICE_MONITOR`, otherwise to that of this machine."""
     return Rack(_venice.connect(monitor))

@@ -37,7 +37,7 @@ impl Rack<'_> {
 
 /// What `sender` may send to `reader`.
 fn check(sender: &QPairLevels, reader: &QPairLevels, is_exact: bool) -> Result<(), String> {
-    let held = reader.unread_bytes + reader.untold_bytes;
+    let held = reader.unread_bytes + reader.uncredited_bytes;
     let is_held = match is_exact {
         true => sender.outstanding_bytes == held,
         false => sender.outstanding_bytes >= held,

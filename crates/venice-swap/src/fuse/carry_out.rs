@@ -1,19 +1,19 @@
-//! What the file does, whoever carries the requests.
+//! The operations of the file, independent of the transport of requests.
 
 use crate::backing::Backing;
 use crate::fuse::protocol::{Answer, Call, Request};
 use crate::store::Store;
 
-/// Where a request's bytes lie, and where its answer goes.
+/// The buffers of a request and its answer.
 pub(super) trait Exchange {
-    /// The first `len` bytes that follow the request; there are as many.
+    /// Returns the first `len` bytes after the request; there are as many.
     fn bytes(&self, len: usize) -> &[u8];
 
-    /// Where the answer goes. Those bytes may be gone then.
+    /// Returns the buffer of the answer. The request's bytes may be overwritten by it.
     fn answer(&mut self, unique: u64) -> Answer<'_>;
 }
 
-/// Does what is asked for and writes the answer; the length of its body.
+/// Performs the request and writes the answer; returns the length of its body.
 pub(super) fn carry_out(
     store: &Store,
     backing: &mut dyn Backing,
@@ -44,12 +44,12 @@ pub(super) fn carry_out(
         Call::StatFs => answer.file_system(store.len_bytes()),
         Call::Done | Call::Silent => answer.ok(0),
         Call::Unknown => answer.error(libc::ENOSYS),
-        // The first request of a connection, and of no other.
+        // Valid only as the first request of a connection.
         Call::Init { .. } | Call::Write { .. } | Call::Malformed => answer.error(libc::EINVAL),
     }
 }
 
-/// The error's number where it fails.
+/// Writes; returns the error number on failure.
 fn write(
     store: &Store,
     backing: &mut dyn Backing,

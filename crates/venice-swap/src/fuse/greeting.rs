@@ -1,4 +1,4 @@
-//! The first request of a connection: what both ends can do.
+//! The first request of a connection: it negotiates the features of both ends.
 
 use std::fs::File;
 
@@ -7,7 +7,7 @@ use super::protocol::{Call, offers_rings};
 use super::queue::Buffers;
 use crate::SwapError;
 
-/// Answers it, and says there whether requests are to come by rings.
+/// Answers it, and negotiates whether requests come by rings.
 pub(super) fn greet(device: &mut File, by_ring: bool) -> Result<(), SwapError> {
     let at = SwapError::file("greet", "/dev/fuse");
     let mut buffers = Buffers::new();

@@ -1,5 +1,5 @@
-//! A file served through FUSE, whose bytes are far memory. Several queues, each a thread: with a
-//! `/dev/fuse` of its own ([`queue`]), or with the rings of some processors ([`ring`]).
+//! A file served through FUSE, whose bytes are far memory. Several queues, each a thread: with its
+//! own `/dev/fuse` ([`queue`]), or with the rings of some processors ([`ring`]).
 
 mod carry_out;
 mod greeting;
@@ -17,29 +17,29 @@ use crate::store::Store;
 use queue::Queue;
 use ring::SwitchedOn;
 
-/// Those who serve the file. Dropped, it waits for its queues, which end when the last user of the
-/// file has closed it.
+/// The server threads of the file. Dropped, it waits for its queues, which end when the last user
+/// of the file has closed it.
 ///
-/// The server must not have its own file open for long: a killed process closes its files one by
-/// one, and a close that asks a server which is dead already, while another of its descriptors
-/// still keeps the connection alive, waits for ever.
+/// The server must not keep its own file open: a killed process closes its files one by one, and a
+/// close that waits for an answer of a server already dead, while another of its descriptors still
+/// keeps the connection alive, waits for ever.
 #[derive(Debug)]
 pub(crate) struct FuseServer {
     threads: Vec<JoinHandle<()>>,
 }
 
 impl FuseServer {
-    /// Serves `store`, one queue for each of `backings`; the file is open past every cache, and to be
-    /// closed as soon as somebody else has it.
+    /// Serves `store`, with one queue for each of `backings`; returns the file, open with direct
+    /// I/O. Close it as soon as another process has it open.
     pub(crate) fn serve(
         store: &Store,
         backings: Vec<Box<dyn Backing>>,
         by_ring: bool,
     ) -> Result<(Self, File), SwapError> {
-        // Both have to find it on: the kernel's first request, and the answer to it.
+        // The switch must be on both for the kernel's first request and for the answer to it.
         let switched_on = by_ring.then(SwitchedOn::begin).transpose()?;
         let mut device = mount::open_device()?;
-        // Before the mount, so that the queues end with it where something fails.
+        // Made before the mount, so that the queues end with it on an error.
         let mut this = Self { threads: Vec::new() };
         let mount = mount::mount(&device)?;
         greeting::greet(&mut device, by_ring)?;
@@ -52,7 +52,7 @@ impl FuseServer {
         Ok((this, file))
     }
 
-    /// A thread for each of `backings`, with a `/dev/fuse` of its own.
+    /// Starts a thread for each of `backings`, with its own `/dev/fuse`.
     fn start(
         &mut self,
         device: File,

@@ -1,5 +1,5 @@
-//! A FUSE file that no path leads to: the mount hangs in no tree, its root is the file itself, and
-//! with the last descriptor it is gone. Nothing is left behind by a server that was killed.
+//! A FUSE file without a path: the mount is attached to no tree, its root is the file itself, and
+//! it ends with the last descriptor. A killed server leaves nothing behind.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::mount::{
 use super::protocol::FILE_MODE;
 use crate::{SwapError, sys};
 
-/// The kernel's end of a FUSE connection.
+/// Opens the kernel's end of a FUSE connection.
 pub(super) fn open_device() -> Result<File, SwapError> {
     const PATH: &str = "/dev/fuse";
     match OpenOptions::new().read(true).write(true).open(PATH) {
@@ -25,7 +25,7 @@ pub(super) fn open_device() -> Result<File, SwapError> {
     }
 }
 
-/// One more queue of the same connection.
+/// Opens one more queue of the same connection.
 pub(super) fn clone_device(device: &File) -> Result<File, SwapError> {
     let clone = open_device()?;
     sys::fuse_clone(&clone, device).map_err(SwapError::at("a further FUSE queue"))?;
@@ -54,8 +54,8 @@ pub(super) fn mount(device: &File) -> Result<OwnedFd, SwapError> {
     mount().map_err(SwapError::at("mounting a FUSE file"))
 }
 
-/// Opens the file that is the root of `mount`, past every cache. The server must be running, and is
-/// asked for the file's length: the loop driver of older kernels takes it from what is known.
+/// Opens the file that is the root of `mount` with direct I/O. The server must be running, and
+/// receives a request for the file's length: the loop driver of older kernels uses the cached one.
 pub(super) fn open_file(mount: &OwnedFd) -> Result<File, SwapError> {
     let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
     let mut options = OpenOptions::new();

@@ -1,17 +1,17 @@
 //! The part of the FUSE protocol that a file system of one file needs (`linux/fuse.h`, version
-//! 7.31): requests taken apart, answers put together, all in the machine's byte order.
+//! 7.31): parses requests and builds answers, all in the machine's byte order.
 
 /// Length of the header before every request.
 pub(super) const REQUEST_HEADER_BYTES: usize = 40;
-/// Length of what a write says of itself, before its bytes.
+/// Length of a write's argument, before its bytes.
 pub(super) const WRITE_ARGUMENT_BYTES: usize = 40;
 /// Length of the header before every answer.
 pub(super) const ANSWER_HEADER_BYTES: usize = 16;
-/// What one request carries at most. Larger ones would have readers wait behind writers.
+/// The most bytes of one request. Larger ones would make readers wait behind writers.
 pub(super) const MAX_TRANSFER_BYTES: usize = 256 << 10;
 
 const VERSION: (u32, u32) = (7, 31);
-/// Requests on their way at a time; the kernel's default of 12 would let read-ahead and write-out
+/// Requests outstanding at a time; the kernel's default of 12 would let read-ahead and write-out
 /// starve each other.
 const MAX_BACKGROUND: u16 = 256;
 /// Mode of the one file: a regular file for root.
@@ -21,7 +21,7 @@ const ASYNC_READ: u32 = 1 << 0;
 const BIG_WRITES: u32 = 1 << 5;
 const ASYNC_DIO: u32 = 1 << 15;
 const MAX_PAGES: u32 = 1 << 22;
-/// There is a second word of flags.
+/// A second word of flags follows.
 const MORE_FLAGS: u32 = 1 << 30;
 /// `FUSE_OVER_IO_URING`, in the second word (Linux 6.14).
 const BY_RING: u32 = 1 << (41 - 32);
@@ -31,12 +31,12 @@ const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Named by its answer.
+    /// Number of the request, repeated by its answer.
     pub unique: u64,
     pub call: Call,
 }
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Init {
@@ -55,24 +55,24 @@ pub(super) enum Call {
         offset: u64,
         len: usize,
     },
-    /// Zeros or nothing from here on.
+    /// The range becomes zeros or a hole.
     Punch {
         offset: u64,
         len_bytes: u64,
     },
     StatFs,
-    /// Nothing to do.
+    /// Needs no action.
     Done,
-    /// No answer is wanted.
+    /// Expects no answer.
     Silent,
-    /// This file system has none of that.
+    /// Not supported by this file system.
     Unknown,
-    /// Shorter than it should be, or longer than was agreed.
+    /// Shorter than required, or longer than negotiated.
     Malformed,
 }
 
 impl Request {
-    /// Takes apart a request's header, what the call says of itself, and how many bytes follow that.
+    /// Parses a request from its header, its argument, and the number of bytes that follow.
     pub(super) fn parse(header: &[u8], argument: &[u8], bytes: usize) -> Option<Self> {
         let (opcode, unique) = (u32_at(header, 4)?, u64_at(header, 8)?);
         let call = Call::parse(opcode, argument, bytes).unwrap_or(Call::Malformed);
@@ -115,8 +115,8 @@ impl Call {
                 }
                 Self::Punch { offset: u64_at(argument, 8)?, len_bytes: u64_at(argument, 16)? }
             }
-            // RELEASE, FSYNC, DESTROY. FLUSH is unknown on purpose: the kernel then asks no more, and
-            // no close waits for the server.
+            // RELEASE, FSYNC, DESTROY. FLUSH is unknown on purpose: the kernel then stops sending
+            // it, and no close waits for the server.
             18 | 20 | 38 => Self::Done,
             // FORGET, INTERRUPT, BATCH_FORGET
             2 | 36 | 42 => Self::Silent,
@@ -125,7 +125,7 @@ impl Call {
     }
 }
 
-/// An answer in the making, in buffers of the caller.
+/// An answer under construction, in buffers of the caller.
 pub(super) struct Answer<'a> {
     header: &'a mut [u8],
     body: &'a mut [u8],
@@ -137,17 +137,17 @@ impl<'a> Answer<'a> {
         Self { header, body, unique }
     }
 
-    /// Where `len` bytes of the answer go.
+    /// Returns the buffer for `len` bytes of the body.
     pub(super) fn body(&mut self, len: usize) -> &mut [u8] {
         &mut self.body[..len]
     }
 
-    /// It went well, and the first `len` bytes of the body are the answer; that length.
+    /// Completes a successful answer with the first `len` bytes of the body; returns that length.
     pub(super) fn ok(self, len: usize) -> usize {
         self.finish(0, len)
     }
 
-    /// It failed with this error number.
+    /// Completes a failed answer with this error number.
     pub(super) fn error(self, errno: i32) -> usize {
         self.finish(-errno, 0)
     }
@@ -159,7 +159,7 @@ impl<'a> Answer<'a> {
         body_len
     }
 
-    /// Agrees on the version and on what is used of it.
+    /// Negotiates the version and the features used.
     pub(super) fn init(mut self, max_readahead: u32, flags: u32, by_ring: bool) -> usize {
         let wanted = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES;
         let more = if by_ring { MORE_FLAGS } else { 0 };
@@ -177,7 +177,7 @@ impl<'a> Answer<'a> {
         self.ok(64)
     }
 
-    /// The file's attributes, good for an hour.
+    /// Returns the file's attributes, valid for an hour.
     pub(super) fn attributes(mut self, len_bytes: u64) -> usize {
         let body = zeroed(self.body(104));
         put64(body, 0, 3600);
@@ -191,20 +191,20 @@ impl<'a> Answer<'a> {
         self.ok(104)
     }
 
-    /// The file is open: no cache of the kernel's, writes side by side.
+    /// Reports the file as open: no cache of the kernel's, parallel writes.
     pub(super) fn open(mut self) -> usize {
         let body = zeroed(self.body(16));
         put32(body, 8, OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES);
         self.ok(16)
     }
 
-    /// So many bytes were written.
+    /// Reports the number of bytes written.
     pub(super) fn written(mut self, len: usize) -> usize {
         put32(zeroed(self.body(8)), 0, len as u32);
         self.ok(8)
     }
 
-    /// The block size is that of a page: discards come in whole pages.
+    /// Reports the file system. Its block size is a page, so discards come in whole pages.
     pub(super) fn file_system(mut self, len_bytes: u64) -> usize {
         let body = zeroed(self.body(80));
         put64(body, 0, len_bytes / 4096);
@@ -215,7 +215,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Whether the flags of the first request offer to carry requests by rings.
+/// True if the flags of the first request offer requests by rings.
 pub(super) fn offers_rings(flags: u32, more_flags: u32) -> bool {
     flags & MORE_FLAGS != 0 && more_flags & BY_RING != 0
 }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn requests_are_parsed() {
         let mut argument = [0u8; 40];
         put64(&mut argument, 8, 1 << 40);
         put32(&mut argument, 16, 8192);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_cut_short_or_too_long_are_malformed() {
+    fn wrong_length_requests_are_malformed() {
         for opcode in [15, 16, 26, 43] {
             for len in 0..16 {
                 assert_eq!(call(opcode, &vec![0; len], 0), Call::Malformed);
@@ -291,11 +291,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_whose_it_is_and_how_long() {
+    fn answer_carries_id_and_length() {
         let (mut header, mut body) = ([9u8; ANSWER_HEADER_BYTES], [9u8; 256]);
         let len = Answer::new(&mut header, &mut body, 77).attributes(1 << 30);
         assert_eq!((len, u32_at(&header, 0), u64_at(&header, 8)), (104, Some(120), Some(77)));
-        // ino, size and mode of `struct fuse_attr`.
+        // Offsets of ino, size and mode in `struct fuse_attr`.
         assert_eq!((u64_at(&body, 16), u64_at(&body, 24)), (Some(1), Some(1 << 30)));
         assert_eq!(u32_at(&body, 16 + 60), Some(FILE_MODE));
         let len = Answer::new(&mut header, &mut body, 78).error(libc::EIO);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_agreed_on_where_they_are_offered() {
+    fn rings_are_negotiated_if_offered() {
         let mut argument = [0u8; 64];
         put32(&mut argument, 12, ASYNC_READ | MORE_FLAGS);
         put32(&mut argument, 16, BY_RING);

@@ -1,4 +1,4 @@
-//! One queue of `/dev/fuse`: a thread that reads a request, carries it out and writes the answer.
+//! One queue of `/dev/fuse`: a thread that reads a request, performs it and writes the answer.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,13 +9,13 @@ use super::protocol::{
     WRITE_ARGUMENT_BYTES,
 };
 use crate::backing::Backing;
-use crate::outside::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::store::Store;
 
-/// What comes before the bytes of a write.
+/// Length of what precedes the bytes of a write.
 const WRITE_HEADER_BYTES: usize = REQUEST_HEADER_BYTES + WRITE_ARGUMENT_BYTES;
 
-/// A queue and its buffers. Nothing is allocated once it serves.
+/// A queue and its buffers. Nothing is allocated while it serves.
 pub(super) struct Queue {
     device: File,
     store: Store,
@@ -23,7 +23,7 @@ pub(super) struct Queue {
     buffers: Buffers,
 }
 
-/// One for what is read from the device, one for what is written to it.
+/// One buffer for reads from the device, one for writes to it.
 pub(super) struct Buffers {
     incoming: Box<[u8]>,
     outgoing: Box<[u8]>,
@@ -39,11 +39,11 @@ impl Queue {
         while self.serve_one().is_ok_and(|served| served) {}
     }
 
-    /// Whether there will be more.
+    /// Serves one request; returns whether more may come.
     fn serve_one(&mut self) -> std::io::Result<bool> {
         let request = match self.buffers.take(&mut self.device) {
             Ok(request) => request,
-            // A request that was taken back, or a signal.
+            // The request was withdrawn, or a signal came.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
                 return Ok(true);
             }
@@ -58,7 +58,7 @@ impl Queue {
         let len = carry_out(&self.store, &mut *self.backing, request, &mut self.buffers);
         match self.buffers.give(&mut self.device, len) {
             Ok(()) => {}
-            // The one who asked is gone.
+            // The requester is gone.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(error) => return Err(error),
         }
@@ -76,7 +76,7 @@ impl Buffers {
         Self { incoming, outgoing }
     }
 
-    /// Waits for a request; `None`: what came is none.
+    /// Waits for a request; `None` if the data is not a request.
     pub(super) fn take(&mut self, device: &mut File) -> std::io::Result<Option<Request>> {
         let len = device.read(&mut self.incoming)?;
         let Some((header, argument)) = self.incoming[..len].split_at_checked(REQUEST_HEADER_BYTES)
@@ -87,7 +87,7 @@ impl Buffers {
         Ok(Request::parse(header, argument, bytes))
     }
 
-    /// Gives the kernel the answer, whose body is so long.
+    /// Sends the answer to the kernel; its body has `len` bytes.
     pub(super) fn give(&mut self, device: &mut File, len: usize) -> std::io::Result<()> {
         device.write(&self.outgoing[..ANSWER_HEADER_BYTES + len]).map(drop)
     }

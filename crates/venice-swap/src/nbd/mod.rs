@@ -18,10 +18,10 @@ use crate::store::Store;
 use crate::{SwapError, shield, sys};
 use queue::{MAX_TRANSFER_BYTES, Queue};
 
-/// How long the kernel may take to start a device.
+/// The time the kernel may take to start a device.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// A device and those who serve it.
+/// A device and its server threads.
 #[derive(Debug)]
 pub(crate) struct NbdDevice {
     path: PathBuf,
@@ -30,13 +30,13 @@ pub(crate) struct NbdDevice {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Whether this kernel has nbd devices, once its module was asked for.
+/// True if this kernel has nbd devices, once its module is loaded.
 pub(crate) fn is_there() -> bool {
     Path::new("/sys/block/nbd0").exists()
 }
 
 impl NbdDevice {
-    /// Serves `store`, one queue for each of `backings`.
+    /// Serves `store`, with one queue for each of `backings`.
     pub(crate) fn serve(store: &Store, backings: Vec<Box<dyn Backing>>) -> Result<Self, SwapError> {
         for number in 0.. {
             let name = format!("nbd{number}");
@@ -76,7 +76,7 @@ impl NbdDevice {
             sys::nbd_socket(&device, &theirs).map_err(SwapError::at("giving nbd a socket"))?;
             let queue = Queue::new(ours, store.clone(), backing);
             let body = move || {
-                // Where it may not, who attached it was told.
+                // A refusal is among the gaps reported at the start.
                 let _ = shield::reach_the_reserve();
                 queue.serve();
             };
@@ -117,7 +117,7 @@ impl NbdDevice {
 
 impl Drop for NbdDevice {
     fn drop(&mut self) {
-        // The queues and the lent thread end by it.
+        // This ends the queues and the lent thread.
         let _ = sys::nbd(&self.device, sys::Nbd::Disconnect, 0);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -130,8 +130,8 @@ fn is_in_use(name: &str) -> bool {
     Path::new("/sys/block").join(name).join("pid").exists()
 }
 
-/// Memory seeks for nothing, who writes to it to have memory need not wait for others who read, and a
-/// request has to fit into a queue's buffer.
+/// Tunes the device: it is non-rotational, writers that free memory need not wait for readers, and
+/// a request must fit into a queue's buffer.
 fn tune(name: &str) {
     let queue = Path::new("/sys/block").join(name).join("queue");
     for (knob, value) in [("rotational", "0"), ("scheduler", "none"), ("wbt_lat_usec", "0")] {

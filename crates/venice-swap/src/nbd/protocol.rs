@@ -1,5 +1,5 @@
-//! The part of the NBD protocol that the kernel speaks once a device is set up: requests and
-//! simple replies, in network byte order.
+//! The part of the NBD protocol that the kernel uses once a device is set up: requests and simple
+//! replies, in network byte order.
 
 /// Length of a request, without the bytes of a write.
 pub(super) const REQUEST_BYTES: usize = 28;
@@ -9,13 +9,13 @@ pub(super) const REPLY_BYTES: usize = 16;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 
-/// What the device says of itself: it has flags, trims, and its connections are one.
+/// Flags of the device: it has flags, supports trim, and its connections share one state.
 pub(super) const DEVICE_FLAGS: libc::c_ulong = 1 | 1 << 5 | 1 << 8;
 
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Named by the reply.
+    /// Number of the request, repeated by the reply.
     pub cookie: [u8; 8],
     pub call: Call,
     pub offset: u64,
@@ -27,14 +27,14 @@ pub(super) enum Call {
     Read,
     Write,
     Trim,
-    /// Everything is stored when it is answered.
+    /// All earlier writes are stored when they are answered.
     Flush,
     Disconnect,
     Unknown,
 }
 
 impl Request {
-    /// `None`: this is no request, and nothing behind it can be trusted.
+    /// Parses a request; `None` if it is invalid, and nothing behind it can be trusted.
     pub(super) fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let number = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|index| bytes[at + index]));
         if number(0) != REQUEST_MAGIC {
@@ -55,7 +55,7 @@ impl Request {
     }
 }
 
-/// Writes the header of a reply; `errno` 0: it went well.
+/// Writes the header of a reply; `errno` 0: success.
 pub(super) fn reply(into: &mut [u8], cookie: [u8; 8], errno: i32) {
     into[0..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
     into[4..8].copy_from_slice(&(errno as u32).to_be_bytes());
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn requests_are_parsed() {
         let mut bytes = [0u8; REQUEST_BYTES];
         assert_eq!(Request::parse(&bytes), None);
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());

@@ -9,20 +9,20 @@ use rustix::net::{SendFlags, send};
 
 use super::protocol::{Call, REPLY_BYTES, REQUEST_BYTES, Request, reply};
 use crate::backing::Backing;
-use crate::outside::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::store::Store;
 
-/// What one request carries at most; the device is told so.
+/// The most bytes of one request; the device is configured with it.
 pub(super) const MAX_TRANSFER_BYTES: usize = 256 << 10;
 
-/// What is sent at a time. Of more the kernel puts the rest into pages of their own, and looks for
-/// these until there are some, and be it for ever; for less it gives up and says ENOBUFS. With its own
-/// record of the bytes they fill a page (`SKB_MAX_HEAD`).
+/// The most bytes sent at a time. The kernel puts a longer rest into pages of their own, and looks
+/// for these until it finds some, if need be for ever; for less it gives up and returns ENOBUFS.
+/// With the kernel's own record of the bytes they fill a page (`SKB_MAX_HEAD`).
 const PIECE_BYTES: usize = 3584;
-/// How long the kernel may free memory before it is asked for some again.
+/// The pause for the kernel to free memory before the next attempt.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A queue and its buffer. Nothing is allocated once it serves.
+/// A queue and its buffer. Nothing is allocated while it serves.
 pub(super) struct Queue {
     socket: UnixStream,
     store: Store,
@@ -42,7 +42,7 @@ impl Queue {
         while self.serve_one().is_ok_and(|served| served) {}
     }
 
-    /// Whether there will be more.
+    /// Serves one request; returns whether more may come.
     fn serve_one(&mut self) -> std::io::Result<bool> {
         let mut head = [0; REQUEST_BYTES];
         self.socket.read_exact(&mut head)?;
@@ -50,7 +50,7 @@ impl Queue {
         let Some(request) = Request::parse(&head) else { return Ok(false) };
         let is_transfer = matches!(request.call, Call::Read | Call::Write);
         if is_transfer && request.len as usize > MAX_TRANSFER_BYTES {
-            // Cannot be: the device was told. Its bytes would be taken for a request.
+            // Impossible, because the device is configured. Its bytes would be taken for a request.
             return Ok(false);
         }
         if request.call == Call::Write {
@@ -68,9 +68,9 @@ impl Queue {
         Ok(true)
     }
 
-    /// The kernel waits for these bytes while it looks for memory, and needs some to take them. The
-    /// thread goes before others so that it may have of the last reserve, and must sleep where that is
-    /// used up: the others are who frees some.
+    /// Sends bytes for which the kernel waits while it looks for memory, and which need some memory
+    /// themselves. The thread runs in real time so that it may use the last reserve, and must sleep
+    /// when that is used up: others then free some.
     fn send(&self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             let piece = &bytes[..bytes.len().min(PIECE_BYTES)];
@@ -84,7 +84,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Errors are the kernel's numbers; `None`: that was the last request.
+    /// Performs a request. Errors are the kernel's numbers; `None` after the last request.
     fn carry_out(&mut self, request: Request) -> Option<Result<(), i32>> {
         let Request { call, offset, len, .. } = request;
         let bytes = &mut self.buffer[REPLY_BYTES..];

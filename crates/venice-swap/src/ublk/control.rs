@@ -1,4 +1,4 @@
-//! Orders to the ublk driver, one at a time.
+//! Control commands to the ublk driver, one at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -13,20 +13,20 @@ use super::protocol::{ANY_DEVICE, DeviceInfo, FEATURES, Order, OrderBytes, order
 use crate::SwapError;
 
 const CONTROL: &str = "/dev/ublk-control";
-/// How long the kernel may take to start a device.
+/// The time the kernel may take to start a device.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// The driver's ear.
+/// The control device of the driver.
 pub(super) struct Control {
     file: File,
-    /// `None` once an order was left with it unanswered: whatever it still holds ends with it.
+    /// `None` once a command was left unanswered with it: the rest of its state ends with it.
     ring: Option<Ring>,
 }
 
 impl Control {
-    /// Finds out whether the driver is there, and can do what swapping needs.
+    /// Checks that the driver exists and supports what swapping needs.
     pub(super) fn open() -> Result<Self, SwapError> {
         let file = match OpenOptions::new().read(true).write(true).open(CONTROL) {
             Ok(file) => file,
@@ -37,7 +37,7 @@ impl Control {
         };
         let ring = ring().map_err(SwapError::file("make a ring (io_uring_setup) for", CONTROL))?;
         let mut control = Self { file, ring: Some(ring) };
-        // A driver that is too old does not know this order either.
+        // A driver that is too old does not support this command either.
         if control.features().unwrap_or(0) & FEATURES != FEATURES {
             let what = "ublk device that outlives its server";
             let mend = "Linux 6.13 has them; until then take nbd or fuse";
@@ -52,21 +52,21 @@ impl Control {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// Makes a device with at most so many queues.
+    /// Makes a device with at most `queues` queues.
     pub(super) fn add(&mut self, queues: u16) -> Result<DeviceInfo, SwapError> {
-        let mut info = DeviceInfo::wish(queues, std::process::id());
+        let mut info = DeviceInfo::request(queues, std::process::id());
         let added = self.order_with(Order::AddDevice, ANY_DEVICE, &mut info.0);
         added.map_err(SwapError::at("making a ublk device"))?;
         Ok(info)
     }
 
-    /// Tells how long the device is and what it takes.
+    /// Sets the length and the parameters of the device.
     pub(super) fn describe(&mut self, device: u32, len_bytes: u64) -> Result<(), SwapError> {
         let described = self.order_with(Order::SetParameters, device, &mut parameters(len_bytes));
         described.map_err(SwapError::at("describing the ublk device"))
     }
 
-    /// Has the kernel show the device, once every queue is served.
+    /// Starts the device, once every queue is served.
     pub(super) fn start(&mut self, device: u32) -> Result<(), SwapError> {
         let server = u64::from(std::process::id());
         let bytes = order(device, (0, 0), server);
@@ -74,27 +74,27 @@ impl Control {
         started.map_err(SwapError::at("starting the ublk device"))
     }
 
-    /// Has the kernel take the device away and the queues end.
+    /// Stops the device and its queues.
     pub(super) fn stop(&mut self, device: u32) -> Result<(), Errno> {
         self.give(Order::StopDevice, order(device, (0, 0), 0), None)
     }
 
-    /// Has its number freed, as soon as nobody has it open any more.
+    /// Frees its number as soon as no process has it open any more.
     pub(super) fn delete(&mut self, device: u32) -> Result<(), Errno> {
         self.give(Order::DeleteDeviceLater, order(device, (0, 0), 0), None)
     }
 
-    /// The process of ours that made a device; `None` for others' devices.
+    /// Returns the process of ours that made a device; `None` for others' devices.
     pub(super) fn server(&mut self, device: u32) -> Result<Option<u32>, Errno> {
         let mut info = DeviceInfo::none();
         self.order_with(Order::DeviceInfo, device, &mut info.0)?;
         Ok(info.server())
     }
 
-    /// Gives an order with a buffer, which the kernel reads or fills.
+    /// Sends a command with a buffer, which the kernel reads or fills.
     fn order_with(&mut self, what: Order, device: u32, buffer: &mut [u8]) -> Result<(), Errno> {
         let place = (buffer.as_mut_ptr() as u64, buffer.len() as u16);
-        // Without a limit: the buffer is the kernel's until this returns.
+        // Without a time limit: the buffer is the kernel's until this returns.
         self.give(what, order(device, place, 0), None)
     }
 
@@ -107,8 +107,9 @@ impl Control {
         let mut ring = self.ring.take().map_or_else(ring, Ok).map_err(errno)?;
         let file = Fd(self.file.as_raw_fd());
         let entry = opcode::UringCmd80::new(file, what as u32).cmd(bytes).build();
-        // SAFETY: the buffer that the order points to, if it does, outlives it: only orders without one
-        // have a limit, all others are waited for, and a ring that could not be is dropped here.
+        // SAFETY: the buffer that the command points to, if it does, outlives it: only commands
+        // without one have a limit, all others are waited for, and a ring that could not be is
+        // dropped here.
         let pushed = unsafe { ring.submission().push(&entry) };
         pushed.expect("one order at a time");
         let result = answer(&mut ring, limit).map_err(errno)?;

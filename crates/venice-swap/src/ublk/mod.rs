@@ -1,8 +1,8 @@
 //! A ublk device whose bytes are far memory. Several queues, each a thread with a ring; the kernel
 //! copies a request's bytes from and to the queue's buffers.
 //!
-//! A device outlives its server: what is asked of it fails then, so that it can be swapped off. A device
-//! that went with its server would leave a swap area that nothing can switch off.
+//! A device outlives its server: its requests fail then, so that it can be swapped off. A device
+//! that ended with its server would leave a swap area that cannot be switched off.
 
 mod control;
 mod protocol;
@@ -25,7 +25,7 @@ use queue::Queue;
 const DEVICES: &str = "/sys/class/ublk-char";
 const STOP_AGAIN: Duration = Duration::from_millis(10);
 
-/// A device and those who serve it.
+/// A device and its server threads.
 pub(crate) struct UblkDevice {
     control: Control,
     number: u32,
@@ -33,27 +33,28 @@ pub(crate) struct UblkDevice {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Whether this kernel has ublk devices that can be swapped to.
+/// Checks that this kernel has ublk devices that can be swapped to.
 pub(crate) fn check() -> Result<(), SwapError> {
     Control::open().map(drop)
 }
 
 impl UblkDevice {
-    /// Serves `store`, one queue for each of `backings`, or for as many as there are processors.
+    /// Serves `store`, with one queue for each of `backings`, or for as many as there are
+    /// processors.
     pub(crate) fn serve(store: &Store, backings: Vec<Box<dyn Backing>>) -> Result<Self, SwapError> {
         let mut control = Control::open()?;
         let wanted = u16::try_from(backings.len()).unwrap_or(u16::MAX);
         let info = control.add(wanted)?;
         let number = info.device();
         let path = block_device(number);
-        // From here on it is taken away where something fails.
+        // From here on the device is removed on an error.
         let mut this = Self { control, number, path, threads: Vec::new() };
         this.control.describe(number, store.len_bytes())?;
         let at = PathBuf::from(format!("/dev/ublkc{number}"));
         let device = OpenOptions::new().read(true).write(true).open(&at);
         let device = Arc::new(device.map_err(SwapError::file("open", &at))?);
-        // All of them before the first one serves: what is asked of a device that is stopped already
-        // would be waited for.
+        // All queues are made before the first one serves: requests to a device that is stopped
+        // already would be waited for.
         let places = (0..info.queues()).zip(backings);
         let queues = places.map(|(queue, backing)| {
             Queue::new(Arc::clone(&device), (queue, info.depth()), store.clone(), backing)
@@ -76,7 +77,7 @@ impl UblkDevice {
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // The queues end by it. One that has not begun yet when it is stopped is stopped again.
+        // This ends the queues. A queue that had not begun yet at the stop is stopped again.
         loop {
             let _ = self.control.stop(self.number);
             if self.threads.iter().all(JoinHandle::is_finished) {
@@ -91,8 +92,8 @@ impl Drop for UblkDevice {
     }
 }
 
-/// Swaps off and takes away the devices that a dead server has left. Those of a living process are not
-/// looked for: it may have the number of one that is dead.
+/// Swaps off and removes the devices that a dead server has left. Devices of a living process are
+/// not examined: it may have the number of a dead one.
 pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
     let is_alive = Path::new(&format!("/proc/{server_pid}")).exists();
     let numbers = devices()?;
@@ -101,12 +102,12 @@ pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
     }
     let mut control = match Control::open() {
         Ok(control) => control,
-        // By such a driver there are others' devices only.
+        // Such a driver has only others' devices.
         Err(SwapError::Missing { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
     for number in numbers {
-        // One that goes meanwhile is none.
+        // A device that goes meanwhile is skipped.
         if control.server(number) != Ok(Some(server_pid)) {
             continue;
         }
@@ -120,11 +121,11 @@ pub(crate) fn remove_orphans(server_pid: u32) -> Result<(), SwapError> {
     Ok(())
 }
 
-/// The numbers of all ublk devices.
+/// Returns the numbers of all ublk devices.
 fn devices() -> Result<Vec<u32>, SwapError> {
     let entries = match std::fs::read_dir(DEVICES) {
         Ok(entries) => entries,
-        // There was never one.
+        // No device was ever made.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(SwapError::file("read", DEVICES)(error)),
     };

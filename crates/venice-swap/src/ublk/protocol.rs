@@ -1,9 +1,9 @@
-//! What the kernel's ublk driver and a server say to each other: `linux/ublk_cmd.h`, in this machine's
-//! byte order.
+//! The protocol between the kernel's ublk driver and a server: `linux/ublk_cmd.h`, in this
+//! machine's byte order.
 
 use super::queue::{DEPTH, MAX_TRANSFER_BYTES};
 
-/// A sector, in which the kernel counts.
+/// Bytes of a sector, the kernel's unit.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// Commands to `/dev/ublk-control`: `_IOR` and `_IOWR` of `struct ublksrv_ctrl_cmd`.
@@ -23,33 +23,33 @@ pub(super) enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Turn {
-    /// Gives the kernel a first place for a request.
+    /// Gives the kernel a first slot for a request.
     Fetch = 0xc010_7520,
-    /// Answers the request there, and gives the place back.
+    /// Answers the request there, and returns the slot.
     CommitAndFetch = 0xc010_7521,
 }
 
-/// A server that dies leaves the device there, so that it can be swapped off.
+/// The device survives the death of its server, so that it can be swapped off.
 const USER_RECOVERY: u64 = 1 << 3;
-/// The commands are encoded as they are above.
+/// The commands are encoded as ioctls.
 const IOCTL_ENCODED: u64 = 1 << 6;
-/// What is asked of a device whose server is dead fails at once, rather than to wait for another
-/// server. Linux 6.13.
+/// Requests to a device whose server is dead fail at once and do not wait for another server. Linux
+/// 6.13.
 const FAIL_WITHOUT_SERVER: u64 = 1 << 9;
-/// What a device for swapping is made with.
+/// The features of a device for swapping.
 pub(super) const FEATURES: u64 = USER_RECOVERY | IOCTL_ENCODED | FAIL_WITHOUT_SERVER;
 
-/// Any number that is free.
+/// Any free number.
 pub(super) const ANY_DEVICE: u32 = u32::MAX;
-/// Before the server's number, in what marks a device as ours.
+/// The prefix of the server's number in the mark of our devices.
 const MARK: u64 = 0x7665_6e69;
 const NO_QUEUE: u16 = u16::MAX;
 const PAGE_SHIFT: u8 = 12;
 
-/// The part of an SQE of 128 bytes that is a command's own.
+/// The command area of a 128-byte SQE.
 pub(super) type OrderBytes = [u8; 80];
 
-/// `struct ublksrv_ctrl_cmd`: about which device, with a buffer of so many bytes, and a number.
+/// Builds `struct ublksrv_ctrl_cmd`: the device, a buffer with its length, and a number.
 pub(super) fn order(device: u32, (addr, len): (u64, u16), number: u64) -> OrderBytes {
     let mut bytes = [0; 80];
     bytes[0..4].copy_from_slice(&device.to_ne_bytes());
@@ -60,7 +60,7 @@ pub(super) fn order(device: u32, (addr, len): (u64, u16), number: u64) -> OrderB
     bytes
 }
 
-/// `struct ublksrv_io_cmd`: the place, what came of the request in it, and its buffer.
+/// Builds `struct ublksrv_io_cmd`: the slot, the result of its request, and its buffer.
 pub(super) fn turn(queue: u16, tag: u16, result: i32, addr: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[0..2].copy_from_slice(&queue.to_ne_bytes());
@@ -70,7 +70,7 @@ pub(super) fn turn(queue: u16, tag: u16, result: i32, addr: u64) -> [u8; 16] {
     bytes
 }
 
-/// `struct ublksrv_ctrl_dev_info`: what is wished for, and what the kernel makes of it.
+/// `struct ublksrv_ctrl_dev_info`: the requested values, and those the kernel chose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceInfo(pub [u8; 64]);
 
@@ -79,19 +79,19 @@ impl DeviceInfo {
         Self([0; 64])
     }
 
-    pub(super) fn wish(queues: u16, server: u32) -> Self {
+    pub(super) fn request(queues: u16, server: u32) -> Self {
         let mut bytes = [0; 64];
         bytes[0..2].copy_from_slice(&queues.to_ne_bytes());
         bytes[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
         bytes[8..12].copy_from_slice(&(MAX_TRANSFER_BYTES as u32).to_ne_bytes());
         bytes[12..16].copy_from_slice(&ANY_DEVICE.to_ne_bytes());
         bytes[24..32].copy_from_slice(&FEATURES.to_ne_bytes());
-        // The driver keeps these for servers' own use.
+        // The driver keeps these bytes for the server's own use.
         bytes[32..40].copy_from_slice(&(MARK << 32 | u64::from(server)).to_ne_bytes());
         Self(bytes)
     }
 
-    /// No more than there are processors.
+    /// Returns the number of queues, at most that of processors.
     pub(super) fn queues(&self) -> u16 {
         u16::from_ne_bytes([self.0[0], self.0[1]])
     }
@@ -104,15 +104,15 @@ impl DeviceInfo {
         u32::from_ne_bytes([12, 13, 14, 15].map(|at| self.0[at]))
     }
 
-    /// The process of ours that made it, also when that is dead; `None` for others' devices.
+    /// Returns the process of ours that made it, even if it is dead; `None` for others' devices.
     pub(super) fn server(&self) -> Option<u32> {
         let mark = u64::from_ne_bytes([32, 33, 34, 35, 36, 37, 38, 39].map(|at| self.0[at]));
         (mark >> 32 == MARK).then_some(mark as u32)
     }
 }
 
-/// `struct ublk_params`, as far as `struct ublk_param_discard`: a device of whole pages that has no
-/// cache of its own, seeks for nothing and takes discards.
+/// Builds `struct ublk_params`, up to `struct ublk_param_discard`: a non-rotational device of whole
+/// pages without a cache of its own, which takes discards.
 pub(super) fn parameters(len_bytes: u64) -> [u8; 60] {
     const BASIC: u32 = 1;
     const DISCARD: u32 = 2;
@@ -131,7 +131,7 @@ pub(super) fn parameters(len_bytes: u64) -> [u8; 60] {
     bytes
 }
 
-/// `struct ublksrv_io_desc`: a request, as the kernel has written it to its place.
+/// `struct ublksrv_io_desc`: a request, as the kernel has written it to its slot.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Request {
@@ -145,7 +145,7 @@ pub(super) struct Request {
 pub(super) enum Call {
     Read,
     Write,
-    /// Everything is stored when it is answered.
+    /// All earlier writes are stored when they are answered.
     Flush,
     Discard,
     Unknown,
@@ -162,7 +162,7 @@ impl Request {
         }
     }
 
-    /// Where its bytes begin; far beyond any device where that cannot be counted.
+    /// Returns the offset of its bytes; far beyond any device if it overflows.
     pub(super) fn offset(&self) -> u64 {
         self.first_sector.saturating_mul(SECTOR_BYTES)
     }
@@ -176,9 +176,9 @@ impl Request {
 mod tests {
     use super::*;
 
-    /// Against offsets in `linux/ublk_cmd.h` of Linux 6.18.
+    /// Compares with offsets in `linux/ublk_cmd.h` of Linux 6.18.
     #[test]
-    fn everything_lies_where_the_kernel_looks_for_it() {
+    fn layout_matches_kernel_header() {
         let bytes = order(7, (0x1122_3344_5566, 64), 99);
         assert_eq!(bytes[0..8], [7, 0, 0, 0, 0xff, 0xff, 64, 0]);
         assert_eq!(bytes[8..16], 0x1122_3344_5566u64.to_ne_bytes());
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(bytes[..8], [1, 0, 2, 0, 0xfb, 0xff, 0xff, 0xff]);
         assert_eq!(bytes[8..], 77u64.to_ne_bytes());
 
-        let info = DeviceInfo::wish(3, 77);
+        let info = DeviceInfo::request(3, 77);
         assert_eq!((info.queues(), info.depth(), info.device()), (3, DEPTH, ANY_DEVICE));
         assert_eq!(info.0[24..32], 0x248u64.to_ne_bytes());
         assert_eq!((info.server(), DeviceInfo::none().server()), (Some(77), None));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn requests_are_parsed() {
         let of = |operation_and_flags, sectors, first_sector| Request {
             operation_and_flags,
             sectors,

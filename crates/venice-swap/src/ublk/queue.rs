@@ -1,4 +1,4 @@
-//! One queue of a ublk device: a thread with a ring, at which the kernel leaves requests.
+//! One queue of a ublk device: a thread with a ring, on which the kernel slots requests.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,20 +11,21 @@ use rustix::io::Errno;
 use super::protocol::{Call, Request, Turn, turn};
 use crate::SwapError;
 use crate::backing::Backing;
+use crate::clock::monotonic_ns;
 use crate::mapping::Mapping;
-use crate::outside::monotonic_ns;
-use crate::ring_places::{Places, serve_places};
+use crate::ring_slots::{Slots, serve_slots};
 use crate::store::Store;
 
-/// What one request carries at most; the device is told so.
+/// The most bytes of one request; the device is configured with it.
 pub(super) const MAX_TRANSFER_BYTES: usize = 128 << 10;
-/// Requests that wait at a queue or are carried out, at most. Each has a buffer of the above.
+/// The most requests that wait at a queue or are being performed. Each has a buffer of the above
+/// size.
 pub(super) const DEPTH: u16 = 32;
-/// How far apart the kernel's lists of two queues lie: 4096 requests, in whole pages.
+/// Distance of the kernel's lists of two queues: 4096 requests, in whole pages.
 const LIST_STRIDE_BYTES: u64 = 24 * 4096;
 const PAGE: usize = 4096;
 
-/// A queue and its buffers. Nothing is allocated once it serves.
+/// A queue and its buffers. Nothing is allocated while it serves.
 pub(super) struct Queue {
     device: Arc<File>,
     number: u16,
@@ -63,22 +64,22 @@ impl Queue {
         for tag in 0..self.depth {
             self.push(Turn::Fetch, tag, -1);
         }
-        // Where that fails the kernel fails what is asked of the device from now on.
-        let places = usize::from(self.depth);
-        if serve_places(&mut self, places).is_err() {
+        // On failure the kernel fails all later requests to the device.
+        let slots = usize::from(self.depth);
+        if serve_slots(&mut self, slots).is_err() {
             return;
         }
         self.unmap();
     }
 
-    /// To be called when the kernel has none of its places, and not when it may have some: then it may
-    /// still write to the buffers, which stay.
+    /// Unmaps the memory. Call it only when the kernel owns none of the slots: otherwise it may
+    /// still write to the buffers, which then stay mapped.
     fn unmap(self) {
         self.requests.unmap();
         self.buffers.unmap();
     }
 
-    /// Carries out the request of a tag and answers it.
+    /// Performs the request of a tag and answers it.
     fn answer_tag(&mut self, tag: u16) {
         let started_ns = monotonic_ns();
         let request = self.request(tag);
@@ -89,7 +90,8 @@ impl Queue {
         }
     }
 
-    /// What the kernel is told: so many bytes, or an error's number below zero.
+    /// Performs a request; returns the kernel's result: the number of bytes, or a negative error
+    /// number.
     fn carry_out(&mut self, tag: u16, request: &Request) -> i32 {
         let (offset, len_bytes) = (request.offset(), request.len_bytes());
         let call = request.call();
@@ -124,15 +126,15 @@ impl Queue {
         let requests: *const Request = self.requests.start().cast();
         // SAFETY: within the kernel's list, which is mapped; the request of a tag stands still until
         // it is answered.
-        unsafe { requests.add(self.place(tag)).read_volatile() }
+        unsafe { requests.add(self.slot(tag)).read_volatile() }
     }
 
     fn buffer(&self, tag: u16) -> *mut u8 {
         // SAFETY: there is a buffer for each tag.
-        unsafe { self.buffers.start().add(self.place(tag) * MAX_TRANSFER_BYTES) }
+        unsafe { self.buffers.start().add(self.slot(tag) * MAX_TRANSFER_BYTES) }
     }
 
-    fn place(&self, tag: u16) -> usize {
+    fn slot(&self, tag: u16) -> usize {
         assert!(tag < self.depth, "the kernel gives back what it was given");
         usize::from(tag)
     }
@@ -144,18 +146,18 @@ impl Queue {
         let entry = entry.user_data(u64::from(tag));
         // SAFETY: the buffer stays mapped for as long as the kernel may have the command.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("the ring has a place for each tag");
+        pushed.expect("the ring has an entry for each tag");
     }
 }
 
-impl Places for Queue {
+impl Slots for Queue {
     type Entry = squeue::Entry;
 
     fn ring(&mut self) -> &mut IoUring {
         &mut self.ring
     }
 
-    fn answer(&mut self, place: u64) {
-        self.answer_tag(place as u16);
+    fn answer(&mut self, slot: u64) {
+        self.answer_tag(slot as u16);
     }
 }

@@ -26,7 +26,7 @@ static NEWER_ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("swap-newer", &["ublk_drv", "nbd"])
 });
 
-/// Everything runs ten to thirty times slower in there.
+/// The guest runs ten to thirty times slower.
 const LIMIT: Duration = Duration::from_secs(240);
 const DEVICE_BYTES: u64 = 64 << 20;
 const LOCAL_BYTES: u64 = 12 << 20;
@@ -35,25 +35,25 @@ const PROGRAM_BYTES: usize = 32 << 20;
 const SWAPPED: &str = "VENICE_TEST_IS_SWAPPED";
 
 #[test]
-fn nbd_is_swapped_to() {
-    swapped_to(&ROOM, "nbd_is_swapped_to", BlockKind::Nbd, "/dev/nbd");
+fn swaps_to_nbd() {
+    swapped_to(&ROOM, "swaps_to_nbd", BlockKind::Nbd, "/dev/nbd");
 }
 
 #[test]
-fn a_fuse_file_under_a_loop_device_is_swapped_to() {
-    let test = "a_fuse_file_under_a_loop_device_is_swapped_to";
+fn swaps_to_fuse_loop() {
+    let test = "swaps_to_fuse_loop";
     swapped_to(&ROOM, test, BlockKind::FuseLoop, "/dev/loop");
 }
 
 #[test]
-fn ublk_is_swapped_to() {
-    swapped_to(&NEWER_ROOM, "ublk_is_swapped_to", BlockKind::Ublk, "/dev/ublkb");
+fn swaps_to_ublk() {
+    swapped_to(&NEWER_ROOM, "swaps_to_ublk", BlockKind::Ublk, "/dev/ublkb");
 }
 
-/// A device that is full is not even tried, and no event says so.
+/// The kernel does not even try a full device, and counts no event.
 #[test]
-fn who_outgrows_a_device_is_known() {
-    let test = "who_outgrows_a_device_is_known";
+fn full_device_is_detected() {
+    let test = "full_device_is_detected";
     if std::env::var_os(SWAPPED).is_some() {
         return fill_and_check();
     }
@@ -72,10 +72,10 @@ fn who_outgrows_a_device_is_known() {
     });
 }
 
-/// Nothing waits for a server that is dead, and what it has left can be taken away.
+/// No process waits for a dead server, and its leftovers can be removed.
 #[test]
-fn a_ublk_device_outlives_its_server() {
-    let test = "a_ublk_device_outlives_its_server";
+fn ublk_device_outlives_server() {
+    let test = "ublk_device_outlives_server";
     match std::env::var(SWAPPED).as_deref() {
         Ok("server") => return serve_until_killed(),
         Ok(_) => return fill_and_check(),
@@ -97,7 +97,7 @@ fn a_ublk_device_outlives_its_server() {
         drop(swapped.stdin.take());
         let status = swapped.wait().unwrap();
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
-        // Not somebody else's, who has a device too.
+        // Devices of another server stay.
         let mut other = attach(BlockKind::Ublk);
         venice_swap::clear_after(std::process::id()).unwrap();
         assert!(used_bytes(path).is_some());
@@ -115,13 +115,13 @@ fn serve_until_killed() {
     std::thread::sleep(LIMIT);
 }
 
-/// What follows `begin` in the first line of the child's output that has it.
+/// Returns the text after `begin` in the first line of the child's output that has it.
 fn line(child: &mut Child, begin: &str) -> String {
     let mut output = BufReader::new(child.stdout.as_mut().unwrap());
     loop {
         let mut line = String::new();
         assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said `{begin}`");
-        // The harness's own words may stand before it.
+        // The harness's own words may precede it.
         if let Some((_, rest)) = line.split_once(begin) {
             return rest.to_owned();
         }
@@ -133,7 +133,7 @@ fn swapped_to(room: &Room, test: &str, kind: BlockKind, name: &str) {
         return fill_and_check();
     }
     inside(room, test, LIMIT, || {
-        // The first of those that the kernel has, and no other in its place.
+        // The first kind that the kernel has, and no other in its place.
         let best = if kind == BlockKind::Ublk { kind } else { BlockKind::Nbd };
         assert_eq!(BlockKind::best(), best);
         // As root with all its rights, nothing is missing.
@@ -155,7 +155,7 @@ fn swapped_to(room: &Room, test: &str, kind: BlockKind, name: &str) {
         assert_eq!(device.store().failed(), 0);
         device.detach().unwrap();
         assert_eq!(used_bytes(&path), None);
-        // What was taken is free again: a second device is like the first.
+        // All resources are free again: a second device is like the first.
         attach(kind).detach().unwrap();
     });
 }
@@ -181,7 +181,7 @@ fn fill_and_check() {
     let wanted = |word: usize| (word as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let memory: Vec<u64> = (0..words).map(wanted).collect();
     println!("filled");
-    // At once, where nobody holds the other end.
+    // Returns at once if the other end is not held.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     for _ in 0..2 {
         let wrong = (0..words).filter(|word| memory[*word] != wanted(*word)).count();

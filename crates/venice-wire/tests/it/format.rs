@@ -1,4 +1,4 @@
-//! The format as bytes: golden vectors, round trips, and input that is no frame.
+//! The frame format as bytes: golden vectors, round trips, and invalid input.
 
 use proptest::prelude::*;
 use venice_wire::{
@@ -7,7 +7,7 @@ use venice_wire::{
     WireError,
 };
 
-/// A frame that has another value in every byte it can.
+/// A header with a different value in every byte that can differ.
 fn golden_header() -> HeaderRepr {
     HeaderRepr {
         channel: Channel::Crma,
@@ -45,7 +45,7 @@ const GOLDEN_WRITE: [u8; 69] = [
     0x91, 0x92, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, // key
     b'h', b'e', b'l', b'l', b'o',                   // payload
 ];
-/// CRC-32C bit by bit, from its definition, to check the library we use.
+/// CRC-32C bit by bit, from its definition, to check the library in use.
 fn crc32c_by_definition(bytes: impl Iterator<Item = u8>) -> u32 {
     !bytes.fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1)))
@@ -67,7 +67,7 @@ fn reseal(bytes: &mut [u8]) {
 }
 
 #[test]
-fn golden_write_is_emitted_byte_for_byte() {
+fn emit_matches_golden_bytes() {
     let mut by_definition = GOLDEN_WRITE;
     reseal(&mut by_definition);
     assert_eq!(by_definition, GOLDEN_WRITE, "the golden checksum itself");
@@ -75,7 +75,7 @@ fn golden_write_is_emitted_byte_for_byte() {
 }
 
 #[test]
-fn golden_write_is_parsed_field_by_field() {
+fn parse_matches_golden_fields() {
     let frame = Frame::parse(&GOLDEN_WRITE).unwrap();
     assert_eq!(frame.repr(), golden_header());
     assert_eq!(frame.payload(), b"hello");
@@ -83,7 +83,7 @@ fn golden_write_is_parsed_field_by_field() {
 }
 
 #[test]
-fn golden_hello_has_no_payload() {
+fn hello_matches_golden_bytes() {
     let header = HeaderRepr {
         link: LinkId(7),
         access_len: 64,
@@ -99,7 +99,7 @@ fn golden_hello_has_no_payload() {
 }
 
 #[test]
-fn each_kind_of_damage_has_its_error() {
+fn damage_yields_specific_error() {
     let damaged = |at: usize, value: u8| {
         let mut bytes = GOLDEN_WRITE;
         bytes[at] = value;
@@ -116,7 +116,7 @@ fn each_kind_of_damage_has_its_error() {
 }
 
 #[test]
-fn an_opcode_must_be_known_on_its_channel() {
+fn opcode_is_checked_per_channel() {
     for (channel, opcode) in [(1, 1), (0, 16), (2, 7), (2, 21), (9, 16), (1, 0), (1, 99)] {
         let mut bytes = GOLDEN_WRITE;
         (bytes[3], bytes[4]) = (channel, opcode);
@@ -129,17 +129,17 @@ fn an_opcode_must_be_known_on_its_channel() {
 }
 
 #[test]
-fn unnamed_flags_are_carried_and_mean_nothing() {
+fn unnamed_flags_are_ignored() {
     let mut bytes = GOLDEN_WRITE;
     bytes[5] = 0xfd;
     reseal(&mut bytes);
     assert_eq!(Frame::parse(&bytes).unwrap().flags(), 0xfd);
 }
 
-/// Only a port that answers for the bytes takes a frame without a checksum, and it still verifies
-/// one that is there.
+/// Only a port that guarantees integrity accepts a frame without a checksum, and it still verifies
+/// one that is present.
 #[test]
-fn a_frame_without_a_checksum_needs_a_port_that_allows_it() {
+fn unchecked_frame_needs_permitting_port() {
     let header = HeaderRepr { flags: UNCHECKED_FLAG, ..golden_header() };
     let mut bytes = emit(&header, b"hello");
     assert_eq!(bytes[20..24], [0; 4]);
@@ -157,7 +157,7 @@ fn a_frame_without_a_checksum_needs_a_port_that_allows_it() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written() {
+fn emit_rejects_oversized_frames() {
     let header = golden_header();
     let long = vec![0; MAX_PAYLOAD_BYTES + 1];
     assert_eq!(
@@ -214,7 +214,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_header_and_payload_comes_back(
+    fn frame_roundtrips(
         header in any_header(),
         payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_BYTES),
     ) {
@@ -229,9 +229,9 @@ proptest! {
         let _ = Frame::parse(&bytes);
     }
 
-    /// Random bytes hardly ever get past the checksum; these do.
+    /// Random bytes hardly ever pass the checksum; these do.
     #[test]
-    fn sealed_arbitrary_bytes_are_parsed_or_refused(
+    fn checksummed_garbage_never_panics(
         mut bytes in prop::collection::vec(any::<u8>(), HEADER_BYTES..=200),
     ) {
         let payload_len = (bytes.len() - HEADER_BYTES) as u16;
@@ -245,9 +245,9 @@ proptest! {
         }
     }
 
-    /// CRC-32C finds every burst of up to 32 bits, so no changed byte or pair goes by.
+    /// CRC-32C finds every burst of up to 32 bits, so it finds every changed byte or pair.
     #[test]
-    fn a_changed_byte_is_noticed(
+    fn changed_byte_is_detected(
         header in any_header(),
         payload in prop::collection::vec(any::<u8>(), 0..=64),
         at in any::<prop::sample::Index>(),

@@ -1,4 +1,4 @@
-//! Packets and hop datagrams as bytes: golden vectors, round trips, and input that is neither.
+//! Packets and hop datagrams as bytes: golden vectors, round trips, and invalid input.
 
 use proptest::prelude::*;
 use venice_wire::{
@@ -78,7 +78,7 @@ fn crc32c_by_definition(bytes: impl Iterator<Item = u8>) -> u32 {
 }
 
 #[test]
-fn the_golden_packet_comes_and_goes() {
+fn packet_matches_golden_bytes() {
     assert_eq!(emit_packet(&golden_packet(), b"hello"), GOLDEN_PACKET);
     let packet = Packet::parse(&GOLDEN_PACKET).unwrap();
     assert_eq!(packet.repr(), golden_packet());
@@ -87,7 +87,7 @@ fn the_golden_packet_comes_and_goes() {
 }
 
 #[test]
-fn a_switch_changes_two_bytes_of_a_packet() {
+fn advance_changes_two_bytes() {
     let mut bytes = GOLDEN_PACKET;
     advance_packet(&mut bytes);
     let packet = Packet::parse(&bytes).unwrap();
@@ -97,7 +97,7 @@ fn a_switch_changes_two_bytes_of_a_packet() {
 }
 
 #[test]
-fn the_golden_hop_comes_and_goes() {
+fn hop_matches_golden_bytes() {
     let covered = GOLDEN_HOP[..12].iter().chain(&GOLDEN_HOP[16..]).copied();
     assert_eq!(crc32c_by_definition(covered).to_le_bytes(), GOLDEN_HOP[12..16]);
     assert_eq!(emit_hop(&golden_hop(), b"abc"), GOLDEN_HOP);
@@ -106,7 +106,7 @@ fn the_golden_hop_comes_and_goes() {
 }
 
 #[test]
-fn a_hop_without_checksum_is_taken_where_the_port_answers_for_it() {
+fn unchecked_hop_needs_permitting_port() {
     let unchecked = HopRepr { flags: HOP_UNCHECKED_FLAG, ..golden_hop() };
     let mut bytes = emit_hop(&unchecked, b"abc");
     assert_eq!(bytes[12..16], [0; 4]);
@@ -117,7 +117,7 @@ fn a_hop_without_checksum_is_taken_where_the_port_answers_for_it() {
 }
 
 #[test]
-fn each_kind_of_damage_has_its_error() {
+fn damage_yields_specific_error() {
     let packet = |at: usize, value: u8| {
         let mut bytes = GOLDEN_PACKET;
         bytes[at] = value;
@@ -147,7 +147,7 @@ fn each_kind_of_damage_has_its_error() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written() {
+fn emit_rejects_oversized_values() {
     let long = vec![0; MAX_PACKET_PAYLOAD_BYTES + 1];
     let mut buf = vec![0; 8192];
     let error = golden_packet().emit(&long, &mut buf).unwrap_err();
@@ -187,7 +187,7 @@ prop_compose! {
     fn any_hop()(
         kind in prop::sample::select(vec![
             HopKind::Data, HopKind::Ack, HopKind::Nak, HopKind::Ping, HopKind::Pong,
-            HopKind::Hello, HopKind::Welcome, HopKind::News,
+            HopKind::Hello, HopKind::Welcome, HopKind::LinkState,
         ]),
         (flags, channel) in (any::<u8>(), 0u8..4),
         (link, sequence, ack, word) in any::<(u32, u32, u32, u64)>(),
@@ -200,7 +200,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_packet_comes_back(
+    fn packet_roundtrips(
         repr in any_packet(),
         payload in prop::collection::vec(any::<u8>(), 0..=MAX_PACKET_PAYLOAD_BYTES),
     ) {
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn every_hop_comes_back(
+    fn hop_roundtrips(
         repr in any_hop(),
         payload in prop::collection::vec(any::<u8>(), 0..=300),
     ) {
@@ -222,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn every_greeting_comes_back(
+    fn greeting_roundtrips(
         (node, window) in any::<(u32, u16)>(),
         (incarnation, challenge, answer) in any::<(u64, u64, u64)>(),
     ) {
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_of_a_hop_is_noticed(
+    fn changed_hop_byte_is_detected(
         repr in any_hop(),
         at in any::<prop::sample::Index>(),
         change in 1u8..,

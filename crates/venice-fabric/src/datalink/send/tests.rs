@@ -1,4 +1,4 @@
-//! The window by itself: credits, replays, acknowledgements, payloads that stay elsewhere.
+//! The send window alone: credits, replays, acknowledgements, payloads kept elsewhere.
 
 use venice_wire::{Channel, Frame, NodeId, Opcode};
 
@@ -31,7 +31,7 @@ fn send_all(window: &mut SendWindow, now_ns: u64) -> Vec<u32> {
 }
 
 #[test]
-fn a_payload_that_was_left_is_asked_for_at_every_sending() {
+fn external_payload_is_requested_per_send() {
     let mut window = SendWindow::new(8, true);
     let header = HeaderRepr::new(Channel::Rdma, Opcode::Write, NodeId(1), NodeId(2));
     window.push_asked_for(HeaderRepr { transaction: 5, ..header }, 3);
@@ -46,7 +46,7 @@ fn a_payload_that_was_left_is_asked_for_at_every_sending() {
 }
 
 #[test]
-fn credits_bound_what_is_on_its_way() {
+fn credits_bound_frames_in_flight() {
     let mut window = window_with(6);
     window.open(4);
     assert_eq!(send_all(&mut window, 0), [0, 1, 2, 3]);
@@ -54,10 +54,10 @@ fn credits_bound_what_is_on_its_way() {
     assert_eq!(send_all(&mut window, 0), [4, 5]);
 }
 
-/// On a reliable port a slot is free once its frame is sent, and credits still bound what is
-/// on its way.
+/// On a reliable port a slot is free once its frame is sent, and credits still bound the frames in
+/// flight.
 #[test]
-fn without_replay_a_frame_is_kept_until_it_is_sent() {
+fn sent_frame_is_freed_without_replay() {
     let mut window = SendWindow::new(4, false);
     window.open(2);
     let header = HeaderRepr::new(Channel::Crma, Opcode::Write, NodeId(1), NodeId(2));
@@ -81,7 +81,7 @@ fn without_replay_a_frame_is_kept_until_it_is_sent() {
 }
 
 #[test]
-fn a_frame_sent_from_where_it_is_kept_stays_until_it_is_acknowledged() {
+fn kept_frame_stays_until_acknowledged() {
     let mut window = window_with(2);
     assert_eq!(window.next_kept(2), None, "too short");
     let sequence = window.next_kept(1).unwrap();
@@ -100,7 +100,7 @@ fn a_frame_sent_from_where_it_is_kept_stays_until_it_is_acknowledged() {
 }
 
 #[test]
-fn only_frames_sent_once_measure_the_round_trip() {
+fn replayed_frames_give_no_rtt() {
     let mut window = window_with(2);
     send_all(&mut window, 100);
     assert_eq!(window.acknowledge(Sequence(1), 130).unwrap().round_trip_ns, Some(30));
@@ -110,7 +110,7 @@ fn only_frames_sent_once_measure_the_round_trip() {
 }
 
 #[test]
-fn acknowledgements_of_the_past_and_of_the_unsent_are_ignored() {
+fn invalid_acknowledgements_are_ignored() {
     let mut window = window_with(4);
     assert_eq!(window.acknowledge(Sequence(1), 0), None, "nothing was sent yet");
     send_all(&mut window, 0);
@@ -121,15 +121,15 @@ fn acknowledgements_of_the_past_and_of_the_unsent_are_ignored() {
 }
 
 #[test]
-fn a_nak_replays_exactly_what_is_missing() {
+fn nak_replays_missing_frames() {
     let mut window = window_with(8);
     send_all(&mut window, 0);
     window.acknowledge(Sequence(1), 0);
-    // 1 is missing, 2 and 4 arrived, 3 is missing, 5 and later not heard of.
+    // 1 is missing, 2 and 4 arrived, 3 is missing, 5 and later are unknown.
     window.replay_missing(Sequence(1), 0b101, 10, 5);
     assert_eq!(send_all(&mut window, 10), [1, 3]);
     window.replay_missing(Sequence(1), 0b101, 12, 5);
-    assert_eq!(send_all(&mut window, 12), [] as [u32; 0], "those are on their way");
+    assert_eq!(send_all(&mut window, 12), [] as [u32; 0], "those are in flight");
     window.replay_missing(Sequence(1), 0, 99, 5);
     assert_eq!(send_all(&mut window, 99), [1, 2, 3, 4, 5, 6, 7]);
 }

@@ -1,9 +1,9 @@
-//! What a hop link sends, and when.
+//! The datagrams a hop link sends, and their timing.
 
 use super::*;
 
 impl HopLink {
-    /// Sends what the link itself has to say, replays included; the switch's packets come after.
+    /// Sends the link's own datagrams, replays included; the switch's packets come after.
     pub(in crate::switch) fn poll_control(
         &mut self,
         now_ns: u64,
@@ -48,7 +48,7 @@ impl HopLink {
         self.stats.replayed += 1;
         self.stats.sent_bytes += packet.len() as u64;
         self.await_ack(now_ns);
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         Some(len)
     }
 
@@ -77,7 +77,7 @@ impl HopLink {
             self.send.pass();
             slots.give_back(slot);
         }
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         len
     }
 
@@ -87,22 +87,23 @@ impl HopLink {
         is_due.then(|| self.emit_word(HopKind::Ack, 0, buf))
     }
 
-    /// Sends news of the network.
-    pub(in crate::switch) fn send_news(
+    /// Sends a link-state report.
+    pub(in crate::switch) fn send_link_state(
         &mut self,
         position: u32,
         version: u64,
         ports: &[u8],
         buf: &mut [u8],
     ) -> usize {
-        let mut header = self.header(HopKind::News);
+        let mut header = self.header(HopKind::LinkState);
         (header.sequence, header.word) = (Sequence(position), version);
         let len = header.emit(ports, buf).expect("the caller's buffer holds any datagram");
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         len
     }
 
-    /// When [`HopLink::handle_timeout`] or [`HopLink::poll_control`] has something to do.
+    /// Returns the time at which [`HopLink::handle_timeout`] or [`HopLink::poll_control`] has
+    /// something to do.
     pub(in crate::switch) fn poll_timeout(&self) -> u64 {
         if !self.is_up() {
             return self.hello_at_ns;
@@ -114,7 +115,7 @@ impl HopLink {
             .fold(self.ping_at_ns, u64::min)
     }
 
-    /// Lets the timers run; true when the link has just gone down.
+    /// Performs the actions due at `now_ns`; true when the link has just gone down.
     pub(in crate::switch) fn handle_timeout(&mut self, now_ns: u64) -> bool {
         if !self.is_up() {
             return false;
@@ -147,8 +148,8 @@ impl HopLink {
         true
     }
 
-    /// Starts the wait for an acknowledgement, unless one is awaited already or nothing is on its
-    /// way.
+    /// Starts the wait for an acknowledgement, unless one is awaited already or nothing is in
+    /// flight.
     pub(super) fn await_ack(&mut self, now_ns: u64) {
         if self.replay_at_ns.is_none() && self.send.len() > 0 {
             self.replay_at_ns = Some(now_ns.saturating_add(self.replay_timeout_ns()));
@@ -171,20 +172,20 @@ impl HopLink {
 
     fn emit_word(&mut self, kind: HopKind, word: u64, buf: &mut [u8]) -> usize {
         let header = HopRepr { word, ..self.header(kind) };
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         header.emit(&[], buf).expect("the caller's buffer holds any datagram")
     }
 
     fn emit_greeting(&mut self, kind: HopKind, buf: &mut [u8]) -> usize {
         let greeting = self.handshake.greeting(self.local, self.config.window_frames());
         let header = self.header(kind);
-        self.told_all(&header);
+        self.note_counts_sent(&header);
         header.emit(&greeting.to_bytes(), buf).expect("the caller's buffer holds any datagram")
     }
 
-    /// Acknowledgement and credits have gone out with this.
-    fn told_all(&mut self, header: &HopRepr) {
-        self.told = header.credits;
+    /// Records that this header carried acknowledgement and credits.
+    fn note_counts_sent(&mut self, header: &HopRepr) {
+        self.sent_credits = header.credits;
         (self.ack_at_ns, self.ack_owed) = (None, 0);
     }
 }

@@ -1,5 +1,5 @@
-//! A network of switches in virtual time, with links that lose, repeat, delay and damage
-//! datagrams, and a checker that knows every packet.
+//! A network of switches in virtual time, with links that lose, repeat, delay and damage datagrams,
+//! and a checker that tracks every packet.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct Net {
     cut: Vec<(Position, SwitchPort)>,
     on_the_way: BTreeMap<(u64, u64), (Position, SwitchPort, Vec<u8>)>,
     sent: u64,
-    /// How often each packet was delivered.
+    /// Number of deliveries of each packet.
     pub deliveries: Vec<u32>,
     /// The last packet delivered from each node to each other.
     latest: BTreeMap<(u32, u32), u64>,
@@ -123,7 +123,7 @@ impl Net {
         self.switches[at as usize].as_mut().expect("it lives")
     }
 
-    /// Puts one packet in; the switch may have no room.
+    /// Injects one packet; the switch may have no room.
     pub fn inject(&mut self, from: u32, to: u32, len: usize) -> Result<(), InjectError> {
         let number = self.deliveries.len() as u64;
         let addr = |at| PacketAddr { node: node(Position(at)), endpoint: Endpoint(at * 7) };
@@ -138,7 +138,7 @@ impl Net {
         Ok(())
     }
 
-    /// Takes out what a switch has: packets for its node, datagrams for its neighbours.
+    /// Takes out a switch's packets for its node and datagrams for its neighbours.
     pub fn serve(&mut self, at: u32) {
         self.take_local(at);
         let mut buf = vec![0; MAX_HOP_BYTES];
@@ -152,7 +152,11 @@ impl Net {
         let now_ns = self.now_ns;
         let switch = self.switches[at as usize].as_mut().expect("it lives");
         while let Some(packet) = switch.poll_local(now_ns) {
-            assert_eq!(packet.destination().node, node(Position(at)), "it came where it should");
+            assert_eq!(
+                packet.destination().node,
+                node(Position(at)),
+                "it arrived at its destination"
+            );
             let number = u64::from_le_bytes(packet.payload()[..8].try_into().unwrap());
             assert!(packet.payload()[8..].iter().all(|byte| *byte == number as u8));
             self.deliveries[number as usize] += 1;
@@ -183,7 +187,7 @@ impl Net {
         }
     }
 
-    /// Lets the world go on to the next thing that happens, or to `until_ns`.
+    /// Advances the world to the next event, or to `until_ns`.
     pub fn step(&mut self, until_ns: u64) {
         let timers = self.switches.iter().flatten().map(Switch::poll_timeout).min();
         let arrival = self.on_the_way.keys().next().map(|(at_ns, _)| *at_ns);
@@ -233,7 +237,8 @@ impl Net {
         }
     }
 
-    /// Waits until every link whose ends live and that is not cut is up, and everybody knows it.
+    /// Waits until every link whose ends are alive and that is not cut is up, and all switches have
+    /// that state.
     pub fn come_up(&mut self) {
         self.run_until("links up", 20 * SECOND, |net| {
             net.topology.links().all(|link| {
@@ -259,7 +264,7 @@ impl Net {
         self.deliveries.iter().all(|count| *count <= 1)
     }
 
-    /// What must be so in every network without broken switches, once it is quiet.
+    /// Checks the invariants of every network without broken switches, once it is quiet.
     pub fn check_quiet(&mut self) {
         self.run(2 * SECOND);
         for (at, switch) in self.switches.iter().enumerate() {
@@ -267,7 +272,7 @@ impl Net {
             assert_eq!(switch.held(), 0, "every buffer of {at} is free again");
             for port in 0..self.topology.ports(Position(at as u32)) {
                 let Some(stats) = switch.hop_stats(SwitchPort(port)) else { continue };
-                assert_eq!(stats.overruns, 0, "nobody sends without credit");
+                assert_eq!(stats.overruns, 0, "no packet is sent without credit");
             }
         }
     }

@@ -1,5 +1,5 @@
 //! A small world in virtual time: one initiator, some donors, and a network that loses, repeats,
-//! delays, damages and digs out old frames, all from one seed.
+//! delays, damages and replays old frames, all from one seed.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ pub const RECIPIENT: NodeId = NodeId(1);
 pub const RECIPIENT_ADDR: PeerAddr = PeerAddr(77);
 pub const GRANT: GrantId = GrantId(5);
 pub const KEY: GrantKey = GrantKey(0x5ec2e7);
-/// Bytes each donor lends, and so the distance of the donors' windows.
+/// Bytes each donor lends, and the distance between the donors' mappings.
 pub const LENT_BYTES: u64 = 64 << 10;
 
-/// What the network does to frames, each in parts per thousand.
+/// The faults of the network, each in parts per thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub lost: u64,
     pub repeated: u64,
     pub delayed: u64,
     pub damaged: u64,
-    /// An old frame, of any earlier life, comes again.
+    /// An old frame, of any earlier session, is delivered again.
     pub stale: u64,
 }
 
@@ -101,19 +101,19 @@ impl Network {
     }
 }
 
-/// A donor's memory, which also keeps a log of what was written to it.
+/// A donor's memory, with a log of the writes to it.
 #[derive(Debug)]
 pub struct Lent {
     pub bytes: Vec<u8>,
-    /// The same bytes, as answers are sent from there.
+    /// The same bytes, from which answers are sent.
     shared: Arc<Shared>,
     pub written: Vec<(u64, Vec<u8>)>,
     pub reads: u64,
-    /// The grants that lead here, all to the same bytes.
+    /// The grants of this memory, all for the same bytes.
     pub grants: Vec<GrantId>,
 }
 
-/// The bytes that answers are sent from.
+/// The bytes from which answers are sent.
 #[derive(Debug)]
 struct Shared(Mutex<Vec<u8>>);
 
@@ -138,12 +138,12 @@ impl Lent {
         Self { bytes, shared, written: Vec::new(), reads: 0, grants: vec![GRANT] }
     }
 
-    /// How many answers are lent something of it.
+    /// Returns the number of answers to which parts of it are lent.
     pub fn loans(&self) -> usize {
         Arc::strong_count(&self.shared) - 1
     }
 
-    /// Stores bytes that no frame brought.
+    /// Stores bytes without a frame.
     pub fn change(&mut self, at: usize, from: &[u8]) {
         self.bytes[at..at + from.len()].copy_from_slice(from);
         self.shared.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
@@ -212,7 +212,7 @@ impl GrantedMemory for Lent {
 pub struct Donor {
     pub target: Target,
     pub memory: Lent,
-    /// A dead donor hears and says nothing.
+    /// False for a dead donor, which receives and sends nothing.
     pub is_alive: bool,
 }
 
@@ -223,7 +223,7 @@ pub struct World {
     pub peers: Vec<PeerIndex>,
     pub donors: Vec<Donor>,
     pub network: Network,
-    /// What completed, by token.
+    /// Completions, by token.
     pub done: BTreeMap<u64, Result<Vec<u8>, AccessError>>,
     pub bulk_done: BTreeMap<u64, Result<Vec<u8>, AccessError>>,
     pub link: LinkConfig,
@@ -271,7 +271,7 @@ impl World {
         Target::new(TargetConfig { link, ..TargetConfig::new(donor_node(n), self.rng.draw()) })
     }
 
-    /// Adds all donors and maps their windows side by side from address 0 on.
+    /// Adds all donors and maps them side by side from address 0 on.
     fn connect(&mut self) {
         for n in 0..self.donors.len() {
             let peer = self.initiator.add_peer(donor_node(n), self.now_ns);
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// A new process on the recipient's address, which knows nothing of the one before.
+    /// Starts a new process on the recipient's address, without state of the one before.
     pub fn restart_initiator(&mut self) {
         let config = initiator_config(self.rng.draw(), &self.link);
         self.initiator = Initiator::new(config);
@@ -289,22 +289,22 @@ impl World {
         self.connect();
     }
 
-    /// A new process on a donor's address, with fresh memory under the *same* grant and key: a
-    /// write of the old life that gets through will show.
+    /// Starts a new process on a donor's address, with fresh memory under the *same* grant and key:
+    /// a write of the old session that gets through will show.
     pub fn restart_donor(&mut self, n: usize) {
         let target = self.new_target(n);
         self.donors[n] = Donor { target, memory: Lent::new(), is_alive: true };
     }
 
-    /// Sends what there is to send, then goes on to the next event: an arrival or a time-out.
-    /// `false`: nothing will ever happen again.
+    /// Sends all pending frames, then advances to the next event: an arrival or a time-out. Returns
+    /// false if no event is left.
     pub fn step(&mut self) -> bool {
         let goes_on = self.step_without_collecting();
         self.collect();
         goes_on
     }
 
-    /// Like [`World::step`]; completions stay where they are.
+    /// Like [`World::step`]; completions stay unpolled.
     pub fn step_without_collecting(&mut self) -> bool {
         self.transmit();
         self.check_no_spinning();
@@ -322,8 +322,8 @@ impl World {
         true
     }
 
-    /// With all sent and every time-out handled, the next one lies ahead: a driver that waits for
-    /// it does not spin. A target may be a little early once.
+    /// Checks that with all frames sent and every time-out handled, the next one lies ahead: a
+    /// driver that waits for it does not spin. A target may be a little early once.
     fn check_no_spinning(&mut self) {
         for _ in 0..2 {
             self.initiator.handle_timeout(self.now_ns);
@@ -403,16 +403,16 @@ impl World {
         }
     }
 
-    /// Goes on until `is_over`; a world that takes more than 10 virtual minutes hangs.
+    /// Runs until `is_over`; fails after 10 virtual minutes.
     pub fn run_until(&mut self, mut is_over: impl FnMut(&Self) -> bool) {
         let give_up_ns = self.now_ns + 600 * SECOND;
         while !is_over(self) {
             assert!(self.step(), "nothing left to happen");
-            assert!(self.now_ns < give_up_ns, "10 virtual minutes and not over");
+            assert!(self.now_ns < give_up_ns, "not over in 10 virtual minutes");
         }
     }
 
-    /// Goes on for so much virtual time.
+    /// Runs for a virtual time of `duration_ns`.
     pub fn run_for(&mut self, duration_ns: u64) {
         let end_ns = self.now_ns + duration_ns;
         while self.now_ns < end_ns && self.step() {}

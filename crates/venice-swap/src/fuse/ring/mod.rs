@@ -1,5 +1,5 @@
-//! Requests by rings (`FUSE_OVER_IO_URING`, Linux 6.14): each processor has a queue, and who asks on
-//! it is answered on it. No other core is to be woken, and answering one request and asking for the
+//! Requests by rings (`FUSE_OVER_IO_URING`, Linux 6.14): each processor has a queue, on which its
+//! requests are answered. No other core has to be woken, and answering one request and fetching the
 //! next is one system call.
 
 mod protocol;
@@ -17,17 +17,17 @@ use queue::Queue;
 
 pub(super) use switch::SwitchedOn;
 
-/// Whether this kernel carries FUSE requests by rings, or can be told to.
+/// Checks that this kernel carries FUSE requests by rings, or can be switched to it.
 pub(crate) fn check() -> Result<(), SwapError> {
     SwitchedOn::check()?;
     queue::check()
 }
 
 /// Starts a thread for each of `backings` and waits until all have registered their queues: until
-/// every processor has one, the kernel holds back whatever is asked.
+/// every processor has one, the kernel holds all requests back.
 ///
 /// # Errors
-/// The first that a thread had. Those that are well then end with the connection.
+/// The first error of a thread. The other threads then end with the connection.
 pub(super) fn start(
     device: File,
     store: &Store,
@@ -43,7 +43,7 @@ pub(super) fn start(
         let body = move || match Queue::register(device, processors, store, backing) {
             Ok(queue) => {
                 let _ = say.send(Ok(()));
-                // The others' end is not to wait for this one.
+                // Dropped here: the end of the other threads must not wait for this one.
                 drop(say);
                 queue.serve();
             }
@@ -57,7 +57,8 @@ pub(super) fn start(
     hear.iter().collect()
 }
 
-/// The processors whose queues each thread serves: one or some for each, or several threads for one.
+/// Returns the processors whose queues each thread serves: one or several for each, or several
+/// threads for one.
 fn shares(processors: usize, threads: usize) -> Vec<Vec<u16>> {
     let share = |thread: usize| {
         let step = if threads < processors { threads } else { processors };
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_processor_has_a_thread() {
+    fn every_processor_has_thread() {
         assert_eq!(shares(2, 2), [[0], [1]]);
         assert_eq!(shares(2, 4), [[0], [1], [0], [1]]);
         assert_eq!(shares(2, 1), [[0, 1]]);

@@ -1,18 +1,18 @@
-//! What passes through a ring (`linux/fuse.h`, version 7.42), in the machine's byte order.
+//! The data of a ring (`linux/fuse.h`, version 7.42), in the machine's byte order.
 
-/// What is told to the kernel.
+/// A command to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Here is a place for a request.
+    /// Registers a slot for a request.
     Register = 1,
-    /// The request in the place is answered; the next one may come there.
+    /// Answers the request in the slot; the next one may come there.
     CommitAndFetch = 2,
 }
 
-/// The part of an SQE of 128 bytes that is a command's own.
+/// The command area of a 128-byte SQE.
 pub(super) type TurnBytes = [u8; 80];
 
-/// `struct fuse_uring_cmd_req`: whose answer it is, and at which queue.
+/// Builds `struct fuse_uring_cmd_req`: the request answered, and its queue.
 pub(super) fn turn(queue: u16, commit_id: u64) -> TurnBytes {
     let mut bytes = [0; 80];
     bytes[8..16].copy_from_slice(&commit_id.to_ne_bytes());
@@ -20,8 +20,8 @@ pub(super) fn turn(queue: u16, commit_id: u64) -> TurnBytes {
     bytes
 }
 
-/// `struct fuse_uring_req_header`: the header of a request or an answer, what a request says of
-/// itself, and how many bytes lie beside it.
+/// `struct fuse_uring_req_header`: the header of a request or an answer, a request's argument, and
+/// the length of the payload beside it.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Head {
@@ -40,9 +40,9 @@ mod tests {
 
     use super::*;
 
-    /// Against `linux/fuse.h` of Linux 6.18.
+    /// Compares with `linux/fuse.h` of Linux 6.18.
     #[test]
-    fn everything_lies_where_the_kernel_looks_for_it() {
+    fn layout_matches_kernel_header() {
         assert_eq!((offset_of!(Head, argument), offset_of!(Head, commit_id)), (128, 264));
         assert_eq!((offset_of!(Head, payload_bytes), size_of::<Head>()), (272, 288));
         let bytes = turn(0x0102, 77);

@@ -1,4 +1,4 @@
-//! A thread with a ring, at which the kernel leaves the requests of one or some processors.
+//! A thread with a ring, on which the kernel slots the requests of one or several processors.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,77 +12,78 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::protocol::{Head, Turn, turn};
 use crate::SwapError;
 use crate::backing::Backing;
+use crate::clock::monotonic_ns;
 use crate::fuse::carry_out::{Exchange, carry_out};
 use crate::fuse::protocol::{ANSWER_HEADER_BYTES, Answer, Call, MAX_TRANSFER_BYTES, Request};
 use crate::mapping::Mapping;
-use crate::outside::monotonic_ns;
-use crate::ring_places::{Places, serve_places};
+use crate::ring_slots::{Slots, serve_slots};
 use crate::store::Store;
 
-/// A place is a page with the [`Head`], and the bytes.
+/// A slot is a page with the [`Head`], and the payload.
 const HEAD_BYTES: usize = 4096;
-const PLACE_BYTES: usize = HEAD_BYTES + MAX_TRANSFER_BYTES;
+const SLOT_BYTES: usize = HEAD_BYTES + MAX_TRANSFER_BYTES;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// Whether a ring may be made.
+/// Checks that a ring may be made.
 pub(super) fn check() -> Result<(), SwapError> {
     ring(1).map(drop)
 }
 
-fn ring(places: usize) -> Result<Ring, SwapError> {
-    // Work for the thread is done when it asks for more, not whenever it is interrupted.
+fn ring(slots: usize) -> Result<Ring, SwapError> {
+    // Work for the thread is done when it waits for more, not at each interrupt.
     let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
-        .build(places.next_power_of_two() as u32);
+        .build(slots.next_power_of_two() as u32);
     ring.map_err(SwapError::file("make a ring (io_uring_setup) for", "/dev/fuse"))
 }
 
-/// The queues of some processors, with one place at each: the thread carries out one request at a
-/// time, and what comes meanwhile waits in the kernel. Nothing is allocated once it serves.
+/// The queues of some processors, with one slot in each: the thread performs one request at a time,
+/// and later ones wait in the kernel. Nothing is allocated while it serves.
 pub(super) struct Queue {
     device: Arc<File>,
     processors: Vec<u16>,
     ring: Ring,
-    places: Mapping,
+    slots: Mapping,
     store: Store,
     backing: Box<dyn Backing>,
 }
 
 impl Queue {
-    /// For the thread that calls it, which stays on these processors from now on.
+    /// Registers the queues for the calling thread, which is pinned to these processors from now
+    /// on.
     pub(super) fn register(
         device: Arc<File>,
         processors: Vec<u16>,
         store: Store,
         backing: Box<dyn Backing>,
     ) -> Result<Self, SwapError> {
-        stay_on(&processors);
-        let places = Mapping::anonymous(processors.len() * PLACE_BYTES);
-        let places = places.map_err(SwapError::at("taking memory for a queue of the FUSE file"))?;
+        pin_to(&processors);
+        let slots = Mapping::anonymous(processors.len() * SLOT_BYTES);
+        let slots = slots.map_err(SwapError::at("taking memory for a queue of the FUSE file"))?;
         let ring = ring(processors.len())?;
-        let mut queue = Self { device, processors, ring, places, store, backing };
-        queue.hand_in_places()?;
+        let mut queue = Self { device, processors, ring, slots, store, backing };
+        queue.register_slots()?;
         Ok(queue)
     }
 
-    fn hand_in_places(&mut self) -> Result<(), SwapError> {
+    fn register_slots(&mut self) -> Result<(), SwapError> {
         let at = SwapError::at("registering a queue of the FUSE file (io_uring)");
-        // The kernel has read them when it is asked to take the places.
+        // The kernel has read them when it takes the slots.
         let mut parts = Vec::with_capacity(self.processors.len());
-        for place in 0..self.processors.len() {
-            let head = self.head(place);
+        for slot in 0..self.processors.len() {
+            let head = self.head(slot);
             parts.push([
                 part(head.cast(), HEAD_BYTES),
-                part(self.payload(place), MAX_TRANSFER_BYTES),
+                part(self.payload(slot), MAX_TRANSFER_BYTES),
             ]);
         }
-        for (place, parts) in parts.iter().enumerate() {
-            self.push(Turn::Register, place, 0, parts);
+        for (slot, parts) in parts.iter().enumerate() {
+            self.push(Turn::Register, slot, 0, parts);
         }
         let taken = self.ring.submit();
-        // Places that are taken come back with a request; nobody has asked for anything yet.
+        // Accepted slots return with a request; no request exists yet.
         let refused = self.ring.completion().find(|completion| completion.result() < 0);
         match (taken, refused) {
             (Ok(_), None) => Ok(()),
@@ -93,78 +94,78 @@ impl Queue {
 
     /// Serves until the file system is gone.
     pub(super) fn serve(mut self) {
-        let places = self.processors.len();
-        if serve_places(&mut self, places).is_err() {
+        let slots = self.processors.len();
+        if serve_slots(&mut self, slots).is_err() {
             return;
         }
-        // Not where the kernel may have a place still: then it may write there.
-        self.places.unmap();
+        // Unmapped only here: while the kernel may own a slot it may write there.
+        self.slots.unmap();
     }
 
-    /// Carries out the request in a place and answers it.
-    fn answer_at(&mut self, place: usize) {
+    /// Performs the request in a slot and answers it.
+    fn answer_at(&mut self, slot: usize) {
         let started_ns = monotonic_ns();
-        // SAFETY: the place has come back, so that the kernel leaves it alone until it is pushed again,
-        // and this is the only reference to it.
-        let head = unsafe { &mut *self.head(place) };
+        // SAFETY: the slot has come back, so that the kernel leaves it alone until it is pushed
+        // again, and this is the only reference to it.
+        let head = unsafe { &mut *self.head(slot) };
         // SAFETY: as above; the payload lies beside the head.
         let payload =
-            unsafe { std::slice::from_raw_parts_mut(self.payload(place), MAX_TRANSFER_BYTES) };
+            unsafe { std::slice::from_raw_parts_mut(self.payload(slot), MAX_TRANSFER_BYTES) };
         let commit_id = head.commit_id;
         let bytes = (head.payload_bytes as usize).min(MAX_TRANSFER_BYTES);
         let request = Request::parse(&head.header, &head.argument, bytes);
         let request = request.expect("the header has its whole length");
-        let mut exchange = Place { header: &mut head.header, payload };
+        let mut exchange = Slot { header: &mut head.header, payload };
         let len = carry_out(&self.store, &mut *self.backing, request, &mut exchange);
         head.payload_bytes = len as u32;
-        self.push(Turn::CommitAndFetch, place, commit_id, &[]);
+        self.push(Turn::CommitAndFetch, slot, commit_id, &[]);
         if matches!(request.call, Call::Read { .. } | Call::Write { .. }) {
             self.store.answered(started_ns, monotonic_ns());
         }
     }
 
-    fn push(&mut self, what: Turn, place: usize, commit_id: u64, parts: &[libc::iovec]) {
+    fn push(&mut self, what: Turn, slot: usize, commit_id: u64, parts: &[libc::iovec]) {
         let device = Fd(self.device.as_raw_fd());
-        let bytes = turn(self.processors[place], commit_id);
+        let bytes = turn(self.processors[slot], commit_id);
         let command = opcode::UringCmd80::new(device, what as u32).cmd(bytes);
-        let mut entry = command.addr(Some(parts.as_ptr() as u64)).build().user_data(place as u64);
+        let mut entry = command.addr(Some(parts.as_ptr() as u64)).build().user_data(slot as u64);
         set_len(&mut entry, parts.len() as u32);
-        // SAFETY: the place stays mapped for as long as the kernel may have the command.
+        // SAFETY: the slot stays mapped for as long as the kernel may have the command.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("the ring has room for each place");
+        pushed.expect("the ring has an entry for each slot");
     }
 
-    fn head(&self, place: usize) -> *mut Head {
-        assert!(place < self.processors.len(), "the kernel gives back what it was given");
-        // SAFETY: there is a place for each processor.
-        unsafe { self.places.start().add(place * PLACE_BYTES).cast() }
+    fn head(&self, slot: usize) -> *mut Head {
+        assert!(slot < self.processors.len(), "the kernel gives back what it was given");
+        // SAFETY: there is a slot for each processor.
+        unsafe { self.slots.start().add(slot * SLOT_BYTES).cast() }
     }
 
-    fn payload(&self, place: usize) -> *mut u8 {
-        // SAFETY: it lies within the place.
-        unsafe { self.head(place).cast::<u8>().add(HEAD_BYTES) }
+    fn payload(&self, slot: usize) -> *mut u8 {
+        // SAFETY: it lies within the slot.
+        unsafe { self.head(slot).cast::<u8>().add(HEAD_BYTES) }
     }
 }
 
-impl Places for Queue {
+impl Slots for Queue {
     type Entry = squeue::Entry128;
 
     fn ring(&mut self) -> &mut Ring {
         &mut self.ring
     }
 
-    fn answer(&mut self, place: u64) {
-        self.answer_at(place as usize);
+    fn answer(&mut self, slot: u64) {
+        self.answer_at(slot as usize);
     }
 }
 
-/// A place that has come back with a request.
-struct Place<'a> {
+/// A slot that has come back with a request.
+struct Slot<'a> {
     header: &'a mut [u8],
     payload: &'a mut [u8],
 }
 
-impl Exchange for Place<'_> {
+impl Exchange for Slot<'_> {
     fn bytes(&self, len: usize) -> &[u8] {
         &self.payload[..len]
     }
@@ -178,7 +179,7 @@ fn part(start: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: len }
 }
 
-/// `len` of `struct io_uring_sqe`, which the crate has no word for in commands.
+/// Sets `len` of `struct io_uring_sqe`, which the crate does not expose for commands.
 fn set_len(entry: &mut squeue::Entry128, len: u32) {
     const LEN_OFFSET: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
@@ -187,9 +188,9 @@ fn set_len(entry: &mut squeue::Entry128, len: u32) {
     bytes[LEN_OFFSET..LEN_OFFSET + 4].copy_from_slice(&len.to_ne_bytes());
 }
 
-/// Who asks on a processor finds the thread there. Where that is refused (processors that are not
-/// there, or that this process may not use) an answer costs a wake-up of another core.
-fn stay_on(processors: &[u16]) {
+/// Pins the thread to the processors whose requests it serves. If that is refused (processors that
+/// are absent, or that this process may not use), an answer costs a wake-up of another core.
+fn pin_to(processors: &[u16]) {
     let mut set = CpuSet::new();
     for processor in
         processors.iter().filter(|processor| usize::from(**processor) < CpuSet::MAX_CPU)

@@ -1,4 +1,4 @@
-//! The kernel's own switch for rings, which is one for the whole machine.
+//! The kernel's switch for rings, which is one for the whole machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -9,17 +9,17 @@ use crate::SwapError;
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// Rings are offered to new connections while this lives; then it is as it was. A connection keeps
-/// what was agreed on.
+/// Offers rings to new connections while this lives; the old setting is restored afterwards. A
+/// connection keeps its negotiated mode.
 #[derive(Debug)]
 pub(crate) struct SwitchedOn {
-    /// Locked, where it has to be put back: servers that start side by side would take each other's
+    /// Locked if it must be restored: servers that start side by side would take each other's
     /// setting for the machine's.
-    to_put_back: Option<File>,
+    to_restore: Option<File>,
 }
 
 impl SwitchedOn {
-    /// Whether it is on, or can be.
+    /// Checks that the switch is on, or can be.
     pub(crate) fn check() -> Result<(), SwapError> {
         if !Path::new(SWITCH).exists() {
             return Err(SwapError::no_fuse_rings());
@@ -27,22 +27,22 @@ impl SwitchedOn {
         if is_on()? || open().is_ok() { Ok(()) } else { Err(SwapError::fuse_rings_off()) }
     }
 
-    /// Switches it on where it is off.
+    /// Switches it on if it is off.
     pub(crate) fn begin() -> Result<Self, SwapError> {
         Self::check()?;
-        let Ok(mut file) = open() else { return Ok(Self { to_put_back: None }) };
+        let Ok(mut file) = open() else { return Ok(Self { to_restore: None }) };
         file.lock().map_err(SwapError::file("lock", SWITCH))?;
         if is_on()? {
-            return Ok(Self { to_put_back: None });
+            return Ok(Self { to_restore: None });
         }
         file.write_all(b"Y").map_err(SwapError::file("write", SWITCH))?;
-        Ok(Self { to_put_back: Some(file) })
+        Ok(Self { to_restore: Some(file) })
     }
 }
 
 impl Drop for SwitchedOn {
     fn drop(&mut self) {
-        if let Some(file) = &mut self.to_put_back {
+        if let Some(file) = &mut self.to_restore {
             let _ = file.write_all(b"N");
         }
     }
@@ -57,14 +57,15 @@ fn is_on() -> Result<bool, SwapError> {
     Ok(text.trim() == "Y")
 }
 
-/// How many processors the kernel counts on, also such that are not there yet: each has a queue.
+/// Returns the number of processors the kernel may ever have, absent ones included: each has a
+/// queue.
 pub(super) fn possible_processors() -> Result<usize, SwapError> {
     let text = fs::read_to_string(POSSIBLE).map_err(SwapError::file("read", POSSIBLE))?;
     let malformed = || SwapError::file("read", POSSIBLE)(std::io::ErrorKind::InvalidData.into());
     count(text.trim()).ok_or_else(malformed)
 }
 
-/// Of a list like `0-3,6`.
+/// Counts the processors of a list like `0-3,6`.
 fn count(list: &str) -> Option<usize> {
     let each = list.split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted() {
+    fn possible_processors_are_counted() {
         assert_eq!((count("0"), count("0-1"), count("0-3,6,8-9")), (Some(1), Some(2), Some(7)));
         assert_eq!((count(""), count("3-1"), count("0-x")), (None, None, None));
         assert!(possible_processors().unwrap() > 0);

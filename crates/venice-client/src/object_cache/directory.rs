@@ -1,5 +1,5 @@
-//! The books of a cache: which object lies where, and which one leaves for another. No I/O: who
-//! reads and writes the values pins them meanwhile.
+//! The directory of a cache: the place of each object, and the choice of evictions. No I/O: readers
+//! and writers of values pin them meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::classes::Fit;
 use super::entries::{Entries, Entry, NONE, Place};
 use super::{CacheOptions, CacheStats, Eviction};
 
-/// How much younger than the oldest of all the oldest of a class may be, as a share of its age,
-/// before a block of the other class is taken instead.
+/// The divisor of the age of the oldest object of all: if the oldest of a class is younger than
+/// that share, a block of the other class is taken instead.
 const YOUNGER: u64 = 2;
 
 /// A value that is being read or written.
@@ -19,31 +19,31 @@ const YOUNGER: u64 = 2;
 pub struct Pinned {
     /// Its record.
     pub index: u32,
-    /// Where it lies.
+    /// Its pieces.
     pub pieces: Pieces,
-    /// Its length.
+    /// Its length in bytes.
     pub len_bytes: u64,
 }
 
-/// The books.
+/// The directory.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct Directory {
     blocks: Blocks,
     entries: Entries,
     index: HashMap<Arc<[u8]>, u32>,
     eviction: Eviction,
     max_age: Option<Duration>,
     tick: u64,
-    /// What was counted so far.
+    /// The counters.
     pub stats: CacheStats,
 }
 
-impl Shelf {
-    /// Empty books over `blocks` blocks.
-    pub fn new(blocks: u32, options: &CacheOptions) -> Shelf {
+impl Directory {
+    /// Returns an empty directory over `blocks` blocks.
+    pub fn new(blocks: u32, options: &CacheOptions) -> Directory {
         let blocks = Blocks::new(blocks);
         let lists = blocks.classes().count() + 1;
-        Shelf {
+        Directory {
             blocks,
             entries: Entries::new(lists),
             index: HashMap::new(),
@@ -54,8 +54,8 @@ impl Shelf {
         }
     }
 
-    /// Room for a value, pinned; others leave for it if need be. `None`: all that could leave is
-    /// being read or written, or lost.
+    /// Reserves room for a value, pinned; evicts others if necessary. `None`: all evictable objects
+    /// are being read or written, or lost.
     pub fn reserve(&mut self, key: &[u8], len_bytes: u64, now: Instant) -> Option<Pinned> {
         let fit = self.blocks.classes().fit(len_bytes);
         let (place, list) = match fit {
@@ -69,7 +69,7 @@ impl Shelf {
         Some(Pinned { index, pieces, len_bytes })
     }
 
-    /// The value that was reserved is written: its key leads to it, and no longer to another.
+    /// Publishes a reserved value after it was written: its key leads to it from here on.
     pub fn publish(&mut self, pinned: &Pinned) {
         let key = self.entries.get(pinned.index).key.clone();
         self.remove(&key);
@@ -81,7 +81,7 @@ impl Shelf {
         self.unpin(pinned.index);
     }
 
-    /// The value of `key`, pinned.
+    /// Returns the value of `key`, pinned.
     pub fn find(&mut self, key: &[u8], now: Instant) -> Option<Pinned> {
         let index = *self.index.get(key)?;
         let entry = self.entries.get(index);
@@ -101,7 +101,7 @@ impl Shelf {
         Some(Pinned { index, pieces: self.blocks.pieces(&entry.place, len_bytes), len_bytes })
     }
 
-    /// Is `key` there? Asking keeps no object.
+    /// True if `key` is present. The check does not count as use.
     pub fn contains(&self, key: &[u8], now: Instant) -> bool {
         let stored = self.index.get(key).map(|index| self.entries.get(*index).stored);
         let is_fresh =
@@ -109,7 +109,7 @@ impl Shelf {
         stored.is_some_and(is_fresh)
     }
 
-    /// Takes `key` away; tells whether it was there.
+    /// Removes `key`; returns true if it was present.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let found = self.index.get(key).copied();
         if let Some(index) = found {
@@ -118,7 +118,7 @@ impl Shelf {
         found.is_some()
     }
 
-    /// Takes everything away.
+    /// Removes all objects.
     pub fn clear(&mut self) {
         let all: Vec<u32> = self.index.values().copied().collect();
         for index in all {
@@ -135,7 +135,7 @@ impl Shelf {
         }
     }
 
-    /// The blocks from `first` to before `end` are lost, and every value that has a part in them.
+    /// Marks the blocks of the range as lost, with every value that has a part in them.
     pub fn lose(&mut self, blocks: std::ops::Range<u32>) {
         for block in blocks {
             for holder in self.blocks.holders(block) {
@@ -149,12 +149,12 @@ impl Shelf {
         }
     }
 
-    /// Objects in the index.
+    /// Returns the number of objects in the index.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Blocks that are not lost.
+    /// Returns the number of blocks that are not lost.
     pub fn blocks_alive(&self) -> usize {
         self.blocks.alive()
     }
@@ -198,13 +198,13 @@ impl Shelf {
         age(own).saturating_mul(YOUNGER) < age(oldest)
     }
 
-    /// Makes a block free, that of the first of `candidates` whose block can be.
+    /// Frees the block of the first of `candidates` whose block can be freed.
     fn empty_a_block(&mut self, candidates: &[u32]) -> bool {
         candidates.iter().any(|index| self.empty_block_of(*index))
     }
 
-    /// Evicts all that shares a block with `index`, if nothing of it is pinned; the block is free
-    /// then. `false`: nothing was done.
+    /// Evicts all objects that share a block with `index`, if none of them is pinned; the block is
+    /// free then. Returns false if nothing was done.
     fn empty_block_of(&mut self, index: u32) -> bool {
         let block = match &self.entries.get(index).place {
             Place::Chunk { block, .. } => *block,
@@ -228,7 +228,7 @@ impl Shelf {
         self.retire(index);
     }
 
-    /// Takes a record out of index and list; it is gone with its last pin.
+    /// Removes a record from index and list; it is freed with its last pin.
     fn retire(&mut self, index: u32) {
         self.entries.unlink(index);
         let entry = self.entries.get_mut(index);

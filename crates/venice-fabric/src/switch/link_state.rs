@@ -1,46 +1,48 @@
-//! What every switch tells all others about its links, so that each can find ways round those that
-//! are down. News spreads from neighbour to neighbour; the Monitor Node has no part in it.
+//! Link-state flooding: every switch reports the state of its links to all others, so that each can
+//! find routes around links that are down. Reports spread from neighbour to neighbour; the Monitor
+//! Node takes no part.
 //!
-//! News is not sequenced: it is told again a few times after it changed, as long as it says that
-//! something is down, and to whoever tells what is older. A switch counts its versions from a
-//! number of its life's own, so that none means two things; one that was restarted learns from the
-//! others which version of its news they have, and goes on beyond it if that is later.
+//! Reports are not sequenced. A report is repeated a few times after a change, periodically as long
+//! as it contains a link that is down, and to a neighbour that sends an older one. A switch numbers
+//! its reports from a start drawn for each session, so that no number is used twice; a restarted
+//! switch learns from the others which version of its report they have, and continues beyond it if
+//! that is later.
 
 use venice_wire::SwitchPort;
 
 use crate::routing::LinkStates;
 use crate::topology::{Position, Topology};
 
-/// How often changed news is told again.
-const RETELLINGS: u8 = 4;
+/// Repetitions of a changed report.
+const REPEATS: u8 = 4;
 /// Bytes of the longest bitmap of ports.
 pub(super) const MAX_BITMAP_BYTES: usize = u16::MAX as usize / 8 + 1;
 
-/// News of a later version is nobody's: no switch lives for so many changes, and one that had to
-/// surpass it could count no further.
+/// The last valid version. A report of a later one is ignored: no switch lives for so many changes,
+/// and one that had to surpass it could count no further.
 const LAST_VERSION: u64 = u64::MAX / 2;
-/// The highest version that a switch begins with: far enough from the last.
+/// The highest version with which a switch begins: far enough from the last.
 const FIRST_VERSIONS: u64 = 1 << 48;
 const MAX_LEAP: u64 = 1 << 32;
 
-/// All news, and which port still has to be told what.
+/// All reports, and which port must still be sent which.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct LinkStateFlood {
     own: Position,
-    /// How far beyond a version of an earlier life this one goes on: the next numbers may have
-    /// been that life's too, and somebody may have heard them.
+    /// The distance by which this session surpasses a version of an earlier one: the next numbers
+    /// may have been used by that session too, and received by some switch.
     leap: u64,
-    /// By position; 0: nothing has been heard.
+    /// By position; 0: no report received.
     versions: Box<[u64]>,
-    retellings: Box<[u8]>,
+    repeats: Box<[u8]>,
     /// By port, then by position, one bit each.
-    untold: Box<[u64]>,
+    unsent: Box<[u64]>,
     words: usize,
     again_at_ns: u64,
     interval_ns: u64,
 }
 
-impl News {
+impl LinkStateFlood {
     pub(super) fn new(
         topology: &Topology,
         own: Position,
@@ -55,31 +57,31 @@ impl News {
             own,
             leap: 1 + incarnation % MAX_LEAP,
             versions: versions.into(),
-            retellings: vec![0; positions].into(),
-            untold: vec![0; words * usize::from(topology.ports(own))].into(),
+            repeats: vec![0; positions].into(),
+            unsent: vec![0; words * usize::from(topology.ports(own))].into(),
             words,
             again_at_ns: 0,
             interval_ns,
         }
     }
 
-    /// A link of this switch is up or down now.
+    /// Records that a link of this switch has changed its state.
     pub(super) fn own_changed(&mut self) {
         self.versions[self.own.0 as usize] += 1;
         self.changed(self.own, None);
     }
 
-    /// A neighbour is there (again): it is told everything.
-    pub(super) fn greet(&mut self, port: usize) {
+    /// Queues all reports for a neighbour whose link has come up.
+    pub(super) fn queue_all(&mut self, port: usize) {
         for position in 0..self.versions.len() {
             if self.versions[position] > 0 {
-                self.tell_to(port, Position(position as u32));
+                self.queue_for(port, Position(position as u32));
             }
         }
     }
 
-    /// Hears news through `port`; true when it is new, and then `links` has it.
-    pub(super) fn hear(
+    /// Takes a report received through `port`; true when it is new, and then `links` contains it.
+    pub(super) fn receive(
         &mut self,
         port: usize,
         (from, version): (Position, u64),
@@ -92,12 +94,12 @@ impl News {
             return false;
         }
         if version < *known {
-            // All that was said since may have got lost on the way there.
-            self.tell_to(port, from);
+            // Our newer report may have been lost on the way there.
+            self.queue_for(port, from);
             return false;
         }
         if from == self.own {
-            // From an earlier life, or an echo: what we say now must count as later.
+            // From an earlier session, or an echo: our present report must get a later version.
             if version > *known {
                 *known = version + self.leap;
                 self.changed(from, None);
@@ -117,7 +119,8 @@ impl News {
         true
     }
 
-    /// The next news that `port` has to be told: position and version; the bitmap goes to `bitmap`.
+    /// Returns the next report to send by `port`: position and version; writes the bitmap to
+    /// `bitmap`.
     pub(super) fn next_for(
         &mut self,
         port: usize,
@@ -125,7 +128,7 @@ impl News {
         links: &LinkStates,
         bitmap: &mut [u8],
     ) -> Option<(Position, u64, usize)> {
-        let words = &mut self.untold[port * self.words..][..self.words];
+        let words = &mut self.unsent[port * self.words..][..self.words];
         let word = words.iter().position(|word| *word != 0)?;
         let bit = words[word].trailing_zeros();
         words[word] &= words[word] - 1;
@@ -144,7 +147,7 @@ impl News {
         self.again_at_ns
     }
 
-    /// Tells again what changed lately, and what is down; true when it is time for that.
+    /// Repeats recent changes and reports of links that are down; true when it is time for that.
     pub(super) fn handle_timeout(
         &mut self,
         now_ns: u64,
@@ -156,32 +159,32 @@ impl News {
         }
         self.again_at_ns = now_ns.saturating_add(self.interval_ns);
         for position in (0..self.versions.len() as u32).map(Position) {
-            let left = &mut self.retellings[position.0 as usize];
+            let left = &mut self.repeats[position.0 as usize];
             let is_recent = *left > 0;
             *left = left.saturating_sub(1);
             let has_down = !links.are_all_up()
                 && self.versions[position.0 as usize] > 0
                 && topology.has_neighbour_where(position, |port| !links.says_up(position, port));
             if is_recent || has_down {
-                self.tell(position, None);
+                self.queue_for_all(position, None);
             }
         }
         true
     }
 
     fn changed(&mut self, position: Position, but: Option<usize>) {
-        self.retellings[position.0 as usize] = RETELLINGS;
-        self.tell(position, but);
+        self.repeats[position.0 as usize] = REPEATS;
+        self.queue_for_all(position, but);
     }
 
-    fn tell_to(&mut self, port: usize, position: Position) {
+    fn queue_for(&mut self, port: usize, position: Position) {
         let (word, bit) = (position.0 as usize / 64, position.0 % 64);
-        self.untold[port * self.words + word] |= 1 << bit;
+        self.unsent[port * self.words + word] |= 1 << bit;
     }
 
-    fn tell(&mut self, position: Position, but: Option<usize>) {
+    fn queue_for_all(&mut self, position: Position, but: Option<usize>) {
         let (word, bit) = (position.0 as usize / 64, position.0 % 64);
-        for (port, words) in self.untold.chunks_exact_mut(self.words).enumerate() {
+        for (port, words) in self.unsent.chunks_exact_mut(self.words).enumerate() {
             if Some(port) != but {
                 words[word] |= 1 << bit;
             }
@@ -194,30 +197,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_tells_what_is_older_is_told_what_is_later() {
+    fn outdated_report_is_answered() {
         let topology: Topology = "mesh:3".parse().unwrap();
         let mut links = LinkStates::all_up(&topology);
-        let mut news = News::new(&topology, Position(1), 9, 1);
+        let mut flood = LinkStateFlood::new(&topology, Position(1), 9, 1);
         let (far, mut bitmap) = (Position(2), [0; MAX_BITMAP_BYTES]);
-        assert!(news.hear(0, (far, 5), &[0xff], &topology, &mut links));
-        assert!(!news.hear(1, (far, 4), &[0], &topology, &mut links), "an old word");
-        while news.next_for(1, &topology, &links, &mut bitmap).is_some() {}
-        assert!(!news.hear(1, (far, 5), &[0xff], &topology, &mut links));
-        assert_eq!(news.next_for(1, &topology, &links, &mut bitmap), None, "it knows");
-        assert!(!news.hear(1, (far, 4), &[0], &topology, &mut links));
-        assert_eq!(news.next_for(1, &topology, &links, &mut bitmap), Some((far, 5, 1)));
+        assert!(flood.receive(0, (far, 5), &[0xff], &topology, &mut links));
+        assert!(!flood.receive(1, (far, 4), &[0], &topology, &mut links), "an old report");
+        while flood.next_for(1, &topology, &links, &mut bitmap).is_some() {}
+        assert!(!flood.receive(1, (far, 5), &[0xff], &topology, &mut links));
+        assert_eq!(flood.next_for(1, &topology, &links, &mut bitmap), None, "it knows");
+        assert!(!flood.receive(1, (far, 4), &[0], &topology, &mut links));
+        assert_eq!(flood.next_for(1, &topology, &links, &mut bitmap), Some((far, 5, 1)));
     }
 
     #[test]
-    fn a_new_life_leaves_the_numbers_of_the_old_one_behind() {
+    fn new_session_surpasses_old_versions() {
         let topology: Topology = "mesh:3".parse().unwrap();
         let mut links = LinkStates::all_up(&topology);
-        let mut lives = [7 << 20, 8 << 20].map(|n| News::new(&topology, Position(1), n, 1));
-        for news in &mut lives {
-            // One that heard it before the old life's last changes.
-            assert!(!news.hear(0, (Position(1), 1 << 50), &[0], &topology, &mut links));
+        let mut lives =
+            [7 << 20, 8 << 20].map(|n| LinkStateFlood::new(&topology, Position(1), n, 1));
+        for flood in &mut lives {
+            // One that received it before the old session's last changes.
+            assert!(!flood.receive(0, (Position(1), 1 << 50), &[0], &topology, &mut links));
         }
-        let versions = lives.map(|news| news.versions[1]);
+        let versions = lives.map(|flood| flood.versions[1]);
         assert!(versions[0] > (1 << 50) + 1000 && versions[1] > versions[0] + 1000);
     }
 }

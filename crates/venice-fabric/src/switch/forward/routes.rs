@@ -1,40 +1,40 @@
-//! Where a packet goes on to: by its destination, by its route, or round what is down.
+//! The route of a packet: by its destination, by its source route, or around links that are down.
 
 use venice_wire::{NodeId, Packet, SourceRoute, SwitchPort};
 
 use super::Forward;
 use crate::routing::{FIRST_DETOUR, LinkStates, NextHop, VirtualChannel};
-use crate::switch::slots::{Slot, Way};
+use crate::switch::slots::{Output, Slot};
 use crate::topology::{Position, Topology};
 
-/// The ways from this switch, worked out when they are first asked for and kept until a link of
-/// the network goes up or down.
+/// The routes from this switch, computed on first use and kept until a link of the network goes up
+/// or down.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct RouteCache {
     own: Position,
-    /// By node, so that a packet's destination is found.
+    /// By node, to look up a packet's destination.
     positions: Box<[(NodeId, Position)]>,
-    known: Box<[Option<KnownWay>]>,
-    /// Whether packets get a route although the direct way is up.
+    known: Box<[Option<KnownRoute>]>,
+    /// True if packets get a source route although the direct route is up.
     source_routes: bool,
     pub(super) links: LinkStates,
 }
 
-/// The way to one position.
+/// The route to one position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum KnownWay {
+pub(super) enum KnownRoute {
     /// In dimension order: all its links are up.
     Direct(NextHop),
-    /// By a source route, all links of the direct way being up.
+    /// By a source route; all links of the direct route are up.
     Routed(SourceRoute),
-    /// Round what is down.
+    /// By a source route around links that are down.
     Detour(SourceRoute),
-    /// Nowhere.
+    /// Unreachable.
     None,
 }
 
-impl Ways {
-    /// The switch's own links count as down until their handshakes are over.
+impl RouteCache {
+    /// Creates the cache. The switch's own links count as down until their handshakes are over.
     pub(super) fn new(
         topology: &Topology,
         own: Position,
@@ -61,54 +61,54 @@ impl Ways {
         self.known.fill(None);
     }
 
-    /// The way to `to`, which is not this switch.
-    pub(super) fn to(&mut self, to: Position, topology: &Topology) -> KnownWay {
+    /// Returns the route to `to`, which is not this switch.
+    pub(super) fn to(&mut self, to: Position, topology: &Topology) -> KnownRoute {
         if let Some(known) = self.known[to.0 as usize] {
             return known;
         }
         let direct = topology
             .next_hop(self.own, to)
-            .filter(|_| topology.is_direct_way_up(self.own, to, &self.links));
+            .filter(|_| topology.is_direct_route_up(self.own, to, &self.links));
         let route = || topology.route_around(self.own, to, &self.links).ok();
-        let way = match direct {
+        let known = match direct {
             Some(hop) if self.source_routes => {
-                route().map_or(KnownWay::Direct(hop), KnownWay::Routed)
+                route().map_or(KnownRoute::Direct(hop), KnownRoute::Routed)
             }
-            Some(hop) => KnownWay::Direct(hop),
-            None => route().map_or(KnownWay::None, KnownWay::Detour),
+            Some(hop) => KnownRoute::Direct(hop),
+            None => route().map_or(KnownRoute::None, KnownRoute::Detour),
         };
-        self.known[to.0 as usize] = Some(way);
-        way
+        self.known[to.0 as usize] = Some(known);
+        known
     }
 }
 
 impl Forward {
-    /// Where a packet goes on to that came in by a port on a channel, or from this node (`None`).
-    /// `None`: nowhere; that is counted, and the packet must be dropped.
+    /// Returns the next hop of a packet that came by a port on a channel, or from this node
+    /// (`None`). `None`: there is none; that is counted, and the packet must be dropped.
     pub(super) fn route(
         &mut self,
         slot: &Slot,
         came: Option<(SwitchPort, VirtualChannel)>,
         topology: &Topology,
-    ) -> Option<Way> {
+    ) -> Option<Output> {
         let Ok(packet) = Packet::parse(self.slots.bytes(slot)) else {
             self.stats.malformed += 1;
             return None;
         };
-        let Some(to) = self.ways.position(packet.destination().node) else {
+        let Some(to) = self.routes.position(packet.destination().node) else {
             self.stats.unroutable += 1;
             return None;
         };
         let is_on_detour = came.is_some_and(|(_, channel)| channel >= FIRST_DETOUR);
         let has_route = packet.route_len() > 0;
         if came.is_some() && has_route != is_on_detour {
-            // The neighbour is broken: to let it through could close a circle.
+            // The neighbour is broken: to accept the packet could close a circle.
             self.stats.malformed += 1;
             return None;
         }
         let (next_port, hop_limit) = (packet.next_port(), packet.hop_limit());
         if next_port.is_none() && to == self.own {
-            return Some(Way::Local);
+            return Some(Output::Local);
         }
         if hop_limit == 0 {
             self.stats.hop_limit += 1;
@@ -117,13 +117,13 @@ impl Forward {
         let hop = match next_port {
             Some(port) => self.follow(port, came, topology),
             None if has_route => None,
-            None => self.find_way(slot, to, topology),
+            None => self.find_hop(slot, to, topology),
         };
         self.stats.unroutable += u64::from(hop.is_none());
-        hop.map(Way::Out)
+        hop.map(Output::Out)
     }
 
-    /// The next hop along a source route.
+    /// Returns the next hop along a source route.
     fn follow(
         &self,
         port: SwitchPort,
@@ -134,20 +134,20 @@ impl Forward {
         let came =
             came.and_then(|(port, channel)| Some((topology.neighbour(self.own, port)?.0, channel)));
         let channel = topology.detour_channel(came, self.own, to)?;
-        self.ways.links.says_up(self.own, port).then_some(NextHop { port, channel })
+        self.routes.links.says_up(self.own, port).then_some(NextHop { port, channel })
     }
 
-    /// The next hop of a packet without a source route; it gets one here when the direct way is
-    /// down or all packets have one, and goes on by the channels of routed packets.
-    fn find_way(&mut self, slot: &Slot, to: Position, topology: &Topology) -> Option<NextHop> {
-        match self.ways.to(to, topology) {
-            KnownWay::Direct(hop) => Some(hop),
-            KnownWay::None => None,
-            KnownWay::Routed(route) => {
+    /// Returns the next hop of a packet without a source route. The packet gets one here when the
+    /// direct route is down or all packets have one, and then uses the channels of routed packets.
+    fn find_hop(&mut self, slot: &Slot, to: Position, topology: &Topology) -> Option<NextHop> {
+        match self.routes.to(to, topology) {
+            KnownRoute::Direct(hop) => Some(hop),
+            KnownRoute::None => None,
+            KnownRoute::Routed(route) => {
                 self.stats.source_routed += 1;
                 self.send_by(slot, route, topology)
             }
-            KnownWay::Detour(route) => {
+            KnownRoute::Detour(route) => {
                 self.stats.detoured += 1;
                 self.send_by(slot, route, topology)
             }

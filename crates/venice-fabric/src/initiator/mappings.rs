@@ -1,35 +1,35 @@
-//! Windows: mapped, taken away, revoked by their donor.
+//! Mappings of the recipient: created, removed, or revoked by their donor.
 
 use venice_wire::{GrantId, GrantKey};
 
 use super::{Initiator, PeerIndex};
 use crate::{FabricError, RamtStats, peer::IsRevoked, ramt::Mapping};
 
-/// A window, as the recipient's table has it.
+/// A mapping, as listed in the recipient's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedWindow {
     /// Its first address.
     pub window_addr: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len_bytes: u64,
     /// The donor.
     pub peer: PeerIndex,
-    /// The grant it leads to.
+    /// The grant it maps.
     pub grant: GrantId,
-    /// The address there.
+    /// The address in the grant.
     pub remote_addr: u64,
-    /// Whether the donor has a matching entry: from the first access that succeeded on.
+    /// True if the donor has a matching entry: from the first successful access on.
     pub is_open: bool,
 }
 
-/// A donor has stopped sharing a grant: the windows that led there are gone.
+/// A grant revoked by its donor, whose mappings have been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// The donor.
     pub peer: PeerIndex,
     /// The grant.
     pub grant: GrantId,
-    /// How many windows led there.
+    /// Number of mappings removed.
     pub windows: u32,
 }
 
@@ -38,10 +38,10 @@ impl Initiator {
     ///
     /// # Errors
     /// [`FabricError::BadLength`], [`FabricError::Overlap`], [`FabricError::TableFull`],
-    /// [`FabricError::Revoked`] while windows to a grant that was revoked are going away.
+    /// [`FabricError::Revoked`] while mappings of a revoked grant are being removed.
     ///
     /// # Panics
-    /// If the peer is not of this initiator.
+    /// Panics if the peer is not of this initiator.
     pub fn map_window(
         &mut self,
         window_addr: u64,
@@ -62,12 +62,13 @@ impl Initiator {
         mapped
     }
 
-    /// Takes a window away. Accesses already taken go on; of bulk transfers, chunks not yet issued
-    /// fail with [`crate::AccessError::NotMapped`]. When the last window to a grant is gone, and
-    /// the accesses through it are over, the donor is told and takes its entry away too.
+    /// Removes a mapping. Accesses already accepted continue; chunks of bulk transfers not yet
+    /// issued fail with [`crate::AccessError::NotMapped`]. When the last mapping of a grant is
+    /// gone, and the accesses through it have completed, the donor is notified and removes its
+    /// entry too.
     ///
     /// # Errors
-    /// [`FabricError::NotMapped`] if no window starts at `window_addr`.
+    /// [`FabricError::NotMapped`] if no mapping starts at `window_addr`.
     pub fn unmap_window(&mut self, window_addr: u64) -> Result<(), FabricError> {
         let Mapping { peer, slot, .. } = self.ramt.unmap(window_addr)?;
         self.peers[peer.0 as usize].grants.unmap(slot, 1);
@@ -75,7 +76,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The windows there are, by address: the Remote Address Mapping Table.
+    /// Returns all mappings by address: the Remote Address Mapping Table.
     pub fn mappings(&self) -> impl Iterator<Item = MappedWindow> {
         self.ramt.windows().map(|(window_addr, len_bytes, at_start)| {
             let Mapping { peer, slot, grant, remote_addr, .. } = *at_start;
@@ -84,31 +85,31 @@ impl Initiator {
         })
     }
 
-    /// How full the mapping table is, and how well its cache (TLTLB) does.
+    /// Returns the counters of the mapping table and its cache (TLTLB).
     pub fn ramt_stats(&self) -> RamtStats {
         self.ramt.stats()
     }
 
-    /// The next grant that a donor has stopped sharing. By then every access to it has completed,
-    /// the windows are gone, and the donor is told so.
+    /// Returns the next revoked grant. By then every access to it has completed, its mappings are
+    /// gone, and the donor is notified of that.
     pub fn poll_revoked(&mut self) -> Option<Revocation> {
         self.revoked.pop_front()
     }
 
-    /// Whether the donor has stopped sharing what lies behind `mapping`.
+    /// True if the donor has revoked the grant behind `mapping`.
     pub(super) fn is_revoked(&self, mapping: &Mapping) -> bool {
         self.peers[mapping.peer.0 as usize].grants.is_revoked(mapping.slot)
     }
 
-    /// Does what became possible by the end of an access: takes the windows of revoked grants away,
-    /// tells the donor of grants that are not mapped any more.
+    /// Follows up the end of an access: removes the mappings of revoked grants, and notifies the
+    /// donor of grants that are no longer mapped.
     pub(super) fn tidy_grants(&mut self, peer: PeerIndex) {
         let at = peer.0 as usize;
-        // May find that one of them has been revoked meanwhile.
+        // This may find that one of them has been revoked meanwhile.
         self.peers[at].send_unmaps(&self.channels.qpairs);
         while let Some((slot, grant)) = self.peers[at].grants.next_drained() {
             let windows = self.ramt.unmap_grant(peer, slot);
-            self.peers[at].grants.windows_gone(slot, windows);
+            self.peers[at].grants.mappings_removed(slot, windows);
             if windows > 0 {
                 self.revoked.push_back(Revocation { peer, grant, windows });
             }

@@ -1,8 +1,9 @@
-//! What this program has borrowed, all together, as `venice ps` and `venice status` show it and as
-//! `venice limit` changes it: one row, however often it has borrowed.
+//! Everything this program has borrowed, as one row of `venice ps` and `venice status` that `venice
+//! limit` can change.
 //!
-//! The desk is opened with the first that is borrowed and closed with the last. Nobody depends on it:
-//! where it cannot be had (no run directory, or another user's) the program is not shown.
+//! The request socket is opened with the first borrowed memory and closed with the last. It is
+//! optional: if it cannot be opened (no run directory, or another user's) the program is not
+//! listed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use venice_recipient::runs::{About, Desk, Look, RunFile, RunsDir, Sample, Watche
 use venice_recipient::{Copies, Holding, RemoteMemory};
 use venice_wire::ByteSize;
 
-/// How much of its command `venice status` shows, in characters.
+/// Length of the command shown by `venice status`, in characters.
 const MOST_SHOWN: usize = 60;
 
 /// The program, while it has borrowed anything.
@@ -25,20 +26,21 @@ struct Program {
     entered: u64,
 }
 
-/// A place among what this program has borrowed, until it is dropped: before what it is about is.
+/// An entry of this program's list, removed when this is dropped. Drop it before the memory it
+/// describes.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct Listing {
     number: u64,
     process: u32,
 }
 
-impl Listed {
-    /// Enters what was borrowed, and the regions over it if there are any.
-    pub(crate) fn enter(remote: &RemoteMemory, space: Option<&Arc<Space>>) -> Listed {
+impl Listing {
+    /// Enters borrowed memory, and the regions over it if there are any.
+    pub(crate) fn enter(remote: &RemoteMemory, space: Option<&Arc<Space>>) -> Listing {
         let mut program = lock(&PROGRAM);
         let process = std::process::id();
         if program.as_ref().is_some_and(|program| program.process != process) {
-            // In a child of a fork: the desk, and what is told there, are its parent's.
+            // In a child of a fork: the socket and its list belong to the parent.
             std::mem::forget(program.take());
         }
         let program = program.get_or_insert_with(|| Program::new(process));
@@ -47,17 +49,17 @@ impl Listed {
         let (holding, space) = (remote.holding().clone(), space.cloned());
         lock(&program.borrowed.now).push(Entry { number, holding, space });
         program.show();
-        Listed { number, process }
+        Listing { number, process }
     }
 }
 
-impl Drop for Listed {
+impl Drop for Listing {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // A child of a fork drops what is its parent's.
+            // A child of a fork drops values of its parent.
             return;
         }
-        // Held until the desk is closed: another one would be opened at the same place.
+        // Held until the socket is closed: another one would be opened at the same path.
         let mut program = lock(&PROGRAM);
         let Some(listing) = program.as_ref().filter(|program| program.process == self.process)
         else {
@@ -74,7 +76,7 @@ impl Program {
         Program { process, borrowed: Arc::default(), desk: None, entered: 0 }
     }
 
-    /// Opens the desk, if that is possible and was not done.
+    /// Opens the request socket, if possible and not done yet.
     fn show(&mut self) {
         if self.desk.is_some() {
             return;
@@ -88,15 +90,15 @@ impl Program {
     }
 }
 
-/// What the program has borrowed.
+/// The memory the program has borrowed.
 #[derive(Default)]
 struct Borrowed {
     now: Mutex<Vec<Entry>>,
-    /// The faults on what it has given back.
+    /// The faults on memory it has given back.
     before: Mutex<Sample>,
 }
 
-/// One loan, and the regions over it.
+/// One borrowed memory, and the regions over it.
 struct Entry {
     number: u64,
     holding: Arc<Holding>,
@@ -104,7 +106,7 @@ struct Entry {
 }
 
 impl Borrowed {
-    /// Takes the entry with this number off; whether it was the last.
+    /// Removes the entry with this number; returns true if it was the last.
     fn leave(&self, number: u64) -> bool {
         let mut now = lock(&self.now);
         if let Some(at) = now.iter().position(|entry| entry.number == number) {
@@ -125,13 +127,13 @@ impl Entry {
         let look = Look::of(&self.holding);
         match self.space {
             Some(_) => look,
-            // Which of it is in use is the program's own affair.
+            // The use of its bytes is not known here.
             None => Look { remote_bytes: look.borrowed_bytes, ..look },
         }
     }
 }
 
-/// What the desk shows.
+/// The data served by the request socket.
 struct Shown {
     process: u32,
     borrowed: Arc<Borrowed>,
@@ -157,7 +159,7 @@ impl Watched for Shown {
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
         let now = lock(&self.borrowed.now);
         let spaces: Vec<&Space> = now.iter().filter_map(|entry| entry.space.as_deref()).collect();
-        share_out(&spaces, local_bytes)
+        divide_budget(&spaces, local_bytes)
     }
 
     fn each_second(&mut self) {
@@ -167,11 +169,10 @@ impl Watched for Shown {
     }
 }
 
-/// Gives spaces a budget together: all of them, or none.
-fn share_out(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
+/// Divides a budget among spaces: all of them get their part, or none.
+fn divide_budget(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
     if spaces.is_empty() {
-        let why = "it has no arrays, and what it reads and writes by offset is not kept here: there is \
-                   nothing to limit";
+        let why = "no arrays to limit: memory read and written by offset is never resident";
         return Err(why.to_owned());
     }
     let budgets = spaces.iter().map(|space| (space.least_local_bytes(), space.local_bytes()));
@@ -182,13 +183,13 @@ fn share_out(spaces: &[&Space], local_bytes: u64) -> Result<(), String> {
     each().try_for_each(|(space, part)| space.set_local_bytes(*part)).map_err(said)
 }
 
-/// The parts of `total_bytes` for those with these least and present budgets: to each its least, and of
-/// the rest what it has of the rest now.
+/// Divides `total_bytes` among spaces with these minimum and present budgets: each gets its
+/// minimum, and of the rest its present share.
 fn parts(budgets: &[(u64, u64)], total_bytes: u64) -> Result<Vec<u64>, String> {
     let least_bytes: u64 = budgets.iter().map(|(least, _)| least).sum();
     let Some(rest_bytes) = total_bytes.checked_sub(least_bytes) else {
         return Err(format!(
-            "its arrays have {} budgets of their own: ask for {} at least",
+            "budget too small: the arrays have {} budgets of their own: ask for {} at least",
             budgets.len(),
             ByteSize(least_bytes)
         ));
@@ -203,14 +204,14 @@ fn parts(budgets: &[(u64, u64)], total_bytes: u64) -> Result<Vec<u64>, String> {
     Ok(budgets.iter().map(part).collect())
 }
 
-/// The program and its arguments, on one line.
+/// Returns the program and its arguments, on one line.
 fn command() -> String {
     let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let text = String::from_utf8_lossy(&words).replace('\0', " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Its beginning, where it is long.
+/// Returns the beginning of a long command.
 fn shortened(command: &str) -> String {
     match command.char_indices().nth(MOST_SHOWN) {
         Some((end, _)) => format!("{}...", &command[..end]),
@@ -229,7 +230,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_budget_is_shared_out_as_it_was_and_nobody_gets_less_than_the_least() {
+    fn budget_division_keeps_shares_and_minimum() {
         let of = |budgets: &[(u64, u64)], total| parts(budgets, total * MIB).unwrap();
         assert_eq!(of(&[(4 * MIB, 64 * MIB)], 5), [5 * MIB]);
         let two = [(4 * MIB, 64 * MIB), (4 * MIB, 24 * MIB)];
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_is_shown_by_its_beginning() {
+    fn long_command_is_shortened() {
         assert_eq!(shortened("python3 job.py"), "python3 job.py");
         let short = shortened(&"ü".repeat(MOST_SHOWN + 1));
         assert_eq!(short, "ü".repeat(MOST_SHOWN) + "...");

@@ -1,6 +1,6 @@
-//! Whether what is on a swap device has room in memory, before it is brought home.
+//! Check that the contents of a swap device fit into memory before swap-off.
 //!
-//! swapoff(2) does not ask: it fills memory until the out-of-memory killer comes, and in a memory
+//! swapoff(2) does not check: it fills memory until the out-of-memory killer comes, and in a memory
 //! cgroup at its limit it makes the kernel kill the group's programs.
 
 use std::fs;
@@ -10,9 +10,11 @@ use crate::SwapError;
 use crate::cgroup::Hierarchy;
 use crate::swap_area::used_bytes;
 
-/// Memory that must stay free for everybody else.
+/// Memory that must stay free for other uses.
 const SPARE_BYTES: u64 = 64 << 20;
 
+/// Checks the room for swap-off of `device`.
+///
 /// # Errors
 /// [`SwapError::NoRoom`] or [`SwapError::GroupFull`].
 pub(crate) fn check(device: &Path) -> Result<(), SwapError> {
@@ -27,68 +29,69 @@ pub(crate) fn check(device: &Path) -> Result<(), SwapError> {
     }
     let swap_free_bytes = field_kib(&memory, "SwapFree:") * 1024;
     let own_free_bytes = size_bytes(device).saturating_sub(used_bytes);
-    // A group may also go to another device.
-    let elsewhere_bytes = swap_free_bytes.saturating_sub(own_free_bytes);
-    let home = Home { used_bytes, elsewhere_bytes };
+    // A group's pages may also go to another device.
+    let other_free_bytes = swap_free_bytes.saturating_sub(own_free_bytes);
+    let swap_off = SwapOff { used_bytes, other_free_bytes };
     match Hierarchy::find() {
-        Some(hierarchy) => check_groups(&hierarchy, hierarchy.mount(), home, 0),
+        Some(hierarchy) => check_groups(&hierarchy, hierarchy.mount(), swap_off, 0),
         None => Ok(()),
     }
 }
 
-/// What comes home, and what room there is for it outside memory.
+/// The amount to swap in, and the room for it outside memory.
 #[derive(Clone, Copy, Debug)]
-struct Home {
-    /// In use on the device.
+struct SwapOff {
+    /// Bytes in use on the device.
     used_bytes: u64,
-    /// Free on the machine's other devices.
-    elsewhere_bytes: u64,
+    /// Bytes free on the machine's other devices.
+    other_free_bytes: u64,
 }
 
-impl Home {
-    /// The most a group may have on the device. Where its swapped pages are the kernel does not tell; those on
-    /// other devices stay there.
+impl SwapOff {
+    /// Returns the most a group may have on the device. The kernel does not report where its
+    /// swapped pages are; those on other devices stay there.
     fn coming_bytes(self, group: &Charge) -> u64 {
         group.swapped_bytes.min(self.used_bytes)
     }
 
     fn fits(self, group: &Charge) -> bool {
-        self.coming_bytes(group) <= group.room_bytes.saturating_add(self.elsewhere_bytes)
+        self.coming_bytes(group) <= group.room_bytes.saturating_add(self.other_free_bytes)
     }
 }
 
-/// Groups nest; deeper than this nobody nests them.
+/// Maximum nesting of groups examined; deeper nesting does not occur in practice.
 const DEEPEST: u32 = 16;
 
 fn check_groups(
     hierarchy: &Hierarchy,
     folder: &Path,
-    home: Home,
+    swap_off: SwapOff,
     depth: u32,
 ) -> Result<(), SwapError> {
     if let Some(charge) = charge(hierarchy, folder)
-        && !home.fits(&charge)
+        && !swap_off.fits(&charge)
     {
         let (group, room_bytes) = (folder.to_owned(), charge.room_bytes);
-        let coming_bytes = home.coming_bytes(&charge);
+        let coming_bytes = swap_off.coming_bytes(&charge);
         return Err(SwapError::GroupFull { group, coming_bytes, room_bytes });
     }
     let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
     for entry in entries.flatten() {
         if depth < DEEPEST && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            check_groups(hierarchy, &entry.path(), home, depth + 1)?;
+            check_groups(hierarchy, &entry.path(), swap_off, depth + 1)?;
         }
     }
     Ok(())
 }
 
-/// What a group has on swap, on all devices together, and what more it may keep resident.
+/// A group's bytes on swap, on all devices together, and the bytes it may additionally keep
+/// resident.
 struct Charge {
     swapped_bytes: u64,
     room_bytes: u64,
 }
 
-/// `None` for a group without a limit.
+/// Returns `None` for a group without a limit.
 fn charge(hierarchy: &Hierarchy, folder: &Path) -> Option<Charge> {
     let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok();
     match hierarchy {
@@ -109,7 +112,7 @@ fn charge(hierarchy: &Hierarchy, folder: &Path) -> Option<Charge> {
     }
 }
 
-/// Cached files of a group: they make room when memory is wanted.
+/// Returns the cached files of a group: the kernel drops them when memory is short.
 fn files(folder: &Path, prefix: &str) -> u64 {
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let count = |name: &str| {
@@ -133,18 +136,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_group_has_on_other_devices_does_not_come_home() {
+    fn pages_on_other_devices_stay() {
         // A device that holds 4 MiB, and no other with room left.
-        let home = Home { used_bytes: 4 << 20, elsewhere_bytes: 0 };
+        let swap_off = SwapOff { used_bytes: 4 << 20, other_free_bytes: 0 };
         let fits = |swapped_mib: u64, room_mib: u64| {
-            home.fits(&Charge { swapped_bytes: swapped_mib << 20, room_bytes: room_mib << 20 })
+            swap_off.fits(&Charge { swapped_bytes: swapped_mib << 20, room_bytes: room_mib << 20 })
         };
         // 100 MiB on swap, of which 4 at most are on the device.
         assert!(fits(100, 4) && !fits(100, 3));
         assert!(fits(2, 2) && !fits(2, 1));
         // Another device takes what the group may not keep.
-        let home = Home { elsewhere_bytes: 3 << 20, ..home };
-        assert!(home.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 1 << 20 }));
-        assert!(!home.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 0 }));
+        let swap_off = SwapOff { other_free_bytes: 3 << 20, ..swap_off };
+        assert!(swap_off.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 1 << 20 }));
+        assert!(!swap_off.fits(&Charge { swapped_bytes: 100 << 20, room_bytes: 0 }));
     }
 }

@@ -1,15 +1,15 @@
-//! Whether a caller is still there: asked only where somebody waits to know, that is, where there
-//! are QPairs. Callers watch donors by themselves; a caller that only borrows may come back late.
+//! The liveness of callers, probed only on links with QPairs, whose users wait for the result.
+//! Callers probe donors themselves; a caller that only borrows may come back late.
 
 use crate::LinkConfig;
 
-/// Unanswered pings it takes, besides the time, to call the other side gone: a thread that was
+/// Unanswered pings needed, besides the time, to declare the other side gone: a thread that was
 /// itself stopped for a while must not blame it.
 const MIN_PINGS: u32 = 3;
 
 /// The keep-alive of an accepted link.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct CallerLiveness {
     asked_ns: Option<u64>,
     unanswered: u32,
     number: u32,
@@ -17,17 +17,17 @@ pub(super) struct Watch {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Look again at this time.
+    /// Check again at this time.
     Fine(u64),
-    /// Send a ping with this number, and look again at the time.
+    /// Send a ping with this number, and check again at the time.
     Ask { number: u32, again_ns: u64 },
-    /// It is gone.
+    /// The caller is gone.
     Silent,
 }
 
-impl Watch {
-    /// Judges a caller that was last heard at `heard_ns`.
-    pub(super) fn look(&mut self, now_ns: u64, heard_ns: u64, config: &LinkConfig) -> Finding {
+impl CallerLiveness {
+    /// Checks a caller last heard at `heard_ns`.
+    pub(super) fn check(&mut self, now_ns: u64, heard_ns: u64, config: &LinkConfig) -> Finding {
         let silent_ns = now_ns.saturating_sub(heard_ns);
         if self.asked_ns.is_none_or(|asked_ns| asked_ns <= heard_ns) {
             (self.asked_ns, self.unanswered) = (None, 0);
@@ -44,8 +44,8 @@ impl Watch {
         Finding::Ask { number: self.number, again_ns: now_ns + config.keepalive_ns }
     }
 
-    /// Whether a ping before the last one was not answered.
-    pub(super) fn is_insisting(&self) -> bool {
+    /// True if a ping before the last one was not answered.
+    pub(super) fn is_repeated(&self) -> bool {
         self.unanswered > 1
     }
 }
@@ -66,25 +66,25 @@ mod tests {
     };
 
     #[test]
-    fn silence_is_asked_about_before_it_is_believed() {
-        let mut watch = Watch::default();
-        assert_eq!(watch.look(105, 100, &CONFIG), Finding::Fine(110));
+    fn silent_caller_is_probed_first() {
+        let mut watch = CallerLiveness::default();
+        assert_eq!(watch.check(105, 100, &CONFIG), Finding::Fine(110));
         for (now_ns, number) in [(110, 1), (120, 2), (130, 3)] {
             let again_ns = now_ns + 10;
-            assert_eq!(watch.look(now_ns, 100, &CONFIG), Finding::Ask { number, again_ns });
-            assert_eq!(watch.look(now_ns + 1, 100, &CONFIG), Finding::Fine(again_ns));
+            assert_eq!(watch.check(now_ns, 100, &CONFIG), Finding::Ask { number, again_ns });
+            assert_eq!(watch.check(now_ns + 1, 100, &CONFIG), Finding::Fine(again_ns));
         }
-        assert_eq!(watch.look(140, 100, &CONFIG), Finding::Silent);
+        assert_eq!(watch.check(140, 100, &CONFIG), Finding::Silent);
     }
 
     #[test]
-    fn an_answer_or_a_pause_of_this_side_starts_it_over() {
-        let mut watch = Watch::default();
+    fn answer_or_own_pause_resets_probing() {
+        let mut watch = CallerLiveness::default();
         (0..3).for_each(|n| {
-            watch.look(110 + 10 * n, 100, &CONFIG);
+            watch.check(110 + 10 * n, 100, &CONFIG);
         });
-        assert_eq!(watch.look(140, 131, &CONFIG), Finding::Fine(141));
+        assert_eq!(watch.check(140, 131, &CONFIG), Finding::Fine(141));
         let asked = Finding::Ask { number: 4, again_ns: 10_010 };
-        assert_eq!(watch.look(10_000, 131, &CONFIG), asked);
+        assert_eq!(watch.check(10_000, 131, &CONFIG), asked);
     }
 }

@@ -1,4 +1,4 @@
-//! Ways round links that are known to be down.
+//! Routes around links that are known to be down.
 
 use std::collections::VecDeque;
 
@@ -7,30 +7,30 @@ use venice_wire::{MAX_ROUTE_HOPS, SourceRoute, SwitchPort};
 use super::VirtualChannel;
 use crate::topology::{Position, Topology};
 
-/// Which links are up, as far as is known. A link counts as up when both of its ends say so; who
-/// has said nothing counts as up.
+/// The known states of all links. A link counts as up if both of its ends report so; an end without
+/// a report counts as up.
 #[derive(Clone, Debug)]
 pub struct LinkStates {
-    /// By position and port: this end says that the link is down.
+    /// By position and port: this end reports the link as down.
     down: Vec<bool>,
-    /// Where the ports of each position start.
+    /// Index of the first port of each position.
     first: Vec<usize>,
     down_ends: usize,
 }
 
-/// There is no way from one node to another over links that are up, at least none that could be
-/// taken without risking a deadlock.
+/// No route over links that are up exists between two nodes, or none that avoids the risk of
+/// deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no route from position {} to position {}: links on every way are down", from.0, to.0)]
+#[error("no route from position {} to position {}: links on every path are down", from.0, to.0)]
 pub struct NoRoute {
-    /// From where.
+    /// The start.
     pub from: Position,
-    /// To where.
+    /// The destination.
     pub to: Position,
 }
 
 impl LinkStates {
-    /// All links up.
+    /// Returns the states with all links up.
     pub fn all_up(topology: &Topology) -> Self {
         let mut first = Vec::with_capacity(topology.switches() as usize + 1);
         first.push(0);
@@ -42,8 +42,8 @@ impl LinkStates {
         Self { down: vec![false; ends], first, down_ends: 0 }
     }
 
-    /// One end says how its link is; returns whether that is new. An end that does not exist
-    /// changes nothing.
+    /// Records the report of one end about its link; returns whether it changed. An end that does
+    /// not exist changes nothing.
     pub fn set(&mut self, at: Position, port: SwitchPort, is_up: bool) -> bool {
         let Some(end) = self.end(at, port) else { return false };
         let changed = self.down[end] == is_up;
@@ -56,12 +56,12 @@ impl LinkStates {
         changed
     }
 
-    /// Whether nothing at all is known to be down.
+    /// True if no link is known to be down.
     pub fn are_all_up(&self) -> bool {
         self.down_ends == 0
     }
 
-    /// Whether the link behind `port` of `at` is up, by the word of both its ends.
+    /// True if the link behind `port` of `at` is up by the report of both its ends.
     pub fn is_up(&self, topology: &Topology, at: Position, port: SwitchPort) -> bool {
         let here = self.end(at, port).is_some_and(|end| !self.down[end]);
         here && topology
@@ -69,7 +69,7 @@ impl LinkStates {
             .is_some_and(|(to, entry)| self.end(to, entry).is_some_and(|end| !self.down[end]))
     }
 
-    /// Whether this end alone says that its link is up, or has said nothing.
+    /// True if this end alone reports its link as up, or has made no report.
     pub(crate) fn says_up(&self, at: Position, port: SwitchPort) -> bool {
         self.end(at, port).is_some_and(|end| !self.down[end])
     }
@@ -81,7 +81,7 @@ impl LinkStates {
     }
 }
 
-/// A place in the search: a packet that came to a switch from a neighbour on a channel.
+/// A node of the search: a packet that came to a switch from a neighbour on a channel.
 #[derive(Clone, Copy)]
 struct Step {
     at: Position,
@@ -92,8 +92,8 @@ struct Step {
 }
 
 impl Topology {
-    /// Whether the way in dimension order meets only links that are up.
-    pub fn is_direct_way_up(&self, from: Position, to: Position, links: &LinkStates) -> bool {
+    /// True if the route in dimension order uses only links that are up.
+    pub fn is_direct_route_up(&self, from: Position, to: Position, links: &LinkStates) -> bool {
         let mut at = from;
         links.are_all_up()
             || std::iter::from_fn(|| {
@@ -105,12 +105,12 @@ impl Topology {
             .all(|is_up| is_up)
     }
 
-    /// The shortest source route from `from` to `to` over links that are up, among those that
-    /// every switch on the way will let through ([`Topology::detour_channel`]). It costs a search
-    /// over the whole network and allocates: for when something is down, not for every packet.
+    /// Returns the shortest source route from `from` to `to` over links that are up, among those
+    /// that every switch on it accepts ([`Topology::detour_channel`]). It searches the whole
+    /// network and allocates: use it when something is down, not for every packet.
     ///
     /// # Errors
-    /// [`NoRoute`]: there is none, or none short enough.
+    /// [`NoRoute`] if there is none, or none short enough.
     pub fn route_around(
         &self,
         from: Position,
@@ -121,8 +121,8 @@ impl Topology {
         if from.0.max(to.0) >= self.switches() {
             return Err(none);
         }
-        // Which channel a packet goes on by depends on where it came from and on which channel:
-        // that, not the switch alone, is a place of the search.
+        // The channel of the next hop depends on the neighbour and the channel by which a packet
+        // came: these, not the switch alone, form a node of the search.
         let mut seen = std::collections::BTreeSet::new();
         let mut steps =
             vec![Step { at: from, came: None, before: 0, port: SwitchPort(0), hops: 0 }];
@@ -152,7 +152,7 @@ impl Topology {
     }
 }
 
-/// The ports from the start of the search to the step at `index`.
+/// Returns the ports from the start of the search to the step at `index`.
 fn trace(steps: &[Step], mut index: usize) -> Option<SourceRoute> {
     let mut ports = Vec::new();
     while index != 0 {
@@ -167,7 +167,7 @@ fn trace(steps: &[Step], mut index: usize) -> Option<SourceRoute> {
 mod tests {
     use super::*;
 
-    /// Takes every link of one switch down, as its neighbours would tell it.
+    /// Takes down every link of one switch, as its neighbours would report it.
     fn without(topology: &Topology, dead: Position) -> LinkStates {
         let mut links = LinkStates::all_up(topology);
         for port in (0..topology.ports(dead)).map(SwitchPort) {
@@ -187,7 +187,7 @@ mod tests {
         route.ports().iter().map(follow).collect()
     }
 
-    /// Reachable at all, by any way.
+    /// True if any path at all exists.
     fn reachable(topology: &Topology, from: Position, to: Position, links: &LinkStates) -> bool {
         let mut seen = std::collections::BTreeSet::from([from]);
         let mut queue = VecDeque::from([from]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dead_switch_is_gone_round_wherever_there_is_a_way() {
+    fn route_avoids_dead_switch() {
         for text in [
             "mesh:2x2x2",
             "mesh:3x3",
@@ -240,23 +240,23 @@ mod tests {
     }
 
     #[test]
-    fn with_all_links_up_a_detour_is_as_short_as_the_direct_way() {
+    fn detour_is_shortest_with_links_up() {
         let topology = Topology::Mesh { x: 3, y: 3, z: 3 };
         let links = LinkStates::all_up(&topology);
         for (from, to) in (0..27).flat_map(|from| (0..27).map(move |to| (from, to))) {
             let (from, to) = (Position(from), Position(to));
             let route = topology.route_around(from, to, &links).unwrap();
             assert_eq!(route.ports().len() as u32, topology.hops(from, to));
-            assert!(topology.is_direct_way_up(from, to, &links));
+            assert!(topology.is_direct_route_up(from, to, &links));
         }
     }
 
     #[test]
-    fn all_to_all_goes_by_a_third_node_and_a_star_refuses() {
+    fn detours_in_all_to_all_and_star() {
         let topology = Topology::AllToAll { nodes: 4 };
         let mut links = LinkStates::all_up(&topology);
         links.set(Position(1), SwitchPort(2), false);
-        assert!(!topology.is_direct_way_up(Position(2), Position(1), &links));
+        assert!(!topology.is_direct_route_up(Position(2), Position(1), &links));
         let route = topology.route_around(Position(2), Position(1), &links).unwrap();
         assert_eq!(route.ports().len(), 2);
 
