@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
-use venice_rack::attention::{Attention, TICK_NS};
+use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 
 /// How often the clock wants to be looked at.
 pub(crate) const TICK: Duration = Duration::from_nanos(TICK_NS);
@@ -14,14 +14,14 @@ pub(crate) const TICK: Duration = Duration::from_nanos(TICK_NS);
 pub(crate) struct Clock {
     start: Instant,
     start_ns: u64,
-    attention: Attention,
+    attention: PausableClock,
 }
 
 impl Clock {
     pub(crate) fn start() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let start_ns = nanoseconds(since_1970);
-        Self { start: Instant::now(), start_ns, attention: Attention::new(start_ns) }
+        Self { start: Instant::now(), start_ns, attention: PausableClock::new(start_ns) }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

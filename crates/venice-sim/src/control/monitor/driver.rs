@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
+use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
 
 use super::company::Company;
@@ -18,7 +18,7 @@ const INPUTS_AT_ONCE: usize = 64;
 
 pub(super) struct Driver {
     pub(super) core: MonitorCore,
-    attention: Attention,
+    attention: PausableClock,
     pub(super) company: Option<Company>,
     pub(super) stage: Stage,
     pub(super) inputs: VecDeque<(CallId, Request)>,
@@ -69,7 +69,11 @@ enum Ready {
 }
 
 impl Driver {
-    pub(super) fn new(core: MonitorCore, attention: Attention, company: Option<Company>) -> Self {
+    pub(super) fn new(
+        core: MonitorCore,
+        attention: PausableClock,
+        company: Option<Company>,
+    ) -> Self {
         Self {
             core,
             attention,
