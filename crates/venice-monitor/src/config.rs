@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use venice_control::identity::Lifetimes;
-use venice_control::{LookAhead, Policy, Windows};
+use venice_control::{ForecastSettings, Policy, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::StoreLocation;
@@ -164,12 +164,12 @@ impl MonitorConfig {
             way,
             link_bps,
             placement: self.placement,
-            ahead: self.look_ahead(),
+            forecast: self.forecast_settings(),
         }
     }
 
-    fn look_ahead(&self) -> LookAhead {
-        LookAhead {
+    fn forecast_settings(&self) -> ForecastSettings {
+        ForecastSettings {
             sample_ns: nanoseconds(Duration::from_secs_f64(self.sample_s)),
             windows: Windows {
                 observation: self.observation_window,

@@ -142,7 +142,7 @@ impl Driver {
     /// Others have changed the store.
     fn learn(&mut self, news: Vec<Change>) {
         if let Some(shared) = self.store.shared() {
-            self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+            self.core.handle_silent_at_peers(shared.company().silent_elsewhere());
         }
         if !news.is_empty() {
             let are_turned_out = news.iter().any(is_of_revocations);
@@ -156,7 +156,7 @@ impl Driver {
     /// Others were first: what was to be done is judged anew.
     fn yield_to_others(&mut self, failed: Vec<Change>, news: Vec<Change>) {
         let Some(shared) = self.store.shared() else { return };
-        self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+        self.core.handle_silent_at_peers(shared.company().silent_elsewhere());
         self.core.handle_conflict(self.clock.now_ns(), failed, shared.view(), news);
         self.core.handle_certificate_life(self.certificate_life_ms);
         self.wardens.turn_out(self.core.revocations());
@@ -229,7 +229,7 @@ impl Driver {
                 self.answer_order(token, Err(RackError::NotRegistered));
             }
             Order::Farewell { identity, instance, .. } => {
-                self.core.handle_farewell(now_ns, token, identity, instance);
+                self.core.handle_deregister(now_ns, token, identity, instance);
             }
             Order::NewToken(record) => self.core.handle_new_token(wall_ms(), token, record),
             Order::Join { token: join, name, key } => {
@@ -261,7 +261,7 @@ impl Driver {
         let told = std::mem::take(&mut report.door.revoked_besides);
         let told = self.wardens.known_again(name, told);
         let until_ms = self.wardens.moment_ms();
-        if self.core.handle_revocations_told(now_ns, until_ms, told) {
+        if self.core.handle_reported_revocations(now_ns, until_ms, told) {
             self.wardens.turn_out(self.core.revocations());
         }
         let mut ack = self.core.handle_heartbeat(now_ns, report)?;

@@ -130,7 +130,7 @@ impl Session {
     fn driver(&self, store: RecordStore, records: Vec<Record>) -> Result<Driver, MonitorError> {
         let (clock, keys) = (Clock::start(), Box::new(SystemKeys::new()?));
         let recover = match store.shared() {
-            Some(_) => MonitorCore::recover_among_others,
+            Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
         let core = recover(self.config.settings(), keys, clock.now_ns(), records);

@@ -38,4 +38,6 @@ mod workloads;
 pub use forecaster::{ForecastError, Forecaster, LARGEST_SAMPLE, Method, Windows};
 pub use reservation::{Change, Policy, Reservation};
 pub(crate) use workloads::shared_out;
-pub use workloads::{Amounts, LookAhead, Outlook, RESOURCES, Score, Workload, Workloads};
+pub use workloads::{
+    Amounts, ForecastSettings, RESOURCES, Score, Workload, WorkloadForecast, Workloads,
+};

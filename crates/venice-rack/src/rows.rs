@@ -366,7 +366,7 @@ pub struct ForecastRow {
     pub windows: u64,
     /// Prediction windows that are over.
     pub short_windows: u64,
-    /// Windows in which it used at least a slab more than forecast.
+    /// Windows in which it used at least a slab more memory than forecast.
     pub persistence_short_windows: u64,
     /// The same for the persistence forecast.
     pub mean_error_bytes: Option<u64>,
@@ -374,10 +374,10 @@ pub struct ForecastRow {
     pub persistence_mean_error_bytes: Option<u64>,
 }
 
-/// One resource of a workload.
+/// The forecast of one resource of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ResourceForecast {
-    /// What it used at the last sample.
+    /// The use at the last sample.
     pub in_use: u64,
     /// The use at the last sample.
     pub foretold: Option<u64>,
@@ -385,7 +385,7 @@ pub struct ResourceForecast {
     pub persistence: Option<u64>,
 }
 
-/// A bandwidth as people write it, to three digits: `1.25Gbps`.
+/// Formats a bandwidth to three digits: `1.25Gbps`.
 pub fn bandwidth_text(bps: u64) -> String {
     const T: u64 = 1_000_000_000_000;
     let units =

@@ -56,8 +56,8 @@ pub struct NodeRecord {
     #[serde(default)]
     pub is_draining: bool,
     /// True if the node was revoked and no agent has used its name since: the name is free.
-    #[serde(default)]
-    pub is_turned_out: bool,
+    #[serde(default, rename = "is_turned_out")]
+    pub is_revoked: bool,
     /// True if the agent process of this epoch was stopped in an orderly way: it has deregistered,
     /// and its memory is gone.
     #[serde(default)]
@@ -86,7 +86,7 @@ impl NodeRecord {
             link,
             is_pool,
             is_draining: false,
-            is_turned_out: false,
+            is_revoked: false,
             is_stopped: false,
         }
     }
@@ -127,12 +127,12 @@ pub struct NodeEntry {
     /// The report of its server; `None` before the first.
     pub door: Option<DoorReport>,
     /// The peer list sent to it.
-    pub(crate) told: Told,
+    pub(crate) sent_peers: SentPeers,
 }
 
 /// The peer list sent to a node.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct SentPeers {
     /// Revision of the table when the list was last checked.
     pub(crate) revision: u64,
     /// Revision of the table when the list last changed.
@@ -145,7 +145,7 @@ impl NodeEntry {
     pub(crate) fn new(record: NodeRecord, now_ns: u64) -> Self {
         let total_slabs = record.total_slabs();
         Self {
-            up: !record.is_turned_out && !record.is_stopped,
+            up: !record.is_revoked && !record.is_stopped,
             record: Arc::new(record),
             seen_ns: now_ns,
             last_heartbeat_ns: None,
@@ -157,7 +157,7 @@ impl NodeEntry {
             port: PortReport::default(),
             pressure: PressureReport::default(),
             door: None,
-            told: Told::default(),
+            sent_peers: SentPeers::default(),
         }
     }
 
@@ -323,7 +323,7 @@ impl Rrt {
 pub(crate) struct EntryMut<'a> {
     node: NodeId,
     entry: &'a mut NodeEntry,
-    /// Whether it was up, and its record. The `Arc` held here makes each change create a new
+    /// The former up state and record. The `Arc` held here makes each change create a new
     /// record.
     before: (bool, Arc<NodeRecord>),
     rooms: &'a mut BTreeMap<NodeId, Room>,

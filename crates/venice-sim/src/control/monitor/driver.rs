@@ -306,7 +306,7 @@ impl Driver {
     fn learn(&mut self, now_ns: u64, batch: Option<Batch>) {
         let (Some(company), Some(batch)) = (&mut self.company, batch) else { return };
         let news = company.learn(batch);
-        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        self.core.handle_silent_at_peers(company.silent_elsewhere());
         if !news.is_empty() {
             self.core.handle_stored(now_ns, news);
         }
@@ -316,7 +316,7 @@ impl Driver {
     /// no answer yet.
     pub(super) fn yield_to_others(&mut self, desk: &mut Desk<'_>, now_ns: u64, behind: Behind) {
         let Some(company) = &self.company else { return };
-        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        self.core.handle_silent_at_peers(company.silent_elsewhere());
         self.core.handle_conflict(now_ns, behind.failed, &company.view, behind.news);
         self.core.handle_certificate_life(30 * 86_400_000);
         self.ask_anew(desk, now_ns);

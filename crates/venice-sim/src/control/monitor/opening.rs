@@ -61,7 +61,7 @@ impl Monitor {
         let life = u64::from(self.number) << 20 | self.starts;
         let keys = Box::new(Keys(life << 32));
         let recover = match &company {
-            Some(_) => MonitorCore::recover_among_others,
+            Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
         let mut core = recover(self.settings, keys, clock_ns, records);
