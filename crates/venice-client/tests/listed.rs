@@ -41,7 +41,7 @@ fn run_dir() -> std::path::PathBuf {
 
 /// What is asked of this process's own desk; `None`: there is none.
 fn ask(question: Question) -> Option<Answer> {
-    let path = RunsDir::of(&run_dir()).desk_path(std::process::id());
+    let path = RunsDir::of(&run_dir()).socket_path(std::process::id());
     let stream = UnixStream::connect(path).ok()?;
     conversation::ask(stream, &question, Some(Duration::from_secs(10))).unwrap()
 }

@@ -226,7 +226,7 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
     assert!(exists(&heard), "the command had time to end");
     let said = std::fs::read_to_string(place.file("first.log")).unwrap();
     assert!(said.contains("a request of higher priority needs it: it ends in "), "{said}");
-    assert!(said.contains("the time that was left is over: it is given back"), "{said}");
+    assert!(said.contains("its notice time is over: it is released"), "{said}");
     assert!(!said.contains("killed"), "{said}");
 }
 
