@@ -26,7 +26,7 @@ pub struct Copies {
     pub lost_slabs: u64,
     /// Lost copies or fragments to be rebuilt, since the memory was borrowed.
     pub to_rebuild: u64,
-    /// Those of them rebuilt.
+    /// Rebuilt copies or fragments, since then.
     pub rebuilt: u64,
     /// The error of the last rebuild; `None`: none. It is retried.
     #[serde(default)]
@@ -37,7 +37,7 @@ pub struct Copies {
     pub leaving_donors: Vec<String>,
     /// Copies of slabs reclaimed by donors, since the memory was borrowed.
     pub to_move: u64,
-    /// Those of them moved.
+    /// Moved copies of reclaimed slabs, since then.
     pub moved: u64,
     /// The state of the write-behind; `None` without one.
     #[serde(default)]

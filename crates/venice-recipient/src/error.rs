@@ -173,7 +173,7 @@ pub enum RecipientError {
     NoRack {
         /// The place that was searched.
         variable: &'static str,
-        /// Where one was looked for.
+        /// The places searched.
         looked: String,
     },
     /// The rack's record cannot be read.

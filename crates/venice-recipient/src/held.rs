@@ -127,7 +127,7 @@ impl Held {
     /// The same with reports on the wait in the queue, which the caller may cancel.
     ///
     /// # Errors
-    /// Those of [`Held::device`]; [`RecipientError::WaitCancelled`].
+    /// The errors of [`Held::device`]; [`RecipientError::WaitCancelled`].
     pub fn device_in_line(
         access: &Access,
         wish: &DeviceWish,

@@ -127,7 +127,8 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
         runtime.block_on(async {
             renewals.begin(holding, suspicions.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
-            renewals.take_answers(block, |donor, notice| leaving.heed(holding, donor, notice));
+            renewals
+                .take_answers(block, |donor, notice| leaving.take_notice(holding, donor, notice));
             leaving.give_back(holding);
         });
         reporter.suspended = suspend_detector.check(Instant::now());

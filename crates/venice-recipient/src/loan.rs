@@ -93,7 +93,7 @@ pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> Result<Loan, Reci
 /// The same, where `told` receives reports on a wait in the queue.
 ///
 /// # Errors
-/// Those of [`borrow`]; [`RecipientError::WaitCancelled`] if `told` cancels the wait.
+/// The errors of [`borrow`]; [`RecipientError::WaitCancelled`] if `told` cancels the wait.
 pub fn borrow_in_line(
     access: &Access,
     wish: &Wish,

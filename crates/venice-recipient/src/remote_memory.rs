@@ -66,7 +66,7 @@ impl RemoteMemory {
     /// The same, where `told` receives reports on a wait in the queue.
     ///
     /// # Errors
-    /// Those of [`borrow`](RemoteMemory::borrow); [`RecipientError::WaitCancelled`] if `told`
+    /// The errors of [`borrow`](RemoteMemory::borrow); [`RecipientError::WaitCancelled`] if `told`
     /// cancels the wait.
     pub fn borrow_in_line(
         request: &Request,

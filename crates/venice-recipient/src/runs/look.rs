@@ -26,7 +26,7 @@ pub struct Look {
     pub kept: String,
     /// Slabs that lack a copy, or a fragment.
     pub short_slabs: u64,
-    /// What is missing and the remedy under way; `None`: nothing is missing.
+    /// The missing copies and the remedy under way; `None`: nothing is missing.
     pub missing: Option<String>,
     /// The donors.
     pub donors: Vec<String>,

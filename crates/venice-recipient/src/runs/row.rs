@@ -47,7 +47,7 @@ pub struct RunRow {
     /// Slabs that lack a copy, or a fragment.
     #[serde(default)]
     pub short_slabs: u64,
-    /// What is missing, with the progress of the rebuild or its error, for users.
+    /// The missing copies, with the progress of the rebuild or its error, for users.
     #[serde(default)]
     pub missing: Option<String>,
     /// The donors.
