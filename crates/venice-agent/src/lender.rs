@@ -11,8 +11,8 @@ use venice_fabric::RecipientId;
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
-use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
+use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey};
 
@@ -47,7 +47,7 @@ pub(crate) struct Lender {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) core: DonorCore,
-    attention: Attention,
+    attention: PausableClock,
     /// How short of memory this machine is.
     pub(crate) pressure: PressureReport,
     /// Slabs of grants that are prepared and not committed: nobody can reach them yet. Those of
@@ -80,7 +80,7 @@ impl Lender {
         core.handle_withhold(pool.give_up_missing() as u32);
         let state = State {
             core,
-            attention: Attention::new(monotonic_ns()),
+            attention: PausableClock::new(monotonic_ns()),
             pressure: PressureReport::default(),
             set_aside: BTreeMap::new(),
             ended: VecDeque::new(),

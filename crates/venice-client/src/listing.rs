@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use venice_recipient::paged::Space;
-use venice_recipient::runs::{About, Desk, Look, RunFile, RunsDir, Sample, Watched};
+use venice_recipient::runs::{About, Look, RunFile, RunsDir, Sample, StatusServer, Watched};
 use venice_recipient::{Copies, Holding, RemoteMemory};
 use venice_wire::ByteSize;
 
@@ -22,7 +22,7 @@ static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
 struct Program {
     process: u32,
     borrowed: Arc<Borrowed>,
-    desk: Option<Desk>,
+    desk: Option<StatusServer>,
     entered: u64,
 }
 
@@ -86,7 +86,7 @@ impl Program {
         let file = RunFile::new(&dir, &shortened(&command));
         let about = About { pid: self.process, command };
         let shown = Shown { process: self.process, borrowed: self.borrowed.clone(), file };
-        self.desk = Desk::open(&dir, about, shown).ok();
+        self.desk = StatusServer::open(&dir, about, shown).ok();
     }
 }
 

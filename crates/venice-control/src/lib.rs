@@ -18,7 +18,7 @@ pub mod server;
 pub use error::{ControlError, PeerKind};
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
-pub use venice_rack::forecast::{LookAhead, Windows};
+pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};

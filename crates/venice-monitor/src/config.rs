@@ -1,4 +1,4 @@
-//! How a Monitor Node is set up.
+//! The Monitor Node's configuration.
 
 use crate::clock::nanoseconds;
 use crate::error::MonitorError;
@@ -9,16 +9,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use venice_control::identity::Lifetimes;
-use venice_control::{LookAhead, Policy, Windows};
+use venice_control::{ForecastSettings, Policy, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::StoreLocation;
 
-/// Called once with the address the Monitor Node listens on.
+/// A callback with the address on which the Monitor Node listens, called once.
 pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send + Sync>>);
 
 impl OnReady {
-    /// Calls `f` with the address.
+    /// Creates a callback from `f`.
     pub fn new(f: impl FnOnce(SocketAddr) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(f)))
     }
@@ -31,7 +31,7 @@ impl OnReady {
 }
 
 impl Default for OnReady {
-    /// Calls nobody.
+    /// Creates a callback that does nothing.
     fn default() -> Self {
         Self(None)
     }
@@ -43,54 +43,55 @@ impl fmt::Debug for OnReady {
     }
 }
 
-/// The configuration; a TOML file has the same keys, and any other key in it is an error.
+/// The configuration. A TOML file has the same keys; any other key in it is an error.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MonitorConfig {
-    /// `host:port` to listen on; port 0 lets the system choose.
+    /// Address to listen on, `host:port`. With port 0 the system chooses.
     pub listen: String,
-    /// Directory of the authority's keys, and of the store if it is nowhere else; made when it is not
-    /// there.
+    /// Directory of the authority's keys, and of the store by default. It is created if it does not
+    /// exist.
     pub state_dir: PathBuf,
-    /// The store: a file, or `etcd://HOST[:PORT][,...][/PREFIX]`, `etcds://...` with TLS. Several
+    /// Store: a file, or `etcd://HOST[:PORT][,...][/PREFIX]`, `etcds://...` with TLS. Several
     /// Monitor Nodes with one etcd all serve the rack.
     pub store: Option<String>,
-    /// The authority that signed the certificates of etcd's members, in PEM: for `etcds://`.
+    /// Authority that signed the certificates of etcd's members, in PEM; for `etcds://`.
     pub store_ca: Option<PathBuf>,
-    /// The certificate that etcd is shown, in PEM.
+    /// Client certificate for etcd, in PEM.
     pub store_certificate: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// Key of the client certificate, in PEM.
     pub store_key: Option<PathBuf>,
     /// Seconds between two heartbeats of an agent.
     pub heartbeat_interval_s: f64,
-    /// How many heartbeats in a row may be missed before a node counts as down.
+    /// Number of heartbeats in a row that may be missed before a node counts as down.
     pub missed_heartbeats: u32,
     /// Seconds a grant lives without a renewal.
     pub lease_s: f64,
     /// Seconds to wait for one answer of a donor.
     pub donor_timeout_s: f64,
-    /// Seconds that a grant's recipient has when it is called back for a request of higher priority.
+    /// Notice in seconds for the recipient of a grant that is preempted for a request of higher
+    /// priority.
     pub preempt_notice_s: f64,
-    /// UDP goes without protection in this rack: for a network that nobody else can reach. Its
-    /// agents have to be told so too.
+    /// True if UDP is unprotected in this rack: for an isolated network. The agents need the same
+    /// setting.
     pub plain: bool,
-    /// Which donors are taken first where a request does not say: `nearest`, `spread` or `pack`.
+    /// Order of donors where a request does not choose: `nearest`, `spread` or `pack`.
     pub placement: Policy,
-    /// The share of the rack's memory, 0 to 1, that may be kept free for workloads that are foretold
-    /// to need more than they use; 0: nothing is kept.
+    /// Share of the rack's memory, 0 to 1, that may be reserved for workloads with a forecast above
+    /// their current use; 0 reserves nothing.
     pub reserve_ahead: f64,
-    /// Seconds between two samples of what every workload uses, from which that is foretold.
+    /// Seconds between two samples of each workload's use, the input of the forecast.
     pub sample_s: f64,
-    /// So many samples are looked back at.
+    /// Length of the observation window, in samples.
     pub observation_window: usize,
-    /// So many samples are looked ahead.
+    /// Length of the prediction window, in samples.
     pub prediction_window: usize,
-    /// Socket at which programs of this machine come in; none where it is not said. Root, and the
-    /// Monitor Node's own user, come in there as administrators.
+    /// Socket for programs of this machine; none if absent. Root and the Monitor Node's own user
+    /// enter as administrators.
     pub local_socket: Option<PathBuf>,
-    /// The group that is let in there besides, where the machine has it.
+    /// Group with access to the socket, if the machine has it.
     pub socket_group: String,
-    /// Seconds that the certificates of nodes are good for; those of programs no longer than a day.
+    /// Lifetime of node certificates, in seconds. Those of programs live at most a day.
     pub certificate_s: f64,
     /// Called when the Monitor Node listens.
     #[serde(skip)]
@@ -125,17 +126,17 @@ impl Default for MonitorConfig {
     }
 }
 
-/// A day: longer times are taken for mistakes.
+/// A day; longer times are treated as mistakes.
 const LONGEST_S: f64 = 86_400.0;
-/// What equations are fitted to: more takes too long.
+/// Limit for the least-squares fit, which is too slow beyond it.
 const LONGEST_WINDOW: usize = 2048;
-/// Ten years: half of what the authority itself is good for.
+/// Ten years: half of the authority's own lifetime.
 const LONGEST_CERTIFICATE_S: f64 = 10.0 * 365.0 * 86_400.0;
-/// A recipient waits no longer, however long the lease.
+/// Limit for the handshake's timeout, whatever the lease.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The way through a network of relays that packets take while all of it is up.
-fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
+/// Returns the path through a network of relays that packets take while all links are up.
+fn relay_path(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     let topology: Topology = topology.parse().ok()?;
     let (from, to) = (Position(from), Position(to));
     if from.0.max(to.0) >= topology.switches() {
@@ -144,14 +145,14 @@ fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(topology.path(from, to).map(|position| position.0).collect())
 }
 
-/// What an emulated link carries, in bits a second.
+/// Returns the bandwidth of an emulated link, in bits per second.
 fn link_bps(link: &str) -> Option<u64> {
     let model: LinkModel = link.parse().ok()?;
     Some(model.bandwidth_bps?.get())
 }
 
 impl MonitorConfig {
-    /// What the core needs to know.
+    /// Returns the core's settings.
     pub(crate) fn settings(&self) -> MonitorSettings {
         let lease_ns = nanoseconds(Duration::from_secs_f64(self.lease_s));
         MonitorSettings {
@@ -161,15 +162,15 @@ impl MonitorConfig {
             request_timeout_ns: (lease_ns / 2).min(nanoseconds(LONGEST_HANDSHAKE)),
             preempt_notice_ns: nanoseconds(Duration::from_secs_f64(self.preempt_notice_s)),
             is_plain: self.plain,
-            way,
+            way: relay_path,
             link_bps,
             placement: self.placement,
-            ahead: self.look_ahead(),
+            forecast: self.forecast_settings(),
         }
     }
 
-    fn look_ahead(&self) -> LookAhead {
-        LookAhead {
+    fn forecast_settings(&self) -> ForecastSettings {
+        ForecastSettings {
             sample_ns: nanoseconds(Duration::from_secs_f64(self.sample_s)),
             windows: Windows {
                 observation: self.observation_window,
@@ -179,18 +180,18 @@ impl MonitorConfig {
         }
     }
 
-    /// Where the rack's authority is kept.
+    /// Returns the directory of the rack's authority.
     pub(crate) fn identity_dir(&self) -> PathBuf {
         self.state_dir.join(crate::IDENTITY_DIR)
     }
 
-    /// What no certificate outlives, in milliseconds.
+    /// Returns the longest lifetime of a certificate, in milliseconds.
     pub(crate) fn longest_life_ms(&self) -> u64 {
         let Lifetimes { node, user } = self.lifetimes();
         u64::try_from(node.max(user).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Where the tables are, as far as this says it.
+    /// Returns the store that this configuration names.
     pub(crate) fn store_choice(&self) -> StoreChoice {
         StoreChoice {
             store: self.store.clone(),
@@ -200,7 +201,8 @@ impl MonitorConfig {
         }
     }
 
-    /// The same, with what it does not say of its store taken from where the rack was founded.
+    /// Returns the same with missing parts of the store taken from the choice made when the rack
+    /// was created.
     ///
     /// # Errors
     /// [`MonitorError::StoreChoice`].
@@ -221,15 +223,15 @@ impl MonitorConfig {
         Lifetimes { node, user: node.min(Lifetimes::default().user) }
     }
 
-    /// Time for one call to a donor: no longer than leaves room for another try.
+    /// Returns the timeout of one call to a donor: short enough for another try within the lease.
     pub(crate) fn donor_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.donor_timeout_s.min(self.lease_s / 4.0))
     }
 
-    /// Whether a Monitor Node starts with this.
+    /// Checks that a Monitor Node can start with this configuration.
     ///
     /// # Errors
-    /// [`MonitorError::Config`]: what makes no sense.
+    /// [`MonitorError::Config`] with the invalid key.
     pub fn validate(&self) -> Result<(), MonitorError> {
         let times = [
             ("heartbeat_interval_s", self.heartbeat_interval_s),
@@ -239,22 +241,22 @@ impl MonitorConfig {
             ("sample_s", self.sample_s),
         ];
         for (key, seconds) in times {
-            // At least a millisecond: the protocol counts in these.
+            // At least a millisecond, the unit of the protocol.
             if !(0.001..=LONGEST_S).contains(&seconds) {
                 return Err(MonitorError::Config(format!(
-                    "{key} is {seconds}: it has to be between 0.001 and {LONGEST_S} seconds"
+                    "{key} is {seconds}: expected between 0.001 and {LONGEST_S} seconds"
                 )));
             }
         }
         if !(1.0..=LONGEST_CERTIFICATE_S).contains(&self.certificate_s) {
             return Err(MonitorError::Config(format!(
-                "certificate_s is {}: it has to be between 1 and {LONGEST_CERTIFICATE_S} seconds",
+                "certificate_s is {}: expected between 1 and {LONGEST_CERTIFICATE_S} seconds",
                 self.certificate_s
             )));
         }
         if !(0.0..=1.0).contains(&self.reserve_ahead) {
             return Err(MonitorError::Config(format!(
-                "reserve_ahead is {}: it is a share, 0 (nothing is kept) to 1",
+                "reserve_ahead is {}: expected a share between 0 (nothing is reserved) and 1",
                 self.reserve_ahead
             )));
         }
@@ -265,12 +267,14 @@ impl MonitorConfig {
         for (key, samples) in windows {
             if !(1..=LONGEST_WINDOW).contains(&samples) {
                 return Err(MonitorError::Config(format!(
-                    "{key} is {samples}: it has to be between 1 and {LONGEST_WINDOW} samples"
+                    "{key} is {samples}: expected between 1 and {LONGEST_WINDOW} samples"
                 )));
             }
         }
         if self.missed_heartbeats == 0 {
-            return Err(MonitorError::Config("missed_heartbeats has to be at least 1".to_owned()));
+            return Err(MonitorError::Config(
+                "missed_heartbeats is 0: expected at least 1".to_owned(),
+            ));
         }
         self.store_choice().check()
     }
@@ -281,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_leave_keys_out_but_not_make_them_up() {
+    fn unknown_config_keys_are_rejected() {
         let config: MonitorConfig = toml::from_str("lease_s = 2.5").unwrap();
         assert_eq!((config.lease_s, config.listen.as_str()), (2.5, "127.0.0.1:7470"));
         let error = toml::from_str::<MonitorConfig>("leese_s = 2.5").unwrap_err();
@@ -289,19 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn looking_ahead_has_bounds() {
-        let said = |text: &str| {
+    fn forecast_settings_are_bounded() {
+        let error_of = |text: &str| {
             let config: MonitorConfig = toml::from_str(text).unwrap();
             config.validate().unwrap_err().to_string()
         };
-        assert!(said("reserve_ahead = 25.0").contains("a share"));
-        assert!(said("prediction_window = 0").contains("prediction_window"));
-        assert!(said("observation_window = 1000000").contains("2048"));
-        assert!(said("sample_s = 0.0").contains("sample_s"));
+        assert!(error_of("reserve_ahead = 25.0").contains("a share"));
+        assert!(error_of("prediction_window = 0").contains("prediction_window"));
+        assert!(error_of("observation_window = 1000000").contains("2048"));
+        assert!(error_of("sample_s = 0.0").contains("sample_s"));
     }
 
     #[test]
-    fn times_that_make_no_sense_are_refused() {
+    fn invalid_times_are_rejected() {
         for lease_s in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
             let config = MonitorConfig { lease_s, ..MonitorConfig::default() };
             let error = config.validate().unwrap_err().to_string();

@@ -18,7 +18,7 @@ pub(crate) enum Call {
     Ping,
 }
 
-/// What a donor answers.
+/// A donor's answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Status(DonorStatus),
@@ -29,7 +29,7 @@ pub(crate) enum Answer {
 pub(crate) struct Donors {
     login: Login,
     timeout: Duration,
-    /// By address, each with the node's name: another name there is called anew.
+    /// Clients by address, each with its node's name. Another name at an address reconnects.
     clients: Mutex<BTreeMap<String, (String, AgentClient)>>,
 }
 
@@ -38,19 +38,19 @@ impl Donors {
         Self { login, timeout, clients: Mutex::default() }
     }
 
-    /// Calls the agent of the node `name` at `addr`. A connection left from before may be dead without anybody having
-    /// noticed: then once more over a new one. Every call may be repeated.
+    /// Calls the agent of the node `name` at `addr`. An old connection may have died unnoticed; the
+    /// call is then repeated once over a new one. Every call is idempotent.
     pub(crate) async fn call(
         &self,
         name: &str,
         addr: &str,
         call: Call,
     ) -> Result<Answer, CallError> {
-        if let Some(client) = self.known(name, addr) {
+        if let Some(client) = self.cached(name, addr) {
             let done = perform(client, call.clone()).await;
-            self.forget_unless_answered(addr, &done);
+            self.drop_unless_answered(addr, &done);
             match done {
-                // The connection may be from before it died, or from when it was let in nowhere.
+                // The connection may have died since, or predate the node's admission.
                 Err(
                     ControlError::Unreachable { .. }
                     | ControlError::Stranger { .. }
@@ -61,29 +61,29 @@ impl Donors {
         }
         let done = match AgentClient::connect(&self.login, name, addr, self.timeout).await {
             Ok(client) => {
-                self.remember(name, addr, client.clone());
+                self.store_client(name, addr, client.clone());
                 perform(client, call).await
             }
             Err(error) => Err(error),
         };
-        self.forget_unless_answered(addr, &done);
+        self.drop_unless_answered(addr, &done);
         done.map_err(|error| call_error(addr, &error))
     }
 
-    fn known(&self, name: &str, addr: &str) -> Option<AgentClient> {
+    fn cached(&self, name: &str, addr: &str) -> Option<AgentClient> {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let (whose, client) = clients.get(addr)?;
-        (whose == name).then(|| client.clone())
+        let (owner, client) = clients.get(addr)?;
+        (owner == name).then(|| client.clone())
     }
 
-    /// A connection is kept while the donor itself answers by it.
-    fn forget_unless_answered(&self, addr: &str, done: &Result<Answer, ControlError>) {
+    /// Drops the connection to `addr` unless the donor itself has answered.
+    fn drop_unless_answered(&self, addr: &str, done: &Result<Answer, ControlError>) {
         if !matches!(done, Ok(_) | Err(ControlError::Refused(_))) {
             self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(addr);
         }
     }
 
-    fn remember(&self, name: &str, addr: &str, client: AgentClient) {
+    fn store_client(&self, name: &str, addr: &str, client: AgentClient) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.insert(addr.to_owned(), (name.to_owned(), client));
     }
@@ -105,7 +105,7 @@ fn call_error(addr: &str, error: &ControlError) -> CallError {
     tracing::debug!(addr, %error, "a call to a donor failed");
     match error {
         ControlError::Refused(refusal) => CallError::Refused(refusal.clone()),
-        // Its port is another's by now.
+        // Another process has the port now.
         ControlError::Unreachable { refused: true, .. } | ControlError::Stranger { .. } => {
             CallError::Gone
         }

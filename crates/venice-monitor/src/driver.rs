@@ -1,17 +1,19 @@
-//! Drives the core: calls and the time go in, what it wants done is done.
+//! Drives the core: feeds it calls and the time, and performs its actions.
 
-mod anew;
+mod repeat;
 mod stopping;
 mod writing;
 
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
-use crate::inputs::{AskedReply, Asking, Done, Input, Listing, Order, Report, Waiting, Wanted};
+use crate::inputs::{
+    AnyRequest, AskedReply, Done, Input, Listing, Order, PendingCall, PendingRequest, Report,
+};
 use crate::log::log;
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
-use crate::wardens::Wardens;
+use crate::trust::TrustState;
 use std::collections::BTreeMap;
 use std::mem::replace;
 use std::sync::Arc;
@@ -26,12 +28,12 @@ use venice_control::{
 use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
 
-/// A standstill that an operator wants to know of.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
-/// Inputs taken at one go, so that their changes are written at one go.
+/// Length from which a stall is logged.
+const LONG_STALL: Duration = Duration::from_secs(1);
+/// Most inputs handled at once, so that their changes are written together.
 const INPUTS_AT_ONCE: usize = 64;
 
-/// A call that has come back.
+/// A finished call to a donor.
 struct Returned {
     donor: Identity,
     call: Call,
@@ -45,13 +47,13 @@ pub(crate) struct Driver {
     donors: Arc<Donors>,
     calls: JoinSet<Returned>,
     next_token: u64,
-    registrations: BTreeMap<Token, Waiting<NodeRegistration, Result<Registered, RackError>>>,
-    releases: BTreeMap<Token, Waiting<Vec<(GrantId, GrantKey)>, Kept>>,
-    orders: BTreeMap<Token, Waiting<Order, Result<(), RackError>>>,
-    requests: BTreeMap<u128, Asking>,
-    wardens: Wardens,
+    registrations: BTreeMap<Token, PendingCall<NodeRegistration, Result<Registered, RackError>>>,
+    releases: BTreeMap<Token, PendingCall<Vec<(GrantId, GrantKey)>, Kept>>,
+    orders: BTreeMap<Token, PendingCall<Order, Result<(), RackError>>>,
+    requests: BTreeMap<u128, PendingRequest>,
+    trust: TrustState,
     tenure: Tenure,
-    /// What no certificate outlives.
+    /// Longest lifetime of a certificate, in milliseconds.
     certificate_life_ms: u64,
     inputs: mpsc::Receiver<Input>,
     is_stopping: bool,
@@ -63,11 +65,11 @@ impl Driver {
         store: RecordStore,
         clock: Clock,
         donors: Donors,
-        wardens: Wardens,
+        trust: TrustState,
         certificate_life_ms: u64,
     ) -> Self {
-        wardens.turn_out(core.revocations());
-        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.company().tenure());
+        trust.revoke(core.revocations());
+        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
         Self {
             core,
             store,
@@ -79,16 +81,16 @@ impl Driver {
             releases: BTreeMap::new(),
             orders: BTreeMap::new(),
             requests: BTreeMap::new(),
-            wardens,
+            trust,
             tenure,
             certificate_life_ms,
-            // Until it runs.
+            // A placeholder until `run`.
             inputs: mpsc::channel(1).1,
             is_stopping: false,
         }
     }
 
-    /// Runs until it is told to stop, and what it was asked before that is done, or the store fails.
+    /// Runs until a stop input, after which earlier inputs are completed, or until the store fails.
     pub(crate) async fn run(mut self, inputs: mpsc::Receiver<Input>) -> Result<(), MonitorError> {
         self.inputs = inputs;
         self.core.handle_certificate_life(self.certificate_life_ms);
@@ -107,85 +109,85 @@ impl Driver {
                         return Ok(());
                     }
                     for input in batch.drain(..) {
-                        // Who asks later is told that it stops.
+                        // Callers after the stop learn that the Monitor Node stops.
                         if !self.is_stopping {
-                            self.take(input);
+                            self.handle_input(input);
                         }
                     }
                 }
                 Some(done) = self.calls.join_next(), if !self.calls.is_empty() => {
-                    self.hear(done.map_err(MonitorError::Driver)?);
+                    self.handle_returned(done.map_err(MonitorError::Driver)?);
                 }
-                news = self.store.news() => self.learn(news?),
+                news = self.store.news() => self.handle_news(news?),
                 () = tokio::time::sleep(wait) => {
                     self.core.handle_timeout(self.clock.now_ns());
                 }
-                _ = ticks.tick() => self.pay_attention(),
+                _ = ticks.tick() => self.tick(),
             }
         }
     }
 
-    /// Nobody is down for heartbeats that this process could not hear.
-    fn pay_attention(&mut self) {
+    /// Advances the clock. A stall of this process does not count against the nodes' heartbeats.
+    fn tick(&mut self) {
         let missed = self.clock.tick();
-        if missed >= WORTH_TELLING {
-            tracing::warn!(?missed, "stood still: nodes have so much longer to report");
+        if missed >= LONG_STALL {
+            tracing::warn!(?missed, "stalled: nodes have that much longer to report");
         }
         if self.core.handle_wall_clock(self.clock.now_ns(), wall_ms()) {
-            self.wardens.turn_out(self.core.revocations());
+            self.trust.revoke(self.core.revocations());
         }
         if let Some(shared) = self.store.shared() {
-            shared.company().tell_silent(self.core.silent_nodes());
+            shared.membership().set_silent(self.core.silent_nodes());
         }
     }
 
-    /// Others have changed the store.
-    fn learn(&mut self, news: Vec<Change>) {
+    /// Handles changes of other Monitor Nodes.
+    fn handle_news(&mut self, news: Vec<Change>) {
         if let Some(shared) = self.store.shared() {
-            self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+            self.core.handle_silent_at_peers(shared.membership().silent_at_peers());
         }
         if !news.is_empty() {
-            let are_turned_out = news.iter().any(is_of_revocations);
+            let are_revoked = news.iter().any(is_of_revocations);
             self.core.handle_stored(self.clock.now_ns(), news);
-            if are_turned_out {
-                self.wardens.turn_out(self.core.revocations());
+            if are_revoked {
+                self.trust.revoke(self.core.revocations());
             }
         }
     }
 
-    /// Others were first: what was to be done is judged anew.
-    fn yield_to_others(&mut self, failed: Vec<Change>, news: Vec<Change>) {
+    /// Handles a conflict with another Monitor Node: all pending calls are evaluated again.
+    fn handle_conflict(&mut self, failed: Vec<Change>, news: Vec<Change>) {
         let Some(shared) = self.store.shared() else { return };
-        self.core.handle_silent_elsewhere(shared.company().silent_elsewhere());
+        self.core.handle_silent_at_peers(shared.membership().silent_at_peers());
         self.core.handle_conflict(self.clock.now_ns(), failed, shared.view(), news);
         self.core.handle_certificate_life(self.certificate_life_ms);
-        self.wardens.turn_out(self.core.revocations());
-        self.ask_anew();
+        self.trust.revoke(self.core.revocations());
+        self.repeat_calls();
     }
 
-    fn take(&mut self, input: Input) {
-        if input.is_forsaken() {
+    fn handle_input(&mut self, input: Input) {
+        if input.is_abandoned() {
             return;
         }
         let now_ns = self.clock.now_ns();
         match input {
             Input::Register(node, reply) => {
                 let token = self.token();
-                self.registrations.insert(token, Waiting { asked: node.clone(), reply });
+                self.registrations.insert(token, PendingCall { asked: node.clone(), reply });
                 self.core.handle_register(now_ns, token, node);
             }
             Input::Reports(reports) => {
                 for Report { name, report, reply } in reports {
-                    let ack = self.hear_of(now_ns, &name, report);
-                    // A caller that has gone away needs no answer; so below.
+                    let ack = self.handle_report(now_ns, &name, report);
+                    // A caller that has hung up needs no answer; the same below.
                     let _ = reply.send(ack);
                 }
             }
             Input::Request(owner, request, reply) => {
-                self.request(now_ns, owner, Wanted::Memory(request), reply);
+                self.request(now_ns, owner, AnyRequest::Memory(request), reply);
             }
             Input::RequestDevice(owner, request, reply) => {
-                self.request(now_ns, owner, Wanted::Device(request), reply);
+                self.request(now_ns, owner, AnyRequest::Device(request), reply);
             }
             Input::Leave { owner, client_id, reply } => {
                 let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
@@ -199,37 +201,39 @@ impl Driver {
             Input::Release(leases, reply) => {
                 let token = self.token();
                 self.core.handle_release(token, &leases);
-                self.releases.insert(token, Waiting { asked: leases, reply });
+                self.releases.insert(token, PendingCall { asked: leases, reply });
             }
-            Input::Order(order, reply) => self.take_order(order, reply),
+            Input::Order(order, reply) => self.handle_order(order, reply),
             Input::List(listing) => self.list(now_ns, listing),
             Input::Stop => self.is_stopping = true,
         }
     }
 
-    fn request(&mut self, now_ns: u64, owner: Owner, wanted: Wanted, reply: AskedReply) {
+    fn request(&mut self, now_ns: u64, owner: Owner, wanted: AnyRequest, reply: AskedReply) {
         let client_id = wanted.client_id();
         if let Err(error) = ask(&mut self.core, now_ns, &owner, &wanted) {
             return drop(reply.send(Err(error)));
         }
-        let asking = Asking { owner, wanted, replies: Vec::new() };
+        let asking = PendingRequest { owner, wanted, replies: Vec::new() };
         self.requests.entry(client_id).or_insert(asking).replies.push(reply);
     }
 
-    fn take_order(&mut self, order: Order, reply: Done) {
+    fn handle_order(&mut self, order: Order, reply: Done) {
         let token = self.token();
-        self.orders.insert(token, Waiting { asked: order.clone(), reply });
-        self.order(token, order);
+        self.orders.insert(token, PendingCall { asked: order.clone(), reply });
+        self.start_order(token, order);
     }
 
-    fn order(&mut self, token: Token, order: Order) {
+    fn start_order(&mut self, token: Token, order: Order) {
         let now_ns = self.clock.now_ns();
         match order {
-            Order::Farewell { name, identity, .. } if self.core.name_of(identity.node) != name => {
+            Order::Deregister { name, identity, .. }
+                if self.core.name_of(identity.node) != name =>
+            {
                 self.answer_order(token, Err(RackError::NotRegistered));
             }
-            Order::Farewell { identity, instance, .. } => {
-                self.core.handle_farewell(now_ns, token, identity, instance);
+            Order::Deregister { identity, instance, .. } => {
+                self.core.handle_deregister(now_ns, token, identity, instance);
             }
             Order::NewToken(record) => self.core.handle_new_token(wall_ms(), token, record),
             Order::Join { token: join, name, key } => {
@@ -237,10 +241,11 @@ impl Driver {
             }
             Order::DeleteToken(id) => self.core.handle_delete_token(wall_ms(), token, id),
             Order::Revoke { name, is_sure } => {
-                let until_ms = self.wardens.moment_ms();
+                let until_ms = self.trust.revoked_until_ms();
                 self.core.handle_revoke(now_ns, until_ms, token, (&name, is_sure));
-                // Not only when it is durable: writing takes time, in which it might renew.
-                self.wardens.turn_out(self.core.revocations());
+                // The revocation applies before it is durable: the node might renew during the
+                // write.
+                self.trust.revoke(self.core.revocations());
             }
             Order::SetQuota(quota) => self.core.handle_set_quota(token, quota),
             Order::RemoveQuota(of) => self.core.handle_remove_quota(token, of),
@@ -248,8 +253,9 @@ impl Driver {
         }
     }
 
-    /// An agent reports; also of revocations that this Monitor Node has lost.
-    fn hear_of(
+    /// Handles a heartbeat report, which may also carry revocations that this Monitor Node has
+    /// lost.
+    fn handle_report(
         &mut self,
         now_ns: u64,
         name: &str,
@@ -258,16 +264,16 @@ impl Driver {
         if self.core.name_of(report.identity.node) != name {
             return Err(RackError::NotRegistered);
         }
-        let told = std::mem::take(&mut report.door.revoked_besides);
-        let told = self.wardens.known_again(name, told);
-        let until_ms = self.wardens.moment_ms();
-        if self.core.handle_revocations_told(now_ns, until_ms, told) {
-            self.wardens.turn_out(self.core.revocations());
+        let reported = std::mem::take(&mut report.door.revoked_besides);
+        let reported = self.trust.sealed_only(name, reported);
+        let until_ms = self.trust.revoked_until_ms();
+        if self.core.handle_reported_revocations(now_ns, until_ms, reported) {
+            self.trust.revoke(self.core.revocations());
         }
         let mut ack = self.core.handle_heartbeat(now_ns, report)?;
         if let Some(news) = &mut ack.revoked {
             let known = std::mem::take(&mut news.known).into_iter();
-            news.known = known.map(|it| self.wardens.authority.seal(it)).collect();
+            news.known = known.map(|it| self.trust.authority.seal(it)).collect();
         }
         Ok(ack)
     }
@@ -293,13 +299,13 @@ impl Driver {
 
     async fn perform_all(&mut self) -> Result<(), MonitorError> {
         while let Some(action) = self.core.poll_action() {
-            // Who does not hear the others is not to act on what it knows.
+            // A member cut off from its peers must not act on an outdated view.
             if !self.tenure.lasts() {
                 return Err(MonitorError::CutOff);
             }
             match action {
                 Action::Store(changes) if self.store.shared().is_none() => {
-                    self.store_at_one_go(changes).await?;
+                    self.write_batched(changes).await?;
                 }
                 Action::Store(changes) => self.write(changes).await?,
                 action => self.perform(action),
@@ -308,28 +314,29 @@ impl Driver {
         Ok(())
     }
 
-    /// All changes that wait are made durable together, where nobody else can be first: waiting for the disk
-    /// is most of what one costs. What was to be done between them is done after all of them.
-    async fn store_at_one_go(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
-        let mut behind = Vec::new();
+    /// Makes all waiting changes durable together: the disk's latency is most of the cost of each.
+    /// Only for a store without other writers, where no conflict can occur. Actions between the
+    /// changes are performed after all of them.
+    async fn write_batched(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
+        let mut later = Vec::new();
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Store(more) if changes.len() + more.len() <= CHANGES_AT_ONCE => {
                     changes.extend(more);
                 }
                 Action::Store(more) => self.write(replace(&mut changes, more)).await?,
-                action => behind.push(action),
+                action => later.push(action),
             }
         }
         self.write(changes).await?;
-        behind.into_iter().for_each(|action| self.perform(action));
+        later.into_iter().for_each(|action| self.perform(action));
         Ok(())
     }
 
-    /// Does all but write to the store.
+    /// Performs any action but a write to the store.
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Store(_) => unreachable!("that is waited for"),
+            Action::Store(_) => unreachable!("writes are awaited by the caller"),
             Action::SendPrepare { donor, addr, request } => {
                 self.call(donor, addr, Call::Prepare(request));
             }
@@ -386,8 +393,8 @@ impl Driver {
         }
     }
 
-    /// Tells the core what came of a call.
-    fn hear(&mut self, returned: Returned) {
+    /// Passes the result of a donor call to the core.
+    fn handle_returned(&mut self, returned: Returned) {
         let Returned { donor, call, result } = returned;
         let now_ns = self.clock.now_ns();
         match call {
@@ -416,11 +423,11 @@ fn ask(
     core: &mut MonitorCore,
     now_ns: u64,
     owner: &Owner,
-    wanted: &Wanted,
+    wanted: &AnyRequest,
 ) -> Result<(), RackError> {
     match wanted.clone() {
-        Wanted::Memory(request) => core.handle_request(now_ns, owner.clone(), request),
-        Wanted::Device(request) => core.handle_device_request(now_ns, owner.clone(), request),
+        AnyRequest::Memory(request) => core.handle_request(now_ns, owner.clone(), request),
+        AnyRequest::Device(request) => core.handle_device_request(now_ns, owner.clone(), request),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why a Monitor Node stops.
+//! Errors of the Monitor Node.
 
 use std::path::PathBuf;
 use thiserror::Error;
@@ -6,13 +6,13 @@ use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
 use venice_store::StoreError;
 
-/// Why a Monitor Node did not start, or stopped.
+/// The reason why a Monitor Node did not start, or stopped.
 #[derive(Debug, Error)]
 pub enum MonitorError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error("the Monitor Node's configuration: {0}")]
     Config(String),
-    /// It cannot listen, or the service broke off.
+    /// The Monitor Node cannot listen, or the service failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// The rack's authority cannot be used.
@@ -24,47 +24,47 @@ pub enum MonitorError {
     /// A record of the store cannot be read.
     #[error("the store's record {key} cannot be read")]
     Record {
-        /// Its key.
+        /// The record's key.
         key: String,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// It did not hear in time what other Monitor Nodes change.
-    #[error("it is cut off from the store, and does not know what others change there")]
+    /// The Monitor Node did not receive the changes of its peers in time.
+    #[error("cut off from the store: the changes of other Monitor Nodes do not arrive")]
     CutOff,
-    /// Somebody else than a Monitor Node has changed the store.
-    #[error("the store's record {key} was removed, which no Monitor Node does")]
+    /// Another program than a Monitor Node has changed the store.
+    #[error("the store's record {key} was removed by another program than a Monitor Node")]
     Meddled {
         /// The record's key.
         key: String,
     },
-    /// A Monitor Node of an older Venice has the store for itself.
+    /// A Monitor Node of an older Venice uses the store exclusively.
     #[error(
         "the Monitor Node at {addr} serves this rack alone, as those of an older Venice do: stop \
-         it and all others of that version first, or wait some seconds where that was just done"
+         it and all others of that version first; if they have just stopped, wait some seconds"
     )]
-    ServesAlone {
-        /// Where it listens.
+    SoleMonitor {
+        /// Its address.
         addr: String,
     },
-    /// What is kept of where the store is cannot be read or written.
-    #[error("{}, which says where this rack's tables are: {why}", path.display())]
+    /// The file with the choice of the store cannot be read or written.
+    #[error("cannot use {}, the choice of this rack's store: {why}", path.display())]
     StoreChoice {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A rack cannot be founded in a store that has tables.
+    /// The store of a new rack has tables already.
     #[error(
         "{store} has the tables of a rack already: found this one with a store of its own (--store, \
          with another prefix or file)"
     )]
     NotFree {
-        /// Where it is.
+        /// The store's location.
         store: String,
     },
-    /// The store is another rack's.
+    /// The store belongs to another rack.
     #[error(
         "the tables in {store} are another rack's: its authority has the fingerprint {theirs} (its \
          first Monitor Node was at {addr}), and the one in {} has {ours}: give this rack a store of \
@@ -73,33 +73,34 @@ pub enum MonitorError {
         identity.display()
     )]
     OtherRack {
-        /// Where it is.
+        /// The store's location.
         store: String,
         /// The fingerprint of that rack's authority.
         theirs: String,
-        /// Where its first Monitor Node listened.
+        /// The address of its first Monitor Node.
         addr: String,
-        /// The fingerprint of ours.
+        /// The fingerprint of this rack's authority.
         ours: String,
-        /// Where that is kept.
+        /// The directory of this rack's authority.
         identity: PathBuf,
     },
-    /// The listening socket does not tell its address.
-    #[error("the listening socket does not tell its address")]
+    /// The address of the listening socket cannot be read.
+    #[error("cannot read the listening socket's address")]
     Listener(#[source] std::io::Error),
-    /// No threads can be started for those who report.
-    #[error("the system starts no more threads")]
+    /// No threads can be started for the heartbeat server.
+    #[error("cannot start threads for the heartbeat server")]
     Threads(#[source] std::io::Error),
-    /// A part of the Monitor Node broke off: a bug.
-    #[error("a part of the Monitor Node broke off")]
+    /// A task of the Monitor Node panicked or was cancelled: a bug.
+    #[error("a task of the Monitor Node failed")]
     Driver(#[source] tokio::task::JoinError),
-    /// The system gives no random numbers for keys.
-    #[error("the system gives no random numbers")]
+    /// The system provides no random numbers for keys.
+    #[error("the system provides no random numbers")]
     Random(#[source] std::io::Error),
 }
 
 impl MonitorError {
-    /// It may be over by itself: the store answers again, has room again, or is read anew.
+    /// True if the error may pass by itself: the store answers again, has room again, or is
+    /// reloaded.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
-//! The records in a file that nobody else has.
+//! The records in a file that only this Monitor Node uses.
 
 use crate::error::MonitorError;
-use crate::mark::{Claim, MARK};
+use crate::owner_record::{Claim, OWNER_KEY};
 use crate::records::{self, Applied};
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
@@ -10,17 +10,17 @@ use venice_store::{Outcome, RedbStore, Snapshot, Store, StoreError, Transaction}
 
 pub(crate) struct FileStore {
     path: PathBuf,
-    /// `None`: it failed, and is to be opened again.
+    /// `None` after a failure: the file is opened again.
     store: Option<RedbStore>,
 }
 
 impl FileStore {
-    /// The file there, which is opened when it is wanted.
+    /// Creates a handle for the file at `path`, which is opened on first use.
     pub(crate) fn at(path: PathBuf) -> Self {
         Self { path, store: None }
     }
 
-    /// Opens the file, where it is this rack's, and reads what is in it.
+    /// Opens the file, checks that it belongs to this rack, and reads its records.
     pub(crate) async fn open(
         path: PathBuf,
         claim: &Claim,
@@ -28,7 +28,7 @@ impl FileStore {
         let mut file = Self::at(path);
         match claim.make(file.opened().await?).await {
             Err(MonitorError::Store(error @ StoreError::Full { .. })) => {
-                tracing::warn!(%error, "whose tables these are is not written down yet");
+                tracing::warn!(%error, "the store is not marked as this rack's yet");
                 file.store = None;
             }
             made => made?,
@@ -37,13 +37,13 @@ impl FileStore {
         Ok((file, records))
     }
 
-    /// What is in it.
+    /// Reads all records.
     pub(crate) async fn records(&mut self) -> Result<Vec<Record>, MonitorError> {
         let Snapshot { entries, .. } = self.opened().await?.load().await?;
-        entries.iter().filter(|entry| entry.key != MARK).map(records::record).collect()
+        entries.iter().filter(|entry| entry.key != OWNER_KEY).map(records::record).collect()
     }
 
-    /// Makes the changes durable, or says that there is no room.
+    /// Makes the changes durable, or reports that there is no room.
     pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
         match self.commit(transaction(changes.clone())).await {
             Ok(_) => Ok(Applied::Made),
@@ -59,7 +59,7 @@ impl FileStore {
         self.opened().await?.commit(transaction).await
     }
 
-    /// A database that has failed to write once wants to be opened anew.
+    /// Returns the database, reopened after a failed write.
     async fn opened(&mut self) -> Result<&RedbStore, StoreError> {
         let store = match self.store.take() {
             Some(store) => store,

@@ -1,8 +1,8 @@
-//! Founding a rack: an authority, and the token that its first machine joins with.
+//! Creation of a rack: an authority, and the token with which its first machine joins.
 
 use crate::clock::wall_ms;
 use crate::error::MonitorError;
-use crate::mark::Claim;
+use crate::owner_record::Claim;
 use crate::records;
 use crate::store_choice::StoreChoice;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,17 @@ use venice_control::identity::{
 use venice_rack::monitor::{Change, JoinTokenRecord, RecordKey};
 use venice_store::{EtcdStore, RedbStore, Store, StoreError, StoreLocation, Transaction};
 
-/// Makes the rack's authority in the Monitor Node's state directory and, for `address` (`host:port`,
-/// where machines will reach the Monitor Node), a join token that is good for so long, in the store that
-/// is chosen. Which one that is the Monitor Node finds in the state directory. It must not run.
+/// Creates the rack's authority in the Monitor Node's state directory, and a join token valid for
+/// `valid` in the chosen store. Machines reach the Monitor Node at `address` (`host:port`). The
+/// choice of the store is kept in the state directory. The Monitor Node must not run.
 ///
-/// The authority is made after all that, since with it the rack is there: what broke off before can be
-/// begun anew.
+/// The authority is created last, since it makes the rack exist. A call that failed before can be
+/// repeated.
 ///
 /// # Errors
-/// [`MonitorError::Config`] where `choice` makes no sense; [`MonitorError::Identity`] where there is an
-/// authority already; [`MonitorError::NotFree`] where the store has tables; [`MonitorError::Store`].
+/// [`MonitorError::Config`] where `choice` is invalid; [`MonitorError::Identity`] where an
+/// authority exists already; [`MonitorError::NotFree`] where the store has tables;
+/// [`MonitorError::Store`].
 pub async fn init(
     state_dir: &Path,
     address: &str,
@@ -36,25 +37,25 @@ pub async fn init(
     if Authority::exists(&identity) {
         return Err(IdentityError::Exists { dir: identity }.into());
     }
-    // Before anything is made: the tables hold secrets too.
+    // The directory is made private first: the tables hold secrets too.
     Place::prepare(state_dir)?.keep();
-    let founding = Founding { state_dir, identity, address, valid, choice, location: &location };
+    let rack = NewRack { state_dir, identity, address, valid, choice, location: &location };
     match &location {
         StoreLocation::File(path) => {
             let opened = path.clone();
             let store = spawn_blocking(move || RedbStore::open(&opened)).await;
             let store = store.map_err(StoreError::BrokeOff)??;
             give_to_owner_of_folder(path)?;
-            founding.make(&store).await
+            rack.make(&store).await
         }
         StoreLocation::Etcd(etcd) => {
-            founding.make(&EtcdStore::connect(etcd, &choice.tls()).await?).await
+            rack.make(&EtcdStore::connect(etcd, &choice.tls()).await?).await
         }
     }
 }
 
-/// What is to be made.
-struct Founding<'a> {
+/// The parameters of a new rack.
+struct NewRack<'a> {
     state_dir: &'a Path,
     identity: PathBuf,
     address: &'a str,
@@ -63,7 +64,7 @@ struct Founding<'a> {
     location: &'a StoreLocation,
 }
 
-impl Founding<'_> {
+impl NewRack<'_> {
     async fn make(&self, store: &impl Store) -> Result<JoinToken, MonitorError> {
         self.check_free(store).await?;
         let (id, secret) = TokenSecret::draw()?;
@@ -91,7 +92,7 @@ impl Founding<'_> {
         Ok(JoinToken { id, secret, authority, monitor: self.address.to_owned() })
     }
 
-    /// What a founding that broke off has left is nobody's.
+    /// Checks that the store is empty but for join tokens, the leftovers of a failed creation.
     async fn check_free(&self, store: &impl Store) -> Result<(), MonitorError> {
         let entries = store.load().await?.entries;
         let is_left = |key: &str| matches!(records::record_key(key), Some(RecordKey::Token(_)));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_founding_that_broke_off_is_begun_anew() {
+    async fn failed_init_can_be_repeated() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join(STORE_FILE);
         std::fs::write(&store, b"no store at all").unwrap();
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rack_is_founded_in_a_store_of_its_own() {
+    async fn init_requires_an_empty_store() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("tables/rack.redb");
         std::fs::create_dir(dir.path().join("tables")).unwrap();

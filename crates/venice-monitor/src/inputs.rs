@@ -1,4 +1,4 @@
-//! What comes in, and what waits for an answer.
+//! The driver's inputs, and the calls that await an answer.
 
 use tokio::sync::oneshot;
 use venice_control::{
@@ -10,24 +10,24 @@ use venice_rack::monitor::{JoinTokenRecord, Kept};
 use venice_wire::{GrantId, GrantKey};
 
 pub(crate) type Reply<T> = oneshot::Sender<T>;
-/// Somebody who waits for no more than that it is done.
+/// The reply of a call whose only result is success.
 pub(crate) type Done = Reply<Result<(), RackError>>;
 pub(crate) type AskedReply = Reply<Result<Asked, RackError>>;
 
-/// What comes in.
+/// An input of the driver.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
-    /// Of nodes, in the order they came.
+    /// Reports of nodes, in order of arrival.
     Reports(Vec<Report>),
     Request(Owner, MemoryRequest, AskedReply),
     RequestDevice(Owner, DeviceRequest, AskedReply),
-    /// Who asked for memory, or a device, does not wait for it any more.
+    /// Withdrawal of a request for memory or a device.
     Leave {
         owner: Owner,
         client_id: u128,
         reply: Done,
     },
-    /// Where a request would be placed; nothing changes.
+    /// Dry run of a request's placement.
     Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
     PlanDevice(Owner, DeviceRequest, Reply<Result<DevicePlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
@@ -37,35 +37,35 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// Whoever asked that has hung up, and nobody else has anything of it. What is reported, called off or
-    /// given back is right whoever waits for that, and so is turning somebody out.
-    pub(crate) fn is_forsaken(&self) -> bool {
+    /// True if the caller has hung up and the input concerns nobody else. Reports, withdrawals,
+    /// releases and revocations are right without a caller.
+    pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Register(_, reply) => reply.is_closed(),
             Self::Request(_, _, reply) | Self::RequestDevice(_, _, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
             Self::PlanDevice(_, _, reply) => reply.is_closed(),
-            Self::Order(order, reply) => !order.is_for_all() && reply.is_closed(),
+            Self::Order(order, reply) => !order.is_rack_wide() && reply.is_closed(),
             Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,
         }
     }
 }
 
-/// A node reports.
+/// A node's heartbeat report.
 pub(crate) struct Report {
-    /// Its name, as its certificate says.
+    /// The node's name, from its certificate.
     pub(crate) name: String,
     pub(crate) report: HeartbeatReport,
     pub(crate) reply: Reply<Result<HeartbeatAck, RackError>>,
 }
 
-/// What is to be done, with no other answer than that it is.
+/// A change whose only result is success.
 #[derive(Clone)]
 pub(crate) enum Order {
     /// An agent ends.
-    Farewell {
-        /// The node's name, as the agent's certificate says.
+    Deregister {
+        /// The node's name, from the agent's certificate.
         name: String,
         identity: Identity,
         instance: u64,
@@ -85,20 +85,20 @@ pub(crate) enum Order {
     RemoveQuota(QuotaFor),
     Revoke {
         name: String,
-        /// Also a name that the rack does not know.
+        /// True to accept a name that the rack does not have.
         is_sure: bool,
     },
 }
 
 impl Order {
-    /// It is done for everybody's sake, whoever waits for it and whatever else cannot be done: a node is
-    /// turned out, or has ended.
-    pub(crate) fn is_for_all(&self) -> bool {
-        matches!(self, Self::Revoke { .. } | Self::Farewell { .. })
+    /// True if the order concerns the whole rack (a node is revoked, or has ended): it is executed
+    /// without a caller, and while other changes cannot be made.
+    pub(crate) fn is_rack_wide(&self) -> bool {
+        matches!(self, Self::Revoke { .. } | Self::Deregister { .. })
     }
 }
 
-/// A table asked for.
+/// A query of a table.
 pub(crate) enum Listing {
     Nodes(Reply<Vec<NodeRow>>),
     Resources(Reply<Vec<ResourceRow>>),
@@ -111,32 +111,32 @@ pub(crate) enum Listing {
     Revocations(Reply<Vec<Revocation>>),
 }
 
-/// Somebody who waits for an answer, with what was asked: it is asked again where the answer turns out
-/// to have been given from records that were others by then.
-pub(crate) struct Waiting<Q, T> {
+/// A call that awaits an answer. Its input is kept: it is repeated if the answer turns out to rest
+/// on outdated records.
+pub(crate) struct PendingCall<Q, T> {
     pub(crate) asked: Q,
     pub(crate) reply: Reply<T>,
 }
 
-/// The same of a request: it may be made more than once while it is in its handshake.
-pub(crate) struct Asking {
+/// A request that awaits an answer. It may be repeated by its client during the handshake.
+pub(crate) struct PendingRequest {
     pub(crate) owner: Owner,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: AnyRequest,
     pub(crate) replies: Vec<AskedReply>,
 }
 
-/// What is requested.
+/// The body of a request.
 #[derive(Clone)]
-pub(crate) enum Wanted {
+pub(crate) enum AnyRequest {
     Memory(MemoryRequest),
     Device(DeviceRequest),
 }
 
-impl Wanted {
+impl AnyRequest {
     pub(crate) fn client_id(&self) -> u128 {
         match self {
-            Wanted::Memory(request) => request.client_id,
-            Wanted::Device(request) => request.client_id,
+            AnyRequest::Memory(request) => request.client_id,
+            AnyRequest::Device(request) => request.client_id,
         }
     }
 }

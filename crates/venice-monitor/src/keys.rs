@@ -6,13 +6,17 @@ use venice_ports::seal::node_key;
 use venice_rack::monitor::KeySource;
 use venice_wire::{GrantKey, KeyName, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
-const GAVE_BEFORE: &str = "the system gave random numbers at the start";
+const RANDOM_WORKS: &str = "the system provided random numbers at the start";
 
-/// Keys nobody can guess.
+/// A source of unpredictable keys.
 pub(crate) struct SystemKeys(());
 
 impl SystemKeys {
-    /// Makes sure that the system gives random numbers: once it does, it always will.
+    /// Creates the source, and checks that the system provides random numbers: after one success it
+    /// never fails.
+    ///
+    /// # Errors
+    /// [`MonitorError::Random`].
     pub(crate) fn new() -> Result<Self, MonitorError> {
         random_u64().map_err(MonitorError::Random)?;
         Ok(Self(()))
@@ -22,13 +26,13 @@ impl SystemKeys {
 impl KeySource for SystemKeys {
     fn next_key(&mut self) -> GrantKey {
         let key = random_u64();
-        GrantKey(key.expect(GAVE_BEFORE))
+        GrantKey(key.expect(RANDOM_WORKS))
     }
 
     fn next_secret(&mut self) -> NodeSecret {
         let mut secret = [0; SEAL_KEY_BYTES];
         for word in secret.chunks_exact_mut(8) {
-            word.copy_from_slice(&random_u64().expect(GAVE_BEFORE).to_ne_bytes());
+            word.copy_from_slice(&random_u64().expect(RANDOM_WORKS).to_ne_bytes());
         }
         NodeSecret(secret)
     }
@@ -41,7 +45,7 @@ impl KeySource for SystemKeys {
 fn random_u64() -> std::io::Result<u64> {
     let mut bytes = [0u8; 8];
     loop {
-        // So few bytes come whole or not at all.
+        // Reads of up to 256 bytes are complete or fail.
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
             Ok(read) if read == bytes.len() => return Ok(u64::from_ne_bytes(bytes)),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -1,24 +1,24 @@
-//! The Monitor Node as a library function: [`run`] it with a [`MonitorConfig`].
+//! The Monitor Node as a library function: [`run`] with a [`MonitorConfig`].
 //!
-//! It keeps the rack's tables (`venice-rack`), answers gRPC (`venice-control`), calls the donors,
-//! and writes every change to its store before anybody acts on it. It may be killed at any moment:
-//! the next one starts from the store.
+//! It keeps the rack's tables (`venice-rack`), answers gRPC (`venice-control`) and calls the
+//! donors. Every change is durable in the store before it takes effect. The process may be killed
+//! at any moment: the next one starts from the store.
 #![forbid(unsafe_code)]
 
 mod clock;
-mod company;
 mod config;
-mod crowd;
 mod donors;
 mod driver;
+mod enrolment;
 mod error;
 mod file_store;
-mod gate;
+mod heartbeat_server;
 mod init;
 mod inputs;
 mod keys;
 mod log;
-mod mark;
+mod owner_record;
+mod peers;
 mod records;
 mod renewal;
 mod service;
@@ -26,14 +26,14 @@ mod session;
 mod shared_store;
 mod store_choice;
 mod tenure;
-mod wardens;
+mod trust;
 
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
 
-use crowd::Crowd;
+use heartbeat_server::HeartbeatServer;
 use session::Session;
 use std::future::Future;
 use std::sync::Arc;
@@ -43,22 +43,22 @@ use venice_control::identity::{Authority, Holder};
 use venice_control::server::{Door, bind};
 use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
-/// Pause before what broke off is begun anew.
+/// Pause before a failed session is started again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A wait that somebody who looks on wants to know of.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
-/// The rack's authority in the state directory.
+/// Duration from which a wait is logged.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+/// Directory of the rack's authority, in the state directory.
 pub const IDENTITY_DIR: &str = "identity";
-/// File of the store in the state directory, if it is nowhere else.
+/// File of the store in the state directory, by default.
 const STORE_FILE: &str = "rack.redb";
 
 /// Runs a Monitor Node until `shutdown` completes. Prints nothing; logs by `tracing`. Calls
-/// `config.on_ready` with the address it listens on. One that has its store in etcd, among others,
-/// does not listen while it is cut off from there, and goes on by itself.
+/// `config.on_ready` with the address it listens on. A Monitor Node with its store in etcd stops
+/// listening while it is cut off from there, and resumes by itself.
 ///
 /// # Errors
-/// [`MonitorError`] when the configuration makes no sense, the address cannot be listened on, or
-/// the store cannot be read or written; with etcd only at the start.
+/// [`MonitorError`] when the configuration is invalid, the address cannot be listened on, or the
+/// store cannot be read or written; with etcd only at the start.
 pub async fn run(
     config: MonitorConfig,
     shutdown: impl Future<Output = ()> + Send,
@@ -66,7 +66,7 @@ pub async fn run(
     let config = config.with_founded_store()?;
     config.validate()?;
     let location = config.store_location()?;
-    // Whoever finds the address taken says so before it waits for anything else.
+    // A taken address fails before any wait.
     let listener = bind(&config.listen).await?;
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
     let mut listener = Some(listener);
@@ -74,8 +74,8 @@ pub async fn run(
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
     let door = Door::new(holder.clone())?;
-    let crowd = Crowd::start().map_err(MonitorError::Threads)?;
-    let mut session = Session { config, addr, authority, holder, door, crowd };
+    let heartbeat_server = HeartbeatServer::start().map_err(MonitorError::Threads)?;
+    let mut session = Session { config, addr, authority, holder, door, heartbeat_server };
     let mut shutdown = std::pin::pin!(shutdown);
     let etcd = match location {
         StoreLocation::File(_) => None,
@@ -83,15 +83,15 @@ pub async fn run(
             let tls = session.config.store_choice().tls();
             let connecting = EtcdStore::connect(&etcd, &tls);
             tokio::select! {
-                connected = patiently(&etcd, connecting) => Some(connected?),
+                connected = log_long_wait(&etcd, connecting) => Some(connected?),
                 () = &mut shutdown => return Ok(()),
             }
         }
     };
     let mut has_served = false;
-    let mut told: Option<String> = None;
+    let mut logged: Option<String> = None;
     loop {
-        let begun = async {
+        let started = async {
             let opened = session.open(etcd.as_ref()).await?;
             let listener = match listener.take() {
                 Some(listener) => listener,
@@ -99,23 +99,23 @@ pub async fn run(
             };
             Ok((listener, opened))
         };
-        let begun = tokio::select! {
-            begun = begun => begun,
+        let started = tokio::select! {
+            started = started => started,
             () = &mut shutdown => return Ok(()),
         };
-        let ended = match begun {
+        let ended = match started {
             Ok((listener, opened)) => {
-                (has_served, told) = (true, None);
+                (has_served, logged) = (true, None);
                 session.serve(listener, opened, &mut shutdown).await
             }
             Err(error) => Err(error),
         };
         match ended {
             Err(error) if has_served && etcd.is_some() && error.is_passing() => {
-                // The same is said once, for as long as it lasts.
+                // A lasting error is logged once.
                 let why = error.to_string();
-                if told.replace(why.clone()) != Some(why) {
-                    tracing::warn!(%error, "serves nobody until the store is there again");
+                if logged.replace(why.clone()) != Some(why) {
+                    tracing::warn!(%error, "not serving until the store is available again");
                 }
             }
             ended => return ended,
@@ -127,13 +127,13 @@ pub async fn run(
     }
 }
 
-/// Says so where that takes long: it is the first that this daemon would say.
-async fn patiently<T>(etcd: &EtcdLocation, connecting: impl Future<Output = T>) -> T {
+/// Awaits the connection, and logs a long wait: nothing else is logged before it.
+async fn log_long_wait<T>(etcd: &EtcdLocation, connecting: impl Future<Output = T>) -> T {
     let mut connecting = std::pin::pin!(connecting);
-    match tokio::time::timeout(WORTH_TELLING, &mut connecting).await {
+    match tokio::time::timeout(LONG_WAIT, &mut connecting).await {
         Ok(connected) => connected,
         Err(_) => {
-            tracing::info!(store = %etcd, "waits for etcd to answer");
+            tracing::info!(store = %etcd, "waiting for etcd to answer");
             connecting.await
         }
     }

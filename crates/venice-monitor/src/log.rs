@@ -1,4 +1,4 @@
-//! The core's events, for people to read.
+//! The core's events as log lines.
 
 use venice_control::QuotaFor;
 use venice_rack::monitor::Event;
@@ -15,21 +15,21 @@ pub(crate) fn log(event: &Event) {
         }
         Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
         Event::NodeDrains { name, drains: false } => {
-            tracing::info!(node = name, "is drained no longer");
+            tracing::info!(node = name, "drain undone");
         }
         Event::NodeAdmitted { name } => tracing::info!(node = name, "may join: its token is used"),
         Event::NodeRevoked { name } => {
-            tracing::warn!(node = name, "turned out: its certificates are void");
+            tracing::warn!(node = name, "revoked: its certificates are void");
         }
         Event::QuotaSet { of, limits } => {
             tracing::info!(user = name_of(of), %limits, "quota set");
         }
         Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
         Event::GrantAdopted { donor, id } => {
-            tracing::warn!(donor, grant = id.0, "lends a grant that was not in the table");
+            tracing::warn!(donor, grant = id.0, "lends a grant missing from the table; adopted");
         }
         Event::GrantNotAdopted { donor, id, slabs } => {
-            tracing::warn!(donor, grant = id.0, slabs, "tells of a grant that cannot be");
+            tracing::warn!(donor, grant = id.0, slabs, "reports an impossible grant");
         }
     }
 }

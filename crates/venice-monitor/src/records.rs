@@ -8,27 +8,27 @@ use venice_rack::monitor::{Change, Record, RecordKey};
 use venice_store::{CHANGES_AT_ONCE, Entry, StoreChange};
 use venice_wire::{GrantId, NodeId};
 
-/// The core never has more changes made as one; and there is one condition more, the sign of life's.
+/// A transaction of the core leaves room for one more condition, that of the member's record.
 const _: () = assert!(venice_rack::monitor::CHANGES_AT_ONCE < CHANGES_AT_ONCE);
 
-/// The records, in one of the stores.
+/// The records, in one of the two kinds of store.
 pub(crate) enum RecordStore {
-    /// A file that nobody else has.
+    /// A file that only this Monitor Node uses.
     File(FileStore),
-    /// etcd, where others write too.
+    /// etcd, which other Monitor Nodes use too.
     Shared(Box<SharedStore>),
 }
 
-/// What became of changes.
+/// The result of a transaction.
 pub(crate) enum Applied {
     Made,
-    /// A record was not as it was thought to be: these changes were not made. What others have
-    /// changed, as far as it is news.
+    /// A record was not as expected; nothing was changed. `news` has the changes of other Monitor
+    /// Nodes received meanwhile.
     Conflict {
         failed: Vec<Change>,
         news: Vec<Change>,
     },
-    /// The disk is full: these changes were not made.
+    /// The disk is full; nothing was changed.
     NoRoom {
         unmade: Vec<Change>,
         why: String,
@@ -44,7 +44,7 @@ impl RecordStore {
         }
     }
 
-    /// Waits for what others change. One that is not waited for to the end has not happened.
+    /// Waits for changes of other Monitor Nodes. Cancel-safe.
     pub(crate) async fn news(&mut self) -> Result<Vec<Change>, MonitorError> {
         match self {
             Self::File(_) => std::future::pending().await,
@@ -80,15 +80,15 @@ pub(crate) fn store_change(change: Change) -> StoreChange {
     }
 }
 
-/// What another Monitor Node has changed; `None`: something that none of them ever does.
-pub(crate) fn change(told: &StoreChange) -> Result<Option<Change>, MonitorError> {
-    match &told.value {
-        Some(value) => Ok(Some(Change::from(parse(&told.key, value)?))),
-        None => Ok(record_key(&told.key).and_then(Change::removal)),
+/// Decodes another Monitor Node's change; `None` for a removal that no Monitor Node makes.
+pub(crate) fn change(change: &StoreChange) -> Result<Option<Change>, MonitorError> {
+    match &change.value {
+        Some(value) => Ok(Some(Change::from(parse(&change.key, value)?))),
+        None => Ok(record_key(&change.key).and_then(Change::removal)),
     }
 }
 
-/// Numbers have leading zeros, so that the order of keys is that of numbers.
+/// Returns the key as text. Numbers have leading zeros, so that keys sort by number.
 pub(crate) fn key_text(key: &RecordKey) -> String {
     match key {
         RecordKey::Node(node) => format!("node/{:010}", node.0),
@@ -105,7 +105,7 @@ pub(crate) fn key_text(key: &RecordKey) -> String {
     }
 }
 
-/// The other way round; `None`: it is no record's.
+/// Parses a key; `None` if it is not a record's.
 pub(crate) fn record_key(text: &str) -> Option<RecordKey> {
     let (kind, of) = text.split_once('/').unwrap_or((text, ""));
     Some(match kind {
@@ -130,7 +130,7 @@ mod tests {
     use venice_control::{Limit, Limits, QuotaRecord};
     use venice_store::{RedbStore, Store, Transaction};
 
-    /// As a Monitor Node wrote them that did not know owners.
+    /// Records as written by a Monitor Node without owners.
     const OLD: [(&str, &str); 2] = [
         (
             "grant/00000000000000000007",
@@ -142,7 +142,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_key_reads_as_it_is_written() {
+    fn record_keys_round_trip() {
         let user = |name: &str| QuotaFor::User(name.to_owned());
         let keys = [
             RecordKey::Node(NodeId(7)),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_from_before_owners_opens_and_its_grants_are_nobodys() {
+    async fn old_grants_without_owner_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rack.redb");
         let old = OLD.map(|(key, value)| StoreChange::put(key, value)).to_vec();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_from_before_devices_reads_and_is_written_as_it_was() {
+    fn old_quota_without_devices_round_trips() {
         let ada = || QuotaFor::User("ada".to_owned());
         let old = r#"{"Quota":{"of":{"User":"ada"},"bytes":9}}"#;
         let written = |limits| Record::Quota(QuotaRecord { of: ada(), limits });

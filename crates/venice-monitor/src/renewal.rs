@@ -1,25 +1,26 @@
-//! The Monitor Node's own certificate, which it signs itself: a new one long before the old one ends.
+//! Renewal of the Monitor Node's own certificate, long before the old one expires. The Monitor Node
+//! signs it itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 use venice_control::Caller;
 use venice_control::identity::{Authority, Holder};
 
-/// How often the time of day is looked at: it may jump.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Interval between two looks at the time of day, which may jump.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Renews for ever.
+/// Renews the certificate for ever.
 pub(crate) async fn keep(holder: Holder, authority: Arc<Authority>) {
     loop {
-        tokio::time::sleep(holder.said().renew_in().min(LOOK_EVERY)).await;
+        tokio::time::sleep(holder.said().renew_in().min(LOOK_INTERVAL)).await;
         if !holder.said().renew_in().is_zero() {
             continue;
         }
         let renewed = authority.credential(&Caller::Monitor).and_then(|next| holder.replace(next));
         match renewed {
-            Ok(()) => tracing::info!("this Monitor Node has a new certificate"),
+            Ok(()) => tracing::info!("renewed this Monitor Node's certificate"),
             Err(error) => {
-                tracing::error!(%error, "no new certificate for this Monitor Node; trying again");
+                tracing::error!(%error, "cannot renew this Monitor Node's certificate; retrying");
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
         }

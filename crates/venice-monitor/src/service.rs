@@ -1,4 +1,4 @@
-//! The gRPC service: every call goes to the driver and waits for its answer.
+//! The gRPC service: every call goes to the driver and awaits its answer.
 
 use crate::inputs::{Input, Listing, Order, Report};
 use crate::tenure::Tenure;
@@ -18,7 +18,7 @@ pub(crate) struct Service {
     inputs: mpsc::Sender<Input>,
     reports: mpsc::Sender<Report>,
     pub(crate) authority: Arc<Authority>,
-    /// Where the Monitor Node answers.
+    /// Address on which the Monitor Node listens.
     pub(crate) addr: SocketAddr,
     pub(crate) tenure: Tenure,
 }
@@ -33,14 +33,14 @@ impl Service {
         Self { inputs, reports, authority, addr, tenure }
     }
 
-    /// `None` when the Monitor Node is stopping.
+    /// Sends an input and awaits its answer; `None` when the Monitor Node is stopping.
     async fn ask<T>(&self, input: impl FnOnce(oneshot::Sender<T>) -> Input) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.inputs.send(input(reply)).await.ok()?;
         answer.await.ok()
     }
 
-    /// Waits until it is done and durable.
+    /// Executes an order and waits until it is durable.
     pub(crate) async fn ask_done(&self, order: Order) -> Result<(), RackError> {
         self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
     }
@@ -81,7 +81,7 @@ impl MonitorHandler for Service {
         identity: Identity,
         instance: u64,
     ) -> Result<(), RackError> {
-        self.ask_done(Order::Farewell { name, identity, instance }).await
+        self.ask_done(Order::Deregister { name, identity, instance }).await
     }
 
     async fn request_memory(

@@ -1,22 +1,22 @@
-//! Serving the rack from what the store had at one moment, and what was changed since, for as long as
-//! that can be heard of.
+//! One session: serving the rack from one load of the store and the changes since, for as long as
+//! these arrive.
 
 use crate::clock::Clock;
 use crate::config::MonitorConfig;
-use crate::crowd::Crowd;
 use crate::donors::Donors;
 use crate::driver::Driver;
 use crate::error::MonitorError;
 use crate::file_store::FileStore;
+use crate::heartbeat_server::HeartbeatServer;
 use crate::inputs::Input;
 use crate::keys::SystemKeys;
-use crate::mark::Claim;
+use crate::owner_record::Claim;
 use crate::records::RecordStore;
 use crate::renewal;
 use crate::service::Service;
 use crate::shared_store::SharedStore;
 use crate::tenure::Tenure;
-use crate::wardens::Wardens;
+use crate::trust::TrustState;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,25 +32,25 @@ use venice_control::server::{Door, LocalSocket, serve_monitor};
 use venice_rack::monitor::{MonitorCore, Record};
 use venice_store::EtcdStore;
 
-/// Calls that wait for the driver; more have to wait for room.
+/// Capacity of the driver's queue of calls; callers wait beyond it.
 const INPUT_QUEUE: usize = 1024;
-/// How long calls in progress may go on after the shutdown.
+/// Limit for calls in progress after the shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
-/// How long the last changes may take.
-const LAST_CHANGES_WITHIN: Duration = Duration::from_secs(5);
+/// Limit for the last changes.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is the same each time that serving is begun anew.
+/// State that all sessions share.
 pub(crate) struct Session {
     pub(crate) config: MonitorConfig,
     pub(crate) addr: SocketAddr,
     pub(crate) authority: Arc<Authority>,
     pub(crate) holder: Holder,
     pub(crate) door: Arc<Door>,
-    pub(crate) crowd: Crowd,
+    pub(crate) heartbeat_server: HeartbeatServer,
 }
 
 impl Session {
-    /// Reads what the store has.
+    /// Opens the store and reads its records.
     pub(crate) async fn open(
         &self,
         etcd: Option<&EtcdStore>,
@@ -75,7 +75,7 @@ impl Session {
         })
     }
 
-    /// Serves until it is told to stop: an error is why it cannot go on.
+    /// Serves until `shutdown` completes. An error is the reason why serving ended early.
     pub(crate) async fn serve(
         &mut self,
         listener: TcpListener,
@@ -83,21 +83,21 @@ impl Session {
         shutdown: &mut Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<(), MonitorError> {
         let (addr, count) = (self.addr, records.len());
-        let company = Company::of(&store);
+        let peer_tasks = PeerTasks::of(&store);
         let mut tasks = JoinSet::new();
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
-        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.company().tenure());
+        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
         let driver = self.driver(store, records)?;
-        // A set, so that the driver does not outlive us when we are dropped.
+        // In a set, so that the driver ends when this future is dropped.
         tasks.spawn(driver.run(received));
         let authority = Arc::clone(&self.authority);
-        let ways = (inputs.clone(), self.crowd.reports(inputs.clone()));
-        let service = Arc::new(Service::new(ways, authority, addr, tenure.clone()));
-        let _beside = self.beside(&service, company.signs)?;
+        let channels = (inputs.clone(), self.heartbeat_server.reports(inputs.clone()));
+        let service = Arc::new(Service::new(channels, authority, addr, tenure.clone()));
+        let _background = self.background(&service, peer_tasks.renewal)?;
         let (stop, stopped) = oneshot::channel();
-        // Told to stop, or its caller is gone: both end it.
+        // A send and a dropped sender both stop the server.
         let stopped = async { drop(stopped.await) };
-        let (door, nodes) = (Arc::clone(&self.door), self.crowd.handle());
+        let (door, nodes) = (Arc::clone(&self.door), self.heartbeat_server.handle());
         let serving = serve_monitor(listener, door, service, nodes, stopped);
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");
@@ -105,7 +105,7 @@ impl Session {
         tokio::select! {
             served = &mut serving => served?,
             () = tenure.over() => return Err(MonitorError::CutOff),
-            // It ends by itself only when the store fails.
+            // The driver ends by itself only when the store fails.
             driven = tasks.join_next() => return outcome(driven),
             () = shutdown => {
                 let _ = stop.send(());
@@ -118,11 +118,11 @@ impl Session {
             let _ = inputs.send(Input::Stop).await;
             tasks.join_next().await
         };
-        let Ok(driven) = tokio::time::timeout(LAST_CHANGES_WITHIN, last).await else {
-            tracing::warn!("the store takes no changes: what was asked for last is not done");
+        let Ok(driven) = tokio::time::timeout(STOP_TIMEOUT, last).await else {
+            tracing::warn!("the store accepts no changes in time: the last changes are not made");
             return Ok(());
         };
-        company.farewell.await;
+        peer_tasks.withdrawal.await;
         tracing::info!(%addr, "the Monitor Node has stopped");
         outcome(driven)
     }
@@ -130,57 +130,57 @@ impl Session {
     fn driver(&self, store: RecordStore, records: Vec<Record>) -> Result<Driver, MonitorError> {
         let (clock, keys) = (Clock::start(), Box::new(SystemKeys::new()?));
         let recover = match store.shared() {
-            Some(_) => MonitorCore::recover_among_others,
+            Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
         let core = recover(self.config.settings(), keys, clock.now_ns(), records);
         let login = Login::held(self.holder.clone());
         let donors = Donors::new(login, self.config.donor_timeout());
         let (door, authority) = (Arc::clone(&self.door), Arc::clone(&self.authority));
-        let wardens = Wardens { door, authority };
+        let trust = TrustState { door, authority };
         let life_ms = self.config.longest_life_ms();
-        Ok(Driver::new(core, store, clock, donors, wardens, life_ms))
+        Ok(Driver::new(core, store, clock, donors, trust, life_ms))
     }
 
-    /// What goes on beside.
-    fn beside(
+    /// Starts the background tasks.
+    fn background(
         &self,
         service: &Arc<Service>,
-        signs: impl Future<Output = ()> + Send + 'static,
+        renewal: impl Future<Output = ()> + Send + 'static,
     ) -> Result<JoinSet<()>, MonitorError> {
-        let mut beside = JoinSet::new();
-        beside.spawn(renewal::keep(self.holder.clone(), Arc::clone(&self.authority)));
-        beside.spawn(signs);
+        let mut background = JoinSet::new();
+        background.spawn(renewal::keep(self.holder.clone(), Arc::clone(&self.authority)));
+        background.spawn(renewal);
         let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &self.config.socket_group);
         let socket = self.config.local_socket.as_ref().map(bind_socket).transpose()?;
         if let Some(socket) = socket {
             let service = Arc::clone(service);
-            beside.spawn(async move {
+            background.spawn(async move {
                 if let Err(error) = socket.serve(service).await {
-                    tracing::error!(%error, "the socket for this machine's programs broke off");
+                    tracing::error!(%error, "the socket for this machine's programs failed");
                 }
             });
         }
-        Ok(beside)
+        Ok(background)
     }
 }
 
-type Doing = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the other Monitor Nodes are told, where there may be some.
-struct Company {
-    signs: Doing,
-    farewell: Doing,
+/// The tasks that keep this member's record for its peers, if there may be any.
+struct PeerTasks {
+    renewal: BoxedTask,
+    withdrawal: BoxedTask,
 }
 
-impl Company {
+impl PeerTasks {
     fn of(store: &RecordStore) -> Self {
         let Some(shared) = store.shared() else {
-            return Self { signs: Box::pin(async {}), farewell: Box::pin(async {}) };
+            return Self { renewal: Box::pin(async {}), withdrawal: Box::pin(async {}) };
         };
-        let (company, etcd) = (shared.company(), shared.etcd());
-        let signs = Box::pin(company.give_signs(etcd.clone()));
-        Self { signs, farewell: Box::pin(company.farewell(etcd.clone())) }
+        let (membership, etcd) = (shared.membership(), shared.etcd());
+        let renewal = Box::pin(membership.keep_renewed(etcd.clone()));
+        Self { renewal, withdrawal: Box::pin(membership.withdraw(etcd.clone())) }
     }
 }
 

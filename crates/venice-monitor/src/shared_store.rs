@@ -1,9 +1,9 @@
-//! The records in etcd, which several Monitor Nodes change at once: each transaction is made on
-//! condition that what it changes is as it was last seen.
+//! The records in etcd, which several Monitor Nodes change concurrently. Each transaction is
+//! conditional on the last seen revision of the records that it changes.
 
-use crate::company::{Company, SERVES_ALONE, SIGNS};
 use crate::error::MonitorError;
-use crate::mark::{Claim, MARK, serves_alone};
+use crate::owner_record::{Claim, OWNER_KEY, sole_monitor};
+use crate::peers::{MEMBER_PREFIX, Membership, SOLE_MONITOR_KEY};
 use crate::records::{self, Applied, RecordStore};
 use std::collections::BTreeMap;
 use venice_rack::monitor::{Change, Record, RecordKey, Sight, View};
@@ -15,35 +15,35 @@ pub(crate) struct SharedStore {
     store: EtcdStore,
     view: View,
     watch: Watch,
-    company: Company,
+    membership: Membership,
 }
 
 impl SharedStore {
-    /// Reads what is there, and hears of what is changed from then on.
+    /// Reads all records, and watches for changes from then on.
     pub(crate) async fn open(
         store: EtcdStore,
         claim: &Claim,
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
         claim.make(&store).await?;
-        let mut company = Company::join(&store, claim.addr.clone()).await?;
+        let mut membership = Membership::join(&store, claim.addr.clone()).await?;
         let all = store.load().await?;
         let mut seen = Vec::with_capacity(all.entries.len());
         for entry in all.entries {
-            if entry.key == SERVES_ALONE {
-                return Err(serves_alone(&entry));
+            if entry.key == SOLE_MONITOR_KEY {
+                return Err(sole_monitor(&entry));
             }
-            if entry.key == MARK {
+            if entry.key == OWNER_KEY {
                 continue;
             }
-            if entry.key.starts_with(SIGNS) {
-                company.hear(entry.key, Some(&entry.value));
+            if entry.key.starts_with(MEMBER_PREFIX) {
+                membership.handle_record(entry.key, Some(&entry.value));
             } else {
                 seen.push((entry.changed_at.0, records::record(&entry)?));
             }
         }
         let records = seen.iter().map(|(_, record)| record.clone()).collect();
         let (view, watch) = (View::new(seen), store.watch(all.revision));
-        Ok((RecordStore::Shared(Box::new(Self { store, view, watch, company })), records))
+        Ok((RecordStore::Shared(Box::new(Self { store, view, watch, membership })), records))
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -54,14 +54,14 @@ impl SharedStore {
         &self.store
     }
 
-    pub(crate) fn company(&self) -> &Company {
-        &self.company
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
         let sights = self.view.conditions(&changes);
         let transaction = Transaction {
-            conditions: sights.iter().map(condition).chain([self.company.condition()]).collect(),
+            conditions: sights.iter().map(condition).chain([self.membership.condition()]).collect(),
             changes: changes.iter().cloned().map(records::store_change).collect(),
         };
         match self.store.commit(transaction).await? {
@@ -69,16 +69,18 @@ impl SharedStore {
                 self.view.made(revision.0, changes);
                 Ok(Applied::Made)
             }
-            Outcome::Conflict(found) if !self.company.is_among(&found) => Err(MonitorError::CutOff),
+            Outcome::Conflict(found) if !self.membership.is_current(&found) => {
+                Err(MonitorError::CutOff)
+            }
             Outcome::Conflict(found) => {
                 let news = self.catch_up(&sights, found).await?;
-                tracing::debug!(changes = changes.len(), "another Monitor Node was first");
+                tracing::debug!(changes = changes.len(), "conflict with another Monitor Node");
                 Ok(Applied::Conflict { failed: changes, news })
             }
         }
     }
 
-    /// Hears of what stood in the way, and all before it.
+    /// Receives changes up to those that caused the conflict.
     async fn catch_up(
         &mut self,
         sights: &[Sight],
@@ -98,11 +100,11 @@ impl SharedStore {
         let Batch { revision, changes } = self.watch.next().await?;
         let mut told = Vec::with_capacity(changes.len());
         for change in changes {
-            if change.key == MARK {
+            if change.key == OWNER_KEY {
                 continue;
             }
-            if change.key.starts_with(SIGNS) {
-                self.company.hear(change.key, change.value.as_deref());
+            if change.key.starts_with(MEMBER_PREFIX) {
+                self.membership.handle_record(change.key, change.value.as_deref());
                 continue;
             }
             let Some(change) = records::change(&change)? else {

@@ -1,4 +1,5 @@
-//! Which store a rack has: said when it is founded, and kept beside its authority for every start after.
+//! The choice of a rack's store, made when the rack is created and kept beside its authority for
+//! later starts.
 
 use crate::error::MonitorError;
 use serde::{Deserialize, Serialize};
@@ -8,38 +9,39 @@ use std::path::{Path, PathBuf};
 use venice_control::identity::write_private;
 use venice_store::{EtcdTls, StoreError, StoreLocation};
 
-/// Where in the state directory that is kept.
+/// File name of the choice, in the state directory.
 pub const STORE_CHOICE_FILE: &str = "store.toml";
 
-/// A store, and how it is reached. As a file it has the keys that the Monitor Node's own configuration
-/// has for it.
+/// A store and its TLS files. As a file it has the same keys as the Monitor Node's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreChoice {
-    /// A file, or members of etcd ([`StoreLocation`]); `None`: a file in the state directory.
+    /// File, or members of etcd ([`StoreLocation`]); `None` is a file in the state directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// The authority that signed the certificates of etcd's members, in PEM.
+    /// Authority that signed the certificates of etcd's members, in PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_ca: Option<PathBuf>,
-    /// The certificate that etcd is shown, where it asks for one.
+    /// Client certificate for etcd, if it requires one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_certificate: Option<PathBuf>,
-    /// Its key.
+    /// Key of the client certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_key: Option<PathBuf>,
 }
 
 impl StoreChoice {
-    /// Whether a Monitor Node can use it.
+    /// Checks that a Monitor Node can use the choice.
     ///
     /// # Errors
-    /// [`MonitorError::Config`]: what is no store, and files for TLS that are missing or would be passed
-    /// over.
+    /// [`MonitorError::Config`] for an invalid store, and for TLS files that are missing or would
+    /// be ignored.
     pub fn check(&self) -> Result<(), MonitorError> {
         let wrong = |what: &str| Err(MonitorError::Config(what.to_owned()));
         if self.store_certificate.is_some() != self.store_key.is_some() {
-            return wrong("store_certificate and store_key go together: one of them is missing");
+            return wrong(
+                "store_certificate and store_key are required together: one of them is missing",
+            );
         }
         let has_tls = self.store_ca.is_some() || self.store_key.is_some();
         match self.location(Path::new("."))? {
@@ -54,7 +56,7 @@ impl StoreChoice {
         }
     }
 
-    /// Where it is, for a Monitor Node with that state directory.
+    /// Returns the store's location, for a Monitor Node with that state directory.
     pub(crate) fn location(&self, state_dir: &Path) -> Result<StoreLocation, MonitorError> {
         match &self.store {
             Some(store) => {
@@ -69,7 +71,7 @@ impl StoreChoice {
         EtcdTls { authority: self.store_ca.clone(), certificate }
     }
 
-    /// This where it says something, and else what `other` says. Another store than that has nothing of it.
+    /// Fills missing parts from `other`. With a store of its own it takes none of them.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
         if self.store.is_some() {
@@ -83,7 +85,7 @@ impl StoreChoice {
         }
     }
 
-    /// What was said when the rack was founded; nothing, where nothing was.
+    /// Reads the choice made when the rack was created; the default if there is none.
     ///
     /// # Errors
     /// [`MonitorError::StoreChoice`].
@@ -97,7 +99,7 @@ impl StoreChoice {
         }
     }
 
-    /// Keeps it for every start, wherever that is in.
+    /// Writes the choice for later starts, with absolute paths.
     pub(crate) fn save(&self, state_dir: &Path) -> Result<(), MonitorError> {
         let path = state_dir.join(STORE_CHOICE_FILE);
         let text = toml::to_string(&self.absolute()).map_err(|error| {
@@ -130,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_again_and_what_is_said_comes_first() {
+    fn saved_choice_yields_to_flags() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(StoreChoice::load(dir.path()).unwrap(), StoreChoice::default());
         let etcd = StoreChoice { store_ca: Some("/ca.pem".into()), ..of("etcds://a/rack1") };
         etcd.save(dir.path()).unwrap();
         assert_eq!(StoreChoice::load(dir.path()).unwrap(), etcd);
         let said = of("etcds://b").or(StoreChoice::load(dir.path()).unwrap());
-        assert_eq!(said, of("etcds://b"), "and nothing of the other store");
+        assert_eq!(said, of("etcds://b"), "no part of the other store is used");
         let key = StoreChoice { store_key: Some("/key.pem".into()), ..StoreChoice::default() };
         let said = key.clone().or(etcd.clone());
         assert_eq!((&said.store, &said.store_key), (&etcd.store, &key.store_key));
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_choices_are_rejected() {
         let key = |store| StoreChoice { store_key: Some("/k".into()), ..of(store) };
         let ca = |store| StoreChoice { store_ca: Some("/c".into()), ..of(store) };
         for (choice, says) in [

@@ -1,27 +1,25 @@
-//! For how long a Monitor Node may go by what it knows of the store.
+//! The time for which a Monitor Node may act on its view of the store.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long after the last sign that it hears what others change a Monitor Node serves no more: longer
-/// than a member of etcd that hangs is noticed and another one asked. Far shorter than what
-/// revocations reach beyond the moment they are made.
+/// Time after the last confirmed change until the Monitor Node stops serving. It is longer than the
+/// failover to another member of etcd takes, and far shorter than the margin of revocations.
 const FRESH_FOR: Duration = Duration::from_secs(6);
 
-/// For how long we hear the others as far as we know, looked at before anything is done that no
-/// condition in the store guards: whoever stood still finds here that it is out of date, before it does
-/// the next thing.
+/// A deadline for acting on the view of the store, checked before every action that no condition in
+/// the store guards. A process that stalled finds its view outdated before it acts.
 #[derive(Debug, Clone)]
 pub(crate) struct Tenure {
-    /// `None`: for ever, since nobody else has the store.
+    /// `None` is unlimited: no other process uses the store.
     until: Option<Arc<Mutex<Until>>>,
 }
 
 #[derive(Debug)]
 struct Until {
     at: Instant,
-    /// Whatever is heard from now on.
+    /// True if later confirmations do not extend it.
     is_final: bool,
 }
 
@@ -30,7 +28,7 @@ impl Tenure {
         Self { until: None }
     }
 
-    /// All that was in the store at that moment is known.
+    /// Creates the deadline for a view complete up to `known_at`.
     pub(crate) fn since(known_at: Instant) -> Self {
         Self::until_at(known_at + FRESH_FOR)
     }
@@ -39,7 +37,7 @@ impl Tenure {
         Self { until: Some(Arc::new(Mutex::new(Until { at, is_final: false }))) }
     }
 
-    /// The same, later.
+    /// Extends the deadline for a view complete up to `known_at`.
     pub(crate) fn renew(&self, known_at: Instant) {
         if let Some(mut until) = self.lock()
             && !until.is_final
@@ -48,7 +46,7 @@ impl Tenure {
         }
     }
 
-    /// The others do not count on us any more, or the store is another: over now, for good.
+    /// Ends it for good: the peers consider this member gone, or the store was re-created.
     pub(crate) fn end(&self) {
         if let Some(mut until) = self.lock() {
             *until = Until { at: Instant::now(), is_final: true };
@@ -63,12 +61,12 @@ impl Tenure {
         Some(self.until.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// We may go by what we know.
+    /// True if the view may be acted on.
     pub(crate) fn lasts(&self) -> bool {
         self.until().is_none_or(|until| Instant::now() < until)
     }
 
-    /// Waits until that is over.
+    /// Waits until the deadline has passed.
     pub(crate) async fn over(&self) {
         while let Some(until) = self.until() {
             if Instant::now() >= until {

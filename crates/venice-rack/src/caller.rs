@@ -1,9 +1,9 @@
-//! Who calls, as a certificate proves it. The doors look at certificates; the logic gets this value.
+//! Authenticated callers. The TLS servers check certificates; the logic gets a [`Caller`].
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Who calls.
+/// A caller, as proved by its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
     /// The Monitor Node.
@@ -14,27 +14,27 @@ pub enum Caller {
     User(User),
 }
 
-/// The user of a program, vouched for by the node it runs on.
+/// A program's user, vouched for by the node it runs on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
     /// The node.
     pub node: String,
-    /// The user's number there.
+    /// The user id on that node.
     pub uid: u32,
-    /// The user's name there; the number where there is no name.
+    /// The user name on that node; the user id where there is no name.
     pub name: String,
-    /// It came in by the Monitor Node's own socket, as root or as the Monitor Node's own user: it
-    /// may admit and turn out others.
+    /// True for a caller on the Monitor Node's own socket that is root or the Monitor Node's own
+    /// user. It may enrol and revoke others.
     pub is_admin: bool,
 }
 
-/// Who has borrowed: whose program, on which node. Users of one name are one user, wherever they
-/// are.
+/// The owner of a grant: a user, on the node its program runs on. Equal user names mean one user,
+/// on all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Owner {
-    /// The node that vouches for it.
+    /// The node that vouches for the user.
     pub node: String,
-    /// The user's name there.
+    /// The user name on that node.
     pub user: String,
 }
 
@@ -45,12 +45,12 @@ impl From<User> for Owner {
 }
 
 impl Caller {
-    /// Whether it may admit and turn out others, and drain any node.
+    /// True if the caller may enrol and revoke others, and drain any node.
     pub fn is_admin(&self) -> bool {
         matches!(self, Caller::User(User { is_admin: true, .. }))
     }
 
-    /// The node it is, or the node that vouches for it.
+    /// Returns the caller's node, or the node that vouches for the caller.
     pub fn node(&self) -> Option<&str> {
         match self {
             Caller::Monitor => None,

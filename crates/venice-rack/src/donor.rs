@@ -1,13 +1,13 @@
 //! The lending half of a node agent: slabs, devices, grants and leases.
 //!
-//! [`DonorCore`] counts slabs; which memory they are is the agent's business. A grant is prepared
-//! by the Monitor Node, then committed, then lives as long as its recipient renews the lease.
-//! However it ends, its slabs come out of [`DonorCore::poll_action`] to be wiped, and are free
-//! again when [`DonorCore::handle_freed`] says that this is done. A grant of a device
-//! ([`DonorCore::offer_devices`]) has no slabs, and is the same in everything else.
+//! [`DonorCore`] counts slabs; the agent maps them to memory. The Monitor Node prepares a grant,
+//! then commits it; then it lives as long as its recipient renews the lease. When it ends, for
+//! whatever reason, its slabs come out of [`DonorCore::poll_action`] to be wiped. They are free
+//! again when [`DonorCore::handle_freed`] confirms that. A grant of a device
+//! ([`DonorCore::offer_devices`]) has no slabs, and is otherwise the same.
 //!
-//! A donor that wants memory back says so with the next renewal ([`notices`]); it ends the grant
-//! itself only when the time it has stated is over.
+//! A donor that reclaims memory says so in the next renewal ([`notices`]); it ends the grant itself
+//! only when the stated time is over.
 
 mod devices;
 mod ended;
@@ -25,85 +25,85 @@ use recipients::recipient_number;
 use std::collections::{BTreeMap, VecDeque};
 use venice_wire::{GrantId, GrantKey};
 
-/// How a donor is set up.
+/// Settings of a donor.
 #[derive(Debug, Clone, Copy)]
 pub struct DonorSettings {
     /// Slabs it lends altogether.
     pub total_slabs: u32,
-    /// How long slabs stay set aside without a commit, in nanoseconds.
+    /// Time slabs stay set aside without a commit, in nanoseconds.
     pub prepare_timeout_ns: u64,
 }
 
-/// What the agent is to do.
+/// An action for the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DonorAction {
-    /// Cut every connection to the grant's slabs and give the memory back wiped, then call
-    /// [`DonorCore::handle_freed`]. Until then the slabs are not lent again.
+    /// Cut every connection to the grant's slabs and wipe the memory, then call
+    /// [`DonorCore::handle_freed`]. The slabs are not lent again before.
     FreeSlabs {
-        /// The grant that has ended.
+        /// The ended grant.
         grant: GrantId,
-        /// How many slabs it had; 0: it was of a device.
+        /// Its slabs; 0 for a device.
         slabs: u32,
-        /// Why it ended.
+        /// The reason of its end.
         reason: EndReason,
     },
 }
 
-/// Why a grant ended.
+/// The reason why a grant ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
-    /// Recipient or Monitor Node gave it back.
+    /// The recipient or the Monitor Node released it.
     Released,
-    /// The Monitor Node called the handshake off.
+    /// The Monitor Node aborted the handshake.
     Aborted,
     /// No commit came in time.
     PrepareTimeout,
-    /// No renewal came for a lease.
+    /// No renewal came within the lease.
     LeaseExpired,
     /// The donor's machine needs the memory itself.
     TakenBack,
 }
 
-/// What a prepare did.
+/// The outcome of a prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prepared {
-    /// The slabs are set aside now: the agent assigns memory to the grant, and calls
+    /// The slabs are set aside now. The agent assigns memory to the grant, and calls
     /// [`DonorCore::handle_abort`] if it cannot.
     New(DonorStatus),
-    /// They were already.
+    /// The slabs were set aside already.
     Repeated(DonorStatus),
 }
 
-/// A grant as the data plane needs to know it.
+/// A grant as the data plane sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantView {
-    /// What every access has to show.
+    /// The key that every access must carry.
     pub key: GrantKey,
-    /// How many slabs.
+    /// Its slabs.
     pub slabs: u32,
-    /// Only a committed grant may be accessed.
+    /// Its state; only a committed grant may be accessed.
     pub state: HeldState,
-    /// A number for the program that borrowed it; all its grants have the same one.
+    /// A number for the borrowing program, the same for all its grants.
     pub recipient: u64,
 }
 
-/// A donor's grants. Drive it with the time and the calls that come in; after each call perform
-/// what [`Self::poll_action`] gives, and call [`Self::handle_timeout`] at [`Self::poll_timeout`].
+/// A donor's grants. Drive it with the time and the incoming calls. After each call perform the
+/// actions of [`Self::poll_action`], and call [`Self::handle_timeout`] at [`Self::poll_timeout`].
 #[derive(Debug)]
 pub struct DonorCore {
     settings: DonorSettings,
-    /// 0 until registered.
+    /// The epoch; 0 until registered.
     epoch: u64,
     free_slabs: u32,
-    /// Neither lent nor offered: the donor's machine has their memory.
+    /// Slabs neither lent nor offered: the donor's machine uses their memory.
     withheld_slabs: u32,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
     freeing: BTreeMap<GrantId, Freeing>,
     devices: Vec<Device>,
-    /// When this agent began to offer devices.
+    /// Time at which this agent began to offer devices.
     devices_since_ns: u64,
-    /// Of this epoch.
+    /// Ended grants of this epoch.
     ended: Ended,
     actions: VecDeque<DonorAction>,
 }
@@ -112,32 +112,32 @@ pub struct DonorCore {
 struct Held {
     request: PrepareRequest,
     state: HeldState,
-    /// When it ends unless committed or renewed.
+    /// Time it ends unless committed or renewed.
     deadline_ns: u64,
-    /// The memory is wanted back.
+    /// Set while the memory is reclaimed.
     wanted: Option<Wanted>,
-    /// The Monitor Node calls it back: when it ends, released or not.
+    /// Time at which a preempted grant ends, released or not.
     called: Option<u64>,
-    /// The node is to be empty: it is wanted back, whenever it comes.
+    /// True while the node is drained: the grant is to be returned, at any time.
     is_drained: bool,
 }
 
-/// What a grant had that has ended.
+/// The resources of an ended grant, until they are free again.
 #[derive(Debug)]
 struct Freeing {
     slabs: u32,
     device: Option<DeviceShare>,
 }
 
-/// Since a donor wants a grant's memory back.
+/// The reclaim of a grant's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
-    /// When the grant ends, released or not; `None`: never for that.
+    /// Time at which the grant ends, released or not; `None`: it does not end by force.
     until_ns: Option<u64>,
 }
 
 impl DonorCore {
-    /// A donor with all its slabs free, not registered yet.
+    /// Creates a donor with all its slabs free, not yet registered.
     pub fn new(settings: DonorSettings) -> Self {
         Self {
             settings,
@@ -154,14 +154,14 @@ impl DonorCore {
         }
     }
 
-    /// The Monitor Node has registered this agent under this epoch.
+    /// Sets the epoch under which the Monitor Node has registered this agent.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        // What was meant for an earlier one is refused for that.
+        // Calls for an earlier epoch are refused by their epoch.
         self.ended = Ended::default();
     }
 
-    /// Sets slabs, or a device, aside. The same request again changes nothing.
+    /// Sets slabs, or a device, aside. A repetition of the same request changes nothing.
     ///
     /// # Errors
     /// A [`Refusal`]; nothing is set aside then.
@@ -209,10 +209,11 @@ impl DonorCore {
         Ok(Prepared::New(self.status()))
     }
 
-    /// Lends what was set aside; the lease starts. A second commit changes nothing.
+    /// Lends what was set aside and starts the lease. A second commit changes nothing.
     ///
     /// # Errors
-    /// [`Refusal::UnknownGrant`] or [`Refusal::WrongEpoch`] when nothing is set aside (any more).
+    /// [`Refusal::UnknownGrant`] or [`Refusal::WrongEpoch`] if nothing is set aside, or not any
+    /// more.
     pub fn handle_commit(
         &mut self,
         now_ns: u64,
@@ -234,7 +235,7 @@ impl DonorCore {
         Ok(self.status())
     }
 
-    /// Gives back what was set aside. A committed grant is left alone, an unknown one ignored.
+    /// Frees what was set aside. A committed grant is left alone, an unknown one ignored.
     pub fn handle_abort(&mut self, now_ns: u64, grant: GrantId) -> DonorStatus {
         self.handle_timeout(now_ns);
         if self.held.get(&grant).is_some_and(|held| held.state == HeldState::Prepared) {
@@ -243,14 +244,14 @@ impl DonorCore {
         self.status()
     }
 
-    /// Takes a grant back, whatever state it is in. An unknown one is ignored.
+    /// Ends a grant in any state. An unknown one is ignored.
     pub fn handle_release(&mut self, now_ns: u64, grant: GrantId) -> DonorStatus {
         self.handle_timeout(now_ns);
         self.end(grant, EndReason::Released);
         self.status()
     }
 
-    /// Starts a lease anew.
+    /// Renews a lease.
     pub fn handle_renew(&mut self, now_ns: u64, grant: GrantId, key: GrantKey) -> LeaseState {
         self.handle_timeout(now_ns);
         let faulty = self.faulty(grant);
@@ -264,8 +265,7 @@ impl DonorCore {
         }
     }
 
-    /// The slabs of an ended grant are wiped: they are free again. Ignored for grants that are
-    /// not being freed.
+    /// Frees the wiped slabs of an ended grant. Grants that are not being freed are ignored.
     pub fn handle_freed(&mut self, grant: GrantId) {
         if let Some(freed) = self.freeing.remove(&grant) {
             self.free_slabs += freed.slabs;
@@ -274,8 +274,8 @@ impl DonorCore {
         }
     }
 
-    /// Takes up to `slabs` free slabs out of what is offered; how many it took. Their memory may
-    /// then be given to others.
+    /// Withholds up to `slabs` free slabs and returns their number. Their memory may then be used
+    /// by others.
     pub fn handle_withhold(&mut self, slabs: u32) -> u32 {
         let taken = slabs.min(self.free_slabs);
         self.free_slabs -= taken;
@@ -285,10 +285,10 @@ impl DonorCore {
         taken
     }
 
-    /// Offers slabs again that were withheld: their memory is there, and wiped.
+    /// Offers withheld slabs again: their memory is there, and wiped.
     ///
     /// # Panics
-    /// When fewer are withheld.
+    /// If fewer are withheld.
     pub fn handle_offer(&mut self, slabs: u32) {
         assert!(slabs <= self.withheld_slabs, "more slabs offered than withheld");
         self.withheld_slabs -= slabs;
@@ -297,7 +297,7 @@ impl DonorCore {
         self.assert_count();
     }
 
-    /// Slabs that are withheld.
+    /// Returns the withheld slabs.
     pub fn withheld_slabs(&self) -> u32 {
         self.withheld_slabs
     }
@@ -307,7 +307,7 @@ impl DonorCore {
         self.freeing.contains_key(&grant)
     }
 
-    /// Ends what was not committed, renewed or given back in time.
+    /// Ends grants that were not committed, renewed or released in time.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         let due = self.held.iter().filter_map(|(id, held)| Some((*id, held.end_at(now_ns)?)));
         for (grant, reason) in due.collect::<Vec<_>>() {
@@ -315,17 +315,17 @@ impl DonorCore {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns the time at which [`Self::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.held.values().map(Held::ends_ns).min()
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<DonorAction> {
         self.actions.pop_front()
     }
 
-    /// A grant, prepared or committed.
+    /// Returns a grant, prepared or committed.
     pub fn grant(&self, grant: GrantId) -> Option<GrantView> {
         let held = self.held.get(&grant)?;
         let Held { request, state, .. } = held;
@@ -333,7 +333,7 @@ impl DonorCore {
         Some(GrantView { key, slabs, state, recipient: recipient_number(request) })
     }
 
-    /// The counts.
+    /// Returns the slab counts.
     pub fn status(&self) -> DonorStatus {
         DonorStatus {
             total_slabs: self.settings.total_slabs - self.withheld_slabs,
@@ -342,7 +342,7 @@ impl DonorCore {
         }
     }
 
-    /// The counts and every grant, for the heartbeat.
+    /// Returns the slab counts and every grant, for the heartbeat.
     pub fn report(&self) -> DonorReport {
         let held = self.held.iter().map(|(id, held)| HeldGrant {
             id: *id,
@@ -387,13 +387,13 @@ impl Held {
         self.request.lease_ms.saturating_mul(NS_PER_MS)
     }
 
-    /// When it ends if nobody does anything.
+    /// Returns the time it ends without any further call.
     fn ends_ns(&self) -> u64 {
         let wanted_ns = self.wanted.and_then(|wanted| wanted.until_ns);
         [wanted_ns, self.called].into_iter().flatten().fold(self.deadline_ns, u64::min)
     }
 
-    /// Why it ends at this moment, if it does.
+    /// Returns the reason it ends at this moment, if it does.
     fn end_at(&self, now_ns: u64) -> Option<EndReason> {
         match self.state {
             HeldState::Prepared if self.deadline_ns <= now_ns => Some(EndReason::PrepareTimeout),
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_are_not_free_before_they_are_wiped() {
+    fn slabs_free_only_after_wipe() {
         let mut donor = donor();
         donor.handle_prepare(0, request(1, 8)).unwrap();
         donor.handle_commit(0, GrantId(1), 1).unwrap();
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lives_as_long_as_it_is_renewed() {
+    fn lease_lives_while_renewed() {
         let mut donor = donor();
         donor.handle_prepare(0, request(1, 3)).unwrap();
         donor.handle_commit(S, GrantId(1), 1).unwrap();
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prepare_without_commit_times_out() {
+    fn prepare_without_commit_times_out() {
         let mut donor = donor();
         donor.handle_prepare(0, request(1, 3)).unwrap();
         donor.handle_timeout(5 * S);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_is_not_offered() {
+    fn withheld_slabs_are_not_offered() {
         let mut donor = donor();
         donor.handle_prepare(0, request(1, 3)).unwrap();
         assert_eq!(donor.handle_withhold(100), 5);
@@ -500,12 +500,15 @@ mod tests {
         assert_eq!(donor.handle_prepare(0, request(2, 1)), Err(Refusal::NoRoom { free_slabs: 0 }));
         donor.handle_offer(2);
         assert_eq!((donor.status().total_slabs, donor.status().free_slabs), (5, 2));
-        assert!(donor.status().revision > status.revision, "the Monitor Node must hear of it");
+        assert!(
+            donor.status().revision > status.revision,
+            "the Monitor Node must accept the newer report"
+        );
         assert_eq!(donor.withheld_slabs(), 3);
     }
 
     #[test]
-    fn another_epoch_is_refused() {
+    fn other_epoch_is_refused() {
         let mut donor = donor();
         donor.set_epoch(2);
         let wrong = Refusal::WrongEpoch { asked: 1, current: 2 };

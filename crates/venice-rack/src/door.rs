@@ -1,44 +1,44 @@
-//! What the doors of nodes have seen: who was refused, and why.
+//! Counts of callers that a node's servers refused, by reason.
 
 use crate::revocation::Revocation;
 use serde::Serialize;
 
-/// What a node's door has seen.
+/// The report of a node's server on its callers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DoorReport {
     /// Callers refused since the agent started.
     pub refused: RefusedCounts,
-    /// When its certificate ends, in seconds since 1970.
+    /// Expiry of the server's certificate, in seconds since 1970.
     pub certificate_expires_s: u64,
-    /// Which revocations it goes by ([`crate::revocation::Revocations::version`]).
+    /// Version of the revocations in force there ([`crate::revocation::Revocations::version`]).
     pub revoked_version: u64,
-    /// Those of them that the Monitor Node did not know when it told its own.
+    /// Revocations in force there that the Monitor Node lacked when it sent its own.
     pub revoked_besides: Vec<Revocation>,
 }
 
-/// Callers that a door did not let in, or not do what they asked for, by reason.
+/// Refused callers and refused calls, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct RefusedCounts {
-    /// They did not speak TLS as the rack does.
+    /// The peer did not speak the rack's TLS.
     pub no_tls: u64,
-    /// They showed no certificate.
+    /// The peer sent no certificate.
     pub no_certificate: u64,
-    /// Theirs was past its time, or before it.
+    /// The certificate had expired, or was not yet valid.
     pub expired: u64,
-    /// Theirs was revoked.
+    /// The certificate was revoked.
     pub revoked: u64,
-    /// Theirs was another authority's, or they did not take this rack's.
+    /// The certificate came from another authority, or the peer rejected this rack's.
     pub foreign: u64,
-    /// They may not do what they asked for.
+    /// The caller lacked permission for the call.
     pub forbidden: u64,
-    /// They came with a join token that is worth nothing.
+    /// The join token was unknown, used or expired.
     pub bad_token: u64,
-    /// They named a grant with a key that is not its own.
+    /// The call named a grant with a wrong key.
     pub wrong_key: u64,
 }
 
 impl RefusedCounts {
-    /// All of them.
+    /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
         let Self { no_tls, no_certificate, expired, revoked, foreign, forbidden, .. } = self;
         let door = no_tls + no_certificate + expired + revoked + foreign + forbidden;

@@ -1,18 +1,19 @@
-//! How much a workload will need: the composable-rack paper's Eq. 3.
+//! Forecasts of a workload's need: the composable-rack paper's Eq. 3.
 //!
-//! A [`Forecaster`] holds the observation window of one workload: what it used of each resource, sample
-//! by sample, all resources side by side. From that it foretells the *peak* of each in the prediction
-//! window that begins now, which is what has to be reserved. The [`Method`] is the paper's
-//! autoregression of each resource by itself, one with past errors (ARMA), one of all resources together
-//! (VAR: memory that rises after I/O did), or plain persistence, which everything else has to beat.
+//! A [`Forecaster`] holds the observation window of one workload: its use of each resource, sample
+//! by sample, all resources side by side. It forecasts the *peak* of each resource in the
+//! prediction window that begins now: the amount to reserve. The [`Method`] is the paper's
+//! autoregression of each resource by itself, one with past errors (ARMA), one of all resources
+//! together (VAR: memory that rises after I/O did), or plain persistence, the baseline that the
+//! others have to beat.
 //!
-//! A [`Reservation`] makes slabs of it: they are reserved ahead, with a margin learnt from past errors, and
-//! released where the forecast was wrong.
+//! A [`Reservation`] turns forecasts into slabs: it reserves them in advance, with a margin learnt
+//! from past errors, and releases them where the forecast was too high.
 //!
-//! [`Workloads`] does both for all workloads of a rack, as the Monitor Node drives it.
+//! [`Workloads`] does both for all workloads of a rack; the Monitor Node drives it.
 //!
-//! The same samples give the same forecast, to the last bit: additions, multiplications, divisions and
-//! square roots in a fixed order.
+//! The same samples give the same forecast, to the last bit: additions, multiplications, divisions
+//! and square roots in a fixed order.
 //!
 //! ```
 //! use venice_rack::forecast::{Forecaster, Method, Windows};
@@ -37,4 +38,6 @@ mod workloads;
 pub use forecaster::{ForecastError, Forecaster, LARGEST_SAMPLE, Method, Windows};
 pub use reservation::{Change, Policy, Reservation};
 pub(crate) use workloads::shared_out;
-pub use workloads::{Amounts, LookAhead, Outlook, RESOURCES, Score, Workload, Workloads};
+pub use workloads::{
+    Amounts, ForecastSettings, RESOURCES, Score, Workload, WorkloadForecast, Workloads,
+};

@@ -1,31 +1,32 @@
-//! The rack's own logic, without any I/O: who has what, who borrowed it, and what to do when
-//! somebody dies.
+//! The control logic of a rack, without I/O: registration, allocation, leases, and recovery from
+//! failures.
 //!
-//! * [`monitor::MonitorCore`] is the Monitor Node: it keeps the Resource Registration Table
+//! - [`monitor::MonitorCore`] is the Monitor Node. It keeps the Resource Registration Table
 //!   ([`rrt`]), the Resource Allocation Table ([`rat`]) and the Topology Status Table ([`tst`]),
 //!   places requests ([`placement`]) and leads the handshake with the donors.
-//! * [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
-//! * [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
-//! * [`attention::Attention`] is the time by which others' silence is judged.
-//! * [`forecast::Forecaster`] foretells what a workload will need from what it used.
-//! * [`caller`] says who calls, [`revocation`] whose word is worth nothing any more, [`door`] who was
-//!   refused.
-//! * [`quota`] is how much a user may have borrowed, [`queueing`] how requests wait for room.
-//! * [`resource`] is what nodes offer, and how devices are asked for and granted.
-//! * [`types`] holds what the two tell each other, [`rows`] what people are shown.
+//! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
+//! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
+//! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
+//! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
+//! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
+//!   callers.
+//! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
+//! - [`resource`] describes offered resources, device requests and device grants.
+//! - [`types`] holds the messages between recipients, donors and Monitor Node, [`rows`] the tables
+//!   for users.
 //!
-//! Both cores are state machines. Input and the time go into `handle_*` calls, what is to be done
-//! comes out of `poll_*` calls; time is a `now_ns: u64` that never goes backwards. There is no
-//! clock, socket, thread or source of randomness in here, so the daemons, the simulator and the
-//! tests drive the same code.
+//! Both cores are state machines. Input and time go into `handle_*` calls; actions come out of
+//! `poll_*` calls. Time is a `now_ns: u64` that never goes backwards. The crate has no clock,
+//! socket, thread or source of randomness, so the daemons, the simulator and the tests drive the
+//! same code.
 #![forbid(unsafe_code)]
 
-pub mod attention;
 pub mod caller;
 pub mod donor;
 pub mod door;
 pub mod forecast;
 pub mod monitor;
+pub mod pausable_clock;
 pub mod placement;
 pub mod pressure;
 pub mod queueing;
@@ -40,5 +41,5 @@ pub mod types;
 
 /// Nanoseconds in a millisecond.
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
-/// Nanoseconds in a second, as the tables print seconds.
+/// Nanoseconds in a second, for tables in seconds.
 pub(crate) const NS_PER_S: f64 = 1e9;

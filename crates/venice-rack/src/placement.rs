@@ -1,8 +1,8 @@
-//! Choosing donors for a request, by one of three policies.
+//! Placement: the choice of donors for a request, by one of three policies.
 //!
-//! A donor is worth its free slabs less its price: [`HOP_SLABS`] for every hop that lies between
-//! it and the recipient, and more where the way there is slow or busy, or its machine stalls
-//! ([`Price`]). What is decided depends on nothing but the arguments, and is counted in whole slabs.
+//! A donor's worth is its free slabs less its price: [`HOP_SLABS`] for every hop between it and the
+//! recipient, and more where the path is slow or busy, or its machine stalls ([`Price`]). The
+//! result depends on the arguments alone, and is computed in whole slabs.
 
 #[cfg(test)]
 mod tests;
@@ -15,38 +15,39 @@ use std::str::FromStr;
 use thiserror::Error;
 use venice_wire::NodeId;
 
-/// How many free slabs make up for one hop more: 64 MiB. A hop costs every access its time; a
-/// donor that is drained before the others leaves nothing to those whose only near one it is.
+/// Free slabs that outweigh one more hop: 64 MiB. A hop costs every access its time; a donor that
+/// is drained before the others leaves nothing to recipients that have no other near donor.
 pub const HOP_SLABS: u32 = 4;
-/// As much as a hop for every quarter of a link's bandwidth that is in use.
+/// The price of each quarter of a link's bandwidth in use: that of one hop.
 pub const QUARTER_SLABS: u32 = HOP_SLABS;
-/// As much as two hops for a donor whose machine's tasks wait for memory.
+/// The price of a donor whose machine stalls for memory: that of two hops.
 pub const STALL_SLABS: u32 = 2 * HOP_SLABS;
-/// Busier than busy is no link.
+/// The most quarters of bandwidth that count.
 const MOST_QUARTERS: u32 = 4;
 
-/// Which donors are taken first.
+/// The order in which donors are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Slab by slab from the donor that is worth most: near ones with much left. Of equals the
-    /// nearest, then the lowest number. Programs of one place leave something to each other.
+    /// Slab by slab from the donor of the highest worth: near ones with much free memory. Ties go
+    /// to the nearest, then to the lowest number. Programs of one node leave near memory to each
+    /// other.
     #[default]
     Nearest,
-    /// Slab by slab from the donor that has given least to this request, so that it has the
-    /// bandwidth of all and loses little with each; of equals the one that is worth most.
+    /// Slab by slab from the donor that has given least to this request: it gets the bandwidth of
+    /// all donors and loses little with each. Ties go to the highest worth.
     Spread,
-    /// As few donors as can be, so that the others stay whole, for large requests or to be
-    /// switched off: one that has room for all, the cheapest, of these the tightest; else what
-    /// the roomiest can give, and so on with the rest.
+    /// The fewest donors, so that the others stay whole for large requests or can be switched off.
+    /// One donor with room for everything, the cheapest, then the tightest; else all of the
+    /// roomiest, and so on with the rest.
     Pack,
 }
 
 impl Policy {
-    /// All there are.
+    /// All policies.
     pub const ALL: [Self; 3] = [Self::Nearest, Self::Spread, Self::Pack];
 
-    /// What people call it.
+    /// Returns the name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nearest => "nearest",
@@ -62,9 +63,9 @@ impl fmt::Display for Policy {
     }
 }
 
-/// There is no such policy.
+/// The error for an unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("there is no placement {0:?}: say nearest, spread or pack")]
+#[error("unknown placement {0:?}: expected nearest, spread or pack")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -76,50 +77,50 @@ impl FromStr for Policy {
     }
 }
 
-/// Who could lend.
+/// A possible donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Donor {
     /// The node.
     pub node: NodeId,
-    /// Slabs it has left.
+    /// Slabs it has free.
     pub free_slabs: u32,
-    /// Most it may give to this request besides what it has given: with copies, no more than one
+    /// Slabs it may give to this request besides those already given: with copies, at most one copy
     /// of each slab.
     pub most_slabs: u32,
-    /// Slabs it has given to this request already.
+    /// Slabs it has already given to this request.
     pub given_slabs: u32,
-    /// Hops between the recipient's node and it; `None` where all reach each other directly. 0 is
-    /// the recipient's own node: it counts as one hop more than the farthest, since what is idle
-    /// there serves the program better as local memory.
+    /// Hops from the recipient's node; `None` where all nodes reach each other directly. 0 is the
+    /// recipient's own node. It counts as one hop more than the farthest, since idle memory there
+    /// serves the program better as local memory.
     pub hops: Option<u32>,
-    /// Hops that the way counts as by its measured round trip, where that is out of the ordinary.
+    /// Hops equivalent to the measured round trip, where that is unusually long.
     pub slow_hops: u32,
-    /// Quarters of the bandwidth in use on the busiest link of the way.
+    /// Quarters of the bandwidth in use on the busiest link of the path.
     pub busy_quarters: u32,
-    /// Tasks of its machine wait for memory.
+    /// True if tasks of its machine wait for memory.
     pub is_stalled: bool,
 }
 
-/// What speaks against a donor, in free slabs that would make up for it.
+/// The price of a donor, in free slabs that would outweigh it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// How far it is: hops, or what its round trip comes to in hops if that is more.
+    /// Slabs for the distance: hops, or the round trip in hops if that is more.
     pub distance_slabs: u32,
-    /// What goes on there already, on the busiest link of the way.
+    /// Slabs for the traffic on the busiest link of the path.
     pub traffic_slabs: u32,
-    /// Its machine waits for memory.
+    /// Slabs for stalls of its machine.
     pub stall_slabs: u32,
 }
 
 impl Price {
-    /// All of it.
+    /// Returns the sum.
     pub fn total_slabs(&self) -> u32 {
         self.distance_slabs.saturating_add(self.traffic_slabs).saturating_add(self.stall_slabs)
     }
 }
 
 impl Donor {
-    /// A donor that is reached directly, with nothing that speaks against it.
+    /// Creates a donor that is reached directly, without any price.
     pub fn direct(node: NodeId, free_slabs: u32) -> Self {
         Self {
             node,
@@ -133,12 +134,12 @@ impl Donor {
         }
     }
 
-    /// Slabs that may be had of it.
+    /// Returns the slabs it can give to this request.
     pub fn can_give(&self) -> u32 {
         self.free_slabs.min(self.most_slabs)
     }
 
-    /// What speaks against it, where the farthest donor is `farthest` hops away.
+    /// Returns the donor's price, where the farthest donor is `farthest` hops away.
     pub fn price(&self, farthest: u32) -> Price {
         let hops = self.counted_hops(farthest);
         Price {
@@ -156,13 +157,13 @@ impl Donor {
     }
 }
 
-/// The most hops, counted or by measured time, that a donor with room is away.
+/// Returns the most hops, counted or by measured time, to a donor with room.
 pub fn farthest(donors: &[Donor]) -> u32 {
     let with_room = donors.iter().filter(|donor| donor.can_give() > 0);
     with_room.map(|donor| donor.hops.unwrap_or(0).max(donor.slow_hops)).max().unwrap_or(0)
 }
 
-/// Finds donors for `slabs`; how many of each. `None` when they have not enough between them.
+/// Places `slabs` and returns the slabs of each donor. `None` if the donors lack the room together.
 ///
 /// Takes `O(slabs · log donors)`.
 pub fn place(policy: Policy, slabs: u32, donors: &[Donor]) -> Option<BTreeMap<NodeId, u32>> {
@@ -186,7 +187,7 @@ fn slab_by_slab(
 ) -> BTreeMap<NodeId, u32> {
     let mut shares = BTreeMap::new();
     for _ in 0..slabs {
-        let mut best = candidates.pop().expect("there is room for all of it");
+        let mut best = candidates.pop().expect("the donors have room for all slabs");
         *shares.entry(best.node.0).or_insert(0) += 1;
         best.worth -= 1;
         best.can_give -= 1;
@@ -202,7 +203,7 @@ fn slab_by_slab(
 
 fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u32> {
     let mut shares = BTreeMap::new();
-    // First where the request is already: that makes no donor more.
+    // Donors of this request come first: they add no further donor.
     candidates.sort_by_key(|it| (it.given, it.price, it.hops.0, Reverse(it.can_give), it.node.0));
     candidates.retain(|it| {
         let more = if it.given.0 > 0 { slabs.min(it.can_give) } else { 0 };
@@ -222,7 +223,7 @@ fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u3
         let (node, room) = tightest
             .or_else(roomiest)
             .map(|it| (it.node, it.can_give))
-            .expect("there is room for all of it");
+            .expect("the donors have room for all slabs");
         let share = slabs.min(room);
         shares.insert(node.0, share);
         slabs -= share;
@@ -231,10 +232,10 @@ fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u3
     shares
 }
 
-/// Ordered by what is asked of it last, then worth, then nearness, then number.
+/// A donor to choose from. Orders by slabs given last, then worth, then nearness, then number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// What it has given to the request, where that counts.
+    /// Slabs given to the request, where the policy counts them.
     given: Reverse<u32>,
     worth: i64,
     hops: Reverse<u32>,

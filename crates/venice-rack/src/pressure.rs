@@ -1,63 +1,63 @@
-//! Whether a donor's own machine is short of memory, and what the donor is to do about it.
+//! The response of a donor to memory pressure on its own machine.
 //!
-//! [`PressureWatch`] is given a reading of the machine's memory now and then and answers with
-//! orders: what is not lent goes back to the kernel at once and is made anew when the machine has
-//! room again, little by little; where that is not enough, what is lent is asked back of its
-//! borrowers, for as long as it is missing.
+//! [`PressureWatch`] takes readings of the machine's memory and returns orders. Free slabs go back
+//! to the kernel at once; they are offered again in small steps when the machine has room. If that
+//! is not enough, lent memory is reclaimed from its recipients for as long as it is missing.
 
 use serde::Serialize;
 use venice_wire::SLAB_BYTES;
 
-/// Stalled for this share of the time, tasks of a machine with little memory are short of it.
+/// A machine with little memory is short of it once tasks stall for this share of the time.
 const STALL_ENTER: f64 = 0.10;
-/// Below this share they are not any more.
+/// It is no longer short below this share.
 const STALL_LEAVE: f64 = 0.05;
-/// How long a machine must be well before what was given to the kernel is made anew.
+/// Time a machine must be well before withheld slabs are offered again, in nanoseconds.
 const CALM_FOR_NS: u64 = 5_000_000_000;
-/// Of the room that there is, this part is used in one step: the donors of one machine see the same
-/// room at the same time.
+/// One step uses this part of the free room: the donors of one machine see the same room at the
+/// same time.
 const REMAKE_SHARE: u64 = 8;
 
-/// Stalled for so long, with nothing left that is not lent, a machine above its mark is short too: of
-/// what would bring it to where stalls do not count.
+/// A machine with enough available memory whose tasks stall for this long, in nanoseconds, with no
+/// free slab left, is short too. It then lacks what would bring it to the level where stalls are
+/// ignored.
 const STALL_FOR_NS: u64 = 10_000_000_000;
 
-/// Under [`PressureLevel::High`] for so long, the machine wants back what is lent: what was given to
-/// the kernel has shown by then.
+/// Time under [`PressureLevel::High`] before lent memory is reclaimed, in nanoseconds. By then the
+/// effect of withheld slabs is visible.
 const ASK_AFTER_NS: u64 = 2_000_000_000;
 
-/// How a watch is set up.
+/// Settings of a [`PressureWatch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureSettings {
-    /// The machine's own programs are to have this many bytes available.
+    /// Bytes to keep available for the machine's own programs.
     pub keep_free_bytes: u64,
 }
 
 /// A machine's memory at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryReading {
-    /// Bytes that can be had without swapping (`MemAvailable`).
+    /// Bytes available without swapping (`MemAvailable`).
     pub available_bytes: u64,
-    /// Share of the last ten seconds in which some task waited for memory, 0 to 1; `None` where
-    /// the kernel does not say (no PSI).
+    /// Share of the last ten seconds in which some task waited for memory, 0 to 1; `None` where the
+    /// kernel has no PSI.
     pub stall_ratio: Option<f64>,
 }
 
-/// How short of memory a donor's machine is.
+/// The memory pressure on a donor's machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PressureLevel {
-    /// Not at all.
+    /// No pressure.
     #[default]
     None,
-    /// It needs what is not lent: nothing is offered.
+    /// The machine needs the free slabs: nothing is offered.
     Low,
-    /// That was not enough.
+    /// The free slabs were not enough: lent memory is reclaimed.
     High,
 }
 
 impl PressureLevel {
-    /// What people call it.
+    /// Returns the name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -67,10 +67,10 @@ impl PressureLevel {
     }
 }
 
-/// What a node says of its machine's memory with every heartbeat.
+/// A node's report on its machine's memory, sent with every heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PressureReport {
-    /// How short it is.
+    /// The pressure level.
     pub level: PressureLevel,
     /// Bytes available; `None` before the first reading.
     pub available_bytes: Option<u64>,
@@ -78,23 +78,23 @@ pub struct PressureReport {
     pub stall_ratio: Option<f64>,
 }
 
-/// The donor's own slabs, as the watch needs to know them.
+/// A donor's slabs that are not lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlabCounts {
-    /// Not lent, and there.
+    /// Slabs offered and not lent.
     pub free: u32,
-    /// Given back to the kernel.
+    /// Slabs given back to the kernel.
     pub withheld: u32,
 }
 
-/// What the donor is to do.
+/// The orders to the donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PressureOrders {
-    /// Give so many free slabs back to the kernel.
+    /// Free slabs to give back to the kernel.
     pub withhold_slabs: u32,
-    /// Make so many of those anew.
+    /// Withheld slabs to offer again.
     pub remake_slabs: u32,
-    /// So many of the slabs that are lent are wanted back, until the next orders.
+    /// Lent slabs to reclaim, until the next orders.
     pub want_back_slabs: u32,
 }
 
@@ -103,27 +103,27 @@ pub struct PressureOrders {
 pub struct PressureWatch {
     settings: PressureSettings,
     report: PressureReport,
-    /// Since when the machine is well again, while the level says otherwise.
+    /// Time since which the machine is well, while the level is not `None`.
     well_since_ns: Option<u64>,
-    /// Since when the level is high.
+    /// Time since which the level is high.
     high_since_ns: u64,
-    /// Since when tasks stall.
+    /// Time since which tasks stall.
     stalled_since_ns: Option<u64>,
 }
 
 impl PressureWatch {
-    /// A watch that has seen nothing yet.
+    /// Creates a watch without any reading.
     pub fn new(settings: PressureSettings) -> Self {
         let report = PressureReport::default();
         Self { settings, report, well_since_ns: None, high_since_ns: 0, stalled_since_ns: None }
     }
 
-    /// What the Monitor Node is told.
+    /// Returns the report for the Monitor Node.
     pub fn report(&self) -> PressureReport {
         self.report
     }
 
-    /// A new reading: what to do now.
+    /// Takes a reading and returns the orders for now.
     pub fn handle_reading(
         &mut self,
         now_ns: u64,
@@ -163,9 +163,9 @@ impl PressureWatch {
             && (reading.available_bytes >= self.plenty_bytes() || stall < STALL_LEAVE);
         if is_short || is_stalled {
             self.well_since_ns = None;
-            // What is free now is given back now: only the next reading tells whether that was it.
+            // Free slabs are withheld now: only the next reading shows whether that was enough.
             let all_given = slabs.free == 0 && self.report.level != PressureLevel::None;
-            let is_lacking = is_short || self.stalls_on(now_ns);
+            let is_lacking = is_short || self.is_stalled_for_long(now_ns);
             return if is_lacking && all_given { PressureLevel::High } else { PressureLevel::Low };
         }
         if self.report.level == PressureLevel::None {
@@ -182,37 +182,37 @@ impl PressureWatch {
         }
     }
 
-    /// Have tasks stalled for long?
-    fn stalls_on(&self, now_ns: u64) -> bool {
+    /// True if tasks have stalled for [`STALL_FOR_NS`].
+    fn is_stalled_for_long(&self, now_ns: u64) -> bool {
         self.stalled_since_ns
             .is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= STALL_FOR_NS)
     }
 
-    /// A machine with so much available on which tasks stall has a control group at its limit: nothing
-    /// that a donor gives back would help there.
+    /// Returns the available bytes above which stalls are ignored: there some control group is at
+    /// its own limit, and memory given back by a donor would not help.
     fn plenty_bytes(&self) -> u64 {
         self.settings.keep_free_bytes.saturating_mul(2)
     }
 
-    /// With so much available the machine is well again: above the mark that is kept free, so that
-    /// one slab more or less does not decide.
+    /// Returns the available bytes at which the machine is well again. They lie above the mark that
+    /// is kept free, so that one slab does not decide.
     fn resume_bytes(&self) -> u64 {
         let keep = self.settings.keep_free_bytes;
         keep.saturating_add((keep / 4).max(4 * SLAB_BYTES))
     }
 
-    /// Slabs that may be made anew in this step.
+    /// Returns the slabs that may be offered again in this step.
     fn room_slabs(&self, reading: MemoryReading) -> u32 {
         let room = reading.available_bytes.saturating_sub(self.resume_bytes()) / SLAB_BYTES;
         u32::try_from(room.div_ceil(REMAKE_SHARE)).unwrap_or(u32::MAX)
     }
 
-    /// Slabs that borrowers are to give back.
+    /// Returns the slabs to reclaim from recipients.
     fn missing_slabs(&self, now_ns: u64, reading: MemoryReading) -> u32 {
         if now_ns.saturating_sub(self.high_since_ns) < ASK_AFTER_NS {
             return 0;
         }
-        let wanted = match self.stalls_on(now_ns) {
+        let wanted = match self.is_stalled_for_long(now_ns) {
             true => self.plenty_bytes(),
             false => self.settings.keep_free_bytes,
         };
@@ -242,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_goes_back_at_once_and_returns_little_by_little() {
+    fn free_slabs_return_in_steps() {
         let mut watch = watch();
         assert_eq!(watch.handle_reading(0, reading(600, 0.0), slabs(8, 0)), Default::default());
         let orders = watch.handle_reading(S, reading(500, 0.0), slabs(8, 0));
         assert_eq!((orders.withhold_slabs, watch.report().level), (8, PressureLevel::Low));
-        // Not yet far enough above the mark, then not yet for long enough.
+        // Too close to the mark at first, then not yet for long enough.
         let orders = watch.handle_reading(2 * S, reading(620, 0.0), slabs(0, 8));
         assert_eq!((orders, watch.report().level), (Default::default(), PressureLevel::Low));
         for s in 3..8 {
@@ -258,13 +258,13 @@ mod tests {
         assert_eq!((orders.remake_slabs, watch.report().level), (1, PressureLevel::None));
         let orders = watch.handle_reading(9 * S, reading(4000, 0.0), slabs(1, 7));
         assert_eq!(orders.remake_slabs, 7);
-        // Nothing is made anew down to the mark itself.
+        // Slabs are not offered again down to the mark itself.
         let orders = watch.handle_reading(10 * S, reading(630, 0.0), slabs(1, 7));
         assert_eq!((orders.remake_slabs, watch.report().level), (0, PressureLevel::None));
     }
 
     #[test]
-    fn the_calm_must_last() {
+    fn calm_must_last() {
         let mut watch = watch();
         watch.handle_reading(0, reading(100, 0.0), slabs(1, 0));
         watch.handle_reading(S, reading(900, 0.0), slabs(0, 1));
@@ -277,30 +277,30 @@ mod tests {
     }
 
     #[test]
-    fn stalls_count_where_memory_is_scarce_only() {
+    fn stalls_count_only_under_scarcity() {
         let mut watch = watch();
         watch.handle_reading(0, reading(20_000, 0.9), slabs(4, 0));
         assert_eq!(watch.report().level, PressureLevel::None);
         watch.handle_reading(S, reading(900, 0.2), slabs(4, 0));
         assert_eq!(watch.report().level, PressureLevel::Low);
-        // Not high: nothing is missing below the mark, and it has not stalled for long.
+        // Not high: enough is available, and tasks have not stalled for long.
         watch.handle_reading(2 * S, reading(900, 0.2), slabs(0, 4));
         assert_eq!(watch.report().level, PressureLevel::Low);
         for s in 3..20 {
             watch.handle_reading(s * S, reading(900, 0.07), slabs(0, 4));
         }
-        assert_eq!(watch.report().level, PressureLevel::Low, "it still stalls");
+        assert_eq!(watch.report().level, PressureLevel::Low, "tasks still stall");
         for s in 20..26 {
             watch.handle_reading(s * S, reading(900, 0.01), slabs(0, 4));
         }
         assert_eq!(watch.report().level, PressureLevel::None);
-        let unsaid = MemoryReading { available_bytes: 900 * MIB, stall_ratio: None };
-        watch.handle_reading(27 * S, unsaid, slabs(0, 4));
+        let without_psi = MemoryReading { available_bytes: 900 * MIB, stall_ratio: None };
+        watch.handle_reading(27 * S, without_psi, slabs(0, 4));
         assert_eq!(watch.report().level, PressureLevel::None);
     }
 
     #[test]
-    fn a_machine_that_stalls_on_and_on_wants_lent_memory_back() {
+    fn long_stall_reclaims_lent_memory() {
         let mut watch = watch();
         for s in 0..10 {
             watch.handle_reading(s * S, reading(900, 0.3), slabs(0, 4));
@@ -312,18 +312,18 @@ mod tests {
         }
         let orders = watch.handle_reading(12 * S, reading(900, 0.3), slabs(0, 4));
         assert_eq!(orders.want_back_slabs, 8, "124 MiB up to where stalls do not count");
-        // Free slabs go first, and what has come back counts.
+        // Free slabs go first, and returned memory counts.
         let orders = watch.handle_reading(13 * S, reading(960, 0.3), slabs(1, 4));
         assert_eq!((orders.withhold_slabs, orders.want_back_slabs), (1, 0));
         let orders = watch.handle_reading(14 * S, reading(1030, 0.3), slabs(0, 4));
         assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
-        // It must stall for as long again.
+        // The stall time starts anew.
         let orders = watch.handle_reading(15 * S, reading(900, 0.3), slabs(0, 4));
         assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
     }
 
     #[test]
-    fn lent_memory_is_wanted_back_as_long_as_it_is_missing() {
+    fn reclaim_lasts_while_memory_is_missing() {
         let mut watch = watch();
         let short = reading(500, 0.0);
         assert_eq!(watch.handle_reading(0, short, slabs(2, 0)).withhold_slabs, 2);
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(orders.want_back_slabs, 7, "100 MiB are missing");
         let orders = watch.handle_reading(5 * S, reading(520, 0.0), slabs(0, 2));
         assert_eq!((orders.want_back_slabs, watch.report().level), (0, PressureLevel::Low));
-        // It begins anew.
+        // The notice time starts anew.
         assert_eq!(watch.handle_reading(6 * S, short, slabs(0, 2)).want_back_slabs, 0);
         assert_eq!(watch.handle_reading(8 * S, short, slabs(0, 2)).want_back_slabs, 1);
     }

@@ -1,38 +1,38 @@
-//! Waiting in line for memory or a device: what a request says of it, and what it is told.
+//! The queue for memory and devices: the queueing options of a request, and its state while queued.
 
 use crate::types::Grant;
 use std::fmt::Write;
 use venice_wire::ByteSize;
 
-/// The priority of requests that name none. Who is no administrator names no higher one.
+/// The priority of requests that name none. Only administrators may name a higher one.
 pub const DEFAULT_PRIORITY: u8 = 100;
 
-/// Those who come before a request are named so many; the others are counted.
+/// Requests ahead that a message names; the others are counted.
 const NAMED_AT_MOST: usize = 3;
 
-/// How a request waits where there is no room.
+/// The queueing options of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queueing {
-    /// How long, in milliseconds; 0: not at all.
+    /// Longest wait in milliseconds; 0: the request does not wait.
     pub wait_ms: u64,
-    /// How much of that is over, by the caller's word: another Monitor Node may have kept its place
-    /// until now.
+    /// Milliseconds of the wait that are over, as stated by the caller: another Monitor Node may
+    /// have queued it until now.
     pub waited_ms: u64,
-    /// Higher ones are served first.
+    /// The priority; higher ones are served first.
     pub priority: u8,
-    /// Which grants of lower priority are to be called back for it.
+    /// The grants of lower priority that may be preempted for it.
     pub preempt: Preempt,
 }
 
-/// Which grants may be called back for a request.
+/// The grants that may be preempted for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preempt {
-    /// None.
+    /// No grant.
     #[default]
     No,
-    /// Those of the same user.
+    /// Grants of the same user.
     Own,
-    /// Anybody's: for administrators.
+    /// Grants of any user; for administrators only.
     All,
 }
 
@@ -43,55 +43,54 @@ impl Default for Queueing {
 }
 
 impl Queueing {
-    /// What is left of the wait, in milliseconds.
+    /// Returns the rest of the wait, in milliseconds.
     pub fn left_ms(&self) -> u64 {
         self.wait_ms.saturating_sub(self.waited_ms)
     }
 }
 
-/// What a request comes to.
+/// The outcome of a request so far.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
-    /// It is granted.
+    /// The request is granted.
     Granted(Vec<Grant>),
-    /// It waits: whoever wants to go on waiting asks again, at once.
+    /// The request is queued. To go on waiting, its recipient sends it again at once.
     Waits(Standing),
 }
 
-/// How a request stands that waits.
+/// The state of a queued request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// Its place in line; 1 is the first.
+    /// The rank in the queue; 1 is the first.
     pub rank: u32,
-    /// What it asks for, all copies together; 0 of a device that is lent whole.
+    /// Requested bytes, all copies together; 0 for a device that is lent whole.
     pub asked_bytes: u64,
-    /// What the donors have free that it may use; of storage what one device has.
+    /// Free bytes at the donors it may use; for storage, free bytes of one device.
     pub free_bytes: u64,
-    /// How long it has waited.
+    /// Milliseconds waited so far.
     pub waited_ms: u64,
-    /// What is called back for it, and has not come yet.
+    /// Bytes that are being preempted for it and not yet returned.
     pub called_back_bytes: u64,
-    /// Its user's quota has no room, whatever the donors have.
+    /// True if its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
-    /// The device that it asks for, in words; empty: it is memory.
+    /// Description of the requested device; empty for memory.
     pub device: String,
-    /// Devices that are called back for it.
+    /// Devices that are being preempted for it.
     pub called_back_devices: u32,
 }
 
-/// What waiting in line has to do with a request that found no room.
+/// The queueing part of a no-room error.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InLine {
-    /// How long it has waited.
+    /// Milliseconds waited.
     pub waited_ms: u64,
-    /// Who comes before it, and with how much.
+    /// The requests ahead of it, with owner and size.
     pub before: Vec<String>,
-    /// The donors that it may use lend no more than this, all together and everything given back:
-    /// waiting does not help.
+    /// Bytes that the usable donors lend at most, with everything returned: waiting does not help.
     pub most_bytes: Option<u64>,
 }
 
-/// Says that there is no room, what is free where, and what waiting has to do with it.
+/// Formats the error for a request without room: what is free on which node, and what waiting did.
 pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)], line: &InLine) -> String {
     let asked = ByteSize(asked_bytes);
     let mut text = if free.is_empty() {
@@ -110,19 +109,19 @@ pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)], line: &InLine) -> 
     text
 }
 
-/// Says how long a request has waited in vain, and for whom; empty: not at all, for nobody.
+/// Formats the time a request waited in vain and the requests ahead of it; empty for none.
 pub(crate) fn in_line_text(waited_ms: u64, before: &[String]) -> String {
     let mut text = String::new();
     if waited_ms > 0 {
         let _ = write!(text, "; it waited {:.1} s", waited_ms as f64 / 1e3);
     }
     if !before.is_empty() {
-        let _ = write!(text, "; before it in line: {}", names(before));
+        let _ = write!(text, "; queued before it: {}", names(before));
     }
     text
 }
 
-/// The first of them, and how many more.
+/// Formats the first requests, and the count of the others.
 fn names(before: &[String]) -> String {
     let named = before[..before.len().min(NAMED_AT_MOST)].join(", ");
     match before.len().saturating_sub(NAMED_AT_MOST) {
@@ -136,16 +135,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_no_room_is_told_how_long_it_waited_and_for_whom() {
+    fn no_room_text_names_wait_and_rivals() {
         let free = [("node1".to_owned(), 16 << 20)];
         let text = |line: &InLine| no_room_text(32 << 20, &free, line);
         let plain = "no room for 32MiB: 16MiB free (node1 16MiB)";
         assert_eq!(text(&InLine::default()), plain);
         let before: Vec<String> = (1..=5).map(|number| format!("u{number}")).collect();
         let waited = InLine { waited_ms: 1500, before, most_bytes: None };
-        let said = text(&waited);
-        let rest = "; it waited 1.5 s; before it in line: u1, u2, u3 and 2 more";
-        assert_eq!(said.strip_prefix(plain), Some(rest));
+        let text_waited = text(&waited);
+        let rest = "; it waited 1.5 s; queued before it: u1, u2, u3 and 2 more";
+        assert_eq!(text_waited.strip_prefix(plain), Some(rest));
         let never = InLine { most_bytes: Some(16 << 20), ..InLine::default() };
         assert!(
             text(&never)

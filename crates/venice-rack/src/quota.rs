@@ -1,4 +1,4 @@
-//! How much each user may have borrowed at a time, and how many devices.
+//! Quotas: the most memory and devices a user may have granted at a time.
 
 use crate::resource::ResourceKind;
 use serde::{Deserialize, Serialize};
@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use venice_wire::ByteSize;
 
-/// Whom a quota is for.
+/// The users a quota applies to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum QuotaFor {
-    /// The user of this name, on whatever nodes.
+    /// The user of this name, on any node.
     User(String),
-    /// Each user who has none of its own.
+    /// Each user without an own quota.
     Others,
 }
 
-/// As much as this at a time, or as much as there is.
+/// A limit of one kind of resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// So many, or so many bytes.
+    /// At most this count, or this many bytes.
     AtMost(u64),
-    /// What there is.
+    /// No limit.
     Unlimited,
 }
 
 impl Limit {
-    /// The number; `None`: there is none.
+    /// Returns the number; `None` if unlimited.
     pub fn at_most(self) -> Option<u64> {
         match self {
             Self::AtMost(most) => Some(most),
@@ -35,27 +35,27 @@ impl Limit {
     }
 }
 
-/// What a quota says of each kind; `None`: nothing.
+/// The limits of a quota, by kind; `None`: the quota sets none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Memory, all copies together.
+    /// Bytes of memory, all copies together.
     pub memory_bytes: Option<Limit>,
-    /// Accelerators, by number.
+    /// Count of accelerators.
     pub accelerators: Option<Limit>,
-    /// Network cards, by number.
+    /// Count of network cards.
     pub nics: Option<Limit>,
-    /// Storage.
+    /// Bytes of storage.
     pub storage_bytes: Option<Limit>,
 }
 
 impl Limits {
-    /// Of memory alone; `None`: as much as there is.
+    /// Creates limits of memory alone; `None` means unlimited.
     pub fn of_memory(bytes: Option<u64>) -> Self {
         let memory_bytes = Some(bytes.map_or(Limit::Unlimited, Limit::AtMost));
         Self { memory_bytes, ..Self::default() }
     }
 
-    /// What it says of a kind.
+    /// Returns the limit of a kind.
     pub fn of(&self, kind: ResourceKind) -> Option<Limit> {
         match kind {
             ResourceKind::Memory => self.memory_bytes,
@@ -66,7 +66,7 @@ impl Limits {
         }
     }
 
-    /// The same where it says something, and elsewhere as before.
+    /// Returns these limits, with those of `before` where they set none.
     pub(crate) fn over(self, before: Self) -> Self {
         Self {
             memory_bytes: self.memory_bytes.or(before.memory_bytes),
@@ -76,7 +76,7 @@ impl Limits {
         }
     }
 
-    /// Without what says no more than that there is no limit.
+    /// Returns the limits without those that are unlimited.
     pub(crate) fn limited(self) -> Self {
         let limited = |limit: Option<Limit>| limit.filter(|limit| *limit != Limit::Unlimited);
         Self {
@@ -115,19 +115,19 @@ impl fmt::Display for Limits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct QuotaRecord {
-    /// Whose it is.
+    /// The users it applies to.
     pub of: QuotaFor,
-    /// How much of each kind may be had at a time.
+    /// The limit of each kind.
     pub limits: Limits,
 }
 
-/// One that limits memory alone reads as before there were others.
+/// The stored form. A quota of memory alone has the format of the time before device quotas.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     of: QuotaFor,
-    /// Of memory; `None`: as many as there are.
+    /// Bytes of memory; `None`: unlimited.
     bytes: Option<u64>,
-    /// Of memory it says nothing.
+    /// True if the quota sets no limit of memory.
     #[serde(default, skip_serializing_if = "is_false")]
     no_memory: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,30 +160,30 @@ impl From<QuotaRecord> for Stored {
     }
 }
 
-/// The quotas. Without any, everybody may borrow what there is.
+/// The quotas of a rack. A user without any quota is unlimited.
 #[derive(Debug, Default)]
 pub struct Quotas(BTreeMap<QuotaFor, Limits>);
 
 impl Quotas {
-    /// How much of a kind a user may have at a time: bytes, or devices that are lent whole; `None`: as
-    /// much as there is.
+    /// Returns a user's limit of a kind: bytes, or a count of devices lent whole; `None`:
+    /// unlimited.
     pub fn limit_of(&self, user: &str, kind: ResourceKind) -> Option<u64> {
         let own = self.0.get(&QuotaFor::User(user.to_owned()));
         let own = own.and_then(|limits| limits.of(kind));
         own.map_or_else(|| self.limit_of_others(kind), Limit::at_most)
     }
 
-    /// What those may have who have no quota of their own.
+    /// Returns the limit of users without an own quota.
     pub fn limit_of_others(&self, kind: ResourceKind) -> Option<u64> {
         self.0.get(&QuotaFor::Others)?.of(kind)?.at_most()
     }
 
-    /// What a user may have of memory at a time; `None`: as much as there is.
+    /// Returns a user's limit of memory in bytes; `None`: unlimited.
     pub fn bytes_of(&self, user: &str) -> Option<u64> {
         self.limit_of(user, ResourceKind::Memory)
     }
 
-    /// The users who have one of their own.
+    /// Returns the users with an own quota.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|of| match of {
             QuotaFor::User(user) => Some(&**user),
@@ -191,12 +191,12 @@ impl Quotas {
         })
     }
 
-    /// Whether there is one for these.
+    /// True if there is a quota for these users.
     pub fn has(&self, of: &QuotaFor) -> bool {
         self.0.contains_key(of)
     }
 
-    /// What one for these says; nothing where there is none.
+    /// Returns the limits of a quota; the default where there is none.
     pub(crate) fn limits_of(&self, of: &QuotaFor) -> Limits {
         self.0.get(of).copied().unwrap_or_default()
     }
@@ -210,10 +210,10 @@ impl Quotas {
     }
 }
 
-/// Says that a user may not borrow so much more, and what to do.
+/// Formats the error for a request beyond a user's memory quota, with remedies.
 pub fn over_quota_text(user: &str, asked_bytes: u64, used_bytes: u64, quota_bytes: u64) -> String {
     let [asked, used, quota] = [asked_bytes, used_bytes, quota_bytes].map(ByteSize);
-    // What by itself is more than all of it is not to be had by ending something.
+    // If the request alone exceeds the quota, ending grants does not help.
     let end = match asked_bytes > quota_bytes {
         true => "",
         false => ", end what is no longer needed (`venice grants` lists it)",
@@ -225,22 +225,22 @@ pub fn over_quota_text(user: &str, asked_bytes: u64, used_bytes: u64, quota_byte
     )
 }
 
-/// A user may not have so many devices of a kind, or so much storage.
+/// The error for a request beyond a user's quota of devices or storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverDevices {
-    /// Who asked.
+    /// The user.
     pub user: String,
-    /// For what.
+    /// The kind requested.
     pub kind: ResourceKind,
-    /// How much: bytes of storage, or one.
+    /// The amount requested: bytes of storage, or one device.
     pub asked: u64,
-    /// What the user has.
+    /// The amount in use.
     pub used: u64,
-    /// What it may have.
+    /// The limit.
     pub quota: u64,
 }
 
-/// Says so, and what to do.
+/// Formats the error with remedies.
 impl fmt::Display for OverDevices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { user, kind, asked, used, quota } = self;
@@ -269,7 +269,7 @@ impl fmt::Display for OverDevices {
             _ => "--accelerators N",
         };
         let help = match (asked > quota, kind) {
-            // Nothing that ends makes room for it.
+            // Ending grants does not make room for it.
             (true, ResourceKind::Storage) => "ask for less, or ",
             (true, _) => "",
             (false, _) => {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_own_quota_comes_before_that_of_the_others() {
+    fn own_quota_overrides_default() {
         let mut quotas = Quotas::default();
         let of = |user: &str| QuotaFor::User(user.to_owned());
         assert_eq!(quotas.bytes_of("ada"), None);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_help_is_not_proposed() {
+    fn useless_remedies_are_not_proposed() {
         let over = |kind, asked, used, quota| {
             let user = "ada".to_owned();
             OverDevices { user, kind, asked, used, quota }.to_string()
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_a_limit_of_its_own() {
+    fn kinds_have_separate_limits() {
         let mut quotas = Quotas::default();
         let ada = QuotaFor::User("ada".to_owned());
         let accelerators = Some(Limit::AtMost(2));
@@ -330,7 +330,7 @@ mod tests {
         quotas.put(QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(5)) });
         assert_eq!(quotas.limit_of("ada", ResourceKind::Accelerator), Some(2));
         assert_eq!(quotas.limit_of("ada", ResourceKind::Nic), None);
-        assert_eq!(quotas.bytes_of("ada"), Some(5), "of memory hers says nothing");
+        assert_eq!(quotas.bytes_of("ada"), Some(5), "her quota sets no limit of memory");
         let storage_bytes = Some(Limit::Unlimited);
         let both = Limits { storage_bytes, ..Limits::of_memory(None) }.over(limits);
         assert_eq!(both.to_string(), "memory unlimited, accelerators 2, storage unlimited");
@@ -338,16 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_too_much_is_told_what_there_is_and_what_to_do() {
+    fn over_quota_text_names_remedy() {
         let over = |kind, asked, used, quota| {
             OverDevices { user: "ada".to_owned(), kind, asked, used, quota }.to_string()
         };
-        let said = over(ResourceKind::Nic, 1, 1, 1);
-        assert!(said.starts_with("ada has 1 network card of a quota of 1, and 1 more"), "{said}");
-        assert!(said.ends_with("(`venice quota set ada --nics N`)"), "{said}");
-        let said = over(ResourceKind::Storage, 2 << 20, 3 << 20, 4 << 20);
+        let text = over(ResourceKind::Nic, 1, 1, 1);
+        assert!(text.starts_with("ada has 1 network card of a quota of 1, and 1 more"), "{text}");
+        assert!(text.ends_with("(`venice quota set ada --nics N`)"), "{text}");
+        let text = over(ResourceKind::Storage, 2 << 20, 3 << 20, 4 << 20);
         let begin =
             "ada has borrowed 3MiB of a quota of 4MiB of storage, and 2MiB more is too much:";
-        assert!(said.starts_with(begin), "{said}");
+        assert!(text.starts_with(begin), "{text}");
     }
 }

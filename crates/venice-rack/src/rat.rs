@@ -1,4 +1,4 @@
-//! The Resource Allocation Table: who borrowed what of whom.
+//! The Resource Allocation Table: all grants, with donor and recipient.
 
 use crate::caller::Owner;
 use crate::queueing::DEFAULT_PRIORITY;
@@ -7,77 +7,77 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
-/// How far a grant is.
+/// The progress of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantState {
-    /// Prepared at its donor; the commit is on its way. Its recipient does not know of it yet, unless it
-    /// was lent at once ([`Origin::at_once`]).
+    /// Prepared at its donor; the commit is on its way. The recipient has no answer yet, unless the
+    /// grant was lent in one call ([`Origin::at_once`]).
     Committing,
     /// Lent.
     Committed,
-    /// Given back; the donor has not said yet that it has it.
+    /// Returned by the recipient; the donor has not confirmed that yet.
     Releasing,
 }
 
-/// A grant, as it outlives a restart of the Monitor Node.
+/// A grant, as it survives a restart of the Monitor Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantRecord {
     /// Its number.
     pub id: GrantId,
-    /// The request it answers; `None` when it was learnt from its donor.
+    /// The request it answers; `None` for a grant adopted from a donor's report.
     pub origin: Option<Origin>,
-    /// Whose it is, as a certificate has proved; `None`: it was granted before that was written
-    /// down, or was learnt from a donor that did not know.
+    /// The owner, as proved by a certificate; `None` for grants from before owners were recorded,
+    /// or adopted from a donor without that information.
     #[serde(default)]
     pub owner: Option<Owner>,
-    /// Who borrowed, in its own words.
+    /// The recipient's own description of itself.
     pub recipient: String,
-    /// The node whose relay the recipient sends through, if it does.
+    /// The node whose relay the recipient sends through, if any.
     #[serde(default)]
     pub home: Option<NodeId>,
-    /// What for.
+    /// The purpose, in words for users.
     pub purpose: String,
-    /// Its request's priority; the usual one where it was granted before there were any, or was
-    /// learnt from a donor that was not told.
-    #[serde(default = "usual_priority")]
+    /// The priority of its request; the default for grants from before priorities, or adopted from
+    /// a donor without that information.
+    #[serde(default = "default_priority")]
     pub priority: u8,
     /// The donor.
     pub donor: NodeId,
-    /// The donor's epoch; when the donor has another, the memory is gone.
+    /// The donor's epoch; at any other epoch of the donor the memory is gone.
     pub donor_epoch: u64,
-    /// How many slabs; 0 of a device.
+    /// Slabs; 0 for a device.
     pub slabs: u32,
-    /// What was promised to it of the bandwidth of its way, in bits a second; 0: nothing.
+    /// Bandwidth promised to it, in bits a second; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bandwidth_bps: u64,
-    /// Which device; `None`: it is slabs.
+    /// The device; `None` for slabs.
     #[serde(default)]
     pub device: Option<DeviceShare>,
-    /// Its lease in milliseconds.
+    /// The lease in milliseconds.
     pub lease_ms: u64,
-    /// When it was granted.
+    /// Time of the grant, in nanoseconds.
     pub granted_ns: u64,
-    /// How far it is.
+    /// The progress.
     pub state: GrantState,
-    /// The donor's revision when it confirmed the grant: after a restart of the Monitor Node, an
-    /// older report has nothing to say about it.
+    /// The donor's revision when it confirmed the grant. After a restart of the Monitor Node, an
+    /// older report of the donor says nothing about the grant.
     pub confirmed_revision: u64,
 }
 
-fn usual_priority() -> u8 {
+fn default_priority() -> u8 {
     DEFAULT_PRIORITY
 }
 
 /// The request a grant answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The client's number for it.
+    /// The client's number for the request.
     pub client_id: u128,
     /// The grant's key.
     pub key: GrantKey,
-    /// It is all that the request was for, and its donor was told to lend it at once: while it is
-    /// [`GrantState::Committing`] its recipient may know of it already.
+    /// True if the grant is the whole answer and its donor lends it in one call: the recipient may
+    /// have it already while it is [`GrantState::Committing`].
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_once: bool,
 }
@@ -90,7 +90,7 @@ fn is_false(it: &bool) -> bool {
     !it
 }
 
-/// The grants, by number, by donor, by request and by user.
+/// The grants, by number, donor, request and user.
 #[derive(Debug, Default)]
 pub struct Rat {
     grants: BTreeMap<GrantId, GrantRecord>,
@@ -100,7 +100,7 @@ pub struct Rat {
 }
 
 impl GrantRecord {
-    /// How much it is.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.device {
             Some(device) => device.bytes,
@@ -110,39 +110,39 @@ impl GrantRecord {
 }
 
 impl GrantRecord {
-    /// Its donor was told to lend it at once, and what became of that is not recorded.
+    /// True if its donor was told to lend it in one call whose outcome is not recorded.
     pub fn is_lent_at_once(&self) -> bool {
         self.state == GrantState::Committing && self.origin.is_some_and(|origin| origin.at_once)
     }
 }
 
 impl Rat {
-    /// The grant of this number.
+    /// Returns the grant of this number.
     pub fn get(&self, id: GrantId) -> Option<&GrantRecord> {
         self.grants.get(&id)
     }
 
-    /// Every grant, by number.
+    /// Iterates over all grants, by number.
     pub fn iter(&self) -> impl Iterator<Item = &GrantRecord> {
         self.grants.values()
     }
 
-    /// The grants of a donor, of any epoch.
+    /// Iterates over the grants of a donor, of any epoch.
     pub fn of_donor(&self, donor: NodeId) -> impl Iterator<Item = &GrantRecord> {
         self.listed(self.by_donor.get(&donor))
     }
 
-    /// The grants that answer a request.
+    /// Iterates over the grants of a request.
     pub fn of_client(&self, client_id: u128) -> impl Iterator<Item = &GrantRecord> {
         self.listed(self.by_client.get(&client_id))
     }
 
-    /// The grants of a user, on whatever nodes.
+    /// Iterates over the grants of a user, on all nodes.
     pub fn of_user(&self, user: &str) -> impl Iterator<Item = &GrantRecord> {
         self.listed(self.by_user.get(user))
     }
 
-    /// The users who have grants.
+    /// Iterates over the users with grants.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.by_user.keys().map(|user| &**user)
     }
@@ -154,7 +154,7 @@ impl Rat {
         ids.into_iter().flatten().map(|id| &self.grants[id])
     }
 
-    /// Adds a grant or changes it; donor, request and owner of a grant never change.
+    /// Adds or changes a grant. Its donor, request and owner never change.
     pub(crate) fn put(&mut self, grant: GrantRecord) {
         self.by_donor.entry(grant.donor).or_default().insert(grant.id);
         if let Some(origin) = grant.origin {

@@ -1,4 +1,4 @@
-//! The tables as people are shown them: one struct a line, ready for JSON.
+//! The tables shown to users: one struct per line, ready for JSON.
 
 use serde::Serialize;
 
@@ -9,15 +9,15 @@ pub struct NodeRow {
     pub name: String,
     /// The node's number.
     pub node_id: u32,
-    /// Process id of its agent, where the agent told it.
+    /// Process id of its agent, where reported.
     pub pid: Option<u32>,
-    /// `up`; `down`: nothing is heard of it; `stopped`: its agent was ended in an orderly way.
+    /// `up`; `down`: it does not report; `stopped`: its agent was stopped in an orderly way.
     pub state: String,
-    /// Bytes it lends altogether, less what its machine has taken back for itself.
+    /// Bytes it lends altogether, less those withheld for its own machine.
     pub lent_bytes: u64,
-    /// Bytes of these that are free.
+    /// Free bytes of these.
     pub free_bytes: u64,
-    /// Bytes of these that are granted.
+    /// Granted bytes of these.
     pub granted_bytes: u64,
     /// The agent's epoch.
     pub epoch: u64,
@@ -27,49 +27,49 @@ pub struct NodeRow {
     pub udp_addr: String,
     /// Path of its unix socket.
     pub shm_socket: String,
-    /// Milliseconds since its last heartbeat; `None` when none has come since the Monitor Node
+    /// Milliseconds since its last heartbeat; `None` if none has come since the Monitor Node
     /// started.
     pub last_heartbeat_ms: Option<u64>,
-    /// `sealed` or `plain`: how its UDP datagrams are protected.
+    /// `sealed` or `plain`: the protection of its UDP datagrams.
     pub protection: String,
-    /// Datagrams that its UDP port has dropped because they had come before.
+    /// Datagrams dropped by its UDP port as replays.
     pub replayed: u64,
-    /// Because their seal did not fit.
+    /// Datagrams dropped because of a wrong seal.
     pub forged: u64,
-    /// Because they had none.
+    /// Datagrams dropped because they had no seal.
     pub unsealed: u64,
-    /// Because their key does not exist (any more).
+    /// Datagrams dropped because of an unknown or expired key.
     pub unknown_key: u64,
-    /// Datagrams that came to it past the kernel, by AF_XDP; `None`: it has none.
+    /// Datagrams received by AF_XDP, past the kernel's network stack; `None` without AF_XDP.
     pub xdp_received: Option<u64>,
-    /// Datagrams that went out by it.
+    /// Datagrams sent by AF_XDP.
     pub xdp_sent: Option<u64>,
-    /// Datagrams that came by it and found no room.
+    /// Datagrams received by AF_XDP and dropped for lack of room.
     pub xdp_lost: Option<u64>,
-    /// The shape of the network of relays it belongs to, for example `mesh:2x2x2`; empty: none.
+    /// The shape of its relay network, for example `mesh:2x2x2`; empty: none.
     pub topology: String,
     /// Its position in that network.
     pub position: Option<u32>,
     /// `host:port` of its relay's UDP port; empty: it has none.
     pub relay_addr: String,
-    /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    /// The emulated link, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
     pub link: String,
     /// `peer`, or `pool`: it lends and borrows nothing.
     pub role: String,
-    /// `none`, `low` or `high`: how short of memory its machine is. Nothing is placed on a node
-    /// under pressure.
+    /// `none`, `low` or `high`: the memory pressure on its machine. A node under pressure gets no
+    /// new grants.
     pub pressure: String,
-    /// Bytes of memory its machine has available; `None` when it has not said.
+    /// Bytes of memory available on its machine; `None` before its first report.
     pub available_bytes: Option<u64>,
     /// Share of the last ten seconds in which tasks there waited for memory, 0 to 1; `None` where
-    /// the kernel does not say.
+    /// the kernel has no PSI.
     pub stall_ratio: Option<f64>,
-    /// It is to be empty: nothing more is placed on it.
+    /// True if the node is being drained: it gets no new grants.
     pub draining: bool,
-    /// When its certificate ends, in seconds since 1970; `None` when no heartbeat has come since
-    /// the Monitor Node started.
+    /// Expiry of its certificate, in seconds since 1970; `None` if no heartbeat has come since the
+    /// Monitor Node started.
     pub certificate_expires_s: Option<u64>,
-    /// Callers that its door has refused since its agent started.
+    /// Callers refused by its server since its agent started.
     pub refused: u64,
 }
 
@@ -80,19 +80,19 @@ pub struct ResourceRow {
     pub node: String,
     /// `memory`, `window` (blocks of physical memory), `accelerator`, `nic` or `storage`.
     pub kind: String,
-    /// Where it is reached.
+    /// Its address.
     pub address: String,
-    /// Its whole size.
+    /// Its whole size in bytes.
     pub bytes: u64,
-    /// What of it is free; of a device that is lent whole its size or 0.
+    /// Free bytes; for a device that is lent whole its size or 0.
     pub free_bytes: u64,
-    /// The unit it is lent in; 0: whole.
+    /// The unit it is lent in, in bytes; 0: whole.
     pub slab_bytes: u64,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Vec<String>,
-    /// `ok`, or what is wrong with it.
+    /// `ok`, or its fault.
     pub health: String,
-    /// Something of it would be granted now.
+    /// True if some of it would be granted now.
     pub available: bool,
 }
 
@@ -103,13 +103,13 @@ pub struct GrantRow {
     pub id: u64,
     /// The donor's name.
     pub donor: String,
-    /// The donor's epoch that it is of: an agent that starts anew has another, and not this grant.
+    /// The donor's epoch it belongs to: a restarted agent has another epoch, and lost the grant.
     pub donor_epoch: u64,
-    /// Whose it is: the name of a user; empty: nobody knows.
+    /// The owner's user name; empty: unknown.
     pub owner_user: String,
     /// The node that vouched for that user.
     pub owner_node: String,
-    /// Who borrowed, in its own words.
+    /// The recipient's own description of itself.
     pub recipient: String,
     /// The node whose relay the recipient sends through; empty: none.
     pub home: String,
@@ -117,24 +117,23 @@ pub struct GrantRow {
     pub hops: Option<u32>,
     /// `memory`, `accelerator`, `nic` or `storage`.
     pub kind: String,
-    /// The device's name at its donor; empty: it is memory.
+    /// The device's name at its donor; empty for memory.
     pub address: String,
-    /// How much; 0 of a device that has no size.
+    /// Its size in bytes; 0 for a device without a size.
     pub bytes: u64,
-    /// What was promised to it of the bandwidth of its way, in bits a second; 0: nothing.
+    /// Bandwidth promised to it, in bits a second; 0: none.
     pub bandwidth_bps: u64,
     /// `prepared`, `committed`, `releasing` or `lost`.
     pub state: String,
-    /// Seconds of its lease.
+    /// Its lease in seconds.
     pub lease_s: f64,
     /// Seconds since it was granted.
     pub age_s: f64,
-    /// What for.
+    /// Its purpose.
     pub purpose: String,
     /// Its priority, 0 to 255.
     pub priority: u32,
-    /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
-    /// is not.
+    /// Seconds until it is preempted for a request of higher priority; `None` if it is not.
     pub leaving_s: Option<f64>,
 }
 
@@ -143,62 +142,62 @@ pub struct GrantRow {
 pub struct QueueRow {
     /// Its number since this Monitor Node began to serve.
     pub id: u64,
-    /// Its place in line; 1 is the first.
+    /// Its rank in the queue; 1 is the first.
     pub rank: u32,
-    /// Whose it is.
+    /// The owner's user name.
     pub owner_user: String,
     /// The node that vouched for that user.
     pub owner_node: String,
-    /// Who asks, in its own words.
+    /// The recipient's own description of itself.
     pub recipient: String,
-    /// What for.
+    /// Its purpose.
     pub purpose: String,
     /// `memory`, `accelerator`, `nic` or `storage`.
     pub kind: String,
-    /// What the device has to be able to do.
+    /// Capabilities the device must have.
     pub capabilities: Vec<String>,
-    /// What it asks for, all copies together; of an accelerator how large it is to be at least.
+    /// Requested bytes, all copies together; for an accelerator its least size.
     pub bytes: u64,
-    /// Copies, each of another node; 1 of a device.
+    /// Copies, each on another node; 1 for a device.
     pub copies: u32,
     /// The donors it names; empty: any.
     pub donors: Vec<String>,
     /// Its priority, 0 to 255.
     pub priority: u32,
-    /// Seconds that it has waited.
+    /// Seconds waited so far.
     pub waited_s: f64,
-    /// Seconds that it goes on waiting.
+    /// Seconds of its wait that are left.
     pub left_s: f64,
-    /// What the donors have free that it may use; of storage what one device has; 0 of devices that
-    /// are lent whole.
+    /// Free bytes at the donors it may use; for storage free bytes of one device; 0 for devices
+    /// that are lent whole.
     pub free_bytes: u64,
-    /// Bytes that went to requests behind it: never more than its own.
+    /// Bytes granted to requests behind it (backfill): never more than its own.
     pub passed_bytes: u64,
-    /// What is called back for it, and has not come yet.
+    /// Bytes that are being preempted for it and not yet returned.
     pub called_back_bytes: u64,
-    /// Devices lent whole that it may use and nobody has.
+    /// Free devices it may use, of those lent whole.
     pub free_devices: u32,
-    /// Such devices that went to requests behind it: one at most.
+    /// Devices granted to requests behind it (backfill): at most one.
     pub passed_devices: u32,
-    /// Such devices that are called back for it.
+    /// Devices that are being preempted for it.
     pub called_back_devices: u32,
-    /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
-    /// did not do their share.
+    /// The reason of its wait: `room` or a `device` in use, its user's `quota`, or `donors` that
+    /// failed.
     pub needs: String,
 }
 
-/// What `venice quota list` shows.
+/// The output of `venice quota list`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct QuotaTable {
-    /// Bytes that those may have borrowed who have no quota of their own; `None`: what there is.
+    /// Bytes that users without an own quota may have granted; `None`: unlimited.
     pub default_bytes: Option<u64>,
-    /// Accelerators that they may have.
+    /// Accelerators they may have.
     pub default_accelerators: Option<u64>,
-    /// Network cards.
+    /// Network cards they may have.
     pub default_nics: Option<u64>,
-    /// Bytes of storage.
+    /// Bytes of storage they may have.
     pub default_storage_bytes: Option<u64>,
-    /// The users who have a quota of their own, or anything borrowed, by name.
+    /// The users with an own quota, or with any grant, by name.
     pub users: Vec<QuotaRow>,
 }
 
@@ -207,23 +206,23 @@ pub struct QuotaTable {
 pub struct QuotaRow {
     /// The user.
     pub user: String,
-    /// What it has borrowed, copies and all, in bytes.
+    /// Bytes granted to the user, all copies together.
     pub used_bytes: u64,
-    /// What it may have borrowed at a time, in bytes; `None`: what there is.
+    /// Bytes the user may have granted at a time; `None`: unlimited.
     pub quota_bytes: Option<u64>,
-    /// It has a quota of its own: what that does not say is as for all others.
+    /// True if the user has an own quota. Kinds it does not limit follow the default.
     pub is_own: bool,
-    /// Accelerators that it has.
+    /// Accelerators granted.
     pub used_accelerators: u64,
-    /// That it may have at a time.
+    /// Accelerators the user may have at a time.
     pub quota_accelerators: Option<u64>,
-    /// Network cards that it has.
+    /// Network cards granted.
     pub used_nics: u64,
-    /// That it may have at a time.
+    /// Network cards the user may have at a time.
     pub quota_nics: Option<u64>,
-    /// Storage that it has, in bytes.
+    /// Bytes of storage granted.
     pub used_storage_bytes: u64,
-    /// That it may have at a time.
+    /// Bytes of storage the user may have at a time.
     pub quota_storage_bytes: Option<u64>,
 }
 
@@ -238,51 +237,51 @@ pub struct LinkRow {
     pub port: String,
     /// `up` or `down`.
     pub state: String,
-    /// Round-trip time in microseconds; `None` where nobody tests.
+    /// Round-trip time in microseconds; `None` if not tested.
     pub latency_us: Option<f64>,
-    /// Share of tests lost, 0 to 1; `None` where nobody tests.
+    /// Share of tests lost, 0 to 1; `None` if not tested.
     pub loss_ratio: Option<f64>,
-    /// Bandwidth in megabits a second, where it was measured.
+    /// Bandwidth in megabits a second, where measured.
     pub bandwidth_mbps: Option<f64>,
-    /// Present traffic in bytes a second, both directions, as the far end counts it; `None` where
-    /// it cannot tell.
+    /// Present traffic in bytes a second, both directions, as counted at the far end; `None` where
+    /// it is not counted.
     pub bytes_per_s: Option<f64>,
-    /// `aes-256-gcm`, `chacha20-poly1305`, `plain`, or `descriptor`: memory that nobody but the
-    /// recipient has the descriptor of.
+    /// `aes-256-gcm`, `chacha20-poly1305`, `plain`, or `descriptor`: memory whose descriptor only
+    /// the recipient holds.
     pub protection: String,
-    /// Datagrams that the far end has, of whomever they came from, dropped because they had come before.
+    /// Datagrams dropped at the far end as replays, from any sender.
     pub replayed: u64,
-    /// Because their seal did not fit.
+    /// Datagrams dropped because of a wrong seal.
     pub forged: u64,
-    /// Because they had none.
+    /// Datagrams dropped because they had no seal.
     pub unsealed: u64,
-    /// Because their key does not exist (any more).
+    /// Datagrams dropped because of an unknown or expired key.
     pub unknown_key: u64,
-    /// The nodes that relay on the way, in the order of the short way; round one that is down it
-    /// goes another way. Empty: the two ends reach each other directly.
+    /// The relaying nodes on the shortest path, in order; traffic goes around one that is down.
+    /// Empty: the two ends reach each other directly.
     pub via: Vec<String>,
-    /// Hops between relays on that way, where there are relays.
+    /// Hops between relays on that path, where there are relays.
     pub hops: Option<u32>,
-    /// The link that is emulated there, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    /// The emulated link, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
     pub emulated: String,
     /// The node that reports this line.
     pub reported_by: String,
 }
 
-/// What `venice place` shows: where a request would be placed.
+/// The output of `venice place`: the placement a request would get.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PlacementPlan {
     /// `nearest`, `spread` or `pack`.
     pub policy: String,
     /// Bytes of a slab.
     pub slab_bytes: u64,
-    /// Slabs asked for, all copies together.
+    /// Requested slabs, all copies together.
     pub slabs: u32,
-    /// Copies, each of another node.
+    /// Copies, each on another node.
     pub copies: u32,
-    /// Why it would be refused; empty: it would be granted.
+    /// The reason of a refusal; empty: it would be granted.
     pub refusal: String,
-    /// It would wait, if it may: why, and for whom; empty: it would not, or nothing comes of it.
+    /// The reason and the rivals of a wait, if it may wait; empty: it would not wait, or in vain.
     pub would_wait: String,
     /// Every node.
     pub nodes: Vec<PlacementRow>,
@@ -295,63 +294,63 @@ pub struct PlacementRow {
     pub node: String,
     /// Slabs it would give.
     pub slabs: u32,
-    /// Slabs that may be had of it.
+    /// Slabs it can give.
     pub free_slabs: u32,
     /// Hops to it, where nodes relay for each other.
     pub hops: Option<u32>,
-    /// What its distance counts against it, in slabs.
+    /// The price of its distance, in slabs.
     pub distance_slabs: u32,
-    /// What the traffic on the way counts against it, in slabs.
+    /// The price of the traffic on its path, in slabs.
     pub traffic_slabs: u32,
-    /// What its machine's waiting for memory counts against it, in slabs.
+    /// The price of its machine's memory stalls, in slabs.
     pub stall_slabs: u32,
-    /// Free slabs less all that.
+    /// Free slabs less these prices.
     pub worth_slabs: i64,
-    /// What its way has left, in bits a second, for a request that says what it needs.
+    /// Bandwidth left on its path, in bits a second, for a request that states its need.
     pub link_left_bps: Option<u64>,
-    /// Why it gives that, or nothing.
+    /// The reason of its share, or of none.
     pub why: String,
 }
 
-/// What `venice get accelerator --dry-run` shows: which device a request would get.
+/// The output of `venice get accelerator --dry-run`: the device a request would get.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DevicePlan {
-    /// What is asked for, in words.
+    /// The requested device, in words.
     pub wanted: String,
-    /// Why it would be refused; empty: it would be granted.
+    /// The reason of a refusal; empty: it would be granted.
     pub refusal: String,
-    /// It would wait, if it may: how; empty: it would not, or nothing comes of it.
+    /// The state of a wait, if it may wait; empty: it would not wait, or in vain.
     pub would_wait: String,
-    /// Every device of that kind.
+    /// All devices of that kind.
     pub devices: Vec<DevicePlanRow>,
 }
 
-/// A line of it.
+/// A line of a [`DevicePlan`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DevicePlanRow {
     /// The node that offers it.
     pub node: String,
-    /// The device's name there.
+    /// The device's name on that node.
     pub address: String,
-    /// Its whole size; 0: nobody knows.
+    /// Its whole size in bytes; 0: unknown.
     pub bytes: u64,
-    /// What of it nobody has; of one that is lent whole its size or 0.
+    /// Free bytes; for a device that is lent whole its size or 0.
     pub free_bytes: u64,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Vec<String>,
-    /// It is the one.
+    /// True for the chosen device.
     pub is_chosen: bool,
-    /// Why it is, or is not.
+    /// The reason of the choice, or against it.
     pub why: String,
 }
 
-/// A line of `venice forecast`: what a workload is foretold to need in the prediction window that
-/// goes on, and what is kept for it.
+/// A line of `venice forecast`: the forecast need of a workload in the current prediction window,
+/// and the memory reserved for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForecastRow {
     /// The user.
     pub user: String,
-    /// What for.
+    /// The purpose.
     pub purpose: String,
     /// Memory, in bytes.
     pub memory_bytes: ResourceForecast,
@@ -361,32 +360,32 @@ pub struct ForecastRow {
     pub nics: ResourceForecast,
     /// Storage, in bytes.
     pub storage_bytes: ResourceForecast,
-    /// Free memory that is kept from others for it, in bytes.
+    /// Storage, in bytes.
     pub kept_bytes: u64,
-    /// Prediction windows that are over.
+    /// Free memory reserved for it, in bytes.
     pub windows: u64,
-    /// Those in which it used more memory, by a slab or more, than was foretold.
+    /// Prediction windows that are over.
     pub short_windows: u64,
-    /// Than persistence would have said.
+    /// Windows in which it used at least a slab more memory than forecast.
     pub persistence_short_windows: u64,
-    /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
+    /// The same for the persistence forecast.
     pub mean_error_bytes: Option<u64>,
-    /// By how much persistence would have been.
+    /// Mean forecast error of memory, in bytes; `None`: no window is over.
     pub persistence_mean_error_bytes: Option<u64>,
 }
 
-/// One resource of a workload.
+/// The forecast of one resource of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ResourceForecast {
-    /// What it used at the last sample.
+    /// The use at the last sample.
     pub in_use: u64,
-    /// The peak foretold; `None`: nothing is foretold yet.
+    /// The use at the last sample.
     pub foretold: Option<u64>,
-    /// The peak of the window before: what plain persistence says.
+    /// The forecast peak; `None`: no forecast yet.
     pub persistence: Option<u64>,
 }
 
-/// A bandwidth as people write it, to three digits: `1.25Gbps`.
+/// Formats a bandwidth to three digits: `1.25Gbps`.
 pub fn bandwidth_text(bps: u64) -> String {
     const T: u64 = 1_000_000_000_000;
     let units =

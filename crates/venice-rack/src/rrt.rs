@@ -1,4 +1,4 @@
-//! The Resource Registration Table: the nodes, what they offer, and whether they live.
+//! The Resource Registration Table: the nodes, their resources, and their liveness.
 
 #[cfg(test)]
 mod tests;
@@ -16,19 +16,19 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use venice_wire::{NodeId, NodeSecret, SLAB_BYTES};
 
-/// A machine stalls whose tasks wait for memory this share of the time.
+/// Share of the time in which tasks wait for memory from which on a machine counts as stalled.
 const STALLED_RATIO: f64 = 0.10;
 
-/// What outlives a restart of the Monitor Node about a node.
+/// The durable part of a node's entry: it survives a restart of the Monitor Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Number and epoch.
     pub identity: Identity,
     /// Name, unique.
     pub name: String,
-    /// The agent process of this epoch.
+    /// The instance number of the agent process of this epoch.
     pub instance: u64,
-    /// Its process id.
+    /// Process id of that agent.
     pub pid: Option<u32>,
     /// `host:port` of its gRPC service.
     pub control_addr: String,
@@ -36,30 +36,30 @@ pub struct NodeRecord {
     pub udp_addr: String,
     /// Path of its unix socket.
     pub shm_socket: String,
-    /// What it offers.
+    /// The offered resources.
     pub resources: Vec<ResourceSpec>,
-    /// What the keys of its UDP port are made of, drawn for this epoch; `None` in a rack without
-    /// protection.
+    /// The secret from which the keys of its UDP port are derived, drawn for this epoch; `None` in
+    /// a rack without protection.
     #[serde(default)]
     pub secret: Option<NodeSecret>,
     /// Its place in the network of relays, if there is one.
     #[serde(default)]
     pub relay: Option<RelayPlace>,
-    /// The link it emulates; empty: none.
+    /// The emulated link; empty: none.
     #[serde(default)]
     pub link: String,
-    /// A passive pool node: it lends, and no program of it borrows.
+    /// True for a passive pool node: it lends, and its programs borrow nothing.
     #[serde(default)]
     pub is_pool: bool,
-    /// Its operator wants it empty: nothing more is placed on it. This is of the name, whatever
-    /// agent bears it.
+    /// True while the node is drained: it gets no new grants. This belongs to the name, whichever
+    /// agent uses it.
     #[serde(default)]
     pub is_draining: bool,
-    /// It was turned out and no agent has borne its name since: the name is free.
-    #[serde(default)]
-    pub is_turned_out: bool,
-    /// The agent process of this epoch was ended in an orderly way: it has said farewell, and nothing
-    /// of it is left.
+    /// True if the node was revoked and no agent has used its name since: the name is free.
+    #[serde(default, rename = "is_turned_out")]
+    pub is_revoked: bool,
+    /// True if the agent process of this epoch was stopped in an orderly way: it has deregistered,
+    /// and its memory is gone.
     #[serde(default)]
     pub is_stopped: bool,
 }
@@ -86,12 +86,12 @@ impl NodeRecord {
             link,
             is_pool,
             is_draining: false,
-            is_turned_out: false,
+            is_revoked: false,
             is_stopped: false,
         }
     }
 
-    /// Slabs it lends altogether, unless it withholds some.
+    /// Returns the slabs it lends altogether, including withheld ones.
     pub fn total_slabs(&self) -> u32 {
         let slabs = self.resources.iter().filter(|resource| resource.kind == ResourceKind::Memory);
         let bytes: u64 = slabs.map(|resource| resource.bytes).sum();
@@ -102,40 +102,40 @@ impl NodeRecord {
 /// A node as the Monitor Node sees it now.
 #[derive(Debug, Clone)]
 pub struct NodeEntry {
-    /// The durable part. It is shared with who has been told of it, and another one after each change.
+    /// The durable part. It is shared with peer lists already sent; each change replaces it.
     pub record: Arc<NodeRecord>,
-    /// False once it missed its heartbeats, refused a connection or said farewell.
+    /// False once it missed its heartbeats, refused a connection or deregistered.
     pub up: bool,
-    /// When it was last known to live, or when the Monitor Node started.
+    /// Time of its last sign of life, or of the Monitor Node's start.
     pub seen_ns: u64,
-    /// When its last heartbeat came, since the Monitor Node started.
+    /// Time of its last heartbeat since the Monitor Node started.
     pub last_heartbeat_ns: Option<u64>,
-    /// When it went down, if it is down.
+    /// Time it went down, if it is down.
     pub down_since_ns: u64,
-    /// When this epoch was registered, or the Monitor Node started.
+    /// Time this epoch was registered, or the Monitor Node started.
     pub epoch_since_ns: u64,
     /// Its memory by its newest report.
     pub status: DonorStatus,
-    /// How its devices are, by its newest report.
+    /// The health of its devices by its newest report.
     pub devices: Vec<DeviceReport>,
-    /// Slabs of prepares it has not answered yet.
+    /// Slabs in prepares without an answer yet.
     pub reserved_slabs: u32,
-    /// What its UDP port has seen, by its newest report.
+    /// The counters of its UDP port by its newest report.
     pub port: PortReport,
-    /// How short of memory its machine is, by its newest report.
+    /// The memory pressure on its machine by its newest report.
     pub pressure: PressureReport,
-    /// What its door has seen; `None` until it reports.
+    /// The report of its server; `None` before the first.
     pub door: Option<DoorReport>,
-    /// Whom it was told that it is near.
-    pub(crate) told: Told,
+    /// The peer list sent to it.
+    pub(crate) sent_peers: SentPeers,
 }
 
-/// Whom a node was told that it is near.
+/// The peer list sent to a node.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
-    /// Of the table, when that was last looked at.
+pub(crate) struct SentPeers {
+    /// Revision of the table when the list was last checked.
     pub(crate) revision: u64,
-    /// Of the table, when it became that.
+    /// Revision of the table when the list last changed.
     pub(crate) version: u64,
     pub(crate) peers: Vec<Arc<NodeRecord>>,
     pub(crate) relays: Vec<Arc<NodeRecord>>,
@@ -145,7 +145,7 @@ impl NodeEntry {
     pub(crate) fn new(record: NodeRecord, now_ns: u64) -> Self {
         let total_slabs = record.total_slabs();
         Self {
-            up: !record.is_turned_out && !record.is_stopped,
+            up: !record.is_revoked && !record.is_stopped,
             record: Arc::new(record),
             seen_ns: now_ns,
             last_heartbeat_ns: None,
@@ -157,11 +157,11 @@ impl NodeEntry {
             port: PortReport::default(),
             pressure: PressureReport::default(),
             door: None,
-            told: Told::default(),
+            sent_peers: SentPeers::default(),
         }
     }
 
-    /// Why nothing can be had of it: its agent is not there.
+    /// Returns the reason that its resources are unavailable, if its agent is not there.
     pub(crate) fn absence(&self) -> Option<&'static str> {
         match self.up {
             true => None,
@@ -170,8 +170,8 @@ impl NodeEntry {
         }
     }
 
-    /// Slabs that may be asked of it: none while it is down, is to be empty, or its machine needs
-    /// them itself.
+    /// Returns the slabs that may be requested from it: none while it is down, drained, or under
+    /// memory pressure.
     pub fn available_slabs(&self) -> u32 {
         if !self.may_lend() {
             return 0;
@@ -179,25 +179,25 @@ impl NodeEntry {
         self.status.free_slabs.saturating_sub(self.reserved_slabs)
     }
 
-    /// Whether what it has free may be asked of it.
+    /// True if its free slabs may be requested.
     pub(crate) fn may_lend(&self) -> bool {
         self.up && !self.record.is_draining && self.pressure.level == PressureLevel::None
     }
 
-    /// Tasks of its machine wait for memory.
+    /// True if tasks of its machine wait for memory.
     pub(crate) fn is_stalled(&self) -> bool {
         self.pressure.stall_ratio.is_some_and(|ratio| ratio >= STALLED_RATIO)
     }
 
-    /// What programs move to and fro at its port.
+    /// Returns the traffic of programs at its port, in bytes a second.
     pub(crate) fn used_bytes_per_s(&self) -> u64 {
-        // What other nodes send are tests of the links.
+        // Traffic with other nodes is link tests.
         let flows = self.port.flows.iter();
         let flows = flows.filter(|flow| !matches!(flow.with, FlowPeer::Node(_)));
         flows.map(|flow| flow.bytes_per_s as u64).fold(0, u64::saturating_add)
     }
 
-    /// Takes over a report unless a newer one came already. True if it did.
+    /// Takes a report unless a newer one came already. Returns true if it did.
     pub(crate) fn update_status(&mut self, status: DonorStatus) -> bool {
         let newer = status.revision >= self.status.revision;
         if newer {
@@ -207,20 +207,20 @@ impl NodeEntry {
     }
 }
 
-/// What a donor has that may be asked of it.
+/// The free room of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) free_slabs: u32,
-    /// Nothing that it reports speaks against it.
-    pub(crate) is_at_ease: bool,
+    /// True if it reports neither traffic nor stalls.
+    pub(crate) is_unloaded: bool,
 }
 
 impl Room {
-    /// `None` where nothing may be asked of it.
+    /// Returns `None` if nothing may be requested from it.
     fn of(entry: &NodeEntry) -> Option<Self> {
         let free_slabs = entry.available_slabs();
-        let is_at_ease = entry.used_bytes_per_s() == 0 && !entry.is_stalled();
-        (free_slabs > 0).then_some(Self { free_slabs, is_at_ease })
+        let is_unloaded = entry.used_bytes_per_s() == 0 && !entry.is_stalled();
+        (free_slabs > 0).then_some(Self { free_slabs, is_unloaded })
     }
 }
 
@@ -229,14 +229,14 @@ impl Room {
 pub struct Rrt {
     nodes: BTreeMap<NodeId, NodeEntry>,
     by_name: BTreeMap<String, NodeId>,
-    /// Of those that have any: in a rack of thousands a request cannot look at every node's entry.
+    /// The donors with free room: in a rack of thousands a request cannot look at every entry.
     rooms: BTreeMap<NodeId, Room>,
-    /// Changes so far of which nodes there are, what they have registered, and whether they are up.
+    /// Count of changes to the set of nodes, their records, and their being up.
     revision: u64,
 }
 
 impl Rrt {
-    /// The node of this number.
+    /// Returns the node of this number.
     pub fn get(&self, node: NodeId) -> Option<&NodeEntry> {
         self.nodes.get(&node)
     }
@@ -247,49 +247,52 @@ impl Rrt {
         Some(EntryMut { node, entry, before, rooms: &mut self.rooms, revision: &mut self.revision })
     }
 
-    /// Changes what a node that is there has registered; its record then.
+    /// Changes the record of an existing node and returns a copy of it.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub(crate) fn change_record(
         &mut self,
         node: NodeId,
         change: impl FnOnce(&mut NodeRecord),
     ) -> NodeRecord {
-        let mut entry = self.get_mut(node).expect("it was looked up by the caller");
+        let mut entry = self.get_mut(node).expect("the caller looked up the node");
         change(Arc::make_mut(&mut entry.record));
         NodeRecord::clone(&entry.record)
     }
 
-    /// Changes so far of which nodes there are, what they have registered, and whether they are up.
+    /// Returns the count of changes to the set of nodes, their records, and their being up.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Is what bears this number to be empty?
+    /// True if this node is being drained.
     pub(crate) fn is_draining(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(|entry| entry.record.is_draining)
     }
 
-    /// The node of this name.
+    /// Returns the node of this name.
     pub fn by_name(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.get(self.by_name.get(name)?)
     }
 
-    /// Every node, by number.
+    /// Iterates over all nodes, by number.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
         self.nodes.iter().map(|(id, entry)| (*id, entry))
     }
 
-    /// Those of which something may be asked, by number.
+    /// Iterates over the donors with free room, by number.
     pub(crate) fn with_room(&self) -> impl Iterator<Item = (NodeId, Room)> {
         self.rooms.iter().map(|(node, room)| (*node, *room))
     }
 
-    /// Every other node, from the next number on, the numbers below it last.
+    /// Iterates over all other nodes, from the next number on, the numbers below it last.
     pub(crate) fn after(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> + Clone {
         let above = self.nodes.range((Excluded(node), Unbounded));
         above.chain(self.nodes.range(..node)).map(|(_, entry)| entry)
     }
 
-    /// Adds a node or puts a new epoch in the place of the old.
+    /// Adds a node, or replaces its old epoch by the new one.
     pub(crate) fn insert(&mut self, entry: NodeEntry) {
         let node = entry.record.identity.node;
         let holder = self.by_name.insert(entry.record.name.clone(), node);
@@ -299,7 +302,7 @@ impl Rrt {
         self.nodes.insert(node, entry);
     }
 
-    /// Takes a node out that has turned out not to be there.
+    /// Removes a node whose registration another Monitor Node has overtaken.
     pub(crate) fn remove(&mut self, node: NodeId) {
         self.revision += 1;
         self.rooms.remove(&node);
@@ -310,17 +313,18 @@ impl Rrt {
         }
     }
 
-    /// A number no node has; numbers start at 1.
+    /// Returns an unused number; numbers start at 1.
     pub(crate) fn fresh_number(&self) -> NodeId {
         NodeId(self.nodes.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 }
 
-/// A node's entry while it changes; what the table keeps of it besides follows.
+/// A node's entry under change. When dropped, it updates the indexes of the table.
 pub(crate) struct EntryMut<'a> {
     node: NodeId,
     entry: &'a mut NodeEntry,
-    /// Whether it was up, and its record: while that is held here, no change leaves it the same one.
+    /// The former up state and record. The `Arc` held here makes each change create a new
+    /// record.
     before: (bool, Arc<NodeRecord>),
     rooms: &'a mut BTreeMap<NodeId, Room>,
     revision: &'a mut u64,

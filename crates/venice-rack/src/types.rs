@@ -1,4 +1,4 @@
-//! What recipients, donors and the Monitor Node tell each other.
+//! The messages between recipients, donors and the Monitor Node.
 
 mod peers;
 
@@ -17,22 +17,22 @@ pub use peers::{Peer, PeerList, RelayPeer, RelayPlace};
 
 pub use crate::resource::{DeviceReport, DeviceRequest, DeviceShare, ResourceKind, ResourceSpec};
 
-/// Longest name of a node, a recipient or a purpose, in bytes.
+/// Most bytes in the name of a node, a recipient or a purpose.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Most copies of memory that a request may ask for: the fragments of coded memory are such, as
-/// many as its widest coding has (8+3).
+/// Most copies of memory in a request. The fragments of coded memory count as copies: the widest
+/// coding has 11 (8+3).
 pub const MAX_COPIES: u32 = 11;
 
-/// What an agent says of itself when it joins the rack.
+/// An agent's registration with the rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRegistration {
     /// The node's name, unique among living nodes.
     pub name: String,
-    /// A random number drawn once per agent process: it tells a retry from a second agent of the
-    /// same name, and a restarted agent from the one that died.
+    /// A random number drawn once per agent process. It distinguishes a retry from a second agent
+    /// of the same name, and a restarted agent from its predecessor.
     pub instance: u64,
-    /// The agent's process id, where it makes sense to people on the same host.
+    /// The agent's process id, where it is meaningful on the same host.
     pub pid: Option<u32>,
     /// `host:port` of the agent's gRPC service.
     pub control_addr: String,
@@ -40,25 +40,25 @@ pub struct NodeRegistration {
     pub udp_addr: String,
     /// Path of the agent's unix socket for shared memory; empty when it has none.
     pub shm_socket: String,
-    /// What the node offers.
+    /// The offered resources.
     pub resources: Vec<ResourceSpec>,
-    /// What an earlier registration of this very instance returned: lets a Monitor Node that lost
-    /// its store give the agent its old identity back.
+    /// The result of an earlier registration of this instance: a Monitor Node that lost its store
+    /// can give the agent its old identity back.
     pub previous: Option<Identity>,
-    /// The secret it was given then, which its recipients' keys are made of.
+    /// The secret from that registration, from which its recipients' keys are derived.
     pub secret: Option<NodeSecret>,
-    /// It was told to use UDP without protection.
+    /// True if the agent is configured to use UDP without protection.
     pub is_plain: bool,
-    /// Where it stands in a network of relays, if the rack is wired as one.
+    /// Its place in the network of relays, if the rack has one.
     pub relay: Option<RelayPlace>,
-    /// The link it emulates, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
+    /// The emulated link, for example `latency=1.4us,bandwidth=5Gbps`; empty: none.
     pub link: String,
-    /// A passive pool node: it lends, and no program of it borrows.
+    /// True for a passive pool node: it lends, and its programs borrow nothing.
     pub is_pool: bool,
 }
 
 impl NodeRegistration {
-    /// Bytes of memory the node lends altogether.
+    /// Returns the bytes of memory the node lends altogether.
     pub fn lendable_bytes(&self) -> u64 {
         self.resources
             .iter()
@@ -68,131 +68,129 @@ impl NodeRegistration {
     }
 }
 
-/// Who a registered agent is to the rack.
+/// The identity of a registered agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     /// The node's number; a name keeps it for good.
     pub node: NodeId,
-    /// Counts the agents that have borne the name: a restarted agent has a new epoch.
+    /// The count of agents that have used the name: a restarted agent has a new epoch.
     pub epoch: u64,
 }
 
 /// The Monitor Node's answer to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registered {
-    /// Who the agent now is.
+    /// The agent's identity.
     pub identity: Identity,
-    /// How often it is to report.
+    /// Milliseconds between two heartbeats.
     pub heartbeat_interval_ms: u64,
-    /// The lease of a grant unless a request says otherwise.
+    /// The lease of a grant unless a request says otherwise, in milliseconds.
     pub lease_ms: u64,
-    /// What the keys of its UDP port are made of; `None` in a rack without protection.
+    /// The secret for the keys of its UDP port; `None` in a rack without protection.
     pub secret: Option<NodeSecret>,
 }
 
-/// What an agent reports on every heartbeat.
+/// An agent's heartbeat report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeartbeatReport {
-    /// Who reports.
+    /// The reporting agent.
     pub identity: Identity,
-    /// Which process reports.
+    /// Its process, see [`NodeRegistration::instance`].
     pub instance: u64,
     /// The state of its memory, all of one moment.
     pub memory: DonorReport,
     /// Link tests made since the last report.
     pub links: Vec<LinkReport>,
-    /// What its UDP port has seen.
+    /// The counters of its UDP port.
     pub port: PortReport,
-    /// How short of memory its machine is.
+    /// The memory pressure on its machine.
     pub pressure: PressureReport,
-    /// What its door has seen.
+    /// The report of its server.
     pub door: DoorReport,
-    /// Of the peers that it was told of over this call; 0: none yet.
+    /// Version of the peer list received over this connection; 0: none yet.
     pub peers_version: u64,
 }
 
-/// What a node's UDP port has seen.
+/// The report of a node's UDP port.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PortReport {
     /// Datagrams dropped since the agent started.
     pub dropped: DroppedCounts,
-    /// Present traffic, by who is at the other end.
+    /// Present traffic, by the other end.
     pub flows: Vec<FlowReport>,
-    /// The grants whose memory their recipients have mapped: what goes to and fro there nobody
-    /// sees.
+    /// Grants whose memory their recipients have mapped: traffic there cannot be counted.
     pub mapped: Vec<GrantId>,
-    /// What has gone past the kernel since the agent started, where that is wanted.
+    /// Datagrams sent and received by AF_XDP since the agent started, where it is on.
     pub xdp: Option<XdpFrames>,
 }
 
-/// Single datagrams that have gone by AF_XDP.
+/// Counts of single datagrams by AF_XDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct XdpFrames {
-    /// That came.
+    /// Received.
     pub received: u64,
-    /// That went out.
+    /// Sent.
     pub sent: u64,
-    /// That came and found no room.
+    /// Received and dropped for lack of room.
     pub lost: u64,
 }
 
-/// Datagrams that a port did not take, by reason.
+/// Datagrams dropped by a port, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct DroppedCounts {
-    /// They had come before.
+    /// Replays.
     pub replayed: u64,
-    /// Their seal did not fit.
+    /// Wrong seal.
     pub forged: u64,
-    /// They had none.
+    /// No seal.
     pub unsealed: u64,
-    /// They were sealed under a key that does not exist (any more).
+    /// Sealed under an unknown or expired key.
     pub unknown_key: u64,
 }
 
-/// What goes to and fro between a node and one other, at present.
+/// The present traffic between a node and one other end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlowReport {
-    /// Who is at the other end.
+    /// The other end.
     pub with: FlowPeer,
     /// Bytes a second, both directions together.
     pub bytes_per_s: f64,
 }
 
-/// Who is at the other end of a flow.
+/// The other end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowPeer {
     /// The recipient of this grant.
     Grant(GrantId),
     /// Another node.
     Node(NodeId),
-    /// Anybody: without protection nobody says who he is.
+    /// Unknown: without protection a sender does not identify itself.
     Anybody,
 }
 
 /// The Monitor Node's answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatAck {
-    /// Whom it is near, where that is not the version that it named.
+    /// The node's peer list, if it is newer than the version reported.
     pub peers: Option<PeerList>,
-    /// The node is to be empty: what it lends is to go elsewhere.
+    /// True while the node is to be drained: its grants are to move elsewhere.
     pub is_draining: bool,
-    /// The grants that it is to give notice of, all there are: those that are no longer here are not
-    /// wanted any more.
+    /// All grants of the node under preemption; the preemption of any other grant is cancelled.
     pub called_back: Vec<CalledBack>,
-    /// Whom its door is not to let in, where that is not what it goes by.
+    /// The revocations to enforce, if they differ from those in force there.
     pub revoked: Option<RevocationNews>,
 }
 
-/// A grant that is called back for a request of higher priority.
+/// A grant that is preempted for a request of higher priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalledBack {
-    /// Which.
+    /// The grant.
     pub grant: GrantId,
-    /// Milliseconds that its recipient has, from when its donor hears of it.
+    /// Milliseconds its recipient has, from when its donor receives this.
     pub within_ms: u64,
 }
 
-/// Which port a link uses.
+/// The port a link uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkPort {
@@ -204,7 +202,7 @@ pub enum LinkPort {
     Hop,
 }
 
-/// Whether a link works.
+/// The state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
@@ -214,10 +212,10 @@ pub enum LinkState {
     Down,
 }
 
-/// How a link's datagrams are protected.
+/// The protection of a link's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkProtection {
-    /// Not at all.
+    /// No protection.
     #[serde(rename = "plain")]
     Plain,
     /// Sealed with AES-256-GCM.
@@ -229,7 +227,7 @@ pub enum LinkProtection {
 }
 
 impl LinkProtection {
-    /// What people call it.
+    /// Returns the name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -246,7 +244,7 @@ pub struct LinkReport {
     pub to: NodeId,
     /// The port tested.
     pub port: LinkPort,
-    /// Whether it works.
+    /// The state.
     pub state: LinkState,
     /// Round-trip time in microseconds.
     pub latency_us: f64,
@@ -256,41 +254,40 @@ pub struct LinkReport {
     pub bandwidth_mbps: Option<f64>,
     /// Present traffic in bytes a second, both directions, where the tester counts it.
     pub bytes_per_s: Option<f64>,
-    /// How it is protected.
+    /// Its protection.
     pub protection: LinkProtection,
 }
 
-/// A recipient's request for memory. Whose it is, its certificate says.
+/// A recipient's request for memory. The owner comes from the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryRequest {
-    /// A random number drawn by the client: the same number gets the same grants again, so that a
+    /// A random number drawn by the client. The same number gets the same grants again, so that a
     /// request whose answer was lost can be repeated.
     pub client_id: u128,
-    /// Who borrows, in words for people.
+    /// The recipient's description of itself, in words for users.
     pub recipient: String,
-    /// How much; rounded up to whole slabs.
+    /// Bytes, rounded up to whole slabs.
     pub bytes: ByteSize,
-    /// How many copies of it, or fragments: so many times as much is granted, and no donor gives
-    /// more than one.
+    /// Copies or fragments of it. Each is granted in full, and no donor gives more than one.
     pub copies: u32,
     /// Names of the donors to use; empty for any.
     pub donors: Vec<String>,
     /// The node whose relay it sends through, where nodes relay for each other: near donors are
-    /// taken first. Empty: no donor is nearer than another.
+    /// taken first. Empty: all donors are equally near.
     pub home: String,
-    /// Which donors are taken first; `None`: as the rack does.
+    /// The placement policy; `None`: the rack's default.
     pub placement: Option<Policy>,
-    /// What its way has to carry, in bits a second, evenly over its slabs; 0: it does not say. A
-    /// donor gives no more slabs than there is bandwidth for.
+    /// Bandwidth it needs in bits a second, evenly over its slabs; 0: unstated. A donor gives no
+    /// more slabs than its path has bandwidth for.
     pub bandwidth_bps: u64,
-    /// What for, in words for people.
+    /// The purpose, in words for users.
     pub purpose: String,
-    /// How it waits where there is no room.
+    /// Its queueing options.
     pub queueing: Queueing,
 }
 
-/// What was lent: `bytes` of one donor's memory, or a device of it, under one key, for as long as
-/// the lease is renewed.
+/// A grant: `bytes` of one donor's memory, or a device of it, lent under one key for as long as the
+/// lease is renewed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
     /// Its number, unique in the rack.
@@ -299,13 +296,13 @@ pub struct Grant {
     pub donor: String,
     /// The donor's number.
     pub donor_node: NodeId,
-    /// The donor's epoch: a donor of another epoch knows nothing of this grant.
+    /// The donor's epoch: at any other epoch the donor does not have this grant.
     pub donor_epoch: u64,
-    /// How much: of memory a whole number of slabs.
+    /// Bytes; for memory a whole number of slabs.
     pub bytes: u64,
-    /// Which device it is; `None`: it is memory.
+    /// The device; `None` for memory.
     pub device: Option<DeviceShare>,
-    /// What the donor asks of every access.
+    /// The key that every access must carry.
     pub key: GrantKey,
     /// `host:port` of the donor's gRPC service, for renewals.
     pub control_addr: String,
@@ -313,163 +310,164 @@ pub struct Grant {
     pub udp_addr: String,
     /// Path of the donor's unix socket.
     pub shm_socket: String,
-    /// The key to seal with what goes to the donor by UDP; `None` in a rack without protection.
+    /// The key that seals datagrams to the donor; `None` in a rack without protection.
     pub seal_key: Option<SealKey>,
     /// Seconds without a renewal after which the donor takes the memory back.
     pub lease_s: f64,
 }
 
-/// First step of the handshake, Monitor Node to donor: set slabs, or a device, aside; or the only one.
+/// First step of the handshake, Monitor Node to donor: set slabs or a device aside. With `at_once`
+/// it is the only step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareRequest {
-    /// The grant to be.
+    /// The number of the new grant.
     pub grant: GrantId,
     /// Its key.
     pub key: GrantKey,
-    /// How many slabs; 0 of a device.
+    /// Slabs; 0 for a device.
     pub slabs: u32,
-    /// Which device; `None`: slabs.
+    /// The device; `None` for slabs.
     pub device: Option<DeviceShare>,
-    /// The epoch of the donor meant.
+    /// The epoch of the donor addressed.
     pub donor_epoch: u64,
     /// Lease after the commit, in milliseconds.
     pub lease_ms: u64,
-    /// Whose it will be.
+    /// The owner.
     pub owner: Option<Owner>,
-    /// Who borrows.
+    /// The recipient's description of itself.
     pub recipient: String,
-    /// What for.
+    /// The purpose.
     pub purpose: String,
-    /// Its request's priority.
+    /// The priority of its request.
     pub priority: u8,
-    /// No commit follows: it is to be lent at once.
+    /// True if no commit follows: the grant is lent at once.
     pub at_once: bool,
 }
 
-/// Why a donor refuses a step of the handshake.
+/// The reason why a donor refuses a step of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Fewer slabs are free than were asked for.
+    /// Fewer slabs are free than requested.
     #[error("only {free_slabs} slabs are free")]
     NoRoom {
-        /// How many are free.
+        /// Free slabs.
         free_slabs: u32,
     },
-    /// The device is not to be had, for the reason given.
-    #[error("the device is not to be had: {0}")]
+    /// The device is unavailable, for the reason given.
+    #[error("device unavailable: {0}")]
     NoDevice(String),
-    /// There is no such grant (any more).
+    /// The grant does not exist, or not any more.
     #[error("no such grant")]
     UnknownGrant,
-    /// The request was meant for another incarnation of this agent.
+    /// The request was for another epoch of this agent.
     #[error("meant for epoch {asked} of this agent, which is at epoch {current}")]
     WrongEpoch {
-        /// The epoch meant.
+        /// The epoch addressed.
         asked: u64,
-        /// The epoch this agent is at; 0 while it is not registered.
+        /// The epoch of this agent; 0 while it is not registered.
         current: u64,
     },
     /// The grant's number is in use with another key or size.
     #[error("the grant's number is in use with another key or size")]
     Conflict,
-    /// The donor could not do it, for the reason given.
+    /// The donor failed, for the reason given.
     #[error("the donor failed: {0}")]
     Failed(String),
 }
 
-/// What state a grant is in at its donor.
+/// The state of a grant at its donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldState {
-    /// Slabs are set aside; without a commit they are free again soon.
+    /// Set aside; without a commit it is free again soon.
     Prepared,
     /// Lent, for as long as the lease is renewed.
     Committed,
 }
 
-/// One grant as its donor reports it.
+/// A grant as its donor reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldGrant {
     /// Its number.
     pub id: GrantId,
-    /// How many slabs; 0 of a device.
+    /// Slabs; 0 for a device.
     pub slabs: u32,
-    /// Which device; `None`: it is slabs.
+    /// The device; `None` for slabs.
     pub device: Option<DeviceShare>,
     /// Prepared or committed.
     pub state: HeldState,
-    /// The lease it was given, in milliseconds.
+    /// Its lease in milliseconds.
     pub lease_ms: u64,
-    /// Whose it is.
+    /// The owner.
     pub owner: Option<Owner>,
-    /// Who borrowed.
+    /// The recipient's description of itself.
     pub recipient: String,
-    /// What for.
+    /// The purpose.
     pub purpose: String,
-    /// Its request's priority; the usual one where nobody told the donor.
+    /// The priority of its request; the default where the donor does not have it.
     pub priority: u8,
 }
 
-/// What a donor lends, at one moment.
+/// A donor's report on its grants, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DonorReport {
-    /// The counts.
+    /// The slab counts.
     pub status: DonorStatus,
     /// Every grant prepared or committed, by number.
     pub held: Vec<HeldGrant>,
-    /// How its devices are.
+    /// The health of its devices.
     pub devices: Vec<DeviceReport>,
 }
 
-/// A donor's counts at one moment; comes back with every step of the handshake.
+/// A donor's slab counts at one moment; part of every answer in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DonorStatus {
     /// Slabs lent, set aside or free altogether.
     pub total_slabs: u32,
     /// Slabs free to be lent.
     pub free_slabs: u32,
-    /// Grows with every change of the donor's grants, so that of two reports the newer is known
-    /// whatever order they arrive in.
+    /// A revision that grows with every change of the donor's grants: the newer of two reports is
+    /// known in whatever order they arrive.
     pub revision: u64,
 }
 
-/// How a lease stands, as the donor answers a renewal.
+/// The state of a lease, as the donor answers a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Renewed.
+    /// The lease is renewed.
     Live {
         /// Milliseconds until it ends, unless renewed again.
         remaining_ms: u64,
-        /// The donor wants the memory back; `None`: it does not, or not any more.
+        /// The donor's reclaim notice; `None`: none, or it is cancelled.
         notice: Option<Notice>,
     },
-    /// The donor knows no such grant, or the key is wrong: the memory is gone.
+    /// The donor does not have such a grant, or the key is wrong: the memory is gone.
     Unknown,
 }
 
-/// A donor wants the memory of a grant back: its recipient is to put elsewhere what it has there,
-/// and then to release the grant.
+/// A reclaim notice: the recipient is to move its data to another donor and then to release the
+/// grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notice {
-    /// Why.
+    /// The reason.
     pub reason: NoticeReason,
     /// Milliseconds until the donor ends the grant, released or not; `None`: it waits.
     pub within_ms: Option<u64>,
 }
 
-/// Why a donor wants memory back.
+/// The reason of a reclaim notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeReason {
-    /// An operator wants the node empty.
+    /// The node is being drained.
     Drain,
-    /// The node's own programs need it.
+    /// The node's own programs need the memory.
     Pressure,
     /// A request of higher priority needs it.
     Preempted,
-    /// The device of the grant is there no longer, or does not work.
+    /// The grant's device is gone or faulty.
     Fault,
 }
 
-/// What an agent answers to a ping: who it is.
+/// An agent's answer to a ping: its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pong {
     /// The agent's name.
@@ -478,41 +476,41 @@ pub struct Pong {
     pub instance: u64,
 }
 
-/// Why the Monitor Node did not do what was asked of it.
+/// An error of the Monitor Node.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RackError {
-    /// The donors (all, or those named) have less free than was asked for.
+    /// The donors (all, or those named) have less free than requested.
     #[error("{}", no_room_text(*.asked_bytes, .free, .line))]
     NoRoom {
-        /// What was asked for, in whole slabs.
+        /// Requested bytes, in whole slabs.
         asked_bytes: u64,
-        /// What is free, by node.
+        /// Free bytes, by node.
         free: Vec<(String, u64)>,
-        /// What waiting in line has to do with it.
+        /// The queueing part of the message.
         line: InLine,
     },
-    /// There is memory, but the ways to it do not carry what was asked for, for the reason given.
+    /// There is memory, but the paths to it lack the requested bandwidth, for the reason given.
     #[error("{0}")]
     NoBandwidth(String),
-    /// No device is free that would do, for the reasons given.
+    /// No suitable device is free, for the reasons given.
     #[error("{0}")]
     NoDevice(String),
-    /// The user may not have so much at a time.
+    /// The user's quota of memory has no room.
     #[error("{}", over_quota_text(.user, *.asked_bytes, *.used_bytes, *.quota_bytes))]
     OverQuota {
-        /// Who asked.
+        /// The user.
         user: String,
-        /// What was asked for, in whole slabs and all copies together.
+        /// Requested bytes, in whole slabs and all copies together.
         asked_bytes: u64,
-        /// What the user has.
+        /// Bytes in use.
         used_bytes: u64,
-        /// What it may have.
+        /// The quota in bytes.
         quota_bytes: u64,
     },
-    /// The user may not have so many devices, or so much storage, at a time.
+    /// The user's quota of devices or storage has no room.
     #[error("{0}")]
     OverDeviceQuota(OverDevices),
-    /// A donor was named that the rack does not know.
+    /// The rack has no node of the name given.
     #[error("the rack has no node named {0}")]
     UnknownNode(String),
     /// A living agent of that name is registered already.
@@ -520,39 +518,39 @@ pub enum RackError {
     NameTaken {
         /// The name.
         name: String,
-        /// Where the living agent is.
+        /// Address of the living agent.
         control_addr: String,
     },
-    /// The agent is not registered (with that epoch): it has to register first.
+    /// The agent is not registered under that epoch: it must register first.
     #[error("the agent is not registered under this epoch")]
     NotRegistered,
-    /// The request makes no sense, for the reason given.
+    /// The request is invalid, for the reason given.
     #[error("{0}")]
     BadRequest(String),
-    /// The donors had room, but failed or did not answer in time; nothing is held. Asking again
+    /// The donors had room, but failed or did not answer in time; no memory is set aside. A retry
     /// may help.
     #[error("the donors have room, but failed or did not answer in time")]
     HandshakeFailed,
-    /// A join token is worth nothing (any more), for the reason given.
+    /// The join token is unknown, used or expired, for the reason given.
     #[error("{0}")]
     BadToken(String),
-    /// The caller is known and may not do this, for the reason given.
+    /// The caller lacks permission for the call, for the reason given.
     #[error("{0}")]
     Forbidden(String),
-    /// The disk of the Monitor Node's store is full, for which this says more.
+    /// The disk of the Monitor Node's store is full, with details.
     #[error("the Monitor Node can grant and change nothing: {0}")]
     StoreFull(String),
-    /// The Monitor Node is being shut down.
+    /// The Monitor Node is shutting down.
     #[error("the Monitor Node is stopping")]
     Stopping,
 }
 
-/// Says that a node lends nothing more.
+/// Formats the refusal of a node that is being drained.
 pub fn drained_text(node: &str) -> String {
     format!("{node} is being drained and lends nothing more: name another donor, or none")
 }
 
-/// Says that a node lends only.
+/// Formats the refusal of a pool node.
 pub fn pool_text(node: &str) -> String {
     format!("{node} is a pool node: it lends its memory and borrows none")
 }

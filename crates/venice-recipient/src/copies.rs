@@ -1,4 +1,4 @@
-//! How the copies of borrowed memory are: how many there are to be, and what is missing.
+//! The state of the copies of borrowed memory.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,53 +7,51 @@ use serde::{Deserialize, Serialize};
 use venice_memory::paged::run_block::{Donor, RunBlock, RunBlockMap};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
-/// Steps of the bar that shows how far copying is.
+/// Steps of the progress bar.
 const BAR_STEPS: u64 = 20;
 
-/// How the copies of borrowed memory are at present. It reads as a line for people.
+/// The state of the copies of borrowed memory. Displays as a line for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
-    /// Copies of each slab that there are to be, on different nodes.
+    /// Wanted copies of each slab, on different nodes.
     pub copies: u32,
-    /// How the slabs are coded, as `k+m`: then there is one copy of each fragment; `None`: they are
-    /// not.
+    /// The coding as `k+m`, with one copy of each fragment; `None` without coding.
     #[serde(default)]
     pub coding: Option<String>,
-    /// Slabs there are.
+    /// Slabs in all.
     pub slabs: u64,
-    /// Slabs that have fewer copies, or fragments.
+    /// Slabs with fewer copies or fragments.
     pub short_slabs: u64,
-    /// Slabs that have none, or too few fragments.
+    /// Slabs without any copy, or with too few fragments.
     pub lost_slabs: u64,
-    /// Copies, or fragments, of slabs that were lost and are to be there again, since it was borrowed.
+    /// Lost copies or fragments to be rebuilt, since the memory was borrowed.
     pub to_rebuild: u64,
-    /// How many of them are.
+    /// Rebuilt copies or fragments, since then.
     pub rebuilt: u64,
-    /// Why those that lack are not built, when it was last tried; `None`: nothing is in the way. It is
-    /// tried again.
+    /// The error of the last rebuild; `None`: none. It is retried.
     #[serde(default)]
     pub not_rebuilt: Option<String>,
     /// Donors that were lost.
     pub lost_donors: Vec<String>,
-    /// Donors that want their memory back: what is there moves elsewhere.
+    /// Donors that reclaim their memory: its data moves to other donors.
     pub leaving_donors: Vec<String>,
-    /// Copies of slabs that donors wanted back, since it was borrowed.
+    /// Copies of slabs reclaimed by donors, since the memory was borrowed.
     pub to_move: u64,
-    /// How many of them are elsewhere.
+    /// Moved copies of reclaimed slabs, since then.
     pub moved: u64,
-    /// What is on this machine's disk too; `None`: nothing is written behind.
+    /// The state of the write-behind; `None` without one.
     #[serde(default)]
     pub behind: Option<Behind>,
 }
 
-/// What is far and on this machine's disk too. It reads as part of a line for people.
+/// The state of the write-behind. Displays as part of a line for users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Behind {
-    /// Slabs that are on the disk.
+    /// Slabs on the disk.
     pub slabs: u64,
-    /// Slabs there are.
+    /// Slabs in all.
     pub of_slabs: u64,
-    /// Bytes of them that are not there yet: they are in this machine's memory.
+    /// Bytes not yet on the disk: they are in this machine's memory.
     pub waiting_bytes: u64,
 }
 
@@ -83,7 +81,7 @@ impl std::fmt::Display for Behind {
 }
 
 impl Copies {
-    /// As the run block has it, which does not know why something lacks.
+    /// Reads the state from the run block, which does not contain the error of the last rebuild.
     pub(crate) fn of(block: &RunBlockMap) -> Copies {
         let copies = block.copies.load(Relaxed);
         let is_short = |slab: &usize| {
@@ -108,8 +106,8 @@ impl Copies {
         }
     }
 
-    /// These and others together, neither of them coded or written behind: as many copies as the one
-    /// has that has fewer.
+    /// Combines two states, neither coded nor with a write-behind. The lower number of copies
+    /// counts.
     pub fn and(self, other: Copies) -> Copies {
         let union = |one: Vec<String>, other: Vec<String>| -> Vec<String> {
             one.into_iter().chain(other).collect::<BTreeSet<_>>().into_iter().collect()
@@ -131,7 +129,7 @@ impl Copies {
         }
     }
 
-    /// How it is kept, in a word or two: `2 copies`, `coded 4+2`.
+    /// Describes the redundancy: `2 copies`, `coded 4+2`.
     pub fn kept(&self) -> String {
         match &self.behind {
             None => self.at_donors(),
@@ -147,12 +145,12 @@ impl Copies {
         }
     }
 
-    /// Has every slab all its copies?
+    /// True if every slab has all its copies.
     pub fn are_all_there(&self) -> bool {
         self.short_slabs == 0
     }
 
-    /// What is missing, how far it is copied or why it is not, in a line for people; `None`: every
+    /// Describes what is missing, the progress or the error, in a line for users; `None`: every
     /// slab has all its copies.
     pub fn missing(&self) -> Option<String> {
         if self.are_all_there() {
@@ -161,13 +159,13 @@ impl Copies {
         let (one, how) = self.words();
         let short = format!("{} of {} slabs lack {one}", self.short_slabs, self.slabs);
         Some(match (&self.not_rebuilt, self.lost_slabs) {
-            (Some(why), _) => format!("{short}: {why}; it is tried again"),
+            (Some(why), _) => format!("{short}: {why}; retrying"),
             (None, 0) => format!("{short}: {how} {}", self.progress()),
             (None, lost) => format!("{short}: {lost} are lost with their donors"),
         })
     }
 
-    /// What a slab lacks, and what is done about it.
+    /// Returns what a slab lacks, and the remedy under way.
     fn words(&self) -> (&'static str, &'static str) {
         match self.coding {
             Some(_) => ("a fragment", "rebuilding"),
@@ -175,20 +173,20 @@ impl Copies {
         }
     }
 
-    /// How far what is missing has been copied: its share, and in numbers.
+    /// Formats the progress of the rebuild: a bar, and numbers.
     pub fn progress(&self) -> String {
         bar(self.rebuilt, self.to_rebuild)
     }
 }
 
-/// The names of donors, each once.
+/// Returns the names of donors, each once.
 fn names(block: &RunBlock, which: impl Fn(&Donor) -> bool) -> Vec<String> {
     let donors = block.donors().iter().filter(|donor| which(donor));
     let names: BTreeSet<String> = donors.map(Donor::name).collect();
     names.into_iter().collect()
 }
 
-/// How far something is.
+/// Formats a progress bar.
 fn bar(done: u64, all: u64) -> String {
     let done = done.min(all);
     let steps = (done * BAR_STEPS).checked_div(all).unwrap_or(0);
@@ -207,7 +205,7 @@ impl std::fmt::Display for Copies {
             (lost, _) => write!(f, "{lost} lost with their donors")?,
         }
         if let Some(why) = self.not_rebuilt.as_ref().filter(|_| !self.are_all_there()) {
-            write!(f, ", not now: {why}; it is tried again")?;
+            write!(f, ", not now: {why}; retrying")?;
         }
         if let Some(behind) = &self.behind {
             write!(f, "; {behind}")?;
@@ -224,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_how_far_it_is() {
+    fn missing_copies_show_progress() {
         let mut copies = Copies {
             copies: 2,
             slabs: 8,
@@ -239,7 +237,7 @@ mod tests {
         assert!(line.ends_with("] 1/4"), "{line}");
         assert!(copies.missing().unwrap().starts_with("3 of 8 slabs lack one: copying ["));
         copies.not_rebuilt = Some("no other node has room for one (node3 is full)".into());
-        let why = "no other node has room for one (node3 is full); it is tried again";
+        let why = "no other node has room for one (node3 is full); retrying";
         assert!(copies.to_string().ends_with(&format!("] 1/4, not now: {why}")), "{copies}");
         assert_eq!(copies.missing(), Some(format!("3 of 8 slabs lack one: {why}")));
         copies.short_slabs = 0;

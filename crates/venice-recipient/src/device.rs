@@ -1,4 +1,4 @@
-//! What device is wished for, and how it is asked for.
+//! Requests for devices.
 
 use std::time::Instant;
 
@@ -7,31 +7,31 @@ use venice_control::{DevicePlan, DeviceRequest, Grant, ResourceKind};
 use venice_wire::ByteSize;
 
 use crate::error::RecipientError;
-use crate::loan::{drawn, runtime, who_borrows};
-use crate::waiting::{InLine, Told, Waiting, ask_in_line};
+use crate::loan::{random_word, recipient_name, runtime};
+use crate::waiting::{QueuedRequest, Told, Waiting, ask_in_line};
 
-/// What device is wanted.
+/// A device request.
 #[derive(Clone, Debug)]
 pub struct DeviceWish {
-    /// An accelerator, a network card, or storage.
+    /// The kind: an accelerator, a network card, or storage.
     pub kind: ResourceKind,
-    /// How much storage, rounded up to whole MiB; how large an accelerator is to be at least.
+    /// Bytes of storage, rounded up to whole MiB; the least size of an accelerator.
     pub bytes: u64,
-    /// What it has to be able to do, all of it.
+    /// Capabilities the device must all have.
     pub capabilities: Vec<String>,
-    /// The donors to ask; empty: any.
+    /// The donors to use; empty: any.
     pub donors: Vec<String>,
-    /// How it waits where there is none.
+    /// Its queueing options.
     pub waiting: Waiting,
-    /// What for, for the tables.
+    /// The purpose, for the tables.
     pub purpose: String,
 }
 
 impl DeviceWish {
     fn request(&self) -> Result<DeviceRequest, RecipientError> {
         Ok(DeviceRequest {
-            client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
-            recipient: who_borrows(),
+            client_id: u128::from(random_word()?) << 64 | u128::from(random_word()?),
+            recipient: recipient_name(),
             kind: self.kind,
             bytes: ByteSize(self.bytes),
             capabilities: self.capabilities.clone(),
@@ -42,18 +42,18 @@ impl DeviceWish {
     }
 }
 
-/// Which device [`Held::device`](crate::Held::device) would get at this moment, and why no other.
-/// Nothing is granted.
+/// Returns which device [`Held::device`](crate::Held::device) would get at this moment, and the
+/// reasons against the others. Nothing is granted.
 ///
 /// # Errors
-/// [`RecipientError`]: nobody answers, or what is wished for makes no sense.
+/// [`RecipientError`]: the Monitor Node does not answer, or the request is invalid.
 pub fn plan_device(access: &Access, wish: &DeviceWish) -> Result<DevicePlan, RecipientError> {
     let request = wish.request()?;
     runtime()?
         .block_on(async { Ok(MonitorClient::connect(access).await?.plan_device(request).await?) })
 }
 
-/// A grant of such a device, and a moment before it was asked for.
+/// Requests a device. Returns its grant, and a time before the request.
 pub(crate) fn ask_for_device(
     access: &Access,
     wish: &DeviceWish,
@@ -65,7 +65,7 @@ pub(crate) fn ask_for_device(
         let mut client = MonitorClient::connect(access).await?;
         match wish.waiting.at_most.is_zero() {
             true => Ok(vec![client.request_device(request).await?]),
-            false => ask_in_line(&mut client, InLine::Device(request), told).await,
+            false => ask_in_line(&mut client, QueuedRequest::Device(request), told).await,
         }
     });
     Ok((granted?, asked))

@@ -1,4 +1,4 @@
-//! Why memory could not be borrowed.
+//! The errors of a recipient.
 
 use venice_control::{ControlError, PeerKind};
 use venice_memory::paged::FarError;
@@ -9,57 +9,59 @@ use venice_wire::ByteSize;
 
 use crate::record::{self, Damaged};
 
-/// Why memory could not be borrowed.
+/// The reason why memory could not be borrowed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipientError {
-    /// The Monitor Node or a donor said no, or nobody answered.
+    /// The Monitor Node or a donor refused, or did not answer.
     #[error("{}", control_text(.0))]
     Control(ControlError),
-    /// There is no room for so many copies on different donors.
+    /// There is no room for this many copies on different donors.
     #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer copies")]
     NoRoomForCopies {
-        /// How many.
+        /// Copies requested.
         copies: u32,
-        /// What the Monitor Node said.
+        /// The Monitor Node's error.
         error: ControlError,
     },
-    /// There are not as many nodes as a page has fragments.
+    /// There are fewer nodes than a page has fragments.
     #[error(
         "coding {coding} needs {shares} nodes with room, a slab of each: there are {found} (`venice \
          nodes` lists them)"
     )]
     TooFewNodes {
-        /// How it is coded.
+        /// The coding.
         coding: Coding,
-        /// How many it takes.
+        /// Nodes needed.
         shares: usize,
-        /// How many there are.
+        /// Nodes found.
         found: usize,
     },
-    /// They have not enough room.
+    /// The nodes lack room for the fragments.
     #[error("{error}, for {coding} on {} different nodes: ask for less", .coding.fragments())]
     NoRoomForFragments {
-        /// How it is coded.
+        /// The coding.
         coding: Coding,
-        /// What the Monitor Node said.
+        /// The Monitor Node's error.
         error: ControlError,
     },
-    /// The Monitor Node granted shares that make no copies on different donors.
-    #[error("the Monitor Node granted shares of which no copies on different nodes can be made")]
+    /// The Monitor Node's shares do not form copies on different donors.
+    #[error(
+        "invalid grant from the Monitor Node: its shares do not form copies on different nodes (protocol error)"
+    )]
     NotPaired,
-    /// A donor was named that the rack does not know.
+    /// The rack has no node of the name given.
     #[error("the rack has no node named {0}: `venice nodes` lists those there are")]
     UnknownNode(String),
-    /// What a donor lent cannot be mapped on this machine.
+    /// A donor's memory cannot be mapped on this machine.
     #[error("{donor} lends, but its memory cannot be mapped here")]
     NotMapped {
         /// The donor.
         donor: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: PortError,
     },
-    /// A window is made of small pages, and a donor's device has large ones.
+    /// A window needs small pages, and a donor's device has large ones.
     #[error(
         "{donor} lends a memory device that is mapped by pages of {page}, and a window needs those of \
          4KiB: use --mode paged, or have the device made anew (`daxctl create-device --align 4k`, \
@@ -68,70 +70,72 @@ pub enum RecipientError {
     LargePages {
         /// The donor.
         donor: String,
-        /// The device's pages.
+        /// The page size of the device.
         page: ByteSize,
     },
     /// The kernel gave no random number, or no thread.
     #[error("{doing}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// The run block could not be made, or cannot hold so much.
+    /// The run block could not be created, or is too small.
     #[error(transparent)]
     Block(#[from] RunBlockError),
-    /// There are no addresses left to map slabs at.
+    /// No address range is left to map slabs at.
     #[error("no room to map the slabs")]
     Map(#[source] rustix::io::Errno),
-    /// The way to the donors cannot be opened.
+    /// The connection to the donors cannot be opened.
     #[error(transparent)]
     Far(#[from] FarError),
-    /// Whoever waited for room does not any more.
-    #[error("left the line before there was room; nothing is borrowed")]
-    LeftLine,
+    /// The caller cancelled its wait for room.
+    #[error("wait cancelled; nothing allocated")]
+    WaitCancelled,
     /// No other node has room for a copy.
     #[error("no other node has room for one ({why})")]
     NobodyElse {
-        /// What is in the way of each.
+        /// The reasons against each.
         why: String,
     },
-    /// Nor has this machine.
-    #[error("{place} has no room here: {why}")]
+    /// This machine has no room either.
+    #[error("no room in {place} on this machine: {why}")]
     NoRoomHere {
-        /// What was asked.
+        /// The destination.
         place: &'static str,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// Nothing can be written behind.
-    #[error("nothing can be written behind to the disk: {why}")]
+    /// The write-behind cannot be started.
+    #[error("write-behind unavailable: {why}")]
     NoWriteBehind {
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// There is no place at all; why not, one after the other.
+    /// No destination has room.
     #[error("{why}")]
     Nowhere {
-        /// All reasons.
+        /// All reasons, one after the other.
         why: String,
     },
-    /// This machine's own memory cannot be served to the program.
-    #[error("this machine's own memory cannot be reached over the run's port")]
+    /// The local fallback memory cannot be served to the program.
+    #[error("local fallback memory cannot be served over the run's port")]
     NoServer {
-        /// Why.
+        /// The cause.
         #[source]
         source: PortError,
     },
-    /// A program has queue pairs for so many grants.
-    #[error("over verbs a program that runs reaches {most} grants at most, and it has so many")]
+    /// The program has reached its limit of queue pairs.
+    #[error(
+        "RDMA queue-pair limit reached ({most} grants per process): use fewer donors or --port udp"
+    )]
     NoQueuePairs {
-        /// How many.
+        /// The limit, in grants.
         most: usize,
     },
-    /// A node emulates a link, and the port does not obey it.
+    /// A node emulates a link, and the port does not support that.
     #[error(
         "{node} emulates the link {link}, which --port {port} does not obey: use --port shm, or \
          start the rack without --link"
@@ -144,56 +148,57 @@ pub enum RecipientError {
         /// The port.
         port: PortKind,
     },
-    /// The nodes are not reached by shared memory.
+    /// The rack's nodes relay for each other, which shared memory cannot.
     #[error("the nodes of this rack are wired as {topology}: use --port udp")]
     Wired {
-        /// How.
+        /// The rack's topology.
         topology: String,
     },
-    /// A home was named where nobody has one.
-    #[error("--node {0} says nothing here: every node of this rack is reached directly")]
+    /// A node was named in a rack without relays.
+    #[error("--node {0} has no effect: every node of this rack is reached directly; leave it out")]
     NoHomes(String),
-    /// The rack has no such node to be home.
+    /// The rack has no such node.
     #[error("this rack has no node {0}: `venice nodes` lists those there are")]
     NoSuchHome(String),
-    /// The home is down.
+    /// The named node is down.
     #[error("{0} is down: a program needs its node's relay (give another --node)")]
     HomeDown(String),
-    /// The home lends only.
+    /// The named node is a pool node, which borrows nothing.
     #[error("{}: give another --node", venice_control::pool_text(.0))]
     PoolHome(String),
-    /// No rack is known here.
+    /// No rack was found.
     #[error(
         "no Monitor Node is known: start a rack with `venice up`, or name one in {variable}{looked}"
     )]
     NoRack {
-        /// The environment variable that may name one.
+        /// The place that was searched.
         variable: &'static str,
-        /// Where one was looked for.
+        /// The places searched.
         looked: String,
     },
-    /// What is known of it cannot be read.
+    /// The rack's record cannot be read.
     #[error("{path} is damaged ({why}): clear the rack away with `venice down`")]
     DamagedRecord {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// All are.
+    /// All nodes that may borrow are down.
     #[error("no node of this rack that may borrow is up")]
     NobodyUp,
 }
 
 impl RecipientError {
-    /// Is it a mistake in what was asked for, not a failure?
+    /// True for an error in the request, as against a failure.
     pub fn is_usage(&self) -> bool {
         use RecipientError::{Emulated, NoHomes, Wired};
         matches!(self, Emulated { .. } | Wired { .. } | NoHomes(_))
     }
 }
 
-/// `venice up` starts the Monitor Node of its own rack; in place of another's it would make one more.
+/// Adds the remedy for the rack of this machine: `venice up` restarts its Monitor Node. For another
+/// rack's it would start one more.
 fn control_text(error: &ControlError) -> String {
     match error {
         ControlError::Unreachable { peer: PeerKind::MonitorNode, addr, .. }
@@ -212,7 +217,7 @@ impl From<Damaged> for RecipientError {
 }
 
 impl From<ControlError> for RecipientError {
-    /// The error's own text says all a user needs; what the transport adds below it does not help.
+    /// Drops the transport's causes: the error's own text suffices.
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::UnknownNode(name) => RecipientError::UnknownNode(name),

@@ -1,9 +1,9 @@
-//! Grants that are held for their own sake: devices, and memory that a program reaches by itself.
+//! Grants held without a run block: devices, and memory that a program reaches by itself.
 //!
-//! One thread renews the leases at the donors; a dead Monitor Node stops nothing. What is lost, and
-//! what a donor wants back, is told once. A lease is counted from when its renewal was sent, and is
-//! over here before it is over there: its device may be another's from then on. So is the time that a
-//! donor states when it wants something back: what is still held then is given back.
+//! One thread renews the leases at the donors, so a dead Monitor Node stops nothing. Losses and
+//! reclaims are reported once. A lease counts from when its renewal was sent, so it ends here
+//! before it ends at the donor, which may then lend the device to another. So does the notice time
+//! of a reclaim: what is still held then is released.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,56 +22,55 @@ use crate::device::{DeviceWish, ask_for_device};
 use crate::error::RecipientError;
 use crate::leases::{renew, thread};
 use crate::loan::{Loan, Wish, borrow, release, runtime};
-use crate::waiting::{Told, unheard};
+use crate::waiting::{Told, ignore_wait};
 
-/// How often it is looked what there is to tell.
+/// Interval between two checks for events.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A grant is given up when this part of its lease is left: that is for who uses it to stop.
+/// A grant is dropped when this part of its lease is left: time for its user to stop.
 const MARGIN_PARTS: u32 = 4;
-/// What part of a lease whoever uses a grant has to stop, once it is lost or its time is over.
+/// The part of a lease that a grant's user has to stop, once it is lost or due.
 const GRACE_PARTS: u32 = 5;
-/// The longest that may be.
+/// The longest such time.
 const MAX_GRACE: Duration = Duration::from_secs(5);
-/// How long giving back may take, all in all.
-const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+/// Time limit of the release at the end.
+const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What there is to tell of a grant that is held.
+/// An event of a held grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldNews {
     /// Its donor.
     pub donor: String,
-    /// What was granted, as people call it: a device's address, or `memory`.
+    /// The granted resource: a device's address, or `memory`.
     pub what: String,
-    /// What became of it.
+    /// The event.
     pub event: HeldEvent,
 }
 
-/// What became of a grant.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldEvent {
-    /// It is over: somebody else may have it.
+    /// The grant is over: another recipient may have it.
     Lost(Fate),
-    /// Its donor wants it back.
+    /// Its donor reclaims it.
     Wanted(Notice),
-    /// The time that its donor has stated is about to be over: whoever uses it is to stop now, within
-    /// [`Held::grace`].
+    /// The notice time is about to end: its user must stop now, within [`Held::grace`].
     Due,
 }
 
-/// A donor wants a grant back.
+/// The reclaim of a grant by its donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedBack {
-    /// Why.
+    /// The reason.
     pub reason: NoticeReason,
-    /// When it ends, given back or not; `None`: its donor waits.
+    /// Time at which it ends, released or not; `None`: its donor waits.
     pub until: Option<Instant>,
 }
 
-/// Why a donor wants something back, as people are told.
+/// Returns the reason of a reclaim in words.
 pub fn reason_text(reason: NoticeReason) -> &'static str {
     match reason {
-        NoticeReason::Drain => "the node is being drained and wants it back",
-        NoticeReason::Pressure => "the node's own programs need it: it wants it back",
+        NoticeReason::Drain => "the node is being drained and reclaims it",
+        NoticeReason::Pressure => "the node's own programs need the memory: it is reclaimed",
         NoticeReason::Preempted => "a request of higher priority needs it",
         NoticeReason::Fault => "the device is there no longer, or does not work",
     }
@@ -85,7 +84,7 @@ impl fmt::Display for HeldNews {
             HeldEvent::Lost(Fate::TookBack) => "it was taken back: the grant is over",
             HeldEvent::Lost(Fate::Silent) => "it does not answer: the lease runs out",
             HeldEvent::Wanted(notice) => reason_text(notice.reason),
-            HeldEvent::Due => "the time that was left is over: it is given back",
+            HeldEvent::Due => "its notice time is over: it is released",
         };
         write!(f, "{what} of {donor}: {why}")?;
         if let HeldEvent::Wanted(Notice { within_ms: Some(within_ms), .. }) = event {
@@ -95,7 +94,7 @@ impl fmt::Display for HeldNews {
     }
 }
 
-/// Grants that are held until this is dropped, which gives them back.
+/// Grants that are held until this is dropped, which releases them.
 #[derive(Debug)]
 pub struct Held {
     grants: Vec<Grant>,
@@ -104,7 +103,7 @@ pub struct Held {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// What has become of grants, by their places.
+/// Lost and reclaimed grants, by index.
 #[derive(Debug, Default)]
 struct Fates {
     lost: BTreeMap<usize, Fate>,
@@ -112,22 +111,23 @@ struct Fates {
 }
 
 impl Held {
-    /// Borrows a device, perhaps in line. `tell` hears what becomes of it, on a thread of its own.
+    /// Borrows a device, perhaps after a wait in the queue. `tell` receives its events, on another
+    /// thread.
     ///
     /// # Errors
-    /// [`RecipientError`]: nobody answers, or no such device is free.
+    /// [`RecipientError`]: the Monitor Node does not answer, or no such device is free.
     pub fn device(
         access: &Access,
         wish: &DeviceWish,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        Held::device_in_line(access, wish, &mut unheard, tell)
+        Held::device_in_line(access, wish, &mut ignore_wait, tell)
     }
 
-    /// The same for whoever wants to hear how it stands in line, and may leave it.
+    /// The same with reports on the wait in the queue, which the caller may cancel.
     ///
     /// # Errors
-    /// As [`Held::device`]; [`RecipientError::LeftLine`].
+    /// The errors of [`Held::device`]; [`RecipientError::WaitCancelled`].
     pub fn device_in_line(
         access: &Access,
         wish: &DeviceWish,
@@ -137,10 +137,10 @@ impl Held {
         Held::keep(access, ask_for_device(access, wish, told)?, tell)
     }
 
-    /// Borrows memory and reaches none of it: that is its holder's business.
+    /// Borrows memory without reaching any of it: that is up to the holder.
     ///
     /// # Errors
-    /// [`RecipientError`]: nobody answers, or the rack has no room.
+    /// [`RecipientError`]: the Monitor Node does not answer, or the rack has no room.
     pub fn memory(
         access: &Access,
         wish: &Wish,
@@ -149,10 +149,11 @@ impl Held {
         Held::loan(borrow(access, wish, PortKind::Udp)?, tell)
     }
 
-    /// The same of what was borrowed, perhaps in line ([`borrow_in_line`](crate::borrow_in_line)).
+    /// The same for memory already borrowed, perhaps after a wait
+    /// ([`borrow_in_line`](crate::borrow_in_line)).
     ///
     /// # Errors
-    /// [`RecipientError`]: the system has no thread for it.
+    /// [`RecipientError`]: no thread could be started.
     pub fn loan(
         loan: Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
@@ -160,7 +161,7 @@ impl Held {
         Held::keep(&loan.access, (loan.grants, loan.asked), tell)
     }
 
-    /// `asked`: before the request was sent; the leases began later.
+    /// Starts the keeper. `asked` is a time before the request was sent; the leases began later.
     fn keep(
         access: &Access,
         (grants, asked): (Vec<Grant>, Instant),
@@ -183,25 +184,25 @@ impl Held {
         Ok(Held { grants, fates, stop: Some(stop), keeper: Some(keeper) })
     }
 
-    /// What was granted, lost or not.
+    /// Returns the grants, lost or not.
     pub fn grants(&self) -> &[Grant] {
         &self.grants
     }
 
-    /// Why one of the grants is over; `None`: all are held.
+    /// Returns the fate of a lost grant; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
         lock(&self.fates).lost.values().next().copied()
     }
 
-    /// Which of them a donor wants back, the one that ends first; `None`: none, or not any more.
+    /// Returns the reclaim that ends first; `None`: none, or no longer.
     pub fn wanted(&self) -> Option<WantedBack> {
         let fates = lock(&self.fates);
         let soonest = |it: &&WantedBack| (it.until.is_none(), it.until);
         fates.wanted.values().min_by_key(soonest).copied()
     }
 
-    /// How long whoever uses them has to stop when one is lost or due: its device is another's only
-    /// later.
+    /// Returns the time their users have to stop when one is lost or due: its device is lent to
+    /// another only later.
     pub fn grace(&self) -> Duration {
         self.grants.iter().map(grace).min().unwrap_or(MAX_GRACE)
     }
@@ -222,14 +223,14 @@ struct Keeper {
     fates: Arc<Mutex<Fates>>,
     /// Connections to the donors, by address.
     agents: BTreeMap<String, AgentClient>,
-    /// What is under way, at all donors at a time: one that is silent delays no other.
+    /// Renewals under way, at all donors concurrently: a silent one delays no other.
     renewals: JoinSet<Renewal>,
-    /// What is given back because its time is over.
+    /// Releases of grants whose time is over.
     returns: JoinSet<()>,
     tell: Box<dyn FnMut(HeldNews) + Send>,
 }
 
-/// What came of a renewal.
+/// The result of a renewal.
 struct Renewal {
     index: usize,
     sent: Instant,
@@ -238,13 +239,12 @@ struct Renewal {
 
 struct Kept {
     grant: Grant,
-    /// When the renewal was sent that its donor answered last. The donor counts the lease from
-    /// later on.
+    /// Time at which the last answered renewal was sent. The donor counts the lease from later on.
     renewed: Instant,
     is_asked: bool,
-    /// What was told of it last.
+    /// The reason reported last.
     told: Option<NoticeReason>,
-    /// Until when its donor leaves it.
+    /// End of the donor's notice time.
     until: Option<Instant>,
     is_due: bool,
     is_lost: bool,
@@ -268,13 +268,13 @@ impl Kept {
         lease(&self.grant)
     }
 
-    /// Whoever uses it is to stop, and to have stopped half a grace before its donor takes it.
+    /// True if its user must stop now, to have stopped half a grace before its donor takes it.
     fn is_due(&self, now: Instant) -> bool {
         let lead = grace(&self.grant) * 3 / 2;
         self.until.is_some_and(|until| until.saturating_duration_since(now) <= lead)
     }
 
-    /// For how long it is believed in after a renewal: who uses it is to be gone before its donor
+    /// Returns how long it counts as held after a renewal: its user must be gone before its donor
     /// lends it to another.
     fn trust(&self) -> Duration {
         self.lease() - self.lease() / MARGIN_PARTS
@@ -307,7 +307,7 @@ impl Keeper {
         if !grants.is_empty() {
             // What does not get through ends with its lease.
             let _ = runtime.block_on(async {
-                tokio::time::timeout(GIVE_BACK_WITHIN, release(&self.access, &grants)).await
+                tokio::time::timeout(RELEASE_WITHIN, release(&self.access, &grants)).await
             });
         }
     }
@@ -316,7 +316,7 @@ impl Keeper {
         self.kept.iter().map(Kept::lease).min().unwrap_or(Duration::from_secs(1))
     }
 
-    /// Renews once what was so long on its way that its lease may be half over.
+    /// Renews grants once if the request took so long that their lease may be half over.
     async fn confirm(&mut self) {
         let half = self.shortest() / 2;
         if self.kept.iter().all(|kept| kept.renewed.elapsed() < half) {
@@ -328,11 +328,11 @@ impl Keeper {
                 self.take(renewal);
             }
         };
-        // Who has not answered by then is given up by the keeper.
+        // Silent donors are handled by the keeper.
         let _ = tokio::time::timeout(half, answers).await;
     }
 
-    /// Asks for all that is not lost and not being asked for.
+    /// Sends renewals of all grants that are not lost and have none under way.
     fn begin(&mut self) {
         for (index, kept) in self.kept.iter_mut().enumerate() {
             if kept.is_lost || kept.is_asked {
@@ -377,8 +377,8 @@ impl Keeper {
         }
     }
 
-    /// Gives up what was not renewed in time, whatever its donor says later, and gives back what its
-    /// donor has waited for long enough.
+    /// Drops grants that were not renewed in time, whatever their donors answer later, and releases
+    /// those whose notice time is over.
     fn judge(&mut self, now: Instant) {
         while self.returns.try_join_next().is_some() {}
         for index in 0..self.kept.len() {
@@ -397,12 +397,12 @@ impl Keeper {
         }
     }
 
-    /// Before its donor takes it: then nobody need wait for its lease.
+    /// Releases a grant before its donor takes it, so that no one waits for its lease.
     fn give_back(&mut self, index: usize) {
         let (access, grant) = (self.access.clone(), self.kept[index].grant.clone());
         self.returns.spawn(async move {
             let released = release(&access, std::slice::from_ref(&grant));
-            let _ = tokio::time::timeout(GIVE_BACK_WITHIN, released).await;
+            let _ = tokio::time::timeout(RELEASE_WITHIN, released).await;
         });
     }
 
@@ -416,7 +416,8 @@ impl Keeper {
         }
     }
 
-    /// `sent`: when the renewal was that this answers; its donor counts from later on.
+    /// Records a notice. `sent` is the time of the renewal it answers; its donor counts from later
+    /// on.
     fn hear(&mut self, index: usize, sent: Instant, notice: Option<Notice>) {
         let kept = &mut self.kept[index];
         let after = |ms| sent.checked_add(Duration::from_millis(ms));
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_over_here_before_it_is_over_at_its_donor() {
+    fn lease_ends_here_before_donor() {
         let asked = Instant::now();
         let kept = Kept::new(&grant(String::new()), asked);
         assert!(!kept.is_over(asked));
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_what_is_wanted_back_has_stopped_before_it_is_taken() {
+    fn reclaimed_grant_is_due_early() {
         let asked = Instant::now();
         let mut kept = Kept::new(&grant(String::new()), asked);
         assert!(!kept.is_due(asked));
@@ -498,13 +499,13 @@ mod tests {
         assert!(kept.is_due(asked + Duration::from_secs(59)));
         let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
         let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
-        let said = HeldNews { donor, what, event: HeldEvent::Wanted(notice) }.to_string();
-        let meant = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
-        assert_eq!(said, meant);
+        let text = HeldNews { donor, what, event: HeldEvent::Wanted(notice) }.to_string();
+        let expected = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
+        assert_eq!(text, expected);
     }
 
     #[test]
-    fn a_donor_that_is_silent_keeps_nobody_else_waiting() {
+    fn silent_donor_delays_no_other() {
         let donors: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addr = |donor: &TcpListener| donor.local_addr().unwrap().to_string();
         let grants: Vec<_> = donors.iter().map(|donor| grant(addr(donor))).collect();
@@ -512,7 +513,7 @@ mod tests {
         let access = venice_testkit::identity::access("127.0.0.1:1");
         let tell = move |news| drop(tell.send(news));
         let held = Held::keep(&access, (grants, Instant::now()), tell).unwrap();
-        // They take the call, and say nothing.
+        // They accept the call, and do not answer.
         let _calls: Vec<_> = donors.iter().map(|donor| donor.accept().unwrap()).collect();
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "one after another");
         for _ in &donors {

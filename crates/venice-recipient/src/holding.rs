@@ -1,5 +1,5 @@
-//! What a recipient holds: the grants it was given, what it entered into its run block of them, and
-//! the memory itself where it is mapped.
+//! The grants of a recipient, their entries in its run block, and the memory itself where it is
+//! mapped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use venice_memory::paged::write_behind::Drain;
 use venice_ports::shm::{ShmConnection, SlabFile};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
-use crate::at_home::{AtHome, ReclaimTo};
 use crate::copies::Copies;
 use crate::error::RecipientError;
-use crate::freeing::{Freeing, UnusedSlab};
 use crate::loan::{Loan, Wish, fetch, release, slabs_of};
+use crate::local_fallback::{LocalFallback, ReclaimTo};
 use crate::pairing::pair;
+use crate::reclamation::{Reclamation, UnusedSlab};
 
-/// What a recipient holds. It is kept by [`Leases`](crate::Leases).
+/// The grants of a recipient. [`Leases`](crate::Leases) keeps them.
 #[derive(Debug)]
 pub struct Holding {
     pub(crate) access: Access,
@@ -30,13 +30,13 @@ pub struct Holding {
     held: Mutex<Vec<Held>>,
     /// The slabs by replica, where they can be mapped.
     slabs: Mutex<BTreeMap<usize, SlabFile>>,
-    /// What of this machine's own is in use.
-    at_home: Mutex<AtHome>,
-    /// What takes pages to the disk, until somebody does that.
+    /// The local fallback memory in use.
+    local_fallback: Mutex<LocalFallback>,
+    /// The writer of the write-behind, until its thread takes it.
     drain: Mutex<Option<Drain>>,
-    /// Why copies that were lost are not there again, when it was last tried.
+    /// The error of the last rebuild of lost copies.
     not_rebuilt: Mutex<Option<String>>,
-    /// How many grants it began with.
+    /// The number of grants at the start.
     first_grants: usize,
 }
 
@@ -44,9 +44,9 @@ pub struct Holding {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) grant: Grant,
-    /// Index in the run block.
+    /// The donor's index in the run block.
     pub(crate) donor: usize,
-    /// With the shm port.
+    /// The connection, with the shm port.
     pub(crate) connection: Option<ShmConnection>,
 }
 
@@ -55,8 +55,8 @@ impl Holding {
     /// `home`, the address of a relay, the donors are reached through that.
     ///
     /// # Errors
-    /// When the block has no room, or the Monitor Node's shares make no copies on different donors;
-    /// the loan's leases end by themselves then.
+    /// If the block has no room, or the Monitor Node's shares do not form copies on different
+    /// donors. The loan's leases end by themselves then.
     pub fn new(
         loan: Loan,
         block: Arc<RunBlockMap>,
@@ -73,7 +73,7 @@ impl Holding {
         let mut left: Vec<_> =
             connections.iter_mut().map(|connection| connection.slabs.drain(..)).collect();
         let (home, held) = (home.map(str::to_owned), Mutex::default());
-        let (slabs, at_home, drain) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (slabs, local_fallback, drain) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (not_rebuilt, first_grants) = (Mutex::default(), grants.len());
         let holding = Holding {
             access,
@@ -82,7 +82,7 @@ impl Holding {
             block,
             held,
             slabs,
-            at_home,
+            local_fallback,
             drain,
             not_rebuilt,
             first_grants,
@@ -128,24 +128,24 @@ impl Holding {
         Ok(Arc::new(holding))
     }
 
-    /// The run block.
+    /// Returns the run block.
     pub fn block(&self) -> &Arc<RunBlockMap> {
         &self.block
     }
 
-    /// How the copies of what is held are at present.
+    /// Returns the state of the copies.
     pub fn copies(&self) -> Copies {
         let not_rebuilt = self.not_rebuilt.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Copies { not_rebuilt, ..Copies::of(&self.block) }
     }
 
-    /// Notes why copies that were lost are not there again; `None`: nothing is in the way.
+    /// Records the error of the last rebuild; `None`: none.
     pub(crate) fn set_not_rebuilt(&self, why: Option<String>) {
         *self.not_rebuilt.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Why what is held cannot move to other donors, so that one which wants its memory back waits
-    /// for this holding's end; `None`: it can.
+    /// Returns the reason why the data cannot move to other donors, so that a reclaiming donor
+    /// waits for the end of this holding; `None`: it can.
     pub(crate) fn anchored(&self) -> Option<&'static str> {
         if self.block.is_window() {
             return self.block.window_never_moves();
@@ -153,7 +153,7 @@ impl Holding {
         None
     }
 
-    /// How many grants more this holding's processes can reach.
+    /// Returns how many more grants its processes can reach.
     fn grants_left(&self) -> usize {
         if self.block.port() != PortKind::Verbs {
             return usize::MAX;
@@ -162,8 +162,8 @@ impl Holding {
         most_grants(self.first_grants).saturating_sub(there)
     }
 
-    /// The memory of a replica, to be mapped, or the file that has all of them; `None`: there is none,
-    /// or it is not by the shm port.
+    /// Returns the memory of a replica, to be mapped, or the file that has all of them; `None`: it
+    /// does not exist, or is not reached by the shm port.
     pub fn slab(&self, replica: usize) -> Option<SlabFile> {
         if self.block.is_disks(replica) {
             let file = self.wish.write_behind.as_ref()?.file();
@@ -172,7 +172,7 @@ impl Holding {
         self.lock_slabs().get(&replica)?.try_clone().ok()
     }
 
-    /// Enters a grant that came later; its slabs are in nobody's use yet.
+    /// Enters a later grant; its slabs are not in use yet.
     pub(crate) fn add_grant(&self, grant: &Grant) -> Result<NewGrant, RecipientError> {
         if self.grants_left() == 0 {
             return Err(RecipientError::NoQueuePairs { most: most_grants(self.first_grants) });
@@ -192,27 +192,28 @@ impl Holding {
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }
 
-    /// Enters slabs of this machine's own, in nobody's use yet.
-    pub(crate) fn add_at_home(
+    /// Enters local slabs, not in use yet.
+    pub(crate) fn add_local(
         &self,
         place: &ReclaimTo,
         slabs: usize,
     ) -> Result<NewGrant, RecipientError> {
-        let mut at_home = self.at_home.lock().unwrap_or_else(PoisonError::into_inner);
-        let (grant, memory) = at_home.lend(&self.block, place, self.wish.locks_local, slabs)?;
+        let mut local_fallback = self.local_fallback.lock().unwrap_or_else(PoisonError::into_inner);
+        let (grant, memory) =
+            local_fallback.lend(&self.block, place, self.wish.locks_local, slabs)?;
         let donor = self.add_donor(&grant, None)?;
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }
 
-    /// Enters the next slab of such a grant as a copy of `slab`, or of its `fragment`, that is to be
-    /// built; `None`: it has no more, or its donor wants it back already.
+    /// Enters the next slab of a new grant as a copy of `slab`, or of its `fragment`, to be built;
+    /// `None`: it has no more, or its donor already reclaims it.
     pub(crate) fn add_copy(
         &self,
         (slab, fragment): (usize, usize),
         new: &mut NewGrant,
     ) -> Result<Option<usize>, RecipientError> {
-        // Whoever sees the entry may ask for its memory at once. And what is given back for want
-        // of entries is given back under this lock.
+        // Once the entry is visible its memory may be requested. Grants released for want of
+        // entries are released under this lock, too.
         let mut slabs = self.lock_slabs();
         let donor = &self.block.donors()[new.donor];
         if new.next == slabs_of(&new.grant) || donor.is_leaving() || donor.is_gone() {
@@ -225,9 +226,9 @@ impl Holding {
         Ok(Some(replica))
     }
 
-    /// The grants whose donors want them back and where nothing is any more, nor is yet to be
-    /// `freed`: they are this holding's no longer, and their caller's to release.
-    pub(crate) fn take_emptied(&self, freed: &Freeing) -> Vec<(usize, Grant)> {
+    /// Returns the reclaimed grants without any data left, or slabs yet to be `freed`. They are no
+    /// longer part of this holding; the caller must release them.
+    pub(crate) fn take_emptied(&self, freed: &Reclamation) -> Vec<(usize, Grant)> {
         let slabs = self.lock_slabs();
         let (donors, replicas) = (self.block.donors(), self.block.replicas());
         let is_freed = |donor| {
@@ -244,18 +245,18 @@ impl Holding {
         emptied.map(|held| (held.donor, held.grant.clone())).collect()
     }
 
-    /// Whether there is, or was, something in a grant that came later; one in which there is nothing,
-    /// and never will be, is this holding's no longer, and its caller's to release.
+    /// True if a later grant has, or had, any data. One that has none, and never will, is no longer
+    /// part of this holding; the caller must release it.
     pub(crate) fn uses(&self, grant: &Grant) -> bool {
-        // Nobody enters a copy meanwhile.
+        // No copy is entered meanwhile.
         let _slabs = self.lock_slabs();
         let held = self.lock_held();
         let Some(held) = held.iter().find(|held| held.grant.id == grant.id) else { return false };
         !(self.block.has_nothing_at(held.donor) && self.block.donors()[held.donor].give_back())
     }
 
-    /// The slabs that are neither read nor written any more: nobody who asks is given them from here
-    /// on.
+    /// Returns the slabs that are neither read nor written any more, and hands them out to no one
+    /// from then on.
     pub(crate) fn take_unused(&self) -> Vec<UnusedSlab> {
         let replicas = self.block.replicas();
         let mut slabs = self.lock_slabs();
@@ -268,7 +269,7 @@ impl Holding {
         taken.collect()
     }
 
-    /// What takes pages to the disk; once, and where something does.
+    /// Takes the writer of the write-behind, once, if there is one.
     pub(crate) fn take_drain(&self) -> Option<Drain> {
         self.drain.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -281,7 +282,7 @@ impl Holding {
         self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all grants.
+    /// Releases all grants.
     pub(crate) async fn release(&self) {
         let grants: Vec<Grant> = {
             let held = self.lock_held();
@@ -291,7 +292,7 @@ impl Holding {
         release(&self.access, &grants).await;
     }
 
-    /// With `relay`, the donor is reached through that.
+    /// Adds a donor. With `relay`, it is reached through that.
     fn add_donor(&self, grant: &Grant, relay: Option<&str>) -> Result<usize, RecipientError> {
         let address = relay.unwrap_or(&grant.udp_addr);
         let donor = self.block.add_donor(&grant.donor, grant.donor_node.0, address)?;
@@ -314,7 +315,7 @@ pub(crate) struct NewGrant {
     next: usize,
 }
 
-/// Can what a donor lends be mapped as the run needs it?
+/// Checks that a donor's memory can be mapped as the run needs it.
 fn check_pages(
     block: &RunBlock,
     grant: &Grant,

@@ -1,5 +1,5 @@
-//! The node a recipient belongs to, in a rack whose nodes relay for each other: it sends what is
-//! for its donors to that node's relay.
+//! The relay node of a recipient, in a rack whose nodes relay for each other: packets to the donors
+//! go to that node's relay.
 
 use venice_control::NodeRow;
 use venice_control::client::{Access, MonitorClient};
@@ -9,7 +9,7 @@ use venice_memory::paged::run_block::PortKind;
 use crate::error::RecipientError;
 use crate::loan::runtime;
 
-/// The node a recipient belongs to.
+/// The relay node of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
     /// Its name.
@@ -18,11 +18,11 @@ pub struct Home {
     pub relay_addr: String,
 }
 
-/// The recipient's home, `node` if that is given; `None` in a rack where every node is reached
-/// directly.
+/// Returns the recipient's relay node, `node` if that is given; `None` in a rack where every node
+/// is reached directly.
 ///
 /// # Errors
-/// When the rack has no such home, or `port` does not fit how it is wired.
+/// If the rack has no such node, or `port` does not fit its topology.
 pub fn find(
     access: &Access,
     port: PortKind,
@@ -70,7 +70,7 @@ fn choose(
     Ok(Some(Home { name: home.name.clone(), relay_addr: home.relay_addr.clone() }))
 }
 
-/// Datagrams and RDMA devices obey no emulated link.
+/// Checks for emulated links: datagrams and RDMA devices do not support them.
 fn check_emulation(rows: &[NodeRow], port: PortKind) -> Result<(), RecipientError> {
     let emulating = rows.iter().find(|row| !row.link.is_empty());
     match emulating {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_program_belongs_to_a_pool_node() {
+    fn pool_node_is_no_relay_node() {
         let mesh = |name, position| node(name, "mesh:3x1x1", Some(position), "");
         let pool = NodeRow { role: "pool".into(), ..mesh("node1", 0) };
         let rows = [pool, mesh("node2", 1), mesh("node3", 2)];
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_link_is_not_passed_over_in_silence() {
+    fn unsupported_emulated_link_is_refused() {
         let rows = [node("node1", "", None, ""), node("node2", "", None, "latency=1us")];
         assert_eq!(choose(&rows, PortKind::Shm, None).unwrap(), None);
         for port in [PortKind::Udp, PortKind::Verbs] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_obey_it_and_the_first_node_is_home() {
+    fn first_node_is_the_default() {
         let row = |name, position| node(name, "mesh:2", Some(position), "latency=1us");
         let rows = [row("node2", 1), row("node1", 0)];
         let home = choose(&rows, PortKind::Udp, None).unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! Keeping what was borrowed: renewals at the donors, and an eye on whether they live.
+//! Renewal of leases, and detection of lost donors.
 //!
-//! Leases are renewed at the donors themselves, so a dead Monitor Node stops nothing. A donor
-//! that is lost (its shm connection ended, its address refuses, it does not know the grant any
-//! more, or it has been silent for a whole lease) is marked so in the run block; the pagers look
-//! there before every access, and mark those themselves that they find lost.
+//! Leases are renewed at the donors, so a dead Monitor Node stops nothing. A donor is marked as
+//! lost in the run block if its shm connection ended, its address refuses, the grant is unknown to
+//! it, or it was silent for a whole lease. The pagers check these marks before every access, and
+//! set those they find themselves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use crate::holding::Holding;
 use crate::leaving::Leaving;
 use crate::loan::{agent_of, runtime};
 use crate::news::{LostDonor, News};
-use crate::oversleep::{Overslept, Wakefulness};
 use crate::rebuild;
-use crate::silence::Silences;
+use crate::suspend::{SuspendDetector, Suspended};
+use crate::suspicion::Suspicions;
 
-/// How often the shm connections are looked at.
+/// Interval between two checks of the shm connections.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long giving back may take, all in all.
-const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+/// Time limit of the release at the end.
+const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The threads that keep a holding: one the leases, one the copies, one what is written behind. Dropped, they give the memory
-/// back.
+/// The threads of a holding: one for leases, one for copies, one for the write-behind. Dropping it
+/// releases the memory.
 #[derive(Debug)]
 pub struct Leases {
     stop: Arc<AtomicBool>,
@@ -44,10 +44,10 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Starts keeping. `tell` hears the news, on the keeper's thread.
+    /// Starts the threads. `tell` receives the events, on the keeper's thread.
     ///
     /// # Errors
-    /// [`RecipientError::System`]: no thread can be had; then the leases end by themselves.
+    /// [`RecipientError::System`]: no thread could be started; then the leases end by themselves.
     pub fn keep(
         holding: Arc<Holding>,
         tell: impl FnMut(News) + Send + 'static,
@@ -62,25 +62,24 @@ impl Leases {
             Leases { stop: stop.clone(), rebuilder: Some(rebuilder), writer, keeper: None };
         let keeper = thread("venice-leases", move || {
             let (rebuilder, tell) = (told, Box::new(tell));
-            let mut telling = Telling { told: Vec::new(), overslept: None, rebuilder, tell };
-            keep(&runtime, &holding, &stop, &mut telling);
+            let mut reporter = Reporter { told: Vec::new(), suspended: None, rebuilder, tell };
+            keep(&runtime, &holding, &stop, &mut reporter);
             // What does not get through ends with its lease.
-            let _ = runtime.block_on(async {
-                tokio::time::timeout(GIVE_BACK_WITHIN, holding.release()).await
-            });
+            let _ = runtime
+                .block_on(async { tokio::time::timeout(RELEASE_WITHIN, holding.release()).await });
         })?;
         leases.keeper = Some(keeper);
         Ok(leases)
     }
 
-    /// Ends the grants: at the Monitor Node, or where it is gone at the donors. Returns when that
-    /// is done, or given up after seconds: the leases end by themselves.
+    /// Releases the grants: at the Monitor Node, or if it is gone at the donors. Returns when that
+    /// is done, or abandoned after seconds: the leases end by themselves.
     pub fn give_back(self) {
         drop(self);
     }
 }
 
-/// Starts the thread that takes pages to the disk, where somebody wants that.
+/// Starts the thread of the write-behind, if there is one.
 fn write_behind(
     holding: &Arc<Holding>,
     stop: &Arc<AtomicBool>,
@@ -100,7 +99,7 @@ pub(crate) fn thread(
 ) -> Result<JoinHandle<()>, RecipientError> {
     let started = std::thread::Builder::new().name(name.into()).spawn(body);
     started.map_err(|source| RecipientError::System {
-        doing: "starting a thread that keeps what was borrowed",
+        doing: "starting a thread for the leases",
         source,
     })
 }
@@ -108,7 +107,7 @@ pub(crate) fn thread(
 impl Drop for Leases {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // What is being rebuilt is part of what is given back.
+        // Slabs being rebuilt are part of what is released.
         for thread in
             [self.rebuilder.take(), self.writer.take(), self.keeper.take()].into_iter().flatten()
         {
@@ -117,38 +116,39 @@ impl Drop for Leases {
     }
 }
 
-fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, telling: &mut Telling) {
+fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut Reporter) {
     let block = holding.block();
-    let mut silences = Silences::default();
+    let mut suspicions = Suspicions::default();
     let mut renewals = Renewals::new(block.lease());
     let mut leaving = Leaving::default();
-    let mut awake = Wakefulness::new(block.lease(), Instant::now());
+    let mut suspend_detector = SuspendDetector::new(block.lease(), Instant::now());
     while !stop.load(Ordering::Acquire) {
-        // A donor that does not answer must hold up neither the others nor what is told.
+        // A donor that does not answer must delay neither the others nor the reports.
         runtime.block_on(async {
-            renewals.begin(holding, silences.wait_for_answers());
+            renewals.begin(holding, suspicions.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
-            renewals.take_answers(block, |donor, notice| leaving.heed(holding, donor, notice));
+            renewals
+                .take_answers(block, |donor, notice| leaving.take_notice(holding, donor, notice));
             leaving.give_back(holding);
         });
-        telling.overslept = awake.look(Instant::now());
-        // What is found is told at once: who it ends asks for the reason next.
+        reporter.suspended = suspend_detector.check(Instant::now());
+        // A loss is reported at once: a program ended by it is asked for the reason next.
         for held in holding.lock_held().iter() {
             if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
                 block.donors()[held.donor].lose(Fate::Died);
             }
         }
         let answered = |donor| renewals.answered(donor);
-        silences.judge(block, answered).into_iter().for_each(&mut telling.tell);
-        leaving.news(holding).into_iter().for_each(&mut telling.tell);
-        telling.look(block);
+        suspicions.judge(block, answered).into_iter().for_each(&mut reporter.tell);
+        leaving.news(holding).into_iter().for_each(&mut reporter.tell);
+        reporter.look(block);
     }
     leaving.end(block);
-    // What ended the program may have come since.
-    telling.look(block);
+    // The cause of the program's end may have come since.
+    reporter.look(block);
 }
 
-/// The renewals of all grants, at all donors at a time.
+/// The renewals of all grants, at all donors concurrently.
 struct Renewals {
     lease: Duration,
     next: Instant,
@@ -158,18 +158,18 @@ struct Renewals {
     asked: JoinSet<Answer>,
 }
 
-/// One grant's.
+/// The renewal of one grant.
 struct Renewal {
     donor: usize,
-    /// When the donor was last heard.
+    /// Time of the donor's last answer.
     heard: Instant,
-    /// When it was asked what it answered then.
+    /// Time of the call that it answered.
     answered: Instant,
-    /// When it was asked what it has not answered yet.
+    /// Time of the call without an answer yet.
     asked: Option<Instant>,
 }
 
-/// What came of asking for a grant's lease, and over which connection.
+/// The result of a renewal, with the donor's address.
 struct Answer {
     index: usize,
     outcome: Result<(LeaseState, AgentClient), ControlError>,
@@ -182,7 +182,8 @@ impl Renewals {
         Renewals { lease, next: Instant::now(), grants, agents, asked }
     }
 
-    /// Asks for what is due and not lost, or at once; for use within the runtime.
+    /// Sends the renewals that are due, or all at once, except those of lost donors; for use within
+    /// the runtime.
     fn begin(&mut self, holding: &Holding, at_once: bool) {
         let now = Instant::now();
         if now < self.next && !at_once {
@@ -207,12 +208,12 @@ impl Renewals {
         }
     }
 
-    /// When a donor was asked what it last answered; `None`: it is not asked.
+    /// Returns the time of the call that a donor answered last; `None`: it is not called.
     fn answered(&self, donor: usize) -> Option<Instant> {
         self.grants.iter().find(|renewal| renewal.donor == donor).map(|renewal| renewal.answered)
     }
 
-    /// Keeps a connection that answers, and no other.
+    /// Keeps the connection if it answered, and drops it if not.
     fn remember(
         &mut self,
         addr: String,
@@ -230,7 +231,7 @@ impl Renewals {
         }
     }
 
-    /// `hear` is given what each donor that answers has to say about its memory.
+    /// Takes the answers. `hear` receives the notice of each donor that answered.
     fn take_answers(&mut self, block: &RunBlockMap, mut hear: impl FnMut(usize, Option<Notice>)) {
         while let Some(answer) = self.asked.try_join_next() {
             let Ok(Answer { index, outcome, addr }) = answer else { continue };
@@ -252,7 +253,7 @@ impl Renewals {
     }
 }
 
-/// Over the connection that is known, if there is one.
+/// Renews a grant over the known connection, if there is one.
 pub(crate) async fn renew(
     access: &Access,
     grant: &Grant,
@@ -266,30 +267,29 @@ pub(crate) async fn renew(
     Ok((states.into_iter().next().unwrap_or(LeaseState::Unknown), agent))
 }
 
-/// Who hears the news, and of which donors that is known.
-struct Telling {
+/// The reports to the observer, and which losses have been reported.
+struct Reporter {
     told: Vec<bool>,
-    /// Why what is lost at the moment is, if that is why.
-    overslept: Option<Overslept>,
+    /// The suspension that explains a loss at this moment, if any.
+    suspended: Option<Suspended>,
     rebuilder: Receiver<News>,
     tell: Box<dyn FnMut(News)>,
 }
 
-impl Telling {
-    /// Says once of each donor that is lost, whoever found out, that it is; then what there is to
-    /// say of copies.
+impl Reporter {
+    /// Reports each lost donor once, whoever found out; then the events of copies.
     fn look(&mut self, block: &RunBlockMap) {
         self.told.resize(block.donors().len(), false);
         for index in 0..self.told.len() {
             let donor = &block.donors()[index];
             if let Some(fate) = donor.fate().filter(|_| !self.told[index]) {
-                // All that a node had lent in this life of it is told together.
+                // All grants of one node are reported together.
                 let same: Vec<usize> = (0..self.told.len())
                     .filter(|&other| !self.told[other] && block.donors()[other].is_lost())
                     .filter(|&other| block.donors()[other].name() == donor.name())
                     .collect();
                 same.iter().for_each(|&other| self.told[other] = true);
-                (self.tell)(News::Lost(LostDonor::of(block, &same, fate, self.overslept)));
+                (self.tell)(News::Lost(LostDonor::of(block, &same, fate, self.suspended)));
             }
         }
         self.rebuilder.try_iter().for_each(&mut self.tell);

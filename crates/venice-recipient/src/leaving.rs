@@ -1,6 +1,6 @@
-//! Donors that want their memory back: they say so with the renewals. What is there is copied
-//! elsewhere ([`crate::rebuild`]) while the program goes on; then it is let go of here, its memory
-//! freed where it is mapped ([`crate::freeing`]), and the grant given back.
+//! Donors that reclaim their memory, by notices with the renewals. The data is copied to other
+//! donors ([`crate::rebuild`]) while the program goes on; then it is released here, its memory
+//! freed where it is mapped ([`crate::reclamation`]), and the grant released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,36 +9,36 @@ use tokio::task::JoinSet;
 use venice_control::Notice;
 use venice_memory::paged::run_block::{Batches, RunBlock};
 
-use crate::freeing::Freeing;
 use crate::holding::Holding;
 use crate::loan::{release, slabs_of};
 use crate::news::News;
+use crate::reclamation::Reclamation;
 
-/// The nodes that want memory back. For the judge's thread
+/// The reclaiming nodes. For the judge's thread
 /// ([`begin_to_let_go`](venice_memory::paged::run_block::RunBlock::begin_to_let_go)).
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     nodes: BTreeMap<String, LeavingNode>,
-    /// Slabs that are about to be let go of, and the writes that are waited for.
+    /// Slabs about to be released, and the writes to wait for.
     turning: Option<(Vec<usize>, Batches)>,
-    freeing: Freeing,
+    reclamation: Reclamation,
     releases: JoinSet<()>,
 }
 
-/// One node that wants memory back.
+/// A reclaiming node.
 #[derive(Debug)]
 struct LeavingNode {
-    /// Its grants that it wants back, by their index in the run block.
+    /// Its reclaimed grants, by their index in the run block.
     donors: BTreeSet<usize>,
     notice: Notice,
-    is_told: bool,
-    /// Slabs that were given back.
+    is_reported: bool,
+    /// Slabs released so far.
     slabs: usize,
 }
 
 impl Leaving {
-    /// A donor, by its index in the run block, has said whether it wants its memory back.
-    pub(crate) fn heed(&mut self, holding: &Holding, donor: usize, notice: Option<Notice>) {
+    /// Records the notice of a donor, by its index in the run block, or its absence.
+    pub(crate) fn take_notice(&mut self, holding: &Holding, donor: usize, notice: Option<Notice>) {
         let entry = &holding.block().donors()[donor];
         entry.set_leaving(notice.is_some() && holding.anchored().is_none());
         let name = entry.name();
@@ -51,18 +51,18 @@ impl Leaving {
         let node = self.nodes.entry(name).or_insert_with(|| LeavingNode {
             donors: BTreeSet::new(),
             notice,
-            is_told: false,
+            is_reported: false,
             slabs: 0,
         });
         node.donors.insert(donor);
         node.notice = notice;
     }
 
-    /// Frees what is neither read nor written any more, lets go of what is elsewhere, and gives back
-    /// the grants where nothing is left; within a runtime.
+    /// Frees slabs no longer in use, releases slabs that have moved, and releases the grants
+    /// without any left; within a runtime.
     pub(crate) fn give_back(&mut self, holding: &Holding) {
         while self.releases.try_join_next().is_some() {}
-        self.freeing.turn(holding);
+        self.reclamation.turn(holding);
         if !holding.block().donors().iter().any(|donor| donor.is_leaving()) {
             return self.let_go(holding.block());
         }
@@ -72,7 +72,7 @@ impl Leaving {
             let noted = holding.block().batches();
             self.turning = (!slabs.is_empty()).then_some((slabs, noted));
         }
-        for (donor, grant) in holding.take_emptied(&self.freeing) {
+        for (donor, grant) in holding.take_emptied(&self.reclamation) {
             if let Some(node) = self.nodes.get_mut(&grant.donor) {
                 node.donors.remove(&donor);
                 node.slabs += slabs_of(&grant);
@@ -82,7 +82,7 @@ impl Leaving {
         }
     }
 
-    /// Lets go of the slabs whose turn has come.
+    /// Releases the slabs whose writes are over.
     fn let_go(&mut self, block: &RunBlock) {
         if let Some((slabs, noted)) = self.turning.take_if(|(_, noted)| block.are_over(noted)) {
             drop(noted);
@@ -90,19 +90,19 @@ impl Leaving {
         }
     }
 
-    /// Nobody need wait for a turn any more: all of it ends.
+    /// Ends all waits for writes.
     pub(crate) fn end(&mut self, block: &RunBlock) {
         if let Some((slabs, _)) = self.turning.take() {
             block.end_turns(&slabs);
         }
     }
 
-    /// What there is to tell.
+    /// Returns the events to report.
     pub(crate) fn news(&mut self, holding: &Holding) -> Vec<News> {
         let (anchored, donors) = (holding.anchored(), holding.block().donors());
         let mut news = Vec::new();
         self.nodes.retain(|name, node| {
-            if !std::mem::replace(&mut node.is_told, true) {
+            if !std::mem::replace(&mut node.is_reported, true) {
                 let Notice { reason, within_ms } = node.notice;
                 let name = name.clone();
                 let within = within_ms.map(Duration::from_millis);

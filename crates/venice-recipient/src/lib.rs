@@ -1,53 +1,51 @@
-//! The recipient's half that needs the control plane: borrow memory from the rack, keep it, give
-//! it back.
+//! The recipient: borrows memory from the rack, keeps it, and releases it.
 //!
 //! - [`borrow`] turns a [`Wish`] into a [`Loan`]: grants from the Monitor Node, and with the shm
 //!   port the donors' memory;
-//! - a [`Holding`] is the loan entered into a run block: donors, slabs, and which donors have the
-//!   copies of which slab;
-//! - [`Leases`] keeps it: one thread renews the leases at the donors, watches over these, and marks
-//!   those lost in the run block that are; another gives slabs back the copies that they lost;
-//! - [`Held`] keeps grants that are no pages: devices, and memory that a program reaches by itself;
-//! - [`home`] is the node that a recipient belongs to where nodes relay for each other;
+//! - a [`Holding`] is the loan entered into a run block: donors, slabs, and the donors of each
+//!   slab's copies;
+//! - [`Leases`] keeps it: one thread renews the leases at the donors and marks lost donors in the
+//!   run block; another rebuilds lost copies of slabs;
+//! - [`Held`] keeps grants without a run block: devices, and memory that a program reaches by
+//!   itself;
+//! - [`home`] finds a recipient's relay node where nodes relay for each other;
 //! - [`local_rack`] finds the rack of this machine;
-//! - [`runs`] is what a program on borrowed memory tells of itself in there, and how its budget is
-//!   changed;
-//! - [`RemoteMemory`] is all of it behind one handle, for programs that read and write borrowed
-//!   memory themselves; each of their threads through a [`Lane`] of its own.
+//! - [`runs`] reports the state of a program on borrowed memory, and changes its budget;
+//! - [`RemoteMemory`] combines all of it in one handle, for programs that read and write borrowed
+//!   memory themselves, each thread through its own [`Lane`].
 //!
-//! `venice run` puts these together with a program's pager
-//! ([`venice_memory::paged`]), which knows nothing of the control plane.
+//! `venice run` combines these with a program's pager ([`venice_memory::paged`]), which is
+//! independent of the control plane.
 //!
-//! Calls block their thread and run a small runtime of their own inside: from an asynchronous
-//! program they are made on a thread where blocking is allowed.
+//! Calls block their thread and run a small runtime inside: an asynchronous program makes them on a
+//! thread where blocking is allowed.
 
 #![forbid(unsafe_code)]
 
-mod at_home;
 mod copies;
 mod device;
-mod elsewhere;
 mod error;
-mod freeing;
 mod held;
 mod holding;
 pub mod home;
 mod leases;
 mod leaving;
 mod loan;
+mod local_fallback;
 pub mod local_rack;
 mod news;
-mod oversleep;
 mod pairing;
 mod rebuild;
+mod reclamation;
 mod record;
 mod remote_memory;
+mod replacement;
 pub mod runs;
-mod silence;
+mod suspend;
+mod suspicion;
 mod waiting;
 mod write_behind;
 
-pub use at_home::ReclaimTo;
 pub use copies::Copies;
 pub use device::{DeviceWish, plan_device};
 pub use error::RecipientError;
@@ -58,9 +56,10 @@ pub use leases::Leases;
 pub use loan::{
     COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, borrow_in_line, free_bytes, plan,
 };
+pub use local_fallback::ReclaimTo;
 pub use news::{LostDonor, News};
-pub use oversleep::Overslept;
 pub use remote_memory::{RemoteMemory, Request};
+pub use suspend::Suspended;
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};

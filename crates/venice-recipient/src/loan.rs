@@ -1,4 +1,4 @@
-//! Borrowing: a request to the Monitor Node, and the slabs of what it grants.
+//! Borrowing: a request to the Monitor Node, and the slabs of its grants.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,85 +16,84 @@ use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-use crate::at_home::ReclaimTo;
 use crate::error::RecipientError;
+use crate::local_fallback::ReclaimTo;
 use crate::pairing::most_slabs;
-use crate::waiting::{InLine, Told, Waiting, ask_in_line, unheard};
+use crate::waiting::{QueuedRequest, Told, Waiting, ask_in_line, ignore_wait};
 use crate::write_behind::WriteBehind;
 
-/// Copies of each slab where nobody says otherwise and the rack has room.
+/// The default number of copies of each slab, if the rack has room.
 pub const COPIES_BY_DEFAULT: u32 = 2;
-/// Most copies of a slab that a recipient can keep.
+/// Most copies of a slab.
 pub const MOST_COPIES: u32 = venice_memory::paged::run_block::MAX_COPIES as u32;
-/// How long a donor may take to answer.
+/// Time limit of a donor's answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is to be borrowed.
+/// An allocation request of a recipient.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// Bytes; `None`: [`default_bytes`](Wish::default_bytes).
     pub remote_bytes: Option<u64>,
-    /// What to ask for otherwise, or what the rack has free if that is less.
+    /// Bytes to request by default, or the rack's free memory if that is less.
     pub default_bytes: u64,
-    /// How many copies of each slab, on different donors; `None`: two, or one where the rack has no
-    /// room for two ([`Loan::is_short`]).
+    /// Copies of each slab, on different donors; `None`: two, or one where the rack has no room for
+    /// two ([`Loan::is_short`]).
     pub copies: Option<u32>,
-    /// How to code it instead of having copies; `None`: not at all.
+    /// The coding, instead of copies; `None`: none.
     pub coding: Option<Coding>,
-    /// The donors to ask; empty: any.
+    /// The donors to use; empty: any.
     pub donors: Vec<String>,
     /// The node whose relay the recipient sends through; empty: none.
     pub home: String,
-    /// Which donors are taken first; `None`: as the rack does.
+    /// The placement policy; `None`: the rack's default.
     pub placement: Option<Policy>,
-    /// What the ways to the donors have to carry for all of it, in bits a second; 0: it does not say.
+    /// Bandwidth needed on the paths to the donors for all of it, in bits a second; 0: unstated.
     pub bandwidth_bps: u64,
-    /// How it waits where there is no room, so that [`remote_bytes`](Wish::remote_bytes) says how much
-    /// for.
+    /// The queueing options. A wait needs a size in [`remote_bytes`](Wish::remote_bytes).
     pub waiting: Waiting,
-    /// What for, for the tables.
+    /// The purpose, for the tables.
     pub purpose: String,
-    /// Where to put what donors want back, in the order of choice; empty: on other donors.
+    /// Destinations of reclaimed slabs, in order of preference; empty: other donors.
     pub reclaim_to: Vec<ReclaimTo>,
-    /// This machine's memory that stands in for donors is locked: for who serves the kernel's swap,
-    /// which might be told to swap it to itself.
+    /// True to lock the local fallback memory: for a server of the kernel's swap, which could be
+    /// asked to swap it to itself.
     pub locks_local: bool,
-    /// Have a file on this machine's disk have all of it too; not of coded memory.
+    /// A file on this machine's disk that gets all data too; not for coded memory.
     pub write_behind: Option<WriteBehind>,
 }
 
-/// What was borrowed: grants, which must be kept ([`Leases`](crate::Leases)) and given back.
+/// Borrowed grants. They must be kept ([`Leases`](crate::Leases)) and released.
 #[derive(Debug)]
 pub struct Loan {
-    /// The rack it came from.
+    /// The rack they came from.
     pub access: Access,
-    /// What was wished for.
+    /// The request.
     pub wish: Wish,
     /// The grants.
     pub grants: Vec<Grant>,
     /// With the shm port: the connection to each grant's donor.
     pub connections: Vec<ShmConnection>,
-    /// When the request was sent that was granted, or before: the leases began later.
+    /// A time before the granted request was sent: the leases began later.
     pub asked: Instant,
     /// Copies of each slab, or of each of its fragments.
     pub copies: u32,
-    /// There was no room for two copies, and nobody had asked for one: a donor that dies takes with
-    /// it what it holds.
+    /// True if there was no room for two copies, and the caller had not asked for one: the loss of
+    /// a donor then loses its data.
     pub is_short: bool,
 }
 
-/// Borrows, or gives everything back and says why not.
+/// Borrows memory. On an error everything is released.
 ///
 /// # Errors
 /// [`RecipientError`]: the rack's refusal, or donors whose memory cannot be mapped here.
 pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> Result<Loan, RecipientError> {
-    borrow_in_line(access, wish, port, &mut unheard)
+    borrow_in_line(access, wish, port, &mut ignore_wait)
 }
 
-/// The same, where `told` hears how a wish stands that waits in line.
+/// The same, where `told` receives reports on a wait in the queue.
 ///
 /// # Errors
-/// As [`borrow`]; [`RecipientError::LeftLine`] where `told` has said so.
+/// The errors of [`borrow`]; [`RecipientError::WaitCancelled`] if `told` cancels the wait.
 pub fn borrow_in_line(
     access: &Access,
     wish: &Wish,
@@ -105,7 +104,7 @@ pub fn borrow_in_line(
     let mut asked = Instant::now();
     let mut told = |standing: Option<&Standing>| {
         let goes_on = told(standing);
-        // Who has heard how it stands asks again.
+        // After each report the request is sent again.
         if standing.is_some() {
             asked = Instant::now();
         }
@@ -130,10 +129,10 @@ pub fn borrow_in_line(
     Ok(loan)
 }
 
-/// Where [`borrow`] would find memory at this moment, and why. Nothing is granted.
+/// Returns where [`borrow`] would find memory at this moment, with reasons. Nothing is granted.
 ///
 /// # Errors
-/// [`RecipientError`]: nobody answers, or what is wished for makes no sense.
+/// [`RecipientError`]: the Monitor Node does not answer, or the request is invalid.
 pub fn plan(access: &Access, wish: &Wish) -> Result<PlacementPlan, RecipientError> {
     runtime()?.block_on(async {
         let mut client = MonitorClient::connect(access).await?;
@@ -150,10 +149,10 @@ pub fn plan(access: &Access, wish: &Wish) -> Result<PlacementPlan, RecipientErro
     })
 }
 
-/// What the nodes that are up have free, all together.
+/// Returns the free bytes of all nodes that are up.
 ///
 /// # Errors
-/// [`RecipientError`]: nobody answers.
+/// [`RecipientError`]: the Monitor Node does not answer.
 pub fn free_bytes(access: &Access) -> Result<u64, RecipientError> {
     let nodes = runtime()?.block_on(async {
         let mut client = MonitorClient::connect(access).await?;
@@ -162,13 +161,13 @@ pub fn free_bytes(access: &Access) -> Result<u64, RecipientError> {
     Ok(nodes.iter().filter(|node| node.state == "up").map(|node| node.free_bytes).sum())
 }
 
-/// For calls to the control plane from a thread that may block.
+/// Creates a runtime for calls to the control plane from a thread that may block.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RecipientError> {
     let made = tokio::runtime::Builder::new_current_thread().enable_all().build();
     made.map_err(|source| RecipientError::System { doing: "preparing calls to the rack", source })
 }
 
-/// What was granted, and in how many copies.
+/// Requests memory with copies. Returns the grants and the number of copies.
 async fn ask_for_all(
     access: &Access,
     wish: &Wish,
@@ -181,7 +180,7 @@ async fn ask_for_all(
     }
     let (bytes, copies) = wish.plan(&free, u64::MAX);
     match ask_first(&mut client, wish, (bytes, copies), told).await {
-        // Somebody else was faster.
+        // Another recipient was faster.
         Err(RecipientError::Control(ControlError::NoRoom { .. }))
             if copies > 1 && wish.copies.is_none() =>
         {
@@ -201,7 +200,7 @@ async fn ask_for_all(
     }
 }
 
-/// What was granted for coded memory: for each slab a share of every fragment.
+/// Requests coded memory: for each slab a share of every fragment.
 async fn ask_for_fragments(
     access: &Access,
     wish: &Wish,
@@ -232,7 +231,7 @@ async fn ask_for_fragments(
     }
 }
 
-/// What the user's quota has left, in slabs, where an error says that it was too little.
+/// Returns the rest of the user's quota, in slabs, if the error says that it was too small.
 fn slabs_left(error: &RecipientError) -> Option<u64> {
     match error {
         RecipientError::Control(ControlError::Rack(RackError::OverQuota {
@@ -245,28 +244,28 @@ fn slabs_left(error: &RecipientError) -> Option<u64> {
 }
 
 impl Wish {
-    /// Slabs of each fragment to ask for, where the donors have so much free.
+    /// Returns the slabs of each fragment to request, given the donors' free slabs.
     fn fragment_slabs(&self, free: &[u64], coding: Coding) -> u64 {
         self.slabs_at_most(coding, most_slabs(free, coding.fragments() as u64))
     }
 
-    /// The same where there is room for so many.
+    /// The same, given the most slabs that fit.
     fn slabs_at_most(&self, coding: Coding, most: u64) -> u64 {
         let slab_bytes = coding.data() as u64 * SLAB_BYTES;
         let wanted = self.remote_bytes.unwrap_or(self.default_bytes).max(1).div_ceil(slab_bytes);
         if self.remote_bytes.is_none() && most > 0 { wanted.min(most) } else { wanted }
     }
 
-    /// What so much of it needs of the links, in bits a second: fragments bring a part each, and what
-    /// is asked for to make up for a lost donor its own.
+    /// Returns the link bandwidth for `bytes` of it, in bits a second: each fragment brings a part,
+    /// and a replacement of a lost donor its own.
     fn share_bps(&self, bytes: u64) -> u64 {
         let whole = self.remote_bytes.unwrap_or(self.default_bytes).max(1);
         let share = u128::from(self.bandwidth_bps) * u128::from(bytes.min(whole));
         u64::try_from(share.div_ceil(u128::from(whole))).unwrap_or(self.bandwidth_bps)
     }
 
-    /// How many bytes to ask for, and in how many copies, where the donors have so much free and the
-    /// user may have so many slabs more. What was not said is made to fit, if anything does.
+    /// Returns the bytes to request, and the copies, given the donors' free slabs and the rest of
+    /// the user's quota in slabs. Unstated values are made to fit, if possible.
     fn plan(&self, free: &[u64], slabs_left: u64) -> (u64, u32) {
         let wanted = self.remote_bytes.unwrap_or(self.default_bytes).max(1);
         let most =
@@ -283,7 +282,7 @@ impl Wish {
     }
 }
 
-/// What each node has that may lend for this, in slabs: free, or where it may be waited for all.
+/// Returns the slabs of each usable node: the free ones, or all if the request may wait.
 async fn free_slabs(client: &mut MonitorClient, wish: &Wish) -> Result<Vec<u64>, RecipientError> {
     let nodes = client.nodes().await?;
     let usable = nodes.iter().filter(|node| {
@@ -296,7 +295,7 @@ async fn free_slabs(client: &mut MonitorClient, wish: &Wish) -> Result<Vec<u64>,
     Ok(bytes.map(|bytes| bytes / SLAB_BYTES).collect())
 }
 
-/// The first request of a wish, which may wait in line.
+/// Sends the first request of a wish, which may wait in the queue.
 async fn ask_first(
     client: &mut MonitorClient,
     wish: &Wish,
@@ -308,10 +307,10 @@ async fn ask_first(
     if queueing.wait_ms == 0 {
         return Ok(client.request_memory(request).await?);
     }
-    ask_in_line(client, InLine::Memory(request), told).await
+    ask_in_line(client, QueuedRequest::Memory(request), told).await
 }
 
-/// One request to the Monitor Node, which does not wait.
+/// Sends a request to the Monitor Node, which does not wait.
 pub(crate) async fn ask(
     client: &mut MonitorClient,
     wish: &Wish,
@@ -323,8 +322,8 @@ pub(crate) async fn ask(
 
 fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, RecipientError> {
     Ok(MemoryRequest {
-        client_id: u128::from(drawn()?) << 64 | u128::from(drawn()?),
-        recipient: who_borrows(),
+        client_id: u128::from(random_word()?) << 64 | u128::from(random_word()?),
+        recipient: recipient_name(),
         bytes: ByteSize(bytes),
         copies,
         donors: wish.donors.clone(),
@@ -336,16 +335,16 @@ fn request(wish: &Wish, bytes: u64, copies: u32) -> Result<MemoryRequest, Recipi
     })
 }
 
-/// A secret random number.
-pub(crate) fn drawn() -> Result<u64, RecipientError> {
+/// Draws a secret random number.
+pub(crate) fn random_word() -> Result<u64, RecipientError> {
     random_u64().map_err(|errno| RecipientError::System {
         doing: "drawing a random number",
         source: errno.into(),
     })
 }
 
-/// This program, in words for people.
-pub(crate) fn who_borrows() -> String {
+/// Returns the name of this recipient, in words for users.
+pub(crate) fn recipient_name() -> String {
     format!("{}/{}", host_name(), std::process::id())
 }
 
@@ -358,17 +357,17 @@ fn host_name() -> String {
 }
 
 impl Loan {
-    /// Slabs that can be used: each is counted once, whatever its copies or fragments.
+    /// Returns the usable slabs: each counts once, whatever its copies or fragments.
     pub fn slab_count(&self) -> usize {
         self.grants.iter().map(slabs_of).sum::<usize>() / self.shares()
     }
 
-    /// Donors that have something of each slab.
+    /// Returns the donors that have a part of each slab.
     pub fn shares(&self) -> usize {
         self.wish.coding.map_or(self.copies.max(1) as usize, Coding::fragments)
     }
 
-    /// A run block for it.
+    /// Creates a run block for it.
     ///
     /// # Errors
     /// [`RecipientError::Block`].
@@ -383,7 +382,7 @@ impl Loan {
         })
     }
 
-    /// The link to emulate, as the donors say; where they differ, the slowest.
+    /// Returns the link to emulate, as reported by the donors; the slowest where they differ.
     pub fn link(&self) -> Option<LinkModel> {
         let links = self.connections.iter().filter_map(|connection| connection.link);
         links.max_by_key(|link| link.round_trip_ns(64, 4160))
@@ -397,8 +396,8 @@ impl Loan {
     }
 }
 
-/// Ends grants: at the Monitor Node, or where it is gone or cannot at the donors. What does not get
-/// through ends with its lease.
+/// Releases grants: at the Monitor Node, or if it is gone or cannot, at the donors. What does not
+/// get through ends with its lease.
 pub(crate) async fn release(access: &Access, grants: &[Grant]) {
     let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
     let at_monitor = async { MonitorClient::connect(access).await?.release(&leases).await };
@@ -410,7 +409,7 @@ pub(crate) async fn release(access: &Access, grants: &[Grant]) {
     }
 }
 
-/// A connection to a grant's donor.
+/// Connects to a grant's donor.
 pub(crate) async fn agent_of(access: &Access, grant: &Grant) -> Result<AgentClient, ControlError> {
     AgentClient::connect(&access.login, &grant.donor, &grant.control_addr, ANSWER_WITHIN).await
 }
@@ -431,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_said_is_made_to_fit_the_rack_and_the_quota() {
+    fn unstated_size_fits_rack_and_quota() {
         let slabs = |wish: &Wish, free: &[u64], left| {
             let (bytes, copies) = wish.plan(free, left);
             (bytes / SLAB_BYTES, copies)
@@ -442,7 +441,7 @@ mod tests {
         assert_eq!(slabs(&default, &[9, 9], 7), (4, 1));
         assert_eq!(slabs(&default, &[9, 9], 3), (3, 1));
         assert_eq!(slabs(&default, &[2, 0], u64::MAX), (2, 1));
-        // Nothing fits: the rack is to say so.
+        // Nothing fits: the rack's refusal is wanted.
         assert_eq!(slabs(&default, &[9, 9], 0), (4, 1));
         let said = Wish { remote_bytes: Some(4 * SLAB_BYTES), ..Wish::default() };
         assert_eq!(slabs(&said, &[9, 9], 7), (4, 1));

@@ -1,4 +1,4 @@
-//! The rack of this machine: where `venice up` left its record, and what of it a recipient needs.
+//! The rack of this machine, from the record of `venice up`.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,18 @@ use crate::error::RecipientError;
 use crate::record::read;
 pub use crate::record::{RECORD_FILE, RUN_DIR_VARIABLE, SYSTEM_RUN_DIR, run_dir};
 
-/// Names the Monitor Node for everybody who talks to one: `host:port`, or several with commas between.
+/// The environment variable that names the Monitor Node: `host:port`, or several separated by
+/// commas.
 pub const MONITOR_VARIABLE: &str = "VENICE_MONITOR";
 
 /// The Monitor Node's socket for the programs of its machine, in the run directory.
 pub const MONITOR_SOCKET: &str = "monitor.sock";
-/// The agent's.
+/// The agent's socket.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// Run directories of a machine whose daemons are services.
+/// Run directories on a machine whose daemons are services.
 const SERVICE_RUN_DIRS: [&str; 3] = [SYSTEM_RUN_DIR, "/run/venice-monitor", "/run/venice-agent"];
 
-/// A rack, and how its donors are reached from here.
+/// A rack, and the port to its donors.
 #[derive(Clone, Debug)]
 pub struct FoundRack {
     /// The rack.
@@ -28,9 +29,9 @@ pub struct FoundRack {
     pub port: PortKind,
 }
 
-/// The rack at this address, for a program that comes in at a socket of this machine: in the run
-/// directory, and where daemons that run as root or as services have theirs. The Monitor Node's
-/// comes before all agents': there root comes in as an administrator.
+/// Returns access to the rack at this address through a socket of this machine: in the run
+/// directory, or where daemons that run as root or as services have theirs. The Monitor Node's
+/// sockets come before all agents': there root has administrator rights.
 pub fn access(monitor: impl Into<String>) -> Access {
     let mut dirs: Vec<PathBuf> = run_dir().into_iter().collect();
     for dir in SERVICE_RUN_DIRS.map(PathBuf::from) {
@@ -46,7 +47,7 @@ fn sockets_in(dirs: &[PathBuf]) -> Vec<PathBuf> {
     all(MONITOR_SOCKET).chain(all(AGENT_SOCKET)).collect()
 }
 
-/// The rack that `VENICE_MONITOR` names, else that of this machine.
+/// Returns the rack named by `VENICE_MONITOR`, or else that of this machine.
 ///
 /// # Errors
 /// [`RecipientError::NoRack`], [`RecipientError::DamagedRecord`].
@@ -63,7 +64,7 @@ pub fn find() -> Result<FoundRack, RecipientError> {
     })
 }
 
-/// How the donors of this machine's rack are reached; without one, as if they were others.
+/// Returns the port to the donors of this machine's rack; without a rack, udp.
 ///
 /// # Errors
 /// [`RecipientError::DamagedRecord`].
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_monitor_nodes_socket_comes_before_every_agents() {
+    fn monitor_sockets_come_first() {
         let found = sockets_in(&["/run/venice", "/run/venice-monitor"].map(PathBuf::from));
         let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
         assert_eq!(names, [MONITOR_SOCKET, MONITOR_SOCKET, AGENT_SOCKET, AGENT_SOCKET]);

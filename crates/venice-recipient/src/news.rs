@@ -1,4 +1,4 @@
-//! What the keepers of a holding have to tell.
+//! The events of a holding.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,110 +6,110 @@ use std::time::Duration;
 use venice_control::NoticeReason;
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
-use crate::at_home::ReclaimTo;
-use crate::oversleep::Overslept;
+use crate::local_fallback::ReclaimTo;
+use crate::suspend::Suspended;
 
-/// What the keepers of a holding have to tell, each thing once. It reads as a sentence.
+/// An event of a holding, reported once. Displays as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// A donor was lost, whoever found out.
     Lost(LostDonor),
-    /// A donor does not answer, and nobody else has some of what it holds: that is waited for until
-    /// it does, or its lease is over.
+    /// A donor does not answer, and no other has some of its slabs: the run waits until it answers,
+    /// or its lease is over.
     Awaited {
         /// Its name.
         name: String,
-        /// Slabs that only it has.
+        /// Slabs without a copy at another donor.
         slabs: usize,
     },
-    /// Every slab has all its copies again; so many were copied.
+    /// Every slab has all its copies again.
     Rebuilt {
-        /// How many.
+        /// Slabs or fragments rebuilt.
         slabs: u64,
-        /// They were fragments of coded slabs.
+        /// True for fragments of coded slabs.
         is_coded: bool,
     },
-    /// Slabs go on with fewer copies than they should have; it is tried again.
+    /// Slabs remain without all copies; the rebuild is retried.
     NotRebuilt {
-        /// Why.
+        /// The error.
         why: String,
-        /// They lack fragments.
+        /// True if fragments are missing.
         is_coded: bool,
     },
-    /// A donor wants its memory back.
+    /// A donor reclaims its memory.
     WantedBack {
         /// Its name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: NoticeReason,
-        /// What is still there after this is lost; `None`: it waits.
+        /// Time after which data still there is lost; `None`: the donor waits.
         within: Option<Duration>,
-        /// Why what is there cannot move; `None`: it does.
+        /// The reason why the data cannot move; `None`: it moves.
         anchored: Option<&'static str>,
     },
     /// A donor has all its memory back.
     GivenBack {
         /// Its name.
         name: String,
-        /// Slabs, all of which are elsewhere.
+        /// Slabs that have moved.
         slabs: usize,
     },
-    /// Slabs that a donor wants back are put here, since nobody before in the order has room.
-    ComesHome {
-        /// Where.
+    /// Reclaimed slabs go to this machine, since no preferred destination has room.
+    FallsBack {
+        /// The destination.
         place: ReclaimTo,
-        /// How many.
+        /// The number of slabs.
         slabs: usize,
     },
-    /// What is written behind does not get to the disk.
-    NotBehind {
-        /// Where that is.
+    /// The write-behind fails.
+    WriteBehindFailed {
+        /// Its directory.
         dir: PathBuf,
-        /// Why not.
+        /// The error.
         why: String,
-        /// Slabs that nodes have, and the disk no longer.
+        /// Slabs now only at nodes, and no longer on the disk.
         slabs: usize,
-        /// Pages that no node has: they wait here, and it is tried again.
+        /// Pages at no node: they wait here, and the write is retried.
         kept_pages: usize,
     },
-    /// The program waits for the disk all the time.
+    /// The program constantly waits for the disk.
     SlowDisk {
-        /// Where that is.
+        /// The directory of the write-behind.
         dir: PathBuf,
     },
-    /// There is nowhere to put what donors want back; it is tried again.
+    /// Reclaimed slabs have no destination; the move is retried.
     NotMoved {
-        /// Why.
+        /// The error.
         why: String,
     },
 }
 
-/// A donor that was lost.
+/// A lost donor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostDonor {
     /// Its name.
     pub name: String,
-    /// How it was lost.
+    /// The way it was lost.
     pub fate: Fate,
-    /// Slabs that it held a copy of, or a fragment.
+    /// Slabs of which it had a copy or a fragment.
     pub slabs: usize,
-    /// Those of them that nobody else had, or of which too few fragments are left.
+    /// Slabs of these without any other copy, or with too few fragments left.
     pub lost_slabs: usize,
-    /// Those that nobody else had, and this machine's disk has.
+    /// Slabs of these without any other copy, but on this machine's disk.
     pub disk_slabs: usize,
-    /// They are coded.
+    /// True if they are coded.
     pub is_coded: bool,
-    /// It was not the donor's doing: nobody renewed its lease.
-    pub overslept: Option<Overslept>,
+    /// Set if this process was suspended and did not renew the lease: the donor is not to blame.
+    pub suspended: Option<Suspended>,
 }
 
 impl LostDonor {
-    /// What a node takes with it, being lost: `donors` are its entries in the run block.
+    /// Describes the loss of a node: `donors` are its entries in the run block.
     pub(crate) fn of(
         block: &RunBlockMap,
         donors: &[usize],
         fate: Fate,
-        overslept: Option<Overslept>,
+        suspended: Option<Suspended>,
     ) -> LostDonor {
         let (mut slabs, mut lost_slabs, mut disk_slabs) = (0, 0, 0);
         for slab in 0..block.slab_count() {
@@ -123,15 +123,15 @@ impl LostDonor {
             }
         }
         let (name, is_coded) = (block.donors()[donors[0]].name(), block.coding().is_some());
-        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded, overslept }
+        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded, suspended }
     }
 
-    /// What has happened, as the beginning of a sentence.
+    /// Describes what happened, as the beginning of a sentence.
     #[must_use]
     pub fn what(&self) -> String {
-        let LostDonor { name, fate, overslept, .. } = self;
-        match (overslept, fate) {
-            (Some(slept), _) => format!("the lease of what node {name} lent has ended: {slept}"),
+        let LostDonor { name, fate, suspended, .. } = self;
+        match (suspended, fate) {
+            (Some(slept), _) => format!("the lease of node {name} has ended: {slept}"),
             (None, Fate::Died) => format!("node {name} died"),
             (None, Fate::TookBack) => format!("node {name} took its memory back"),
             (None, Fate::Silent) => format!("node {name} stopped answering"),
@@ -171,8 +171,8 @@ impl std::fmt::Display for News {
                     _ => write!(f, "node {name} needs its memory itself: ")?,
                 }
                 match anchored {
-                    None => write!(f, "what is there moves elsewhere")?,
-                    Some(why) => write!(f, "what is there cannot move ({why})")?,
+                    None => write!(f, "its data moves to other donors")?,
+                    Some(why) => write!(f, "its data cannot move ({why})")?,
                 }
                 match within {
                     None => Ok(()),
@@ -183,22 +183,22 @@ impl std::fmt::Display for News {
                 }
             }
             News::GivenBack { name, slabs } => {
-                write!(f, "node {name} has its memory back: {slabs} slabs moved, nothing is lost")
+                write!(f, "node {name} has its memory back: {slabs} slabs moved, none lost")
             }
-            News::ComesHome { place: ReclaimTo::Disk(dir), slabs } => {
-                write!(f, "{slabs} slabs that a node wants back go to files in {}", dir.display())
+            News::FallsBack { place: ReclaimTo::Disk(dir), slabs } => {
+                write!(f, "{slabs} reclaimed slabs go to files in {}", dir.display())
             }
-            News::ComesHome { slabs, .. } => {
-                write!(f, "{slabs} slabs that a node wants back go to this machine's own memory")
+            News::FallsBack { slabs, .. } => {
+                write!(f, "{slabs} reclaimed slabs go to this machine's own memory")
             }
-            News::NotBehind { dir, why, slabs, kept_pages } => {
-                write!(f, "what is far is not written behind to {}: {why}; ", dir.display())?;
+            News::WriteBehindFailed { dir, why, slabs, kept_pages } => {
+                write!(f, "write-behind to {} failed: {why}; ", dir.display())?;
                 match (slabs, kept_pages) {
                     (slabs, 0) => write!(f, "{slabs} slabs are with their nodes alone from now on"),
                     (_, pages) => write!(
                         f,
                         "{pages} pages that no node has wait in this machine's memory, and the \
-                         program for them; it is tried again"
+                         program for them; retrying"
                     ),
                 }
             }
@@ -208,7 +208,7 @@ impl std::fmt::Display for News {
                 dir.display()
             ),
             News::NotMoved { why } => {
-                write!(f, "what a node wants back cannot move: {why}; it is tried again")
+                write!(f, "reclaimed slabs cannot move: {why}; retrying")
             }
         }
     }
@@ -221,14 +221,14 @@ impl std::fmt::Display for LostDonor {
         match lost_slabs {
             0 if *slabs == 0 => write!(f, "{what}"),
             0 if *is_coded => {
-                write!(f, "{what}; its fragments of {slabs} slabs are computed of others")
+                write!(f, "{what}; its fragments of {slabs} slabs are computed from others")
             }
             0 if *disk_slabs > 0 => {
                 write!(f, "{what}; what only it held is on this machine's disk")
             }
-            0 => write!(f, "{what}; of its {slabs} slabs other nodes have copies"),
+            0 => write!(f, "{what}; other nodes have copies of its {slabs} slabs"),
             _ if *is_coded => {
-                write!(f, "{what}; of {lost_slabs} slabs too few fragments are left")
+                write!(f, "{what}; too few fragments are left of {lost_slabs} slabs")
             }
             _ => write!(f, "{what}; what only it held is lost"),
         }

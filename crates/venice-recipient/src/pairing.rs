@@ -1,13 +1,13 @@
-//! Which donors hold the copies of which slab, or its fragments.
+//! Pairing: the donors of each slab's copies or fragments.
 
 use std::cmp::Reverse;
 
-/// For each slab the donors that hold its copies, so that no two are on one donor: `counts[n]` is
-/// how many slabs donor `n` has granted. Donors take turns, and so do the pairs they make: when one
-/// is lost, what it held is with all the others. The first `read` of them are those that are read
-/// while all live: one of copies, as many as give a page of fragments.
+/// Chooses for each slab the donors of its copies, no two on one donor; `counts[n]` is the number
+/// of slabs granted by donor `n`. Donors take turns, and so do their pairs: if one is lost, its
+/// data is spread over all others. The first `read` donors of a slab are read while all live: one
+/// of copies, as many as give a page of fragments.
 ///
-/// `None`: the counts do not come out even, or one donor has more than there are slabs.
+/// Returns `None` if the counts do not come out even, or one donor has more than there are slabs.
 pub fn pair(counts: &[usize], copies: usize, read: usize) -> Option<Vec<Vec<usize>>> {
     let total: usize = counts.iter().sum();
     if copies == 0 || !total.is_multiple_of(copies) {
@@ -24,8 +24,8 @@ pub fn pair(counts: &[usize], copies: usize, read: usize) -> Option<Vec<Vec<usiz
     for _ in 0..slabs {
         let mut donors: Vec<usize> = Vec::with_capacity(copies);
         for _ in 0..copies {
-            // Who has most must go first, or what it has left is more than there are slabs. Of
-            // equals who has been least with the others.
+            // The donor with most left goes first, or its rest exceeds the slabs. Ties go to the
+            // donor least often paired with the others.
             let met = |donor: usize| donors.iter().map(|&other| together[donor][other]).sum();
             let free =
                 (0..counts.len()).filter(|&donor| left[donor] > 0 && !donors.contains(&donor));
@@ -47,7 +47,7 @@ pub fn pair(counts: &[usize], copies: usize, read: usize) -> Option<Vec<Vec<usiz
     Some(paired)
 }
 
-/// Most slabs that can be had in so many copies, no two of one slab from one donor.
+/// Returns the most slabs with this many copies, no two of one slab at one donor.
 pub fn most_slabs(free: &[u64], copies: u64) -> u64 {
     let fits = |slabs: u64| free.iter().map(|&free| free.min(slabs)).sum::<u64>() >= slabs * copies;
     let (mut fit, mut not) = (0, free.iter().sum::<u64>() / copies.max(1) + 1);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_copies_of_a_slab_are_on_one_donor() {
+    fn copies_are_on_different_donors() {
         for counts in
             [vec![3, 3, 3, 3], vec![6, 6], vec![6, 3, 2, 1], vec![1, 5, 2, 4], vec![9, 9, 9, 9]]
         {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_donor_is_read_about_as_often() {
+    fn reads_are_spread_evenly() {
         let paired = pair(&[8, 8, 8, 8], 2, 1).unwrap();
         for donor in 0..4 {
             let read = paired.iter().filter(|donors| donors[0] == donor).count();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn of_fragments_every_donor_has_computed_ones_in_turn() {
+    fn parity_fragments_rotate() {
         let paired = pair(&[6; 6], 6, 4).unwrap();
         for donor in 0..6 {
             let read = paired.iter().filter(|donors| donors[..4].contains(&donor)).count();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_fits_twice() {
+    fn most_slabs_respects_copies() {
         assert_eq!(most_slabs(&[4, 4, 4], 2), 6);
         assert_eq!(most_slabs(&[100, 3], 2), 3);
         assert_eq!(most_slabs(&[100], 2), 0);

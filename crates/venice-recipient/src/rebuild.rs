@@ -1,7 +1,7 @@
-//! Giving slabs copies elsewhere, for those that they lost and for those whose donors want their
-//! memory back: memory is borrowed on nodes that have none of the slab, and the slab copied there
+//! Replica repair and re-placement, for lost copies and for those whose donors reclaim their
+//! memory. Memory is borrowed on nodes that have no part of the slab, and the slab copied there
 //! while its program goes on ([`venice_memory::paged::rebuild`]). Coded slabs get fragments in the
-//! same way, which are computed where they cannot be copied. Slabs that are mapped into the program are
+//! same way, which are computed where they cannot be copied. Slabs mapped into the program are
 //! moved by its processes ([`venice_memory::paged::rehoming`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,44 +20,44 @@ use venice_memory::paged::rehoming::{RehomeError, rehome};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_wire::SLAB_BYTES;
 
-use crate::at_home::ReclaimTo;
-use crate::elsewhere;
 use crate::error::RecipientError;
 use crate::holding::{Holding, NewGrant};
 use crate::loan::{Wish, ask, release};
+use crate::local_fallback::ReclaimTo;
 use crate::news::News;
+use crate::replacement;
 
-/// How often lost copies are looked for.
+/// Interval between two checks for lost copies.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long it waits before it tries again what failed.
+/// Time before a failed repair is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// Most slabs borrowed at a time, lest one program takes what others need as badly.
+/// Most slabs borrowed at a time, so that one program does not take what others need as badly.
 const SLABS_AT_A_TIME: usize = 32;
 
-/// Why a slab needs a copy elsewhere, the more urgent first.
+/// The reason for a copy replacement, the more urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
-    /// It lost one.
+    /// The slab lost one.
     Lost,
-    /// The donor of one wants its memory back.
+    /// The donor of one reclaims its memory.
     Leaving,
 }
 
-/// A slab, and which fragment of it; 0 where it has copies.
+/// A slab, and its fragment; 0 for a slab with copies.
 type Part = (usize, usize);
 
-/// What needs a copy elsewhere, by the nodes that have something of the slab.
+/// The slabs that need a copy, by the nodes that have a part of the slab.
 type Lacking = BTreeMap<(Need, BTreeSet<String>), Vec<Part>>;
 
-/// Looks for copies that were lost or are wanted back, and builds others, until it is told to stop.
+/// Checks for lost and reclaimed copies, and builds others, until stopped.
 pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>) {
     let block = holding.block().clone();
-    let mut told = Told { has_lost: false, why: BTreeMap::new() };
+    let mut reported = Reported { has_lost: false, why: BTreeMap::new() };
     let mut retry_at = Instant::now();
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK_EVERY);
         let lacking = lacking(&block);
-        told.look(&block, &lacking, news);
+        reported.look(&block, &lacking, news);
         if lacking.is_empty() {
             holding.set_not_rebuilt(None);
         }
@@ -67,24 +67,24 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
         let outcome = rebuild(holding, lacking, stop, news);
         if let Err((need, error)) = &outcome {
             retry_at = Instant::now() + RETRY_AFTER;
-            told.fail(&block, *need, error, news);
+            reported.fail(&block, *need, error, news);
         }
-        // What is lost comes first: where only the rest fails, all that was lost is there.
+        // Losses come first: if only the rest fails, all lost copies are rebuilt.
         let of_lost = outcome.err().filter(|(need, _)| *need == Need::Lost);
         holding.set_not_rebuilt(of_lost.map(|(_, error)| error.to_string()));
     }
 }
 
-/// What was told of copies.
-struct Told {
-    /// Some were lost and are not there again.
+/// The reports on copies so far.
+struct Reported {
+    /// True if some were lost and are not yet rebuilt.
     has_lost: bool,
-    /// Why others were not built, the last time.
+    /// The last error, by reason.
     why: BTreeMap<Need, String>,
 }
 
-impl Told {
-    /// Counts what is lost, and tells when all of it is there again.
+impl Reported {
+    /// Counts lost copies, and reports when all of them are rebuilt.
     fn look(&mut self, block: &RunBlockMap, lacking: &Lacking, news: &Sender<News>) {
         let count = |need| -> usize {
             lacking.iter().filter(|((of, _), _)| *of == need).map(|(_, slabs)| slabs.len()).sum()
@@ -105,7 +105,7 @@ impl Told {
         }
     }
 
-    /// Tells why nothing could be built, unless that was the last word.
+    /// Reports an error, unless it was the last one reported.
     fn fail(
         &mut self,
         block: &RunBlockMap,
@@ -123,8 +123,8 @@ impl Told {
     }
 }
 
-/// Slabs that can be read, and have fewer copies than they should where they can stay. Of a coded one
-/// a single fragment, lest two come to lie on one node.
+/// Returns the readable slabs with too few copies that can stay. Of a coded slab it returns a
+/// single fragment, so that no two come to lie on one node.
 fn lacking(block: &RunBlockMap) -> Lacking {
     let mut lacking = Lacking::new();
     for slab in (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab)) {
@@ -138,7 +138,7 @@ fn lacking(block: &RunBlockMap) -> Lacking {
     lacking
 }
 
-/// Copies, or fragments, that slabs lack which can be read: what is to be built.
+/// Returns the number of copies or fragments to build, of readable slabs.
 fn lost_copies(block: &RunBlockMap) -> u64 {
     let alive = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
     let parts = alive.flat_map(|slab| (0..block.fragment_count()).map(move |at| (slab, at)));
@@ -148,14 +148,14 @@ fn lost_copies(block: &RunBlockMap) -> u64 {
     parts.map(lacks).sum()
 }
 
-/// Why a fragment of a slab needs a copy elsewhere; `None`: it needs none.
+/// Returns the reason for a copy of a fragment replacement; `None`: it needs none.
 fn need(block: &RunBlockMap, slab: usize, fragment: usize) -> Option<Need> {
     let copies = block.wanted_copies(slab, fragment);
     let there = block.readable_of(slab, fragment).count();
     if there < copies {
         return Some(Need::Lost);
     }
-    // With more than it should have, one is about to be let go of.
+    // A surplus copy is about to be released.
     let is_leaving = there == copies && block.staying(slab, fragment).count() < copies;
     is_leaving.then_some(Need::Leaving)
 }
@@ -178,7 +178,7 @@ fn rebuild(
     outcome
 }
 
-/// Those that are yet to be copied.
+/// The slabs yet to be copied.
 type Slabs<'a> = std::slice::Iter<'a, Part>;
 
 /// Builds copies, one at a time.
@@ -187,9 +187,9 @@ struct Builder<'a> {
     stop: &'a AtomicBool,
     news: &'a Sender<News>,
     runtime: Runtime,
-    /// `None`: what is mapped into the program its processes move themselves.
+    /// The copier; `None` if the memory is mapped into the program, whose processes move it.
     copier: Option<Copier>,
-    /// What was told last of what these wait for.
+    /// The last reported reason of a wait for these.
     waits: Option<&'static str>,
 }
 
@@ -216,8 +216,8 @@ impl Builder<'_> {
         Ok(Some(Copier::new(&memory)?.with_disk(file)))
     }
 
-    /// Builds a copy of each of `slabs` on a node that is none of `nodes`; of what a donor wants
-    /// back, where the recipient said.
+    /// Builds a copy of each of `slabs` on a node outside `nodes`; of reclaimed slabs, at the
+    /// destinations in the recipient's order.
     fn build(
         &mut self,
         need: Need,
@@ -233,13 +233,13 @@ impl Builder<'_> {
         let (mut slabs, mut why) = (slabs.iter(), Vec::new());
         for place in places {
             let built = match place {
-                // A second copy in one place is of no use, another fragment is.
+                // A second copy in one place is useless, another fragment is not.
                 _ if !is_coded && nodes.contains(place.name()) => {
                     why.push(format!("{} has one already", place.name()));
                     continue;
                 }
                 ReclaimTo::Donors => self.build_on_donors(need, nodes, &mut slabs),
-                _ => self.build_at_home(place, &mut slabs),
+                _ => self.build_locally(place, &mut slabs),
             };
             let Err(error) = built else { return Ok(()) };
             why.push(error.to_string());
@@ -259,23 +259,22 @@ impl Builder<'_> {
             let before = slabs.len();
             self.fill_all(need, &grants, slabs)?;
             if slabs.len() == before {
-                let why = "what was borrowed elsewhere is lost again".into();
+                let why = "the new memory is lost again".into();
                 return Err(RecipientError::NobodyElse { why });
             }
         }
         Ok(())
     }
 
-    /// Is there still a reason to build copies of these? A donor may want its memory back no longer,
-    /// or have been told that it cannot have it.
+    /// True if copies of these are still needed. A reclaim may have been cancelled, or refused.
     fn are_wanted(&self, slabs: &Slabs<'_>) -> bool {
         let block = self.holding.block();
         self.holding.anchored().is_none()
             && slabs.as_slice().iter().any(|&(slab, at)| need(block, slab, at).is_some())
     }
 
-    /// Builds copies in what was just borrowed. A grant in which there is nothing afterwards, for
-    /// whatever reason, is given back: the next try borrows anew.
+    /// Builds copies in the new grants. A grant that has no data afterwards is released: the next
+    /// attempt borrows anew.
     fn fill_all(
         &mut self,
         need: Need,
@@ -296,18 +295,18 @@ impl Builder<'_> {
         outcome
     }
 
-    fn build_at_home(
+    fn build_locally(
         &mut self,
         place: &ReclaimTo,
         slabs: &mut Slabs<'_>,
     ) -> Result<(), RecipientError> {
         let count = slabs.len();
-        let new = self.holding.add_at_home(place, count)?;
-        let _ = self.news.send(News::ComesHome { place: place.clone(), slabs: count });
+        let new = self.holding.add_local(place, count)?;
+        let _ = self.news.send(News::FallsBack { place: place.clone(), slabs: count });
         self.fill(Need::Leaving, new, slabs)
     }
 
-    /// Builds copies of the first of `slabs` in a new grant, as many as it has room for.
+    /// Builds copies of the first of `slabs` in a new grant, as many as fit.
     fn fill(
         &mut self,
         need: Need,
@@ -323,7 +322,7 @@ impl Builder<'_> {
                 Built::Done if need == Need::Lost => {
                     self.holding.block().rebuilt.fetch_add(1, Ordering::Relaxed);
                 }
-                // It is looked for again.
+                // The next check finds it again.
                 Built::Done | Built::Not => {}
                 Built::NoMore => break,
             }
@@ -354,15 +353,15 @@ impl Builder<'_> {
     }
 }
 
-/// What came of building a copy.
+/// The result of building a copy.
 enum Built {
     Done,
     Not,
-    /// The grant it was to be in is of no more use.
+    /// The grant is of no more use.
     NoMore,
 }
 
-/// Asks for so many slabs on other nodes than `nodes`, or for as many as these have.
+/// Requests slabs on nodes outside `nodes`, or as many as those have.
 async fn borrow_elsewhere(
     holding: &Holding,
     nodes: &BTreeSet<String>,
@@ -370,7 +369,7 @@ async fn borrow_elsewhere(
 ) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(&holding.access).await?;
     let rows = client.nodes().await?;
-    let others = elsewhere::find(rows.iter().map(Into::into), nodes, &holding.wish.donors)
+    let others = replacement::find(rows.iter().map(Into::into), nodes, &holding.wish.donors)
         .map_err(|why| RecipientError::NobodyElse { why })?;
     let free: u64 = others.iter().map(|(_, free)| free).sum();
     let donors = others.into_iter().map(|(name, _)| name).collect();
@@ -388,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_built_is_counted_as_what_is_built() {
+    fn progress_counts_fragments() {
         let (_fd, block) =
             RunBlockMap::create_coded(PortKind::Shm, 1, Coding::new(4, 2).unwrap()).unwrap();
         block.copies.store(1, Ordering::Relaxed);
@@ -401,13 +400,13 @@ mod tests {
             }
         }
         let (news, _) = channel();
-        let mut told = Told { has_lost: false, why: BTreeMap::new() };
-        told.look(&block, &lacking(&block), &news);
+        let mut reported = Reported { has_lost: false, why: BTreeMap::new() };
+        reported.look(&block, &lacking(&block), &news);
         assert_eq!(block.to_rebuild.load(Ordering::Relaxed), 0);
         for donor in [1, 4] {
             block.donors()[donor].lose(Fate::Died);
         }
-        told.look(&block, &lacking(&block), &news);
+        reported.look(&block, &lacking(&block), &news);
         assert_eq!(block.to_rebuild.load(Ordering::Relaxed), 2, "two fragments of one slab");
     }
 }

@@ -1,4 +1,4 @@
-//! What `venice up` has left of its rack on this machine.
+//! The record of `venice up` about its rack on this machine.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use serde::Deserialize;
 pub use venice_control::client::RECORD_FILE;
 use venice_memory::paged::run_block::PortKind;
 
-/// Names the run directory.
+/// The environment variable that names the run directory.
 pub const RUN_DIR_VARIABLE: &str = "VENICE_RUN_DIR";
 /// The run directory of a machine whose daemons run as root.
 pub const SYSTEM_RUN_DIR: &str = "/run/venice";
 
-/// What a recipient needs of it.
+/// The part of the record that a recipient needs.
 #[derive(Deserialize)]
 pub(crate) struct Record {
     pub(crate) monitor: MonitorRecord,
@@ -19,13 +19,13 @@ pub(crate) struct Record {
     pub(crate) port: PortKind,
 }
 
-/// The Monitor Node.
+/// The Monitor Node's entry.
 #[derive(Deserialize)]
 pub(crate) struct MonitorRecord {
     pub(crate) addr: String,
 }
 
-/// It cannot be read.
+/// The error for an unreadable record.
 pub(crate) struct Damaged {
     pub(crate) path: String,
     pub(crate) why: String,
@@ -35,7 +35,7 @@ fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D
     String::deserialize(text)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// The record there is; `None`: no rack of `venice up` is here.
+/// Reads the record; `None`: there is no rack of `venice up`.
 pub(crate) fn read() -> Result<Option<Record>, Damaged> {
     let Some(dir) = run_dir() else { return Ok(None) };
     let path = dir.join(RECORD_FILE);
@@ -49,12 +49,12 @@ pub(crate) fn read() -> Result<Option<Record>, Damaged> {
     }
 }
 
-/// Whether the Monitor Node at `addr` is that of the rack of `venice up` on this machine.
+/// True if the Monitor Node at `addr` belongs to the rack of `venice up` on this machine.
 pub(crate) fn is_of_this_machine(addr: &str) -> bool {
     read().is_ok_and(|record| record.is_some_and(|record| record.monitor.addr == addr))
 }
 
-/// The run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
+/// Returns the run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
 /// `$XDG_RUNTIME_DIR/venice`; `None` without any of these. It need not exist.
 pub fn run_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);

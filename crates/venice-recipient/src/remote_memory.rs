@@ -13,20 +13,20 @@ use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::home;
 use crate::leases::Leases;
-use crate::loan::{Loan, Wish, borrow_in_line, drawn};
+use crate::loan::{Loan, Wish, borrow_in_line, random_word};
 use crate::news::News;
-use crate::waiting::{Told, unheard};
+use crate::waiting::{Told, ignore_wait};
 
-/// What memory is wanted.
+/// A request for memory.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The Monitor Node: `host:port`, or several with commas between.
+    /// The Monitor Node: `host:port`, or several separated by commas.
     pub access: Access,
-    /// How the donors are reached.
+    /// The port to the donors.
     pub port: PortKind,
-    /// The node this recipient belongs to, where nodes relay for each other; `None`: the first.
+    /// The recipient's relay node, where nodes relay for each other; `None`: the first.
     pub node: Option<String>,
-    /// How much, from whom, what for. [`Wish::home`] is filled in.
+    /// Size, donors and purpose. [`Wish::home`] is filled in.
     pub wish: Wish,
 }
 
@@ -52,7 +52,7 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Borrows. `tell` hears of donors that are lost and of copies, on a thread of its own.
+    /// Borrows memory. `tell` receives events of donors and copies, on another thread.
     ///
     /// # Errors
     /// [`RecipientError`]; nothing is borrowed then.
@@ -60,13 +60,14 @@ impl RemoteMemory {
         request: &Request,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
-        RemoteMemory::borrow_in_line(request, &mut unheard, tell)
+        RemoteMemory::borrow_in_line(request, &mut ignore_wait, tell)
     }
 
-    /// The same, where `told` hears how a wish stands that waits in line.
+    /// The same, where `told` receives reports on a wait in the queue.
     ///
     /// # Errors
-    /// As [`borrow`](RemoteMemory::borrow); [`RecipientError::LeftLine`] where `told` has said so.
+    /// The errors of [`borrow`](RemoteMemory::borrow); [`RecipientError::WaitCancelled`] if `told`
+    /// cancels the wait.
     pub fn borrow_in_line(
         request: &Request,
         told: &mut Told<'_>,
@@ -79,7 +80,7 @@ impl RemoteMemory {
         RemoteMemory::over(loan, request.port, relay_addr.as_deref(), tell)
     }
 
-    /// Takes over a loan made for `port`; with `home`, the address of a relay, its donors are
+    /// Takes over a loan made for `port`. With `home`, the address of a relay, its donors are
     /// reached through that.
     ///
     /// # Errors
@@ -91,7 +92,7 @@ impl RemoteMemory {
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
         let (_fd, block) = loan.run_block(port)?;
-        block.fingerprint_seed.store(drawn()?, Ordering::Relaxed);
+        block.fingerprint_seed.store(random_word()?, Ordering::Relaxed);
         if let Some(link) = loan.link() {
             block.set_link(&link);
         }
@@ -104,33 +105,32 @@ impl RemoteMemory {
         Ok(RemoteMemory { memory, holding, leases: Some(leases), is_short })
     }
 
-    /// How many copies are kept of each slab, on different nodes, and which are missing just now.
-    /// With one, a node that dies takes with it what it holds.
+    /// Returns the state of the copies. With one copy, the loss of a node loses its data.
     pub fn copies(&self) -> Copies {
         self.holding.copies()
     }
 
-    /// What is held of the rack for it.
+    /// Returns the grants behind it.
     pub fn holding(&self) -> &Arc<Holding> {
         &self.holding
     }
 
-    /// There was no room for two copies, and nobody had asked for one.
+    /// True if there was no room for two copies, and the caller had not asked for one.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// How much there is.
+    /// Returns its size in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.memory.len_bytes()
     }
 
-    /// Is there none?
+    /// True if its size is 0.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
 
-    /// A way there for one thread. A lane may outlive this handle; what it accesses is lost then.
+    /// Opens a lane for one thread. A lane may outlive this handle; its accesses fail then.
     ///
     /// # Errors
     /// [`FarError`].
@@ -138,8 +138,8 @@ impl RemoteMemory {
         self.memory.lane()
     }
 
-    /// What lies below the lanes: the run block with the donors, and the slabs where they are
-    /// mapped.
+    /// Returns the layer below the lanes: the run block with the donors, and the slabs where they
+    /// are mapped.
     pub fn memory(&self) -> &Arc<FarMemory> {
         &self.memory
     }
@@ -148,7 +148,7 @@ impl RemoteMemory {
 impl Drop for RemoteMemory {
     fn drop(&mut self) {
         drop(self.leases.take());
-        // Lanes that live on must not take for memory what is nobody's.
+        // Later accesses of lanes must fail: the memory is no longer borrowed.
         for donor in self.memory.block().donors() {
             donor.lose(Fate::TookBack);
         }

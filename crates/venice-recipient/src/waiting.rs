@@ -1,4 +1,4 @@
-//! Waiting in line where there is no room, or no device.
+//! The wait in the queue for memory or a device.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use venice_control::{
 
 use crate::error::RecipientError;
 
-/// How often whoever waits may say that it waits no longer.
+/// Interval at which a caller may cancel its wait.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How a wish waits where there is no room.
+/// The queueing options of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// How long at most; zero: not at all.
+    /// The longest wait; zero: none.
     pub at_most: Duration,
-    /// 0 to 255: higher ones are served first. More than [`DEFAULT_PRIORITY`] is for administrators.
+    /// The priority, 0 to 255: higher ones are served first. More than [`DEFAULT_PRIORITY`] is for
+    /// administrators.
     pub priority: u8,
-    /// Have grants of lower priority called back for it: the user's own, for administrators
-    /// anybody's.
+    /// True to preempt grants of lower priority: the user's own, for administrators any.
     pub preempt: bool,
 }
 
@@ -33,44 +33,44 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// What the rack is told of a request that is as old as `began`.
+    /// Returns the options for the rack.
     pub(crate) fn queueing(self) -> Queueing {
         let (wait_ms, priority) = (milliseconds(self.at_most), self.priority);
-        // Whose, the Monitor Node's door says.
+        // The Monitor Node extends this for administrators.
         let preempt = if self.preempt { Preempt::Own } else { Preempt::No };
         Queueing { wait_ms, waited_ms: 0, priority, preempt }
     }
 }
 
-/// Hears now and then (ten times a second) that somebody waits, and once a second how that stands;
-/// [`ControlFlow::Break`]: it is to wait no longer.
+/// Receives a call ten times a second during a wait, and once a second the state in the queue.
+/// [`ControlFlow::Break`] cancels the wait.
 pub type Told<'a> = dyn FnMut(Option<&Standing>) -> ControlFlow<()> + 'a;
 
-/// Whoever has no say and hears nothing.
-pub(crate) fn unheard(_: Option<&Standing>) -> ControlFlow<()> {
+/// Ignores all reports, and never cancels.
+pub(crate) fn ignore_wait(_: Option<&Standing>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// What is asked for in line.
+/// A request that may be queued.
 #[derive(Clone)]
-pub(crate) enum InLine {
+pub(crate) enum QueuedRequest {
     Memory(MemoryRequest),
     Device(DeviceRequest),
 }
 
-impl InLine {
+impl QueuedRequest {
     fn client_id(&self) -> u128 {
         match self {
-            InLine::Memory(request) => request.client_id,
-            InLine::Device(request) => request.client_id,
+            QueuedRequest::Memory(request) => request.client_id,
+            QueuedRequest::Device(request) => request.client_id,
         }
     }
 
-    /// The same after so long a time.
+    /// Returns the request after this time of waiting.
     fn waited(mut self, waited: Duration) -> Self {
         match &mut self {
-            InLine::Memory(MemoryRequest { queueing, .. })
-            | InLine::Device(DeviceRequest { queueing, .. }) => {
+            QueuedRequest::Memory(MemoryRequest { queueing, .. })
+            | QueuedRequest::Device(DeviceRequest { queueing, .. }) => {
                 queueing.waited_ms = milliseconds(waited);
             }
         }
@@ -79,32 +79,32 @@ impl InLine {
 
     async fn ask(self, client: &mut MonitorClient) -> Result<Asked, ControlError> {
         match self {
-            InLine::Memory(request) => client.ask_for_memory(request).await,
-            InLine::Device(request) => client.ask_for_device(request).await,
+            QueuedRequest::Memory(request) => client.ask_for_memory(request).await,
+            QueuedRequest::Device(request) => client.ask_for_device(request).await,
         }
     }
 }
 
-/// Makes a request until it is granted, or its wait is over.
+/// Repeats a request until it is granted, or its wait is over.
 pub(crate) async fn ask_in_line(
     client: &mut MonitorClient,
-    request: InLine,
+    request: QueuedRequest,
     told: &mut Told<'_>,
 ) -> Result<Vec<Grant>, RecipientError> {
     let (began, client_id) = (Instant::now(), request.client_id());
     let mut request = request;
     loop {
         let Some(asked) = ask_once(client, request.clone(), told).await else {
-            // What is not heard there ends within seconds all the same.
+            // A lost withdrawal takes effect within seconds all the same.
             let _ = client.leave_queue(client_id).await;
-            return Err(RecipientError::LeftLine);
+            return Err(RecipientError::WaitCancelled);
         };
         match asked? {
             Asked::Granted(grants) => return Ok(grants),
             Asked::Waits(standing) => {
                 if told(Some(&standing)).is_break() {
                     let _ = client.leave_queue(client_id).await;
-                    return Err(RecipientError::LeftLine);
+                    return Err(RecipientError::WaitCancelled);
                 }
             }
         }
@@ -112,10 +112,10 @@ pub(crate) async fn ask_in_line(
     }
 }
 
-/// One request; `None`: nobody wants its answer any more.
+/// Sends a request once; `None`: the wait was cancelled.
 async fn ask_once(
     client: &MonitorClient,
-    request: InLine,
+    request: QueuedRequest,
     told: &mut Told<'_>,
 ) -> Option<Result<Asked, ControlError>> {
     let mut client = client.clone();

@@ -1,5 +1,5 @@
-//! What goes far goes to a file on this machine's disk too, in the background
-//! ([`venice_memory::paged::write_behind`]): here the file, and the thread that fills it.
+//! The write-behind ([`venice_memory::paged::write_behind`]): its file on this machine's disk, and
+//! the thread that fills it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use venice_memory::paged::run_block::{BEHIND_FRAMES, RunBlockMap};
 use venice_memory::paged::write_behind::{Drain, Trouble};
 use venice_wire::{PAGE_BYTES, SLAB_BYTES};
 
-use crate::at_home::{check_file_limit, nameless_file};
 use crate::error::RecipientError;
+use crate::local_fallback::{check_file_limit, unnamed_file};
 use crate::news::News;
 
-/// Memory of this machine, beside the program's, for what is on its way to the disk at most.
+/// Most bytes of this machine's memory for data on its way to the disk, beside the program's.
 pub const BEHIND_BYTES: u64 = BEHIND_FRAMES as u64 * PAGE_BYTES;
 
-/// How long the thread rests while there is something to do ...
+/// Pause of the thread while there is work ...
 const LEAST_REST: Duration = Duration::from_millis(1);
-/// ... and while there is nothing: less than it takes to fill the memory for it.
+/// ... and while there is none: less than it takes to fill the memory for it.
 const MOST_REST: Duration = Duration::from_millis(20);
-/// How long it waits before it tries again what failed.
+/// Time before a failed write is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// A disk is slow when the program has waited for it in so many seconds in a row.
+/// A disk counts as slow when the program has waited for it in this many seconds in a row.
 const SLOW_AFTER_S: u32 = 5;
 
-/// A file on this machine's disk for what is far: it has no name, is sparse, and is gone when its
-/// process and the program are, however they end.
+/// A file on this machine's disk for far data. It has no name, is sparse, and ends with its process
+/// and the program, however they end.
 #[derive(Clone, Debug)]
 pub struct WriteBehind {
     dir: PathBuf,
@@ -38,18 +38,18 @@ pub struct WriteBehind {
 }
 
 impl WriteBehind {
-    /// A file in a directory, for so much memory at most.
+    /// Creates a file in a directory, for this much memory at most.
     ///
     /// # Errors
-    /// [`RecipientError::NoWriteBehind`]: it is no directory, or there can be no such file.
+    /// [`RecipientError::NoWriteBehind`]: the directory is invalid, or the file cannot be created.
     pub fn open(dir: &Path, most_bytes: u64) -> Result<WriteBehind, RecipientError> {
         let most_bytes = most_bytes.div_ceil(SLAB_BYTES).saturating_mul(SLAB_BYTES);
-        let file = check_file_limit(most_bytes).and_then(|()| nameless_file(dir));
+        let file = check_file_limit(most_bytes).and_then(|()| unnamed_file(dir));
         let file = file.map_err(|why| RecipientError::NoWriteBehind { why })?;
         Ok(WriteBehind { dir: dir.to_owned(), file: Arc::new(file) })
     }
 
-    /// Bytes that the disk has room for.
+    /// Returns the free bytes of the disk.
     ///
     /// # Errors
     /// The kernel's.
@@ -62,7 +62,7 @@ impl WriteBehind {
         &self.file
     }
 
-    /// What takes pages there.
+    /// Returns the writer of pages to the file.
     pub(crate) fn drain(&self, block: &Arc<RunBlockMap>) -> Result<Drain, RecipientError> {
         let drain = Drain::new(block.clone(), self.file.clone());
         drain.map_err(|errno| {
@@ -71,7 +71,7 @@ impl WriteBehind {
         })
     }
 
-    /// Takes pages to the disk until it is told to stop.
+    /// Writes pages to the disk until stopped.
     pub(crate) fn run(
         &self,
         mut drain: Drain,
@@ -87,7 +87,12 @@ impl WriteBehind {
             {
                 let Trouble { errno, given_up, kept } = trouble;
                 let (dir, why) = (self.dir.clone(), errno.to_string());
-                let _ = news.send(News::NotBehind { dir, why, slabs: given_up, kept_pages: kept });
+                let _ = news.send(News::WriteBehindFailed {
+                    dir,
+                    why,
+                    slabs: given_up,
+                    kept_pages: kept,
+                });
             }
             if slow.is_news(block.counters.behind_waits.load(Ordering::Relaxed)) {
                 let _ = news.send(News::SlowDisk { dir: self.dir.clone() });
@@ -102,43 +107,43 @@ impl WriteBehind {
     }
 }
 
-/// What was told of writes that failed.
+/// The reports on failed writes.
 #[derive(Debug, Default)]
 struct Failing {
-    /// Why, the last time, and whether the program waited for them.
-    told: Option<(Errno, bool)>,
+    /// The last error, and whether the program waited.
+    reported: Option<(Errno, bool)>,
 }
 
 impl Failing {
-    /// Once for each reason, and once more when the program has to wait.
+    /// Returns true once for each error, and once more when the program has to wait.
     fn is_news(&mut self, trouble: &Trouble) -> bool {
         let is_waiting = trouble.kept > 0;
-        let is_news = match self.told {
+        let is_news = match self.reported {
             Some((errno, has_waited)) => errno != trouble.errno || is_waiting && !has_waited,
             None => true,
         };
         if is_news {
-            self.told = Some((trouble.errno, is_waiting));
+            self.reported = Some((trouble.errno, is_waiting));
         }
         is_news
     }
 }
 
-/// For how long the program has waited for the disk.
+/// The time for which the program has waited for the disk.
 #[derive(Debug)]
 struct Slow {
     since: Instant,
     waits: u64,
     seconds: u32,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Slow {
     fn new() -> Slow {
-        Slow { since: Instant::now(), waits: 0, seconds: 0, is_told: false }
+        Slow { since: Instant::now(), waits: 0, seconds: 0, is_reported: false }
     }
 
-    /// `waits` counts how often it has waited.
+    /// Returns true when the wait is to be reported. `waits` counts the program's waits.
     fn is_news(&mut self, waits: u64) -> bool {
         if self.since.elapsed() < Duration::from_secs(1) {
             return false;
@@ -146,7 +151,7 @@ impl Slow {
         self.since = Instant::now();
         let has_waited = std::mem::replace(&mut self.waits, waits) < waits;
         self.seconds = if has_waited { self.seconds + 1 } else { 0 };
-        self.seconds >= SLOW_AFTER_S && !std::mem::replace(&mut self.is_told, true)
+        self.seconds >= SLOW_AFTER_S && !std::mem::replace(&mut self.is_reported, true)
     }
 }
 
@@ -155,17 +160,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_once_for_each_reason_and_when_the_program_waits() {
+    fn failures_are_reported_once_per_reason() {
         let mut failing = Failing::default();
         let trouble = |errno, kept| Trouble { errno, given_up: 1, kept };
-        let told = [(Errno::NOSPC, 0), (Errno::NOSPC, 0), (Errno::NOSPC, 3), (Errno::NOSPC, 4)];
-        let told = told.map(|(errno, kept)| failing.is_news(&trouble(errno, kept)));
-        assert_eq!(told, [true, false, true, false]);
+        let reported = [(Errno::NOSPC, 0), (Errno::NOSPC, 0), (Errno::NOSPC, 3), (Errno::NOSPC, 4)];
+        let reported = reported.map(|(errno, kept)| failing.is_news(&trouble(errno, kept)));
+        assert_eq!(reported, [true, false, true, false]);
         assert!(failing.is_news(&trouble(Errno::IO, 0)));
     }
 
     #[test]
-    fn a_folder_that_is_none_is_told() {
+    fn invalid_directory_is_reported() {
         let error = WriteBehind::open(Path::new("/proc/self"), 1).unwrap_err().to_string();
         assert!(error.contains("/proc/self"), "{error}");
     }

@@ -84,7 +84,7 @@ pub fn in_line<T>(
     };
     let got = got(&mut hear);
     shown.into_inner().end();
-    if let (Err(RecipientError::LeftLine), Some(signal)) = (&got, signals.caught()) {
+    if let (Err(RecipientError::WaitCancelled), Some(signal)) = (&got, signals.caught()) {
         remark("venice: left the line; nothing is borrowed");
         end_by(signal);
     }

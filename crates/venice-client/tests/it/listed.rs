@@ -40,7 +40,7 @@ fn run_dir() -> std::path::PathBuf {
 
 /// Sends a request to this process's own socket; `None` if there is none.
 fn ask(question: Question) -> Option<Answer> {
-    let path = RunsDir::of(&run_dir()).desk_path(std::process::id());
+    let path = RunsDir::of(&run_dir()).socket_path(std::process::id());
     let stream = UnixStream::connect(path).ok()?;
     conversation::ask(stream, &question, Some(Duration::from_secs(10))).unwrap()
 }

@@ -84,7 +84,7 @@ pub(crate) fn client_id_in(client_id: &[u8]) -> Result<u128, Status> {
 }
 
 fn placement_in(placement: i32) -> Result<Option<Policy>, Status> {
-    let unknown = |_| Status::invalid_argument(format!("there is no placement {placement}"));
+    let unknown = |_| Status::invalid_argument(format!("unknown placement {placement}"));
     Ok(match proto::Placement::try_from(placement).map_err(unknown)? {
         proto::Placement::OfTheRack => None,
         proto::Placement::Nearest => Some(Policy::Nearest),

@@ -1,10 +1,10 @@
-//! The driver by itself, without calls that come from anywhere.
+//! Tests of the driver alone, without a server.
 
 use super::*;
 use crate::config::MonitorConfig;
 use crate::file_store::FileStore;
 use crate::keys::SystemKeys;
-use crate::wardens::STILL_SIGNING_MS;
+use crate::trust::SIGNING_MARGIN_MS;
 use tokio::sync::oneshot;
 use venice_control::client::Login;
 use venice_control::identity::Holder;
@@ -24,41 +24,41 @@ async fn driver(dir: &std::path::Path) -> Driver {
     let settings = MonitorConfig::default().settings();
     let core = MonitorCore::recover(settings, keys, 0, records);
     let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-    Driver::new(core, store, Clock::start(), donors, Wardens { door, authority }, 0)
+    Driver::new(core, store, Clock::start(), donors, TrustState { door, authority }, 0)
 }
 
 #[tokio::test]
-async fn the_door_is_closed_before_a_revocation_is_written() {
+async fn revocation_applies_before_it_is_durable() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
-    let authority = Arc::clone(&driver.wardens.authority);
-    // A clock that was ahead for a while dated a certificate an hour later.
+    let authority = Arc::clone(&driver.trust.authority);
+    // A clock that ran ahead for a while dated a certificate an hour later.
     authority.sign_after(wall_ms() + 3_600_000);
     let node7 = Caller::Node("node7".into());
     let early = authority.credential(&node7).unwrap().said().issued_ms;
     let (reply, _answer) = oneshot::channel();
     let revoke = Order::Revoke { name: "node7".into(), is_sure: true };
-    driver.take(Input::Order(revoke, reply));
+    driver.handle_input(Input::Order(revoke, reply));
 
-    let until_ms = driver.wardens.door.revoked_until_ms("node7");
+    let until_ms = driver.trust.door.revoked_until_ms("node7");
     assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
-    assert!(driver.core.revocations().covers(&node7, wall_ms() + STILL_SIGNING_MS / 2));
-    // It may come in anew at once all the same.
-    let anew = authority.credential(&node7).unwrap().said().issued_ms;
-    assert!(!driver.core.revocations().covers(&node7, anew));
+    assert!(driver.core.revocations().covers(&node7, wall_ms() + SIGNING_MARGIN_MS / 2));
+    // A certificate signed from now on is valid.
+    let renewed = authority.credential(&node7).unwrap().said().issued_ms;
+    assert!(!driver.core.revocations().covers(&node7, renewed));
     driver.perform_all().await.unwrap();
 }
 
 #[tokio::test]
-async fn who_is_cut_off_from_the_others_does_nothing_more() {
+async fn expired_tenure_stops_the_driver() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
     driver.tenure = Tenure::past();
     let (reply, mut answer) = oneshot::channel();
-    driver.take(Input::Order(Order::DeleteToken(1), reply));
+    driver.handle_input(Input::Order(Order::DeleteToken(1), reply));
     let ended = driver.perform_all().await;
     assert!(matches!(ended, Err(MonitorError::CutOff)), "{ended:?}");
-    assert!(answer.try_recv().is_err(), "it answered");
+    assert!(answer.try_recv().is_err(), "the order was answered");
 }
 
 fn request(client_id: u128) -> MemoryRequest {
@@ -76,7 +76,10 @@ fn request(client_id: u128) -> MemoryRequest {
     }
 }
 
-/// The requests that are answered; nothing else is to be done.
+/// Returns the requests that are answered.
+///
+/// # Panics
+/// On any other action but a note.
 fn answered(driver: &mut Driver) -> Vec<u128> {
     let actions = std::iter::from_fn(|| driver.core.poll_action());
     let answered = actions.filter_map(|action| match action {
@@ -88,7 +91,7 @@ fn answered(driver: &mut Driver) -> Vec<u128> {
 }
 
 #[tokio::test]
-async fn what_is_asked_before_a_stop_is_done_and_what_is_asked_after_it_is_not() {
+async fn stop_completes_earlier_inputs_only() {
     let dir = tempfile::tempdir().unwrap();
     let driver = driver(dir.path()).await;
     let (inputs, received) = tokio::sync::mpsc::channel(INPUTS_AT_ONCE);
@@ -100,46 +103,46 @@ async fn what_is_asked_before_a_stop_is_done_and_what_is_asked_after_it_is_not()
     let (before, mut done) = quota("ada");
     let (reply, mut listed) = oneshot::channel();
     let (after, mut late) = quota("bob");
-    // All of it is there when the driver looks.
+    // All inputs are queued before the driver runs.
     for input in [before, Input::List(Listing::Quotas(reply)), Input::Stop, after] {
         inputs.send(input).await.unwrap();
     }
     driver.run(received).await.unwrap();
     assert_eq!(done.try_recv(), Ok(Ok(())));
     assert_eq!(listed.try_recv().unwrap().users.len(), 1);
-    assert!(late.try_recv().is_err(), "it was told that it is done");
+    assert!(late.try_recv().is_err(), "the late order was answered");
     let records = FileStore::at(dir.path().join("store")).records().await.unwrap();
     let is_quota = |record: &&Record| matches!(record, Record::Quota(_));
-    assert_eq!(records.iter().filter(is_quota).count(), 1, "it is durable");
+    assert_eq!(records.iter().filter(is_quota).count(), 1, "exactly one quota is durable");
 }
 
 #[tokio::test]
-async fn nothing_is_done_for_who_has_hung_up() {
+async fn abandoned_calls_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
     let owner = Owner { node: "node1".into(), user: "alice".into() };
     let ask = |driver: &mut Driver, client_id| {
         let (reply, answer) = oneshot::channel();
-        driver.take(Input::Request(owner.clone(), request(client_id), reply));
+        driver.handle_input(Input::Request(owner.clone(), request(client_id), reply));
         answer
     };
     let (mut first, _second) = (ask(&mut driver, 1), ask(&mut driver, 2));
     let (reply, order) = oneshot::channel();
-    driver.take(Input::Order(Order::DeleteToken(7), reply));
-    // Others were first at the store: nobody is answered.
+    driver.handle_input(Input::Order(Order::DeleteToken(7), reply));
+    // Simulates a lost conflict: no caller is answered.
     while driver.core.poll_action().is_some() {}
     first.close();
     drop(order);
-    driver.ask_anew();
+    driver.repeat_calls();
     assert_eq!(answered(&mut driver), [2]);
     assert_eq!((driver.requests.len(), driver.orders.len()), (1, 0));
 
-    // Who hangs up while its call waits here.
+    // The caller hangs up while its call is in the queue.
     let (reply, answer) = oneshot::channel();
     drop(answer);
-    driver.take(Input::Request(owner.clone(), request(3), reply));
+    driver.handle_input(Input::Request(owner.clone(), request(3), reply));
     assert!(answered(&mut driver).is_empty());
-    // And who comes again has its answer.
+    // A repeated request is answered.
     let _again = ask(&mut driver, 1);
     assert_eq!(answered(&mut driver), [1]);
 }

@@ -1,9 +1,8 @@
-//! Makes changes durable, and serves whom it can while there is no room for them.
+//! Durable writes, and degraded service while the store is full.
 //!
-//! While the disk of the store is full nothing can be changed: a Monitor Node that ended instead would not
-//! come up again, and one that went on would have granted what it may forget. What has been begun waits.
-//! Whoever only asks is answered, whoever wants something changed is told why not, and the data plane goes
-//! on meanwhile.
+//! A store without disk space accepts no changes. Ending is no way out, since the next start
+//! fails too; going on would make grants that a restart loses. Started work waits. Queries are
+//! answered, changes are refused with the reason, and the data plane is not affected.
 
 use super::Driver;
 use crate::error::MonitorError;
@@ -15,65 +14,67 @@ use tokio::time::sleep;
 use venice_control::RackError;
 use venice_rack::monitor::Change;
 
-/// How often it is tried whether there is room.
-const TRY_EVERY: Duration = Duration::from_millis(500);
-/// How often other tasks are let go first until a call that was begun is on its way.
-const TURNS_OF_A_CALL: usize = 8;
+/// Interval between two tries to write.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Yields to other tasks before a blocking write, so that a started call is sent first.
+const YIELDS_PER_CALL: usize = 8;
 
 impl Driver {
-    /// Makes the changes durable, however long that takes, or hears that others were first.
+    /// Makes the changes durable, however long that takes, or handles a conflict.
     pub(super) async fn write(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
-        let_go_out(!self.calls.is_empty()).await;
+        yield_to_tasks(!self.calls.is_empty()).await;
         let mut has_waited = false;
         loop {
             match self.store.apply(changes).await? {
                 Applied::NoRoom { unmade, why } => {
                     if !replace(&mut has_waited, true) {
-                        tracing::error!("{why}: nothing can be granted or changed until then");
+                        tracing::error!("{why}: no grants or changes until there is room");
                     }
                     changes = unmade;
                     self.serve_without_room(&why).await;
                     continue;
                 }
-                Applied::Conflict { failed, news } => self.yield_to_others(failed, news),
+                Applied::Conflict { failed, news } => self.handle_conflict(failed, news),
                 Applied::Made => {}
             }
             if has_waited {
-                tracing::info!("there is room for the store again: the Monitor Node goes on");
+                tracing::info!("the store has room again; the Monitor Node continues");
             }
             return Ok(());
         }
     }
 
-    /// Until it is worth another try.
+    /// Serves inputs until the next try.
     async fn serve_without_room(&mut self, why: &str) {
-        let mut again = std::pin::pin!(sleep(TRY_EVERY));
+        let mut again = std::pin::pin!(sleep(RETRY_INTERVAL));
         loop {
             tokio::select! {
                 () = &mut again => return,
-                Some(input) = self.inputs.recv() => self.take_without_room(input, why),
+                Some(input) = self.inputs.recv() => self.handle_without_room(input, why),
             }
         }
     }
 
-    /// What gives back, or turns somebody out, is begun all the same.
-    fn take_without_room(&mut self, input: Input, why: &str) {
+    /// Handles an input while the store is full. Releases, deregistrations and revocations are
+    /// started all the same.
+    fn handle_without_room(&mut self, input: Input, why: &str) {
         let refused = || RackError::StoreFull(why.to_owned());
         match input {
             Input::Register(_, reply) => drop(reply.send(Err(refused()))),
             Input::Request(_, _, reply) | Input::RequestDevice(_, _, reply) => {
                 drop(reply.send(Err(refused())));
             }
-            Input::Order(order, reply) if !order.is_for_all() => drop(reply.send(Err(refused()))),
-            input => self.take(input),
+            Input::Order(order, reply) if !order.is_rack_wide() => drop(reply.send(Err(refused()))),
+            input => self.handle_input(input),
         }
     }
 }
 
-/// A file is waited for in this very thread: what others have ready goes out before, and calls that were begun
-/// too, so that donors are at work meanwhile. A call passes through several tasks until it is on its way.
-async fn let_go_out(has_calls: bool) {
-    for _ in 0..if has_calls { TURNS_OF_A_CALL } else { 1 } {
+/// Yields to other tasks before a file store blocks this thread, so that ready answers and started
+/// calls go out first and donors work meanwhile. A call passes through several tasks until it is
+/// sent.
+async fn yield_to_tasks(has_calls: bool) {
+    for _ in 0..if has_calls { YIELDS_PER_CALL } else { 1 } {
         tokio::task::yield_now().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Monitor Node and agents die and come back.
+//! Crashes and restarts of the Monitor Node and of agents.
 
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, keep, leases, request, states, until};
@@ -8,7 +8,7 @@ use venice_rack::types::RackError;
 use venice_testkit::tables::Tables;
 use venice_wire::SLAB_BYTES;
 
-/// The grants' rows without what changes by itself.
+/// Returns the grants' rows without the age, which changes by itself.
 async fn grants(client: &mut MonitorClient) -> Vec<GrantRow> {
     let rows = client.grants().await.unwrap().into_iter();
     rows.map(|row| GrantRow { age_s: 0.0, ..row }).collect()
@@ -24,7 +24,7 @@ async fn node(client: &MonitorClient, name: &str) -> NodeRow {
 }
 
 #[tokio::test]
-async fn a_restarted_monitor_knows_every_node_and_grant() {
+async fn restart_restores_all_tables() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let one = Agent::start("node1", &monitor.addr, 4).await;
@@ -40,7 +40,7 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
         .set_quota(QuotaRecord { of, limits: Limits::of_memory(Some(100 * SLAB_BYTES)) })
         .await
         .unwrap();
-    // The donors have told of their free slabs.
+    // The donors have reported their free slabs.
     let free = |row: &NodeRow| row.free_bytes == 2 * SLAB_BYTES;
     until(|| node(&client, "node1"), free).await;
     until(|| node(&client, "node2"), free).await;
@@ -50,24 +50,24 @@ async fn a_restarted_monitor_knows_every_node_and_grant() {
     monitor.kill().await;
     let monitor = Monitor::start(directory.path(), &addr).await;
     let mut client = monitor.client().await;
-    before.recorded().assert_same(&tables(&monitor).await.recorded(), "after a death");
+    before.recorded().assert_same(&tables(&monitor).await.recorded(), "after a crash");
     assert_eq!(client.request_memory(request(1, 4, &[])).await.unwrap(), lent);
 
     monitor.stop().await;
     let monitor = Monitor::start(directory.path(), &addr).await;
     let mut client = monitor.client().await;
-    // The agents find it again by themselves, and nothing changes by their reports.
+    // The agents reconnect by themselves, and their reports change nothing.
     for name in ["node1", "node2"] {
         until(|| node(&client, name), |row| row.last_heartbeat_ms.is_some()).await;
     }
     before.assert_same(&tables(&monitor).await, "after a stop");
     let more = client.request_memory(request(2, 4, &[])).await.unwrap();
-    assert!(more.iter().all(|grant| grant.id > lent[1].id), "a number is never given twice");
+    assert!(more.iter().all(|grant| grant.id > lent[1].id), "grant numbers are unique");
     assert_eq!(one.held().len() + two.held().len(), 4);
 }
 
 #[tokio::test]
-async fn a_monitor_without_its_store_learns_from_the_donors() {
+async fn lost_store_is_rebuilt_from_donors() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
@@ -88,7 +88,7 @@ async fn a_monitor_without_its_store_learns_from_the_donors() {
 }
 
 #[tokio::test]
-async fn a_second_agent_of_a_living_name_is_refused() {
+async fn duplicate_agent_name_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let first = Agent::start("node1", &monitor.addr, 4).await;
@@ -101,7 +101,7 @@ async fn a_second_agent_of_a_living_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_dead_agent_is_noticed_and_its_grants_are_lost() {
+async fn dead_agent_loses_its_grants() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let dying = Agent::start("node1", &monitor.addr, 4).await;
@@ -117,33 +117,33 @@ async fn a_dead_agent_is_noticed_and_its_grants_are_lost() {
     rows.sort_by(|a, b| a.donor.cmp(&b.donor));
     let seen: Vec<_> = rows.iter().map(|row| (&*row.donor, &*row.state)).collect();
     assert_eq!(seen, [("node1", "lost"), ("node2", "committed")]);
-    // What is lost cannot be lent, and a new request gets only what lives.
+    // Lost slabs cannot be lent; a new request gets only live ones.
     match client.request_memory(request(2, 3, &[])).await {
         Err(ControlError::NoRoom { free, .. }) => {
             assert_eq!(free, [("node2".to_owned(), 2 * SLAB_BYTES)]);
         }
         other => panic!("{other:?}"),
     }
-    // After a lease the lost grant is over; the other lives on.
+    // The lost grant expires with its lease; the other stays.
     until(|| async { states(&mut client.clone()).await }, |states| *states == ["committed"]).await;
 }
 
 #[tokio::test]
-async fn a_connection_refused_is_noticed_at_once() {
+async fn refused_connection_marks_node_down() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let dying = Agent::start("node1", &monitor.addr, 8).await;
     let _living = Agent::start("node2", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
     dying.kill().await;
-    // Most is free at node1, so it is asked first; the request goes elsewhere.
+    // node1 has most free memory and is tried first; the request falls back to node2.
     let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
     assert!(lent.iter().all(|grant| grant.donor == "node2"), "{lent:?}");
     assert_eq!(node(&client, "node1").await.state, "down");
 }
 
 #[tokio::test]
-async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
+async fn agent_restart_changes_its_epoch() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
@@ -152,7 +152,7 @@ async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
     let old = agent.identity;
     agent.kill().await;
 
-    // At once: nobody waits for missed heartbeats, the old address refuses connections.
+    // The old address refuses connections, so that no heartbeats need to be missed first.
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     assert_eq!((agent.identity.node, agent.identity.epoch), (old.node, old.epoch + 1));
     assert_eq!(states(&mut client).await, ["lost"]);
@@ -166,7 +166,7 @@ async fn a_restarted_agent_has_a_new_epoch_and_its_old_grants_are_lost() {
 }
 
 #[tokio::test]
-async fn another_node_at_the_address_of_one_that_died_is_called_by_its_own_name() {
+async fn address_reuse_reaches_the_new_node() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let one = Agent::start("node1", &monitor.addr, 4).await;

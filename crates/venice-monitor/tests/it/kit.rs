@@ -23,17 +23,17 @@ use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
 
 pub const LEASE_S: f64 = 3.0;
 const HEARTBEAT: Duration = Duration::from_millis(100);
-/// Far longer than anything here takes; a wait that ends with it has failed.
+/// Limit for a wait, far longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A Monitor Node that does not listen yet.
-pub struct Beginning {
+pub struct StartingMonitor {
     is_ready: oneshot::Receiver<SocketAddr>,
     task: JoinHandle<Result<(), MonitorError>>,
     stop: oneshot::Sender<()>,
 }
 
-impl Beginning {
+impl StartingMonitor {
     pub fn of(mut config: MonitorConfig) -> Self {
         let (ready, is_ready) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
@@ -42,7 +42,7 @@ impl Beginning {
             let ended = venice_monitor::run(config, async {
                 let _ = stopped.await;
             });
-            // Whoever looks for why a test failed finds it with the test.
+            // Printed into the output of the failed test.
             ended.await.inspect_err(|error| eprintln!("a Monitor Node ended: {error:?}"))
         });
         Self { is_ready, task, stop }
@@ -54,7 +54,7 @@ impl Beginning {
     }
 }
 
-/// A Monitor Node.
+/// A running Monitor Node.
 pub struct Monitor {
     pub addr: String,
     task: JoinHandle<Result<(), MonitorError>>,
@@ -75,10 +75,10 @@ pub fn config(state_dir: &Path, listen: &str) -> MonitorConfig {
 
 impl Monitor {
     pub async fn start(state_dir: &Path, listen: &str) -> Self {
-        Beginning::of(config(state_dir, listen)).ready().await
+        StartingMonitor::of(config(state_dir, listen)).ready().await
     }
 
-    /// As on `kill -9`: nothing is finished.
+    /// Ends the Monitor Node as `kill -9` does: nothing is finished.
     pub async fn kill(self) {
         self.task.abort();
         assert!(bounded(self.task).await.unwrap_err().is_cancelled());
@@ -98,7 +98,7 @@ impl Monitor {
     }
 }
 
-/// An agent whose slabs are only counted.
+/// An agent that only counts its slabs.
 pub struct Agent {
     pub donor: Arc<Donor>,
     pub identity: Identity,
@@ -128,7 +128,7 @@ impl Agent {
         Self::try_start_at("127.0.0.1:0", name, monitor_addr, slabs).await
     }
 
-    /// The same, listening at this address.
+    /// Starts an agent that listens at `addr`.
     pub async fn try_start_at(
         addr: &str,
         name: &str,
@@ -167,12 +167,12 @@ impl Agent {
         Ok(Self { donor, identity, tasks })
     }
 
-    /// Its port refuses connections from now on, and nothing is reported.
+    /// Ends the agent: its port refuses connections, and its reports stop.
     pub async fn kill(mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Slabs that recipients may use.
+    /// Returns the number of committed slabs.
     pub fn lent_slabs(&self) -> u32 {
         let report = self.donor.core.lock().unwrap().report();
         let lent = report.held.iter().filter(|held| held.state == HeldState::Committed);
@@ -223,7 +223,10 @@ async fn report_forever(
             let previous = Some(identity);
             let again = NodeRegistration { previous, ..registration.clone() };
             if let Ok(registered) = client.register(again).await {
-                assert_eq!(registered.identity, identity, "an agent is two nodes");
+                assert_eq!(
+                    registered.identity, identity,
+                    "the agent was registered as a second node"
+                );
             }
         }
         tokio::time::sleep(HEARTBEAT).await;
@@ -350,21 +353,21 @@ pub fn keep(grants: &[Grant]) -> JoinSet<()> {
     tasks
 }
 
-/// What gives these back.
+/// Returns the leases of the grants, for a release.
 pub fn leases(grants: &[Grant]) -> Vec<(GrantId, GrantKey)> {
     grants.iter().map(|grant| (grant.id, grant.key)).collect()
 }
 
-/// The grants' states, in the order of their numbers.
+/// Returns the grants' states, ordered by number.
 pub async fn states(client: &mut MonitorClient) -> Vec<String> {
     client.grants().await.unwrap().into_iter().map(|row| row.state).collect()
 }
 
 pub async fn bounded<T>(wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, wait).await.expect("it takes far too long")
+    tokio::time::timeout(PATIENCE, wait).await.expect("the step timed out")
 }
 
-/// Asks until the answer is as wanted.
+/// Repeats `ask` until the answer satisfies `wanted`.
 pub async fn until<T, F>(mut ask: impl FnMut() -> F, wanted: impl Fn(&T) -> bool) -> T
 where
     T: std::fmt::Debug,

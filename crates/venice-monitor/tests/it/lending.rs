@@ -1,4 +1,4 @@
-//! Lending, giving back, refusing.
+//! Lending, releases and refusals.
 
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, bounded, config, keep, leases, request, states, until};
@@ -12,7 +12,7 @@ use venice_testkit::identity::{access, login_of};
 use venice_wire::{GrantKey, SLAB_BYTES};
 
 #[tokio::test]
-async fn memory_is_spread_lent_and_given_back() {
+async fn memory_is_spread_and_released() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let mut agents = Vec::new();
@@ -50,7 +50,7 @@ async fn memory_is_spread_lent_and_given_back() {
 }
 
 #[tokio::test]
-async fn nobody_gives_back_what_is_anothers() {
+async fn release_with_wrong_key_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
@@ -75,7 +75,7 @@ async fn nobody_gives_back_what_is_anothers() {
 }
 
 #[tokio::test]
-async fn named_donors_alone_are_asked() {
+async fn only_named_donors_are_used() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let _one = Agent::start("node1", &monitor.addr, 8).await;
@@ -96,7 +96,7 @@ async fn named_donors_alone_are_asked() {
 }
 
 #[tokio::test]
-async fn without_room_it_says_what_is_free_where() {
+async fn full_rack_error_lists_free_memory() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let mut client = monitor.client().await;
@@ -120,7 +120,7 @@ async fn without_room_it_says_what_is_free_where() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_the_same_grants() {
+async fn repeated_request_returns_same_grants() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
@@ -137,7 +137,7 @@ async fn a_repeated_request_gets_the_same_grants() {
 }
 
 #[tokio::test]
-async fn a_donor_that_fails_costs_a_retry() {
+async fn failing_donor_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let broken = Agent::start("node1", &monitor.addr, 8).await;
@@ -157,7 +157,7 @@ async fn a_donor_that_fails_costs_a_retry() {
 }
 
 #[tokio::test]
-async fn many_at_once_never_get_more_than_there_is() {
+async fn concurrent_requests_never_overcommit() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agents = [
@@ -185,7 +185,7 @@ async fn many_at_once_never_get_more_than_there_is() {
 }
 
 #[tokio::test]
-async fn an_unrenewed_lease_gives_the_memory_back() {
+async fn expired_lease_frees_the_memory() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
@@ -199,7 +199,7 @@ async fn an_unrenewed_lease_gives_the_memory_back() {
 }
 
 #[tokio::test]
-async fn a_taken_port_and_a_taken_store_are_named() {
+async fn port_and_store_conflicts_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let other_directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
@@ -217,14 +217,14 @@ async fn a_taken_port_and_a_taken_store_are_named() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_plainly() {
+async fn unreachable_monitor_error_is_clear() {
     let unused = tokio::net::TcpListener::bind(ANY_PORT).await.unwrap();
     let addr = unused.local_addr().unwrap().to_string();
     drop(unused);
     let error = venice_control::client::MonitorClient::connect(&access(&addr)).await.unwrap_err();
     let said = error.to_string();
     assert!(said.starts_with(&format!("no Monitor Node answers at {addr}: check")), "{said}");
-    // To whoever was given an address that would be another rack.
+    // With an explicit address, `venice up` would start another rack.
     assert!(said.contains("`venice monitor`") && !said.contains("venice up"), "{said}");
     assert!(matches!(error, ControlError::Unreachable { refused: true, .. }), "{error:?}");
     let error =

@@ -8,5 +8,5 @@ mod names;
 mod several;
 mod wire;
 
-/// Lets the system choose.
+/// Address with a port that the system chooses.
 const ANY_PORT: &str = "127.0.0.1:0";

@@ -1,7 +1,7 @@
-//! A Monitor Node whose authority is another than that of the rack whose tables it is given.
+//! A Monitor Node with another authority than the rack of its store.
 
 use crate::ANY_PORT;
-use crate::kit::{Agent, Beginning, Monitor, config, request};
+use crate::kit::{Agent, Monitor, StartingMonitor, config, request};
 use std::path::Path;
 use venice_control::identity::Authority;
 use venice_monitor::{IDENTITY_DIR, MonitorConfig, MonitorError};
@@ -10,23 +10,23 @@ use venice_store::{
 };
 use venice_testkit::etcd::Etcd;
 
-/// Where the mark is, as it is written.
-const MARK: &str = "monitor/authority";
+/// Key of the owner record in the store.
+const OWNER_KEY: &str = "monitor/authority";
 
 /// Another rack's Monitor Node, with the same store.
-struct Stranger {
+struct ForeignMonitor {
     dir: tempfile::TempDir,
     authority: String,
 }
 
-impl Stranger {
+impl ForeignMonitor {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(&dir.path().join(IDENTITY_DIR)).unwrap();
         Self { dir, authority: authority.fingerprint().to_string() }
     }
 
-    /// It is turned away, and told why.
+    /// Checks that the Monitor Node is refused with the reason.
     async fn is_refused(&self, state_dir: &Path, store: &str) {
         let own = config(state_dir, ANY_PORT);
         let config = MonitorConfig {
@@ -48,18 +48,18 @@ async fn entries(store: &impl Store) -> Vec<Entry> {
     store.load().await.unwrap().entries
 }
 
-async fn forget_mark(store: &impl Store) {
-    let removal = Transaction::of(vec![StoreChange::remove(MARK)]);
+async fn remove_owner(store: &impl Store) {
+    let removal = Transaction::of(vec![StoreChange::remove(OWNER_KEY)]);
     store.commit(removal).await.unwrap();
 }
 
-fn is_marked(entries: &[Entry]) -> bool {
-    entries.iter().any(|entry| entry.key == MARK)
+fn has_owner(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.key == OWNER_KEY)
 }
 
-/// Serves, and lends something, and ends.
+/// Serves, lends memory once, and stops.
 async fn serve(config: MonitorConfig) {
-    let monitor: Monitor = Beginning::of(config).ready().await;
+    let monitor: Monitor = StartingMonitor::of(config).ready().await;
     let agent = Agent::start("node1", &monitor.addr, 2).await;
     let grants = monitor.client().await.request_memory(request(1, 1, &[])).await.unwrap();
     assert_eq!(grants.len(), 1);
@@ -68,39 +68,40 @@ async fn serve(config: MonitorConfig) {
 }
 
 #[tokio::test]
-async fn another_racks_monitor_node_changes_nothing_in_etcd() {
-    let (etcd, dir, stranger) = (Etcd::start(1), tempfile::tempdir().unwrap(), Stranger::new());
+async fn foreign_monitor_cannot_use_etcd() {
+    let (etcd, dir, foreign) =
+        (Etcd::start(1), tempfile::tempdir().unwrap(), ForeignMonitor::new());
     let at = format!("etcd://{}/rack", etcd.addresses());
     let own = || MonitorConfig { store: Some(at.clone()), ..config(dir.path(), ANY_PORT) };
     serve(own()).await;
     let StoreLocation::Etcd(location) = at.parse().unwrap() else { panic!("it is etcd") };
     let store = EtcdStore::connect(&location, &EtcdTls::default()).await.unwrap();
     let before = store.load().await.unwrap();
-    assert!(is_marked(&before.entries));
-    stranger.is_refused(dir.path(), &at).await;
+    assert!(has_owner(&before.entries));
+    foreign.is_refused(dir.path(), &at).await;
     assert_eq!(store.load().await.unwrap(), before, "not even for a moment");
-    // Whoever had the store before there were marks puts one there.
-    forget_mark(&store).await;
-    let monitor = Beginning::of(own()).ready().await;
-    assert!(is_marked(&entries(&store).await));
-    stranger.is_refused(dir.path(), &at).await;
+    // A store without an owner record gets one.
+    remove_owner(&store).await;
+    let monitor = StartingMonitor::of(own()).ready().await;
+    assert!(has_owner(&entries(&store).await));
+    foreign.is_refused(dir.path(), &at).await;
     monitor.stop().await;
 }
 
 #[tokio::test]
-async fn another_racks_monitor_node_changes_nothing_in_a_file() {
-    let (dir, stranger) = (tempfile::tempdir().unwrap(), Stranger::new());
+async fn foreign_monitor_cannot_use_file() {
+    let (dir, foreign) = (tempfile::tempdir().unwrap(), ForeignMonitor::new());
     let path = dir.path().join("rack.redb");
     let at = path.display().to_string();
     serve(config(dir.path(), ANY_PORT)).await;
     let before = entries(&RedbStore::open(&path).unwrap()).await;
-    assert!(is_marked(&before));
-    stranger.is_refused(dir.path(), &at).await;
+    assert!(has_owner(&before));
+    foreign.is_refused(dir.path(), &at).await;
     let store = RedbStore::open(&path).unwrap();
     assert_eq!(entries(&store).await, before);
-    forget_mark(&store).await;
+    remove_owner(&store).await;
     drop(store);
-    Beginning::of(config(dir.path(), ANY_PORT)).ready().await.stop().await;
-    assert!(is_marked(&entries(&RedbStore::open(&path).unwrap()).await));
-    stranger.is_refused(dir.path(), &at).await;
+    StartingMonitor::of(config(dir.path(), ANY_PORT)).ready().await.stop().await;
+    assert!(has_owner(&entries(&RedbStore::open(&path).unwrap()).await));
+    foreign.is_refused(dir.path(), &at).await;
 }

@@ -1,4 +1,4 @@
-//! Names that say nothing, whatever client they come from.
+//! Empty names are refused, whatever the client.
 
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, request};
@@ -11,7 +11,7 @@ fn is_refused<T: std::fmt::Debug>(answer: Result<T, ControlError>) {
 }
 
 #[tokio::test]
-async fn an_empty_name_is_nobody_and_not_everybody() {
+async fn empty_names_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let _agent = Agent::start("node1", &monitor.addr, 2).await;
@@ -20,13 +20,13 @@ async fn an_empty_name_is_nobody_and_not_everybody() {
     let limits = Limits::of_memory(Some(0));
     is_refused(client.set_quota(QuotaRecord { of: nobody(), limits }).await);
     is_refused(client.remove_quota(nobody()).await);
-    assert_eq!(client.quotas().await.unwrap().default_bytes, None, "it is nobody's");
+    assert_eq!(client.quotas().await.unwrap().default_bytes, None, "the default is unchanged");
     is_refused(client.drain("", false).await);
     is_refused(client.request_memory(request(1, 1, &[""])).await);
     let mut gate =
         GateClient::connect(&venice_testkit::identity::access(&monitor.addr)).await.unwrap();
     is_refused(gate.revoke("", true).await);
-    // The default is said by leaving the name out.
+    // The default quota is set without a name.
     client.set_quota(QuotaRecord { of: QuotaFor::Others, limits }).await.unwrap();
     assert_eq!(client.quotas().await.unwrap().default_bytes, Some(0));
     client.remove_quota(QuotaFor::Others).await.unwrap();

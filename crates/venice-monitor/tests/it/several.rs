@@ -1,7 +1,7 @@
-//! Several Monitor Nodes with one etcd, all of which serve.
+//! Several active Monitor Nodes with one etcd.
 
 use crate::ANY_PORT;
-use crate::kit::{Agent, Beginning, Monitor, bounded, config, keep, leases, request, until};
+use crate::kit::{Agent, Monitor, StartingMonitor, bounded, config, keep, leases, request, until};
 use crate::wire::Wire;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use venice_testkit::etcd::Etcd;
 use venice_testkit::tables::{Table, Tables};
 use venice_wire::SLAB_BYTES;
 
-/// What the members of an etcd keep that is soon full.
+/// Quota of an etcd that fills up quickly, in bytes.
 const SMALL_BYTES: u64 = 8 << 20;
 
 /// Monitor Nodes with one etcd.
@@ -30,7 +30,7 @@ impl Rack {
         for etcd in etcds {
             rack.folders.push(tempfile::tempdir().unwrap());
             let config = rack.config(rack.folders.len() - 1, etcd, ANY_PORT);
-            let monitor = Beginning::of(config).ready().await;
+            let monitor = StartingMonitor::of(config).ready().await;
             rack.addrs.push(monitor.addr.clone());
             rack.monitors.push(Some(monitor));
         }
@@ -42,7 +42,7 @@ impl Rack {
         MonitorConfig { store, ..config(self.folders[at].path(), listen) }
     }
 
-    /// Where all of them are.
+    /// Returns the addresses of all Monitor Nodes.
     fn all(&self) -> String {
         self.addrs.join(",")
     }
@@ -52,10 +52,10 @@ impl Rack {
         for at in 0..self.addrs.len() {
             let client = self.client(at).await;
             let rows = || async { client.clone().nodes().await.unwrap() };
-            let hears = |rows: &Vec<NodeRow>| {
+            let is_known = |rows: &Vec<NodeRow>| {
                 rows.iter().any(|row| row.name == name && row.last_heartbeat_ms.is_some())
             };
-            until(rows, hears).await;
+            until(rows, is_known).await;
         }
         agent
     }
@@ -65,12 +65,12 @@ impl Rack {
     }
 
     async fn kill(&mut self, at: usize) {
-        self.monitors[at].take().expect("it lives").kill().await;
+        self.monitors[at].take().expect("the Monitor Node runs").kill().await;
     }
 
     async fn restart(&mut self, at: usize, etcd: &str) {
         let config = self.config(at, etcd, &self.addrs[at]);
-        self.monitors[at] = Some(Beginning::of(config).ready().await);
+        self.monitors[at] = Some(StartingMonitor::of(config).ready().await);
     }
 }
 
@@ -78,13 +78,13 @@ async fn client(addrs: &str) -> MonitorClient {
     MonitorClient::connect(&venice_testkit::identity::access(addrs.to_owned())).await.unwrap()
 }
 
-/// The tables of the Monitor Nodes there; `None`: it does not answer.
+/// Returns the tables of the Monitor Node at `addrs`; `None` if it does not answer.
 async fn tables(addrs: &str) -> Option<Tables> {
     Tables::of(&venice_testkit::identity::access(addrs.to_owned())).await.ok()
 }
 
-/// Does something that takes long, and leaves this thread to the Monitor Nodes and recipients in it.
-async fn beside(etcd: Etcd, work: impl FnOnce(&Etcd) + Send + 'static) -> Etcd {
+/// Runs slow work on another thread, so that the Monitor Nodes and recipients of this one go on.
+async fn on_another_thread(etcd: Etcd, work: impl FnOnce(&Etcd) + Send + 'static) -> Etcd {
     let done = tokio::task::spawn_blocking(move || {
         work(&etcd);
         etcd
@@ -92,8 +92,8 @@ async fn beside(etcd: Etcd, work: impl FnOnce(&Etcd) + Send + 'static) -> Etcd {
     done.await.unwrap()
 }
 
-/// All of these Monitor Nodes have the same tables, record by record, and just what donors lend.
-async fn agree(rack: &Rack, agents: &[&Agent]) {
+/// Waits until all Monitor Nodes have equal tables that match the donors' grants.
+async fn wait_for_equal_tables(rack: &Rack, agents: &[&Agent]) {
     let all = || async {
         let mut all = Vec::new();
         for at in (0..rack.addrs.len()).filter(|at| rack.monitors[*at].is_some()) {
@@ -118,20 +118,20 @@ fn ids(grants: &[Grant]) -> BTreeSet<u64> {
 }
 
 #[tokio::test]
-async fn all_serve_at_once_and_nothing_is_lent_twice() {
+async fn concurrent_monitors_never_overcommit() {
     let etcd = Etcd::start(3);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 3]).await;
     let agents = [rack.agent("node1", 20).await, rack.agent("node2", 20).await];
-    // 24 requests for 40 slabs, at all three beside each other: 20 can be granted.
-    let mut asking = JoinSet::new();
+    // 24 requests for 40 slabs, concurrently at all three: 20 can be granted.
+    let mut calls = JoinSet::new();
     for number in 0..24 {
         let client = rack.client(number % 3).await;
         let request = request(number as u128 + 1, 2, &[]);
-        asking.spawn(async move { client.clone().request_memory(request).await });
+        calls.spawn(async move { client.clone().request_memory(request).await });
     }
     let (mut granted, mut refused) = (Vec::new(), 0);
-    while let Some(asked) = bounded(asking.join_next()).await {
+    while let Some(asked) = bounded(calls.join_next()).await {
         match asked.unwrap() {
             Ok(grants) => granted.extend(grants),
             Err(_) => refused += 1,
@@ -139,42 +139,42 @@ async fn all_serve_at_once_and_nothing_is_lent_twice() {
     }
     assert!(refused >= 4, "{refused} were refused of 24");
     assert!(!granted.is_empty());
-    assert_eq!(ids(&granted).len(), granted.len(), "a number was given twice");
+    assert_eq!(ids(&granted).len(), granted.len(), "a grant number was used twice");
     let _kept = keep(&granted);
-    agree(&rack, &[&agents[0], &agents[1]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0], &agents[1]]).await;
     let given_back = rack.client(2).await.release(&leases(&granted)).await.unwrap();
     assert_eq!(given_back, []);
-    agree(&rack, &[&agents[0], &agents[1]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0], &agents[1]]).await;
     assert_eq!(tables(&rack.addrs[0]).await.unwrap().count(Table::Grants), 0);
 }
 
 #[tokio::test]
-async fn one_request_at_two_of_them_is_granted_once() {
+async fn duplicate_request_is_granted_once() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 40).await;
     let mut kept = Vec::new();
     for number in 1..=8 {
-        let mut asking = JoinSet::new();
+        let mut calls = JoinSet::new();
         for at in 0..2 {
             let client = rack.client(at).await;
             let request = request(number, 2, &[]);
-            asking.spawn(async move { client.clone().request_memory(request).await });
+            calls.spawn(async move { client.clone().request_memory(request).await });
         }
-        let answers = bounded(asking.join_all()).await;
+        let answers = bounded(calls.join_all()).await;
         let granted: BTreeSet<_> =
             answers.iter().filter_map(|answer| answer.as_ref().ok()).map(|it| ids(it)).collect();
         assert_eq!(granted.len(), 1, "{answers:?}");
         let answer = answers.into_iter().find_map(Result::ok).unwrap();
         kept.push(keep(&answer));
     }
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     assert_eq!(agent.lent_slabs(), 16);
 }
 
 #[tokio::test]
-async fn a_quota_holds_over_all_of_them() {
+async fn quota_spans_all_monitors() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
@@ -182,16 +182,17 @@ async fn a_quota_holds_over_all_of_them() {
     let of = QuotaFor::User("root".to_owned());
     let quota = QuotaRecord { of, limits: Limits::of_memory(Some(7 * SLAB_BYTES)) };
     rack.client(0).await.set_quota(quota).await.unwrap();
-    let hears = |it: &Result<venice_control::QuotaTable, _>| it.as_ref().unwrap().users.len() == 1;
-    until(|| async { rack.client(1).await.quotas().await }, hears).await.unwrap();
-    let mut asking = JoinSet::new();
+    let is_known =
+        |it: &Result<venice_control::QuotaTable, _>| it.as_ref().unwrap().users.len() == 1;
+    until(|| async { rack.client(1).await.quotas().await }, is_known).await.unwrap();
+    let mut calls = JoinSet::new();
     for number in 0..8 {
         let client = rack.client(number % 2).await;
         let request = request(number as u128 + 1, 2, &[]);
-        asking.spawn(async move { client.clone().request_memory(request).await });
+        calls.spawn(async move { client.clone().request_memory(request).await });
     }
     let mut kept = Vec::new();
-    while let Some(asked) = bounded(asking.join_next()).await {
+    while let Some(asked) = bounded(calls.join_next()).await {
         match asked.unwrap() {
             Ok(grants) => kept.push(keep(&grants)),
             Err(ControlError::Rack(RackError::OverQuota { .. })) => {}
@@ -201,49 +202,49 @@ async fn a_quota_holds_over_all_of_them() {
         assert!(lent <= 7, "{lent} slabs of a quota of 7");
     }
     assert!((1..=3).contains(&kept.len()), "{} were granted", kept.len());
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
 }
 
 #[tokio::test]
-async fn the_others_go_on_where_one_died_and_it_comes_back() {
+async fn surviving_monitors_take_over() {
     let etcd = Etcd::start(3);
     let addresses = etcd.addresses();
     let mut rack = Rack::start(&[&addresses; 2]).await;
     let agents = [rack.agent("node1", 8).await, rack.agent("node2", 8).await];
     let lent = rack.client(0).await.request_memory(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
-    agree(&rack, &[&agents[0], &agents[1]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0], &agents[1]]).await;
     rack.kill(0).await;
     let mut other = client(&rack.all()).await;
     assert_eq!(other.request_memory(request(1, 4, &[])).await.unwrap(), lent, "the same again");
     let more = other.request_memory(request(2, 4, &[])).await.unwrap();
     let _kept_too = keep(&more);
-    assert!(ids(&more).is_disjoint(&ids(&lent)), "a number is never given twice");
+    assert!(ids(&more).is_disjoint(&ids(&lent)), "grant numbers are unique");
     rack.restart(0, &addresses).await;
-    agree(&rack, &[&agents[0], &agents[1]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0], &agents[1]]).await;
 }
 
 #[tokio::test]
-async fn a_request_under_way_when_one_dies_is_answered_by_another() {
+async fn pending_request_moves_to_a_peer() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let mut rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
-    let mut asking = client(&rack.all()).await;
-    let asked = tokio::spawn(async move { asking.request_memory(request(1, 3, &[])).await });
+    let mut calls = client(&rack.all()).await;
+    let asked = tokio::spawn(async move { calls.request_memory(request(1, 3, &[])).await });
     rack.kill(0).await;
     let lent = bounded(asked).await.unwrap().unwrap();
     let _kept = keep(&lent);
-    // All that it lends is what was answered, however far the one that died had come.
+    // The agent lends just the answered grants, whatever the dead Monitor Node had done.
     let held = || async { agent.held() };
     until(held, |held| held.iter().map(|(id, _)| id.0).collect::<BTreeSet<_>>() == ids(&lent))
         .await;
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     assert_eq!(rack.client(1).await.request_memory(request(1, 3, &[])).await.unwrap(), lent);
 }
 
 #[tokio::test]
-async fn what_is_given_back_to_one_that_falls_silent_is_taken_by_another() {
+async fn release_fails_over_to_a_peer() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
@@ -252,15 +253,15 @@ async fn what_is_given_back_to_one_that_falls_silent_is_taken_by_another() {
     let mut client = client(&format!("{},{}", wire.addr, rack.addrs[1])).await;
     let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     wire.cut();
     assert_eq!(bounded(client.release(&leases(&lent))).await.unwrap(), []);
     assert_eq!(agent.held(), []);
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
 }
 
 #[tokio::test]
-async fn one_that_is_cut_off_from_the_store_serves_nobody_and_goes_on_by_itself() {
+async fn isolated_monitor_stops_and_resumes() {
     let etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let wire = Wire::to(&addresses).await;
@@ -269,91 +270,91 @@ async fn one_that_is_cut_off_from_the_store_serves_nobody_and_goes_on_by_itself(
     let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     wire.cut();
-    // Asked at the one that is cut off, and answered by the other.
+    // The first address is the isolated one; the other answers.
     let more = client(&rack.all()).await.request_memory(request(2, 2, &[])).await.unwrap();
     let _kept_too = keep(&more);
     let alone = venice_testkit::identity::access(rack.addrs[0].clone());
     let answers = || async { MonitorClient::connect(&alone).await.is_ok() };
     until(answers, |answers| !answers).await;
-    assert_eq!(agents[0].held().len(), 2, "what is lent is lent");
-    wire.mend();
+    assert_eq!(agents[0].held().len(), 2, "loans survive");
+    wire.restore();
     until(answers, |answers| *answers).await;
-    agree(&rack, &[&agents[0]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0]]).await;
     let mut client = rack.client(0).await;
     let last = until(
         || async { client.clone().request_memory(request(3, 2, &[])).await },
         |it| it.is_ok(),
     );
     let _kept_last = keep(&last.await.unwrap());
-    agree(&rack, &[&agents[0]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0]]).await;
     client.release(&leases(&more)).await.unwrap();
-    agree(&rack, &[&agents[0]]).await;
+    wait_for_equal_tables(&rack, &[&agents[0]]).await;
 }
 
 #[tokio::test]
-async fn without_the_stores_majority_nobody_serves_and_nothing_is_lost() {
+async fn lost_quorum_stops_service_without_loss() {
     let mut etcd = Etcd::start(3);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
     let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     etcd.kill(0);
     etcd.kill(1);
     for addr in &rack.addrs {
         let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
     }
-    // Donors and recipients need nobody for what is lent.
+    // Existing loans need no Monitor Node.
     assert_eq!(agent.held().len(), 1);
     etcd.restart(0);
     for addr in &rack.addrs {
         let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| *it).await;
     }
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
 }
 
 #[tokio::test]
-async fn a_store_without_room_is_waited_for() {
+async fn full_store_is_retried() {
     let etcd = Etcd::start_small(3, SMALL_BYTES);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
     let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
-    agree(&rack, &[&agent]).await;
-    let etcd = beside(etcd, Etcd::fill).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
+    let etcd = on_another_thread(etcd, Etcd::fill).await;
     for addr in &rack.addrs {
         let alone = venice_testkit::identity::access(addr.clone());
         until(|| async { MonitorClient::connect(&alone).await.is_ok() }, |it| !it).await;
     }
-    // Meanwhile they try to begin anew.
+    // The Monitor Nodes retry meanwhile.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(rack.monitors.iter().flatten().all(|monitor| !monitor.has_ended()), "one has ended");
-    assert_eq!(agent.held().len(), 1, "what is lent is lent");
-    let _etcd = beside(etcd, Etcd::make_room).await;
+    assert_eq!(agent.held().len(), 1, "loans survive");
+    let _etcd = on_another_thread(etcd, Etcd::make_room).await;
     let client = until(
         || async { MonitorClient::connect(&venice_testkit::identity::access(rack.all())).await },
         |it| it.is_ok(),
     );
     let mut client = client.await.unwrap();
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     let more = client.request_memory(request(2, 2, &[])).await.unwrap();
     let _kept_too = keep(&more);
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
 }
 
 #[tokio::test]
-async fn a_store_that_was_begun_anew_is_filled_again() {
+async fn recreated_store_is_refilled() {
     let mut etcd = Etcd::start(1);
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
     etcd.begin_anew();
     for at in 0..2 {
-        let hears = |rows: &Result<Vec<NodeRow>, ()>| {
+        let is_known = |rows: &Result<Vec<NodeRow>, ()>| {
             rows.as_ref().is_ok_and(|rows| {
                 rows.iter().any(|row| row.last_heartbeat_ms.is_some() && row.state == "up")
             })
@@ -363,7 +364,7 @@ async fn a_store_that_was_begun_anew_is_filled_again() {
             let mut client = MonitorClient::connect(&alone).await.map_err(drop)?;
             client.nodes().await.map_err(drop)
         };
-        until(rows, hears).await.unwrap();
+        until(rows, is_known).await.unwrap();
     }
     let mut client = client(&rack.all()).await;
     let lent = until(
@@ -372,6 +373,6 @@ async fn a_store_that_was_begun_anew_is_filled_again() {
     );
     let lent = lent.await.unwrap();
     let _kept = keep(&lent);
-    agree(&rack, &[&agent]).await;
+    wait_for_equal_tables(&rack, &[&agent]).await;
     client.release(&leases(&lent)).await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! A way to somebody on this machine that can be cut: what goes over it waits then, as on a network that
-//! loses everything.
+//! A TCP proxy on this machine whose traffic can be stopped, as on a network that loses all
+//! packets.
 
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 pub struct Wire {
     pub addr: String,
     is_whole: Arc<watch::Sender<bool>>,
-    _carrier: JoinSet<()>,
+    _proxy: JoinSet<()>,
 }
 
 impl Wire {
@@ -19,32 +19,36 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let is_whole = Arc::new(watch::Sender::new(true));
-        let mut carrier = JoinSet::new();
-        carrier.spawn(carry(listener, target.to_owned(), Arc::clone(&is_whole)));
-        Self { addr, is_whole, _carrier: carrier }
+        let mut proxy = JoinSet::new();
+        proxy.spawn(accept_all(listener, target.to_owned(), Arc::clone(&is_whole)));
+        Self { addr, is_whole, _proxy: proxy }
     }
 
     pub fn cut(&self) {
         self.is_whole.send_replace(false);
     }
 
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.is_whole.send_replace(true);
     }
 }
 
-async fn carry(listener: TcpListener, target: String, is_whole: Arc<watch::Sender<bool>>) {
+async fn accept_all(listener: TcpListener, target: String, is_whole: Arc<watch::Sender<bool>>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((near, _)) = listener.accept().await else { return };
         let Ok(far) = TcpStream::connect(&target).await else { continue };
         let (near, far) = (near.into_split(), far.into_split());
-        connections.spawn(pass(near.0, far.1, is_whole.subscribe()));
-        connections.spawn(pass(far.0, near.1, is_whole.subscribe()));
+        connections.spawn(forward(near.0, far.1, is_whole.subscribe()));
+        connections.spawn(forward(far.0, near.1, is_whole.subscribe()));
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut whole: watch::Receiver<bool>) {
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut whole: watch::Receiver<bool>,
+) {
     let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         if whole.wait_for(|whole| *whole).await.is_err() {

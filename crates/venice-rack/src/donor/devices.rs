@@ -1,4 +1,4 @@
-//! Devices that a donor lends: each whole to one grant, or storage by bytes.
+//! Devices lent by a donor: each whole to one grant, or storage by bytes.
 
 use super::DonorCore;
 use crate::NS_PER_MS;
@@ -8,21 +8,21 @@ use crate::types::{
 };
 use venice_wire::{ByteSize, GrantId};
 
-/// A device on offer.
+/// An offered device.
 #[derive(Debug)]
 pub(super) struct Device {
     spec: ResourceSpec,
-    /// What is wrong with it; empty: nothing.
+    /// Its fault; empty if it is healthy.
     fault: String,
 }
 
 impl DonorCore {
-    /// Offers these devices, which are all well. An agent that had a life before (an epoch after
-    /// the first) lends none of them for a lease and a quarter from now: whoever has one from that
-    /// life is to have found out that it ended.
+    /// Offers these devices, all healthy. An agent at an epoch after the first lends none of them
+    /// for 1.25 leases from now: a recipient from the earlier epoch must have noticed that its
+    /// grant ended.
     ///
     /// # Panics
-    /// For what is no device, or is offered twice.
+    /// If a spec is not a device, or is offered twice.
     pub fn offer_devices(&mut self, now_ns: u64, specs: impl IntoIterator<Item = ResourceSpec>) {
         self.devices_since_ns = now_ns;
         for spec in specs {
@@ -32,19 +32,19 @@ impl DonorCore {
         }
     }
 
-    /// How a device was found: what is wrong with it, or (empty) nothing. One that has a fault is
-    /// not lent, and whoever has it is told with the next renewal. True if it was otherwise before.
+    /// Records the health of a device: its fault, or empty. A faulty device is not lent, and its
+    /// recipient gets a notice with the next renewal. Returns true if the health changed.
     pub fn handle_device_health(&mut self, kind: ResourceKind, address: &str, fault: &str) -> bool {
         let mut all = self.devices.iter_mut();
         let device = all.find(|it| it.spec.kind == kind && it.spec.address == address);
         let Some(device) = device.filter(|it| it.fault != fault) else { return false };
         device.fault = fault.to_owned();
-        // The Monitor Node is to take the report that says so for the newer one.
+        // The Monitor Node must take the report with the new health as the newer one.
         self.revision += 1;
         true
     }
 
-    /// Bytes of a device that nobody has; of one that is lent whole, its size or 0.
+    /// Returns the free bytes of a device; for one that is lent whole, its size or 0.
     pub fn free_device_bytes(&self, kind: ResourceKind, address: &str) -> u64 {
         let Some(device) = self.device(kind, address) else { return 0 };
         let mut taken = self.taken(kind, address).peekable();
@@ -75,7 +75,7 @@ impl DonorCore {
             let ns_per_s = 1_000 * NS_PER_MS;
             let (age_s, left_s) = (age_ns / ns_per_s, (wait_ns - age_ns).div_ceil(ns_per_s));
             return refused(format!(
-                "its agent started {age_s} s ago, and whoever had it before may not know: free in \
+                "its agent started {age_s} s ago, and an earlier recipient may still use it: free in \
                  {left_s} s"
             ));
         }
@@ -107,7 +107,7 @@ impl DonorCore {
         self.devices.iter().map(report).collect()
     }
 
-    /// What the holder of a broken device is told.
+    /// Returns the notice for the recipient of a faulty device.
     pub(super) fn faulty(&self, grant: GrantId) -> Option<Notice> {
         let held = self.held.get(&grant).filter(|held| held.state == HeldState::Committed)?;
         let (kind, address) = held.request.device.as_ref()?.device();
@@ -132,7 +132,7 @@ impl DonorCore {
         self.devices.iter().find(|it| it.spec.kind == kind && it.spec.address == address)
     }
 
-    /// What of a device is set aside, lent, or on its way back.
+    /// Iterates over the shares of a device that are set aside, lent, or being freed.
     fn taken<'a>(
         &'a self,
         kind: ResourceKind,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_one_grants_until_it_is_free_again() {
+    fn device_has_one_grant_until_freed() {
         let mut donor = donor();
         assert!(matches!(donor.handle_prepare(0, gpu(1)), Ok(Prepared::New(_))));
         assert!(matches!(donor.handle_prepare(0, gpu(1)), Ok(Prepared::Repeated(_))));
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(donor.handle_prepare(0, gpu(2)), refused);
         donor.handle_commit(0, GrantId(1), 1).unwrap();
         donor.handle_release(1, GrantId(1));
-        assert_eq!(donor.handle_prepare(1, gpu(2)), refused, "it is not given back yet");
+        assert_eq!(donor.handle_prepare(1, gpu(2)), refused, "it is not free yet");
         let Some(DonorAction::FreeSlabs { grant, slabs: 0, .. }) = donor.poll_action() else {
             panic!("nothing to free");
         };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_device_is_not_lent_and_its_holder_hears() {
+    fn faulty_device_gives_notice() {
         let mut donor = donor();
         donor.handle_prepare(0, gpu(1)).unwrap();
         donor.handle_commit(0, GrantId(1), 1).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_had_a_device_before_a_restart_finds_out_before_another_gets_it() {
+    fn restarted_donor_delays_devices() {
         const S: u64 = 1_000_000_000;
         let mut donor = DonorCore::new(DonorSettings { total_slabs: 2, prepare_timeout_ns: 5 * S });
         donor.offer_devices(100 * S, [spec(GPU, "/dev/gpu0", 0)]);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_not_more_grants_of_devices_than_it_can_report() {
+    fn device_grants_fit_the_heartbeat() {
         let mut donor = DonorCore::new(DonorSettings { total_slabs: 0, prepare_timeout_ns: 1 });
         donor.set_epoch(1);
         donor.offer_devices(0, [spec(ResourceKind::Storage, "/srv", 10_000)]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_refused() {
+    fn unoffered_device_is_refused() {
         let mut donor = donor();
         let share = spec(ResourceKind::Nic, "eth7", 0).share(0);
         assert!(matches!(donor.handle_prepare(0, request(1, share)), Err(Refusal::NoDevice(_))));

@@ -1,17 +1,17 @@
-//! Grants that are over, so that a call that comes late lends none of them again.
+//! Ended grants, so that a late call does not lend one again.
 
 use std::collections::BTreeSet;
 use venice_wire::GrantId;
 
-/// So many are known by their number. Of those before them it is known that they may be over, which is
-/// taken for the same: grants lent at once have rising numbers, and one that comes so late is asked for
-/// anew under another.
+/// Grants remembered by number. Older ones count as ended whether they are or not: grants lent in
+/// one call have rising numbers, and one that comes so late is requested again under another
+/// number.
 const KNOWN: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     last: BTreeSet<GrantId>,
-    /// This one and those below may be.
+    /// This grant and all below it may have ended.
     before: Option<GrantId>,
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_stays_over_and_what_is_new_is_not() {
+    fn ended_grants_stay_ended() {
         let mut ended = Ended::default();
         for number in (2..=4 * KNOWN as u64).step_by(2) {
             assert!(!ended.may_have(GrantId(number)));

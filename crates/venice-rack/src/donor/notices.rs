@@ -1,5 +1,5 @@
-//! Memory that a donor wants back while it is lent: notices with the renewals, and an end by force
-//! only after the time that was stated with them.
+//! Reclaim of lent memory: notices with the renewals, and an end by force only after the time
+//! stated in them.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use crate::NS_PER_MS;
 use crate::types::{CalledBack, HeldState, Notice, NoticeReason};
 
 impl DonorCore {
-    /// The donor's machine wants `slabs` lent slabs back, or with 0 none any more: as many grants
-    /// as that takes are given notice, the newest first, and those that have it already before
-    /// others. A grant that is not given back ends `within_ns` after its notice; with `None` it is
-    /// waited for. Slabs on their way back count.
+    /// Reclaims `slabs` lent slabs, or cancels that with 0. Gives notice to as many grants as
+    /// needed, the newest first, and those with a notice already before others. A grant that is not
+    /// returned ends `within_ns` after its notice; with `None` it does not end by force. Slabs that
+    /// are being freed count.
     pub fn handle_want_back(&mut self, now_ns: u64, slabs: u32, within_ns: Option<u64>) {
         let freeing: u32 = self.freeing.values().map(|ended| ended.slabs).sum();
         let chosen = self.chosen(slabs.saturating_sub(freeing));
@@ -26,15 +26,15 @@ impl DonorCore {
         }
     }
 
-    /// The Monitor Node says that the node is to be empty, or (false) not: the grants that there are then
-    /// are given notice, and none is ended for that. One that comes later was placed here by who knew
-    /// better, until the Monitor Node says so again.
+    /// Starts or ends (false) the drain of the node. All present grants get a notice, and none ends
+    /// by force. A grant that comes later was placed after the drain was lifted, unless the Monitor
+    /// Node repeats the call.
     pub fn handle_draining(&mut self, is_draining: bool) {
         self.held.values_mut().for_each(|held| held.is_drained = is_draining);
     }
 
-    /// The Monitor Node calls these grants back for requests of higher priority, and no others any
-    /// more. Each ends by itself when the time is over that was stated with the first word of it.
+    /// Preempts these grants for requests of higher priority, and cancels the preemption of all
+    /// others. Each ends when the time is over that its first notice stated.
     pub fn handle_called_back(&mut self, now_ns: u64, called_back: &[CalledBack]) {
         for (id, held) in &mut self.held {
             let called = called_back.iter().find(|called| called.grant == *id);
@@ -46,7 +46,7 @@ impl DonorCore {
         }
     }
 
-    /// The grants that are to come back for so many slabs.
+    /// Chooses the grants to reclaim for this number of slabs.
     fn chosen(&self, slabs: u32) -> BTreeSet<GrantId> {
         let is_lent = |held: &Held| held.state == HeldState::Committed && held.request.slabs > 0;
         let lent = || self.held.iter().rev().filter(|(_, held)| is_lent(held));
@@ -66,7 +66,7 @@ impl DonorCore {
 }
 
 impl Held {
-    /// What its recipient is told when it renews.
+    /// Returns the notice for the recipient's next renewal.
     pub(super) fn notice(&self, now_ns: u64) -> Option<Notice> {
         let wanted = self.wanted.map(|wanted| Notice {
             reason: NoticeReason::Pressure,
@@ -76,7 +76,7 @@ impl Held {
             reason: NoticeReason::Preempted,
             within_ms: Some(until_ns.saturating_sub(now_ns) / NS_PER_MS),
         });
-        // Of two the one that ends it.
+        // Of two notices, the one that ends the grant.
         let soonest = |notice: &Notice| notice.within_ms.unwrap_or(u64::MAX);
         let wanted = [called, wanted].into_iter().flatten().min_by_key(soonest);
         let drained = Notice { reason: NoticeReason::Drain, within_ms: None };
@@ -94,7 +94,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// A donor of 8 slabs with grants 1, 2 and 3 of two slabs each, and grant 4 prepared.
+    /// Creates a donor of 8 slabs with grants 1, 2 and 3 of two slabs each, and grant 4 prepared.
     fn donor() -> DonorCore {
         let settings = DonorSettings { total_slabs: 8, prepare_timeout_ns: 1000 * S };
         let mut donor = DonorCore::new(settings);
@@ -141,21 +141,21 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_grants_are_asked_for_first_and_no_more_than_needed() {
+    fn newest_grants_are_reclaimed_first() {
         let mut donor = donor();
         donor.handle_want_back(S, 3, Some(60 * S));
-        let told = [1, 2, 3].map(|grant| notice(&mut donor, 11 * S, grant));
-        assert_eq!(told, [None, pressure(50_000), pressure(50_000)]);
-        // What is asked for again has the time it was told.
+        let notices = [1, 2, 3].map(|grant| notice(&mut donor, 11 * S, grant));
+        assert_eq!(notices, [None, pressure(50_000), pressure(50_000)]);
+        // A repeated reclaim keeps the stated time.
         donor.handle_want_back(20 * S, 6, Some(60 * S));
-        let told = [1, 2, 3].map(|grant| notice(&mut donor, 21 * S, grant));
-        assert_eq!(told, [pressure(59_000), pressure(40_000), pressure(40_000)]);
+        let notices = [1, 2, 3].map(|grant| notice(&mut donor, 21 * S, grant));
+        assert_eq!(notices, [pressure(59_000), pressure(40_000), pressure(40_000)]);
         donor.handle_want_back(22 * S, 0, Some(60 * S));
         assert!([1, 2, 3].iter().all(|grant| notice(&mut donor, 23 * S, *grant).is_none()));
     }
 
     #[test]
-    fn what_is_given_back_in_time_is_enough() {
+    fn released_grants_satisfy_reclaim() {
         let mut donor = donor();
         donor.handle_want_back(0, 2, Some(60 * S));
         donor.handle_release(S, GrantId(3));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_back_in_time_is_taken() {
+    fn unreleased_grants_end_by_force() {
         let mut donor = donor();
         donor.handle_want_back(0, 4, Some(60 * S));
         assert_eq!(donor.poll_timeout(), Some(60 * S));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_who_sets_no_bound_waits() {
+    fn unbounded_reclaim_waits() {
         let mut donor = donor();
         donor.handle_want_back(0, 9, None);
         let waits = Some(Notice { reason: NoticeReason::Pressure, within_ms: None });
@@ -190,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_back_has_the_time_that_was_stated_first() {
+    fn preempted_grant_keeps_first_deadline() {
         let mut donor = donor();
         let call = |grant, within_ms| CalledBack { grant: GrantId(grant), within_ms };
-        let told = |within_ms| {
+        let notices = |within_ms| {
             Some(Notice { reason: NoticeReason::Preempted, within_ms: Some(within_ms) })
         };
         donor.handle_called_back(S, &[call(2, 30_000), call(4, 30_000)]);
-        assert_eq!(notice(&mut donor, S, 2), told(30_000));
-        // Said again it is no new word.
+        assert_eq!(notice(&mut donor, S, 2), notices(30_000));
+        // A repetition does not restart the time.
         donor.handle_called_back(20 * S, &[call(2, 5_000)]);
-        assert_eq!([1, 2].map(|id| notice(&mut donor, 21 * S, id)), [None, told(10_000)]);
+        assert_eq!([1, 2].map(|id| notice(&mut donor, 21 * S, id)), [None, notices(10_000)]);
         donor.handle_called_back(22 * S, &[]);
         assert_eq!(notice(&mut donor, 23 * S, 2), None);
         donor.handle_called_back(23 * S, &[call(2, 30_000)]);
@@ -212,13 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_asks_for_all_and_ends_nothing() {
+    fn drain_notices_all_ends_none() {
         let mut donor = donor();
         donor.handle_draining(true);
         let drain = Some(Notice { reason: NoticeReason::Drain, within_ms: None });
         assert_eq!([1, 2, 3].map(|grant| notice(&mut donor, S, grant)), [drain; 3]);
         donor.handle_want_back(S, 1, Some(10 * S));
-        assert_eq!(notice(&mut donor, S, 3), pressure(10_000), "the one that ends it is told");
+        assert_eq!(
+            notice(&mut donor, S, 3),
+            pressure(10_000),
+            "the notice names the one that ends it"
+        );
         donor.handle_want_back(2 * S, 0, None);
         donor.handle_timeout(900 * S);
         assert_eq!(ended(&mut donor), []);
@@ -227,17 +231,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_after_a_drain_was_taken_back_is_not_asked_for() {
+    fn grant_after_drain_gets_no_notice() {
         let mut donor = donor();
         donor.handle_draining(true);
         donor.handle_release(S, GrantId(1));
         donor.handle_freed(GrantId(1));
-        // The Monitor Node lends again, and the agent has not heard of that yet.
+        // The Monitor Node lends again, before the agent has received the end of the drain.
         donor.handle_prepare(S, request(5)).unwrap();
         donor.handle_commit(S, GrantId(5), 1).unwrap();
         assert_eq!(notice(&mut donor, S, 5), None);
         assert!(notice(&mut donor, S, 2).is_some());
         donor.handle_draining(true);
-        assert!(notice(&mut donor, S, 5).is_some(), "it was placed by another that did not know");
+        assert!(
+            notice(&mut donor, S, 5).is_some(),
+            "another Monitor Node placed it before it saw the drain"
+        );
     }
 }

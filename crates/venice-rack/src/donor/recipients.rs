@@ -1,12 +1,12 @@
-//! Which grants are of one recipient.
+//! Recipient numbers: the grants of one program share one.
 
 use crate::types::PrepareRequest;
 
-/// A number for the program that a grant is for (FNV-1a of whose it is and of its name, which says the
-/// host and the process): the same for all its grants, at every donor.
+/// Returns a number for the program that a grant is for: the same for all its grants, at every
+/// donor. It is FNV-1a of the owner and of the recipient's name, which contains host and process.
 pub(super) fn recipient_number(request: &PrepareRequest) -> u64 {
     let owner = request.owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
-    // No name has a zero in it.
+    // Names contain no zero byte.
     let words = owner.chain([&request.recipient]);
     let bytes = words.flat_map(|word| word.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grants_of_one_program_have_one_number() {
+    fn recipient_number_identifies_program() {
         let number = |request| recipient_number(&request);
         let one = number(request(Some("ada"), "host/17", "redis"));
         assert_eq!(one, number(request(Some("ada"), "host/17", "rebuild")));

@@ -2,8 +2,8 @@
 
 use super::least_squares;
 
-/// What a sample is told from: how many earlier ones of which resources, and how many earlier errors of
-/// its own.
+/// The terms of a prediction: which resources, how many of their earlier samples, and how many
+/// earlier errors of the predicted resource itself.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
     pub(super) resources: Vec<usize>,
@@ -11,7 +11,7 @@ pub(super) struct Terms {
     pub(super) errors: usize,
 }
 
-/// The next sample of one resource.
+/// The equation for the next sample of one resource.
 #[derive(Debug, Clone)]
 pub(super) struct Equation {
     terms: Terms,
@@ -21,12 +21,12 @@ pub(super) struct Equation {
 }
 
 impl Terms {
-    /// How many there are, the constant included.
+    /// Returns the number of terms, including the constant.
     pub(super) fn count(&self) -> usize {
         1 + self.resources.len() * self.lags + self.errors
     }
 
-    /// Those of the sample at `at`, without the constant.
+    /// Iterates over the terms of the sample at `at`, without the constant.
     fn at<'a>(
         &'a self,
         series: &'a [Vec<f64>],
@@ -40,8 +40,8 @@ impl Terms {
 }
 
 impl Equation {
-    /// The equation that tells `target` of `series` best, from the sample at `first` on. `errors` are
-    /// those of another equation, sample by sample; empty where the terms have none.
+    /// Fits the equation that best predicts `target` of `series`, from the sample at `first` on.
+    /// `errors` are those of another equation, sample by sample; empty where the terms have none.
     pub(super) fn fit(
         series: &[Vec<f64>],
         errors: &[f64],
@@ -60,15 +60,15 @@ impl Equation {
         Self { terms, constant, factors }
     }
 
-    /// The sample at `at`, from those before it.
-    pub(super) fn tell(&self, series: &[Vec<f64>], errors: &[f64], at: usize) -> f64 {
+    /// Predicts the sample at `at` from those before it.
+    pub(super) fn predict(&self, series: &[Vec<f64>], errors: &[f64], at: usize) -> f64 {
         let terms = self.terms.at(series, errors, at);
         self.constant + terms.zip(&self.factors).map(|(value, factor)| value * factor).sum::<f64>()
     }
 
-    /// By how much it is off at each sample from `first` on; 0 before.
+    /// Returns the errors at each sample from `first` on; 0 before.
     pub(super) fn errors(&self, series: &[Vec<f64>], target: usize, first: usize) -> Vec<f64> {
-        let off = |at| series[target][at] - self.tell(series, &[], at);
+        let off = |at| series[target][at] - self.predict(series, &[], at);
         let len = series[target].len();
         (0..len).map(|at| if at < first { 0.0 } else { off(at) }).collect()
     }
@@ -83,7 +83,7 @@ impl Equation {
 mod tests {
     use super::*;
 
-    /// Noise that is the same every time: uniform, -1 to 1.
+    /// Returns a source of reproducible noise, uniform from -1 to 1.
     pub(in super::super) fn noise(seed: u64) -> impl FnMut() -> f64 {
         let mut state = seed;
         move || {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_factors_of_an_autoregression_are_recovered() {
+    fn autoregression_factors_are_recovered() {
         let mut next = noise(7);
         let mut series = vec![0.0, 0.0];
         for at in 2..20_000 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_resource_does_to_another_is_recovered() {
+    fn cross_resource_factors_are_recovered() {
         let (mut next, mut other) = (noise(3), noise(4));
         let (mut memory, mut io) = (vec![0.0], vec![0.0]);
         for at in 1..20_000 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_factors_of_past_errors_are_recovered() {
+    fn error_factors_are_recovered() {
         let mut next = noise(11);
         let (mut series, mut shock) = (vec![0.0], 0.0);
         for at in 1..50_000 {

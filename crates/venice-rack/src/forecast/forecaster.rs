@@ -1,15 +1,15 @@
-//! The observation window, and the peaks foretold from it.
+//! The observation window, and the forecast of peaks from it.
 
 use std::collections::VecDeque;
 
 use super::equation::{Equation, Terms};
 use super::scaled::Scaled;
 
-/// A sample may be as large as this: an exabyte is less.
+/// The largest sample allowed; an exabyte is less.
 pub const LARGEST_SAMPLE: f64 = 1e19;
-/// An equation is fitted only to so many samples for each of its terms: fewer would be learnt by heart.
+/// Samples needed for each term of an equation: with fewer the fit would memorise them.
 const SAMPLES_PER_TERM: usize = 3;
-/// Resources, lags and windows are small numbers; these keep a slip of the hand from eating the machine.
+/// Upper bounds of resources, lags and windows, against memory exhaustion by a typing error.
 const MOST_RESOURCES: usize = 64;
 const MOST_SAMPLES: usize = 100_000;
 const MOST_LAGS: usize = 256;
@@ -17,89 +17,89 @@ const MOST_LAGS: usize = 256;
 /// Lengths of the windows, in samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// How far back it looks: the paper's *w*.
+    /// Samples looked back: the paper's *w*.
     pub observation: usize,
-    /// How far ahead.
+    /// Samples looked ahead.
     pub prediction: usize,
 }
 
-/// How the next samples are told from the last.
+/// A forecast method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// What is now will be.
+    /// Persistence of the last value.
     LastValue,
-    /// The peak of the last prediction window will be that of the next.
+    /// Persistence of the peak: the next prediction window has the peak of the last.
     LastPeak,
-    /// Each resource from its own last samples: Eq. 3.
+    /// Autoregression of each resource on its own last samples: Eq. 3.
     Ar {
-        /// How many.
+        /// The number of samples.
         lags: usize,
     },
-    /// The same, and from the last errors.
+    /// The same with the last errors added.
     Arma {
-        /// How many samples.
+        /// The number of samples.
         lags: usize,
-        /// How many errors.
+        /// The number of errors.
         errors: usize,
     },
-    /// Each resource from the last samples of all of them.
+    /// Autoregression of each resource on the last samples of all resources.
     Var {
-        /// How many of each.
+        /// The number of samples of each.
         lags: usize,
     },
 }
 
-/// What a forecaster refuses.
+/// An error of a forecaster or a reservation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ForecastError {
-    /// A window, a number of lags or of resources out of bounds.
+    /// A window, a number of lags or a number of resources is out of bounds.
     #[error("{what} is {value}: expected 1 to {most}")]
     OutOfBounds {
-        /// Which.
+        /// The parameter.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: usize,
-        /// What it may be at most.
+        /// Its upper bound.
         most: usize,
     },
-    /// A sample for another number of resources.
+    /// A sample has another number of resources.
     #[error("a sample of {given} resources, where there are {expected}")]
     Resources {
-        /// How many it has.
+        /// Resources in the sample.
         given: usize,
-        /// How many there are.
+        /// Resources expected.
         expected: usize,
     },
-    /// A figure of a reservation's policy out of bounds.
-    #[error("{what} is {value}, which makes no sense")]
+    /// A parameter of a reservation policy is out of bounds.
+    #[error("{what} is {value}: out of range")]
     Policy {
-        /// Which.
+        /// The parameter.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
-    /// Nobody uses so much, or less than nothing.
+    /// A sample is negative or too large.
     #[error("a sample of {value}: expected 0 to {LARGEST_SAMPLE:e}")]
     Sample {
-        /// What it is.
+        /// The sample.
         value: f64,
     },
 }
 
-/// Foretells the peaks of one workload's resources.
+/// Forecasts the peaks of one workload's resources.
 #[derive(Debug, Clone)]
 pub struct Forecaster {
     windows: Windows,
     method: Method,
-    /// By resource, oldest first, at most an observation window of each.
+    /// Samples by resource, oldest first, at most an observation window of each.
     seen: Vec<VecDeque<f64>>,
 }
 
 impl Forecaster {
-    /// A forecaster that has seen nothing, for so many resources.
+    /// Creates a forecaster without samples for this number of resources.
     ///
     /// # Errors
-    /// When a length is 0 or absurd.
+    /// [`ForecastError::OutOfBounds`] if a length is 0 or too large.
     pub fn new(resources: usize, windows: Windows, method: Method) -> Result<Self, ForecastError> {
         let bound = |what, value: usize, most: usize| {
             let is_in = (1..=most).contains(&value);
@@ -121,10 +121,11 @@ impl Forecaster {
         Ok(Self { windows, method, seen: vec![VecDeque::new(); resources] })
     }
 
-    /// Takes what is used of each resource now, in any unit of its own.
+    /// Takes the present use of each resource, each in any unit.
     ///
     /// # Errors
-    /// When it is not of as many resources, or of less than nothing. It is not taken then.
+    /// [`ForecastError`] if the sample has another number of resources, or a negative or too large
+    /// value. The sample is dropped then.
     pub fn observe(&mut self, sample: &[f64]) -> Result<(), ForecastError> {
         let (given, expected) = (sample.len(), self.seen.len());
         if given != expected {
@@ -142,10 +143,10 @@ impl Forecaster {
         Ok(())
     }
 
-    /// The peak of each resource in the prediction window that begins now: never below 0, never beyond
-    /// what the observation window has by more than that window's own span. `None` before the first
-    /// sample. Until there are enough samples for the method, with fewer lags; with hardly any, by
-    /// [`Method::LastPeak`].
+    /// Forecasts the peak of each resource in the prediction window that begins now. A peak is
+    /// never below 0, and never beyond the values of the observation window by more than their
+    /// span. Returns `None` before the first sample. With too few samples for the method it uses
+    /// fewer lags; with hardly any it uses [`Method::LastPeak`].
     #[must_use]
     pub fn peaks(&self) -> Option<Vec<f64>> {
         let samples: Vec<Vec<f64>> =
@@ -155,9 +156,9 @@ impl Forecaster {
         }
         let equations = |scaled: &Scaled| match self.method {
             Method::LastValue | Method::LastPeak => None,
-            Method::Ar { lags } => by_themselves(scaled, lags),
-            Method::Arma { lags, errors } => with_errors(scaled, lags, errors),
-            Method::Var { lags } => together(scaled, lags),
+            Method::Ar { lags } => fit_separately(scaled, lags),
+            Method::Arma { lags, errors } => fit_with_errors(scaled, lags, errors),
+            Method::Var { lags } => fit_jointly(scaled, lags),
         };
         let scaled = Scaled::of(&samples);
         Some(match (self.method, equations(&scaled)) {
@@ -171,19 +172,19 @@ impl Forecaster {
                     .map(|series| series[first..].iter().copied().fold(0.0, f64::max))
                     .collect()
             }
-            (_, Some(fitted)) => foretell(&scaled, fitted, self.windows.prediction),
+            (_, Some(fitted)) => forecast(&scaled, fitted, self.windows.prediction),
         })
     }
 }
 
-/// An equation for each resource, and the errors that it goes by.
+/// An equation for each resource, with its past errors.
 struct Fitted {
     equations: Vec<Equation>,
     errors: Vec<Vec<f64>>,
 }
 
-/// Eq. 3 as the paper has it.
-fn by_themselves(scaled: &Scaled, lags: usize) -> Option<Fitted> {
+/// Fits Eq. 3 as in the paper.
+fn fit_separately(scaled: &Scaled, lags: usize) -> Option<Fitted> {
     let terms = |resource, lags| Terms { resources: vec![resource], lags, errors: 0 };
     let lags = affordable(scaled.len(), lags, |lags| terms(0, lags))?;
     let fit = |of| Equation::fit(&scaled.series, &[], of, terms(of, lags), lags);
@@ -191,7 +192,7 @@ fn by_themselves(scaled: &Scaled, lags: usize) -> Option<Fitted> {
     Some(Fitted { errors: vec![Vec::new(); equations.len()], equations })
 }
 
-fn together(scaled: &Scaled, lags: usize) -> Option<Fitted> {
+fn fit_jointly(scaled: &Scaled, lags: usize) -> Option<Fitted> {
     let all: Vec<usize> = (0..scaled.series.len()).collect();
     let terms = |lags| Terms { resources: all.clone(), lags, errors: 0 };
     let lags = affordable(scaled.len(), lags, terms)?;
@@ -200,15 +201,15 @@ fn together(scaled: &Scaled, lags: usize) -> Option<Fitted> {
     Some(Fitted { errors: vec![Vec::new(); equations.len()], equations })
 }
 
-/// By Hannan and Rissanen: a long autoregression tells the errors, which are then as good as seen. Its
-/// length comes out of the same samples, so that errors take the place of lags where these are few.
-fn with_errors(scaled: &Scaled, lags: usize, errors: usize) -> Option<Fitted> {
+/// Fits with past errors, after Hannan and Rissanen: a long autoregression estimates the errors,
+/// which then count as observed. Its length costs samples, so with few samples errors replace lags.
+fn fit_with_errors(scaled: &Scaled, lags: usize, errors: usize) -> Option<Fitted> {
     let alone = |lags| Terms { resources: vec![0], lags, errors: 0 };
     let long = affordable(scaled.len(), lags + errors, alone)?;
     let first = long + errors;
     let terms = |resource| Terms { resources: vec![resource], lags: lags.min(long), errors };
     if scaled.len() < first + SAMPLES_PER_TERM * terms(0).count() {
-        return by_themselves(scaled, lags);
+        return fit_separately(scaled, lags);
     }
     let mut fitted = Fitted { equations: Vec::new(), errors: Vec::new() };
     for of in 0..scaled.series.len() {
@@ -221,34 +222,35 @@ fn with_errors(scaled: &Scaled, lags: usize, errors: usize) -> Option<Fitted> {
     Some(fitted)
 }
 
-/// As many lags as `samples` are enough for, up to `lags`.
+/// Returns the most lags, up to `lags`, that `samples` are enough for.
 fn affordable(samples: usize, lags: usize, terms: impl Fn(usize) -> Terms) -> Option<usize> {
     let is_enough = |lags: &usize| samples >= lags + SAMPLES_PER_TERM * terms(*lags).count();
     (1..=lags).rev().find(is_enough)
 }
 
-/// Sample by sample into the prediction window, each from those before it; errors to come are 0.
-fn foretell(scaled: &Scaled, mut fitted: Fitted, prediction: usize) -> Vec<f64> {
+/// Predicts sample by sample into the prediction window, each from those before it; future errors
+/// are 0.
+fn forecast(scaled: &Scaled, mut fitted: Fitted, prediction: usize) -> Vec<f64> {
     let mut series = scaled.series.clone();
     let bounds: Vec<(f64, f64)> = series.iter().map(|values| bounds(values)).collect();
     let mut peaks = vec![f64::NEG_INFINITY; series.len()];
     for at in scaled.len()..scaled.len() + prediction {
-        let tell = |of: usize| {
-            let told = fitted.equations[of].tell(&series, &fitted.errors[of], at);
-            // What grows without end is a bad fit, not a forecast.
-            told.clamp(bounds[of].0, bounds[of].1)
+        let predict = |of: usize| {
+            let predicted = fitted.equations[of].predict(&series, &fitted.errors[of], at);
+            // A prediction that grows without bound is a bad fit.
+            predicted.clamp(bounds[of].0, bounds[of].1)
         };
-        let told: Vec<f64> = (0..series.len()).map(tell).collect();
-        for (of, told) in told.into_iter().enumerate() {
-            series[of].push(told);
+        let predicted: Vec<f64> = (0..series.len()).map(predict).collect();
+        for (of, predicted) in predicted.into_iter().enumerate() {
+            series[of].push(predicted);
             fitted.errors[of].push(0.0);
-            peaks[of] = peaks[of].max(told);
+            peaks[of] = peaks[of].max(predicted);
         }
     }
     peaks.iter().enumerate().map(|(of, peak)| scaled.back(of, *peak).max(0.0)).collect()
 }
 
-/// As far below the least and above the greatest as these are apart.
+/// Returns the least and greatest value, each extended by their span.
 fn bounds(values: &[f64]) -> (f64, f64) {
     let (low, high) =
         values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -279,50 +281,53 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_foretold_of_nothing() {
+    fn no_forecast_without_samples() {
         for method in METHODS {
             assert_eq!(peaks(method, &[]), None, "{method:?}");
         }
     }
 
     #[test]
-    fn a_constant_stays_whatever_the_method() {
+    fn constant_is_kept_by_every_method() {
         for method in METHODS {
             for count in [1, 2, 5, 64, 100] {
-                let told = peaks(method, &vec![[7.0, 0.0]; count]).unwrap();
+                let predicted = peaks(method, &vec![[7.0, 0.0]; count]).unwrap();
                 assert!(
-                    (told[0] - 7.0).abs() < 1e-9 && told[1] == 0.0,
-                    "{method:?} {count} {told:?}"
+                    (predicted[0] - 7.0).abs() < 1e-9 && predicted[1] == 0.0,
+                    "{method:?} {count} {predicted:?}"
                 );
             }
         }
     }
 
     #[test]
-    fn a_wave_is_foretold_where_persistence_misses_its_crest() {
+    fn wave_crest_is_forecast() {
         // The window ends in the trough; the crest is half a period, six samples, away.
         let wave = |at: i32| 10.0 + (f64::from(at) * std::f64::consts::PI / 6.0).cos();
         let samples: Vec<[f64; 2]> = (0..55).map(|at| [wave(at), 2.0 * wave(at)]).collect();
         for method in &METHODS[2..] {
-            let told = peaks(*method, &samples).unwrap();
+            let predicted = peaks(*method, &samples).unwrap();
             assert!(
-                (told[0] - 11.0).abs() < 0.01 && (told[1] - 22.0).abs() < 0.02,
-                "{method:?} {told:?}"
+                (predicted[0] - 11.0).abs() < 0.01 && (predicted[1] - 22.0).abs() < 0.02,
+                "{method:?} {predicted:?}"
             );
         }
         assert!(peaks(Method::LastValue, &samples).unwrap()[0] < 9.01);
     }
 
     #[test]
-    fn resources_that_say_the_same_do_no_harm_together() {
+    fn collinear_resources_are_harmless() {
         let samples: Vec<[f64; 2]> =
             (0..64).map(|at| f64::from(at * at % 17)).map(|value| [value, 3.0 * value]).collect();
-        let told = peaks(Method::Var { lags: 4 }, &samples).unwrap();
-        assert!((told[1] - 3.0 * told[0]).abs() < 1e-6 && told[0] <= 32.0, "{told:?}");
+        let predicted = peaks(Method::Var { lags: 4 }, &samples).unwrap();
+        assert!(
+            (predicted[1] - 3.0 * predicted[0]).abs() < 1e-6 && predicted[0] <= 32.0,
+            "{predicted:?}"
+        );
     }
 
     #[test]
-    fn the_observation_window_forgets() {
+    fn old_samples_are_forgotten() {
         let mut samples = vec![[1e6, 5.0]; 40];
         samples.extend(vec![[1.0, 5.0]; 64]);
         for method in METHODS {
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_refused() {
         let windows = Windows { observation: 8, prediction: 2 };
         let new =
             |resources, windows, method| Forecaster::new(resources, windows, method).unwrap_err();
@@ -350,18 +355,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn peaks_are_finite_and_within_reach(
+        fn peaks_are_finite_and_bounded(
             samples in prop::collection::vec(prop::array::uniform2(
                 prop_oneof![Just(0.0), 0.0..10.0, 0.0..LARGEST_SAMPLE, Just(LARGEST_SAMPLE), 0.0..1e-300]
             ), 1..80),
         ) {
             for method in METHODS {
-                let told = peaks(method, &samples).unwrap();
-                for (of, peak) in told.iter().enumerate() {
+                let predicted = peaks(method, &samples).unwrap();
+                for (of, peak) in predicted.iter().enumerate() {
                     let high = samples.iter().map(|sample| sample[of]).fold(0.0, f64::max);
-                    prop_assert!((0.0..=high * 2.0 * (1.0 + 1e-9)).contains(peak), "{method:?} {told:?}");
+                    prop_assert!((0.0..=high * 2.0 * (1.0 + 1e-9)).contains(peak), "{method:?} {predicted:?}");
                 }
-                prop_assert_eq!(peaks(method, &samples).unwrap(), told);
+                prop_assert_eq!(peaks(method, &samples).unwrap(), predicted);
             }
         }
     }

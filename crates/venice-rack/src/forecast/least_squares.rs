@@ -1,10 +1,11 @@
-//! Least squares by Householder reflections with the columns in the order of their weight, so that
-//! columns that say what others have said already are found and left out.
+//! Least squares by Householder reflections with column pivoting: columns that depend on others are
+//! found and left out.
 
-/// What of the first column's weight a column must have left to count as saying something of its own.
+/// The least share of the first column's norm that a column must have left to count as independent.
 const RANK_TOLERANCE: f64 = 1e-8;
 
-/// The factors of `columns` whose sum comes closest to `target`. Columns that depend on others get 0.
+/// Returns the factors of `columns` whose sum comes closest to `target`. Columns that depend on
+/// others get 0.
 ///
 /// # Panics
 /// If a column is not as long as `target`.
@@ -34,10 +35,10 @@ pub(super) fn solve(mut columns: Vec<Vec<f64>>, mut target: Vec<f64>) -> Vec<f64
     back_substitute(&columns, &target, &diagonal, &order)
 }
 
-/// Makes column `at` point along axis `at` by a reflection of everything from there on; the diagonal
-/// entry. The column keeps the mirror's normal below its upper part.
+/// Reflects everything from row `at` on so that column `at` points along axis `at`, and returns the
+/// diagonal entry. The column keeps the mirror's normal below its upper part.
 fn reflect(columns: &mut [Vec<f64>], target: &mut [f64], at: usize, weight: f64) -> f64 {
-    // Away from the column: nothing cancels out.
+    // Away from the column, so that nothing cancels out.
     let entry = if columns[at][at] > 0.0 { -weight } else { weight };
     let (done, rest) = columns.split_at_mut(at + 1);
     let normal = &mut done[at][at..];
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exact_solution_is_found() {
+    fn exact_solution_is_found() {
         let columns = vec![vec![1.0, 1.0, 1.0, 1.0], vec![0.0, 1.0, 2.0, 3.0]];
         let factors = solve(columns, vec![5.0, 3.0, 1.0, -1.0]);
         assert!(
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_repeat_others_or_are_empty_get_nothing() {
+    fn dependent_columns_get_zero() {
         let one = vec![1.0, 2.0, 3.0, 5.0];
         let twice: Vec<f64> = one.iter().map(|value| 2.0 * value).collect();
         let factors = solve(vec![one.clone(), vec![0.0; 4], twice], one);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_rows_than_columns_are_met_exactly() {
+    fn underdetermined_system_is_met_exactly() {
         let columns = vec![vec![1.0, 0.0], vec![0.0, 2.0], vec![1.0, 1.0]];
         let factors = solve(columns.clone(), vec![3.0, 4.0]);
         for row in 0..2 {
@@ -112,9 +113,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is left over is at right angles to every column: no other factors come closer.
+        /// The residual is orthogonal to every column: no other factors come closer.
         #[test]
-        fn what_is_left_is_at_right_angles(
+        fn residual_is_orthogonal(
             columns in prop::collection::vec(prop::collection::vec(-10.0..10.0, 12), 1..6),
             target in prop::collection::vec(-10.0..10.0, 12), repeated in any::<bool>(),
         ) {

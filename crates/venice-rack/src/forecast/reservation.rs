@@ -1,59 +1,59 @@
-//! Slabs reserved before they are needed, and released where the forecast was wrong.
+//! Slabs reserved before they are needed, and released where the forecast was too high.
 
 use std::collections::VecDeque;
 
 use super::forecaster::{ForecastError, LARGEST_SAMPLE};
 
-/// Windows that may be remembered.
+/// Most windows that may be remembered.
 const MOST_REMEMBERED: usize = 100_000;
-/// More slabs than any rack has: a forecast that asks for more is one of nothing known.
+/// More slabs than any rack has; larger forecasts are clipped to this.
 const MOST_SLABS: f64 = 1e12;
 
-/// How reservations follow forecasts.
+/// The policy by which reservations follow forecasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
-    /// What one slab holds, in the resource's unit.
+    /// The size of one slab, in the resource's unit.
     pub slab: f64,
-    /// The share of prediction windows that may turn out short, of 1.
+    /// The share of prediction windows that may fall short, of 1.
     pub short: f64,
     /// Prediction windows whose errors are remembered: the margin is learnt from them.
     pub remembered: usize,
-    /// The margin while none is remembered, of the forecast.
+    /// The margin while no window is remembered, as a share of the forecast.
     pub first_margin: f64,
 }
 
-/// What is to be done about it.
+/// A change of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     None,
-    /// Reserve so many more slabs.
+    /// Reserve this many more slabs.
     Reserve(u64),
-    /// Give so many back.
+    /// Release this many slabs.
     Release(u64),
 }
 
 /// The slabs of one resource that are reserved for one workload.
 ///
-/// A prediction window begins with [`Reservation::handle_forecast`]; what is used during it goes into
-/// [`Reservation::handle_use`]. What is in use is never released, and what is used beyond what was
-/// reserved is reserved at once: late, which is what the forecast is there to avoid.
+/// A prediction window begins with [`Reservation::handle_forecast`]; the use during it goes into
+/// [`Reservation::handle_use`]. Slabs in use are never released. Use beyond the reservation is
+/// reserved at once: late, which the forecast is there to avoid.
 #[derive(Debug, Clone)]
 pub struct Reservation {
     policy: Policy,
     slabs: u64,
     in_use: f64,
-    /// What this window was foretold, and the most that was used in it so far, if anybody said.
+    /// The forecast of this window, and the most used in it so far, if any sample came.
     window: Option<(f64, Option<f64>)>,
     /// Peak over forecast of past windows, oldest first.
     factors: VecDeque<f64>,
 }
 
 impl Reservation {
-    /// Nothing reserved, nothing known.
+    /// Creates an empty reservation.
     ///
     /// # Errors
-    /// When the policy makes no sense.
+    /// [`ForecastError`] if a parameter of the policy is out of range.
     pub fn new(policy: Policy) -> Result<Self, ForecastError> {
         let bound = |what, value: f64, allowed: bool| {
             if allowed { Ok(()) } else { Err(ForecastError::Policy { what, value }) }
@@ -73,30 +73,30 @@ impl Reservation {
         Ok(Self { policy, slabs: 0, in_use: 0.0, window: None, factors: VecDeque::new() })
     }
 
-    /// Slabs reserved now.
+    /// Returns the slabs reserved now.
     #[must_use]
     pub fn slabs(&self) -> u64 {
         self.slabs
     }
 
-    /// A prediction window begins, in which `peak` is foretold: what the last one taught, and what that
-    /// makes of this one.
+    /// Begins a prediction window with the forecast `peak`. Learns from the last window and returns
+    /// the change for this one.
     ///
     /// # Errors
-    /// When the forecast is no amount. Nothing changes then.
+    /// [`ForecastError::Sample`] if the forecast is out of range. Nothing changes then.
     pub fn handle_forecast(&mut self, peak: f64) -> Result<Change, ForecastError> {
         amount(peak)?;
-        if let Some((foretold, Some(came))) = self.window.replace((peak, None)) {
-            self.learn(foretold, came);
+        if let Some((forecast, Some(came))) = self.window.replace((peak, None)) {
+            self.learn(forecast, came);
         }
         let wanted = self.slabs_for((peak * (1.0 + self.margin())).max(self.in_use));
         Ok(self.change_to(wanted))
     }
 
-    /// So much is used now. More slabs than were reserved are late.
+    /// Takes the present use. Slabs beyond the reservation are reserved late.
     ///
     /// # Errors
-    /// When it is no amount. Nothing changes then.
+    /// [`ForecastError::Sample`] if the amount is out of range. Nothing changes then.
     pub fn handle_use(&mut self, amount_used: f64) -> Result<Change, ForecastError> {
         amount(amount_used)?;
         self.in_use = amount_used;
@@ -107,7 +107,8 @@ impl Reservation {
         Ok(if needed > self.slabs { self.change_to(needed) } else { Change::None })
     }
 
-    /// How much more than foretold is reserved, of the forecast; below 0 where forecasts were too high.
+    /// Returns the margin on top of a forecast, as a share of it; below 0 where forecasts were too
+    /// high.
     #[must_use]
     pub fn margin(&self) -> f64 {
         let mut factors: Vec<f64> = self.factors.iter().copied().collect();
@@ -116,15 +117,15 @@ impl Reservation {
         factors.get(may_be_short).map_or(self.policy.first_margin, |factor| factor - 1.0)
     }
 
-    fn learn(&mut self, foretold: f64, came: f64) {
-        // Of nothing no factor makes something: that window teaches only that something may come.
-        if foretold <= 0.0 {
+    fn learn(&mut self, forecast: f64, came: f64) {
+        // No factor turns a forecast of 0 into anything: such a window is not learnt from.
+        if forecast <= 0.0 {
             return;
         }
         if self.factors.len() == self.policy.remembered {
             self.factors.pop_front();
         }
-        self.factors.push_back(came / foretold);
+        self.factors.push_back(came / forecast);
     }
 
     fn slabs_for(&self, wanted: f64) -> u64 {
@@ -142,7 +143,7 @@ impl Reservation {
 }
 
 fn amount(value: f64) -> Result<(), ForecastError> {
-    // Forecasts may lie above all samples by as much again.
+    // Forecasts may exceed all samples by as much again.
     let is_one = (0.0..=2.0 * LARGEST_SAMPLE).contains(&value);
     if is_one { Ok(()) } else { Err(ForecastError::Sample { value }) }
 }
@@ -156,18 +157,18 @@ mod tests {
     const POLICY: Policy = Policy { slab: 16.0, short: 0.0, remembered: 3, first_margin: 0.5 };
 
     #[test]
-    fn slabs_are_there_before_they_are_needed_and_go_when_they_are_not() {
+    fn reservation_follows_forecast() {
         let mut reservation = Reservation::new(POLICY).unwrap();
         assert_eq!(reservation.handle_forecast(100.0), Ok(Change::Reserve(10)), "150 of 16");
         assert_eq!(reservation.handle_use(100.0), Ok(Change::None));
-        // It was right: the margin is gone.
+        // The forecast was exact: the margin is gone.
         assert_eq!(reservation.handle_forecast(100.0), Ok(Change::Release(3)));
         assert_eq!(reservation.handle_use(113.0), Ok(Change::Reserve(1)), "late");
-        // It was 13 % too low.
+        // The forecast was 13 % too low.
         assert!((reservation.margin() - 0.0).abs() < 1e-12);
         assert_eq!(reservation.handle_forecast(120.0), Ok(Change::Reserve(1)), "135.6 of 16");
         assert!((reservation.margin() - 0.13).abs() < 1e-12);
-        // What is in use stays, whatever is foretold.
+        // Slabs in use stay, whatever the forecast.
         assert_eq!(reservation.handle_forecast(1.0), Ok(Change::Release(1)));
         assert_eq!(reservation.slabs(), 8);
         assert_eq!(reservation.handle_use(0.0), Ok(Change::None), "a pause is not the end");
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_forgotten() {
+    fn old_errors_are_forgotten() {
         let mut reservation = Reservation::new(POLICY).unwrap();
         for used in [300.0, 100.0, 100.0, 100.0] {
             reservation.handle_forecast(100.0).unwrap();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forecast_of_nothing_teaches_nothing() {
+    fn zero_forecast_is_not_learnt() {
         let mut reservation = Reservation::new(POLICY).unwrap();
         reservation.handle_forecast(0.0).unwrap();
         assert_eq!(reservation.handle_use(5.0), Ok(Change::Reserve(1)));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_refused() {
         for wrong in [
             Policy { slab: 0.0, ..POLICY },
             Policy { slab: f64::NAN, ..POLICY },
@@ -216,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_used_is_reserved_and_changes_add_up(
+        fn use_is_reserved_and_changes_add_up(
             steps in prop::collection::vec((any::<bool>(), 0.0..1e4), 1..200), short in 0.0..0.9,
         ) {
             let mut reservation = Reservation::new(Policy { short, ..POLICY }).unwrap();

@@ -1,16 +1,16 @@
-//! Samples brought to a common scale: bytes beside counts would drown these.
+//! Samples brought to a common scale: bytes would outweigh counts.
 
 /// The samples of each resource around 0, in units of their own spread.
 #[derive(Debug, Clone)]
 pub(super) struct Scaled {
-    /// Resource by resource, oldest sample first.
+    /// Samples by resource, oldest first.
     pub(super) series: Vec<Vec<f64>>,
     middles: Vec<f64>,
     spreads: Vec<f64>,
 }
 
 impl Scaled {
-    /// `samples`: resource by resource; none is empty.
+    /// Scales `samples`, given by resource; none may be empty.
     pub(super) fn of(samples: &[Vec<f64>]) -> Self {
         let mut scaled = Self { series: Vec::new(), middles: Vec::new(), spreads: Vec::new() };
         for series in samples {
@@ -18,7 +18,7 @@ impl Scaled {
             let middle = series.iter().sum::<f64>() / count;
             let square =
                 series.iter().map(|value| (value - middle) * (value - middle)).sum::<f64>() / count;
-            // What is left of a constant is rounding, and would be blown up to look like noise.
+            // The rest of a constant is rounding error, and would be scaled up to look like noise.
             let is_flat = square.sqrt() <= middle.abs() * 1e-12;
             let spread = if is_flat { 0.0 } else { square.sqrt() };
             let value = |value: &f64| if is_flat { 0.0 } else { (value - middle) / spread };
@@ -29,12 +29,12 @@ impl Scaled {
         scaled
     }
 
-    /// A value of a resource, back in its own unit.
+    /// Returns a value of a resource in its own unit.
     pub(super) fn back(&self, resource: usize, value: f64) -> f64 {
         self.middles[resource] + self.spreads[resource] * value
     }
 
-    /// Samples of each resource.
+    /// Returns the number of samples of each resource.
     pub(super) fn len(&self) -> usize {
         self.series.first().map_or(0, Vec::len)
     }

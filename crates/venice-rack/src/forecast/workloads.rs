@@ -1,39 +1,39 @@
-//! The workloads of a rack: what each uses, sample by sample; what it is foretold to need, beside
-//! what plain persistence says; and how many slabs are kept for it because of that.
+//! The workloads of a rack: the use of each, sample by sample; its forecast need, beside the
+//! persistence forecast; and the slabs reserved for it.
 
 use std::collections::BTreeMap;
 
 use super::forecaster::{Forecaster, Method, Windows};
 use super::reservation::{Policy, Reservation};
 
-/// Memory in slabs, accelerators, network cards, storage in MiB.
+/// The number of resources: memory in slabs, accelerators, network cards, storage in MiB.
 pub const RESOURCES: usize = 4;
-/// What of each a workload uses.
+/// A workload's use of each resource.
 pub type Amounts = [f64; RESOURCES];
-/// Where memory is among them.
+/// The index of memory.
 const MEMORY: usize = 0;
-/// Each resource from so many last samples of all of them; fewer where there are few samples.
+/// Lags of the VAR forecast; fewer where there are few samples.
 const LAGS: usize = 6;
-/// More workloads are not followed: those that begin later are foretold nothing.
+/// Most workloads followed; later ones get no forecast.
 const MOST_WORKLOADS: usize = 256;
-/// How a reservation follows its forecast: one window of twenty may turn out short, as the last day
-/// of windows of an hour has shown.
+/// The reservation policy: one window of twenty may fall short, judged by the last day of windows
+/// of an hour.
 const POLICY: Policy = Policy { slab: 1.0, short: 0.05, remembered: 24, first_margin: 0.1 };
 
-/// How a rack looks ahead.
+/// Settings of the forecasts of a rack.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LookAhead {
-    /// Time between two samples.
+pub struct ForecastSettings {
+    /// Time between two samples, in nanoseconds.
     pub sample_ns: u64,
-    /// How far back and how far ahead, in samples.
+    /// Lengths of the windows, in samples.
     pub windows: Windows,
-    /// The share of the memory that living nodes lend which may be kept for workloads beyond what
-    /// they use, 0 to 1; 0: nothing is kept.
+    /// The share of the memory of living nodes that may be reserved for workloads beyond their use,
+    /// 0 to 1; 0: nothing is reserved.
     pub share: f64,
 }
 
-impl Default for LookAhead {
-    /// A sample every five minutes, a day back, an hour ahead; nothing is kept.
+impl Default for ForecastSettings {
+    /// A sample every five minutes, a day back, an hour ahead; nothing is reserved.
     fn default() -> Self {
         let windows = Windows { observation: 288, prediction: 12 };
         Self { sample_ns: 300_000_000_000, windows, share: 0.0 }
@@ -45,46 +45,46 @@ impl Default for LookAhead {
 pub struct Workload {
     /// The user.
     pub user: String,
-    /// What for.
+    /// The purpose.
     pub purpose: String,
 }
 
-/// How forecasts of memory have turned out.
+/// The accuracy of forecasts of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Score {
     /// Prediction windows that are over.
     pub windows: u64,
-    /// Those whose peak was above the forecast by a slab or more.
+    /// Windows whose peak exceeded the forecast by a slab or more.
     pub short: u64,
-    /// By how much the peaks were off, in slabs, all together.
+    /// The sum of the forecast errors, in slabs.
     pub off_slabs: f64,
 }
 
 impl Score {
-    fn settle(&mut self, told: f64, came: f64) {
+    fn record(&mut self, forecast: f64, came: f64) {
         self.windows += 1;
-        self.short += u64::from(came - told >= 1.0);
-        self.off_slabs += (came - told).abs();
+        self.short += u64::from(came - forecast >= 1.0);
+        self.off_slabs += (came - forecast).abs();
     }
 }
 
-/// What is known of one workload.
+/// The forecast of one workload.
 #[derive(Debug, Clone)]
-pub struct Outlook {
-    /// What it had, or would have had, at the last sample.
+pub struct WorkloadForecast {
+    /// Its use at the last sample, including refused requests.
     pub in_use: Amounts,
-    /// The peaks foretold for the window that goes on; `None` before the first one.
-    pub foretold: Option<Amounts>,
-    /// The peaks of the window before it: what plain persistence says.
+    /// The forecast peaks of the current window; `None` before the first one.
+    pub forecast: Option<Amounts>,
+    /// The peaks of the window before: the persistence forecast.
     pub persistence: Option<Amounts>,
-    /// How the forecasts of memory turned out.
+    /// The accuracy of the forecasts of memory.
     pub score: Score,
-    /// How persistence's did.
+    /// The accuracy of the persistence forecasts.
     pub persistence_score: Score,
     forecaster: Forecaster,
-    persists: Forecaster,
+    persistence_forecaster: Forecaster,
     reservation: Reservation,
-    /// The peaks of the window that goes on.
+    /// The peaks of the current window so far.
     peaks: Amounts,
     idle_samples: usize,
 }
@@ -92,25 +92,25 @@ pub struct Outlook {
 /// The workloads that are followed.
 #[derive(Debug)]
 pub struct Workloads {
-    settings: LookAhead,
+    settings: ForecastSettings,
     next_sample_ns: u64,
-    /// Samples of the window that goes on.
+    /// Samples of the current window.
     in_window: usize,
-    known: BTreeMap<Workload, Outlook>,
-    /// The most memory that a workload would have had since the last sample, had there been room.
+    known: BTreeMap<Workload, WorkloadForecast>,
+    /// The most memory a workload would have had since the last sample, had there been room.
     wanted: BTreeMap<Workload, f64>,
 }
 
 impl Workloads {
-    /// Nobody is known; the first sample is due after one interval.
-    pub fn new(settings: LookAhead, now_ns: u64) -> Self {
+    /// Creates an empty set; the first sample is due after one interval.
+    pub fn new(settings: ForecastSettings, now_ns: u64) -> Self {
         let next_sample_ns = now_ns.saturating_add(settings.sample_ns);
         let (known, wanted) = (BTreeMap::new(), BTreeMap::new());
         Self { settings, next_sample_ns, in_window: 0, known, wanted }
     }
 
-    /// A workload would have so many slabs now, had there been room for them. Of one that has never had
-    /// any nothing is learnt by that.
+    /// Records that a workload would have this many slabs now, had there been room. Ignored for a
+    /// workload that was never granted anything.
     pub fn handle_refused(&mut self, workload: Workload, slabs: u64) {
         if self.known.contains_key(&workload) {
             let wanted = self.wanted.entry(workload).or_default();
@@ -118,7 +118,7 @@ impl Workloads {
         }
     }
 
-    /// Whether anything is ever kept.
+    /// True if slabs may be reserved.
     pub fn keeps(&self) -> bool {
         self.settings.share > 0.0
     }
@@ -128,11 +128,10 @@ impl Workloads {
         now_ns >= self.next_sample_ns
     }
 
-    /// What every workload that has anything uses now; what it was refused since the last sample
-    /// counts as if it had that. Those that have had nothing for a whole
-    /// observation window are forgotten.
+    /// Takes the present use of every workload with grants; a refused request since the last sample
+    /// counts as granted. Workloads without use for a whole observation window are forgotten.
     pub fn handle_sample(&mut self, now_ns: u64, mut used: BTreeMap<Workload, Amounts>) {
-        // Samples that nobody could take are none.
+        // Missed samples are skipped.
         self.next_sample_ns = now_ns.saturating_add(self.settings.sample_ns);
         let Windows { observation, prediction } = self.settings.windows;
         let begins = self.in_window == 0;
@@ -147,24 +146,24 @@ impl Workloads {
         self.known.retain(|_, outlook| outlook.idle_samples <= observation);
         for (workload, amounts) in used {
             if self.known.len() < MOST_WORKLOADS {
-                let mut outlook = Outlook::new(self.settings.windows);
+                let mut outlook = WorkloadForecast::new(self.settings.windows);
                 outlook.take(amounts, begins);
                 self.known.insert(workload, outlook);
             }
         }
     }
 
-    /// Every workload, by user and purpose.
-    pub fn iter(&self) -> impl Iterator<Item = (&Workload, &Outlook)> {
+    /// Iterates over all workloads, by user and purpose.
+    pub fn iter(&self) -> impl Iterator<Item = (&Workload, &WorkloadForecast)> {
         self.known.iter()
     }
 
-    /// Slabs kept for each workload beyond what it uses now, where living nodes lend `total_slabs`.
+    /// Returns the slabs reserved for each workload beyond its present use, where living nodes lend
+    /// `total_slabs`.
     ///
-    /// What each is foretold to need is its due; where that is more than there is, those that need
-    /// little have theirs before others have more: a greedy workload, however much it would have,
-    /// leaves the small ones what they need. Of what lies between use and due no more is kept than
-    /// the share, again the small ones first.
+    /// Each workload's forecast need is its due. If the dues exceed the total, small ones are met
+    /// before large ones get more: a greedy workload leaves the small ones what they need. Between
+    /// use and due no more than the share is reserved, again small ones first.
     pub fn kept(
         &self,
         total_slabs: u64,
@@ -183,7 +182,7 @@ impl Workloads {
     }
 }
 
-/// So much for each, no more than it wants, and for nobody more while another has less than that.
+/// Shares `left` out: no one gets more than it wants, nor more while another has less and wants it.
 pub(crate) fn shared_out(
     wanted: BTreeMap<&Workload, u64>,
     mut left: u64,
@@ -201,26 +200,26 @@ pub(crate) fn shared_out(
     shares
 }
 
-impl Outlook {
+impl WorkloadForecast {
     fn new(windows: Windows) -> Self {
         let forecaster =
             |method| Forecaster::new(RESOURCES, windows, method).expect("the windows are checked");
         Self {
             in_use: Amounts::default(),
-            foretold: None,
+            forecast: None,
             persistence: None,
             score: Score::default(),
             persistence_score: Score::default(),
             forecaster: forecaster(Method::Var { lags: LAGS }),
-            persists: forecaster(Method::LastPeak),
-            reservation: Reservation::new(POLICY).expect("the policy makes sense"),
+            persistence_forecaster: forecaster(Method::LastPeak),
+            reservation: Reservation::new(POLICY).expect("the policy is valid"),
             peaks: Amounts::default(),
             idle_samples: 0,
         }
     }
 
-    /// Slabs that it is foretold to need at most, with the margin that past errors have taught; no
-    /// less than it uses.
+    /// Returns the most slabs of its forecast need, with the margin learnt from past errors; no
+    /// less than its use.
     pub fn reserved_slabs(&self) -> u64 {
         self.reservation.slabs()
     }
@@ -235,23 +234,25 @@ impl Outlook {
         for (peak, amount) in self.peaks.iter_mut().zip(amounts) {
             *peak = peak.max(amount);
         }
-        self.forecaster.observe(&amounts).expect("it is of as many resources, and no nonsense");
-        self.persists.observe(&amounts).expect("it is of as many resources, and no nonsense");
+        self.forecaster.observe(&amounts).expect("the sample has valid amounts of all resources");
+        self.persistence_forecaster
+            .observe(&amounts)
+            .expect("the sample has valid amounts of all resources");
         self.reservation.handle_use(amounts[MEMORY]).expect("it is an amount");
     }
 
-    /// What the last window was, and what the next is foretold to be.
+    /// Scores the last window and forecasts the next.
     fn begin_window(&mut self) {
         let peaks = std::mem::take(&mut self.peaks);
-        if let (Some(foretold), Some(persistence)) = (&self.foretold, &self.persistence) {
-            self.score.settle(foretold[MEMORY], peaks[MEMORY]);
-            self.persistence_score.settle(persistence[MEMORY], peaks[MEMORY]);
+        if let (Some(forecast), Some(persistence)) = (&self.forecast, &self.persistence) {
+            self.score.record(forecast[MEMORY], peaks[MEMORY]);
+            self.persistence_score.record(persistence[MEMORY], peaks[MEMORY]);
         }
         let amounts = |peaks: Vec<f64>| Amounts::try_from(peaks).expect("as many resources");
-        self.foretold = self.forecaster.peaks().map(amounts);
-        self.persistence = self.persists.peaks().map(amounts);
-        if let Some(foretold) = &self.foretold {
-            self.reservation.handle_forecast(foretold[MEMORY]).expect("forecasts are amounts");
+        self.forecast = self.forecaster.peaks().map(amounts);
+        self.persistence = self.persistence_forecaster.peaks().map(amounts);
+        if let Some(forecast) = &self.forecast {
+            self.reservation.handle_forecast(forecast[MEMORY]).expect("forecasts are amounts");
         }
     }
 }
@@ -264,11 +265,15 @@ mod tests {
         Workload { user: user.into(), purpose: "p".into() }
     }
 
-    fn settings(share: f64) -> LookAhead {
-        LookAhead { sample_ns: 10, windows: Windows { observation: 48, prediction: 4 }, share }
+    fn settings(share: f64) -> ForecastSettings {
+        ForecastSettings {
+            sample_ns: 10,
+            windows: Windows { observation: 48, prediction: 4 },
+            share,
+        }
     }
 
-    /// `ada` uses what `used` says, sample by sample.
+    /// Feeds the use of `ada`, sample by sample.
     fn after(share: f64, samples: u64, used: impl Fn(u64) -> f64) -> Workloads {
         let mut workloads = Workloads::new(settings(share), 0);
         for sample in 0..samples {
@@ -281,18 +286,18 @@ mod tests {
     }
 
     #[test]
-    fn a_wave_is_foretold_better_than_persistence_does() {
+    fn wave_forecast_beats_persistence() {
         let wave = |at: u64| 20.0 + 10.0 * (at as f64 * std::f64::consts::TAU / 24.0).sin();
         let workloads = after(0.0, 200, wave);
         let (_, outlook) = workloads.iter().next().unwrap();
         assert!(outlook.score.windows > 40);
         let ours = outlook.score.off_slabs;
         assert!(ours * 2.0 < outlook.persistence_score.off_slabs, "{outlook:?}");
-        assert_eq!(outlook.foretold.unwrap()[2], 1.0, "one network card throughout");
+        assert_eq!(outlook.forecast.unwrap()[2], 1.0, "one network card throughout");
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_nothing_without_a_share() {
+    fn reservations_stay_below_share() {
         let high_then_low = |at: u64| if at % 8 < 4 { 40.0 } else { 4.0 };
         let kept = |share| {
             let workloads = after(share, 140, high_then_low);
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_little_has_it_before_others_have_more() {
+    fn small_wants_are_met_first() {
         let [a, b, c] = ["a", "b", "c"].map(workload);
         let shared = |left| {
             let shares = shared_out([(&a, 4), (&b, 90), (&c, 7)].into(), left);
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_for_long_is_forgotten() {
+    fn idle_workloads_are_forgotten() {
         let mut workloads = after(1.0, 10, |_| 5.0);
         for sample in 11..70 {
             workloads.handle_sample(sample * 10, BTreeMap::new());

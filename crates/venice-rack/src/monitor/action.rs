@@ -1,4 +1,4 @@
-//! What the driver does for the Monitor Node, and what comes back.
+//! The actions of the Monitor Node, and their results.
 
 use super::admission::JoinTokenRecord;
 use crate::queueing::Standing;
@@ -14,103 +14,103 @@ use venice_wire::{GrantId, NodeId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// What is to be done. Calls go to `addr`, the address of `donor`'s gRPC service.
+/// An action for the driver. Calls go to `addr`, the address of `donor`'s gRPC service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Make the changes durable, all or none, before beginning any later action.
     Store(Vec<Change>),
     /// Call, then [`super::MonitorCore::handle_prepared`].
     SendPrepare {
-        /// Whom to call.
+        /// The donor to call.
         donor: Identity,
-        /// Where.
+        /// Its address.
         addr: String,
-        /// What to say.
+        /// The message.
         request: PrepareRequest,
     },
     /// Call, then [`super::MonitorCore::handle_committed`].
     SendCommit {
-        /// Whom to call.
+        /// The donor to call.
         donor: Identity,
-        /// Where.
+        /// Its address.
         addr: String,
-        /// Which grant.
+        /// The grant.
         grant: GrantId,
     },
     /// Call, then [`super::MonitorCore::handle_aborted`].
     SendAbort {
-        /// Whom to call.
+        /// The donor to call.
         donor: Identity,
-        /// Where.
+        /// Its address.
         addr: String,
-        /// Which grant.
+        /// The grant.
         grant: GrantId,
     },
     /// Call, then [`super::MonitorCore::handle_released`].
     SendRelease {
-        /// Whom to call.
+        /// The donor to call.
         donor: Identity,
-        /// Where.
+        /// Its address.
         addr: String,
-        /// Which grants.
+        /// The grants.
         grants: Vec<GrantId>,
     },
     /// Call, then [`super::MonitorCore::handle_pinged`].
     SendPing {
-        /// Whom to call.
+        /// The donor to call.
         donor: Identity,
-        /// Where.
+        /// Its address.
         addr: String,
     },
-    /// Answer everybody who waits for this request.
+    /// Answer everyone who waits for this request.
     ReplyRequest {
         /// The client's number for it.
         client_id: u128,
         /// The answer.
         result: Result<Vec<Grant>, RackError>,
     },
-    /// Tell everybody who waits for this request how it stands: it is still in line.
+    /// Report the state of a queued request to everyone who waits for it.
     ReplyStanding {
         /// The client's number for it.
         client_id: u128,
-        /// How it stands.
+        /// Its state.
         standing: Standing,
     },
     /// Answer a release.
     ReplyRelease {
-        /// Which call.
+        /// The call.
         token: Token,
-        /// What was not given back.
+        /// The grants not released.
         kept: Kept,
     },
-    /// Answer a call that has no answer but that it is done, and durable.
+    /// Answer a call whose only answer is that it is done, and durable.
     ReplyDone {
-        /// Which call.
+        /// The call.
         token: Token,
         /// The answer.
         result: Result<(), RackError>,
     },
     /// Answer a registration.
     ReplyRegister {
-        /// Which call.
+        /// The call.
         token: Token,
         /// The answer.
         result: Result<Registered, RackError>,
     },
-    /// Nothing to do; something for the log.
+    /// Write to the log; nothing else to do.
     Note(Event),
 }
 
-/// Grants that a release has left as they were.
+/// Grants that a release has left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kept {
-    /// They have another key: the caller's mistake, or worse.
+    /// Grants with another key: an error of the caller, or a forgery.
     pub forged: Vec<GrantId>,
-    /// They were learnt from their donors, which alone know their keys.
+    /// Grants adopted from their donors, which alone have their keys.
     pub keyless: Vec<GrantId>,
 }
 
-/// What people want to read in a log.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A node joined, under a new epoch.
@@ -130,38 +130,38 @@ pub enum Event {
         /// Its name.
         name: String,
     },
-    /// A node's agent was ended in an orderly way.
+    /// A node's agent was stopped in an orderly way.
     NodeStopped {
         /// Its name.
         name: String,
     },
-    /// A node is to be empty, or no longer.
+    /// The drain of a node began or ended.
     NodeDrains {
         /// Its name.
         name: String,
-        /// To be empty?
+        /// True if it began.
         drains: bool,
     },
-    /// A machine may be this node.
+    /// A machine was enrolled as this node.
     NodeAdmitted {
         /// Its name.
         name: String,
     },
-    /// A node was turned out.
+    /// A node was revoked.
     NodeRevoked {
         /// Its name.
         name: String,
     },
-    /// A quota is new, or another than it was.
+    /// A quota was set.
     QuotaSet {
-        /// Whose.
+        /// The users it applies to.
         of: QuotaFor,
-        /// All that it says now.
+        /// All its limits now.
         limits: Limits,
     },
-    /// A quota was taken away.
+    /// A quota was removed.
     QuotaRemoved {
-        /// Whose.
+        /// The users it applied to.
         of: QuotaFor,
     },
     /// A donor lends a grant that was not in the table.
@@ -171,14 +171,14 @@ pub enum Event {
         /// The grant.
         id: GrantId,
     },
-    /// A donor reports a grant that cannot be: beyond what it lends, or with names that no request
-    /// may have.
+    /// A donor reports an impossible grant: beyond what it lends, or with names no request may
+    /// have.
     GrantNotAdopted {
         /// The donor's name.
         donor: String,
-        /// The grant, as it says.
+        /// The grant's number, as reported.
         id: GrantId,
-        /// How much of it, as it says.
+        /// Its slabs, as reported.
         slabs: u32,
     },
 }
@@ -188,25 +188,25 @@ pub enum Event {
 pub enum Change {
     /// A node is new, or has a new epoch or new addresses.
     PutNode(NodeRecord),
-    /// That node has a name never heard of before: of several Monitor Nodes with one store, no two
-    /// let in such a node without knowing of each other.
+    /// The node of the `PutNode` beside this has a new name. The record makes two Monitor Nodes
+    /// with one store conflict when they admit such nodes at the same time.
     PutNewcomer(NodeId),
     /// A grant is new or has another state.
     PutGrant(GrantRecord),
     /// A grant is over.
     DeleteGrant(GrantId),
-    /// Grant numbers below this one may have been given.
+    /// Grant numbers below this one may have been used.
     PutGrantLimit(u64),
-    /// Donors are about to lend for this request: of several Monitor Nodes with one store, no two
-    /// have that done for one user without knowing of each other.
+    /// Donors are about to lend for this request. The record makes two Monitor Nodes with one store
+    /// conflict when both have donors lend for one user.
     PutLastRequest {
-        /// Whose it is.
+        /// The owner's user name.
         user: String,
         /// The client's number for it.
         client_id: u128,
     },
-    /// Donors are about to lend for this request, which was promised bandwidth: of several Monitor Nodes
-    /// with one store, no two promise any without knowing of each other.
+    /// Donors are about to lend for this request, with bandwidth promised. The record makes two
+    /// Monitor Nodes with one store conflict when both promise bandwidth.
     PutLastPromise {
         /// The client's number for it.
         client_id: u128,
@@ -215,19 +215,20 @@ pub enum Change {
     PutToken(JoinTokenRecord),
     /// A join token is too old.
     DeleteToken(u64),
-    /// A node was turned out.
+    /// A node was revoked.
     PutRevocation(Revocation),
-    /// Nobody holds a certificate any more that the revocation of this node voids.
+    /// All certificates voided by the revocation of this node have expired.
     DeleteRevocation(String),
-    /// Certificates are good for so many milliseconds, longer than any before.
+    /// The lifetime of certificates in milliseconds is longer than ever before.
     PutCertificateLife(u64),
-    /// A quota is new, or another than it was.
+    /// A quota was set.
     PutQuota(QuotaRecord),
-    /// A quota was taken away.
+    /// A quota was removed.
     DeleteQuota(QuotaFor),
 }
 
-/// What [`super::MonitorCore::recover`] starts from: the last `Put` of everything not deleted.
+/// A stored record: the last `Put` of everything not deleted, from which
+/// [`super::MonitorCore::recover`] starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Record {
     /// A node.
@@ -236,11 +237,11 @@ pub enum Record {
     Newcomer(NodeId),
     /// A grant.
     Grant(GrantRecord),
-    /// Grant numbers below this one may have been given.
+    /// Grant numbers below this one may have been used.
     GrantLimit(u64),
     /// The last request of a user that donors were to lend for.
     LastRequest {
-        /// Whose it is.
+        /// The owner's user name.
         user: String,
         /// The client's number for it.
         client_id: u128,
@@ -252,21 +253,21 @@ pub enum Record {
     },
     /// A join token.
     Token(JoinTokenRecord),
-    /// A node that was turned out.
+    /// A revoked node.
     Revocation(Revocation),
-    /// The longest that certificates were ever good for, in milliseconds.
+    /// The longest lifetime of certificates ever, in milliseconds.
     CertificateLife(u64),
     /// A quota.
     Quota(QuotaRecord),
 }
 
-/// Why a call to a donor did not succeed.
+/// The reason why a call to a donor failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
     /// The donor refuses.
     Refused(Refusal),
-    /// No answer came: the call may have had its effect or not.
+    /// No answer came: the call may have taken effect or not.
     NoAnswer,
-    /// The connection was refused: there is no such process any more.
+    /// The connection was refused: the process is gone.
     Gone,
 }

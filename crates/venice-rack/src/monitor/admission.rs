@@ -1,34 +1,34 @@
-//! Who may become a node.
+//! Enrolment: join tokens, and the check of machines that use them.
 
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::types::{MAX_NAME_BYTES, RackError};
 use serde::{Deserialize, Serialize};
 
-/// Tokens that are kept at a time, used ones included.
+/// Most tokens kept at a time, including used ones.
 const MAX_TOKENS: usize = 10_000;
 
-/// A join token, as the store keeps it: enough to know it by, too little to join with.
+/// A join token, as the store keeps it: enough to recognise it, too little to join with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinTokenRecord {
     /// Its number.
     pub id: u64,
     /// SHA-256 over its secret.
     pub secret_hash: [u8; 32],
-    /// The only node it lets in; empty: any.
+    /// The only node it admits; empty: any.
     pub node: String,
-    /// Until when, in milliseconds since 1970. It is forgotten then.
+    /// Expiry, in milliseconds since 1970. It is deleted then.
     pub expires_ms: u64,
-    /// Who came in by it; empty: nobody yet.
+    /// The node that used it; empty: unused.
     pub used_by: String,
-    /// SHA-256 over the public key that was certified for that.
+    /// SHA-256 over the public key certified for that node.
     #[serde(default)]
     pub used_key: Option<[u8; 32]>,
 }
 
 impl MonitorCore {
-    /// An administrator made a token. Answered by [`Action::ReplyDone`] once it is durable.
-    /// `wall_ms` is the time of day, in milliseconds since 1970, here and below: what it is
-    /// compared with outlives restarts.
+    /// Adds a token made by an administrator. Answered by [`Action::ReplyDone`] once it is durable.
+    /// `wall_ms` is the time of day, in milliseconds since 1970, here and below: it is compared
+    /// with times that survive restarts.
     pub fn handle_new_token(&mut self, wall_ms: u64, token: Token, record: JoinTokenRecord) {
         self.forget_old_tokens(wall_ms);
         let result = if self.tokens.len() >= MAX_TOKENS {
@@ -45,10 +45,10 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
-    /// A machine wants to become the node `name`, by the token of this number and hash and with a
-    /// key of that hash. Answered by [`Action::ReplyDone`] once it is durable that the token is used.
-    /// While the token lasts, the same machine is answered again, known by its key: an answer may
-    /// be lost.
+    /// Enrols a machine as the node `name`, by the token of this number and hash and with a key of
+    /// that hash. Answered by [`Action::ReplyDone`] once the use of the token is durable. While the
+    /// token lasts, the same machine, recognised by its key, is answered again: an answer may be
+    /// lost.
     pub fn handle_join(
         &mut self,
         wall_ms: u64,
@@ -63,7 +63,7 @@ impl MonitorCore {
             let (used_by, used_key) = (name.to_owned(), Some(key));
             let used = JoinTokenRecord { used_by, used_key, ..record.clone() };
             self.change(Change::PutToken(used));
-            self.memory.let_in.insert(name.to_owned());
+            self.retention.admitted.insert(name.to_owned());
             self.note(Event::NodeAdmitted { name: name.to_owned() });
         }
         self.actions.push_back(Action::ReplyDone { token, result });
@@ -80,7 +80,7 @@ impl MonitorCore {
         self.check_new_name(name)?;
         let known = self.tokens.get(&id).filter(|record| record.secret_hash == secret_hash);
         let Some(record) = known.filter(|record| record.expires_ms > wall_ms) else {
-            return bad("the rack has no such join token (any more)".to_owned());
+            return bad("unknown or expired join token".to_owned());
         };
         if record.used_by == name && record.used_key == Some(key) {
             return Ok(());
@@ -98,8 +98,8 @@ impl MonitorCore {
             let control_addr = entry.record.control_addr.clone();
             return Err(RackError::NameTaken { name: name.to_owned(), control_addr });
         }
-        // Whoever has a token for a new machine is not to become one that the rack has.
-        let is_registered = holder.is_some_and(|entry| !entry.record.is_turned_out);
+        // A token for a new machine must not admit it as a registered node.
+        let is_registered = holder.is_some_and(|entry| !entry.record.is_revoked);
         let is_taken = is_registered || self.has_joined(name);
         if record.node.is_empty() && is_taken {
             return Err(RackError::Forbidden(format!(
@@ -111,12 +111,12 @@ impl MonitorCore {
         Ok(())
     }
 
-    /// Whether a machine may have this name. One that the rack knows from before keeps it, whatever
-    /// it looks like.
+    /// Checks the name of a machine. A name already in the rack stays valid, whatever it looks
+    /// like.
     fn check_new_name(&self, name: &str) -> Result<(), RackError> {
         check_name(name)?;
         let is_known = self.rrt.by_name(name).is_some() || self.has_joined(name);
-        // Some machines are called by their address.
+        // Some machines are named by their address.
         let is_address = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
         let is_plain = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
             || name.chars().all(is_address);
@@ -129,12 +129,12 @@ impl MonitorCore {
         }
     }
 
-    /// A machine came in by this name, as far as the tokens that are kept say.
+    /// True if a kept token was used under this name.
     fn has_joined(&self, name: &str) -> bool {
         self.tokens.values().any(|record| record.used_by == name)
     }
 
-    /// An administrator takes a token back. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Deletes a token for an administrator. Answered by [`Action::ReplyDone`] once it is durable.
     pub fn handle_delete_token(&mut self, wall_ms: u64, token: Token, id: u64) {
         self.forget_old_tokens(wall_ms);
         let result = match self.tokens.contains_key(&id) {
@@ -149,7 +149,7 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
-    /// The tokens that are not too old, used ones included.
+    /// Returns the tokens that have not expired, including used ones.
     pub fn tokens(&self, wall_ms: u64) -> Vec<JoinTokenRecord> {
         self.tokens.values().filter(|record| record.expires_ms > wall_ms).cloned().collect()
     }
@@ -163,7 +163,7 @@ impl MonitorCore {
     }
 }
 
-/// What no node was ever called.
+/// Checks a name against the rules that hold for all names ever given.
 pub(super) fn check_name(name: &str) -> Result<(), RackError> {
     let is_long = name.len() > MAX_NAME_BYTES;
     if is_long || name.contains(char::is_control) || name.is_empty() {

@@ -1,6 +1,6 @@
-//! Requests for devices, in the same handshake as those for memory: prepared at the donor, then
-//! recorded and committed, then recorded and answered; or as if it had never been. A request is
-//! for one device of one donor, so it has one share at a time.
+//! Requests for devices, with the same handshake as those for memory: prepared at the donor, then
+//! recorded and committed, then recorded and answered; or undone completely. A request is for one
+//! device of one donor, so it has one share at a time.
 
 mod offered;
 mod plan;
@@ -30,36 +30,36 @@ pub(super) struct PendingDevice {
     /// The donors named; `None` for any.
     named: Option<BTreeSet<NodeId>>,
     tried: Tried,
-    /// Where it stands among those who wait.
+    /// Its place in the queue.
     pub(super) place: Place,
-    /// What becomes of it where it fails: it waits in line again. `None`: its client hears why.
+    /// The queue entry it returns to if the handshake fails. `None`: its client gets the error.
     waiter: Option<Box<Waiter>>,
     pub(super) deadline_ns: u64,
     part: Option<Part>,
 }
 
-/// What came of asking donors for devices.
+/// Failed attempts with donors.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    /// Devices that their donors did not lend, and why: by node, kind and address.
+    /// Devices that their donors refused, with the reasons: by node, kind and address.
     refused: BTreeMap<(NodeId, ResourceKind, String), String>,
     /// Donors that did not answer.
     silent: BTreeSet<NodeId>,
 }
 
 impl Tried {
-    /// No donor has said no, or nothing.
+    /// True if no donor has refused or stayed silent.
     pub(super) fn is_empty(&self) -> bool {
         self.refused.is_empty() && self.silent.is_empty()
     }
 }
 
-/// What is looked for.
+/// A search for a device.
 pub(super) struct Sought<'a> {
     pub(super) request: &'a DeviceRequest,
     /// The donors named; `None` for any.
     pub(super) named: Option<&'a BTreeSet<NodeId>>,
-    /// Where it stands: those before it come first.
+    /// Its place in the queue: requests ahead of it come first.
     pub(super) place: Place,
     pub(super) tried: &'a Tried,
 }
@@ -71,27 +71,27 @@ impl PendingDevice {
     }
 }
 
-/// The device that is being asked for.
+/// The device being prepared.
 struct Part {
     grant: GrantId,
     donor: Identity,
     key: GrantKey,
     share: DeviceShare,
-    /// The intent is recorded and the commit on its way.
+    /// True once the intent is recorded and the commit on its way.
     is_committing: bool,
     /// The donor's revision when it confirmed the last step.
     confirmed_revision: u64,
 }
 
 impl MonitorCore {
-    /// `owner` asks for a device, and may wait. Answered by [`Action::ReplyRequest`] with one grant, or
-    /// until then by [`Action::ReplyStanding`]; a request that is in its handshake already gets the
-    /// same answer.
+    /// Takes a request for a device of `owner`, which may wait. Answered by
+    /// [`Action::ReplyRequest`] with one grant, or until then by [`Action::ReplyStanding`]; a
+    /// repetition of a request in its handshake gets the same answer.
     ///
     /// # Errors
-    /// For this caller alone, whoever else waits under the same number.
-    /// [`RackError::Forbidden`]: this request is another owner's; [`RackError::BadRequest`]: it
-    /// makes no sense, or is not the one that was made under this number before;
+    /// They are for this caller alone, whoever else waits under the same number.
+    /// [`RackError::Forbidden`]: the request belongs to another owner. [`RackError::BadRequest`]:
+    /// it is invalid, or differs from the request made under this number before.
     /// [`RackError::OverDeviceQuota`], if it does not wait.
     pub fn handle_device_request(
         &mut self,
@@ -117,17 +117,18 @@ impl MonitorCore {
             return Ok(());
         }
         if request.queueing.left_ms() > 0 {
-            self.enter_line_for_device(now_ns, owner, request, named);
+            self.enter_queue_for_device(now_ns, owner, request, named);
             return Ok(());
         }
         self.check_device_quota(&owner, &request)?;
         self.call_off_rivals(client_id);
-        let place = self.line.place(request.queueing.priority);
+        let place = self.queue.place(request.queueing.priority);
         self.begin_device(now_ns, owner, (request, named), place, None);
         Ok(())
     }
 
-    /// A request that is in its handshake, or waits, is made again; `None`: there is none.
+    /// Handles the repetition of a request that is in its handshake, or queued; `None`: there is
+    /// none.
     fn ask_again_for_device(
         &mut self,
         now_ns: u64,
@@ -136,7 +137,7 @@ impl MonitorCore {
         let (before, waiter) = match self.device_requests.get_mut(&request.client_id) {
             Some(pending) => (&pending.request, pending.waiter.as_deref_mut()),
             None => {
-                let waiter = self.line.of_client(request.client_id)?;
+                let waiter = self.queue.of_client(request.client_id)?;
                 if !waiter.as_device().is_some_and(|device| device.request.is_same(request)) {
                     return Some(Err(another_request()));
                 }
@@ -153,13 +154,13 @@ impl MonitorCore {
         Some(Ok(()))
     }
 
-    /// Whether a request for a device has this number, in its handshake or in line.
+    /// True if a device request has this number, in its handshake or in the queue.
     pub(super) fn is_asked_for_device(&self, client_id: u128) -> bool {
-        let is_in_line = matches!(self.line.wanted_by(client_id), Some(Wanted::Device(_)));
+        let is_in_line = matches!(self.queue.wanted_by(client_id), Some(Wanted::Device(_)));
         is_in_line || self.device_requests.contains_key(&client_id)
     }
 
-    /// Looks for a device, and has its donor lend it.
+    /// Begins the handshake for a device.
     pub(super) fn begin_device(
         &mut self,
         now_ns: u64,
@@ -221,7 +222,7 @@ impl MonitorCore {
         Ok(if named.is_empty() { None } else { Some(named) })
     }
 
-    /// The answer to a request that was granted before.
+    /// Returns the answer to a request that was granted before.
     pub(super) fn device_granted_before(
         &self,
         request: &DeviceRequest,
@@ -236,10 +237,10 @@ impl MonitorCore {
             let reason = "this request was granted before and that is gone: ask anew";
             return Err(RackError::BadRequest(reason.to_owned()));
         }
-        Ok(Some(self.told(grant).into_iter().collect()))
+        Ok(Some(self.grant_for_recipient(grant).into_iter().collect()))
     }
 
-    /// Finds a device for the request, and asks its donor.
+    /// Finds a device for the request, and sends the prepare to its donor.
     fn place_device(&mut self, now_ns: u64, client_id: u128) {
         if let Err(error) = self.check_device_quota_again(client_id) {
             return self.fail_device(now_ns, client_id, error);
@@ -274,7 +275,8 @@ impl MonitorCore {
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
     }
 
-    /// What came of the prepare of a device. False: the grant is none of a device's request.
+    /// Handles the result of a prepare of a device. Returns false if the grant belongs to no device
+    /// request.
     pub(super) fn device_prepared(
         &mut self,
         now_ns: u64,
@@ -302,7 +304,7 @@ impl MonitorCore {
         true
     }
 
-    /// It is set aside: records the intent, then has the donor lend.
+    /// Records the intent for a device that is set aside, then sends the commit.
     fn commit_device(&mut self, now_ns: u64, client_id: u128) {
         if !self.is_ours_to_commit_device(now_ns, client_id) {
             return;
@@ -338,7 +340,8 @@ impl MonitorCore {
         self.actions.push_back(Action::SendCommit { donor, addr, grant });
     }
 
-    /// What came of the commit of a device. False: the grant is none of a device's request.
+    /// Handles the result of the commit of a device. Returns false if the grant belongs to no
+    /// device request.
     pub(super) fn device_committed(
         &mut self,
         now_ns: u64,
@@ -354,14 +357,14 @@ impl MonitorCore {
             // It died after its answer.
             Ok(_) => {
                 self.drop_device_part(client_id, &CallError::Gone);
-                self.give_up(grant);
+                self.take_back_grant(grant);
                 self.place_device(now_ns, client_id);
             }
             Err(error) => {
                 self.drop_device_part(client_id, error);
                 match error {
                     CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
-                    CallError::NoAnswer | CallError::Gone => self.give_up(grant),
+                    CallError::NoAnswer | CallError::Gone => self.take_back_grant(grant),
                 }
                 self.place_device(now_ns, client_id);
             }
@@ -369,7 +372,7 @@ impl MonitorCore {
         true
     }
 
-    /// It is lent: records that, then tells the recipient.
+    /// Records that the device is lent, then answers the recipient.
     fn finish_device(&mut self, now_ns: u64, client_id: u128, grant: GrantId, revision: u64) {
         self.device_parts.remove(&grant);
         let pending = self.device_requests.remove(&client_id);
@@ -380,7 +383,7 @@ impl MonitorCore {
             confirmed_revision: revision,
             ..record.clone()
         };
-        let told = self.told(&record).into_iter().collect();
+        let granted = self.grant_for_recipient(&record).into_iter().collect();
         self.change(Change::PutGrant(record));
         if let Some(mut pending) = pending {
             if let Some(part) = &mut pending.part {
@@ -388,10 +391,10 @@ impl MonitorCore {
             }
             self.finished_devices.insert(client_id, pending);
         }
-        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(told) });
+        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(granted) });
     }
 
-    /// A donor did not do its share: another device is to.
+    /// Drops a share that its donor refused, so that another device is chosen.
     fn drop_device_part(&mut self, client_id: u128, error: &CallError) {
         let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
         let Some(part) = pending.part.take() else { return };
@@ -421,7 +424,7 @@ impl MonitorCore {
         }
     }
 
-    /// Calls a request off and takes back what it has. One that may wait goes on waiting.
+    /// Aborts a request and takes back its share. One that may wait goes on waiting.
     fn fail_device(&mut self, now_ns: u64, client_id: u128, error: RackError) {
         let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
         let (place, tried) = (pending.place, std::mem::take(&mut pending.tried));
@@ -435,20 +438,20 @@ impl MonitorCore {
         self.wait_again(now_ns, place, *waiter, &error);
     }
 
-    /// The same with that for an answer, in any case.
+    /// Aborts a request with `result` as the answer, also if it may wait.
     fn withdraw_device(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         if self.take_back_device(client_id) {
             self.actions.push_back(Action::ReplyRequest { client_id, result });
         }
     }
 
-    /// Takes a request out of its handshake, and back what it has; false where it is in none.
+    /// Takes a request out of its handshake, and its share back; returns false if it is in none.
     pub(super) fn take_back_device(&mut self, client_id: u128) -> bool {
         let Some(pending) = self.device_requests.remove(&client_id) else { return false };
         if let Some(part) = pending.part {
             self.device_parts.remove(&part.grant);
             match part.is_committing {
-                true => self.give_up(part.grant),
+                true => self.take_back_grant(part.grant),
                 false => self.abort(part.donor, part.grant),
             }
         }

@@ -1,4 +1,4 @@
-//! How far nodes are from each other, where they relay for each other.
+//! Distances between nodes that relay for each other.
 
 use super::MonitorCore;
 use crate::rrt::{NodeEntry, NodeRecord};
@@ -6,13 +6,14 @@ use crate::types::{LinkPort, LinkState};
 use venice_wire::NodeId;
 
 impl MonitorCore {
-    /// Hops from one node's relay to another's; `None` where they reach each other directly.
+    /// Returns the hops from one node's relay to another's; `None` where they reach each other
+    /// directly.
     pub(super) fn hops(&self, from: NodeId, to: NodeId) -> Option<u32> {
         Some(self.way(from, to)?.len() as u32)
     }
 
-    /// The names of the nodes whose relays pass on what goes from `from`, itself the first, to
-    /// `to`, which is left out.
+    /// Returns the names of the nodes whose relays pass on packets from `from`, the first, to `to`,
+    /// which is left out.
     pub(super) fn relays_between(&self, from: NodeId, to: NodeId) -> Option<Vec<String>> {
         let mut positions = self.way(from, to)?;
         positions.pop();
@@ -30,8 +31,8 @@ impl MonitorCore {
         (self.settings.way)(&here.topology, here.position, there.position)
     }
 
-    /// Whether nothing is known to be down on that way: neither a node nor a link between two of
-    /// them. Where something is, packets go another way, which the relays know and nobody here.
+    /// True if nothing is known to be down on that path: neither a node nor a link between two of
+    /// them. Around one that is down, packets take a path that only the relays know.
     pub(super) fn is_way_open(&self, from: NodeId, to: NodeId) -> bool {
         let (Some(way), Some(entry)) = (self.way(from, to), self.rrt.get(from)) else {
             return false;

@@ -1,4 +1,4 @@
-//! A request's way: placed, prepared, committed, or as if it had never been.
+//! The handshake of a request: placed, prepared, committed, or undone completely.
 
 use super::pending::{Part, PartState, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
@@ -10,20 +10,20 @@ use crate::types::{
 use std::collections::BTreeMap;
 use venice_wire::{GrantId, NodeId};
 
-/// How long a request waits for memory that donors are about to free.
+/// Time a request waits for memory that donors are about to free.
 const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
-/// How often a request is placed anew before it is given up.
+/// Most placements of a request before it fails.
 const MAX_ATTEMPTS: u32 = 16;
-/// Grant numbers are recorded so many at a time.
+/// Grant numbers recorded at a time.
 pub(super) const GRANT_NUMBERS_AT_ONCE: u64 = 256;
 
-/// Slabs that donors can give between them.
+/// Returns the slabs that donors can give together.
 pub(super) fn room(donors: impl IntoIterator<Item = Donor>) -> u64 {
     donors.into_iter().map(|donor| u64::from(donor.can_give())).sum()
 }
 
 impl MonitorCore {
-    /// Takes a request as far as it can go without another answer.
+    /// Advances a request as far as possible without another answer.
     pub(super) fn advance(&mut self, now_ns: u64, client_id: u128) {
         self.drop_lost_parts(client_id);
         let Some(pending) = self.requests.get(&client_id) else { return };
@@ -39,7 +39,7 @@ impl MonitorCore {
         }
     }
 
-    /// Shares whose donor died meanwhile are no shares.
+    /// Drops shares whose donor died meanwhile.
     fn drop_lost_parts(&mut self, client_id: u128) {
         let Some(pending) = self.requests.get(&client_id) else { return };
         let settled =
@@ -53,12 +53,12 @@ impl MonitorCore {
         for id in lost {
             self.take_part(id);
             if self.rat.get(id).is_some() {
-                self.give_up(id);
+                self.take_back_grant(id);
             }
         }
     }
 
-    /// Finds donors for what is missing, and asks them.
+    /// Finds donors for the missing slabs, and calls them.
     fn place(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.get_mut(&client_id) else { return };
         pending.attempts += 1;
@@ -89,16 +89,17 @@ impl MonitorCore {
         }
     }
 
-    /// Whether what is kept for other workloads is left if the request gets so many slabs more.
+    /// True if the reservations of other workloads are left when the request gets this many more
+    /// slabs.
     pub(super) fn leaves_enough_after(&self, client_id: u128, slabs: u32) -> bool {
         let pending = &self.requests[&client_id];
         self.leaves_enough(&pending.owner.user, &pending.request, slabs)
     }
 
-    /// True while there will be room with what is on its way back to the donors. Waiting is no
+    /// True while memory on its way back to the donors will make room. Waiting does not count as an
     /// attempt.
     fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128, missing: u32) -> bool {
-        // Who waits in line has no need to wait here; and this looks at every node.
+        // A queued request need not wait here; and this looks at every node.
         if self.requests[&client_id].waiter.is_some() {
             return false;
         }
@@ -121,7 +122,7 @@ impl MonitorCore {
         waits
     }
 
-    /// What donors keep aside for requests that have not been granted yet, in slabs.
+    /// Returns the slabs that donors have set aside for requests not yet granted.
     pub(super) fn prepared_slabs(&self) -> BTreeMap<NodeId, u32> {
         let mut slabs = BTreeMap::new();
         for part in self.requests.values().flat_map(|pending| pending.parts.values()) {
@@ -133,8 +134,8 @@ impl MonitorCore {
         slabs
     }
 
-    /// Slabs of a donor that are neither free nor lent nor `prepared` for a request: it has them
-    /// from a grant that has ended and is about to free them.
+    /// Returns the slabs of a donor that are neither free nor lent nor `prepared` for a request:
+    /// those of an ended grant, about to be freed.
     pub(super) fn returning_slabs(&self, donor: NodeId, prepared: &BTreeMap<NodeId, u32>) -> u32 {
         let Some(entry) = self.rrt.get(donor).filter(|entry| entry.up) else { return 0 };
         let epoch = entry.record.identity.epoch;
@@ -144,15 +145,15 @@ impl MonitorCore {
         let lent = self.rat.of_donor(donor).filter(is_lent).map(|grant| grant.slabs);
         let prepared = prepared.get(&donor).copied();
         let left = entry.status.total_slabs.saturating_sub(entry.status.free_slabs);
-        // Donors report what they like.
+        // Donors may report anything.
         lent.chain(prepared).fold(left, u32::saturating_sub)
     }
 
-    /// Something has become free, or (`is_more` false) is perhaps about to: whoever waits for room
-    /// tries again, first those in line.
+    /// Retries requests that wait for room, queued ones first, after something has become free or
+    /// (`is_more` false) may be about to.
     pub(super) fn note_room(&mut self, now_ns: u64, is_more: bool) {
         if is_more {
-            self.serve_line(now_ns);
+            self.serve_queue(now_ns);
         }
         let waiting: Vec<_> = self
             .requests
@@ -165,7 +166,7 @@ impl MonitorCore {
         }
     }
 
-    /// What the request may ask of each donor, or might if every donor had done its share.
+    /// Returns what the request may take from each donor, or could if no donor had failed.
     pub(super) fn available(&self, client_id: u128, with_excluded: bool) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
         let closed = self.closed_to(pending.place, pending.slabs);
@@ -178,7 +179,7 @@ impl MonitorCore {
             .collect()
     }
 
-    /// The same, but for donors of which nothing is to be had: of thousands not each is looked at.
+    /// The same without donors that have nothing: with thousands not each is looked at.
     fn with_room(&self, client_id: u128) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
         let closed = self.closed_to(pending.place, pending.slabs);
@@ -190,7 +191,7 @@ impl MonitorCore {
         donors.map(|donor| pending.as_asked(donor)).collect()
     }
 
-    /// Who of `donors` gives how much of what is missing.
+    /// Returns the shares of `donors` in the missing slabs.
     pub(super) fn placed(
         &self,
         client_id: u128,
@@ -198,9 +199,9 @@ impl MonitorCore {
         donors: &[Donor],
     ) -> Option<BTreeMap<NodeId, u32>> {
         let policy = self.policy_of(client_id);
-        match self.carrying_of(client_id) {
+        match self.bandwidth_of(client_id) {
             None => place(policy, missing, donors),
-            Some(carrying) => carrying.place(policy, missing, donors),
+            Some(bandwidth) => bandwidth.place(policy, missing, donors),
         }
     }
 
@@ -208,7 +209,7 @@ impl MonitorCore {
         self.requests[&client_id].request.placement.unwrap_or(self.settings.placement)
     }
 
-    /// The node whose relay the recipient sends through, if it does.
+    /// Returns the node whose relay the recipient sends through, if any.
     pub(super) fn home_of(&self, request: &MemoryRequest) -> Option<NodeId> {
         let home = self.rrt.by_name(&request.home)?;
         Some(home.record.identity.node)
@@ -221,7 +222,7 @@ impl MonitorCore {
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
     }
 
-    /// A new share, and what its donor is to be told.
+    /// Adds a share, and returns the message to its donor.
     pub(super) fn new_part(
         &mut self,
         client_id: u128,
@@ -257,7 +258,7 @@ impl MonitorCore {
         Some((donor, request))
     }
 
-    /// What came of [`Action::SendPrepare`].
+    /// Handles the result of [`Action::SendPrepare`].
     pub fn handle_prepared(
         &mut self,
         now_ns: u64,
@@ -280,7 +281,7 @@ impl MonitorCore {
                     part.state = PartState::Prepared;
                     part.confirmed_revision = status.revision;
                 }
-                // The request was called off meanwhile; the first abort may have come too early.
+                // The request was aborted meanwhile; the first abort may have come too early.
                 None => self.abort(donor, grant),
             },
             Err(error) => {
@@ -295,8 +296,8 @@ impl MonitorCore {
         }
     }
 
-    /// Gives back what was kept aside for a prepare that has its answer now; whether that was to be lent
-    /// at once.
+    /// Returns the room reserved for an answered prepare. Returns true if it was to be lent in one
+    /// call.
     pub(super) fn settle_prepare(&mut self, grant: GrantId) -> bool {
         let Some(sent) = self.sent_prepares.remove(&grant) else { return false };
         if let Some(mut entry) = self.rrt.get_mut(sent.donor.node)
@@ -307,7 +308,7 @@ impl MonitorCore {
         sent.at_once
     }
 
-    /// Learns from any answer, or from its absence, how the donor is.
+    /// Updates the donor's state by any answer, or by its absence.
     pub(super) fn note_result(
         &mut self,
         now_ns: u64,
@@ -332,7 +333,7 @@ impl MonitorCore {
         }
     }
 
-    /// A donor did not do its share: it goes elsewhere.
+    /// Drops a share that a donor refused, so that it is re-placed.
     fn drop_refused_part(&mut self, donor: NodeId, grant: GrantId, error: &CallError) {
         let client_id = self.parts.get(&grant).copied();
         let Some(part) = self.take_part(grant) else { return };
@@ -349,7 +350,7 @@ impl MonitorCore {
         }
     }
 
-    /// Every share is prepared: records the intent, then has the donors lend.
+    /// Records the intent once every share is prepared, then sends the commits.
     fn commit(&mut self, now_ns: u64, client_id: u128) {
         if !self.is_ours_to_commit(now_ns, client_id) {
             return;
@@ -380,7 +381,7 @@ impl MonitorCore {
         }
     }
 
-    /// What is recorded of a share before it is lent.
+    /// Returns the record of a share before it is lent.
     pub(super) fn record_of(
         &self,
         now_ns: u64,
@@ -409,7 +410,7 @@ impl MonitorCore {
         })
     }
 
-    /// What came of [`Action::SendCommit`].
+    /// Handles the result of [`Action::SendCommit`].
     pub fn handle_committed(
         &mut self,
         now_ns: u64,
@@ -421,13 +422,13 @@ impl MonitorCore {
         if self.device_committed(now_ns, donor, grant, &result) {
             return;
         }
-        // Without a request it was called off meanwhile, and its release is on the way.
+        // Without a request it was aborted meanwhile, and its release is on the way.
         let Some(client_id) = self.parts.get(&grant).copied() else { return };
-        self.hear_lent(now_ns, (donor, grant), client_id, result);
+        self.note_lent(now_ns, (donor, grant), client_id, result);
     }
 
-    /// A share of a request was lent, or not.
-    pub(super) fn hear_lent(
+    /// Handles the outcome of lending a share.
+    pub(super) fn note_lent(
         &mut self,
         now_ns: u64,
         (donor, grant): (Identity, GrantId),
@@ -445,15 +446,15 @@ impl MonitorCore {
                 self.drop_refused_part(donor.node, grant, &error);
                 match error {
                     CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
-                    CallError::NoAnswer | CallError::Gone => self.give_up(grant),
+                    CallError::NoAnswer | CallError::Gone => self.take_back_grant(grant),
                 }
             }
         }
         self.advance(now_ns, client_id);
     }
 
-    /// Every share is lent: records that, then tells the recipient. What one donor has lent at once is in
-    /// its records and the donor's already: the recipient need not wait.
+    /// Records that every share is lent, then answers the recipient. For a grant lent in one call,
+    /// the records and the donor suffice: the recipient need not wait.
     fn finish(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
         let (mut grants, mut changes) = (Vec::new(), Vec::new());
@@ -467,7 +468,7 @@ impl MonitorCore {
                 confirmed_revision: part.confirmed_revision,
                 ..record.clone()
             };
-            grants.extend(self.told(&record));
+            grants.extend(self.grant_for_recipient(&record));
             changes.push(Change::PutGrant(record));
         }
         let reply = Action::ReplyRequest { client_id, result: Ok(grants) };
@@ -493,7 +494,7 @@ impl MonitorCore {
         }
     }
 
-    /// Calls a request off and takes back every share. One that may wait goes on waiting.
+    /// Aborts a request and takes back every share. One that may wait goes on waiting.
     pub(super) fn fail(&mut self, now_ns: u64, client_id: u128, error: RackError) {
         let waiter = self.requests.get_mut(&client_id).and_then(|pending| {
             let place = pending.place;
@@ -504,21 +505,21 @@ impl MonitorCore {
         self.wait_again(now_ns, place, *waiter, &error);
     }
 
-    /// The same with that for an answer, in any case.
+    /// Aborts a request with `result` as the answer, also if it may wait.
     pub(super) fn withdraw(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         if self.take_back(client_id) {
             self.actions.push_back(Action::ReplyRequest { client_id, result });
         }
     }
 
-    /// Takes a request out of its handshake, and back every share; false where it is in none.
+    /// Takes a request out of its handshake, and back every share; returns false if it is in none.
     pub(super) fn take_back(&mut self, client_id: u128) -> bool {
         let Some(pending) = self.requests.remove(&client_id) else { return false };
         for (id, part) in pending.parts {
             self.parts.remove(&id);
             match part.state {
                 PartState::Preparing | PartState::Prepared => self.abort(part.donor, id),
-                PartState::Committing | PartState::Committed => self.give_up(id),
+                PartState::Committing | PartState::Committed => self.take_back_grant(id),
             }
         }
         true
@@ -529,7 +530,8 @@ impl MonitorCore {
         self.actions.push_back(Action::SendAbort { donor, addr, grant });
     }
 
-    /// What came of [`Action::SendAbort`]. Without an answer the prepare's own time limit does it.
+    /// Handles the result of [`Action::SendAbort`]. Without an answer the time limit of the prepare
+    /// frees the slabs.
     pub fn handle_aborted(
         &mut self,
         now_ns: u64,
@@ -570,7 +572,7 @@ impl MonitorCore {
         GrantId(number)
     }
 
-    /// Numbers up to this one are taken.
+    /// Skips grant numbers up to this one.
     pub(super) fn skip_grant_numbers_to(&mut self, taken: GrantId) {
         let above = taken.0.saturating_add(1);
         self.next_grant = self.next_grant.max(above);

@@ -1,14 +1,16 @@
-//! A request that one donor can fill takes one call and one wait for the store (decision 0055), both at
-//! a time (decision 0067): the donor sets aside and lends in one step while the intent is recorded, the
-//! recipient hears of it after both, and that it was lent is recorded after that.
+//! Lending in one call: a request that one donor can fill takes one call and one wait for the store
+//! (decision 0055), both at the same time (decision 0067). The donor sets aside and lends in one
+//! step while the intent is recorded. The recipient gets the answer after both, and the completion
+//! is recorded after that.
 //!
-//! So after a crash the record may not say whether it was lent, and the recipient may hold it. Such a
-//! grant is *in doubt*: its donor is told once more to lend it, which changes nothing where it has. An
-//! answer settles it; no heartbeat's silence does, since that may be older than the first call. Without
-//! a record nobody holds it: its donor lends it for the rest of one lease, to nobody.
+//! After a crash the record may thus leave open whether it was lent, and the recipient may have it.
+//! A grant of that kind is *in doubt*: the call to its donor is repeated, which changes nothing where it
+//! was lent. An answer settles it; its absence from a heartbeat does not, since that may be older
+//! than the first call. Without a record no recipient has it: its donor lends it for the rest of
+//! one lease, unused.
 //!
-//! Where several Monitor Nodes have the store this is not done: there the donor sets aside first, and
-//! the order of the records settles who may have it lent.
+//! With several Monitor Nodes on one store this is not done: there the donor sets aside first, and
+//! the order of the records decides which request is lent.
 
 use super::pending::{PartState, PendingRequest, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
@@ -18,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, NodeId};
 
 impl MonitorCore {
-    /// One donor has all of it, and nobody else has the store.
+    /// True if one donor has all of it, and no other Monitor Node has the store.
     pub(super) fn may_lend_at_once(&self, client_id: u128, shares: &BTreeMap<NodeId, u32>) -> bool {
         let is_whole = |pending: &PendingRequest| pending.parts.is_empty();
         self.shared.is_none()
@@ -26,8 +28,8 @@ impl MonitorCore {
             && self.requests.get(&client_id).is_some_and(is_whole)
     }
 
-    /// Has the donor lend, and records the intent before anybody can hear of it: what is done with the
-    /// answer comes after the record.
+    /// Calls the donor, and records the intent before any recipient can have the answer: the result
+    /// is handled after the record.
     pub(super) fn lend_at_once(&mut self, now_ns: u64, client_id: u128, donor: NodeId, slabs: u32) {
         let part = self.new_part(client_id, donor, slabs, PartState::Committing);
         let Some((donor, request)) = part else { return };
@@ -37,7 +39,7 @@ impl MonitorCore {
         self.change_together(record.map(Change::PutGrant).into_iter().collect());
     }
 
-    /// What came of that.
+    /// Handles the result of lending in one call.
     pub(super) fn lent_at_once(
         &mut self,
         now_ns: u64,
@@ -46,15 +48,15 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         if let Some(client_id) = self.parts.get(&grant).copied() {
-            // The record may have waited for room on the disk for longer than the donor lends.
+            // The record may have waited for disk space for longer than the donor lends.
             if self.requests.get(&client_id).is_some_and(|pending| pending.is_late(now_ns)) {
                 return self.fail(now_ns, client_id, RackError::HandshakeFailed);
             }
-            self.hear_lent(now_ns, (donor, grant), client_id, result);
+            self.note_lent(now_ns, (donor, grant), client_id, result);
         } else if self.is_in_doubt(grant) {
             self.settle_doubt(now_ns, grant, result);
         } else if result.is_ok() && !self.is_lent(grant) {
-            // It was called off meanwhile; the release may have come too early.
+            // It was aborted meanwhile; the release may have come too early.
             let addr = self.control_addr(donor.node);
             self.actions.push_back(Action::SendRelease { donor, addr, grants: vec![grant] });
         }
@@ -64,25 +66,26 @@ impl MonitorCore {
         self.rat.get(grant).is_some_and(|grant| grant.state == GrantState::Committed)
     }
 
-    /// Nobody here knows whether its donor has lent it.
+    /// True if it is unknown whether its donor has lent it.
     pub(super) fn is_in_doubt(&self, grant: GrantId) -> bool {
         self.rat.get(grant).is_some_and(GrantRecord::is_lent_at_once)
             && !self.parts.contains_key(&grant)
     }
 
-    /// What a request was lent at once, and nobody here knows whether it was.
+    /// True if a request has a grant in doubt.
     pub(super) fn has_doubtful(&self, client_id: u128) -> bool {
         self.rat.of_client(client_id).any(|grant| self.is_in_doubt(grant.id))
     }
 
-    /// Asks the donors of all grants in doubt.
-    pub(super) fn ask_in_doubt(&mut self) {
+    /// Repeats the calls to the donors of all grants in doubt.
+    pub(super) fn settle_grants_in_doubt(&mut self) {
         let in_doubt = self.rat.iter().filter(|grant| self.is_in_doubt(grant.id));
         let in_doubt: Vec<GrantId> = in_doubt.map(|grant| grant.id).collect();
-        in_doubt.into_iter().for_each(|grant| self.ask_once_more(grant));
+        in_doubt.into_iter().for_each(|grant| self.repeat_call(grant));
     }
 
-    /// A donor reports: what it has lent it has lent; for what it does not know of it is asked.
+    /// Settles grants in doubt by a donor's report: listed ones are lent; for the others the call
+    /// is repeated.
     pub(super) fn settle_by_report(
         &mut self,
         now_ns: u64,
@@ -102,11 +105,11 @@ impl MonitorCore {
             self.settle_doubt(now_ns, grant, Ok(status));
         }
         for grant in unknown {
-            self.ask_once_more(grant);
+            self.repeat_call(grant);
         }
     }
 
-    fn ask_once_more(&mut self, grant: GrantId) {
+    fn repeat_call(&mut self, grant: GrantId) {
         if self.sent_prepares.contains_key(&grant) {
             return;
         }
@@ -126,7 +129,7 @@ impl MonitorCore {
             at_once: true,
         };
         let donor = Identity { node: record.donor, epoch: record.donor_epoch };
-        // The record stands for its slabs.
+        // The record already counts its slabs.
         self.sent_prepares.insert(grant, SentPrepare { donor, slabs: 0, at_once: true });
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
@@ -149,7 +152,8 @@ impl MonitorCore {
                 }));
             }
             Err(CallError::Refused(_)) => self.change(Change::DeleteGrant(grant)),
-            // Its donor's next report has it asked again; if it is dead, the grant is lost with it.
+            // Its donor's next report repeats the call; if the donor is dead, the grant is lost
+            // with it.
             Err(CallError::NoAnswer | CallError::Gone) => {}
         }
     }

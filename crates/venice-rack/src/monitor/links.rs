@@ -1,4 +1,4 @@
-//! The Topology Status Table as people are shown it.
+//! The Topology Status Table for users.
 
 use super::MonitorCore;
 use crate::rows::LinkRow;
@@ -8,12 +8,12 @@ use crate::types::{
 };
 use venice_wire::{GrantId, NodeId};
 
-/// How memory is protected that is mapped.
+/// The protection of mapped memory.
 const BY_DESCRIPTOR: &str = "descriptor";
 
 impl MonitorCore {
-    /// What nodes have tested, by tester and far end; then what recipients have going on, as their
-    /// donors see it.
+    /// Returns the links tested by nodes, by tester and far end; then the traffic of recipients, as
+    /// seen by their donors.
     pub fn link_rows(&self) -> Vec<LinkRow> {
         let mut rows: Vec<_> =
             self.tst.iter().map(|(from, report)| self.tested_row(from, report)).collect();
@@ -50,14 +50,14 @@ impl MonitorCore {
             bytes_per_s: if is_hop { report.bytes_per_s } else { flow.map(|f| f.bytes_per_s) },
             protection: report.protection.name().to_owned(),
             hops: is_hop.then_some(1),
-            // A relay holds back what it sends.
+            // A relay delays what it sends.
             emulated: if is_hop { self.link_of(from) } else { String::new() },
             reported_by: self.name_of(from),
             ..bare_row(far_end)
         }
     }
 
-    /// Who talks to a donor by UDP now.
+    /// Returns the row of a recipient's UDP traffic at a donor.
     fn flow_row(&self, donor: NodeId, entry: &NodeEntry, flow: &FlowReport) -> Option<LinkRow> {
         let grant = match flow.with {
             FlowPeer::Grant(grant) => Some(self.rat.get(grant)?),
@@ -78,7 +78,7 @@ impl MonitorCore {
         })
     }
 
-    /// Who has mapped a donor's memory.
+    /// Returns the row of a recipient that has mapped a donor's memory.
     fn mapped_row(&self, entry: &NodeEntry, grant: GrantId) -> Option<LinkRow> {
         Some(LinkRow {
             from: self.rat.get(grant)?.recipient.clone(),
@@ -105,7 +105,7 @@ impl MonitorCore {
     }
 }
 
-/// A row with nothing in it but what the port of the far end has dropped.
+/// Returns an empty row but for the drop counts of the far end's port.
 fn bare_row(far_end: Option<&NodeEntry>) -> LinkRow {
     let dropped = far_end.map_or(DroppedCounts::default(), |entry| entry.port.dropped);
     let is_up = far_end.is_none_or(|entry| entry.up);

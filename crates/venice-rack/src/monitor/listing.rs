@@ -1,4 +1,4 @@
-//! The tables as people are shown them.
+//! The tables for users.
 
 use super::MonitorCore;
 use crate::NS_PER_S;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
 impl MonitorCore {
-    /// The nodes, by number.
+    /// Returns the nodes, by number.
     pub fn node_rows(&self, now_ns: u64) -> Vec<NodeRow> {
         let mut granted: BTreeMap<NodeId, u64> = BTreeMap::new();
         for grant in self.rat.iter().filter(|grant| self.lost_since_ns(grant).is_none()) {
@@ -21,7 +21,7 @@ impl MonitorCore {
         self.rrt.iter().map(|(id, entry)| node_row(entry, granted(id), now_ns)).collect()
     }
 
-    /// The Resource Registration Table, by node.
+    /// Returns the Resource Registration Table, by node.
     pub fn resource_rows(&self) -> Vec<ResourceRow> {
         let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {
             let row = |resource: &ResourceSpec| ResourceRow {
@@ -47,7 +47,7 @@ impl MonitorCore {
         self.rrt.iter().flat_map(|(_, entry)| rows_of(entry)).collect()
     }
 
-    /// The Resource Allocation Table, by grant.
+    /// Returns the Resource Allocation Table, by grant.
     pub fn grant_rows(&self, now_ns: u64) -> Vec<GrantRow> {
         let mut rows: Vec<_> = self.rat.iter().map(|grant| self.grant_row(grant, now_ns)).collect();
         let preparing = self.requests.values().flat_map(|pending| pending.parts_in_preparation());
@@ -122,10 +122,10 @@ fn state(entry: &NodeEntry) -> &'static str {
     }
 }
 
-/// How a node's memory is, in a word.
+/// Returns the health of a node's memory, in words.
 fn health(entry: &NodeEntry) -> &'static str {
-    let is_at_ease = entry.pressure.level == PressureLevel::None;
-    let pressure = if is_at_ease { "ok" } else { "its machine is short of memory" };
+    let is_unloaded = entry.pressure.level == PressureLevel::None;
+    let pressure = if is_unloaded { "ok" } else { "its machine is short of memory" };
     entry.absence().unwrap_or(pressure)
 }
 

@@ -1,4 +1,4 @@
-//! Nodes come, report, and die.
+//! Registration, heartbeats and death of nodes.
 
 use super::devices::{Offered, check_offered, reports_of};
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
@@ -11,17 +11,18 @@ use crate::types::{
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
 
-/// No rack gives so many grants: a greater number is made up, and would use up the numbers.
+/// The greatest grant number adopted: no rack gives that many, and a greater one would exhaust the
+/// numbers.
 const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
 
 impl MonitorCore {
-    /// An agent wants to join. Answered by [`Action::ReplyRegister`], perhaps only after a
-    /// [`Action::SendPing`] to the agent that bears the name.
+    /// Registers an agent. Answered by [`Action::ReplyRegister`], perhaps only after a
+    /// [`Action::SendPing`] to the present holder of the name.
     pub fn handle_register(&mut self, now_ns: u64, token: Token, node: NodeRegistration) {
         self.register(now_ns, token, node, false);
     }
 
-    /// `is_free`: who bore the name is surely dead.
+    /// Registers an agent. With `is_free` the former holder of the name is surely dead.
     fn register(&mut self, now_ns: u64, token: Token, node: NodeRegistration, is_free: bool) {
         let checked = check_registration(&node)
             .and_then(|()| self.check_protection(&node))
@@ -37,7 +38,7 @@ impl MonitorCore {
         let Identity { node: number, epoch } = holder.record.identity;
         if holder.record.instance == node.instance {
             if holder.record.is_stopped {
-                return self.turn_away_the_ended(token, &node.name);
+                return self.refuse_stopped_agent(token, &node.name);
             }
             self.accept_again(now_ns, token, number, node);
         } else if is_free || self.is_gone(holder) {
@@ -47,7 +48,7 @@ impl MonitorCore {
         }
     }
 
-    /// A number and an epoch for a name never heard of.
+    /// Returns number and epoch for a new name.
     fn identity_of_newcomer(&self, node: &NodeRegistration) -> Identity {
         let fresh = Identity { node: self.rrt.fresh_number(), epoch: 1 };
         let usable = |old: &Identity| {
@@ -63,7 +64,7 @@ impl MonitorCore {
         identity: Identity,
         registration: NodeRegistration,
     ) {
-        // An agent that has a secret keeps it: its recipients' keys are made of it.
+        // An agent with a secret keeps it: its recipients' keys are derived from it.
         let secret = registration.secret.filter(|_| registration.previous == Some(identity));
         let secret = self.secret_or_none(secret);
         let is_draining = self.rrt.is_draining(identity.node);
@@ -76,7 +77,7 @@ impl MonitorCore {
         self.reply_registered(token, identity, secret);
     }
 
-    /// The same process again: its answer was lost, or one of us was away.
+    /// Accepts the same process again: its answer was lost, or one side was away.
     fn accept_again(&mut self, now_ns: u64, token: Token, number: NodeId, node: NodeRegistration) {
         let Some(entry) = self.rrt.get(number) else { return };
         let identity = entry.record.identity;
@@ -92,12 +93,13 @@ impl MonitorCore {
         self.reply_registered(token, identity, secret);
     }
 
-    /// The secret a node has already, or a new one; none where nothing is protected.
+    /// Returns the node's present secret, or a new one; none without protection.
     fn secret_or_none(&mut self, secret: Option<NodeSecret>) -> Option<NodeSecret> {
         (!self.settings.is_plain).then(|| secret.unwrap_or_else(|| self.keys.next_secret()))
     }
 
-    /// All of a rack protect their datagrams, or nobody: who did otherwise would reach nobody.
+    /// Checks that the agent protects its datagrams if and only if the rack does: otherwise it
+    /// reaches no other node.
     fn check_protection(&self, node: &NodeRegistration) -> Result<(), RackError> {
         let reason = match (self.settings.is_plain, node.is_plain) {
             (false, true) => {
@@ -124,7 +126,7 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyRegister { token, result: Ok(registered) });
     }
 
-    /// The name has a holder that was alive lately: is it still?
+    /// Pings the holder of a name that was alive lately.
     fn ask_holder(&mut self, token: Token, number: NodeId, node: NodeRegistration) {
         let waiting = self.waiting_registrations.entry(number).or_default();
         waiting.push((token, node));
@@ -136,7 +138,7 @@ impl MonitorCore {
         }
     }
 
-    /// What came of [`Action::SendPing`].
+    /// Handles the result of [`Action::SendPing`].
     pub fn handle_pinged(&mut self, now_ns: u64, donor: Identity, result: Result<Pong, CallError>) {
         let waiting = self.waiting_registrations.remove(&donor.node).unwrap_or_default();
         let Some(holder) = self.rrt.get(donor.node) else { return };
@@ -144,7 +146,7 @@ impl MonitorCore {
         let (name, instance) = (holder.record.name.clone(), holder.record.instance);
         let control_addr = holder.record.control_addr.clone();
         let is_dead = match result {
-            // Its port was taken over by another process, perhaps by the very newcomer.
+            // Its port was taken over by another process, perhaps by the new agent itself.
             Ok(pong) => pong.instance != instance,
             Err(CallError::Gone) => true,
             Err(CallError::NoAnswer | CallError::Refused(_)) => false,
@@ -163,10 +165,10 @@ impl MonitorCore {
         }
     }
 
-    /// An agent reports.
+    /// Handles an agent's heartbeat.
     ///
     /// # Errors
-    /// [`RackError::NotRegistered`] when it is not the registered holder of its name.
+    /// [`RackError::NotRegistered`] if it is not the registered holder of its name.
     pub fn handle_heartbeat(
         &mut self,
         now_ns: u64,
@@ -177,7 +179,7 @@ impl MonitorCore {
         let mut entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         let slabs_before = entry.available_slabs();
         let is_holder = entry.record.identity == identity && entry.record.instance == instance;
-        // What an agent reported before it ended may come after its farewell.
+        // A report from before the agent's end may come after its deregistration.
         if !is_holder || entry.record.is_stopped {
             return Err(RackError::NotRegistered);
         }
@@ -201,7 +203,7 @@ impl MonitorCore {
             }
         }
         let slabs = self.rrt.get(identity.node).map_or(0, NodeEntry::available_slabs);
-        let is_more = slabs > slabs_before || self.line.has_devices();
+        let is_more = slabs > slabs_before || self.queue.has_devices();
         self.note_room(now_ns, is_more);
         let peers = self.peers_for(identity.node, peers_version);
         let is_draining = self.rrt.is_draining(identity.node);
@@ -210,7 +212,7 @@ impl MonitorCore {
         Ok(HeartbeatAck { peers, is_draining, called_back, revoked })
     }
 
-    /// The node lives.
+    /// Notes that the node lives.
     fn seen(&mut self, now_ns: u64, node: NodeId) {
         let Some(mut entry) = self.rrt.get_mut(node) else { return };
         entry.seen_ns = now_ns;
@@ -222,7 +224,7 @@ impl MonitorCore {
         }
     }
 
-    /// A rack is wired one way, and every place in it is one node's.
+    /// Checks that the rack keeps one topology, and that each place in it has one node.
     fn check_relay(&self, node: &NodeRegistration) -> Result<(), RackError> {
         let others =
             self.rrt.iter().filter(|(_, entry)| entry.up && entry.record.name != node.name);
@@ -247,7 +249,7 @@ impl MonitorCore {
         Ok(())
     }
 
-    /// Brings the table in line with what the donor holds.
+    /// Brings the table in line with the donor's report.
     fn reconcile(&mut self, now_ns: u64, donor: Identity, report: DonorReport) {
         let revision = report.status.revision;
         let held: BTreeSet<GrantId> = report.held.iter().map(|held| held.id).collect();
@@ -263,9 +265,9 @@ impl MonitorCore {
             self.change(Change::DeleteGrant(id));
         }
         self.settle_by_report(now_ns, donor, report.status, &report.held);
-        self.forget_strange(donor.node, &held);
+        self.forget_unknown_grants(donor.node, &held);
         let mut release = Vec::new();
-        // What is the donor's may be granted once: no report makes more of it.
+        // Each of the donor's resources counts once, whatever it reports.
         let registered_slabs = self.rrt.get(donor.node).map(|entry| entry.record.total_slabs());
         let mut left_devices = Offered::by(self.rrt.get(donor.node));
         let mut left_slabs = report.status.total_slabs.min(registered_slabs.unwrap_or(0));
@@ -274,7 +276,7 @@ impl MonitorCore {
         for held in known.into_iter().chain(unknown) {
             let device = held.device.as_ref().and_then(|share| left_devices.take(share));
             let is_room = held.slabs <= left_slabs && device.is_some() == held.device.is_some();
-            // What it is its registration says.
+            // The registration says what the device is.
             let held = HeldGrant { device, ..held };
             left_slabs = left_slabs.saturating_sub(held.slabs);
             match self.rat.get(held.id).map(|grant| grant.state) {
@@ -287,8 +289,8 @@ impl MonitorCore {
         self.send_releases(release);
     }
 
-    /// A donor holds a grant that the table does not know. Merely prepared, its handshake is long
-    /// over; committed, somebody's memory is in it, so it belongs into the table.
+    /// Handles a grant in a donor's report that is not in the table. If merely prepared, its
+    /// handshake is long over; if committed, some recipient uses it, so it is added to the table.
     fn adopt_or_abort(
         &mut self,
         now_ns: u64,
@@ -296,7 +298,7 @@ impl MonitorCore {
         (revision, is_room): (u64, bool),
         held: HeldGrant,
     ) {
-        if self.is_anothers(now_ns, donor.node, &held) {
+        if self.belongs_to_peer(now_ns, donor.node, &held) {
             return;
         }
         if held.state == HeldState::Prepared {
@@ -344,14 +346,14 @@ impl MonitorCore {
         }
     }
 
-    /// The node of this epoch is dead, as far as can be known.
+    /// Marks the node of this epoch as dead, as far as can be known.
     pub(super) fn mark_down(&mut self, now_ns: u64, donor: Identity) {
         if self.take_down(now_ns, donor) {
             self.note(Event::NodeDown { name: self.name_of(donor.node) });
         }
     }
 
-    /// False: it was not up.
+    /// Marks a node as down. Returns false if it was not up.
     pub(super) fn take_down(&mut self, now_ns: u64, donor: Identity) -> bool {
         if !self.is_up(donor) {
             return false;
@@ -364,7 +366,7 @@ impl MonitorCore {
         true
     }
 
-    /// A lost grant stays in the table for a lease, so that people can see what was lost.
+    /// Drops lost grants after a lease, so that users can see them for a while.
     pub(super) fn drop_lost_grants(&mut self, now_ns: u64) {
         let lease_ns = self.settings.lease_ns;
         let is_over = |grant: &&GrantRecord| {
@@ -380,7 +382,7 @@ impl MonitorCore {
     }
 }
 
-/// Whether this Monitor Node, or one before it, could have granted that.
+/// True if this Monitor Node, or an earlier one, could have granted that.
 fn is_possible(held: &HeldGrant) -> bool {
     let HeldGrant { id, slabs, device, owner, recipient, purpose, .. } = held;
     let owner = owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
@@ -399,7 +401,7 @@ fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
         ));
     }
     if node.control_addr.is_empty() {
-        return bad(format!("{name} tells no address for its calls"));
+        return bad(format!("{name} reports no address for calls to it"));
     }
     for resource in node.resources.iter().filter(|r| r.kind == ResourceKind::Memory) {
         let slab_bytes = resource.slab_bytes;

@@ -1,43 +1,44 @@
-//! Whom a node is told that it is near: the nodes to test its links to, and the relays.
+//! Peer lists: the nodes to which a node tests its links, and the relays.
 //!
-//! It is told when that changes, not with each heartbeat: a list of addresses and keys is many times what
-//! else there is to say.
+//! A list is sent when it changes, not with each heartbeat: addresses and keys are many times the
+//! size of the rest.
 
 use super::MonitorCore;
-use crate::rrt::{NodeEntry, NodeRecord, Told};
+use crate::rrt::{NodeEntry, NodeRecord, SentPeers};
 use crate::types::{Peer, PeerList, RelayPeer, RelayPlace};
 use std::iter::zip;
 use std::sync::Arc;
 use venice_wire::{KeyName, NodeId};
 
-/// How many nodes a node tests its links to: those that follow it by number. In a rack of thousands
-/// all pairs would be a table, and traffic, without end.
+/// The number of nodes a node tests its links to: those that follow it by number. In a rack of
+/// thousands, all pairs would be too large a table and too much traffic.
 const TESTED_PEERS: usize = 64;
 
 impl MonitorCore {
-    /// `None`: it knows, having been told of that `version`.
+    /// Returns the peer list of a node; `None` if it has that `version`.
     pub(super) fn peers_for(&mut self, node: NodeId, version: u64) -> Option<PeerList> {
         let revision = self.rrt.revision();
-        let told = &self.rrt.get(node)?.told;
-        if told.revision != revision {
+        let sent = &self.rrt.get(node)?.sent_peers;
+        if sent.revision != revision {
             let (peers, relays) = (self.near(node), self.relays_for(node));
-            let is_same = are_same(&peers, &told.peers) && are_same(&relays, &told.relays);
+            let is_same = are_same(&peers, &sent.peers) && are_same(&relays, &sent.relays);
             let mut entry = self.rrt.get_mut(node)?;
-            if is_same && entry.told.version != 0 {
-                entry.told.revision = revision;
+            if is_same && entry.sent_peers.version != 0 {
+                entry.sent_peers.revision = revision;
             } else {
-                entry.told = Told { revision, version: revision, peers, relays };
+                entry.sent_peers = SentPeers { revision, version: revision, peers, relays };
             }
         }
-        let told = &self.rrt.get(node)?.told;
-        (told.version != version).then(|| PeerList {
-            version: told.version,
-            peers: told.peers.iter().map(|it| self.peer(node, it)).collect(),
-            relays: told.relays.iter().filter_map(|it| relay(it)).collect(),
+        let sent = &self.rrt.get(node)?.sent_peers;
+        (sent.version != version).then(|| PeerList {
+            version: sent.version,
+            peers: sent.peers.iter().map(|it| self.peer(node, it)).collect(),
+            relays: sent.relays.iter().filter_map(|it| relay(it)).collect(),
         })
     }
 
-    /// The living nodes that it is to test. A relay is told of all: its neighbours' keys are theirs.
+    /// Returns the living nodes that it is to test. A relay gets all: it needs its neighbours'
+    /// keys.
     fn near(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
         let is_relay = self.rrt.get(node).is_some_and(|entry| entry.record.relay.is_some());
         let most = if is_relay { usize::MAX } else { TESTED_PEERS };
@@ -56,14 +57,14 @@ impl MonitorCore {
         }
     }
 
-    /// Every relay, for a node that is one.
+    /// Returns every relay, for a node that is one.
     fn relays_for(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
         if self.rrt.get(node).is_none_or(|entry| entry.record.relay.is_none()) {
             return Vec::new();
         }
         let record =
             |entry: &NodeEntry| entry.record.relay.is_some().then(|| Arc::clone(&entry.record));
-        // A place whose node lives under another name now is that one's.
+        // A place whose node now lives under another name belongs to the living one.
         let (up, down): (Vec<_>, Vec<_>) =
             self.rrt.iter().map(|(_, entry)| entry).partition(|entry| entry.up);
         let mut relays: Vec<_> = up.into_iter().filter_map(record).collect();

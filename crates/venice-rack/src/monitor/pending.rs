@@ -11,9 +11,9 @@ use venice_wire::{GrantId, GrantKey, NodeId};
 pub(super) struct PendingRequest {
     pub(super) owner: Owner,
     pub(super) request: MemoryRequest,
-    /// All copies together.
+    /// Slabs of all copies together.
     pub(super) slabs: u32,
-    /// Most of one donor: one copy.
+    /// Most slabs of one donor: one copy.
     pub(super) most_slabs: u32,
     /// The donors named; `None` for any.
     pub(super) named: Option<BTreeSet<NodeId>>,
@@ -21,11 +21,11 @@ pub(super) struct PendingRequest {
     pub(super) excluded: BTreeSet<NodeId>,
     pub(super) attempts: u32,
     pub(super) deadline_ns: u64,
-    /// Where it stands among those who wait for room.
+    /// Its place in the queue.
     pub(super) place: Place,
-    /// What becomes of it where it fails: it waits in line again. `None`: its client hears why.
+    /// The queue entry it returns to if the handshake fails. `None`: its client gets the error.
     pub(super) waiter: Option<Box<Waiter>>,
-    /// Until when it waits for memory on its way back, once it has had to.
+    /// The end of its wait for memory on its way back, once it has had to wait.
     pub(super) room_until_ns: Option<u64>,
     pub(super) parts: BTreeMap<GrantId, Part>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Part {
     pub(super) donor: Identity,
     pub(super) slabs: u32,
     pub(super) key: GrantKey,
-    /// Nothing comes between setting it aside and lending it.
+    /// True if it is set aside and lent in one call.
     pub(super) at_once: bool,
     pub(super) state: PartState,
     pub(super) confirmed_revision: u64,
@@ -49,11 +49,11 @@ pub(super) enum PartState {
     Committed,
 }
 
-/// A prepare on its way: its slabs are not to be promised twice.
+/// A prepare on its way: its slabs must not be promised twice.
 pub(super) struct SentPrepare {
     pub(super) donor: Identity,
     pub(super) slabs: u32,
-    /// It is to be lent at once.
+    /// True if it is lent in one call.
     pub(super) at_once: bool,
 }
 
@@ -90,7 +90,7 @@ impl PendingRequest {
         self.parts.values().map(|part| part.slabs).sum()
     }
 
-    /// Slabs that it will have and that no grant in the table stands for.
+    /// Returns the slabs it will have beyond those of its grants in the table.
     pub(super) fn slabs_beside_table(&self) -> u32 {
         let in_table =
             |part: &&Part| matches!(part.state, PartState::Committing | PartState::Committed);
@@ -98,13 +98,13 @@ impl PendingRequest {
         in_table.fold(self.slabs, u32::saturating_sub)
     }
 
-    /// Slabs that a donor gives.
+    /// Returns the slabs of a donor.
     pub(super) fn given(&self, donor: NodeId) -> u32 {
         let parts = self.parts.values().filter(|part| part.donor.node == donor);
         parts.map(|part| part.slabs).sum()
     }
 
-    /// A donor, with what it has given to this request and may still give.
+    /// Returns a donor with its slabs given to this request and those it may still give.
     pub(super) fn as_asked(&self, donor: Donor) -> Donor {
         let given_slabs = self.given(donor.node);
         let most_slabs = self.most_slabs.saturating_sub(given_slabs);
@@ -119,8 +119,8 @@ impl PendingRequest {
         self.named.as_ref().is_none_or(|named| named.contains(&donor))
     }
 
-    /// What people see of a share before it is in the table: its slabs and what it brings, in bits a
-    /// second, among it.
+    /// Iterates over the shares not yet in the table, for users: grant, donor, slabs and bandwidth
+    /// in bits a second.
     pub(super) fn parts_in_preparation(
         &self,
     ) -> impl Iterator<Item = (GrantId, NodeId, (u32, u64), &Owner, &MemoryRequest)> {

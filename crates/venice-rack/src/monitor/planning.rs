@@ -1,4 +1,4 @@
-//! Where a request would be placed, and why; nothing is asked of any donor.
+//! Dry runs of memory requests: the placement, with reasons. No donor is called.
 
 use super::MonitorCore;
 use super::handshake::room;
@@ -12,29 +12,29 @@ use crate::types::{MemoryRequest, RackError};
 use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
-/// A request that is planned.
+/// A request under planning.
 struct Wanted<'a> {
     owner: &'a Owner,
     request: &'a MemoryRequest,
-    /// All copies together.
+    /// Slabs of all copies together.
     slabs: u32,
     slabs_of_copy: u32,
     named: Option<&'a BTreeSet<NodeId>>,
 }
 
 impl MonitorCore {
-    /// Where [`Self::handle_request`] would place a request of `owner` at this moment. Nothing
-    /// changes by it.
+    /// Returns where [`Self::handle_request`] would place a request of `owner` at this moment.
+    /// No state changes.
     ///
     /// # Errors
-    /// The request makes no sense, whatever the rack has free.
+    /// The request is invalid, whatever the rack has free.
     pub fn plan(&self, owner: &Owner, request: &MemoryRequest) -> Result<PlacementPlan, RackError> {
         let (slabs_of_copy, named) = self.check_request(owner, request)?;
         let slabs = slabs_of_copy.saturating_mul(request.copies);
         let policy = request.placement.unwrap_or(self.settings.placement);
         let weighing = self.weigh(self.home_of(request));
         let is_named = |node: NodeId| named.as_ref().is_none_or(|named| named.contains(&node));
-        let place_in_line = self.line.place_to_be(request.queueing.priority);
+        let place_in_line = self.queue.place_to_be(request.queueing.priority);
         let closed = self.closed_to(place_in_line, slabs);
         let as_donor = |node, entry| {
             let most_slabs = if closed.has(node) { 0 } else { slabs_of_copy };
@@ -46,16 +46,16 @@ impl MonitorCore {
             .filter(|(node, _)| is_named(*node))
             .map(|(node, entry)| as_donor(node, entry))
             .collect();
-        let carrying = self.carrying(request, slabs_of_copy);
+        let bandwidth = self.bandwidth(request, slabs_of_copy);
         let is_room = room(donors.iter().copied()) >= u64::from(slabs);
-        let shares = match &carrying {
+        let shares = match &bandwidth {
             None => place(policy, slabs, &donors),
-            Some(carrying) => carrying.place(policy, slabs, &donors),
+            Some(bandwidth) => bandwidth.place(policy, slabs, &donors),
         };
         let wanted = Wanted { owner, request, slabs, slabs_of_copy, named: named.as_ref() };
-        let mut refusal = match (&shares, &carrying) {
-            (None, Some(carrying)) if is_room => {
-                self.no_bandwidth(request, carrying, &donors).to_string()
+        let mut refusal = match (&shares, &bandwidth) {
+            (None, Some(bandwidth)) if is_room => {
+                self.no_bandwidth(request, bandwidth, &donors).to_string()
             }
             _ => self.why_refused(&wanted, shares.is_some(), &donors),
         };
@@ -68,13 +68,13 @@ impl MonitorCore {
         }
         let shares = shares.filter(|_| refusal.is_empty()).unwrap_or_default();
         let farthest = farthest(&donors);
-        let nodes = self.rrt.iter().filter(|(_, entry)| !entry.record.is_turned_out);
+        let nodes = self.rrt.iter().filter(|(_, entry)| !entry.record.is_revoked);
         let nodes = nodes.map(|(node, entry)| {
             let donor = as_donor(node, entry);
             let price = donor.price(farthest);
             let slabs = shares.get(&node).copied().unwrap_or(0);
-            let left_bps = carrying.as_ref().and_then(|carrying| carrying.left_bps(node));
-            let limit = carrying.as_ref().and_then(|carrying| carrying.limit_of(&donor));
+            let left_bps = bandwidth.as_ref().and_then(|bandwidth| bandwidth.left_bps(node));
+            let limit = bandwidth.as_ref().and_then(|bandwidth| bandwidth.limit_of(&donor));
             let of_link = match limit.filter(|_| is_named(node)) {
                 Some(_) if slabs == 0 => Some("its link has too little left"),
                 Some(most) if slabs >= most => Some("all its link carries of this"),
@@ -92,7 +92,7 @@ impl MonitorCore {
                 worth_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
                 link_left_bps: left_bps,
                 why: match is_named(node) && closed.has(node) && donor.free_slabs > 0 {
-                    true => "kept for those before it in line".to_owned(),
+                    true => "reserved for requests ahead in the queue".to_owned(),
                     false => of_link.map_or_else(by_node, str::to_owned),
                 },
             }
@@ -108,10 +108,10 @@ impl MonitorCore {
         })
     }
 
-    /// Why it would be refused whatever the ways carry; empty: it would not.
+    /// Returns the reason of a refusal apart from bandwidth; empty if there is none.
     fn why_refused(&self, wanted: &Wanted<'_>, is_placed: bool, donors: &[Donor]) -> String {
         let Wanted { owner, request, slabs, slabs_of_copy, named } = *wanted;
-        let place_in_line = self.line.place_to_be(request.queueing.priority);
+        let place_in_line = self.queue.place_to_be(request.queueing.priority);
         let before = self.before(place_in_line, named);
         match self.check_quota(owner, u64::from(slabs)) {
             Err(error) => error.to_string(),
@@ -121,9 +121,11 @@ impl MonitorCore {
             }
             Ok(()) if !is_placed => self.why_no_room(slabs, slabs_of_copy, donors),
             Ok(()) if !self.leaves_enough(&owner.user, request, slabs) => {
-                let kept = self.kept_from(&owner.user, request);
+                let kept = self.reserved_from(&owner.user, request);
                 let kept = ByteSize(kept.saturating_mul(SLAB_BYTES));
-                format!("{kept} of what is free is kept for other workloads (`venice forecast`)")
+                format!(
+                    "{kept} of the free memory is reserved for other workloads (`venice forecast`)"
+                )
             }
             Ok(()) => String::new(),
         }
@@ -160,12 +162,12 @@ impl MonitorCore {
     }
 }
 
-/// Why a node would give what it would give, or nothing.
+/// Explains the share of a node, or that it has none.
 fn why(entry: &NodeEntry, donor: &Donor, slabs: u32, is_named: bool, is_granted: bool) -> String {
     let reason = match () {
         () if !is_named => "not among the donors named",
-        () if entry.record.is_stopped => "stopped: its agent was ended",
-        () if !entry.up => "down: nothing is heard of it",
+        () if entry.record.is_stopped => "stopped: its agent has ended",
+        () if !entry.up => "down: no heartbeat",
         () if entry.record.is_draining => "being drained",
         () if entry.record.total_slabs() == 0 => "lends nothing",
         () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",

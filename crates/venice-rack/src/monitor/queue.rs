@@ -1,16 +1,17 @@
-//! The line of those who wait for room, or for a device ([`devices`]), by priority, then by arrival.
+//! The queue of requests that wait for room, or for a device ([`devices`]): by priority, then by
+//! arrival.
 //!
-//! Whoever waits keeps what it may use for itself, except that requests behind it may pass with as
-//! much as it asks for itself, all together: then nobody passes any more. So small requests go on
-//! while a large one waits, and do not keep it waiting for ever. The line is not written down: who
-//! waits asks again every second, and a Monitor Node that is new finds it so.
+//! Resources a queued request may use are kept for it, but requests behind it may backfill with
+//! as much as it requests itself, all together; then none passes it any more. So small requests go
+//! on while a large one waits, without starving it. The queue is not stored: a waiting client
+//! repeats its request every second, and a new Monitor Node rebuilds the queue from that.
 
-mod calling;
+mod answers;
 mod devices;
 mod places;
-mod telling;
+mod preemption;
 
-pub(super) use places::{Line, Place, Waiter, Wanted};
+pub(super) use places::{Place, Queue, Waiter, Wanted};
 
 use super::handshake::room;
 use super::pending::PendingRequest;
@@ -26,13 +27,12 @@ use places::{Needs, WantedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
-/// After a handshake that failed for the donors' sake, a request waits so long before it is tried
-/// again.
+/// Time before a request is tried again after its handshake failed because of the donors.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// Donors that a request may not ask, because others come first.
+/// Donors that a request may not use, because others come first.
 pub(super) enum Closed {
-    /// Some of them.
+    /// Some donors.
     Only(BTreeSet<NodeId>),
     All,
 }
@@ -47,33 +47,33 @@ impl Closed {
 }
 
 impl MonitorCore {
-    /// `owner` asks, and may wait. Answered by [`Action::ReplyRequest`], or until then by
+    /// Queues a request of `owner`. Answered by [`Action::ReplyRequest`], or until then by
     /// [`Action::ReplyStanding`].
-    pub(super) fn enter_line(
+    pub(super) fn enter_queue(
         &mut self,
         now_ns: u64,
         owner: Owner,
         request: MemoryRequest,
         (slabs, named): (u32, Option<BTreeSet<NodeId>>),
     ) {
-        self.stand_in_line(
+        self.enter_waiter(
             now_ns,
             Waiter::new(now_ns, owner, Wanted::memory(request, slabs), named),
         );
     }
 
-    fn stand_in_line(&mut self, now_ns: u64, waiter: Waiter) {
+    fn enter_waiter(&mut self, now_ns: u64, waiter: Waiter) {
         let client_id = waiter.wanted.client_id();
         if let Err(error) = self.check_ever(&waiter) {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             return;
         }
-        let place = self.line.place(waiter.wanted.queueing().priority);
-        self.line.enter(place, waiter);
-        self.serve_line(now_ns);
+        let place = self.queue.place(waiter.wanted.queueing().priority);
+        self.queue.enter(place, waiter);
+        self.serve_queue(now_ns);
     }
 
-    /// How a request would wait, in words.
+    /// Describes in words how a request would wait.
     pub(super) fn plan_to_wait(
         &self,
         owner: &Owner,
@@ -87,33 +87,35 @@ impl MonitorCore {
     fn how_it_would_wait(&self, waiter: &Waiter) -> Result<String, RackError> {
         self.check_ever(waiter)?;
         let queueing = waiter.wanted.queueing();
-        let place = self.line.place_to_be(queueing.priority);
-        let rank = self.line.before(place).count() + 1;
+        let place = self.queue.place_to_be(queueing.priority);
+        let rank = self.queue.before(place).count() + 1;
         let is_first = self.before_waiter(place, waiter).is_empty();
         let called = match queueing.preempt {
             Preempt::No => Vec::new(),
-            _ if !is_first => return Ok(format!("in line as number {rank}, calling nothing back")),
+            _ if !is_first => {
+                return Ok(format!("at rank {rank} of the queue, preempting nothing"));
+            }
             _ => self.would_call_back(waiter),
         };
         if called.is_empty() {
-            return Ok(format!("in line as number {rank}"));
+            return Ok(format!("at rank {rank} of the queue"));
         }
         let ids: Vec<_> = called.iter().map(|id| id.0.to_string()).collect();
         let within_s = self.settings.preempt_notice_ns as f64 / NS_PER_S;
         let ids = ids.join(", ");
-        Ok(format!("in line as number {rank}, calling back grants {ids} within {within_s:.0} s"))
+        Ok(format!("at rank {rank} of the queue, preempting grants {ids} within {within_s:.0} s"))
     }
 
-    /// A request that waits, or did when its handshake began, is asked for again; false: there is
-    /// none.
-    pub(super) fn ask_in_line(&mut self, now_ns: u64, request: &MemoryRequest) -> bool {
+    /// Handles the repetition of a request that waits, or did when its handshake began; returns
+    /// false if there is none.
+    pub(super) fn repeat_in_queue(&mut self, now_ns: u64, request: &MemoryRequest) -> bool {
         let in_handshake = self.requests.get_mut(&request.client_id);
         let in_handshake = in_handshake.and_then(|pending| pending.waiter.as_deref_mut());
-        let waiter = in_handshake.or_else(|| self.line.of_client(request.client_id));
+        let waiter = in_handshake.or_else(|| self.queue.of_client(request.client_id));
         waiter.map(|waiter| waiter.ask(now_ns, request.queueing)).is_some()
     }
 
-    /// Could it ever be granted?
+    /// Checks that the request could ever be granted.
     fn check_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
         match &waiter.wanted {
             Wanted::Memory(memory) => self.check_ever_memory(waiter, memory),
@@ -128,7 +130,7 @@ impl MonitorCore {
         {
             return self.check_quota(&waiter.owner, memory.slabs.into());
         }
-        // What is heard of when it has waited already was so when it began to.
+        // A request that has already waited elsewhere was checked when it began to wait.
         if memory.request.queueing.waited_ms > 0 {
             return Ok(());
         }
@@ -147,20 +149,20 @@ impl MonitorCore {
         Err(RackError::NoRoom { asked_bytes, free, line })
     }
 
-    /// Begins the handshake of everybody in line for whom there is room, one after the other.
-    pub(super) fn serve_line(&mut self, now_ns: u64) {
-        if self.line.is_empty() {
-            self.line.calls.clear();
+    /// Begins the handshakes of all queued requests for which there is room, one after the other.
+    pub(super) fn serve_queue(&mut self, now_ns: u64) {
+        if self.queue.is_empty() {
+            self.queue.calls.clear();
             return;
         }
-        for place in self.line.in_order() {
+        for place in self.queue.in_order() {
             let needs = self.needs(now_ns, place);
-            let Some(waiter) = self.line.at_mut(place) else { continue };
+            let Some(waiter) = self.queue.at_mut(place) else { continue };
             waiter.needs = needs;
             if needs != Needs::Nothing {
                 continue;
             }
-            let Some(waiter) = self.line.leave(place) else { continue };
+            let Some(waiter) = self.queue.leave(place) else { continue };
             let (owner, named) = (waiter.owner.clone(), waiter.named.clone());
             match &waiter.wanted {
                 Wanted::Device(device) => {
@@ -182,9 +184,9 @@ impl MonitorCore {
         self.call_back(now_ns);
     }
 
-    /// What it has to wait for.
+    /// Returns what the request waits for.
     fn needs(&self, now_ns: u64, place: Place) -> Needs {
-        let Some(waiter) = self.line.at(place) else { return Needs::Nothing };
+        let Some(waiter) = self.queue.at(place) else { return Needs::Nothing };
         if let Needs::Donors { until_ns } = waiter.needs
             && now_ns < until_ns
         {
@@ -206,7 +208,7 @@ impl MonitorCore {
         if room(donors) < u64::from(memory.slabs) { Needs::Room } else { Needs::Nothing }
     }
 
-    /// What each donor that it may use could give, by what `slabs` says of a node.
+    /// Returns what each donor it may use could give, by the slabs that `slabs` returns for a node.
     fn as_donors(
         &self,
         waiter: &Waiter,
@@ -221,10 +223,10 @@ impl MonitorCore {
             .map(move |(node, entry)| Donor { most_slabs, ..Donor::direct(node, slabs(entry)) })
     }
 
-    /// The donors that are kept for those before `place` from a request for so many slabs.
+    /// Returns the donors kept for requests before `place` from a request for this many slabs.
     pub(super) fn closed_to(&self, place: Place, slabs: u32) -> Closed {
         let mut closed = BTreeSet::new();
-        let for_memory = self.line.before(place).filter(|waiter| waiter.as_memory().is_some());
+        let for_memory = self.queue.before(place).filter(|waiter| waiter.as_memory().is_some());
         for waiter in for_memory.filter(|waiter| !waiter.may_be_passed(slabs.into())) {
             match &waiter.named {
                 None => return Closed::All,
@@ -234,10 +236,10 @@ impl MonitorCore {
         Closed::Only(closed)
     }
 
-    /// A request gets these shares: it passes those before it who may use the same donors.
+    /// Counts these shares as backfill against the requests ahead that may use the same donors.
     pub(super) fn count_passing(&mut self, client_id: u128, shares: &BTreeMap<NodeId, u32>) {
         let Some(pending) = self.requests.get(&client_id) else { return };
-        for waiter in self.line.before_mut(pending.place) {
+        for waiter in self.queue.before_mut(pending.place) {
             if waiter.as_memory().is_some() {
                 let passing = shares.iter().filter(|(node, _)| waiter.may_use(**node));
                 let slabs = passing.map(|(_, slabs)| u64::from(*slabs)).sum();
@@ -246,7 +248,7 @@ impl MonitorCore {
         }
     }
 
-    /// A handshake has failed whose request may wait: it has its place again.
+    /// Puts a request whose handshake has failed back into its place in the queue.
     pub(super) fn wait_again(
         &mut self,
         now_ns: u64,
@@ -261,15 +263,15 @@ impl MonitorCore {
             RackError::OverQuota { .. } | RackError::OverDeviceQuota(_) => Needs::Quota,
             _ => Needs::Donors { until_ns: now_ns.saturating_add(PAUSE_NS) },
         };
-        self.line.enter(place, waiter);
+        self.queue.enter(place, waiter);
         // It may have been in one handshake after the other.
-        self.tell_line(now_ns);
+        self.answer_queue(now_ns);
     }
 
-    /// A caller waits no longer, or does not want what it was granted; what it was granted ends.
+    /// Withdraws a request; what it was granted ends.
     ///
     /// # Errors
-    /// [`RackError::Forbidden`]: the request is another owner's.
+    /// [`RackError::Forbidden`]: the request belongs to another owner.
     pub fn handle_leave(
         &mut self,
         now_ns: u64,
@@ -281,23 +283,23 @@ impl MonitorCore {
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
         let granted = self.rat.of_client(client_id).filter(is_granted);
         for id in granted.map(|grant| grant.id).collect::<Vec<GrantId>>() {
-            self.give_up(id);
+            self.take_back_grant(id);
         }
         self.note_room(now_ns, true);
         Ok(())
     }
 
-    /// A request is asked for no more. Its driver is told so whichever way the request was, and before
-    /// any change: it asks again for all that have no answer when a change was not made, and would for
-    /// one that nobody waits for, at any later time.
+    /// Withdraws a request and answers its driver, in whatever state the request was, and before
+    /// any change. After a conflict the driver repeats all calls without an answer; without this
+    /// one it would repeat, at any later time, a request that nobody waits for.
     fn call_off(&mut self, client_id: u128) {
         let is_answering = self.is_answering(client_id);
-        let is_in_line = self.line.leave_client(client_id);
+        let is_in_line = self.queue.leave_client(client_id);
         let is_in_handshake = self.take_back(client_id) || self.take_back_device(client_id);
         if is_answering || is_in_line || is_in_handshake {
             let is_its = |action: &Action| matches!(action, Action::ReplyRequest { client_id: id, .. } if *id == client_id);
             self.actions.retain(|action| !is_its(action));
-            let reason = "its caller has called this request off".to_owned();
+            let reason = "its caller has withdrawn this request".to_owned();
             let result = Err(RackError::BadRequest(reason));
             self.actions.push_front(Action::ReplyRequest { client_id, result });
         }

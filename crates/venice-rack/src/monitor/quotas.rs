@@ -1,6 +1,5 @@
-//! Who may borrow how much. What a user has of the donors counts, for whatever purpose and in
-//! however many copies, from the moment a request is placed until the donors are known to have it
-//! back.
+//! Quotas of users. All memory of a user at the donors counts, for any purpose and in every copy,
+//! from the placement of a request until the donors have confirmed its release.
 
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
@@ -12,15 +11,15 @@ use std::collections::BTreeSet;
 use venice_wire::SLAB_BYTES;
 
 impl MonitorCore {
-    /// An administrator sets a quota, or (unlimited) exempts a user from that of the others. What the
-    /// record does not say stays as it was. Answered by [`Action::ReplyDone`] once it is durable.
-    /// Nothing is taken away by it.
+    /// Sets a quota, or (unlimited) exempts a user from the default. Limits that the record leaves
+    /// out stay. Answered by [`Action::ReplyDone`] once it is durable. Existing grants are not
+    /// affected.
     pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord) {
         let result = check_quota_record(&record);
         if result.is_ok() {
             let QuotaRecord { of, limits } = record;
             let limits = limits.over(self.quotas.limits_of(&of));
-            // No limit is what those have anyhow who have no quota.
+            // An unlimited default equals none.
             let limits = if of == QuotaFor::Others { limits.limited() } else { limits };
             match limits == Limits::default() {
                 true if self.quotas.has(&of) => self.change(Change::DeleteQuota(of.clone())),
@@ -32,7 +31,7 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
-    /// An administrator takes a quota away. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Removes a quota. Answered by [`Action::ReplyDone`] once it is durable.
     pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor) {
         let result = if self.quotas.has(&of) {
             self.change(Change::DeleteQuota(of.clone()));
@@ -50,7 +49,7 @@ impl MonitorCore {
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
-    /// The users who have a quota, or anything borrowed.
+    /// Returns the users with a quota, or with any grant.
     pub fn quota_table(&self) -> QuotaTable {
         let mut users: BTreeSet<&str> = self.quotas.users().collect();
         users.extend(self.rat.users());
@@ -83,7 +82,7 @@ impl MonitorCore {
         }
     }
 
-    /// May `owner` have so many slabs more?
+    /// Checks the quota for this many more slabs of `owner`.
     pub(super) fn check_quota(&self, owner: &Owner, slabs: u64) -> Result<(), RackError> {
         let Some(quota_bytes) = self.quotas.bytes_of(&owner.user) else { return Ok(()) };
         let used_bytes = self.used_bytes(&owner.user);
@@ -95,8 +94,8 @@ impl MonitorCore {
         Err(RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes })
     }
 
-    /// The same of a request in its handshake, all of which counts already. It may have become too
-    /// much: what a share was at a donor that did not answer counts until that one is heard of.
+    /// The same for a request in its handshake, all of which counts already. It may have become too
+    /// much: a share at a donor that did not answer counts until that donor reports.
     pub(super) fn check_quota_again(&self, client_id: u128) -> Result<(), RackError> {
         let Some(pending) = self.requests.get(&client_id) else { return Ok(()) };
         let checked = self.check_quota(&pending.owner, 0);
@@ -115,11 +114,11 @@ impl MonitorCore {
         let held = held.map(|grant| u64::from(grant.slabs));
         let asking = self.requests.values().filter(|pending| pending.owner.user == user);
         let asking = asking.map(|pending| u64::from(pending.slabs_beside_table()));
-        // What donors report of themselves may be any number.
+        // Donors may report any number.
         held.chain(asking).fold(0, u64::saturating_add).saturating_mul(SLAB_BYTES)
     }
 
-    /// The agent that lent it is dead. One that is merely silent may still lend it.
+    /// True if the agent that lent it is dead. A merely silent one may still lend it.
     pub(super) fn is_surely_gone(&self, grant: &GrantRecord) -> bool {
         let node = self.rrt.get(grant.donor);
         node.is_some_and(|node| node.record.identity.epoch != grant.donor_epoch)
@@ -129,11 +128,11 @@ impl MonitorCore {
 fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
     let bad = |reason: String| Err(RackError::BadRequest(reason));
     if record.limits == Limits::default() {
-        return bad("a quota that says nothing".to_owned());
+        return bad("a quota without any limit".to_owned());
     }
     match &record.of {
         QuotaFor::Others if record.limits.memory_bytes == Some(Limit::Unlimited) => {
-            bad("who has no quota may borrow what there is: remove the default".to_owned())
+            bad("an unlimited default is no quota: remove the default instead".to_owned())
         }
         QuotaFor::User(user)
             if user.is_empty()

@@ -1,6 +1,6 @@
-//! Starting anew from what the store has kept.
+//! Recovery from the store.
 
-use super::queue::Line;
+use super::queue::Queue;
 use super::{Change, KeySource, MonitorCore, MonitorSettings, Record};
 use crate::forecast::Workloads;
 use crate::quota::Quotas;
@@ -11,11 +11,11 @@ use crate::tst::Tst;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl MonitorCore {
-    /// A Monitor Node that knows what the records say; without records, a new one.
+    /// Creates a Monitor Node from stored records; without records, a new one.
     ///
-    /// Nodes are taken to live until they miss their heartbeats. Requests that were in their
-    /// handshake are called off: their clients never had an answer. What was to be lent at once may
-    /// have been: its donors are asked.
+    /// Nodes count as living until they miss their heartbeats. Requests in their handshake are
+    /// aborted: their clients never had an answer. Grants lent in one call are in doubt: their
+    /// donors are called again.
     pub fn recover(
         settings: MonitorSettings,
         keys: Box<dyn KeySource>,
@@ -23,20 +23,20 @@ impl MonitorCore {
         records: impl IntoIterator<Item = Record>,
     ) -> Self {
         let mut core = Self::with_records(settings, keys, now_ns, records);
-        core.call_off_unfinished();
-        core.ask_in_doubt();
+        core.abort_unfinished();
+        core.settle_grants_in_doubt();
         core
     }
 
-    /// The same, where others may have the store too: what they have begun is theirs.
-    pub fn recover_among_others(
+    /// The same where other Monitor Nodes may have the store too: their requests are left alone.
+    pub fn recover_with_peers(
         settings: MonitorSettings,
         keys: Box<dyn KeySource>,
         now_ns: u64,
         records: impl IntoIterator<Item = Record>,
     ) -> Self {
         let mut core = Self::with_records(settings, keys, now_ns, records);
-        core.begin_among_others(now_ns);
+        core.begin_with_peers(now_ns);
         core
     }
 
@@ -65,7 +65,7 @@ impl MonitorCore {
             rat: Rat::default(),
             tst: Tst::default(),
             requests: BTreeMap::new(),
-            line: Line::default(),
+            queue: Queue::default(),
             parts: BTreeMap::new(),
             device_requests: BTreeMap::new(),
             device_parts: BTreeMap::new(),
@@ -75,8 +75,8 @@ impl MonitorCore {
             waiting_registrations: BTreeMap::new(),
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
-            memory: Default::default(),
-            workloads: Workloads::new(settings.ahead, now_ns),
+            retention: Default::default(),
+            workloads: Workloads::new(settings.forecast, now_ns),
             quotas: Quotas::default(),
             next_grant: 1,
             range_end: 1,
@@ -90,7 +90,7 @@ impl MonitorCore {
         }
     }
 
-    /// Until the donors report, what is not granted counts as free.
+    /// Counts as free what is not granted, until the donors report.
     fn estimate_free_slabs(&mut self) {
         let held: Vec<_> = self
             .rat
@@ -108,7 +108,7 @@ impl MonitorCore {
         }
     }
 
-    fn call_off_unfinished(&mut self) {
+    fn abort_unfinished(&mut self) {
         let is_unfinished =
             |grant: &GrantRecord| grant.state != GrantState::Committed && !grant.is_lent_at_once();
         let unfinished: Vec<GrantRecord> =

@@ -1,4 +1,4 @@
-//! Giving back.
+//! Release of grants.
 
 use super::{Action, CallError, Change, Kept, MonitorCore, Token};
 use crate::rat::{GrantRecord, GrantState};
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use venice_wire::{GrantId, GrantKey};
 
 impl MonitorCore {
-    /// A recipient gives grants back, by their keys. Answered by [`Action::ReplyRelease`] when every
-    /// donor has them again or does not answer; what is gone already is no error.
+    /// Releases grants of a recipient, by their keys. Answered by [`Action::ReplyRelease`] when
+    /// every donor has confirmed or does not answer. Grants that are gone already are ignored.
     pub fn handle_release(&mut self, token: Token, leases: &[(GrantId, GrantKey)]) {
         let (mut release, mut kept) = (Vec::new(), Kept::default());
         for (id, key) in leases.iter().copied() {
@@ -26,7 +26,7 @@ impl MonitorCore {
             }
             let lost = self.lost_since_ns(grant).is_some();
             match grant.state {
-                // Its recipient does not know of it yet: this is somebody else's mistake.
+                // Its recipient has no answer yet: this is another caller's error.
                 GrantState::Committing if !self.is_in_doubt(id) => {}
                 _ if lost => {
                     self.change(Change::DeleteGrant(id));
@@ -48,8 +48,8 @@ impl MonitorCore {
         }
     }
 
-    /// Takes back a grant its recipient never heard of.
-    pub(super) fn give_up(&mut self, id: GrantId) {
+    /// Takes back a grant whose recipient never received it.
+    pub(super) fn take_back_grant(&mut self, id: GrantId) {
         let Some(grant) = self.rat.get(id) else { return };
         let donor = Identity { node: grant.donor, epoch: grant.donor_epoch };
         let epoch_is_over =
@@ -67,7 +67,7 @@ impl MonitorCore {
         self.change(Change::PutGrant(GrantRecord { state: GrantState::Releasing, ..grant }));
     }
 
-    /// Tells the donors, unless a call is on its way already.
+    /// Sends the releases to the donors, unless a call is on its way already.
     pub(super) fn send_releases(&mut self, ids: Vec<GrantId>) {
         let mut by_donor: BTreeMap<Identity, Vec<GrantId>> = BTreeMap::new();
         for id in ids {
@@ -83,9 +83,10 @@ impl MonitorCore {
         }
     }
 
-    /// What came of [`Action::SendRelease`]. Of a donor that died they are gone. Without an answer
-    /// from one that may live the grants stay in the table as `releasing` until the donor reports: its next heartbeat either lists them, which has them
-    /// released again, or not, which ends them.
+    /// Handles the result of [`Action::SendRelease`]. Grants of a dead donor are gone. Without an
+    /// answer from a donor that may live, the grants stay in the table as `releasing` until it
+    /// reports: its next heartbeat either lists them, and they are released again, or not, and they
+    /// are deleted.
     pub fn handle_released(
         &mut self,
         now_ns: u64,
@@ -97,7 +98,7 @@ impl MonitorCore {
         for id in grants {
             self.sent_releases.remove(id);
             let releasing = self.rat.get(*id).filter(|it| it.state == GrantState::Releasing);
-            // What died with its donor its recipient misses no more.
+            // The recipient has nothing left at a dead donor.
             let is_over = |grant| result.is_ok() || self.lost_since_ns(grant).is_some();
             if releasing.is_some_and(is_over) {
                 self.change(Change::DeleteGrant(*id));

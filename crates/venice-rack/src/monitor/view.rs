@@ -1,12 +1,12 @@
-//! What the store has, as a Monitor Node last saw it: of several with one store, each makes its changes on
-//! condition that the records are still like that.
+//! The store's state, as a Monitor Node last saw it. Of several with one store, each makes its
+//! changes on condition that the records are unchanged.
 
 use super::{Change, Record};
 use crate::quota::QuotaFor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_wire::{GrantId, NodeId};
 
-/// What a record is known by in the store.
+/// The key of a record in the store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordKey {
     /// A node.
@@ -15,7 +15,7 @@ pub enum RecordKey {
     Newcomer,
     /// A grant.
     Grant(GrantId),
-    /// Grant numbers that may have been given.
+    /// The limit of used grant numbers.
     GrantLimit,
     /// A user's last request.
     LastRequest(String),
@@ -23,16 +23,16 @@ pub enum RecordKey {
     LastPromise,
     /// A join token.
     Token(u64),
-    /// A node that was turned out.
+    /// A revoked node.
     Revocation(String),
-    /// How long certificates were ever good for.
+    /// The longest lifetime of certificates.
     CertificateLife,
     /// A quota.
     Quota(QuotaFor),
 }
 
 impl Change {
-    /// The record that it changes.
+    /// Returns the key of the record that it changes.
     pub fn key(&self) -> RecordKey {
         match self {
             Change::PutNode(node) => RecordKey::Node(node.identity.node),
@@ -52,7 +52,7 @@ impl Change {
         }
     }
 
-    /// The record afterwards; `None`: there is none.
+    /// Returns the record afterwards; `None`: there is none.
     pub fn into_record(self) -> Option<Record> {
         Some(match self {
             Change::PutNode(node) => Record::Node(node),
@@ -72,7 +72,7 @@ impl Change {
         })
     }
 
-    /// The removal of a record; `None`: it is never removed.
+    /// Returns the removal of a record; `None`: it is never removed.
     pub fn removal(key: RecordKey) -> Option<Self> {
         match key {
             RecordKey::Grant(id) => Some(Change::DeleteGrant(id)),
@@ -88,15 +88,15 @@ impl Change {
         }
     }
 
-    /// That a grant is over is certain whoever says so, and true for good: its donor has said it, or
-    /// is dead. All else depends on what the records were.
+    /// True if the change holds whoever makes it. The end of a grant is final: its donor has
+    /// confirmed it, or is dead. All other changes depend on the records before.
     fn is_certain(&self) -> bool {
         matches!(self, Change::DeleteGrant(_))
     }
 }
 
 impl Record {
-    /// What it is known by.
+    /// Returns its key.
     pub fn key(&self) -> RecordKey {
         Change::from(self.clone()).key()
     }
@@ -119,11 +119,11 @@ impl From<Record> for Change {
     }
 }
 
-/// What the store has, as last seen. Revisions are the store's.
+/// The store's state, as last seen. Revisions are the store's.
 #[derive(Debug, Default)]
 pub struct View {
     seen: BTreeMap<RecordKey, Seen>,
-    /// Records that this Monitor Node has removed, by when: until all that came before is seen.
+    /// Records removed by this Monitor Node, with the revision, until all before it is seen.
     removed: VecDeque<(u64, RecordKey)>,
 }
 
@@ -133,11 +133,11 @@ struct Seen {
     record: Option<Record>,
 }
 
-/// A record, and when it was changed last; `None`: it is not there.
+/// A record's key and the revision of its last change; `None`: it is not there.
 pub type Sight = (RecordKey, Option<u64>);
 
 impl View {
-    /// All that was in the store at one moment, with the revisions at which it was put.
+    /// Creates a view of all records of one moment, with the revisions of their last change.
     pub fn new(all: impl IntoIterator<Item = (u64, Record)>) -> Self {
         let seen = |(revision, record): (u64, Record)| {
             (record.key(), Seen { revision, record: Some(record) })
@@ -145,7 +145,7 @@ impl View {
         Self { seen: all.into_iter().map(seen).collect(), removed: VecDeque::new() }
     }
 
-    /// What has to hold for these changes to be made together.
+    /// Returns the conditions for making these changes together.
     pub fn conditions(&self, changes: &[Change]) -> Vec<Sight> {
         let last: BTreeMap<RecordKey, &Change> =
             changes.iter().map(|change| (change.key(), change)).collect();
@@ -153,18 +153,18 @@ impl View {
         uncertain.map(|(key, _)| (key.clone(), self.revision(&key))).collect()
     }
 
-    /// When it was put last, as far as is known; `None`: it is not there.
+    /// Returns the revision of the last change, as far as is known; `None`: it is not there.
     pub fn revision(&self, key: &RecordKey) -> Option<u64> {
         let seen = self.seen.get(key)?;
         seen.record.as_ref().map(|_| seen.revision)
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn get(&self, key: &RecordKey) -> Option<&Record> {
         self.seen.get(key)?.record.as_ref()
     }
 
-    /// This Monitor Node's own changes were made at that revision.
+    /// Applies this Monitor Node's own changes, made at that revision.
     pub fn made(&mut self, revision: u64, changes: Vec<Change>) {
         for change in changes {
             let key = change.key();
@@ -176,8 +176,8 @@ impl View {
         }
     }
 
-    /// Changes made at that revision, by whomever; told in the order of revisions. Returns those that are
-    /// news.
+    /// Applies changes made at that revision, by any Monitor Node, in the order of revisions.
+    /// Returns those that are new.
     pub fn learn(&mut self, revision: u64, changes: Vec<Change>) -> Vec<Change> {
         let mut news = Vec::new();
         for change in changes {
@@ -202,7 +202,7 @@ impl View {
         news
     }
 
-    /// Of these sights all are out of date that were so when the store had `found`.
+    /// True if all of these sights that were stale against `found` have been updated since.
     pub fn has_moved_on(&self, sights: &[Sight], found: &BTreeMap<RecordKey, u64>) -> bool {
         let were_wrong = sights.iter().filter(|(key, at)| found.get(key) != at.as_ref());
         let keys: BTreeSet<_> = were_wrong.collect();

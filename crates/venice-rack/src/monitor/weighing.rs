@@ -1,4 +1,4 @@
-//! What speaks for and against each donor, as the tables have it.
+//! Prices of donors for placement, from the tables.
 
 use super::MonitorCore;
 use crate::placement::Donor;
@@ -7,26 +7,26 @@ use crate::types::{LinkPort, LinkReport, LinkState};
 use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
-/// What a link is taken to carry, in bits a second, where nobody says: 10 Gb/s.
+/// Assumed bandwidth of a link without any information, in bits a second: 10 Gb/s.
 pub(super) const USUAL_LINK_BPS: u64 = 10_000_000_000;
-/// A round trip counts when it takes so many times as long as is usual for its hops: what a busy
-/// machine adds for a while is not to move memory about.
+/// A round trip counts from this multiple of the usual time for its hops: the transient load of a
+/// machine must not move memory.
 const SLOW_FACTOR: u64 = 4;
 
 /// The tables, as seen from one recipient.
 pub(super) struct Weighing<'a> {
     core: &'a MonitorCore,
     home: Option<NodeId>,
-    /// The home's packets go through relays.
+    /// True if the home's packets go through relays.
     is_relayed: bool,
-    /// Who stands where in the home's network.
+    /// The nodes of the home's network, by position.
     nodes_at: BTreeMap<u32, NodeId>,
-    /// The median round trip of a hop, in nanoseconds; 0: nobody has tested.
+    /// The median round trip of a hop, in nanoseconds; 0: not tested.
     usual_hop_ns: u64,
 }
 
 impl MonitorCore {
-    /// The donors as seen from `home`, where nodes relay for each other.
+    /// Creates the view from `home`, where nodes relay for each other.
     pub(super) fn weigh(&self, home: Option<NodeId>) -> Weighing<'_> {
         let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
         let nodes_at = relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology));
@@ -51,7 +51,7 @@ impl MonitorCore {
 }
 
 impl Weighing<'_> {
-    /// What `node` is as a donor, before anything was asked of it.
+    /// Returns `node` as a donor, before anything was requested from it.
     pub(super) fn donor(&self, node: NodeId, entry: &NodeEntry) -> Donor {
         let way = self.home.and_then(|home| self.core.way(home, node));
         let hops = way.as_ref().map(|way| way.len() as u32);
@@ -69,15 +69,16 @@ impl Weighing<'_> {
         }
     }
 
-    /// The same of one that has room. Its entry is left alone where it has nothing to add.
+    /// The same for a node with room. Its entry is skipped if it has nothing to add.
     pub(super) fn donor_with(&self, node: NodeId, room: Room) -> Option<Donor> {
-        if room.is_at_ease && !self.is_relayed {
+        if room.is_unloaded && !self.is_relayed {
             return Some(Donor::direct(node, room.free_slabs));
         }
         Some(self.donor(node, self.core.rrt.get(node)?))
     }
 
-    /// Hops that the way counts as by its round trip, and the quarters in use of its busiest link.
+    /// Returns the hops equivalent to the path's round trip, and the quarters in use of its busiest
+    /// link.
     fn along(&self, home: NodeId, way: &[u32]) -> (u32, u32) {
         let (mut from, mut round_trips_ns, mut busiest) = (home, 0u64, 0);
         for position in way {
@@ -101,18 +102,18 @@ impl Weighing<'_> {
         quarters(used, self.core.link_bps(from, report))
     }
 
-    /// Where all reach each other directly, what goes on at the donor's own port.
+    /// Returns the load of the donor's own port, where all nodes reach each other directly.
     fn busy_port(&self, node: NodeId, entry: &NodeEntry) -> u32 {
         let used = entry.used_bytes_per_s();
         if used == 0 {
-            // In a large rack most donors: what their links carry need not be read.
+            // Most donors in a large rack: their links need not be read.
             return 0;
         }
         quarters(used, self.core.port_bps(node, entry))
     }
 }
 
-/// Quarters of a link in use.
+/// Returns the quarters of a link in use.
 fn quarters(used_bytes_per_s: u64, bandwidth_bps: Option<u64>) -> u32 {
     let quarter_bps = bandwidth_bps.unwrap_or(USUAL_LINK_BPS).div_ceil(4).max(1);
     let used = used_bytes_per_s.saturating_mul(8) / quarter_bps;

@@ -28,20 +28,20 @@ fn equal_donors_share_equally() {
 }
 
 #[test]
-fn the_emptiest_donor_gives_first() {
+fn emptiest_donor_gives_first() {
     assert_eq!(shares(3, &[2, 10, 4]), Some(vec![0, 3, 0]));
     assert_eq!(shares(8, &[2, 10, 4]), Some(vec![0, 7, 1]));
 }
 
 #[test]
-fn all_or_nothing() {
+fn placement_is_all_or_nothing() {
     assert_eq!(shares(16, &[2, 10, 4]), Some(vec![2, 10, 4]));
     assert_eq!(shares(17, &[2, 10, 4]), None);
     assert_eq!(shares(1, &[]), None);
 }
 
 #[test]
-fn no_donor_gives_two_copies_of_a_slab() {
+fn donor_holds_one_copy_per_slab() {
     let copies_of = |slabs: u32, copies: u32, available: &[u32]| {
         let donors = available.iter().enumerate().map(|(number, free_slabs)| Donor {
             most_slabs: slabs,
@@ -58,32 +58,32 @@ fn no_donor_gives_two_copies_of_a_slab() {
 }
 
 #[test]
-fn near_donors_give_first_and_the_own_node_last() {
-    // A row of five whose first node borrows.
+fn near_donors_first_own_node_last() {
+    // A row of five nodes whose first one borrows.
     let row = |free| [0, 1, 2, 3, 4].map(|hops| (free, Some(hops)));
     assert_eq!(shares_of(4, &row(32)), Some(vec![0, 4, 0, 0, 0]));
     assert_eq!(shares_of(6, &row(32)), Some(vec![0, 5, 1, 0, 0]));
     assert_eq!(shares_of(40, &row(32)), Some(vec![0, 16, 12, 8, 4]));
     assert_eq!(shares_of(50, &row(32)), Some(vec![2, 18, 14, 10, 6]));
-    // Little ones are drained one after the other.
+    // Small donors are drained one after the other.
     assert_eq!(shares_of(9, &row(4)), Some(vec![0, 4, 4, 1, 0]));
     assert_eq!(shares_of(20, &row(4)), Some(vec![4; 5]));
 }
 
 #[test]
-fn a_hop_weighs_as_much_as_some_free_slabs() {
+fn hop_weighs_some_free_slabs() {
     let near = (10, Some(1));
     assert_eq!(shares_of(1, &[near, (14, Some(2))]), Some(vec![1, 0]), "the nearest of equals");
     assert_eq!(shares_of(1, &[near, (15, Some(2))]), Some(vec![0, 1]));
 }
 
 #[test]
-fn spread_takes_from_everybody_alike_whatever_they_have_left() {
+fn spread_ignores_free_memory() {
     let near_and_far = [(32, Some(1)), (8, Some(3)), (20, Some(2))];
     assert_eq!(shares_by(Policy::Spread, 6, &near_and_far), Some(vec![2, 2, 2]));
-    // Of equals, who is worth most.
+    // Ties go to the highest worth.
     assert_eq!(shares_by(Policy::Spread, 1, &near_and_far), Some(vec![1, 0, 0]));
-    // Who has no more is passed over.
+    // A donor without free slabs is skipped.
     assert_eq!(
         shares_by(Policy::Spread, 12, &[(2, None), (9, None), (9, None)]),
         Some(vec![2, 5, 5])
@@ -92,23 +92,23 @@ fn spread_takes_from_everybody_alike_whatever_they_have_left() {
 }
 
 #[test]
-fn spread_counts_what_the_request_has_there_already() {
+fn spread_counts_slabs_already_given() {
     let donor = |node, given_slabs| Donor { given_slabs, ..Donor::direct(NodeId(node), 8) };
     let shares = place(Policy::Spread, 3, &[donor(1, 2), donor(2, 0), donor(3, 0)]);
     assert_eq!(shares, Some(BTreeMap::from([(NodeId(2), 2), (NodeId(3), 1)])));
 }
 
 #[test]
-fn pack_takes_as_few_donors_as_can_be_and_leaves_the_empty_ones_alone() {
+fn pack_takes_fewest_donors() {
     let direct = |free: &[u32]| free.iter().map(|free| (*free, None)).collect::<Vec<_>>();
     let packed = |slabs, free: &[u32]| shares_by(Policy::Pack, slabs, &direct(free));
-    // The tightest that has room for all of it.
+    // The tightest donor with room for all of it.
     assert_eq!(packed(6, &[32, 7, 10]), Some(vec![0, 6, 0]));
-    // Else the largest, and the rest where it fits tightest.
+    // Else the largest, and the rest at the tightest fit.
     assert_eq!(packed(36, &[32, 7, 10]), Some(vec![32, 4, 0]));
     assert_eq!(packed(45, &[32, 7, 10]), Some(vec![32, 3, 10]));
     assert_eq!(packed(50, &[32, 7, 10]), None);
-    // Of those that have room for all, the nearest before the tightest.
+    // Of the donors with room for all, the nearest before the tightest.
     assert_eq!(
         shares_by(Policy::Pack, 6, &[(6, Some(2)), (20, Some(1)), (20, Some(0))]),
         Some(vec![0, 6, 0])
@@ -116,7 +116,7 @@ fn pack_takes_as_few_donors_as_can_be_and_leaves_the_empty_ones_alone() {
 }
 
 #[test]
-fn pack_stays_with_donors_that_the_request_has_already() {
+fn pack_keeps_donors_already_used() {
     let donor =
         |node, free, given_slabs| Donor { given_slabs, ..Donor::direct(NodeId(node), free) };
     let shares = place(Policy::Pack, 3, &[donor(1, 3, 0), donor(2, 9, 4)]);
@@ -124,7 +124,7 @@ fn pack_stays_with_donors_that_the_request_has_already() {
 }
 
 #[test]
-fn busy_slow_and_stalled_ways_count_as_hops_do() {
+fn price_counts_traffic_delay_and_stalls() {
     let plain = Donor::direct(NodeId(1), 10);
     let price = |donor: Donor| donor.price(0);
     assert_eq!(price(plain), Price::default());
@@ -134,14 +134,14 @@ fn busy_slow_and_stalled_ways_count_as_hops_do() {
     assert_eq!(price(Donor { is_stalled: true, ..plain }).stall_slabs, STALL_SLABS);
     let far = Donor { hops: Some(2), ..plain };
     assert_eq!(price(far).distance_slabs, 8);
-    assert_eq!(price(Donor { slow_hops: 1, ..far }).distance_slabs, 8, "as many hops as it takes");
+    assert_eq!(price(Donor { slow_hops: 1, ..far }).distance_slabs, 8, "the counted hops are more");
     assert_eq!(price(Donor { slow_hops: 5, ..far }).distance_slabs, 20);
-    // The own node is farther than the farthest.
+    // The own node counts as farther than the farthest.
     assert_eq!(Donor { hops: Some(0), ..plain }.price(3).distance_slabs, 16);
 }
 
 #[test]
-fn policies_are_known_by_their_names() {
+fn policy_names_roundtrip() {
     for policy in Policy::ALL {
         assert_eq!(policy.name().parse(), Ok(policy));
         assert_eq!(policy.to_string(), policy.name());
@@ -152,7 +152,7 @@ fn policies_are_known_by_their_names() {
 
 proptest! {
     #[test]
-    fn no_donor_gives_more_than_it_has_and_the_rest_is_even(
+    fn free_memory_stays_even(
         available in prop::collection::vec(0u32..40, 1..8),
         slabs in 0u32..200,
     ) {
@@ -163,7 +163,8 @@ proptest! {
         };
         prop_assert_eq!(shares.iter().sum::<u32>(), slabs);
         let left: Vec<_> = available.iter().zip(&shares).map(|(a, s)| a.checked_sub(*s).unwrap()).collect();
-        // Whoever gave something keeps at most one less than anybody who could have given more.
+        // A donor that gave something keeps at most one slab less than any other that could have
+        // given more.
         let most = *left.iter().max().unwrap();
         for (share, left) in shares.iter().zip(&left) {
             prop_assert!(*share == 0 || left + 1 >= most);
@@ -171,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_as_free_and_nearer_gives_as_much_at_least(
+    fn nearer_equal_donor_gives_no_less(
         donors in prop::collection::vec((0u32..40, 1u32..6), 1..8),
         slabs in 0u32..200,
     ) {
@@ -191,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn every_policy_grants_all_or_nothing_within_what_there_is(
+    fn policies_place_all_or_nothing(
         donors in prop::collection::vec((0u32..12, 0u32..12, 0u32..4), 1..8),
         slabs in 0u32..60,
     ) {
@@ -215,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn pack_needs_no_more_donors_than_must_be(
+    fn pack_donor_count_is_minimal(
         free in prop::collection::vec(0u32..12, 1..7),
         slabs in 1u32..40,
     ) {

@@ -1,4 +1,4 @@
-//! What the table keeps beside the entries agrees with them, whatever changes.
+//! Model test: the indexes of the table agree with its entries after every change.
 
 use super::*;
 use crate::types::{FlowReport, NodeRegistration};
@@ -94,19 +94,19 @@ impl Step {
     }
 }
 
-/// What nodes are told of each other.
-fn sight(rrt: &Rrt) -> Vec<(NodeId, bool, NodeRecord)> {
+/// Returns what peer lists are made of.
+fn visible(rrt: &Rrt) -> Vec<(NodeId, bool, NodeRecord)> {
     rrt.iter().map(|(node, entry)| (node, entry.up, NodeRecord::clone(&entry.record))).collect()
 }
 
 proptest! {
     #[test]
-    fn rooms_and_revision_follow_the_entries(steps in prop::collection::vec(step(), 0..40)) {
+    fn indexes_follow_entries(steps in prop::collection::vec(step(), 0..40)) {
         let mut rrt = Rrt::default();
         for step in steps {
-            let (before, revision) = (sight(&rrt), rrt.revision());
+            let (before, revision) = (visible(&rrt), rrt.revision());
             step.take(&mut rrt);
-            prop_assert!(rrt.revision() > revision || sight(&rrt) == before);
+            prop_assert!(rrt.revision() > revision || visible(&rrt) == before);
             let rooms: Vec<_> = rrt.with_room().collect();
             let by_entries = rrt.iter().filter_map(|(node, entry)| Some((node, Room::of(entry)?)));
             prop_assert_eq!(rooms, by_entries.collect::<Vec<_>>());

@@ -1,20 +1,20 @@
-//! Whom nodes are near, and who relays.
+//! Peer lists: the neighbours and relays sent to each node.
 
 use serde::{Deserialize, Serialize};
 use venice_wire::{NodeId, SealKey};
 
-/// Whom a node is near.
+/// The peers of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerList {
-    /// Never 0, and another for every change.
+    /// The version: never 0, and different after every change.
     pub version: u64,
-    /// Living nodes to test its links to; where it relays, all others.
+    /// Living nodes whose links the node tests; for a relay all other living nodes.
     pub peers: Vec<Peer>,
-    /// Every relay of the rack, living or not; empty where there are none.
+    /// All relays of the rack, living or not; empty without relays.
     pub relays: Vec<RelayPeer>,
 }
 
-/// Another node of the rack, as a link test needs it.
+/// Another node of the rack, as needed for a link test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its name.
@@ -27,16 +27,16 @@ pub struct Peer {
     pub udp_addr: String,
     /// Path of its unix socket; empty when it has none.
     pub shm_socket: String,
-    /// The key to seal with what the asker sends to this node; `None` in a rack without
-    /// protection.
+    /// The key that seals datagrams from the receiver of this list to this node; `None` in a rack
+    /// without protection.
     pub seal_key: Option<SealKey>,
 }
 
 /// A node's place in a network of relays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayPlace {
-    /// The network's shape and size, the same for every node of the rack, for example
-    /// `mesh:2x2x2` or `router:8`.
+    /// Shape and size of the network, the same for every node of the rack, for example `mesh:2x2x2`
+    /// or `router:8`.
     pub topology: String,
     /// The node's position in it.
     pub position: u32,
@@ -44,7 +44,7 @@ pub struct RelayPlace {
     pub addr: String,
 }
 
-/// A relay of the rack, for its neighbours and for who routes to it.
+/// A relay of the rack, for its neighbours and for routing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayPeer {
     /// The node's number.

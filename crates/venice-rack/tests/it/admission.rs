@@ -1,4 +1,4 @@
-//! Who may become a node, and who is turned out, as the Monitor Node decides it.
+//! Enrolment and revocation of nodes by the Monitor Node.
 
 use crate::common::{OneTwoThree, S, registration, settings};
 use venice_rack::caller::Caller;
@@ -11,11 +11,11 @@ use venice_rack::types::{
 };
 use venice_wire::NodeId;
 
-/// The time of day at which it begins, in milliseconds since 1970.
+/// The time of day at the start, in milliseconds since 1970.
 const NOON_MS: u64 = 1_800_000_000_000;
 const HASH: [u8; 32] = [7; 32];
 
-/// A Monitor Node and what it has had recorded.
+/// A Monitor Node and its records.
 struct Rack {
     core: MonitorCore,
     records: Vec<Record>,
@@ -27,12 +27,12 @@ impl Rack {
     }
 
     fn recover(records: Vec<Record>) -> Rack {
-        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, records.clone());
+        let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, records.clone());
         Rack { core, records }
     }
 
-    /// Does all that is to be done; what it answered last, and whether that came after all that has
-    /// to be durable by then.
+    /// Performs all actions and returns the last answer. Asserts that nothing is recorded after an
+    /// answer.
     fn act(&mut self) -> Result<(), RackError> {
         let mut answer = None;
         while let Some(action) = self.core.poll_action() {
@@ -106,20 +106,22 @@ fn why(result: Result<(), RackError>) -> String {
 }
 
 #[test]
-fn a_token_lets_in_one_machine_once() {
+fn token_admits_one_machine_once() {
     let mut rack = Rack::new();
     rack.make(1, "");
-    assert!(why(rack.join(NOON_MS, (1, [8; 32]), "node1")).contains("no such join token"));
-    assert!(why(rack.join(NOON_MS, (2, HASH), "node1")).contains("no such join token"));
+    assert!(
+        why(rack.join(NOON_MS, (1, [8; 32]), "node1")).contains("unknown or expired join token")
+    );
+    assert!(why(rack.join(NOON_MS, (2, HASH), "node1")).contains("unknown or expired join token"));
     rack.join(NOON_MS, (1, HASH), "node1").unwrap();
     assert!(why(rack.join(NOON_MS, (1, HASH), "node2")).contains("used before, by node1"));
-    // Nor after a restart of the Monitor Node.
+    // Also not after a restart of the Monitor Node.
     let mut again = Rack::recover(rack.records);
     assert!(why(again.join(NOON_MS, (1, HASH), "node2")).contains("used before, by node1"));
 }
 
 #[test]
-fn who_has_not_heard_the_answer_is_answered_again_while_the_token_lasts() {
+fn lost_answer_is_repeated_for_same_key() {
     let mut rack = Rack::new();
     rack.make(1, "");
     rack.join_with(NOON_MS, (1, HASH), ("node1", [5; 32])).unwrap();
@@ -131,18 +133,21 @@ fn who_has_not_heard_the_answer_is_answered_again_while_the_token_lasts() {
     let other_name = rack.join_with(NOON_MS, (1, HASH), ("node2", [5; 32]));
     assert!(bad(other_name).contains("used before, by node1"));
     let late = rack.join_with(NOON_MS + 1000, (1, HASH), ("node1", [5; 32]));
-    assert!(bad(late).contains("no such join token"));
+    assert!(bad(late).contains("unknown or expired join token"));
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
     rack.act().unwrap();
-    let turned_out = rack.join_with(NOON_MS, (1, HASH), ("node1", [5; 32]));
-    assert!(bad(turned_out).contains("no such join token"));
+    let revoked = rack.join_with(NOON_MS, (1, HASH), ("node1", [5; 32]));
+    assert!(bad(revoked).contains("unknown or expired join token"));
 }
 
 #[test]
-fn a_token_ends_and_may_be_for_one_name() {
+fn token_expires_and_binds_name() {
     let mut rack = Rack::new();
     rack.make(1, "");
-    assert!(why(rack.join(NOON_MS + 1000, (1, HASH), "node1")).contains("no such join token"));
+    assert!(
+        why(rack.join(NOON_MS + 1000, (1, HASH), "node1"))
+            .contains("unknown or expired join token")
+    );
     assert!(rack.core.tokens(NOON_MS + 1000).is_empty());
     rack.make(2, "node7");
     assert!(why(rack.join(NOON_MS, (2, HASH), "node8")).contains("lets in node7 and not node8"));
@@ -150,14 +155,14 @@ fn a_token_ends_and_may_be_for_one_name() {
 }
 
 #[test]
-fn nobody_joins_under_the_name_of_a_node_that_lives() {
+fn living_name_cannot_be_joined() {
     let mut rack = Rack::new();
     rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
     rack.act().unwrap();
     rack.make(1, "");
     let result = rack.join(NOON_MS, (1, HASH), "node1");
     assert!(matches!(result, Err(RackError::NameTaken { .. })), "{result:?}");
-    // The token is good for another name still.
+    // The token is still valid for another name.
     rack.join(NOON_MS, (1, HASH), "node2").unwrap();
     for name in ["", "a\nb", &"x".repeat(256)] {
         let result = rack.join(NOON_MS, (1, HASH), name);
@@ -166,14 +171,14 @@ fn nobody_joins_under_the_name_of_a_node_that_lives() {
 }
 
 #[test]
-fn a_node_turned_out_is_down_at_once_and_out_for_good() {
+fn revoked_node_is_down_for_good() {
     let mut rack = Rack::new();
     rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
     rack.act().unwrap();
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
     let node1 = Caller::Node("node1".into());
-    assert!(rack.core.revocations().covers(&node1, NOON_MS), "in force before it is written");
-    let mut told = false;
+    assert!(rack.core.revocations().covers(&node1, NOON_MS), "in force before it is recorded");
+    let mut is_logged = false;
     while let Some(action) = rack.core.poll_action() {
         match action {
             Action::Store(changes) => {
@@ -184,9 +189,9 @@ fn a_node_turned_out_is_down_at_once_and_out_for_good() {
                 };
                 rack.records.extend(changes.into_iter().map(record));
             }
-            Action::Note(Event::NodeRevoked { .. }) => told = true,
+            Action::Note(Event::NodeRevoked { .. }) => is_logged = true,
             Action::ReplyDone { result, .. } => {
-                assert!(told, "it is in the log before it is called done");
+                assert!(is_logged, "the log entry precedes the answer");
                 result.unwrap();
             }
             _ => {}
@@ -200,7 +205,7 @@ fn a_node_turned_out_is_down_at_once_and_out_for_good() {
     rack = Rack::new();
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("nobody", false));
     assert_eq!(rack.act(), Err(RackError::UnknownNode("nobody".into())));
-    // Unless one insists: its token may have been forgotten long ago.
+    // Unless the administrator insists: its token may have been deleted long ago.
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("nobody", true));
     rack.act().unwrap();
     assert!(rack.core.revocations().covers(&Caller::Node("nobody".into()), NOON_MS));
@@ -209,7 +214,7 @@ fn a_node_turned_out_is_down_at_once_and_out_for_good() {
 }
 
 #[test]
-fn a_token_for_a_new_machine_does_not_take_over_a_node_that_is_down() {
+fn unbound_token_cannot_take_known_name() {
     let mut rack = Rack::new();
     rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
     rack.act().unwrap();
@@ -222,7 +227,7 @@ fn a_token_for_a_new_machine_does_not_take_over_a_node_that_is_down() {
     };
     rack.make(1, "");
     forbidden(rack.join(NOON_MS, (1, HASH), "node1"));
-    // Nor one that has joined and not started yet.
+    // Also not one that has joined and not started yet.
     rack.join(NOON_MS, (1, HASH), "node2").unwrap();
     rack.make(2, "");
     forbidden(rack.join(NOON_MS, (2, HASH), "node2"));
@@ -233,7 +238,7 @@ fn a_token_for_a_new_machine_does_not_take_over_a_node_that_is_down() {
     rack.act().unwrap();
     let mut again = Rack::recover(rack.records.clone());
     again.join(NOON_MS, (2, HASH), "node1").unwrap();
-    // Its name is taken again when it has registered.
+    // Its name is taken again once it has registered.
     rack.core.handle_register(1000 * S, Token(0), registration("node1", 6, 4));
     rack.act().unwrap();
     rack.core.handle_timeout(2000 * S);
@@ -242,37 +247,37 @@ fn a_token_for_a_new_machine_does_not_take_over_a_node_that_is_down() {
 }
 
 #[test]
-fn tokens_are_taken_back_one_by_one_and_with_their_node() {
+fn tokens_are_deleted_with_their_node() {
     let mut rack = Rack::new();
     rack.make(1, "");
     rack.make(2, "node7");
     rack.core.handle_delete_token(NOON_MS, Token(4), 1);
     rack.act().unwrap();
-    assert!(why(rack.join(NOON_MS, (1, HASH), "node1")).contains("no such join token"));
+    assert!(why(rack.join(NOON_MS, (1, HASH), "node1")).contains("unknown or expired join token"));
     rack.core.handle_delete_token(NOON_MS, Token(4), 1);
     assert!(matches!(rack.act(), Err(RackError::BadRequest(_))));
-    // Whoever was given one for a node is not to come in as it when it was turned out.
+    // A token given out for a node must not admit anyone after the revocation of that node.
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("node7", false));
     rack.act().unwrap();
-    assert!(why(rack.join(NOON_MS, (2, HASH), "node7")).contains("no such join token"));
+    assert!(why(rack.join(NOON_MS, (2, HASH), "node7")).contains("unknown or expired join token"));
     assert!(rack.core.tokens(NOON_MS).is_empty());
 }
 
 #[test]
-fn a_revocation_is_forgotten_when_all_that_it_voids_has_ended() {
+fn revocation_ends_with_its_certificates() {
     const DAY_MS: u64 = 86_400_000;
     const HOUR: u64 = 3600 * S;
     let mut rack = Rack::new();
     rack.core.handle_certificate_life(90 * DAY_MS);
     rack.core.handle_revoke(0, NOON_MS, Token(3), ("node1", true));
     rack.act().unwrap();
-    // Certificates are made for less later on; those of before may be about still.
+    // Later certificates have a shorter lifetime; earlier ones may still be in use.
     let mut rack = Rack::recover(rack.records);
     rack.core.handle_certificate_life(30 * DAY_MS);
     rack.act().unwrap();
     assert!(!rack.core.handle_wall_clock(0, NOON_MS + 90 * DAY_MS));
     assert!(!rack.core.handle_wall_clock(HOUR, NOON_MS + 90 * DAY_MS));
-    // A clock that is ahead for a moment forgets nothing.
+    // A clock that is ahead for a moment deletes nothing.
     assert!(!rack.core.handle_wall_clock(2 * HOUR, NOON_MS + 400 * DAY_MS));
     assert!(!rack.core.handle_wall_clock(2 * HOUR + S, NOON_MS + 400 * DAY_MS));
     assert!(!rack.core.handle_wall_clock(3 * HOUR, NOON_MS));
@@ -285,12 +290,12 @@ fn a_revocation_is_forgotten_when_all_that_it_voids_has_ended() {
 }
 
 #[test]
-fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
+fn revocations_are_sent_only_when_changed() {
     let mut rack = Rack::new();
     rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
     rack.core.handle_revoke(0, NOON_MS, Token(3), ("node2", true));
     rack.act().unwrap();
-    let mut beat = |revoked_version| {
+    let mut heartbeat = |revoked_version| {
         let door = DoorReport { revoked_version, ..DoorReport::default() };
         let identity = Identity { node: NodeId(1), epoch: 1 };
         let memory = DonorReport {
@@ -310,35 +315,35 @@ fn an_agent_hears_of_revocations_only_when_they_are_others_than_it_has() {
         };
         rack.core.handle_heartbeat(S, report).unwrap().revoked
     };
-    let told = beat(0).expect("it has none");
-    let known: Revocations = told.known.into_iter().collect();
+    let sent = heartbeat(0).expect("it has none");
+    let known: Revocations = sent.known.into_iter().collect();
     assert!(known.until_ms("node2").is_some());
-    assert_eq!(beat(known.version()), None);
+    assert_eq!(heartbeat(known.version()), None);
 }
 
 #[test]
-fn a_monitor_node_that_has_lost_revocations_learns_them_from_nodes() {
+fn lost_revocations_are_learnt_from_nodes() {
     let mut rack = Rack::new();
-    let told = |node: &str, until_ms| vec![Revocation::new(node, until_ms)];
+    let reported = |node: &str, until_ms| vec![Revocation::new(node, until_ms)];
     rack.make(1, "node7");
-    // Up to that moment it may have signed for the node without knowing.
+    // Up to that moment it may have signed for the node in ignorance.
     let until_ms = NOON_MS + 5000;
-    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS)));
+    assert!(rack.core.handle_reported_revocations(S, until_ms, reported("node7", NOON_MS)));
     rack.act().unwrap();
     assert_eq!(rack.core.revocations().until_ms("node7"), Some(until_ms));
-    assert!(why(rack.join(NOON_MS, (1, HASH), "node7")).contains("no such join token"));
-    assert!(!rack.core.handle_revocations_told(S, until_ms + 1, told("node7", NOON_MS)));
+    assert!(why(rack.join(NOON_MS, (1, HASH), "node7")).contains("unknown or expired join token"));
+    assert!(!rack.core.handle_reported_revocations(S, until_ms + 1, reported("node7", NOON_MS)));
     assert!(Rack::recover(rack.records).core.revocations().until_ms("node7").is_some());
 
-    // Whom a token has let in since keeps its new certificate.
+    // A node admitted by a token since then keeps its new certificate.
     let mut rack = Rack::new();
     rack.make(1, "node7");
     rack.join(NOON_MS, (1, HASH), "node7").unwrap();
-    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS - 1000)));
+    assert!(rack.core.handle_reported_revocations(S, until_ms, reported("node7", NOON_MS - 1000)));
     rack.act().unwrap();
     assert_eq!(rack.core.revocations().until_ms("node7"), Some(NOON_MS - 1000));
-    // Until it is turned out again.
+    // Until it is revoked again.
     rack.core.handle_revoke(S, NOON_MS, Token(3), ("node7", false));
-    assert!(rack.core.handle_revocations_told(S, until_ms, told("node7", NOON_MS + 1)));
+    assert!(rack.core.handle_reported_revocations(S, until_ms, reported("node7", NOON_MS + 1)));
     assert_eq!(rack.core.revocations().until_ms("node7"), Some(until_ms));
 }

@@ -1,5 +1,5 @@
-//! Whatever goes wrong on the way, in the end recipients, donors, the Monitor Node's table and its
-//! store agree, and nothing is granted twice or leaks.
+//! Model test: whatever fails on the way, in the end recipients, donors, the Monitor Node's table
+//! and its store agree, and nothing is granted twice or leaks.
 
 use crate::model;
 use crate::model::world::World;
@@ -9,12 +9,12 @@ use crate::model::{
 };
 use proptest::prelude::*;
 
-/// Does all that, lets everybody come to rest, and looks whether they agree.
-fn ends_in_agreement(mut world: World, ops: Vec<Op>) {
+/// Applies the operations, waits for quiescence, and checks agreement.
+fn check_final_agreement(mut world: World, ops: Vec<Op>) {
     for op in ops {
         world.apply(op);
     }
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
 }
 
@@ -22,78 +22,78 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn all_agree_when_quiet(ops in prop::collection::vec(op(), 1..250)) {
-        ends_in_agreement(World::new(), ops);
+    fn state_agrees_at_quiescence(ops in prop::collection::vec(op(), 1..250)) {
+        check_final_agreement(World::new(), ops);
     }
 
-    /// Nor has a user ever more than its quota, however it is changed meanwhile.
+    /// A user never exceeds its quota, however it changes meanwhile.
     #[test]
-    fn nobody_has_more_than_the_quota(ops in prop::collection::vec(op_with_quotas(), 1..300)) {
+    fn quota_is_never_exceeded(ops in prop::collection::vec(op_with_quotas(), 1..300)) {
         let mut world = World::new();
         world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
-        ends_in_agreement(world, ops);
+        check_final_agreement(world, ops);
     }
 
-    /// Nor does anybody wait in vain, out of turn, or without a word.
+    /// No request waits in vain, out of order, or without an answer.
     #[test]
-    fn who_waits_is_served_in_turn(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
-        ends_in_agreement(World::new(), ops);
+    fn queue_is_served_in_order(ops in prop::collection::vec(op_with_waiting(), 1..300)) {
+        check_final_agreement(World::new(), ops);
     }
 
-    /// Nor for a device, memory being waited for beside it.
+    /// The same for devices, with memory requests queued beside them.
     #[test]
-    fn who_waits_for_a_device_is_served_in_turn(
+    fn device_queue_is_served_in_order(
         ops in prop::collection::vec(op_with_waiting_for_devices(), 1..350),
     ) {
-        ends_in_agreement(World::new(), ops);
+        check_final_agreement(World::new(), ops);
     }
 
-    /// The same with several Monitor Nodes, each of which has a line of its own.
+    /// The same with several Monitor Nodes, each with its own queue.
     #[test]
-    fn who_waits_for_a_device_gets_one_whoever_was_asked(
+    fn device_queue_works_across_monitors(
         ops in prop::collection::vec(op_of_several(op_with_waiting_for_devices()), 1..450),
     ) {
-        ends_in_agreement(World::with_monitors(MONITORS), ops);
+        check_final_agreement(World::with_monitors(MONITORS), ops);
     }
 
     /// The same with several Monitor Nodes, all of which serve.
     #[test]
-    fn all_agree_when_quiet_whoever_was_asked(
+    fn state_agrees_across_monitors(
         ops in prop::collection::vec(op_of_several(op()), 1..400),
     ) {
-        ends_in_agreement(World::with_monitors(MONITORS), ops);
+        check_final_agreement(World::with_monitors(MONITORS), ops);
     }
 
     #[test]
-    fn nobody_has_more_than_the_quota_whoever_was_asked(
+    fn quota_holds_across_monitors(
         ops in prop::collection::vec(op_of_several(op_with_quotas()), 1..450),
     ) {
         let mut world = World::with_monitors(MONITORS);
         world.apply(Op::SetQuota(model::USERS.len(), Some(6)));
-        ends_in_agreement(world, ops);
+        check_final_agreement(world, ops);
     }
 
-    /// Nor is a link promised more than it carries.
+    /// Links are never promised more than their bandwidth.
     #[test]
-    fn no_link_is_promised_too_much_whoever_was_asked(
+    fn bandwidth_promises_hold_across_monitors(
         ops in prop::collection::vec(op_of_several(op_with_waiting()), 1..400),
     ) {
-        ends_in_agreement(World::with_monitors(MONITORS).promising_bandwidth(), ops);
+        check_final_agreement(World::with_monitors(MONITORS).promising_bandwidth(), ops);
     }
 
     /// The same with quotas that change meanwhile.
     #[test]
-    fn who_waits_has_no_more_than_the_quota(
+    fn quota_holds_for_queued_requests(
         ops in prop::collection::vec(prop_oneof![op_with_waiting(), op_with_quotas()], 1..300),
     ) {
         let mut world = World::new();
         world.apply(Op::SetQuota(model::USERS.len(), Some(12)));
-        ends_in_agreement(world, ops);
+        check_final_agreement(world, ops);
     }
 
-    /// A crash of the Monitor Node or of a donor at every single step of one handshake.
+    /// The Monitor Node or a donor crashes at each step of one handshake.
     #[test]
-    fn a_crash_at_any_step_leaks_nothing(
+    fn crash_at_any_step_leaks_nothing(
         steps in 0usize..24,
         donor in prop::option::of(0usize..model::DONORS),
         slabs in 1u32..24,
@@ -114,9 +114,9 @@ proptest! {
             Some(index) => world.apply(Op::KillDonor(index)),
             None => world.apply(Op::CrashMonitor),
         }
-        world.calm_down();
+        world.quiesce();
         world.check_agreement();
-        // What the first try has set aside may still be so when the second asks.
+        // Slabs set aside by the first attempt may still be so at the second.
         if all_answered && slabs <= 8 {
             prop_assert_eq!(world.granted(), 1);
         }
@@ -124,13 +124,13 @@ proptest! {
 }
 
 #[test]
-fn without_trouble_everything_is_granted() {
+fn faultless_run_grants_everything() {
     let mut world = World::new();
     for _ in 0..3 {
         world.apply(Op::Request { slabs: 8, named: None });
     }
     world.apply(Op::Request { slabs: 1, named: None });
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert_eq!(world.granted(), 3);
 }
@@ -143,7 +143,7 @@ fn every_device_is_granted_once() {
             world.apply(Op::Device(DeviceOp::Get { which, units: 6, named: None, waits: None }));
         }
     }
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert_eq!(world.devices_granted(), model::DONORS * model::world::DEVICES.len());
 }
@@ -151,9 +151,9 @@ fn every_device_is_granted_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// A crash of the Monitor Node or of a donor at every single step of a device's handshake.
+    /// The Monitor Node or a donor crashes at each step of a device's handshake.
     #[test]
-    fn a_crash_at_any_step_leaks_no_device(
+    fn crash_at_any_step_leaks_no_device(
         steps in 0usize..16,
         which in 0..model::world::DEVICES.len(),
         donor in prop::option::of(0usize..model::DONORS),
@@ -172,13 +172,13 @@ proptest! {
             Some(index) => world.apply(Op::KillDonor(index)),
             None => world.apply(Op::CrashMonitor),
         }
-        world.calm_down();
+        world.quiesce();
         world.check_agreement();
     }
 }
 
 #[test]
-fn a_full_rack_is_waited_for_and_small_requests_pass_a_large_one_for_a_while() {
+fn small_requests_backfill_up_to_limit() {
     let mut world = World::new();
     world.apply(Op::Request { slabs: 20, named: None });
     world.settle();
@@ -194,30 +194,30 @@ fn a_full_rack_is_waited_for_and_small_requests_pass_a_large_one_for_a_while() {
         world.apply(wait(1, 99));
     }
     world.settle();
-    assert_eq!((world.granted(), world.waited()), (5, (3, 4)), "four slabs were left to pass with");
+    assert_eq!((world.granted(), world.waited()), (5, (3, 4)), "four slabs were left for backfill");
     world.apply(Op::Release(0));
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert_eq!(world.granted(), 8);
 }
 
 #[test]
-fn who_may_calls_grants_of_lower_priority_back_and_they_have_their_time() {
+fn preemption_respects_notice_time() {
     let mut world = World::new();
-    // Recipients 0 and 1 have all there is.
+    // Recipients 0 and 1 have all memory.
     world.apply(Op::Wait { slabs: 16, named: None, wait_ms: 1, priority: 50, preempts: false });
     world.apply(Op::Wait { slabs: 8, named: None, wait_ms: 1, priority: 90, preempts: false });
     world.settle();
     assert_eq!(world.granted(), 2);
     world.apply(Op::Wait { slabs: 4, named: None, wait_ms: 29_000, priority: 60, preempts: true });
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert!(world.called_back() > 0);
-    assert_eq!(world.granted(), 3, "the first has given back, or lost, what was called back");
+    assert_eq!(world.granted(), 3, "the first has released, or lost, what was preempted");
 }
 
 #[test]
-fn a_device_is_waited_for_and_called_back_and_its_holder_has_its_time() {
+fn device_preemption_respects_notice_time() {
     let get = |priority, preempts| {
         let waits = Some(Waits { wait_ms: 29_000, priority, preempts });
         Op::Device(DeviceOp::Get { which: 0, units: 1, named: Some(0), waits })
@@ -226,20 +226,20 @@ fn a_device_is_waited_for_and_called_back_and_its_holder_has_its_time() {
     world.apply(get(50, false));
     world.settle();
     assert_eq!(world.devices_granted(), 1);
-    // Nobody is called back by who does not say so, nor by its own priority.
+    // Nothing is preempted without the option, nor at an equal priority.
     world.apply(get(60, false));
     world.settle();
     world.apply(Op::Heartbeat(0));
     assert_eq!((world.devices_granted(), world.called_back(), world.waited().0), (1, 0, 1));
     world.apply(get(70, true));
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert!(world.called_back() > 0);
-    assert_eq!(world.devices_granted(), 2, "the first has given back what was called back");
+    assert_eq!(world.devices_granted(), 2, "the first has released what was preempted");
 }
 
 #[test]
-fn who_is_asked_by_one_client_beside_two_others_does_not_break_their_handshakes_off_for_ever() {
+fn rival_handshakes_do_not_livelock() {
     let mut world = World::with_monitors(MONITORS);
     for slabs in [1, 2] {
         world.apply(Op::Request { slabs, named: None });
@@ -249,7 +249,7 @@ fn who_is_asked_by_one_client_beside_two_others_does_not_break_their_handshakes_
         world.apply(Op::AskAgain(1));
     }
     world.settle();
-    world.calm_down();
+    world.quiesce();
     world.check_agreement();
     assert!(world.granted() >= 1);
 }

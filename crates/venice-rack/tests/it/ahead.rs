@@ -1,16 +1,16 @@
-//! Slabs kept for a workload with a daily pattern, in a rack that others fill: by the Monitor Node's
-//! own logic, with real donors, in virtual time. The same with nothing kept stands beside it.
+//! Reservations for a workload with a daily pattern, in a rack that others fill: the Monitor Node's
+//! logic with real donors, in virtual time. The same run without reservations stands beside it.
 
 use crate::common::lenders::{Rack, SLABS};
 use crate::common::{OneTwoThree, S, registration, settings};
 use venice_rack::caller::Owner;
-use venice_rack::forecast::{LookAhead, Windows};
+use venice_rack::forecast::{ForecastSettings, Windows};
 use venice_rack::monitor::{MonitorCore, MonitorSettings};
 use venice_rack::types::{Grant, HeartbeatReport, MemoryRequest, PortReport, RackError};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 const DONORS: u32 = 4;
-/// Samples of a day, one every five minutes of this rack.
+/// Samples of a day, one every five minutes of virtual time.
 const DAY: u64 = 48;
 const SAMPLE_NS: u64 = 300 * S;
 /// Samples of a prediction window.
@@ -21,15 +21,15 @@ struct DailyRack(Rack);
 impl DailyRack {
     fn new(share: f64) -> Self {
         let windows = Windows { observation: 96, prediction: WINDOW };
-        let ahead = LookAhead { sample_ns: SAMPLE_NS, windows, share };
-        // Nobody renews here, and nobody dies.
-        let settings = MonitorSettings { ahead, lease_ns: 1_000_000 * S, ..settings() };
-        let monitor = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+        let forecast = ForecastSettings { sample_ns: SAMPLE_NS, windows, share };
+        // No lease is renewed here, and no node dies.
+        let settings = MonitorSettings { forecast, lease_ns: 1_000_000 * S, ..settings() };
+        let monitor = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
         let node = |number: u32| registration(&format!("node{number}"), number.into(), SLABS);
         Self(Rack::new(monitor, (1..=DONORS).map(node)))
     }
 
-    /// So many slabs for a purpose, if the rack grants them.
+    /// Requests slabs for a purpose.
     fn get(&mut self, purpose: &str, slabs: u64) -> Result<Vec<Grant>, RackError> {
         self.0.requests += 1;
         let request = MemoryRequest {
@@ -48,7 +48,7 @@ impl DailyRack {
         self.0.ask(owner, request)
     }
 
-    /// Five minutes pass; the nodes report all the while.
+    /// Lets five minutes pass; the nodes report all the while.
     fn pass(&mut self) {
         let rack = &mut self.0;
         rack.now_ns += SAMPLE_NS;
@@ -73,31 +73,31 @@ impl DailyRack {
         self.0.release(grants);
     }
 
-    fn kept_slabs(&self) -> u64 {
+    fn reserved_slabs(&self) -> u64 {
         self.0.monitor.forecast_rows().iter().map(|row| row.kept_bytes / SLAB_BYTES).sum()
     }
 }
 
-/// What it came to, over all days but the first two, in slabs by samples.
+/// Totals over all days but the first two, in slabs by samples.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// That the daily workload wanted and did not have.
+    /// Slabs that the daily workload wanted and did not have.
     missing: u64,
-    /// That it had.
+    /// Slabs that it had.
     had: u64,
-    /// That were kept free and not used in that sample.
+    /// Slabs reserved and unused in that sample.
     kept: u64,
     most_kept: u64,
     least_kept: u64,
 }
 
-/// The daily workload: 8 slabs at night, 56 at noon.
+/// Returns the need of the daily workload: 8 slabs at night, 56 at noon.
 fn wanted(sample: u64) -> usize {
     let angle = sample as f64 / DAY as f64 * std::f64::consts::TAU;
     (8.0 + 24.0 * (1.0 - angle.cos())) as usize
 }
 
-fn live(share: f64) -> Outcome {
+fn run(share: f64) -> Outcome {
     let mut rack = DailyRack::new(share);
     let (mut daily, mut others) = (Vec::new(), Vec::new());
     let mut outcome = Outcome { least_kept: u64::MAX, ..Outcome::default() };
@@ -108,8 +108,8 @@ fn live(share: f64) -> Outcome {
             let grant: Grant = daily.pop().unwrap();
             rack.release(&[grant]);
         }
-        // The others come first in every sample and leave as they please, an eighth of them at a
-        // time. For two days they want half of the rack, then all there is.
+        // The others come first in every sample and release an eighth of their slabs at a time. For
+        // two days they want half of the rack, then all of it.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         for _ in 0..others.len() / 8 {
             let at = (seed >> 33) as usize % others.len();
@@ -122,7 +122,7 @@ fn live(share: f64) -> Outcome {
         }
         while daily.len() < wanted(sample) {
             let Ok(grants) = rack.get("daily", 1) else {
-                // It says how much it would have.
+                // A refused request states its need.
                 rack.get("daily", (wanted(sample) - daily.len()) as u64).unwrap_err();
                 break;
             };
@@ -131,7 +131,7 @@ fn live(share: f64) -> Outcome {
         if counts {
             outcome.missing += (wanted(sample) - daily.len()) as u64;
             outcome.had += daily.len() as u64;
-            let kept = rack.kept_slabs();
+            let kept = rack.reserved_slabs();
             outcome.kept += kept;
             outcome.most_kept = outcome.most_kept.max(kept);
             outcome.least_kept = outcome.least_kept.min(kept);
@@ -142,20 +142,20 @@ fn live(share: f64) -> Outcome {
 }
 
 #[test]
-fn a_daily_workload_finds_its_slabs_though_others_fill_the_rack() {
-    let (with, without) = (live(0.5), live(0.0));
+fn reservation_serves_daily_workload() {
+    let (with, without) = (run(0.5), run(0.0));
     println!("kept: {with:?}\nnot kept: {without:?}");
     assert!(without.missing > 0 && without.kept == 0, "{without:?}");
     assert!(with.missing * 20 < without.missing, "{with:?} beside {without:?}");
-    // What that costs: slabs that lie idle in a sample, for want of one who was foretold.
+    // The price: slabs that lie idle in a sample, because the forecast was too high.
     assert!(with.kept < with.had / 2, "{with:?}");
     let total = u64::from(DONORS * SLABS);
     assert!(with.most_kept > 0 && with.most_kept <= total / 2, "{with:?}");
-    assert_eq!(with.least_kept, 0, "what the forecast does not want is released: {with:?}");
+    assert_eq!(with.least_kept, 0, "slabs beyond the forecast are released: {with:?}");
 }
 
 #[test]
-fn what_is_kept_is_not_free_for_others_and_says_so() {
+fn reserved_slabs_are_refused_to_others() {
     let mut rack = DailyRack::new(0.25);
     for sample in 0..3 * DAY {
         let grants: Vec<_> =
@@ -163,7 +163,7 @@ fn what_is_kept_is_not_free_for_others_and_says_so() {
         rack.pass();
         rack.release(&grants);
     }
-    let kept = rack.kept_slabs();
+    let kept = rack.reserved_slabs();
     assert!(kept > 0 && kept <= u64::from(DONORS * SLABS) / 4, "{kept}");
     let others = std::iter::from_fn(|| rack.get("others", 1).ok()).count() as u64;
     assert_eq!(others, u64::from(DONORS * SLABS) - kept);

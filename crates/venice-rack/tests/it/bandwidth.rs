@@ -1,4 +1,4 @@
-//! Requests that say what bandwidth they need: no link is promised more than it carries.
+//! Requests with a bandwidth need: no link is promised more than it carries.
 
 use crate::common::lenders::{Rack, SLABS};
 use crate::common::{OneTwoThree, S, owner, registration, settings};
@@ -14,7 +14,8 @@ use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
 const MBPS: u64 = 1_000_000;
 
-/// A rack whose nodes reach each other directly: each tests the next, whose port carries so much.
+/// Creates a rack whose nodes reach each other directly. Each tests the next, whose port has the
+/// given bandwidth.
 fn direct(ports_mbps: &[f64]) -> Rack {
     let count = ports_mbps.len() as u32;
     let node = |number: u32| NodeRegistration {
@@ -22,7 +23,7 @@ fn direct(ports_mbps: &[f64]) -> Rack {
         ..registration(&format!("node{number}"), number.into(), SLABS)
     };
     let settings = MonitorSettings { lease_ns: 1_000_000 * S, ..settings() };
-    let monitor = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+    let monitor = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
     let mut rack = Rack::new(monitor, (1..=count).map(node));
     for (at, mbps) in ports_mbps.iter().enumerate() {
         let tester = (at as u32 + 1) % count + 1;
@@ -32,7 +33,7 @@ fn direct(ports_mbps: &[f64]) -> Rack {
     rack
 }
 
-/// A row of nodes that relay for each other, whose links carry so much.
+/// Creates a row of nodes that relay for each other, with links of the given bandwidth.
 fn row(links_mbps: &[f64]) -> Rack {
     let count = links_mbps.len() as u32 + 1;
     let node = |position: u32| NodeRegistration {
@@ -43,7 +44,7 @@ fn row(links_mbps: &[f64]) -> Rack {
         Some(if from < to { (from + 1..=to).collect() } else { (to..from).rev().collect() })
     };
     let settings = MonitorSettings { way, lease_ns: 1_000_000 * S, ..settings() };
-    let monitor = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+    let monitor = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
     let mut rack = Rack::new(monitor, (0..count).map(node));
     for (at, mbps) in links_mbps.iter().enumerate() {
         let link = link(NodeId(at as u32 + 2), LinkPort::Hop, Some(*mbps), Some(0.0));
@@ -81,7 +82,7 @@ fn report(rack: &mut Rack, from: NodeId, links: Vec<LinkReport>, flows: Vec<Flow
     rack.settle();
 }
 
-fn wish(rack: &mut Rack, home: &str, slabs: u64, mbps: u64) -> MemoryRequest {
+fn memory_request(rack: &mut Rack, home: &str, slabs: u64, mbps: u64) -> MemoryRequest {
     rack.requests += 1;
     MemoryRequest {
         client_id: rack.requests,
@@ -98,8 +99,8 @@ fn wish(rack: &mut Rack, home: &str, slabs: u64, mbps: u64) -> MemoryRequest {
 }
 
 fn get(rack: &mut Rack, slabs: u64, mbps: u64) -> Result<Vec<Grant>, RackError> {
-    let wish = wish(rack, "", slabs, mbps);
-    rack.ask(owner(), wish)
+    let request = memory_request(rack, "", slabs, mbps);
+    rack.ask(owner(), request)
 }
 
 fn shares(grants: &[Grant]) -> BTreeMap<u32, u64> {
@@ -107,9 +108,9 @@ fn shares(grants: &[Grant]) -> BTreeMap<u32, u64> {
 }
 
 #[test]
-fn a_donor_gives_as_much_as_its_link_has_left_for() {
+fn link_bandwidth_limits_donor_share() {
     let mut rack = direct(&[1000.0, 250.0]);
-    // Without a need half of each.
+    // Without a need, half from each.
     let grants = get(&mut rack, 8, 0).unwrap();
     assert_eq!(shares(&grants), [(1, 4), (2, 4)].into());
     rack.release(&grants);
@@ -121,13 +122,13 @@ fn a_donor_gives_as_much_as_its_link_has_left_for() {
 }
 
 #[test]
-fn what_was_promised_stays_promised_until_it_is_given_back() {
+fn promise_lasts_until_release() {
     let mut rack = direct(&[1000.0, 1000.0]);
     let first = get(&mut rack, 8, 1600).unwrap();
     let refused = get(&mut rack, 4, 800).unwrap_err();
     let RackError::NoBandwidth(why) = &refused else { panic!("{refused}") };
     assert!(why.contains("800Mbps more") && why.contains("200Mbps to node1"), "{why}");
-    // Whoever says nothing of bandwidth is not kept from the memory.
+    // A request without a need still gets memory.
     let others = get(&mut rack, 4, 0).unwrap();
     let half = get(&mut rack, 4, 400).unwrap();
     assert_eq!(shares(&half), [(1, 2), (2, 2)].into());
@@ -137,16 +138,16 @@ fn what_was_promised_stays_promised_until_it_is_given_back() {
 }
 
 #[test]
-fn traffic_that_was_promised_to_nobody_counts_and_that_of_a_promise_counts_once() {
+fn unpromised_traffic_reduces_bandwidth() {
     let mut rack = direct(&[1000.0, 1000.0]);
     let mine = get(&mut rack, 4, 1000).unwrap();
     let of_node1 = mine.iter().find(|grant| grant.donor_node == NodeId(1)).unwrap().id;
     let flow = |with, mbps: f64| FlowReport { with, bytes_per_s: mbps * 1e6 / 8.0 };
-    // 500 promised, of which 400 are used, and 300 of others: 200 are left.
+    // 500 promised, of which 400 are used, and 300 unpromised: 200 are left.
     let flows = vec![flow(FlowPeer::Grant(of_node1), 400.0), flow(FlowPeer::Anybody, 300.0)];
     report(&mut rack, NodeId(1), vec![], flows);
-    let wish = wish(&mut rack, "", 4, 1000);
-    let plan = rack.monitor.plan(&owner(), &wish).unwrap();
+    let request = memory_request(&mut rack, "", 4, 1000);
+    let plan = rack.monitor.plan(&owner(), &request).unwrap();
     let left: Vec<_> = plan.nodes.iter().map(|row| row.link_left_bps.unwrap() / MBPS).collect();
     assert_eq!(left, [200, 500]);
     assert!(plan.refusal.contains("1Gbps more"), "{}", plan.refusal);
@@ -154,28 +155,28 @@ fn traffic_that_was_promised_to_nobody_counts_and_that_of_a_promise_counts_once(
 }
 
 #[test]
-fn tests_of_the_links_are_no_traffic() {
+fn link_tests_are_not_traffic() {
     let mut rack = direct(&[1000.0, 1000.0]);
     let burst = FlowReport { with: FlowPeer::Node(NodeId(2)), bytes_per_s: 1e8 };
     report(&mut rack, NodeId(1), vec![], vec![burst]);
     let grants = get(&mut rack, 4, 1900).unwrap();
     assert_eq!(shares(&grants), [(1, 2), (2, 2)].into());
-    let wish = MemoryRequest { placement: None, ..wish(&mut rack, "", 4, 0) };
-    let plan = rack.monitor.plan(&owner(), &wish).unwrap();
+    let request = MemoryRequest { placement: None, ..memory_request(&mut rack, "", 4, 0) };
+    let plan = rack.monitor.plan(&owner(), &request).unwrap();
     assert!(plan.nodes.iter().all(|row| row.traffic_slabs == 0 && row.slabs == 2), "{plan:?}");
 }
 
 /// Registrations and grants are in the durable log; what changes with every heartbeat is not.
 #[test]
-fn what_heartbeats_say_is_not_written_down() {
+fn heartbeats_store_nothing() {
     let mut rack = direct(&[1000.0, 1000.0]);
     let held = get(&mut rack, 2, 100).unwrap();
-    for beat in 1..100 {
-        rack.now_ns = beat * S;
+    for second in 1..100 {
+        rack.now_ns = second * S;
         for node in [NodeId(1), NodeId(2)] {
             let (identity, core): &(Identity, _) = &rack.donors[&node];
             let other = NodeId(3 - node.0);
-            let (mbps, used) = (beat as f64 * 10.0, beat as f64 * 1e6);
+            let (mbps, used) = (second as f64 * 10.0, second as f64 * 1e6);
             let with = FlowPeer::Grant(held[0].id);
             let heartbeat = HeartbeatReport {
                 peers_version: 0,
@@ -194,19 +195,19 @@ fn what_heartbeats_say_is_not_written_down() {
         }
         rack.monitor.handle_timeout(rack.now_ns);
         while let Some(action) = rack.monitor.poll_action() {
-            assert!(!matches!(action, Action::Store(_)), "{action:?} at beat {beat}");
+            assert!(!matches!(action, Action::Store(_)), "{action:?} at second {second}");
         }
     }
     assert_eq!(rack.monitor.grant_rows(rack.now_ns).len(), held.len());
 }
 
 #[test]
-fn donors_behind_one_link_share_what_it_carries() {
+fn donors_share_a_common_link() {
     // node1 reaches node2 by a fast link, and node3 and node4 by one of 300 Mb/s.
     let mut rack = row(&[10_000.0, 300.0, 10_000.0]);
     let wanted = |rack: &mut Rack, mbps| MemoryRequest {
         donors: vec!["node2".into(), "node3".into(), "node4".into()],
-        ..wish(rack, "node1", 12, mbps)
+        ..memory_request(rack, "node1", 12, mbps)
     };
     let plain = wanted(&mut rack, 0);
     let grants = rack.ask(owner(), plain).unwrap();
@@ -221,14 +222,16 @@ fn donors_behind_one_link_share_what_it_carries() {
 }
 
 #[test]
-fn memory_on_the_same_node_needs_no_link() {
+fn own_node_needs_no_link() {
     let mut rack = row(&[10.0]);
-    let wanted =
-        MemoryRequest { donors: vec!["node1".into()], ..wish(&mut rack, "node1", 4, 5000) };
+    let wanted = MemoryRequest {
+        donors: vec!["node1".into()],
+        ..memory_request(&mut rack, "node1", 4, 5000)
+    };
     rack.ask(owner(), wanted).unwrap();
 }
 
-/// What is promised on each link of a row, as the grants' own rows tell it.
+/// Returns the bandwidth promised on each link of a row, from the rows of the grants.
 fn promised_bps(rack: &Rack, links: usize) -> Vec<u64> {
     let mut promised = vec![0; links];
     for row in rack.monitor.grant_rows(0) {
@@ -242,24 +245,24 @@ fn promised_bps(rack: &Rack, links: usize) -> Vec<u64> {
 }
 
 proptest! {
-    /// Whatever is asked for and given back, in whatever order: no link is promised more than it
-    /// carries, who is granted something has all of it, and in the end nothing is promised.
+    /// For any order of requests and releases: no link is promised more than it carries, each grant
+    /// is whole, and in the end nothing is promised.
     #[test]
-    fn no_link_is_promised_more_than_it_carries(
+    fn links_are_never_overcommitted(
         links_mbps in prop::collection::vec(50u32..2000, 2..6),
         steps in prop::collection::vec((any::<bool>(), 0usize..6, 1u64..24, 1u64..1500, 0usize..3), 1..24),
     ) {
         let links: Vec<f64> = links_mbps.iter().map(|mbps| f64::from(*mbps)).collect();
         let mut rack = row(&links);
         let mut held: Vec<Vec<Grant>> = Vec::new();
-        for (gives_back, home, slabs, mbps, policy) in steps {
-            if gives_back && !held.is_empty() {
+        for (releases, home, slabs, mbps, policy) in steps {
+            if releases && !held.is_empty() {
                 let grants = held.swap_remove(home % held.len());
                 rack.release(&grants);
             } else {
                 let home = format!("node{}", home % (links.len() + 1) + 1);
                 let placement = Some(Policy::ALL[policy]);
-                let wanted = MemoryRequest { placement, ..wish(&mut rack, &home, slabs, mbps) };
+                let wanted = MemoryRequest { placement, ..memory_request(&mut rack, &home, slabs, mbps) };
                 match rack.ask(owner(), wanted) {
                     Ok(grants) => {
                         let bytes: u64 = grants.iter().map(|grant| grant.bytes).sum();

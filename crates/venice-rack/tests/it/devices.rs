@@ -1,4 +1,4 @@
-//! What the Monitor Node answers to requests for devices, and what of a node's report it believes.
+//! Requests for devices at the Monitor Node, and the validation of device reports.
 
 use crate::common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::door::DoorReport;
@@ -27,9 +27,9 @@ struct Rack {
 }
 
 impl Rack {
-    /// `nodes` nodes, each with these devices.
+    /// Creates `nodes` nodes, each with these devices.
     fn new(nodes: usize, devices: &[ResourceSpec]) -> Self {
-        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, Vec::new());
+        let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, Vec::new());
         let mut rack = Rack { core, answers: Vec::new() };
         for index in 1..=nodes as u64 {
             let mut node = registration(&format!("node{index}"), index, 4);
@@ -40,7 +40,7 @@ impl Rack {
         rack
     }
 
-    /// Does what is to be done; donors answer a prepare so, and do the rest.
+    /// Performs all actions; donors answer a prepare by `prepared`, and confirm the rest.
     fn act(&mut self, prepared: &dyn Fn() -> Result<(), CallError>) {
         let status = DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 };
         while let Some(action) = self.core.poll_action() {
@@ -64,7 +64,7 @@ impl Rack {
         self.core.handle_device_request(0, owner(), request)
     }
 
-    /// Why there is no such device, where donors answer so.
+    /// Returns the error of a request that donors refuse with `refusal`.
     fn why_not(&mut self, request: DeviceRequest, refusal: &str) -> String {
         self.ask(request).unwrap();
         self.act(&|| Err(CallError::Refused(Refusal::NoDevice(refusal.to_owned()))));
@@ -121,7 +121,7 @@ fn memory(client_id: u128) -> MemoryRequest {
 }
 
 #[test]
-fn a_number_that_is_anothers_is_refused_to_who_uses_it_alone() {
+fn reused_request_number_is_refused() {
     let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
     rack.ask(request(1, GPU, 0)).unwrap();
     rack.core.handle_request(0, owner(), memory(2)).unwrap();
@@ -141,22 +141,22 @@ fn a_number_that_is_anothers_is_refused_to_who_uses_it_alone() {
     let answers: Vec<_> = rack.answers.iter().map(|(id, result)| (*id, result.is_ok())).collect();
     assert_eq!(answers.len(), 2, "{answers:?}");
     assert!(answers.contains(&(1, true)) && answers.contains(&(2, true)), "{answers:?}");
-    // Granted: the same again is the same, and another is not.
+    // Once granted, a repetition is answered alike, and another request is not.
     rack.ask(request(1, GPU, 0)).unwrap();
     assert!(rack.ask(request(1, GPU, 5)).is_err());
 }
 
 #[test]
-fn what_a_donor_says_is_what_the_asker_hears() {
+fn donor_refusal_reaches_recipient() {
     let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
     let why = rack.why_not(request(1, GPU, 0), "its agent started 3 s ago");
     assert!(why.contains("node1 /dev/gpu0: its agent started 3 s ago"), "{why}");
     let why = rack.why_not(request(2, GPU, 1 << 30), "");
-    assert!(why.contains("nobody knows how large it is"), "{why}");
+    assert!(why.contains("its size is unknown"), "{why}");
 }
 
 #[test]
-fn an_answer_has_room_in_a_header() {
+fn refusal_fits_in_header() {
     let devices: Vec<_> = (0..200).map(|index| spec(GPU, &format!("/dev/{index}"), 0)).collect();
     let mut rack = Rack::new(3, &devices);
     let capabilities = vec!["x".repeat(255); 32];
@@ -171,7 +171,7 @@ fn an_answer_has_room_in_a_header() {
 }
 
 #[test]
-fn one_user_has_not_all_grants() {
+fn device_grants_per_user_are_limited() {
     let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 1 << 40)]);
     for client_id in 0..256 {
         rack.ask(request(client_id, ResourceKind::Storage, 1)).unwrap();
@@ -183,7 +183,7 @@ fn one_user_has_not_all_grants() {
 }
 
 #[test]
-fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
+fn device_report_is_sanitised() {
     let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 8 * STORAGE_UNIT_BYTES)]);
     let share = DeviceShare {
         kind: ResourceKind::Storage,
@@ -216,7 +216,7 @@ fn a_report_says_nothing_that_was_not_registered_or_cannot_be_shown() {
     assert!(!row.health.contains(char::is_control));
 }
 
-/// So much storage, or an accelerator, for one who waits a minute.
+/// Returns a request for storage, or an accelerator, that waits a minute.
 fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> DeviceRequest {
     let queueing =
         Queueing { wait_ms: 60_000, priority, preempt: Preempt::All, ..Queueing::default() };
@@ -224,7 +224,7 @@ fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> Dev
 }
 
 impl Rack {
-    /// Gets it, or waits; the grants that are called back then.
+    /// Makes a request, and returns the grants that are then being preempted.
     fn get(&mut self, request: DeviceRequest) -> Vec<u64> {
         self.ask(request).unwrap();
         self.act(&|| Ok(()));
@@ -234,45 +234,45 @@ impl Rack {
 }
 
 #[test]
-fn as_little_of_one_device_is_called_back_as_will_do() {
+fn preemption_takes_least_storage() {
     const STORAGE: ResourceKind = ResourceKind::Storage;
     let mut rack = Rack::new(1, &[spec(STORAGE, "/srv", 8 * STORAGE_UNIT_BYTES)]);
     for (client_id, units, priority) in [(1, 4, 50), (2, 2, 50), (3, 2, 40)] {
         assert_eq!(rack.get(waiting(client_id, STORAGE, units, priority)), []);
     }
     let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
-    let mut called = |units| {
-        let called = rack.get(waiting(9, STORAGE, units, 100));
+    let mut preempted = |units| {
+        let preempted = rack.get(waiting(9, STORAGE, units, 100));
         rack.core.handle_leave(0, &owner(), 9).unwrap();
-        // Its driver has told it so before it asks anew.
+        // The withdrawal answers the driver before the next request.
         while rack.core.poll_action().is_some() {}
-        called
+        preempted
     };
-    assert_eq!(called(2), [ids[2]], "the lowest priority");
-    assert_eq!(called(3), [ids[1], ids[2]], "and no more than will do");
-    assert_eq!(called(8), ids);
+    assert_eq!(preempted(2), [ids[2]], "the lowest priority");
+    assert_eq!(preempted(3), [ids[1], ids[2]], "and no more than will do");
+    assert_eq!(preempted(8), ids);
 }
 
 #[test]
-fn of_devices_the_one_of_the_lowest_priority_is_called_back() {
+fn lowest_priority_device_is_preempted() {
     let mut rack = Rack::new(2, &[spec(GPU, "/dev/gpu0", 0), spec(GPU, "/dev/gpu1", 0)]);
     for (client_id, priority) in [(1, 70), (2, 50), (3, 90), (4, 60)] {
         rack.get(waiting(client_id, GPU, 0, priority));
     }
     let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
-    assert_eq!(rack.get(waiting(5, GPU, 0, 50)), [0u64; 0], "none is of a lower one");
+    assert_eq!(rack.get(waiting(5, GPU, 0, 50)), [0u64; 0], "none has a lower priority");
     assert_eq!(rack.get(waiting(6, GPU, 0, 80)), [ids[1]]);
-    // What is called back is not another's: nor is anything more called back before it has come.
+    // A preempted device is not given to another, and nothing more is preempted before it has come.
     assert_eq!(rack.get(waiting(7, GPU, 0, 75)), [ids[1]]);
     let rows = rack.core.queue_rows(0);
-    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.called_back_devices)).collect();
-    assert_eq!(said, [(80, 1), (75, 0), (50, 0)]);
+    let shown: Vec<_> = rows.iter().map(|row| (row.priority, row.called_back_devices)).collect();
+    assert_eq!(shown, [(80, 1), (75, 0), (50, 0)]);
     let plan = rack.core.plan_device(&owner(), &request(8, GPU, 0)).unwrap();
     assert!(plan.refusal.contains("granted") && plan.devices.iter().all(|row| !row.is_chosen));
 }
 
 #[test]
-fn storage_goes_past_who_waits_for_more_up_to_as_much() {
+fn storage_backfill_is_bounded() {
     let bytes = |units: u64| units * STORAGE_UNIT_BYTES;
     let storage = |client_id, units| request(client_id, ResourceKind::Storage, bytes(units));
     let device = |address| spec(ResourceKind::Storage, address, bytes(8));
@@ -292,9 +292,9 @@ fn storage_goes_past_who_waits_for_more_up_to_as_much() {
     };
     assert!(ask(4, 3).is_ok());
     let refused = ask(5, 2).unwrap_err().to_string();
-    assert!(refused.contains("/tmp: kept for those before it in line"), "{refused}");
+    assert!(refused.contains("/tmp: reserved for requests ahead in the queue"), "{refused}");
     assert!(ask(6, 1).is_ok());
     let row = rack.core.queue_rows(0).remove(0);
-    let said = (row.bytes, row.passed_bytes, row.free_bytes, row.needs.as_str());
-    assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
+    let shown = (row.bytes, row.passed_bytes, row.free_bytes, row.needs.as_str());
+    assert_eq!(shown, (bytes(4), bytes(4), bytes(2), "device"));
 }

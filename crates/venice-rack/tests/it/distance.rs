@@ -1,4 +1,4 @@
-//! Nodes that relay for each other: near donors are taken first, and the tables say how far it is.
+//! Nodes that relay for each other: near donors are taken first, and the tables show distances.
 
 use crate::common::{self, OneTwoThree, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
@@ -14,16 +14,16 @@ use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
 const SLABS: u32 = 32;
 const LINK: &str = "latency=2us";
 
-/// The way along a row of nodes.
+/// Returns the path along a row of nodes.
 fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     assert_eq!(topology, "mesh:4");
     Some(if from < to { (from + 1..=to).collect() } else { (to..from).rev().collect() })
 }
 
-/// A row of four nodes, node1 to node4.
+/// Creates a row of four nodes, node1 to node4.
 fn row() -> (MonitorCore, Vec<Identity>) {
     let settings = MonitorSettings { way: along_a_row, ..settings() };
-    let mut core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+    let mut core = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
     let nodes = (0..4).map(|position| {
         core.handle_register(0, Token(position.into()), registration(position));
         let answer = actions(&mut core).into_iter().find_map(|action| match action {
@@ -49,7 +49,7 @@ fn actions(core: &mut MonitorCore) -> Vec<Action> {
     std::iter::from_fn(|| core.poll_action()).collect()
 }
 
-/// Asks for memory as a program of `home`; whom the Monitor Node then asks, and for how much.
+/// Requests memory for a program of `home`, and returns the prepares.
 fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
     let request = MemoryRequest {
         client_id: 7,
@@ -79,18 +79,18 @@ fn shares(home: &str, slabs: u64) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn memory_comes_from_near_donors() {
+fn near_donors_are_taken_first() {
     assert_eq!(shares("node1", 4), [(2, 4)]);
     assert_eq!(shares("node1", 12), [(2, 8), (3, 4)]);
-    // Both neighbours are as near.
+    // Both neighbours are equally near.
     assert_eq!(shares("node2", 6), [(1, 3), (3, 3)]);
     assert_eq!(shares("node4", 4), [(3, 4)]);
     assert_eq!(shares("node1", 128), [(1, 32), (2, 32), (3, 32), (4, 32)]);
-    // Who has no home is as far from all.
+    // Without a home all donors are equally far.
     assert_eq!(shares("", 8), [(1, 2), (2, 2), (3, 2), (4, 2)]);
 }
 
-/// `from` has tested its hop link to `to`.
+/// Reports a test of the hop link from `from` to `to`.
 fn tested(core: &mut MonitorCore, (from, to): (Identity, Identity), latency_us: f64, used: f64) {
     let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision: 1 };
     let link = LinkReport {
@@ -116,7 +116,7 @@ fn tested(core: &mut MonitorCore, (from, to): (Identity, Identity), latency_us: 
     core.handle_heartbeat(0, report).unwrap();
 }
 
-/// What six slabs for a program of node2 are asked of, after links were found so: round trip in
+/// Returns the shares of six slabs for a program of node2, with these link tests: round trip in
 /// microseconds and bytes a second of node1-node2, node2-node3, node3-node4.
 fn six_for_node2(links: [(f64, f64); 3]) -> Vec<(u32, u32)> {
     let (mut core, nodes) = row();
@@ -128,22 +128,22 @@ fn six_for_node2(links: [(f64, f64); 3]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn a_busy_link_and_a_slow_one_count_as_hops() {
+fn busy_and_slow_links_count_as_hops() {
     let calm = (10.0, 0.0);
     assert_eq!(six_for_node2([calm, calm, calm]), [(1, 3), (3, 3)]);
     // 5.6 of 10 Gb/s are two quarters.
     assert_eq!(six_for_node2([calm, (10.0, 7e8), calm]), [(1, 6)]);
     assert_eq!(six_for_node2([(10.0, 7e8), calm, calm]), [(3, 5), (4, 1)]);
-    // Twenty times the usual; but what is twice as long is within what may happen.
+    // Twenty times the usual counts; twice as long is within normal variation.
     assert_eq!(six_for_node2([calm, (200.0, 0.0), calm]), [(1, 6)]);
     assert_eq!(six_for_node2([calm, (20.0, 0.0), calm]), [(1, 3), (3, 3)]);
 }
 
 #[test]
-fn a_request_says_which_donors_are_taken_first() {
+fn request_overrides_placement_policy() {
     let shares = |placement, rack| {
         let settings = MonitorSettings { way: along_a_row, placement: rack, ..settings() };
-        let mut core = MonitorCore::recover(settings, Box::new(OneTwoThree(0)), 0, []);
+        let mut core = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
         for position in 0..4 {
             core.handle_register(0, Token(position.into()), registration(position));
         }
@@ -174,7 +174,7 @@ fn a_request_says_which_donors_are_taken_first() {
     assert_eq!(shares(Some(Policy::Nearest), Policy::Spread), nearest);
 }
 
-fn wish(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
+fn memory_request(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
     MemoryRequest {
         client_id: 7,
         recipient: "program".into(),
@@ -190,60 +190,60 @@ fn wish(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
 }
 
 #[test]
-fn a_plan_says_where_and_why_and_grants_nothing() {
+fn plan_explains_placement_without_granting() {
     let (mut core, nodes) = row();
     core.handle_drain(0, Token(9), "node3", true);
     actions(&mut core);
-    let plan = core.plan(&owner(), &wish("node1", 12, 2)).unwrap();
-    assert!(core.poll_action().is_none(), "nobody is asked for anything");
+    let plan = core.plan(&owner(), &memory_request("node1", 12, 2)).unwrap();
+    assert!(core.poll_action().is_none(), "no donor is called");
     assert_eq!((core.grant_rows(0).len(), plan.refusal.as_str()), (0, ""));
     assert_eq!((plan.policy.as_str(), plan.slabs, plan.copies), ("nearest", 24, 2));
-    let said: Vec<_> = plan.nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
+    let shown: Vec<_> = plan.nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
     let expected = [
         (4, Some(0), "chosen"),
         (12, Some(1), "one copy of everything: a node has no second"),
         (0, Some(2), "being drained"),
         (8, Some(3), "chosen"),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(shown, expected);
     let (own, near) = (&plan.nodes[0], &plan.nodes[1]);
     assert_eq!((own.distance_slabs, own.worth_slabs), (16, 16), "a hop beyond the farthest");
     assert_eq!((near.free_slabs, near.distance_slabs, near.worth_slabs), (32, 4, 28));
 
-    // What is asked for in earnest goes there.
-    core.handle_request(0, owner(), wish("node1", 12, 2)).unwrap();
+    // A real request is placed alike.
+    core.handle_request(0, owner(), memory_request("node1", 12, 2)).unwrap();
     let prepare = |action| match action {
         Action::SendPrepare { donor, request, .. } => Some((donor, request.slabs)),
         _ => None,
     };
     let asked: Vec<_> = actions(&mut core).into_iter().filter_map(prepare).collect();
     assert_eq!(asked, [(nodes[0], 4), (nodes[1], 12), (nodes[3], 8)]);
-    // And stands in the next plan's way: what is promised is not free.
-    let plan = core.plan(&owner(), &wish("node1", 60, 1)).unwrap();
+    // It counts in the next plan: prepared slabs are not free.
+    let plan = core.plan(&owner(), &memory_request("node1", 60, 1)).unwrap();
     assert_eq!(plan.nodes[1].free_slabs, 20);
 }
 
 #[test]
-fn a_plan_that_would_be_refused_says_why() {
+fn plan_explains_refusal() {
     let (mut core, _) = row();
     let refusal = |core: &MonitorCore, request| core.plan(&owner(), &request).unwrap().refusal;
-    assert!(refusal(&core, wish("", 200, 1)).contains("no room for"));
+    assert!(refusal(&core, memory_request("", 200, 1)).contains("no room for"));
     // 4 donors have no room for 5 copies of anything.
-    assert!(refusal(&core, wish("", 20, 5)).contains("it needs 5 nodes with room"));
+    assert!(refusal(&core, memory_request("", 20, 5)).contains("it needs 5 nodes with room"));
     let of = QuotaFor::User(owner().user);
     core.handle_set_quota(
         Token(9),
         QuotaRecord { of, limits: Limits::of_memory(Some(SLAB_BYTES)) },
     );
-    let plan = core.plan(&owner(), &wish("", 2, 1)).unwrap();
+    let plan = core.plan(&owner(), &memory_request("", 2, 1)).unwrap();
     assert!(plan.refusal.contains("of a quota of"), "{}", plan.refusal);
     assert!(plan.nodes.iter().all(|row| row.slabs == 0 && row.why.contains("is refused")));
-    let nowhere = core.plan(&owner(), &wish("nowhere", 2, 1));
+    let nowhere = core.plan(&owner(), &memory_request("nowhere", 2, 1));
     assert_eq!(nowhere, Err(RackError::UnknownNode("nowhere".into())));
 }
 
 #[test]
-fn a_home_has_to_be_a_node() {
+fn unknown_home_is_refused() {
     let (mut core, _) = row();
     let request = MemoryRequest {
         client_id: 7,
@@ -258,15 +258,15 @@ fn a_home_has_to_be_a_node() {
         queueing: Default::default(),
     };
     core.handle_request(0, owner(), request).unwrap();
-    let told = actions(&mut core).into_iter().find_map(|action| match action {
+    let answer = actions(&mut core).into_iter().find_map(|action| match action {
         Action::ReplyRequest { result, .. } => Some(result),
         _ => None,
     });
-    assert_eq!(told, Some(Err(RackError::UnknownNode("nowhere".into()))));
+    assert_eq!(answer, Some(Err(RackError::UnknownNode("nowhere".into()))));
 }
 
 #[test]
-fn the_tables_say_how_far_and_by_which_way() {
+fn tables_show_hops_and_relays() {
     let (mut core, nodes) = row();
     let (donor, request) = ask(&mut core, "node4", 1).remove(0);
     assert_eq!(donor, nodes[2]);
@@ -315,7 +315,7 @@ fn the_tables_say_how_far_and_by_which_way() {
     };
     core.handle_heartbeat(0, report).unwrap();
     let rows = core.link_rows();
-    assert_eq!(rows.len(), 3, "a grant that nobody knows is none's: {rows:?}");
+    assert_eq!(rows.len(), 3, "an unknown grant has no row: {rows:?}");
     let (hop, flow, mapped) = (&rows[0], &rows[1], &rows[2]);
     assert_eq!((hop.from.as_str(), hop.to.as_str(), hop.hops), ("node3", "node2", Some(1)));
     assert_eq!((hop.emulated.as_str(), hop.reported_by.as_str()), (LINK, "node3"));
@@ -327,7 +327,7 @@ fn the_tables_say_how_far_and_by_which_way() {
 }
 
 #[test]
-fn the_way_names_every_relay_between() {
+fn path_lists_every_relay() {
     let (mut core, nodes) = row();
     let named = MemoryRequest {
         client_id: 8,
@@ -379,7 +379,7 @@ fn the_way_names_every_relay_between() {
         (Some(3), ["node1", "node2", "node3"].map(String::from).into())
     );
 
-    // Round a link that is down they go some other way, which nobody here knows.
+    // Packets go around a link that is down, on a path unknown to the Monitor Node.
     let hop = |state| LinkReport {
         to: nodes[2].node,
         port: LinkPort::Hop,
@@ -390,7 +390,7 @@ fn the_way_names_every_relay_between() {
         bytes_per_s: None,
         protection: LinkProtection::Plain,
     };
-    let heard = |core: &mut MonitorCore, state| {
+    let reported = |core: &mut MonitorCore, state| {
         let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision: 1 };
         let report = HeartbeatReport {
             identity: nodes[1],
@@ -403,7 +403,7 @@ fn the_way_names_every_relay_between() {
         core.handle_heartbeat(0, report).unwrap();
         core.link_rows().into_iter().find(|row| row.to == "node4").unwrap()
     };
-    let row = heard(&mut core, LinkState::Down);
+    let row = reported(&mut core, LinkState::Down);
     assert_eq!((row.hops, row.via), (None, vec![]));
-    assert_eq!(heard(&mut core, LinkState::Up).hops, Some(3));
+    assert_eq!(reported(&mut core, LinkState::Up).hops, Some(3));
 }

@@ -1,4 +1,4 @@
-//! Nodes that are to be empty, as the Monitor Node treats them.
+//! Drains of nodes at the Monitor Node.
 
 use crate::common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
@@ -8,27 +8,27 @@ use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
 const SLABS: u32 = 8;
 
-/// A Monitor Node and what it has had recorded of its nodes.
+/// A Monitor Node and the records of its nodes.
 struct Rack {
     core: MonitorCore,
     nodes: Vec<Record>,
 }
 
-/// What it did.
+/// The outcome of the performed actions.
 #[derive(Default)]
 struct Done {
-    /// Whom it asked for how many slabs.
+    /// The prepares: node and slabs.
     shares: Vec<(u32, u32)>,
-    /// What it answered to drains.
+    /// The answers to drains.
     drains: Vec<Result<(), RackError>>,
-    /// What it answered to a request, if that is no.
+    /// The answer to a request, if it is a refusal.
     refused: Option<RackError>,
 }
 
 impl Rack {
-    /// Two nodes that lend 8 slabs each.
+    /// Creates two nodes that lend 8 slabs each.
     fn new() -> Rack {
-        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, vec![]);
+        let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, vec![]);
         let mut rack = Rack { core, nodes: Vec::new() };
         for name in ["node1", "node2"] {
             rack.core.handle_register(0, Token(0), registration(name, 5, SLABS));
@@ -37,7 +37,7 @@ impl Rack {
         rack
     }
 
-    /// Does all that is to be done.
+    /// Performs all actions.
     fn act(&mut self) -> Done {
         let mut done = Done::default();
         while let Some(action) = self.core.poll_action() {
@@ -88,15 +88,15 @@ impl Rack {
         rows.iter().find(|row| row.name == name).unwrap().draining
     }
 
-    /// A new Monitor Node with what this one had recorded.
+    /// Replaces the Monitor Node by one that recovers from the records.
     fn restart(&mut self) {
-        let keys = Box::new(OneTwoThree(1000));
+        let keys = Box::new(CountingKeys(1000));
         self.core = MonitorCore::recover(settings(), keys, 0, self.nodes.clone());
     }
 }
 
 #[test]
-fn nothing_is_placed_on_a_drained_node_until_that_is_taken_back() {
+fn drained_node_gets_no_grants() {
     let mut rack = Rack::new();
     assert_eq!(rack.drain("node9", true), Err(RackError::UnknownNode("node9".into())));
     rack.drain("node1", true).unwrap();
@@ -112,12 +112,12 @@ fn nothing_is_placed_on_a_drained_node_until_that_is_taken_back() {
 }
 
 #[test]
-fn it_stands_across_restarts_of_the_monitor_node_and_of_the_agent() {
+fn drain_survives_restarts() {
     let mut rack = Rack::new();
     rack.drain("node1", true).unwrap();
     rack.restart();
     assert!(rack.is_draining("node1"));
-    // The same process registers again, and then another one after it died.
+    // The same process registers again, and then another one after its death.
     rack.core.handle_register(S, Token(2), registration("node1", 5, SLABS));
     rack.act();
     assert!(rack.is_draining("node1"));
@@ -133,7 +133,7 @@ fn it_stands_across_restarts_of_the_monitor_node_and_of_the_agent() {
 }
 
 #[test]
-fn an_answer_comes_after_the_record() {
+fn drain_is_recorded_before_answer() {
     let mut rack = Rack::new();
     rack.core.handle_drain(S, Token(7), "node2", true);
     assert!(matches!(rack.core.poll_action(), Some(Action::Store(_))));
@@ -146,9 +146,9 @@ fn an_answer_comes_after_the_record() {
 }
 
 #[test]
-fn the_node_hears_of_it_with_its_next_report() {
+fn drain_reaches_node_with_heartbeat() {
     let mut rack = Rack::new();
-    let hears = |rack: &mut Rack, revision| {
+    let is_told_to_drain = |rack: &mut Rack, revision| {
         let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision };
         let report = HeartbeatReport {
             peers_version: 0,
@@ -162,9 +162,9 @@ fn the_node_hears_of_it_with_its_next_report() {
         };
         rack.core.handle_heartbeat(S, report).unwrap().is_draining
     };
-    assert!(!hears(&mut rack, 1));
+    assert!(!is_told_to_drain(&mut rack, 1));
     rack.drain("node1", true).unwrap();
-    assert!(hears(&mut rack, 2));
+    assert!(is_told_to_drain(&mut rack, 2));
     rack.drain("node1", false).unwrap();
-    assert!(!hears(&mut rack, 3));
+    assert!(!is_told_to_drain(&mut rack, 3));
 }

@@ -1,4 +1,4 @@
-//! Whom nodes are told to test their links to.
+//! Peer lists: the nodes to which a node tests its links.
 
 use crate::common::{OneTwoThree, S, registration, settings};
 use proptest::prelude::*;
@@ -7,24 +7,24 @@ use venice_rack::monitor::{CallError, MonitorCore, Token};
 use venice_rack::types::*;
 use venice_wire::NodeId;
 
-/// As the Monitor Node promises.
+/// The number the Monitor Node promises.
 const TESTED: usize = 64;
 
 /// Nodes and their Monitor Node.
 struct Rack {
     core: MonitorCore,
     now_ns: u64,
-    /// What each node has been told last.
-    told: BTreeMap<u32, PeerList>,
+    /// The last peer list of each node.
+    sent: BTreeMap<u32, PeerList>,
     instances: BTreeMap<u32, u64>,
 }
 
 impl Rack {
-    /// Of nodes 1 to `count`.
+    /// Creates nodes 1 to `count`.
     fn of(count: u32) -> Self {
-        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, vec![]);
-        let (told, instances) = (BTreeMap::new(), BTreeMap::new());
-        let mut rack = Self { core, now_ns: 0, told, instances };
+        let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, vec![]);
+        let (sent, instances) = (BTreeMap::new(), BTreeMap::new());
+        let mut rack = Self { core, now_ns: 0, sent, instances };
         (1..=count).for_each(|number| rack.register(number, 1));
         rack
     }
@@ -34,16 +34,16 @@ impl Rack {
         self.core.handle_register(self.now_ns, Token(0), node);
         while self.core.poll_action().is_some() {}
         self.instances.insert(number, instance);
-        self.told.remove(&number);
+        self.sent.remove(&number);
     }
 
-    /// A node reports; whether it was told anything.
+    /// Sends a heartbeat; returns true if it was answered with a peer list.
     fn report(&mut self, node: u32) -> bool {
         let status = DonorStatus { total_slabs: 1, free_slabs: 1, revision: 0 };
         let known_as = self.core.node_rows(self.now_ns);
         let epoch = known_as.iter().find(|row| row.node_id == node).map_or(1, |row| row.epoch);
         let report = HeartbeatReport {
-            peers_version: self.told.get(&node).map_or(0, |told| told.version),
+            peers_version: self.sent.get(&node).map_or(0, |sent| sent.version),
             identity: Identity { node: NodeId(node), epoch },
             instance: self.instances[&node],
             memory: DonorReport { status, held: vec![], devices: vec![] },
@@ -54,11 +54,11 @@ impl Rack {
         };
         let ack = self.core.handle_heartbeat(self.now_ns, report).unwrap();
         let is_news = ack.peers.is_some();
-        self.told.extend(ack.peers.map(|near| (node, near)));
+        self.sent.extend(ack.peers.map(|near| (node, near)));
         is_news
     }
 
-    /// Nodes that are up, by what people see, and their epochs.
+    /// Returns the nodes that are up, and their epochs.
     fn living(&self) -> Vec<(u32, u64)> {
         let rows = self.core.node_rows(self.now_ns);
         rows.into_iter()
@@ -67,7 +67,7 @@ impl Rack {
             .collect()
     }
 
-    /// Those that follow it by number, the lowest after the highest.
+    /// Returns the nodes that follow by number, the lowest after the highest.
     fn near(&self, node: u32) -> Vec<(u32, u64)> {
         let living = self.living();
         let after = living.iter().filter(|(other, _)| *other > node);
@@ -75,9 +75,9 @@ impl Rack {
         after.chain(before).copied().take(TESTED).collect()
     }
 
-    /// Whom the node thinks to be near.
+    /// Returns the node's list.
     fn known_to(&self, node: u32) -> Vec<(u32, u64)> {
-        self.told[&node].peers.iter().map(|peer| (peer.node.0, peer.epoch)).collect()
+        self.sent[&node].peers.iter().map(|peer| (peer.node.0, peer.epoch)).collect()
     }
 
     fn second(&mut self) {
@@ -87,23 +87,23 @@ impl Rack {
 }
 
 #[test]
-fn who_has_been_told_is_not_told_again() {
+fn peer_list_is_sent_once() {
     let mut rack = Rack::of(200);
     for node in 1..=200 {
-        assert!(rack.report(node), "the first time over a call");
+        assert!(rack.report(node), "the first heartbeat over a connection");
         assert_eq!(rack.known_to(node).len(), TESTED);
     }
     rack.second();
     assert!((1..=200).all(|node| !rack.report(node)), "nothing has changed");
-    // Another call: whoever is at its other end knows nothing.
-    rack.told.remove(&7);
+    // On a new connection the agent has no list.
+    rack.sent.remove(&7);
     assert!(rack.report(7));
-    // One comes again as another process: those that it is near hear of it, and nobody else.
+    // One restarts as another process: only the nodes near it get a new list.
     let dead = Identity { node: NodeId(100), epoch: 1 };
     rack.core.handle_pinged(rack.now_ns, dead, Err(CallError::Gone));
     rack.register(100, 9);
-    let told: Vec<u32> = (1..=200).filter(|node| rack.report(*node)).collect();
-    assert_eq!(told, (36..=100).collect::<Vec<_>>());
+    let sent: Vec<u32> = (1..=200).filter(|node| rack.report(*node)).collect();
+    assert_eq!(sent, (36..=100).collect::<Vec<_>>());
 }
 
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn everybody_knows_whom_it_is_near(
+    fn peer_lists_follow_membership(
         count in 2u32..200,
         steps in prop::collection::vec(step(), 1..8),
     ) {
@@ -141,12 +141,12 @@ proptest! {
                     BTreeSet::new()
                 }
                 Step::Call(node) => {
-                    rack.told.remove(&node);
+                    rack.sent.remove(&node);
                     BTreeSet::new()
                 }
                 Step::Again(_) => continue,
             };
-            // Who is silent for more than three heartbeats is down.
+            // A node silent for more than three heartbeats is down.
             for _ in 1..=4 {
                 rack.second();
                 (1..=count).filter(|it| !silent.contains(it)).for_each(|it| { rack.report(it); });
@@ -154,7 +154,7 @@ proptest! {
             for node in (1..=count).filter(|it| !silent.contains(it)) {
                 rack.report(node);
                 prop_assert_eq!(rack.known_to(node), rack.near(node));
-                prop_assert!(!rack.report(node), "it is told again");
+                prop_assert!(!rack.report(node), "the list is sent twice");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Nodes under memory pressure, and pool nodes, as the Monitor Node treats them.
+//! Nodes under memory pressure, and pool nodes, at the Monitor Node.
 
 use crate::common::{OneTwoThree, S, owner, registration, settings};
 use venice_rack::monitor::{Action, MonitorCore, Token};
@@ -8,9 +8,9 @@ use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
 const SLABS: u32 = 8;
 
-/// A Monitor Node with nodes that lend 8 slabs each; those of the second list are pool nodes.
+/// Creates nodes that lend 8 slabs each; those of the second list are pool nodes.
 fn rack(peers: &[&str], pools: &[&str]) -> MonitorCore {
-    let mut core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, vec![]);
+    let mut core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, vec![]);
     let peers = peers.iter().map(|name| (*name, false));
     for (name, is_pool) in peers.chain(pools.iter().map(|name| (*name, true))) {
         core.handle_register(
@@ -53,7 +53,7 @@ fn report_stalled(
     core.handle_heartbeat(S, report).unwrap();
 }
 
-/// Which nodes are asked for a share, and how many slabs; or the answer if it came at once.
+/// Requests slabs, and returns the shares, or an immediate refusal.
 fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>, RackError> {
     let request = MemoryRequest {
         client_id: u128::from(slabs),
@@ -82,9 +82,9 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
 }
 
 #[test]
-fn nothing_is_placed_on_a_node_under_pressure() {
+fn node_under_pressure_gets_no_grants() {
     let mut core = rack(&["node1", "node2"], &[]);
-    // It has not given its slabs away yet: what it says of them does not count.
+    // It still reports its slabs as free; they do not count.
     report(&mut core, 1, PressureLevel::Low, SLABS, 1);
     assert_eq!(ask(&mut core, 6, "").unwrap(), [(2, 6)]);
     let full = ask(&mut core, 3, "").unwrap_err();
@@ -94,19 +94,19 @@ fn nothing_is_placed_on_a_node_under_pressure() {
     assert_eq!((row.available_bytes, row.stall_ratio), (Some(1 << 20), Some(0.5)));
 
     report(&mut core, 1, PressureLevel::None, 3, 2);
-    assert_eq!(core.node_rows(S)[0].lent_bytes, 3 * SLAB_BYTES, "what it withholds it lends not");
+    assert_eq!(core.node_rows(S)[0].lent_bytes, 3 * SLAB_BYTES, "withheld slabs are not lent");
     assert_eq!(ask(&mut core, 4, "").unwrap(), [(1, 3), (2, 1)]);
 }
 
 #[test]
-fn a_node_whose_programs_wait_for_memory_lends_after_the_others() {
+fn stalled_node_lends_last() {
     let mut core = rack(&["node1", "node2"], &[]);
     report_stalled(&mut core, 1, (PressureLevel::None, 0.2), SLABS, 1);
     assert_eq!(ask(&mut core, 6, "").unwrap(), [(2, 6)]);
 }
 
 #[test]
-fn pool_nodes_lend_and_do_not_borrow() {
+fn pool_nodes_lend_only() {
     let mut core = rack(&["node1"], &["pool1"]);
     let error = ask(&mut core, 1, "pool1").unwrap_err();
     assert_eq!(error, RackError::BadRequest(pool_text("pool1")));

@@ -1,24 +1,24 @@
-//! Which local budgets make sense.
+//! Checks of local budgets.
 
 use std::io;
 
 use venice_wire::ByteSize;
 
-/// Least local memory a program gets: under it the pager's own needs outgrow the program's.
+/// Least local memory of a program: below it the pager's own needs exceed the program's.
 pub const LEAST_LOCAL_BYTES: u64 = 4 << 20;
 
-/// Half of what this machine has available.
+/// Returns half of this machine's available memory.
 ///
 /// # Errors
-/// Where /proc cannot be read.
+/// If /proc cannot be read.
 pub fn by_default() -> io::Result<u64> {
     Ok(meminfo("MemAvailable:")? / 2)
 }
 
-/// Checks a budget against the machine; why not.
+/// Checks a budget against the machine, and returns the reason if it is invalid.
 ///
 /// # Errors
-/// Where /proc cannot be read.
+/// If /proc cannot be read.
 pub fn check(local_bytes: u64) -> io::Result<Result<(), String>> {
     let total_bytes = meminfo("MemTotal:")?;
     let asked = ByteSize(local_bytes);
@@ -33,7 +33,7 @@ pub fn check(local_bytes: u64) -> io::Result<Result<(), String>> {
     })
 }
 
-/// A field of /proc/meminfo, in bytes; 0 where it is not told.
+/// Returns a field of /proc/meminfo, in bytes; 0 if it is missing.
 fn meminfo(field: &str) -> io::Result<u64> {
     let unread = |error: io::Error| io::Error::new(error.kind(), format!("/proc/meminfo: {error}"));
     let text = std::fs::read_to_string("/proc/meminfo").map_err(unread)?;

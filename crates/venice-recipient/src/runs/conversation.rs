@@ -1,4 +1,5 @@
-//! Talking to a process of this machine over its socket: one line asks, one JSON object answers.
+//! Calls to a process of this machine over its socket: one line as the request, one JSON object as
+//! the answer.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,36 +9,36 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest question, in bytes.
+/// Longest request, in bytes.
 const LONGEST_QUESTION: u64 = 256;
 
-/// Why nobody listens, or nobody answers.
+/// An error of a call over a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ConversationError {
-    /// No socket.
+    /// The socket could not be created.
     #[error("listening at {path}")]
     Listen {
-        /// Where.
+        /// Its path.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// The question did not arrive.
-    #[error("it cannot be asked")]
+    /// The request was not sent.
+    #[error("cannot send the request")]
     Ask(#[source] io::Error),
-    /// The answer did not.
+    /// The answer was not received.
     #[error("it does not answer")]
     Answer(#[source] io::Error),
-    /// It was asked, and says nothing, though somebody has its socket open.
+    /// No answer came, though a process has the socket open.
     #[error("it does not answer: is it stopped?")]
     Silent,
-    /// What it says makes no sense here.
-    #[error("it is of another version of Venice")]
+    /// The answer is invalid.
+    #[error("invalid answer: it runs another version of Venice")]
     Version(#[source] serde_json::Error),
 }
 
-/// Listens at `path`; what a dead process left there is replaced.
+/// Listens at `path`; a dead process's socket there is replaced.
 ///
 /// # Errors
 /// [`ConversationError::Listen`].
@@ -49,8 +50,8 @@ pub fn listen(path: &Path) -> Result<UnixListener, ConversationError> {
     Ok(listener)
 }
 
-/// Asks the process behind `stream` and waits for its answer, at most so long; `None`: it died with
-/// the question.
+/// Calls the process behind `stream` and waits for its answer, at most for `patience`; `None`: it
+/// died with the request.
 ///
 /// # Errors
 /// [`ConversationError`].
@@ -74,9 +75,9 @@ pub fn ask<Q: Serialize, A: DeserializeOwned>(
     serde_json::from_str(&text).map(Some).map_err(ConversationError::Version)
 }
 
-/// The question of one who connected; `None`: nothing that makes sense.
+/// Reads the request of a connection; `None`: it is invalid.
 pub fn hear<Q: DeserializeOwned>(stream: &UnixStream) -> Option<Q> {
-    // Whoever connects has the line ready; who has not is not waited for.
+    // A caller sends the line with its connection; a silent one is not waited for.
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut line = String::new();
@@ -84,7 +85,7 @@ pub fn hear<Q: DeserializeOwned>(stream: &UnixStream) -> Option<Q> {
     serde_json::from_str(&line).ok()
 }
 
-/// Answers, if the other is still there.
+/// Sends an answer, if the caller is still there.
 pub fn tell<A: Serialize>(mut stream: &UnixStream, answer: &A) {
     let text = serde_json::to_string(answer).expect("answers are plain data");
     let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));

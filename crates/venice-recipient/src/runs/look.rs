@@ -1,4 +1,4 @@
-//! How a run is, and how several that are shown as one are together.
+//! The state of a run, and the combined state of several shown as one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -8,30 +8,30 @@ use venice_wire::PAGE_BYTES;
 
 use crate::holding::Holding;
 
-/// How a run is: what [`RunRow`](super::RunRow) has of it.
+/// The state of a run: its part of [`RunRow`](super::RunRow).
 #[derive(Clone, Debug, Default)]
 pub struct Look {
-    /// How the donors are reached.
+    /// The port to the donors.
     pub port: String,
-    /// What all its processes may keep here.
+    /// The budget of all its processes, in bytes.
     pub local_bytes: u64,
-    /// What they have here.
+    /// Resident bytes of all its processes.
     pub resident_bytes: u64,
-    /// Far memory in use.
+    /// Far memory in use, in bytes.
     pub remote_bytes: u64,
-    /// Far memory there is.
+    /// Far memory borrowed, in bytes.
     pub borrowed_bytes: u64,
-    /// In so many copies, or coded.
+    /// The redundancy: copies, or coding.
     pub kept: String,
     /// Slabs that lack a copy, or a fragment.
     pub short_slabs: u64,
-    /// What of them is missing and what is done about it; `None`: nothing is.
+    /// The missing copies and the remedy under way; `None`: nothing is missing.
     pub missing: Option<String>,
-    /// Who lends.
+    /// The donors.
     pub donors: Vec<String>,
-    /// Those that died or took their memory back.
+    /// Donors that died or took their memory back.
     pub lost_donors: Vec<String>,
-    /// Those that want their memory back.
+    /// Donors that reclaim their memory.
     pub leaving_donors: Vec<String>,
     /// Faults served in the thread that touched the page.
     pub in_thread_faults: u64,
@@ -44,15 +44,15 @@ pub struct Look {
 /// The faults up to one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// How many.
+    /// Their number.
     pub faults: u64,
-    /// How long they took, where that is known of each.
+    /// Their times, where all are timed.
     pub times: Option<FaultTimes>,
 }
 
 impl Look {
-    /// How what a recipient holds is. What its processes have resident is what their pagers count, and
-    /// its processes are not listed.
+    /// Reads the state of a holding. Resident memory is as counted by the pagers of its processes;
+    /// compression and processes are left empty.
     pub fn of(holding: &Holding) -> Look {
         let (block, copies) = (holding.block(), holding.copies());
         let resident =
@@ -75,7 +75,7 @@ impl Look {
         }
     }
 
-    /// Both together; requests and processes are those of the first.
+    /// Combines both; compression, requests and processes are those of the first.
     pub fn and(self, other: Look) -> Look {
         let missing = self.missing.into_iter().chain(other.missing);
         Look {
@@ -98,14 +98,14 @@ impl Look {
 }
 
 impl Sample {
-    /// The faults on what a recipient holds.
+    /// Reads the fault counters of a holding.
     pub fn of(holding: &Holding) -> Sample {
         let block = holding.block();
         let faults = block.counters.faults.load(Ordering::Relaxed);
         Sample { faults, times: Some(block.fault_times()) }
     }
 
-    /// Both together.
+    /// Adds both.
     pub fn and(self, other: Sample) -> Sample {
         let times = match (self.times, other.times) {
             (Some(one), Some(other)) => Some(one.and(&other)),
@@ -115,7 +115,7 @@ impl Sample {
     }
 }
 
-/// The names of donors, each once.
+/// Returns the names of donors, each once.
 fn names(donors: &[Donor], which: impl Fn(&Donor) -> bool) -> Vec<String> {
     let names: BTreeSet<_> = donors.iter().filter(|donor| which(donor)).map(Donor::name).collect();
     names.into_iter().collect()
@@ -126,7 +126,7 @@ fn union(one: Vec<String>, other: Vec<String>) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// `one` and `other`, said once where they are the same; nothing is said of nothing.
+/// Joins `one` and `other`, without repetition and empty parts.
 fn both_words(one: String, other: &str) -> String {
     let says_it = other.is_empty() || one.split("; ").any(|word| word == other);
     match (one.is_empty(), says_it) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_as_one_is_summed_and_said_once() {
+    fn combined_state_is_summed_without_repetition() {
         let both = look("shm", "2 copies", &["a", "c"]).and(look("shm", "1 copy", &["b", "c"]));
         assert_eq!((both.port.as_str(), both.kept.as_str()), ("shm", "2 copies; 1 copy"));
         assert_eq!(both.missing.as_deref(), Some("2 copies lack one; 1 copy lack one"));

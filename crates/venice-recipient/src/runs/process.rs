@@ -1,25 +1,25 @@
-//! Telling a process from strangers that got its number later.
+//! The identity of a process, in spite of reused process ids.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// One process and no other: numbers are used again, start times within one boot are not.
+/// A unique process: ids are reused, start times within one boot are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
+    /// Its start, in clock ticks since boot (field 22 of /proc/PID/stat).
     pub start_ticks: u64,
 }
 
 impl Identity {
-    /// The process that has the number `pid` now.
+    /// Returns the process that has the id `pid` now.
     pub fn of(pid: u32) -> Option<Identity> {
         Some(Identity { pid, start_ticks: stat(pid)?.start_ticks })
     }
 
-    /// Whether any of it is left. A process that is ending has no command line any more, but its
+    /// True if any of it is left. A process that is ending has no command line any more, but its
     /// descriptors may still be open.
     pub fn exists(self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_dead())
@@ -33,8 +33,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// Gone but for its entry in the table. While other threads of a killed process are still
-    /// ending, its sockets are open.
+    /// True if only its entry in the table is left. While other threads of a killed process are
+    /// still ending, its sockets are open.
     fn is_dead(&self) -> bool {
         matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
@@ -44,7 +44,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name in parentheses may itself hold blanks and parentheses: count from the last one.
+/// Parses a stat line. The name in parentheses may itself contain blanks and parentheses, so fields
+/// count from the last one.
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;

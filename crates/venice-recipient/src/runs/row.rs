@@ -1,4 +1,4 @@
-//! How a run is, in one row.
+//! The state of a run, in one row.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,57 +7,57 @@ use serde::{Deserialize, Serialize};
 pub struct RunRow {
     /// The supervisor, `venice run`; or the program, if it borrows by itself.
     pub run: u32,
-    /// The program.
+    /// The program's process.
     pub pid: u32,
     /// The program and its arguments.
     pub command: String,
     /// `paged`, `window` or `swap`; `library`: the program borrows by itself.
     pub mode: String,
-    /// How the donors are reached.
+    /// The port to the donors.
     pub port: String,
     /// Seconds since it began.
     pub age_s: f64,
-    /// Its processes that live now.
+    /// Its living processes.
     pub processes: Vec<u32>,
-    /// What all of them may keep here.
+    /// The budget of all of them, in bytes.
     pub local_bytes: u64,
-    /// What they have here.
+    /// Resident bytes of all of them.
     pub resident_bytes: u64,
-    /// Far memory in use.
+    /// Far memory in use, in bytes.
     pub remote_bytes: u64,
-    /// Far memory there is.
+    /// Far memory borrowed, in bytes.
     pub borrowed_bytes: u64,
     /// Faults since it began.
     pub faults: u64,
-    /// Of these, faults served in the thread that touched the page (`--faults in-thread`).
+    /// Faults of these served in the thread that touched the page (`--faults in-thread`).
     #[serde(default)]
     pub in_thread_faults: u64,
-    /// Faults a second, lately.
+    /// Recent faults a second.
     pub faults_per_s: f64,
-    /// Median time of a fault, lately, in microseconds.
+    /// Recent median time of a fault, in microseconds.
     pub fault_p50_us: Option<f64>,
     /// The 99th percentile.
     pub fault_p99_us: Option<f64>,
-    /// How it is kept: in so many copies, or coded.
+    /// The redundancy: copies, or coding.
     #[serde(default)]
     pub kept: String,
     /// Slabs that lack a copy, or a fragment.
     #[serde(default)]
     pub short_slabs: u64,
-    /// What of them is missing, and how far it is built anew or why it is not, for people.
+    /// The missing copies, with the progress of the rebuild or its error, for users.
     #[serde(default)]
     pub missing: Option<String>,
-    /// Who lends.
+    /// The donors.
     pub donors: Vec<String>,
-    /// Which of them died or took their memory back.
+    /// Donors that died or took their memory back.
     pub lost_donors: Vec<String>,
-    /// Which of them want their memory back, so that what is there moves elsewhere.
+    /// Donors that reclaim their memory: its data moves to other donors.
     #[serde(default)]
     pub leaving_donors: Vec<String>,
 }
 
 impl RunRow {
-    /// Does `pid` mean this run: its supervisor, its program, or a process of it?
+    /// True if `pid` belongs to this run: its supervisor, its program, or a process of it.
     pub fn has(&self, pid: u32) -> bool {
         pid == self.run || pid == self.pid || self.processes.contains(&pid)
     }

@@ -1,5 +1,5 @@
-//! What each run of this machine says of itself in the run directory, for `venice status`: how many
-//! copies its far memory has, and how far it is with those it lost.
+//! Run files: the state of the copies of each run of this machine, in the run directory, for
+//! `venice status`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,20 +17,20 @@ pub struct CopiesRow {
     pub process: Identity,
     /// The program.
     pub program: String,
-    /// How its copies are.
+    /// The state of its copies.
     #[serde(flatten)]
     pub copies: Copies,
 }
 
 impl CopiesRow {
-    /// One line for people.
+    /// Formats a line for users.
     pub fn line(&self) -> String {
         let CopiesRow { process, program, copies } = self;
         format!("run {} ({program}): {copies}", process.pid)
     }
 }
 
-/// The place of one run's row; gone when dropped.
+/// The file of one run's row, removed when dropped.
 #[derive(Debug)]
 pub struct RunFile {
     path: PathBuf,
@@ -40,8 +40,8 @@ pub struct RunFile {
 }
 
 impl RunFile {
-    /// A place in the run directory; `None` where there is none, or this process may not write
-    /// there: then `venice status` does not show the run.
+    /// Creates a file in the run directory; `None` if there is no such directory, or it is not
+    /// writable: then `venice status` does not show the run.
     pub fn new(dir: &RunsDir, program: &str) -> Option<RunFile> {
         let process = Identity::of(std::process::id())?;
         dir.create().ok()?;
@@ -49,7 +49,7 @@ impl RunFile {
         Some(RunFile { path, process, program: program.to_string(), written: None })
     }
 
-    /// Says how the run is, if that is new.
+    /// Writes the state, if it has changed.
     pub fn update(&mut self, copies: Copies) {
         let (process, program) = (self.process, self.program.clone());
         let row = CopiesRow { process, program, copies };
@@ -57,7 +57,7 @@ impl RunFile {
             return;
         }
         let half = self.path.with_extension("new");
-        // Nobody depends on it.
+        // A failed write is harmless.
         if let Ok(text) = serde_json::to_vec(&row)
             && fs::write(&half, text).is_ok()
             && fs::rename(&half, &self.path).is_ok()
@@ -73,14 +73,14 @@ impl Drop for RunFile {
     }
 }
 
-/// The runs of this machine that live.
+/// Returns the living runs of this machine.
 pub fn files(dir: &RunsDir) -> Vec<CopiesRow> {
     let Ok(entries) = fs::read_dir(dir.path()) else { return Vec::new() };
     let read = |entry: std::io::Result<fs::DirEntry>| -> Option<CopiesRow> {
         let path = entry.ok()?.path();
         let row: CopiesRow = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
         if !row.process.exists() {
-            // Killed: nobody else takes it away.
+            // Its process was killed: no one else removes the file.
             let _ = fs::remove_file(&path);
             return None;
         }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_living_are_listed() {
+    fn only_living_runs_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let dir = RunsDir::of(folder.path());
         dir.create().unwrap();

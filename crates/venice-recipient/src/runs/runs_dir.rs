@@ -1,4 +1,4 @@
-//! The folder where each program on borrowed memory has its desk and its file.
+//! The directory of the sockets and files of all runs.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -7,51 +7,51 @@ use std::path::{Path, PathBuf};
 
 use crate::record::run_dir;
 
-/// The folder of the runs in a run directory. It need not exist.
+/// The directory of the runs in a run directory. It need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunsDir(PathBuf);
 
-/// Why a directory is not there.
+/// The reason why a directory is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
-    /// It was not to be made where none is above it.
+    /// Its parent does not exist.
     #[error("{above}: no such directory, for {path}: make it (mkdir -p)")]
     NothingAbove {
-        /// What should be above it.
+        /// The parent.
         above: String,
-        /// It.
+        /// The directory.
         path: String,
     },
     /// The kernel refused.
     #[error("making the directory {path}")]
     Refused {
-        /// It.
+        /// The directory.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl RunsDir {
-    /// That of this run directory.
+    /// Returns the directory in this run directory.
     pub fn of(run_dir: &Path) -> RunsDir {
         RunsDir(run_dir.join("runs"))
     }
 
-    /// That of the run directory of this process; `None`: there is no such directory.
+    /// Returns the directory in this process's run directory; `None`: that does not exist.
     pub fn locate() -> Option<RunsDir> {
-        // Whoever borrows may go to another directory meanwhile.
+        // The program may change its directory meanwhile.
         let root = std::path::absolute(run_dir()?).ok()?;
         root.is_dir().then(|| RunsDir::of(&root))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Makes it, for its owner alone.
+    /// Creates it, accessible to its owner alone.
     ///
     /// # Errors
     /// [`DirError`].
@@ -59,14 +59,14 @@ impl RunsDir {
         make_private_dir(&self.0)
     }
 
-    /// Where the desk of the process `pid` is.
-    pub fn desk_path(&self, pid: u32) -> PathBuf {
+    /// Returns the path of the status socket of the process `pid`.
+    pub fn socket_path(&self, pid: u32) -> PathBuf {
         self.0.join(format!("{pid}.sock"))
     }
 }
 
-/// Makes a directory for its owner alone; one that is there is as its owner wants it. Not the
-/// directories above it: nobody would take those away again.
+/// Creates a directory accessible to its owner alone; an existing one is left as it is. Its parents
+/// are not created: no one would remove them.
 ///
 /// # Errors
 /// [`DirError`].

@@ -1,4 +1,4 @@
-//! Donors that want their memory back while it is in use: drained, or short of memory themselves.
+//! Donors that reclaim memory in use: drained, or short of memory themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Borrowed {
     memory: RemoteMemory,
-    told: Receiver<News>,
+    events: Receiver<News>,
 }
 
 impl Borrowed {
@@ -27,18 +27,18 @@ impl Borrowed {
             ..Wish::default()
         };
         let request = Request { access: rack.access(), port, node: None, wish };
-        let (tell, told) = mpsc::channel();
+        let (tell, events) = mpsc::channel();
         let memory = RemoteMemory::borrow(&request, move |news| drop(tell.send(news))).unwrap();
-        Borrowed { memory, told }
+        Borrowed { memory, events }
     }
 
-    /// Uses all of it until `is_over` finds what it waits for among the news.
+    /// Uses all of it until `is_over` accepts an event.
     fn use_until(&self, mut is_over: impl FnMut(&News) -> bool) {
-        self.use_until_so(|told| told.try_iter().any(|news| is_over(&news)));
+        self.use_until_state(|events| events.try_iter().any(|news| is_over(&news)));
     }
 
-    /// Uses all of it until `is_over` says so: each round checks what the one before wrote.
-    fn use_until_so(&self, mut is_over: impl FnMut(&Receiver<News>) -> bool) {
+    /// Uses all of it until `is_over` returns true: each round checks the data of the one before.
+    fn use_until_state(&self, mut is_over: impl FnMut(&Receiver<News>) -> bool) {
         let (mut lane, began) = (self.memory.lane().unwrap(), Instant::now());
         let slabs = self.memory.len_bytes() / SLAB_BYTES;
         for slab in 0..slabs {
@@ -51,14 +51,14 @@ impl Borrowed {
                 assert!(back == pattern(slab, round - 1), "slab {slab}, round {round}");
                 write(&mut lane, slab, round);
             }
-            if is_over(&self.told) {
+            if is_over(&self.events) {
                 return;
             }
             assert!(began.elapsed() < PATIENCE, "in vain");
         }
     }
 
-    /// Has everything two copies, none of them on `node`?
+    /// True if everything has two copies, none of them on `node`.
     fn is_whole_without(&self, node: &str) -> bool {
         let block = self.memory.memory().block();
         let mut same = block.donors().iter().filter(|donor| donor.name() == node);
@@ -67,7 +67,7 @@ impl Borrowed {
     }
 
     fn check_nothing_is_lost(&self) {
-        let lost = self.told.try_iter().find(|news| matches!(news, News::Lost(_)));
+        let lost = self.events.try_iter().find(|news| matches!(news, News::Lost(_)));
         assert_eq!(lost, None);
     }
 }
@@ -84,7 +84,7 @@ fn write(lane: &mut Lane, slab: u64, round: u64) {
     lane.write(place(slab), &pattern(slab, round)).unwrap();
 }
 
-fn has_its_memory_back(node: &str) -> impl FnMut(&News) -> bool {
+fn returned_to(node: &str) -> impl FnMut(&News) -> bool {
     move |news| match news {
         News::GivenBack { name, slabs } => {
             assert!(name == node && *slabs > 0);
@@ -98,12 +98,12 @@ fn has_its_memory_back(node: &str) -> impl FnMut(&News) -> bool {
     }
 }
 
-fn one_node_after_the_other_is_drained(port: PortKind, copies: u32) {
+fn drain_in_turn(port: PortKind, copies: u32) {
     let rack = Rack::start(4, 6);
     let borrowed = Borrowed::new(&rack, port, 6, copies, &[]);
     for node in ["node1", "node2", "node3"] {
         rack.drain(node, true);
-        borrowed.use_until(has_its_memory_back(node));
+        borrowed.use_until(returned_to(node));
         eventually("it lends nothing", || rack.granted_bytes(node) == 0);
         rack.drain(node, false);
     }
@@ -113,46 +113,46 @@ fn one_node_after_the_other_is_drained(port: PortKind, copies: u32) {
 }
 
 #[test]
-fn one_node_after_the_other_is_drained_over_shm() {
-    one_node_after_the_other_is_drained(PortKind::Shm, 1);
+fn drain_in_turn_over_shm() {
+    drain_in_turn(PortKind::Shm, 1);
 }
 
 #[test]
-fn one_node_after_the_other_is_drained_over_udp() {
-    one_node_after_the_other_is_drained(PortKind::Udp, 1);
+fn drain_in_turn_over_udp() {
+    drain_in_turn(PortKind::Udp, 1);
 }
 
 #[test]
-fn one_node_after_the_other_is_drained_with_copies() {
-    one_node_after_the_other_is_drained(PortKind::Shm, 2);
+fn drain_in_turn_with_copies() {
+    drain_in_turn(PortKind::Shm, 2);
 }
 
 #[test]
-fn a_machine_short_of_memory_has_it_back_before_its_time_is_over() {
+fn pressed_donor_gets_memory_in_time() {
     for port in [PortKind::Shm, PortKind::Udp] {
         let rack = Rack::start(2, 6);
         let borrowed = Borrowed::new(&rack, port, 6, 1, &[]);
         rack.set_available("node2", 1000);
-        borrowed.use_until(has_its_memory_back("node2"));
+        borrowed.use_until(returned_to("node2"));
         eventually("it lends nothing", || rack.granted_bytes("node2") == 0);
         borrowed.check_nothing_is_lost();
     }
 }
 
 #[test]
-fn what_has_nowhere_to_go_stays_until_there_is_room() {
+fn move_waits_for_room() {
     let mut rack = Rack::start(2, 4);
     let borrowed = Borrowed::new(&rack, PortKind::Shm, 8, 1, &[]);
     rack.drain("node1", true);
     borrowed.use_until(|news| matches!(news, News::NotMoved { .. }));
     rack.add_agent("node3", 3);
     rack.add_agent("node4", 2);
-    borrowed.use_until(has_its_memory_back("node1"));
+    borrowed.use_until(returned_to("node1"));
     borrowed.check_nothing_is_lost();
 }
 
 #[test]
-fn who_may_enter_no_more_in_its_life_borrows_no_more() {
+fn full_run_block_stops_borrowing() {
     let mut rack = Rack::start(1, 2);
     let borrowed = Borrowed::new(&rack, PortKind::Shm, 2, 1, &[]);
     let block = borrowed.memory.memory().block();
@@ -162,37 +162,38 @@ fn who_may_enter_no_more_in_its_life_borrows_no_more() {
     }
     rack.add_agent("node2", 1);
     rack.add_agent("node3", 1);
-    // One slab finds an entry; what was borrowed for the other is given back, and no more is asked for.
+    // One slab finds an entry; the memory borrowed for the other is released, and no more is
+    // requested.
     rack.drain("node1", true);
     for _ in 0..2 {
-        let is_told = |news: &News| match news {
+        let is_reported = |news: &News| match news {
             News::NotMoved { why } => why.contains("copies of slabs at most in its life"),
             _ => false,
         };
-        borrowed.use_until(is_told);
+        borrowed.use_until(is_reported);
         let lent = || rack.granted_bytes("node2") + rack.granted_bytes("node3");
         eventually("the other is given back", || lent() == SLAB_BYTES);
-        // What was told before is told again when there was something else to tell meanwhile.
+        // A repeated error is reported again after another event.
         rack.drain("node1", false);
-        borrowed.use_until_so(|_| block.donors().iter().all(|donor| !donor.is_leaving()));
+        borrowed.use_until_state(|_| block.donors().iter().all(|donor| !donor.is_leaving()));
         rack.drain("node1", true);
     }
     borrowed.check_nothing_is_lost();
 }
 
-fn donors_stop_in_the_middle_of_a_move(port: PortKind) {
+fn stop_donors_during_move(port: PortKind) {
     let mut rack = Rack::start(5, 8);
     let borrowed = Borrowed::new(&rack, port, 8, 2, &[]);
-    // The one that everything moves away from; then one of those it moves to.
+    // The donor that everything moves away from; then one of those it moves to.
     for (drained, stopped) in [("node1", 0), ("node2", 3)] {
         rack.drain(drained, true);
         borrowed.use_until(|news| matches!(news, News::WantedBack { .. }));
         rack.stop(stopped);
         let name = format!("node{}", stopped + 1);
-        borrowed.use_until_so(|_| borrowed.is_whole_without(&name));
+        borrowed.use_until_state(|_| borrowed.is_whole_without(&name));
         rack.drain(drained, false);
     }
-    let lost = borrowed.told.try_iter().find(|news| match news {
+    let lost = borrowed.events.try_iter().find(|news| match news {
         News::Lost(lost) => lost.lost_slabs > 0,
         _ => false,
     });
@@ -200,39 +201,39 @@ fn donors_stop_in_the_middle_of_a_move(port: PortKind) {
 }
 
 #[test]
-fn donors_stop_in_the_middle_of_a_move_over_shm() {
-    donors_stop_in_the_middle_of_a_move(PortKind::Shm);
+fn donor_stop_during_move_over_shm() {
+    stop_donors_during_move(PortKind::Shm);
 }
 
 #[test]
-fn donors_stop_in_the_middle_of_a_move_over_udp() {
-    donors_stop_in_the_middle_of_a_move(PortKind::Udp);
+fn donor_stop_during_move_over_udp() {
+    stop_donors_during_move(PortKind::Udp);
 }
 
-/// Without room on other nodes it goes to this machine's memory, then to its disk.
-fn what_has_nowhere_to_go_comes_home(port: PortKind) {
+/// Without room on other nodes the data goes to this machine's memory, then to its disk.
+fn fall_back_locally(port: PortKind) {
     let rack = Rack::start(3, 2);
     let dir = tempfile::tempdir().unwrap();
     let places = [ReclaimTo::Donors, ReclaimTo::Local, ReclaimTo::Disk(dir.path().into())];
     for place in &places[1..] {
         let to = [ReclaimTo::Donors, place.clone()];
         let borrowed = Borrowed::new(&rack, port, 5, 1, &to);
-        let mut came = 0;
+        let mut moved = 0;
         for node in ["node1", "node2"] {
             rack.drain(node, true);
             borrowed.use_until(|news| match news {
                 News::GivenBack { name, .. } => name == node,
-                News::ComesHome { place: to, slabs } => {
+                News::FallsBack { place: to, slabs } => {
                     assert_eq!(to, place);
-                    came += slabs;
+                    moved += slabs;
                     false
                 }
                 _ => false,
             });
         }
         // One went to the third node.
-        assert_eq!(came, 3);
-        borrowed.use_until_so(|_| true);
+        assert_eq!(moved, 3);
+        borrowed.use_until_state(|_| true);
         borrowed.check_nothing_is_lost();
         drop(borrowed);
         for node in ["node1", "node2"] {
@@ -243,17 +244,17 @@ fn what_has_nowhere_to_go_comes_home(port: PortKind) {
 }
 
 #[test]
-fn what_has_nowhere_to_go_comes_home_over_shm() {
-    what_has_nowhere_to_go_comes_home(PortKind::Shm);
+fn local_fallback_over_shm() {
+    fall_back_locally(PortKind::Shm);
 }
 
 #[test]
-fn what_has_nowhere_to_go_comes_home_over_udp() {
-    what_has_nowhere_to_go_comes_home(PortKind::Udp);
+fn local_fallback_over_udp() {
+    fall_back_locally(PortKind::Udp);
 }
 
-/// Each of two threads counts up numbers of all slabs; none may get a number that another has.
-fn atomics_stay_one_step(port: PortKind) {
+/// Two threads increment counters of all slabs; no value may be returned twice.
+fn atomics_during_drain(port: PortKind) {
     let rack = Rack::start(3, 4);
     let borrowed = Borrowed::new(&rack, port, 4, 1, &[]);
     let stop = AtomicBool::new(false);
@@ -281,16 +282,16 @@ fn atomics_stay_one_step(port: PortKind) {
     for (mut one, two) in one.into_iter().zip(two) {
         one.extend(two);
         one.sort_unstable();
-        assert!(one.iter().copied().eq(0..one.len() as u64), "some number came twice, or never");
+        assert!(one.iter().copied().eq(0..one.len() as u64), "some number moved twice, or never");
     }
 }
 
 #[test]
-fn atomics_stay_one_step_over_shm() {
-    atomics_stay_one_step(PortKind::Shm);
+fn atomics_survive_drain_over_shm() {
+    atomics_during_drain(PortKind::Shm);
 }
 
 #[test]
-fn atomics_stay_one_step_over_udp() {
-    atomics_stay_one_step(PortKind::Udp);
+fn atomics_survive_drain_over_udp() {
+    atomics_during_drain(PortKind::Udp);
 }

@@ -18,12 +18,12 @@ fn request(rack: &Rack, port: PortKind, slabs: u64) -> Request {
     Request { access: rack.access(), port, node: None, wish }
 }
 
-/// What belongs at `offset`.
+/// Returns the data that belongs at `offset`.
 fn pattern(offset: u64, len_bytes: usize) -> Vec<u8> {
     (offset..offset + len_bytes as u64).map(|at| (at * 31 % 251) as u8 + 1).collect()
 }
 
-fn bytes_go_there_and_back(port: PortKind) {
+fn bytes_roundtrip(port: PortKind) {
     let rack = Rack::start(2, 4);
     let memory = RemoteMemory::borrow(&request(&rack, port, 4), |_| {}).unwrap();
     assert_eq!(memory.len_bytes(), 4 * SLAB_BYTES);
@@ -61,9 +61,9 @@ fn bytes_go_there_and_back(port: PortKind) {
     eventually("all is given back", || rack.free_bytes() == 8 * SLAB_BYTES);
 }
 
-fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
+fn stopped_donor_loses_its_slabs(port: PortKind) {
     let mut rack = Rack::start(2, 2);
-    let (tell, told) = mpsc::channel();
+    let (tell, events) = mpsc::channel();
     let memory = RemoteMemory::borrow(&request(&rack, port, 2), move |lost| {
         let _ = tell.send(lost);
     });
@@ -73,7 +73,7 @@ fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
         lane.write(slab * SLAB_BYTES, &pattern(slab, 10_000)).unwrap();
     }
     rack.stop(1);
-    let News::Lost(lost) = told.recv().unwrap() else { panic!("something else was told") };
+    let News::Lost(lost) = events.recv().unwrap() else { panic!("another event came first") };
     assert_eq!((lost.name.as_str(), lost.lost_slabs), ("node2", 1));
     let mut lives = 0;
     for slab in 0..2 {
@@ -88,13 +88,13 @@ fn a_donor_that_stops_takes_its_part_and_no_more(port: PortKind) {
     }
     assert_eq!(lives, 1);
     drop(memory);
-    assert!(lane.read(0, &mut [0]).is_err(), "what was given back is not read");
+    assert!(lane.read(0, &mut [0]).is_err(), "released memory cannot be read");
     assert!(lane.read(SLAB_BYTES, &mut [0]).is_err());
 }
 
-fn donors_stop_one_after_the_other(port: PortKind) {
+fn stop_donors_in_turn(port: PortKind) {
     let mut rack = Rack::start(4, 6);
-    let (tell, told) = mpsc::channel();
+    let (tell, events) = mpsc::channel();
     let mut with_copies = request(&rack, port, 5);
     with_copies.wish.copies = None;
     let memory = RemoteMemory::borrow(&with_copies, move |news| drop(tell.send(news))).unwrap();
@@ -106,7 +106,7 @@ fn donors_stop_one_after_the_other(port: PortKind) {
     }
     for index in [3, 0] {
         rack.stop(index);
-        // It goes on writing while copies are lost and built anew.
+        // Writes go on while copies are lost and rebuilt.
         let mut round = 0u64;
         loop {
             round += 1;
@@ -116,7 +116,7 @@ fn donors_stop_one_after_the_other(port: PortKind) {
                 assert!(back == pattern(offset + round - 1, 50_000), "offset {offset}");
                 lane.write(offset, &pattern(offset + round, 50_000)).unwrap();
             }
-            match told.try_recv() {
+            match events.try_recv() {
                 Ok(News::Lost(lost)) => assert_eq!(lost.lost_slabs, 0),
                 Ok(News::Rebuilt { slabs, .. }) => break assert!(slabs > 0),
                 Ok(News::NotRebuilt { why, .. }) => panic!("{why}"),
@@ -129,7 +129,7 @@ fn donors_stop_one_after_the_other(port: PortKind) {
             lane.write(offset, &pattern(offset, 50_000)).unwrap();
         }
     }
-    // Two nodes are left; with one of them half the copies go.
+    // Two nodes are left; with one of them half the copies are lost.
     rack.stop(1);
     for offset in offsets {
         let mut back = vec![0; 50_000];
@@ -139,37 +139,37 @@ fn donors_stop_one_after_the_other(port: PortKind) {
 }
 
 #[test]
-fn donors_stop_one_after_the_other_and_mapped_memory_stays() {
-    donors_stop_one_after_the_other(PortKind::Shm);
+fn copies_survive_donor_stops_over_shm() {
+    stop_donors_in_turn(PortKind::Shm);
 }
 
 #[test]
-fn donors_stop_one_after_the_other_and_memory_by_datagrams_stays() {
-    donors_stop_one_after_the_other(PortKind::Udp);
+fn copies_survive_donor_stops_over_udp() {
+    stop_donors_in_turn(PortKind::Udp);
 }
 
 #[test]
-fn bytes_go_there_and_back_by_mapped_memory() {
-    bytes_go_there_and_back(PortKind::Shm);
+fn bytes_roundtrip_over_shm() {
+    bytes_roundtrip(PortKind::Shm);
 }
 
 #[test]
-fn bytes_go_there_and_back_by_datagrams() {
-    bytes_go_there_and_back(PortKind::Udp);
+fn bytes_roundtrip_over_udp() {
+    bytes_roundtrip(PortKind::Udp);
 }
 
 #[test]
-fn a_mapped_donor_that_stops_takes_its_part_and_no_more() {
-    a_donor_that_stops_takes_its_part_and_no_more(PortKind::Shm);
+fn stopped_donor_loses_only_its_slabs_over_shm() {
+    stopped_donor_loses_its_slabs(PortKind::Shm);
 }
 
 #[test]
-fn a_donor_by_datagrams_that_stops_takes_its_part_and_no_more() {
-    a_donor_that_stops_takes_its_part_and_no_more(PortKind::Udp);
+fn stopped_donor_loses_only_its_slabs_over_udp() {
+    stopped_donor_loses_its_slabs(PortKind::Udp);
 }
 
 #[test]
-fn what_the_rack_has_not_is_refused() {
+fn impossible_requests_are_refused() {
     let rack = Rack::start(1, 2);
     let error = RemoteMemory::borrow(&request(&rack, PortKind::Shm, 3), |_| {}).unwrap_err();
     assert!(matches!(error, RecipientError::Control(_)), "{error}");

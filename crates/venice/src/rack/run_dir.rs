@@ -289,7 +289,7 @@ mod tests {
         for name in ["4194305.json", "4194305.sock", "4194306.new"] {
             fs::write(dir.runs_dir().path().join(name), "").unwrap();
         }
-        let living = dir.runs_dir().desk_path(std::process::id());
+        let living = dir.runs_dir().socket_path(std::process::id());
         fs::write(&living, "").unwrap();
         dir.remove(&[], &lock).unwrap();
         let left: Vec<_> = fs::read_dir(dir.runs_dir().path()).unwrap().flatten().collect();

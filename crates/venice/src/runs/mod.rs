@@ -13,7 +13,7 @@ mod ps;
 mod registry;
 mod swapped;
 
-use venice_recipient::runs::{About, Desk, Watched};
+use venice_recipient::runs::{About, StatusServer, Watched};
 
 pub use limit::{LimitArgs, execute as limit};
 pub use paged::Paged;
@@ -55,8 +55,9 @@ in proportion to what it had.";
 
 /// Opens the desk of a `venice run`. Nobody depends on it: where it cannot be had, `venice ps` does not
 /// show the run, and that is said.
-pub fn open_desk(about: About, run: impl Watched + 'static) -> Option<Desk> {
-    let opened = RunDir::locate().and_then(|dir| Ok(Desk::open(&dir.runs_dir(), about, run)?));
+pub fn open_desk(about: About, run: impl Watched + 'static) -> Option<StatusServer> {
+    let opened =
+        RunDir::locate().and_then(|dir| Ok(StatusServer::open(&dir.runs_dir(), about, run)?));
     let refused = |error| remark(format!("venice: `venice ps` will not show this: {error:#}"));
     opened.map_err(refused).ok()
 }

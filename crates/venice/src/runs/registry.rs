@@ -33,7 +33,7 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
 
 /// Asks the desk of the run with the supervisor `pid`; `None`: there is none any more.
 pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
-    let path = dir.runs_dir().desk_path(pid);
+    let path = dir.runs_dir().socket_path(pid);
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -92,7 +92,7 @@ mod tests {
         let dir = RunDir::at(folder.path());
         assert!(rows(&dir).unwrap().is_empty(), "no folder, no runs");
         dir.runs_dir().create().unwrap();
-        let desk = dir.runs_dir().desk_path(17);
+        let desk = dir.runs_dir().socket_path(17);
         // A listener that is gone leaves its socket.
         drop(conversation::listen(&desk).unwrap());
         fs::write(dir.runs_dir().path().join("17.json"), "{}").unwrap();

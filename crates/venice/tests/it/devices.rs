@@ -162,9 +162,9 @@ fn a_device_is_waited_for_in_line_by_priority() {
         place.venice(&get(more).iter().map(String::as_str).collect::<Vec<_>>())
     };
     let plan = venice(&["--dry-run"]).expect(1).out;
-    assert!(plan.contains("would be refused: no accelerator is to be had"), "{plan}");
+    assert!(plan.contains("would be refused: no accelerator available"), "{plan}");
     let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
-    assert!(plan.contains("would wait in line as number 1"), "{plan}");
+    assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = venice(&["--wait", "1s"]).expect(1);
     assert!(late.err.contains("waits for accelerator: 1st in line, none free"), "{}", late.err);
     assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
@@ -209,10 +209,10 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
 
     let plan = ["get", "accelerator", "--dry-run", "--wait", "1m", "--preempt"];
     let said = place.venice(&plan).expect(0).out;
-    assert!(said.contains("in line as number 1, calling back grants"), "{said}");
+    assert!(said.contains("at rank 1 of the queue, preempting grants"), "{said}");
     let low = [&plan[..], &["--priority", "50"]].concat();
     let said = place.venice(&low).expect(0).out;
-    assert!(!said.contains("calling back"), "of its own priority nothing is: {said}");
+    assert!(!said.contains("preempting grants"), "of its own priority nothing is: {said}");
 
     let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
     let mut waits = Daemon::start_named(&place, "waits", &words);
@@ -224,7 +224,7 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
     assert!(exists(&heard), "the command had time to end");
     let said = std::fs::read_to_string(place.file("first.log")).unwrap();
     assert!(said.contains("a request of higher priority needs it: it ends in "), "{said}");
-    assert!(said.contains("the time that was left is over: it is given back"), "{said}");
+    assert!(said.contains("its notice time is over: it is released"), "{said}");
     assert!(!said.contains("killed"), "{said}");
 }
 
@@ -269,7 +269,7 @@ fn a_user_has_as_many_devices_as_its_quota_says() {
     let never = place.venice(&get("4MiB", &["--wait", "1h", "--", "true"])).expect(1);
     assert!(never.complaint().contains("and 4MiB more is too much"), "{}", never.err);
     let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
-    assert!(plan.contains("would wait in line as number 1: root has borrowed 2MiB"), "{plan}");
+    assert!(plan.contains("would wait at rank 1 of the queue: root has borrowed 2MiB"), "{plan}");
 
     // Memory is as it was: without a limit. What is not said stays.
     place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);

@@ -201,7 +201,7 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
     let id = &spare[..16];
     place.venice(&["token", "delete", id]).expect(0);
     let said = place.venice(&["join", "--name", "x", "--identity", &dir, spare.trim()]).expect(1);
-    assert!(said.complaint().contains("no such join token"), "{}", said.err);
+    assert!(said.complaint().contains("unknown or expired join token"), "{}", said.err);
     let said = place.venice(&["token", "delete", id]).expect(1);
     assert!(said.complaint().contains("no join token"), "{}", said.err);
     place.venice(&["token", "delete", "x"]).expect(2);

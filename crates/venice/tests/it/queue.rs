@@ -51,7 +51,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
     let refused = place.venice(&["place", "32MiB", "--copies", "1"]).expect(1).out;
     assert!(refused.contains("would be refused: no room for 32MiB"), "{refused}");
     let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
-    assert!(waits.contains("would wait in line as number 1: no room for 32MiB"), "{waits}");
+    assert!(waits.contains("would wait at rank 1 of the queue: no room for 32MiB"), "{waits}");
     let late = run("32MiB", &["--wait", "1s"]).expect(1);
     assert!(late.err.contains("waits for 32MiB: 1st in line, 0B free"), "{}", late.err);
     assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
@@ -74,7 +74,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
     let bytes = (row["bytes"].as_u64(), row["free_bytes"].as_u64(), &row["needs"]);
     assert_eq!(bytes, (Some(32 * MIB), Some(0), &Value::from("room")), "{row}");
     let late = run("16MiB", &["--wait", "1s", "--priority", "1"]).expect(1);
-    assert!(late.complaint().contains("before it in line: "), "{}", late.err);
+    assert!(late.complaint().contains("queued before it: "), "{}", late.err);
     assert!(late.complaint().contains("with 32MiB (priority 100)"), "{}", late.err);
 
     assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
@@ -104,7 +104,7 @@ fn memory_that_is_held_for_a_command_waits_in_line_too() {
     let refused = place.venice(&get(&[])).expect(1);
     assert!(refused.complaint().contains("no room for 32MiB"), "{}", refused.err);
     let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
-    assert!(plan.contains("would wait in line as number 1"), "{plan}");
+    assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = place.venice(&get(&["--wait", "1s"])).expect(1);
     assert!(late.err.contains("waits for 32MiB: 1st in line"), "{}", late.err);
 
@@ -173,10 +173,10 @@ fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
 
     let ask = ["32MiB", "--copies", "1", "--wait", "1m"];
     let plan = place.venice(&[&["place"][..], &ask, &["--preempt"]].concat()).expect(0).out;
-    assert!(plan.contains("would wait in line as number 1, calling back grants"), "{plan}");
+    assert!(plan.contains("would wait at rank 1 of the queue, preempting grants"), "{plan}");
     let low = ["--preempt", "--priority", "50"];
     let plan = place.venice(&[&["place"][..], &ask, &low].concat()).expect(0).out;
-    assert!(!plan.contains("calling back"), "of its own priority nothing is: {plan}");
+    assert!(!plan.contains("preempting grants"), "of its own priority nothing is: {plan}");
 
     let words = waiter(&place, "32MiB", &["--wait", "2m", "--preempt"], "served");
     let words: Vec<_> = words.iter().map(String::as_str).collect();

@@ -84,8 +84,8 @@ fn why_lost_copies_are_not_there_again_is_told() {
     let rack = Rack::of(Port::Shm, 3, LEND_MIB);
     let mut busy = Busy::start_with(&rack, "80MiB", 2, &["--donor", "node1", "--donor", "node2"]);
     kill_now(rack.agent_pid("node2"));
-    let why = "no other node has room for one (node1 has one already; node3 is none of the donors \
-               asked for; node2 is down); it is tried again";
+    let why = "no other node has room for one (node1 has one already; node3 is not among the \
+               donors named; node2 is down); retrying";
     let row = wait_for("it to be told", LIMIT, || {
         busy.expect_running();
         rack.run_row_of_ps()

@@ -236,7 +236,7 @@ fn without_userfaultfd_it_stays_and_that_is_told() {
     wait_for("the run to say that it cannot move", LIMIT, || {
         mapped.expect_running();
         let said = mapped.running.says_on_stderr();
-        said.contains("what is there cannot move (it is mapped into the program, which may not")
+        said.contains("its data cannot move (it is mapped into the program, which may not")
             .then_some(())
     });
     assert_ne!(lends(&rack, "node1"), 0);

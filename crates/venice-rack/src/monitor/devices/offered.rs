@@ -1,4 +1,4 @@
-//! What nodes say of their devices, as far as it is taken for true.
+//! Validation of the devices and device reports of nodes.
 
 use super::table::clipped;
 use crate::resource::{MAX_CAPABILITIES, MAX_CAPABILITIES_BYTES, MAX_DEVICES};
@@ -6,7 +6,7 @@ use crate::rrt::NodeRecord;
 use crate::types::{DeviceReport, MAX_NAME_BYTES, NodeRegistration, ResourceSpec};
 use std::collections::BTreeSet;
 
-/// Whether a node may offer these devices.
+/// Checks that a node may offer its devices.
 pub(in super::super) fn check_offered(node: &NodeRegistration) -> Result<(), String> {
     let devices = || node.resources.iter().filter(|resource| resource.kind.is_device());
     if devices().count() > MAX_DEVICES {
@@ -47,7 +47,7 @@ fn check_words(spec: &ResourceSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// How a node's devices are, of those that it offers, in words that can be shown.
+/// Returns the health of the devices a node offers, in printable words.
 pub(in super::super) fn reports_of(
     record: &NodeRecord,
     reports: &[DeviceReport],
@@ -70,7 +70,7 @@ mod tests {
     use crate::types::ResourceKind;
 
     #[test]
-    fn words_of_a_device_are_few_and_can_be_shown() {
+    fn device_words_are_bounded_and_printable() {
         let spec = |address: &str, capabilities: Vec<String>| ResourceSpec {
             kind: ResourceKind::Nic,
             address: address.into(),

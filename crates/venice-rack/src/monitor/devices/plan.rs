@@ -1,4 +1,5 @@
-//! Which device a request would get, and why no other; nothing is asked of any donor.
+//! Dry runs of device requests: the chosen device, and the reasons against the others. No donor is
+//! called.
 
 use super::super::MonitorCore;
 use super::{Sought, Tried};
@@ -7,18 +8,18 @@ use crate::rows::{DevicePlan, DevicePlanRow};
 use crate::types::{DeviceRequest, RackError};
 
 impl MonitorCore {
-    /// What [`Self::handle_device_request`] would do with a request of `owner` at this moment. Nothing
-    /// changes by it.
+    /// Returns what [`Self::handle_device_request`] would do with a request of `owner` at this
+    /// moment. No state changes.
     ///
     /// # Errors
-    /// The request makes no sense, whatever the rack has free.
+    /// The request is invalid, whatever the rack has free.
     pub fn plan_device(
         &self,
         owner: &Owner,
         request: &DeviceRequest,
     ) -> Result<DevicePlan, RackError> {
         let named = self.check_device_request(owner, request)?;
-        let (place, tried) = (self.line.place_to_be(request.queueing.priority), Tried::default());
+        let (place, tried) = (self.queue.place_to_be(request.queueing.priority), Tried::default());
         let sought = Sought { request, named: named.as_ref(), place, tried: &tried };
         let allowed = self.check_device_quota(owner, request);
         let chosen = self.choose_device(&sought).filter(|_| allowed.is_ok());
@@ -38,7 +39,7 @@ impl MonitorCore {
             chosen.is_some_and(|(donor, spec)| donor.node == node && spec.address == address)
         };
         let devices = self.devices_of_kind(request.kind);
-        let devices = devices.filter(|(_, entry, _)| !entry.record.is_turned_out);
+        let devices = devices.filter(|(_, entry, _)| !entry.record.is_revoked);
         let devices = devices.map(|(node, entry, spec)| {
             let is_chosen = is_chosen(node, &spec.address);
             let why = match self.why_not(&sought, node, entry, spec) {

@@ -1,5 +1,5 @@
-//! How many devices, and how much storage, a user may have: counted as memory is, from the moment that
-//! one is looked for until its donor is known to have it back.
+//! Quotas of devices and storage. Use counts as for memory: from the choice of a device until its
+//! donor has confirmed the release.
 
 use super::super::MonitorCore;
 use super::{PendingDevice, table::clipped};
@@ -9,7 +9,7 @@ use crate::resource::MAX_DEVICE_GRANTS_OF_USER;
 use crate::types::{DeviceRequest, RackError, ResourceKind};
 
 impl MonitorCore {
-    /// May `owner` have that too?
+    /// Checks the quota for another device of `owner`.
     pub(in super::super) fn check_device_quota(
         &self,
         owner: &Owner,
@@ -20,7 +20,7 @@ impl MonitorCore {
         self.check_device_count(owner)
     }
 
-    /// The same of a request in its handshake, which counts already.
+    /// The same for a request in its handshake, which counts already.
     pub(super) fn check_device_quota_again(&self, client_id: u128) -> Result<(), RackError> {
         let Some(pending) = self.device_requests.get(&client_id) else { return Ok(()) };
         let PendingDevice { owner, request, .. } = pending;
@@ -28,7 +28,7 @@ impl MonitorCore {
         self.check_devices(owner, request, used.saturating_sub(request.amount()))
     }
 
-    /// Is it ever more than `owner` may have?
+    /// Checks that the request alone does not exceed the quota.
     pub(in super::super) fn check_device_quota_ever(
         &self,
         owner: &Owner,
@@ -59,7 +59,7 @@ impl MonitorCore {
         Err(RackError::OverDeviceQuota(OverDevices { user, kind, asked, used, quota }))
     }
 
-    /// Devices that a user has or is about to get, or bytes of storage.
+    /// Returns the devices that a user has or is about to get, or bytes of storage.
     pub(in super::super) fn used_of_devices(&self, user: &str, kind: ResourceKind) -> u64 {
         let held = self.rat.of_user(user).filter(|grant| !self.is_surely_gone(grant));
         let held = held.filter_map(|grant| grant.device.as_ref());
@@ -72,7 +72,7 @@ impl MonitorCore {
         held.chain(asking).fold(0, u64::saturating_add)
     }
 
-    /// One user's devices are not the whole rack's.
+    /// Limits the device grants of one user: they all share the tables of the rack.
     fn check_device_count(&self, owner: &Owner) -> Result<(), RackError> {
         let granted = self.rat.iter().filter(|grant| grant.device.is_some());
         let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();

@@ -6,8 +6,8 @@ use crate::types::RackError;
 use venice_wire::GrantId;
 
 impl MonitorCore {
-    /// Whether a donor may lend for this request now, as far as the other Monitor Nodes' requests are
-    /// known; if not, it is answered.
+    /// True if a donor may lend for this request now, as far as the other Monitor Nodes' requests
+    /// are known; if not, the request is answered.
     pub(super) fn is_ours_to_commit_device(&mut self, now_ns: u64, client_id: u128) -> bool {
         let Some(pending) = self.device_requests.get(&client_id).filter(|_| self.shared.is_some())
         else {
@@ -25,7 +25,7 @@ impl MonitorCore {
         true
     }
 
-    /// What was to be told of this grant was not: its device is looked for anew.
+    /// Forgets a prepare that was not sent: its device is chosen anew.
     pub(in super::super) fn forget_device_prepare(&mut self, grant: GrantId) {
         let Some(client_id) = self.device_parts.remove(&grant) else { return };
         if let Some(pending) = self.device_requests.get_mut(&client_id) {
@@ -33,7 +33,7 @@ impl MonitorCore {
         }
     }
 
-    /// The intent was not recorded.
+    /// Forgets a commit whose intent was not recorded.
     pub(in super::super) fn forget_device_commit(&mut self, grant: GrantId) {
         let Some(client_id) = self.device_parts.get(&grant) else { return };
         let pending = self.device_requests.get_mut(client_id);
@@ -42,7 +42,7 @@ impl MonitorCore {
         }
     }
 
-    /// Requests whose answer was not given are in their handshake still; told are those.
+    /// Puts requests whose answer was not sent back into their handshake, and returns them.
     pub(in super::super) fn take_up_finished_devices(&mut self) -> Vec<u128> {
         let finished = std::mem::take(&mut self.finished_devices);
         let clients = finished.keys().copied().collect();
@@ -54,7 +54,7 @@ impl MonitorCore {
         clients
     }
 
-    /// Requests whose device others have called off are theirs.
+    /// Drops requests whose device other Monitor Nodes have called off: they belong to those.
     pub(in super::super) fn yield_lost_devices(&mut self) {
         let is_kept = |id: GrantId| {
             self.rat.get(id).is_some_and(|grant| grant.state == GrantState::Committing)
@@ -68,7 +68,7 @@ impl MonitorCore {
         }
     }
 
-    /// After a conflict: those that had come to their end (`finished`) come there again, those that were
+    /// Resumes after a conflict. Those that had ended (`finished`) end again, those that were
     /// prepared have their intent recorded, and those without a device look for one.
     pub(in super::super) fn advance_devices(
         &mut self,

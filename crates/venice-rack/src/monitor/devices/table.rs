@@ -1,4 +1,4 @@
-//! The devices in the tables: which are free, which is taken for a request, and what people see.
+//! Devices in the tables: free devices, the choice for a request, and the rows for users.
 
 use super::super::MonitorCore;
 use super::{PendingDevice, Sought};
@@ -10,17 +10,18 @@ use crate::types::{DeviceRequest, DeviceShare, Identity, ResourceKind, ResourceS
 use std::collections::BTreeMap;
 use venice_wire::{ByteSize, NodeId};
 
-/// Why a device is not to be had.
+/// The reason against a lent device.
 const TAKEN: &str = "granted";
-/// Most devices of which it is said why they are not to be had: an answer has a header's room.
+/// Most devices listed with reasons in an error: an answer has the room of a header.
 const MAX_REASONS: usize = 8;
 /// Longest reason, in bytes.
 const MAX_REASON_BYTES: usize = 240;
 
 impl MonitorCore {
-    /// The device that a request is to have, and its donor. Of those that would do: one that can do
-    /// least besides, so that who needs more finds it; of these the smallest, where storage is what is
-    /// left of it; then of the node that has lent fewest; then by number and name.
+    /// Chooses the device for a request, and returns it with its donor. Of the suitable ones it
+    /// takes one with the fewest capabilities, so that demanding requests find the others; of these
+    /// the smallest, where for storage the rest counts; then of the node with the fewest lent; then
+    /// by number and name.
     pub(in super::super) fn choose_device(
         &self,
         sought: &Sought<'_>,
@@ -40,16 +41,16 @@ impl MonitorCore {
         best.map(|(_, donor, spec)| (donor, spec))
     }
 
-    /// Why there is none, in words.
+    /// Explains in words why there is none.
     pub(in super::super) fn why_no_device(&self, sought: &Sought<'_>) -> String {
         let Sought { request, named, .. } = sought;
         let mut reasons = Vec::new();
         let is_named = |node: &NodeId| named.is_none_or(|named| named.contains(node));
         let devices = self.devices_of_kind(request.kind).filter(|(node, _, _)| is_named(node));
-        let mut unsaid = 0;
+        let mut unlisted = 0;
         for (node, entry, spec) in devices {
             if reasons.len() == MAX_REASONS {
-                unsaid += 1;
+                unlisted += 1;
                 continue;
             }
             let why = self.why_not(sought, node, entry, spec).unwrap_or_default();
@@ -64,14 +65,14 @@ impl MonitorCore {
                  resources` lists what is offered)"
             );
         }
-        if unsaid > 0 {
-            reasons.push(format!("and {unsaid} more, which `venice resources` lists"));
+        if unlisted > 0 {
+            reasons.push(format!("and {unlisted} more, which `venice resources` lists"));
         }
         let reasons = reasons.join("; ");
-        format!("no {wanted} is to be had ({reasons})")
+        format!("no {wanted} available ({reasons})")
     }
 
-    /// Why a device does not do for a request; `None`: it does.
+    /// Explains why a device does not suit a request; `None`: it does.
     pub(super) fn why_not(
         &self,
         sought: &Sought<'_>,
@@ -96,24 +97,24 @@ impl MonitorCore {
             () if left.is_none() => TAKEN.to_owned(),
             () if let Some(why) = refused => why.clone(),
             () if self.is_full(node) => too_many_grants(),
-            () if spec.bytes == 0 && bytes.0 > 0 => "nobody knows how large it is".to_owned(),
+            () if spec.bytes == 0 && bytes.0 > 0 => "its size is unknown".to_owned(),
             () if left.is_some_and(|left| left < bytes.0) => {
                 format!("{} are left", ByteSize(left.unwrap_or(0)))
             }
             () if self.is_kept_for_others(*place, node, spec, request.amount()) => {
-                "kept for those before it in line".to_owned()
+                "reserved for requests ahead in the queue".to_owned()
             }
             () => return None,
         })
     }
 
-    /// Whether a node has as many grants of devices as it may.
+    /// True if a node has as many grants of devices as it may.
     fn is_full(&self, node: NodeId) -> bool {
         let granted = self.rat.of_donor(node).filter(|grant| grant.device.is_some());
         granted.count() >= MAX_DEVICE_GRANTS
     }
 
-    /// What of a device nobody has, in bytes; `None`: it is lent, or being asked for.
+    /// Returns the free bytes of a device; `None`: it is lent, or being prepared.
     pub(in super::super) fn free_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> Option<u64> {
         let Identity { node, epoch } = entry.record.identity;
         let is_of_it = |share: &&DeviceShare| share.device() == (spec.kind, &*spec.address);
@@ -132,7 +133,7 @@ impl MonitorCore {
         }
     }
 
-    /// What is wrong with a device; empty: nothing that is known.
+    /// Returns the fault of a device; empty if none is known.
     pub(in super::super) fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
         if let Some(absence) = entry.absence() {
             return absence.to_owned();
@@ -152,7 +153,7 @@ impl MonitorCore {
         })
     }
 
-    /// How a device is in `venice resources`.
+    /// Completes the row of a device in `venice resources`.
     pub(in super::super) fn device_row(&self, entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
         let mut specs = entry.record.resources.iter();
         let spec = specs.find(|it| {
@@ -167,7 +168,7 @@ impl MonitorCore {
         ResourceRow { free_bytes, available: is_available, health, ..row }
     }
 
-    /// Devices that are being asked for, in `venice grants`.
+    /// Returns the rows in `venice grants` of devices being prepared.
     pub(in super::super) fn device_rows_in_preparation(&self) -> Vec<GrantRow> {
         let row = |pending: &PendingDevice| {
             let part = pending.part.as_ref().filter(|part| !part.is_committing)?;
@@ -195,7 +196,7 @@ impl MonitorCore {
     }
 }
 
-/// No longer than a reason may be.
+/// Clips a text to the longest reason.
 pub(super) fn clipped(text: String) -> String {
     if text.len() <= MAX_REASON_BYTES {
         return text;
@@ -204,7 +205,7 @@ pub(super) fn clipped(text: String) -> String {
     format!("{}...", &text[..end.unwrap_or(0)])
 }
 
-/// What of a donor's devices its own report may still say that it has lent: no more than it offers.
+/// The devices that a donor's report may still claim as lent: no more than it offers.
 pub(in super::super) struct Offered(BTreeMap<(ResourceKind, String), (ResourceSpec, Left)>);
 
 /// Whole devices once, storage by bytes.
@@ -226,7 +227,7 @@ impl Offered {
         Self(devices.collect())
     }
 
-    /// What this share is, in the words of the registration, if it can be; it is taken then.
+    /// Takes a share, as the registration describes it; `None` if it cannot be.
     pub(in super::super) fn take(&mut self, share: &DeviceShare) -> Option<DeviceShare> {
         let of = (share.kind, share.address.clone());
         match self.0.get_mut(&of)? {

@@ -1,13 +1,13 @@
-//! Devices that are waited for: what each of those who wait may use, keeps, and has called back.
+//! The queue for devices: what each queued request may use, keeps, and has preempted.
 //!
-//! A device has one holder, storage several: so what is counted is one device, or bytes of one device.
+//! A device has one holder, storage several. The amount is thus one device, or bytes of one device.
 //! All of a request comes from one device.
 
 use super::super::MonitorCore;
 use super::super::devices::{Sought, Tried};
-use super::calling::Calls;
+use super::answers::Amounts;
 use super::places::{Needs, Place, Waiter, Wanted, WantedDevice};
-use super::telling::Amounts;
+use super::preemption::Calls;
 use crate::caller::Owner;
 use crate::queueing::in_line_text;
 use crate::rat::{GrantRecord, GrantState};
@@ -17,15 +17,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId};
 
-/// A device that would do, and what may be called back of it.
+/// A suitable device, with the grants of it that may be preempted.
 struct Lent<'a> {
-    /// What nobody has of it, or is about to be given back.
+    /// The amount that is free, or about to be returned.
     free: u64,
     grants: Vec<&'a GrantRecord>,
 }
 
 impl Waiter {
-    /// Whether it waits for a device, and this one would do.
+    /// True if it waits for a device, and this one would suit.
     fn may_use_device(&self, node: NodeId, spec: &ResourceSpec) -> bool {
         let would_do = |device: &WantedDevice| device.request.would_do(spec);
         self.as_device().is_some_and(would_do) && self.may_use(node)
@@ -33,18 +33,18 @@ impl Waiter {
 }
 
 impl MonitorCore {
-    /// `owner` asks for a device, and may wait. Answered as a request for memory is.
-    pub(in crate::monitor) fn enter_line_for_device(
+    /// Queues a device request of `owner`. Answered as a memory request is.
+    pub(in crate::monitor) fn enter_queue_for_device(
         &mut self,
         now_ns: u64,
         owner: Owner,
         request: DeviceRequest,
         named: Option<BTreeSet<NodeId>>,
     ) {
-        self.stand_in_line(now_ns, Waiter::new(now_ns, owner, Wanted::device(request), named));
+        self.enter_waiter(now_ns, Waiter::new(now_ns, owner, Wanted::device(request), named));
     }
 
-    /// How it would wait, in words.
+    /// Describes in words how it would wait.
     pub(in crate::monitor) fn plan_to_wait_for_device(
         &self,
         owner: &Owner,
@@ -55,22 +55,23 @@ impl MonitorCore {
         self.how_it_would_wait(&Waiter::new(0, owner.clone(), wanted, named))
     }
 
-    /// Could it ever be granted? What is broken may be mended, and what is in use be free.
+    /// Checks that the request could ever be granted: a faulty device may be repaired, a lent one
+    /// returned.
     pub(super) fn check_ever_device(
         &self,
         waiter: &Waiter,
         request: &DeviceRequest,
     ) -> Result<(), RackError> {
         self.check_device_quota_ever(&waiter.owner, request)?;
-        // What is heard of when it has waited already was so when it began to.
+        // A request that has already waited elsewhere was checked when it began to wait.
         if request.queueing.waited_ms > 0 || self.usable_devices(waiter, request).next().is_some() {
             return Ok(());
         }
-        let place = self.line.place_to_be(request.queueing.priority);
+        let place = self.queue.place_to_be(request.queueing.priority);
         let (named, tried) = (waiter.named.as_ref(), &Tried::default());
         let why = self.why_no_device(&Sought { request, named, place, tried });
         Err(RackError::NoDevice(format!(
-            "{why}; waiting does not help: no node that is up has one that would do when it is free"
+            "{why}; waiting does not help: no node that is up has a suitable one, free or lent"
         )))
     }
 
@@ -90,7 +91,7 @@ impl MonitorCore {
         }
     }
 
-    /// Whether so much of a device is kept for those before `place`.
+    /// True if this amount of a device is kept for requests before `place`.
     pub(in crate::monitor) fn is_kept_for_others(
         &self,
         place: Place,
@@ -98,11 +99,11 @@ impl MonitorCore {
         spec: &ResourceSpec,
         amount: u64,
     ) -> bool {
-        let mut before = self.line.before(place);
+        let mut before = self.queue.before(place);
         before.any(|it| it.may_use_device(node, spec) && !it.may_be_passed(amount))
     }
 
-    /// A request gets so much of a device: it passes those before it who may use that.
+    /// Counts an amount as backfill against the requests ahead that may use that device.
     pub(in crate::monitor) fn count_passing_device(
         &mut self,
         place: Place,
@@ -110,14 +111,14 @@ impl MonitorCore {
         spec: &ResourceSpec,
         amount: u64,
     ) {
-        for waiter in self.line.before_mut(place) {
+        for waiter in self.queue.before_mut(place) {
             if waiter.may_use_device(node, spec) {
                 waiter.count_passing(amount);
             }
         }
     }
 
-    /// Those before a place who may use a device that such a request may use, in words.
+    /// Describes the requests before a place that may use a device that this request may use.
     pub(super) fn before_for_device(
         &self,
         place: Place,
@@ -131,15 +132,15 @@ impl MonitorCore {
         let meets = |waiter: &&Waiter| {
             devices.iter().any(|(node, _, spec)| waiter.may_use_device(*node, spec))
         };
-        let said = |waiter: &Waiter| {
+        let described = |waiter: &Waiter| {
             let wanted = waiter.as_device()?.request.wanted();
             let priority = waiter.wanted.queueing().priority;
             Some(format!("{} with {wanted} (priority {priority})", waiter.owner))
         };
-        self.line.before(place).filter(meets).filter_map(said).collect()
+        self.queue.before(place).filter(meets).filter_map(described).collect()
     }
 
-    /// Its wait is over.
+    /// Explains the end of a wait in vain.
     pub(super) fn why_no_device_came(
         &self,
         now_ns: u64,
@@ -190,8 +191,9 @@ impl MonitorCore {
         }
     }
 
-    /// Of the device of which it does least harm: what is called back for it already, then the grants
-    /// of the lowest priority; of these as few bytes as will do, of equals the youngest.
+    /// Chooses the device whose preemption does least harm: grants preempted for it already, then
+    /// those of the lowest priority; of these the fewest bytes that suffice, of equals the
+    /// youngest.
     pub(super) fn device_victims(
         &self,
         waiter: &Waiter,
@@ -200,11 +202,11 @@ impl MonitorCore {
     ) -> Vec<GrantId> {
         let candidates: Vec<&GrantRecord> = self.candidates(waiter, calls, theirs).collect();
         let harm = |chosen: &Vec<&GrantRecord>| {
-            let told = chosen.iter().filter(|grant| theirs.contains(&grant.id)).count();
+            let announced = chosen.iter().filter(|grant| theirs.contains(&grant.id)).count();
             let priority = chosen.iter().map(|grant| grant.priority).max();
             let bytes: u64 = chosen.iter().map(|grant| amount(grant)).sum();
             let youngest = chosen.iter().map(|grant| grant.granted_ns).max();
-            (Reverse(told), priority, bytes, Reverse(youngest))
+            (Reverse(announced), priority, bytes, Reverse(youngest))
         };
         let mut least: Option<Vec<&GrantRecord>> = None;
         for (node, entry, spec) in self.usable_devices(waiter, request) {
@@ -218,7 +220,7 @@ impl MonitorCore {
             let grants = candidates.iter().filter(is_of_it).copied().collect();
             let lent = Lent { free: self.free_soon(node, entry, spec), grants };
             match lent.victims(request.amount(), theirs) {
-                // It is enough to wait.
+                // Waiting is enough.
                 Some(chosen) if chosen.is_empty() => return Vec::new(),
                 Some(chosen) if least.as_ref().is_none_or(|it| harm(&chosen) < harm(it)) => {
                     least = Some(chosen);
@@ -229,7 +231,7 @@ impl MonitorCore {
         least.into_iter().flatten().map(|grant| grant.id).collect()
     }
 
-    /// What nobody has of a device, or its donor is about to have back.
+    /// Returns the amount of a device that is free, or that its donor is about to get back.
     fn free_soon(&self, node: NodeId, entry: &NodeEntry, spec: &ResourceSpec) -> u64 {
         let epoch = entry.record.identity.epoch;
         let returning = self.rat.of_donor(node).filter(|grant| {
@@ -246,7 +248,7 @@ impl MonitorCore {
         free.saturating_add(returning)
     }
 
-    /// The devices that would do, of nodes that are up and may lend, whoever has them.
+    /// Iterates over the suitable devices of nodes that are up and may lend, lent or not.
     fn usable_devices(
         &self,
         waiter: &Waiter,
@@ -260,7 +262,7 @@ impl MonitorCore {
 }
 
 impl<'a> Lent<'a> {
-    /// The grants that are to end for so much; `None`: all of them are not enough.
+    /// Chooses the grants to end for an amount; `None` if all of them are not enough.
     fn victims(mut self, wanted: u64, theirs: &[GrantId]) -> Option<Vec<&'a GrantRecord>> {
         let mut missing = wanted.saturating_sub(self.free);
         let class = |grant: &GrantRecord| (!theirs.contains(&grant.id), grant.priority);
@@ -280,7 +282,7 @@ impl<'a> Lent<'a> {
         Some(self.without_superfluous(wanted, chosen))
     }
 
-    /// The last chosen first: what the others make up for stays.
+    /// Drops chosen grants, the last first, that the others make up for.
     fn without_superfluous(
         &self,
         wanted: u64,
@@ -298,7 +300,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// How much of its device a grant is.
+/// Returns the amount of its device that a grant has.
 fn amount(grant: &GrantRecord) -> u64 {
     grant.device.as_ref().map_or(0, |share| share.amount())
 }

@@ -1,7 +1,7 @@
-//! Who waits, and in which order.
+//! The queued requests, and their order.
 
 use super::super::devices::Tried;
-use super::calling::Calls;
+use super::preemption::Calls;
 use crate::caller::Owner;
 use crate::queueing::Queueing;
 use crate::types::{DeviceRequest, MemoryRequest};
@@ -10,15 +10,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::NodeId;
 
-/// A call is answered after so long, granted or not: whoever waits asks again. Connections that
-/// nobody hears of for long are cut on the way, and Monitor Nodes change.
+/// A call is answered within this time, granted or not; the client then repeats it. Idle
+/// connections are cut on the way, and Monitor Nodes change.
 const ANSWER_WITHIN_NS: u64 = 1_000_000_000;
-/// The first time sooner: people want to know why nothing happens.
+/// The first answer comes sooner: users want to know why nothing happens.
 const FIRST_ANSWER_NS: u64 = 100_000_000;
-/// Who has not asked again for so long since it was answered has gone away.
+/// A client that has not repeated its request for this long since its answer is gone.
 const GONE_AFTER_NS: u64 = 5_000_000_000;
 
-/// A place in line: those before are served first.
+/// A place in the queue: lower ones are served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::monitor) struct Place {
     priority: Reverse<u8>,
@@ -26,35 +26,35 @@ pub(in crate::monitor) struct Place {
 }
 
 impl Place {
-    /// Counted since this Monitor Node began to serve.
+    /// Returns the arrival number, counted since this Monitor Node began to serve.
     pub(super) fn arrival(self) -> u64 {
         self.arrival
     }
 }
 
-/// A request that waits.
+/// A queued request.
 pub(in crate::monitor) struct Waiter {
     pub(in crate::monitor) owner: Owner,
     pub(in crate::monitor) wanted: Wanted,
     /// The donors named; `None` for any.
     pub(super) named: Option<BTreeSet<NodeId>>,
-    /// When it last asked, or was last answered.
+    /// Time of the last call or answer.
     heard_ns: u64,
-    /// When it last asked.
+    /// Time of the last call.
     asked_ns: u64,
-    /// It has asked, and has no answer yet.
+    /// True while a call has no answer yet.
     is_asking: bool,
-    /// When that is to be answered.
+    /// Time at which it is to be answered.
     answer_ns: u64,
-    /// What went to requests behind it of what it may use, counted as it counts its own
+    /// The amount of what it may use that went to requests behind it, in its own units
     /// ([`Wanted::amount`]).
     passed: u64,
-    /// Grants are called back for it: nobody else is to have what comes of that.
+    /// True while grants are preempted for it: no other request gets them.
     pub(super) is_calling: bool,
     pub(super) needs: Needs,
 }
 
-/// What is wanted.
+/// The object of a request.
 pub(in crate::monitor) enum Wanted {
     Memory(WantedMemory),
     Device(WantedDevice),
@@ -62,15 +62,15 @@ pub(in crate::monitor) enum Wanted {
 
 pub(in crate::monitor) struct WantedMemory {
     pub(in crate::monitor) request: MemoryRequest,
-    /// All copies together.
+    /// Slabs of all copies together.
     pub(in crate::monitor) slabs: u32,
-    /// Most of one donor: one copy.
+    /// Most slabs of one donor: one copy.
     pub(super) most_slabs: u32,
 }
 
 pub(in crate::monitor) struct WantedDevice {
     pub(in crate::monitor) request: DeviceRequest,
-    /// What came of its last handshake.
+    /// Failed attempts of its last handshake.
     pub(in crate::monitor) tried: Tried,
 }
 
@@ -84,7 +84,7 @@ impl Wanted {
         Self::Device(WantedDevice { request, tried: Tried::default() })
     }
 
-    /// How much: slabs of memory, bytes of storage, or one device.
+    /// Returns the amount: slabs of memory, bytes of storage, or one device.
     pub(super) fn amount(&self) -> u64 {
         match self {
             Self::Memory(memory) => memory.slabs.into(),
@@ -99,8 +99,8 @@ impl Wanted {
         }
     }
 
-    /// Who asks, what for, and of whom.
-    pub(super) fn said(&self) -> (&str, &str, &[String]) {
+    /// Returns recipient, purpose and named donors.
+    pub(super) fn described(&self) -> (&str, &str, &[String]) {
         let (recipient, purpose, donors) = match self {
             Self::Memory(WantedMemory { request, .. }) => {
                 (&request.recipient, &request.purpose, &request.donors)
@@ -127,15 +127,15 @@ impl Wanted {
     }
 }
 
-/// What it waits for.
+/// The reason why a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
     /// Memory, or a device, that others have.
     Room,
-    /// That its user gives something back.
+    /// Its user's quota.
     Quota,
-    /// Donors that did not do their share, until it is tried again.
+    /// Donors that failed, until the next attempt.
     Donors {
         until_ns: u64,
     },
@@ -175,7 +175,7 @@ impl Waiter {
         }
     }
 
-    /// It asks, or is asked for again: whoever waits for an answer has waited since it asked first.
+    /// Records a call or its repetition; the wait counts from the first call.
     pub(in crate::monitor) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
         let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
         let waited_ms = waited_ms.max(self.waited_ms(now_ns));
@@ -191,7 +191,7 @@ impl Waiter {
         (self.heard_ns, self.is_asking) = (now_ns, false);
     }
 
-    /// Not now: it is looked at again soon.
+    /// Puts the answer off for a short time.
     pub(super) fn put_off(&mut self, now_ns: u64) {
         self.answer_ns = now_ns.saturating_add(FIRST_ANSWER_NS);
     }
@@ -214,7 +214,7 @@ impl Waiter {
         }
     }
 
-    /// Whether one behind it may take so much that it might use.
+    /// True if a request behind it may take an amount that it could use.
     pub(super) fn may_be_passed(&self, amount: u64) -> bool {
         let may_still = !self.is_calling;
         self.needs == Needs::Quota
@@ -225,7 +225,7 @@ impl Waiter {
         self.passed
     }
 
-    /// One behind it takes so much that it might use.
+    /// Counts an amount taken by a request behind it.
     pub(super) fn count_passing(&mut self, amount: u64) {
         if self.needs != Needs::Quota {
             self.passed = self.passed.saturating_add(amount);
@@ -250,12 +250,12 @@ impl Waiter {
         self.deadline_ns() <= now_ns
     }
 
-    /// It is to be answered now.
+    /// True if it is to be answered now.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.is_asking && self.answer_ns <= now_ns
     }
 
-    /// Nobody is there any more who waits.
+    /// True if its client is gone.
     pub(super) fn is_gone(&self, now_ns: u64) -> bool {
         !self.is_asking && self.heard_ns.saturating_add(GONE_AFTER_NS) <= now_ns
     }
@@ -270,24 +270,24 @@ impl Waiter {
     }
 }
 
-/// Those who wait. While one is in its handshake it is not here, and its place is kept.
+/// The queue. A request in its handshake is not in it, and its place is kept.
 #[derive(Default)]
-pub(in crate::monitor) struct Line {
+pub(in crate::monitor) struct Queue {
     waiters: BTreeMap<Place, Waiter>,
     places: BTreeMap<u128, Place>,
     arrivals: u64,
-    /// What is called back for them.
+    /// The grants preempted for them.
     pub(super) calls: Calls,
 }
 
-impl Line {
-    /// The last place of this priority.
+impl Queue {
+    /// Takes the last place of this priority.
     pub(in crate::monitor) fn place(&mut self, priority: u8) -> Place {
         self.arrivals += 1;
         Place { priority: Reverse(priority), arrival: self.arrivals }
     }
 
-    /// The place that the next of this priority would have.
+    /// Returns the place that the next request of this priority would have.
     pub(in crate::monitor) fn place_to_be(&self, priority: u8) -> Place {
         Place { priority: Reverse(priority), arrival: self.arrivals + 1 }
     }
@@ -303,7 +303,7 @@ impl Line {
         Some(waiter)
     }
 
-    /// Whether it was in line.
+    /// Removes a client's request. Returns true if it was queued.
     pub(super) fn leave_client(&mut self, client_id: u128) -> bool {
         let place = self.places.get(&client_id).copied();
         place.and_then(|place| self.leave(place)).is_some()
@@ -333,17 +333,17 @@ impl Line {
         self.waiters.get_mut(self.places.get(&client_id)?)
     }
 
-    /// What it asks for, where such a request is in line.
+    /// Returns the object of a queued request.
     pub(in crate::monitor) fn wanted_by(&self, client_id: u128) -> Option<&Wanted> {
         Some(&self.waiters.get(self.places.get(&client_id)?)?.wanted)
     }
 
-    /// Whether anybody waits for a device.
+    /// True if any request waits for a device.
     pub(in crate::monitor) fn has_devices(&self) -> bool {
         self.waiters.values().any(|waiter| waiter.as_device().is_some())
     }
 
-    /// Whose a request in line is.
+    /// Returns the owner of a queued request.
     pub(in crate::monitor) fn owner_of(&self, client_id: u128) -> Option<&Owner> {
         Some(&self.waiters.get(self.places.get(&client_id)?)?.owner)
     }
@@ -356,12 +356,12 @@ impl Line {
         self.waiters.range_mut(..place).map(|(_, waiter)| waiter)
     }
 
-    /// When something about them is to be done without anything happening.
+    /// Returns the time at which the queue needs attention without any call.
     pub(in crate::monitor) fn next_ns(&self) -> Option<u64> {
         self.waiters.values().map(Waiter::next_ns).min()
     }
 
-    /// Whether one that had to pause is to be tried again.
+    /// True if a pause is over and its request is to be tried again.
     pub(in crate::monitor) fn is_pause_over(&self, now_ns: u64) -> bool {
         let is_over = |waiter: &Waiter| matches!(waiter.needs, Needs::Donors { until_ns } if until_ns <= now_ns);
         self.waiters.values().any(is_over)

@@ -1,4 +1,4 @@
-//! A Monitor Node and real donors, in virtual time; whatever they say arrives at once.
+//! A Monitor Node and real donors, in virtual time; all messages arrive at once.
 
 use super::S;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Rack {
     pub monitor: MonitorCore,
     pub donors: BTreeMap<NodeId, (Identity, DonorCore)>,
     pub answers: BTreeMap<u128, Result<Vec<Grant>, RackError>>,
-    /// Made so far.
+    /// Requests made so far.
     pub requests: u128,
 }
 
@@ -34,15 +34,15 @@ impl Rack {
         rack
     }
 
-    /// What `owner` is answered, who does not wait.
+    /// Requests memory for `owner` without waiting, and returns the answer.
     pub fn ask(&mut self, owner: Owner, request: MemoryRequest) -> Result<Vec<Grant>, RackError> {
         let client_id = request.client_id;
         self.monitor.handle_request(self.now_ns, owner, request).unwrap();
         self.settle();
-        self.answers.remove(&client_id).expect("nobody has to wait here")
+        self.answers.remove(&client_id).expect("an answer without waiting")
     }
 
-    /// Everything on its way arrives.
+    /// Delivers all messages.
     pub fn settle(&mut self) {
         while let Some(action) = self.monitor.poll_action() {
             let now_ns = self.now_ns;
@@ -73,7 +73,7 @@ impl Rack {
                     self.monitor.handle_committed(now_ns, donor, grant, done);
                 }
                 Action::SendRelease { donor, grants, .. } => {
-                    let done = self.at(donor, |core| give_back(core, now_ns, &grants));
+                    let done = self.at(donor, |core| release_all(core, now_ns, &grants));
                     self.monitor.handle_released(now_ns, donor, &grants, Ok(done));
                 }
                 Action::ReplyRequest { client_id, result } => {
@@ -95,7 +95,7 @@ impl Rack {
     }
 }
 
-fn give_back(core: &mut DonorCore, now_ns: u64, grants: &[GrantId]) -> DonorStatus {
+fn release_all(core: &mut DonorCore, now_ns: u64, grants: &[GrantId]) -> DonorStatus {
     for grant in grants {
         core.handle_release(now_ns, *grant);
     }

@@ -1,4 +1,4 @@
-//! What tests of the Monitor Node's logic set up alike.
+//! Fixtures for tests of the Monitor Node's logic.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod lenders;
@@ -12,10 +12,10 @@ use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
 /// A second, in nanoseconds.
 pub const S: u64 = 1_000_000_000;
 
-/// Keys and secrets that count.
-pub struct OneTwoThree(pub u64);
+/// A key source that counts.
+pub struct CountingKeys(pub u64);
 
-impl KeySource for OneTwoThree {
+impl KeySource for CountingKeys {
     fn next_key(&mut self) -> GrantKey {
         self.0 += 1;
         GrantKey(self.0)
@@ -31,7 +31,8 @@ impl KeySource for OneTwoThree {
     }
 }
 
-/// A heartbeat a second, three of which may be missed, and leases of ten.
+/// Returns settings with one heartbeat a second, three of which may be missed, and leases of ten
+/// seconds.
 pub fn settings() -> MonitorSettings {
     MonitorSettings {
         heartbeat_interval_ns: S,
@@ -43,16 +44,16 @@ pub fn settings() -> MonitorSettings {
         way: |_, _, _| None,
         link_bps: |_| None,
         placement: Policy::Nearest,
-        ahead: Default::default(),
+        forecast: Default::default(),
     }
 }
 
-/// Some user.
+/// Returns some user.
 pub fn owner() -> Owner {
     Owner { node: "node1".to_owned(), user: "alice".to_owned() }
 }
 
-/// A node that lends so many slabs.
+/// Returns the registration of a node with this many slabs.
 pub fn registration(name: &str, instance: u64, slabs: u32) -> NodeRegistration {
     NodeRegistration {
         name: name.to_owned(),

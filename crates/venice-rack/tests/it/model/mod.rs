@@ -9,7 +9,7 @@ pub const DONORS: usize = 3;
 /// Monitor Nodes, where there are several.
 pub const MONITORS: usize = 3;
 pub const SLABS_PER_DONOR: u32 = 8;
-/// Who borrows, in turns.
+/// The users, in turn.
 pub const USERS: [&str; 2] = ["alice", "bob"];
 pub const MS: u64 = 1_000_000;
 pub const HEARTBEAT_MS: u64 = 1_000;
@@ -18,7 +18,7 @@ pub const REQUEST_TIMEOUT_MS: u64 = 4_000;
 pub const PREEMPT_NOTICE_MS: u64 = 6_000;
 pub const WANT_BACK_WITHIN_MS: u64 = 15_000;
 
-/// What becomes of a call on its way to a donor.
+/// The fate of a call on its way to a donor.
 #[derive(Debug, Clone, Copy)]
 pub enum Fate {
     Answered,
@@ -26,20 +26,20 @@ pub enum Fate {
     AnswerLost,
     /// Processed now, and a copy arrives later.
     Repeated,
-    /// Nobody hears of it now, but it arrives later.
+    /// Lost for now; it arrives later.
     Late,
 }
 
-/// One step of a run. Numbers pick among what there is, modulo its count.
+/// One step of a run. Numbers select an existing item, modulo their count.
 #[derive(Debug, Clone)]
 pub enum Op {
     Request {
         slabs: u32,
         named: Option<usize>,
     },
-    /// Something about a device.
+    /// An operation on a device.
     Device(DeviceOp),
-    /// The same of a recipient that waits in line where there is no room.
+    /// The same for a recipient that may be queued.
     Wait {
         slabs: u32,
         named: Option<usize>,
@@ -47,68 +47,68 @@ pub enum Op {
         priority: u8,
         preempts: bool,
     },
-    /// A recipient that has no answer yet waits no longer.
+    /// A recipient without an answer withdraws its request.
     Leave(usize),
-    /// A recipient that has no answer yet asks again.
+    /// A recipient without an answer repeats its request.
     AskAgain(usize),
     Release(usize),
-    /// Somebody gives back, with forged keys, what a recipient has.
+    /// A third party releases a recipient's grants with forged keys.
     Forge(usize),
-    /// A recipient dies without a word.
+    /// A recipient dies without releasing anything.
     Abandon(usize),
     /// The Monitor Node performs its next action.
     Act,
     Deliver(usize, Fate),
-    /// A copy that went astray arrives.
+    /// A delayed copy arrives.
     DeliverStray(usize),
     Heartbeat(usize),
-    /// A report is made and travels slowly.
+    /// A heartbeat is made and delayed.
     SlowHeartbeat(usize),
     DeliverSlowHeartbeat(usize),
-    /// A donor wipes what is to be wiped.
+    /// A donor wipes ended grants.
     Wipe(usize),
     RenewAll,
-    /// An operator drains a donor, or takes that back.
+    /// An operator starts or ends the drain of a donor.
     Drain(usize, bool),
-    /// A donor's machine wants so many slabs back.
+    /// A donor's machine reclaims slabs.
     WantBack(usize, u32),
-    /// An administrator says how much one of the users, or all others, may have.
+    /// An administrator sets the quota of a user, or the default.
     SetQuota(usize, Option<u64>),
-    /// The same of the devices that each donor has: of which, and how many, or units of storage.
+    /// The same for the devices of each donor: which, and how many, or units of storage.
     SetDeviceQuota(usize, usize, Option<u64>),
     RemoveQuota(usize),
     Pass {
         ms: u64,
     },
     CrashMonitor,
-    /// What comes after this comes to that one of several Monitor Nodes.
+    /// Selects the Monitor Node, of several, for the following operations.
     Turn(usize),
-    /// That Monitor Node hears of the next transaction of others.
+    /// That Monitor Node receives the next transaction of its peers.
     Hear(usize),
     KillDonor(usize),
-    /// A donor is ended in an orderly way: it says so to all Monitor Nodes.
+    /// A donor stops in an orderly way and deregisters at all Monitor Nodes.
     EndDonor(usize),
     StartDonor(usize),
 }
 
-/// One step about a device. `which` of those that each donor has.
+/// One operation on a device. `which` selects among those that each donor has.
 #[derive(Debug, Clone)]
 pub enum DeviceOp {
     Get {
         which: usize,
         units: u64,
         named: Option<usize>,
-        /// It waits in line where there is none.
+        /// Its queueing options; `None`: it does not wait.
         waits: Option<Waits>,
     },
-    /// Somebody who has no answer yet waits no longer.
+    /// A recipient without an answer withdraws its request.
     Leave(usize),
-    /// Whoever has asked asks again, answered or not.
+    /// A recipient repeats its request, answered or not.
     AskAgain(usize),
     Return(usize),
-    /// A recipient dies without a word.
+    /// A recipient dies without releasing anything.
     Abandon(usize),
-    /// A donor finds a device broken, or well again.
+    /// A donor finds a device faulty, or healthy again.
     Break {
         index: usize,
         which: usize,
@@ -116,7 +116,7 @@ pub enum DeviceOp {
     },
 }
 
-/// How somebody waits for a device.
+/// The queueing options of a device request.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     pub wait_ms: u64,
@@ -176,7 +176,7 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A rack that is full most of the time, and recipients that wait for room.
+/// Operations on a rack that is full most of the time, with queued recipients.
 pub fn op_with_waiting() -> impl Strategy<Value = Op> {
     let pick = 0usize..64;
     let wait =
@@ -198,7 +198,7 @@ pub fn op_with_waiting() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same with devices, most of which somebody has.
+/// The same with devices, most of which are lent.
 pub fn op_with_waiting_for_devices() -> impl Strategy<Value = Op> {
     let pick = 0usize..64;
     let waits = (1u64..20_000, 98u8..103, any::<bool>())
@@ -221,8 +221,7 @@ pub fn op_with_waiting_for_devices() -> impl Strategy<Value = Op> {
     prop_oneof![1 => op.prop_map(Op::Device), 3 => op_with_waiting()]
 }
 
-/// Users of whom each may have only so much, and who always want more: much is asked for and given
-/// back, little gets through.
+/// Operations of users with tight quotas: many requests and releases, few grants.
 pub fn op_with_quotas() -> impl Strategy<Value = Op> {
     let (pick, whose) = (0usize..64, 0..=USERS.len());
     let rough = prop_oneof![
@@ -249,7 +248,7 @@ pub fn op_with_quotas() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same with several Monitor Nodes, which hear of each other now and then.
+/// The same with several Monitor Nodes, which receive each other's transactions at times.
 pub fn op_of_several(op: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => op,

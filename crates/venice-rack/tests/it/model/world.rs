@@ -1,4 +1,4 @@
-//! The rack's parts, driven by [`Op`]s.
+//! The parts of the rack, driven by [`Op`]s.
 
 mod asking;
 mod bandwidth;
@@ -14,8 +14,8 @@ use super::{DONORS, Fate, LEASE_MS, MS, Op, USERS, WANT_BACK_WITHIN_MS};
 pub use devices::DEVICES;
 use devices::Taker;
 use ending::Ended;
-use etcd::{Etcd, Monitor, Question};
-use quotas::Ledger;
+use etcd::{Etcd, Monitor, PendingCall};
+use quotas::QuotaChecker;
 use starting::fresh_core;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
@@ -27,7 +27,7 @@ use venice_rack::types::{
     MemoryRequest, Notice, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
 };
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
-use waiting::LineJudge;
+use waiting::QueueChecker;
 
 struct Donor {
     core: DonorCore,
@@ -36,17 +36,17 @@ struct Donor {
     identity: Option<Identity>,
 }
 
-/// A call on its way to a donor. The life of the Monitor Node that made it is kept, because
-/// nobody hears an answer after a crash.
+/// A call on its way to a donor, with the life of the Monitor Node that made it: after a crash no
+/// one receives the answer.
 #[derive(Clone)]
 struct Call {
     life: u64,
     donor: Identity,
-    what: What,
+    kind: CallKind,
 }
 
 #[derive(Clone)]
-enum What {
+enum CallKind {
     Prepare(PrepareRequest),
     Commit(GrantId),
     Abort(GrantId),
@@ -57,17 +57,17 @@ enum What {
 struct Recipient {
     owner: Owner,
     request: MemoryRequest,
-    /// When it asked first.
+    /// Time of its first request.
     asked_ns: u64,
-    /// `None` while there is no answer.
+    /// The answer; `None` while there is none.
     answer: Option<Result<(), RackError>>,
-    /// The Monitor Node that it asked last.
+    /// The Monitor Node it called last.
     asked: usize,
-    /// What it was granted last, heard or unheard, and has not given back.
+    /// Its last grants, received or not, and not released.
     granted: Vec<Grant>,
-    /// What it had and gave back.
+    /// Grants it released.
     given_back: BTreeSet<GrantId>,
-    /// What it renews.
+    /// Grants it renews.
     held: Vec<Grant>,
     alive: bool,
 }
@@ -78,7 +78,7 @@ pub struct World {
     now_ns: u64,
     lives: u64,
     monitors: Vec<Monitor>,
-    /// The one that is spoken to.
+    /// The selected Monitor Node.
     at: usize,
     etcd: Etcd,
     donors: Vec<Donor>,
@@ -88,25 +88,25 @@ pub struct World {
     strays: Vec<Call>,
     slow_heartbeats: Vec<HeartbeatReport>,
     grants_seen: BTreeMap<GrantId, GrantKey>,
-    /// Grants whose donors are asked once more, after a crash.
+    /// Grants whose donors are called once more, after a crash.
     asked_again: BTreeSet<GrantId>,
-    /// The donors whose drain was answered, and not taken back since.
+    /// Donors whose drain was answered, and not ended since.
     drained: BTreeSet<usize>,
-    /// The last word on each donor: by which call, and which.
+    /// The last drain call of each donor.
     drain_calls: BTreeMap<usize, (Token, bool)>,
-    /// Donors that have said farewell.
+    /// Donors that have deregistered.
     ended: Ended,
-    /// Until when a grant's recipient was promised to keep it, when its donor wanted it back.
+    /// Deadlines stated in reclaim notices, by grant.
     promised_ns: Promises,
-    /// The grants that their donors wanted back when they were last renewed.
+    /// Grants under a reclaim notice at their last renewal.
     wanted: BTreeSet<GrantId>,
-    /// Quotas, and what counts.
-    ledger: Ledger,
-    /// What each slab that is asked for has to be carried, in bits a second.
+    /// Checks quotas.
+    quotas: QuotaChecker,
+    /// Bandwidth need of each slab, in bits a second.
     slab_bps: u64,
-    /// Who waits for room, and who passed whom.
-    line: LineJudge,
-    /// What the Monitor Node wants done, and is not done yet.
+    /// Checks the queue.
+    queue: QueueChecker,
+    /// Actions of the Monitor Node not yet performed.
     actions: VecDeque<Action>,
     next_instance: u64,
     next_token: u64,
@@ -137,12 +137,12 @@ impl World {
             ended: Ended::default(),
             promised_ns: BTreeMap::new(),
             wanted: BTreeSet::new(),
-            ledger: Ledger::default(),
+            quotas: QuotaChecker::default(),
             slab_bps: 0,
-            line: LineJudge::default(),
+            queue: QueueChecker::default(),
             actions: VecDeque::new(),
             next_instance: 1,
-            // Registrations have the numbers of their agents' instances.
+            // Registrations use the instance numbers of their agents.
             next_token: 1 << 32,
         };
         for _ in 0..DONORS {
@@ -165,7 +165,7 @@ impl World {
             Op::Device(op) => self.device(op),
             Op::Request { slabs, named } => self.request(slabs, named, Queueing::default()),
             Op::Wait { slabs, named, wait_ms, priority, preempts } => {
-                // The one user is an administrator, the other is not.
+                // The first user is an administrator, the second is not.
                 let preempt = match (preempts, self.recipients.len() % 2) {
                     (false, _) => Preempt::No,
                     (true, 0) => Preempt::All,
@@ -215,13 +215,13 @@ impl World {
             Op::Pass { ms } => self.pass(ms),
             Op::CrashMonitor => self.crash_monitor(),
             Op::Turn(at) => self.at = at,
-            Op::Hear(at) => drop(self.hear_of_others(at)),
+            Op::Hear(at) => drop(self.receive_from_peers(at)),
             Op::KillDonor(index) => self.kill_donor(index),
             Op::EndDonor(index) => self.end_donor(index),
             Op::StartDonor(index) => self.start_donor(index),
         }
-        self.hear_monitor();
-        self.note_silence();
+        self.collect_actions();
+        self.note_silent_nodes();
         self.note_limits();
         self.check_quotas();
         self.check_devices();
@@ -238,16 +238,16 @@ impl World {
             let held = recipient.held.drain(..);
             let leases: Vec<_> = held.map(|grant| (grant.id, grant.key)).collect();
             recipient.given_back.extend(leases.iter().map(|(id, _)| *id));
-            self.put(Question::Release(leases));
+            self.put(PendingCall::Release(leases));
         }
     }
 
-    /// Somebody who knows a grant's number wants it to end.
+    /// A third party that knows a grant's number tries to end it.
     fn forge(&mut self, pick: usize) {
         if let Some(recipient) = self.pick_holder(pick) {
             let forge = |grant: &Grant| (grant.id, GrantKey(!grant.key.0));
             let leases: Vec<_> = recipient.held.iter().map(forge).collect();
-            self.put(Question::Release(leases));
+            self.put(PendingCall::Release(leases));
         }
     }
 
@@ -260,9 +260,9 @@ impl World {
 
     fn drain(&mut self, index: usize, drains: bool) {
         self.drained.remove(&index);
-        let token = self.put(Question::Drain(name_of(index), drains));
+        let token = self.put(PendingCall::Drain(name_of(index), drains));
         self.drain_calls.insert(index, (token, drains));
-        self.hear_monitor();
+        self.collect_actions();
     }
 
     fn want_back(&mut self, index: usize, slabs: u32) {
@@ -277,12 +277,12 @@ impl World {
         if count == 0 { None } else { Some(holders.swap_remove(pick % count)) }
     }
 
-    /// The Monitor Node's next action; false when there is none.
+    /// Performs the Monitor Node's next action; returns false if there is none.
     fn act(&mut self) -> bool {
-        self.hear_monitor();
+        self.collect_actions();
         let action = match self.monitors.len() {
             1 => self.actions.pop_front(),
-            // What waits behind a change that is not made is not to be heard of before.
+            // Actions behind a failed change must not be seen before.
             _ => self.core().poll_action(),
         };
         let Some(action) = action else { return false };
@@ -292,47 +292,46 @@ impl World {
                 let other = self.grants_seen.insert(request.grant, request.key);
                 let is_again = self.asked_again.contains(&request.grant);
                 let is_same = request.at_once && other == Some(request.key);
-                assert!(other.is_none() || is_again && is_same, "a grant's number is given twice");
+                assert!(other.is_none() || is_again && is_same, "a grant number was used twice");
                 let index = donor.node.0 as usize - 1;
-                let is_told = self.monitors.len() == 1 && self.drained.contains(&index);
-                assert!(!is_told || is_again, "something is placed on a drained node");
-                assert!(
-                    is_again || !self.has_ended(donor),
-                    "something is placed on a stopped node"
-                );
-                self.ledger.prepare(&request);
+                let is_known = self.monitors.len() == 1 && self.drained.contains(&index);
+                assert!(!is_known || is_again, "a drained node got a prepare");
+                assert!(is_again || !self.has_ended(donor), "a stopped node got a prepare");
+                self.quotas.prepare(&request);
                 if request.at_once {
-                    self.ledger.commit(donor, request.grant);
+                    self.quotas.commit(donor, request.grant);
                 }
-                self.send(donor, What::Prepare(request));
+                self.send(donor, CallKind::Prepare(request));
             }
             Action::SendCommit { donor, grant, .. } => {
-                self.ledger.commit(donor, grant);
-                self.send(donor, What::Commit(grant));
+                self.quotas.commit(donor, grant);
+                self.send(donor, CallKind::Commit(grant));
             }
-            Action::SendAbort { donor, grant, .. } => self.send(donor, What::Abort(grant)),
-            Action::SendRelease { donor, grants, .. } => self.send(donor, What::Release(grants)),
-            Action::SendPing { donor, .. } => self.send(donor, What::Ping),
+            Action::SendAbort { donor, grant, .. } => self.send(donor, CallKind::Abort(grant)),
+            Action::SendRelease { donor, grants, .. } => {
+                self.send(donor, CallKind::Release(grants))
+            }
+            Action::SendPing { donor, .. } => self.send(donor, CallKind::Ping),
             Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
             Action::ReplyStanding { .. } | Action::Note(_) => {}
-            Action::ReplyRelease { token, .. } => self.answered_question(token),
+            Action::ReplyRelease { token, .. } => self.answered_call(token),
             Action::ReplyDone { token, result } => {
-                self.answered_question(token);
-                self.answered_farewell(token, result.is_ok());
-                let heard = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
-                self.drained.extend(heard.map(|(index, _)| *index));
+                self.answered_call(token);
+                self.answered_deregistration(token, result.is_ok());
+                let answered = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
+                self.drained.extend(answered.map(|(index, _)| *index));
             }
             Action::ReplyRegister { token, result } => self.registered(token, result),
         }
         true
     }
 
-    fn send(&mut self, donor: Identity, what: What) {
+    fn send(&mut self, donor: Identity, kind: CallKind) {
         let life = self.monitors[self.at].life;
-        self.calls.push(Call { life, donor, what });
+        self.calls.push(Call { life, donor, kind });
     }
 
-    /// A recipient hears: what it gets is whole, and is really there.
+    /// Delivers an answer to a recipient: the grants are whole, and really lent.
     fn answered(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         let at = self.at;
         self.monitors[at].requests.remove(&client_id);
@@ -353,7 +352,7 @@ impl World {
             let donor = &self.donors[grant.donor_node.0 as usize - 1];
             let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
             if donor.alive && donor.identity == Some(identity) && fresh {
-                let view = donor.core.grant(grant.id).expect("granted what the donor has not");
+                let view = donor.core.grant(grant.id).expect("the donor has no such grant");
                 assert_eq!(view.state, HeldState::Committed);
                 assert_eq!(view.key, grant.key);
                 assert_eq!(u64::from(view.slabs) * SLAB_BYTES, grant.bytes);
@@ -368,7 +367,7 @@ impl World {
         result: Result<venice_rack::types::Registered, RackError>,
     ) {
         // The token of a registration is the instance that made it.
-        self.answered_question(token);
+        self.answered_call(token);
         let Ok(registered) = result else { return };
         if let Some(donor) = self.donors.iter_mut().find(|donor| donor.instance == token.0) {
             let other = donor.identity.filter(|before| *before != registered.identity);
@@ -399,7 +398,7 @@ impl World {
         self.hear(call, result);
     }
 
-    /// The donor's side of a call.
+    /// Processes a call at the donor.
     fn process(&mut self, call: &Call) -> Result<(DonorStatus, u64), CallError> {
         let now_ns = self.now_ns;
         let donor = &mut self.donors[call.donor.node.0 as usize - 1];
@@ -407,40 +406,40 @@ impl World {
             return Err(CallError::Gone);
         }
         let core = &mut donor.core;
-        let status = match &call.what {
-            What::Prepare(request) => core
+        let status = match &call.kind {
+            CallKind::Prepare(request) => core
                 .handle_prepare(now_ns, request.clone())
                 .and_then(|_| match request.at_once {
                     true => core.handle_commit(now_ns, request.grant, request.donor_epoch),
                     false => Ok(core.status()),
                 })
                 .map_err(CallError::Refused),
-            What::Commit(grant) => {
+            CallKind::Commit(grant) => {
                 core.handle_commit(now_ns, *grant, call.donor.epoch).map_err(CallError::Refused)
             }
-            What::Abort(grant) => Ok(core.handle_abort(now_ns, *grant)),
-            What::Release(grants) => {
+            CallKind::Abort(grant) => Ok(core.handle_abort(now_ns, *grant)),
+            CallKind::Release(grants) => {
                 Ok(grants.iter().map(|id| core.handle_release(now_ns, *id)).last().unwrap())
             }
-            What::Ping => Ok(core.status()),
+            CallKind::Ping => Ok(core.status()),
         };
         status.map(|status| (status, donor.instance))
     }
 
-    /// The Monitor Node's side of an answer.
+    /// Delivers an answer to the Monitor Node.
     fn hear(&mut self, call: Call, result: Result<(DonorStatus, u64), CallError>) {
         let caller = self.monitors.iter_mut().find(|monitor| monitor.life == call.life);
         let Some(Monitor { core, .. }) = caller else { return };
         let (now_ns, donor) = (self.now_ns, call.donor);
         let status = result.clone().map(|(status, _)| status);
-        match call.what {
-            What::Prepare(request) => {
+        match call.kind {
+            CallKind::Prepare(request) => {
                 core.handle_prepared(now_ns, donor, request.grant, status);
             }
-            What::Commit(grant) => core.handle_committed(now_ns, donor, grant, status),
-            What::Abort(_) => core.handle_aborted(now_ns, donor, status),
-            What::Release(grants) => core.handle_released(now_ns, donor, &grants, status),
-            What::Ping => {
+            CallKind::Commit(grant) => core.handle_committed(now_ns, donor, grant, status),
+            CallKind::Abort(_) => core.handle_aborted(now_ns, donor, status),
+            CallKind::Release(grants) => core.handle_released(now_ns, donor, &grants, status),
+            CallKind::Ping => {
                 let name = name_of(donor.node.0 as usize - 1);
                 let pong = result.map(|(_, instance)| Pong { name, instance });
                 core.handle_pinged(now_ns, donor, pong);
@@ -468,11 +467,11 @@ impl World {
         let instance = report.instance;
         let now_ns = self.now_ns;
         let acknowledged = self.core().handle_heartbeat(now_ns, report);
-        self.hear_monitor();
+        self.collect_actions();
         let sender = self.donors.iter().position(|donor| donor.instance == instance);
         match (sender, acknowledged) {
             (Some(index), Ok(ack)) => {
-                self.judge_calls(index, &ack.called_back);
+                self.check_preemptions(index, &ack.called_back);
                 self.donors[index].core.handle_draining(ack.is_draining);
                 self.donors[index].core.handle_called_back(self.now_ns, &ack.called_back);
             }
@@ -486,8 +485,8 @@ impl World {
         while let Some(DonorAction::FreeSlabs { grant, reason, .. }) = core.poll_action() {
             core.handle_freed(grant);
             let promised_ns = self.promised_ns.get(&grant);
-            let is_early = |told: &Vec<(NoticeReason, u64)>| {
-                told.iter().all(|(_, until_ns)| self.now_ns < *until_ns)
+            let is_early = |deadlines: &Vec<(NoticeReason, u64)>| {
+                deadlines.iter().all(|(_, until_ns)| self.now_ns < *until_ns)
             };
             if reason == EndReason::TakenBack && promised_ns.is_some_and(is_early) {
                 panic!("grant {grant} was taken back before its time");
@@ -495,8 +494,8 @@ impl World {
         }
     }
 
-    /// Recipients keep what is alive and let go of what is not. Every other one gives back what
-    /// its donor wants back, the others have nowhere to go with it.
+    /// Renews all leases. Recipients drop dead grants. Every other one releases reclaimed grants;
+    /// the others have nowhere to move their data.
     fn renew_all(&mut self) {
         let (now_ns, donors) = (self.now_ns, &mut self.donors);
         let mut released = Vec::new();
@@ -527,7 +526,7 @@ impl World {
             });
         }
         if !released.is_empty() {
-            self.put(Question::Release(released));
+            self.put(PendingCall::Release(released));
         }
     }
 
@@ -536,7 +535,7 @@ impl World {
         for donor in self.donors.iter_mut().filter(|donor| donor.alive) {
             donor.core.handle_timeout(self.now_ns);
         }
-        self.tell_silence();
+        self.share_silent_nodes();
         let now_ns = self.now_ns;
         for monitor in self.monitors.iter_mut() {
             if monitor.core.poll_timeout() <= now_ns {
@@ -562,13 +561,13 @@ impl World {
     }
 }
 
-/// A notice is never made shorter; but one for another reason may be.
+/// Records a deadline. It is never shortened by a later notice of the same reason.
 fn note_promise(promised_ns: &mut Promises, now_ns: u64, grant: GrantId, notice: Notice) {
     let until_ns = now_ns + notice.within_ms.unwrap_or(0) * MS;
-    let told = promised_ns.entry(grant).or_default();
-    match told.iter_mut().find(|(reason, _)| *reason == notice.reason) {
+    let deadlines = promised_ns.entry(grant).or_default();
+    match deadlines.iter_mut().find(|(reason, _)| *reason == notice.reason) {
         Some((_, promised_ns)) => *promised_ns = (*promised_ns).max(until_ns),
-        None => told.push((notice.reason, until_ns)),
+        None => deadlines.push((notice.reason, until_ns)),
     }
 }
 
@@ -576,7 +575,7 @@ fn name_of(index: usize) -> String {
     format!("node{}", index + 1)
 }
 
-/// Two users on two nodes, in turns.
+/// Returns one of two users on two nodes, in turn.
 fn owner_of(recipient: usize) -> Owner {
     let user = USERS[recipient % USERS.len()].to_owned();
     Owner { node: format!("home{}", recipient / 2 % 2), user }

@@ -1,15 +1,15 @@
-//! One of several Monitor Nodes, where the same comes to two of them.
+//! One of several Monitor Nodes: conflicts with its peers.
 
 use super::*;
 use venice_rack::monitor::View;
 use venice_rack::queueing::Queueing;
 use venice_rack::rat::{GrantRecord, Origin};
 
-fn among_others(life: u64) -> MonitorCore {
-    MonitorCore::recover_among_others(settings(), Box::new(OneTwoThree(life)), 0, [])
+fn with_peers(life: u64) -> MonitorCore {
+    MonitorCore::recover_with_peers(settings(), Box::new(CountingKeys(life)), 0, [])
 }
 
-/// What it wants recorded first.
+/// Returns the first changes to record.
 fn changes(core: &mut MonitorCore) -> Vec<Change> {
     match core.poll_action() {
         Some(Action::Store(changes)) => changes,
@@ -21,8 +21,8 @@ fn changes(core: &mut MonitorCore) -> Vec<Change> {
 }
 
 #[test]
-fn two_newcomers_who_are_given_one_number_are_two_nodes() {
-    let (mut one, mut other) = (among_others(1), among_others(100));
+fn colliding_node_numbers_are_resolved() {
+    let (mut one, mut other) = (with_peers(1), with_peers(100));
     one.handle_register(0, Token(1), registration("node1", 1));
     other.handle_register(0, Token(2), registration("node2", 2));
     let (made, failed) = (changes(&mut one), changes(&mut other));
@@ -30,7 +30,7 @@ fn two_newcomers_who_are_given_one_number_are_two_nodes() {
     let mut view = View::default();
     let news = view.learn(1, made);
     other.handle_conflict(0, failed, &view, news);
-    // Its driver asks again for who has no answer.
+    // Its driver repeats the calls without an answer.
     other.handle_register(0, Token(2), registration("node2", 2));
     let actions: Vec<Action> = std::iter::from_fn(|| other.poll_action()).collect();
     let registered = registered(actions).unwrap();
@@ -40,10 +40,10 @@ fn two_newcomers_who_are_given_one_number_are_two_nodes() {
     assert_eq!(names, [("node1", 1), ("node2", 2)]);
 }
 
-/// Two at each, so that both numbers are others' and both names are under other numbers.
+/// Two at each, so that both numbers belong to others and both names have other numbers.
 #[test]
-fn newcomers_may_all_have_been_given_each_others_numbers() {
-    let (mut one, mut other) = (among_others(1), among_others(100));
+fn crossed_node_numbers_are_resolved() {
+    let (mut one, mut other) = (with_peers(1), with_peers(100));
     let nodes = ["node1", "node2"].map(|name| registration(name, name.len() as u64));
     for (token, node) in (1..).zip(nodes.clone()) {
         one.handle_register(0, Token(token), node);
@@ -70,7 +70,7 @@ fn newcomers_may_all_have_been_given_each_others_numbers() {
     assert_eq!(names, [("node1", 1), ("node2", 2)]);
 }
 
-/// What another Monitor Node has, or is having, lent to the client with number 7.
+/// Returns a grant that another Monitor Node has, or is having, lent to client 7.
 fn granted_by_another(state: GrantState) -> GrantRecord {
     GrantRecord {
         id: GrantId(999),
@@ -93,14 +93,14 @@ fn granted_by_another(state: GrantState) -> GrantRecord {
 }
 
 #[test]
-fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
-    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+fn queued_request_gets_peers_grant() {
+    let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
     let nine = MemoryRequest {
         queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
         ..eight_slabs(7)
     };
-    // Another request is to have one of the eight.
+    // Another request takes one of the eight slabs.
     rack.ask(0, 1, 1);
     rack.core.handle_request(0, owner(), nine).unwrap();
     assert_eq!(rack.core.queue_rows(0).len(), 1);
@@ -112,17 +112,17 @@ fn who_waits_here_and_was_granted_elsewhere_hears_of_it() {
     assert!(rack.core.queue_rows(0).is_empty(), "it waits no longer");
 }
 
-/// Its driver asks again for all that have no answer when a change was not made: whoever waits no longer
-/// has one, or would be granted once more, at any later time.
+/// After a failed change the driver repeats all calls without an answer. A withdrawn request has
+/// one; else it would be granted once more, at any later time.
 #[test]
-fn a_request_that_is_called_off_is_answered_before_anything_is_written() {
-    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+fn withdrawal_is_answered_before_recording() {
+    let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
     let waiting = |client_id| MemoryRequest {
         queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
         ..eight_slabs(client_id)
     };
-    let leaves = |rack: &mut Rack, client_id| {
+    let withdraws = |rack: &mut Rack, client_id| {
         rack.core.handle_leave(0, &owner(), client_id).unwrap();
         let first = rack.core.poll_action();
         let Some(Action::ReplyRequest { client_id: of, result: Err(_) }) = first else {
@@ -131,26 +131,26 @@ fn a_request_that_is_called_off_is_answered_before_anything_is_written() {
         assert_eq!(of, client_id);
         rack.actions()
     };
-    // In line, behind one that is in its handshake.
+    // Queued, behind one in its handshake.
     let (donor, one) = rack.ask(0, 1, 8).remove(0);
     rack.core.handle_request(0, owner(), waiting(7)).unwrap();
     assert_eq!(rack.core.queue_rows(0).len(), 1);
-    assert!(leaves(&mut rack, 7).is_empty());
+    assert!(withdraws(&mut rack, 7).is_empty());
     assert!(rack.core.queue_rows(0).is_empty());
     // Its donor is about to lend.
     rack.core.handle_prepared(0, donor, one.grant, Ok(status(0, 1)));
     rack.actions();
-    assert!(matches!(leaves(&mut rack, 1)[..], [Action::Store(_), Action::SendRelease { .. }]));
+    assert!(matches!(withdraws(&mut rack, 1)[..], [Action::Store(_), Action::SendRelease { .. }]));
     rack.core.handle_released(0, donor, &[one.grant], Ok(status(8, 3)));
     rack.actions();
-    // Its answer is to be written first.
+    // Its answer is about to be recorded.
     let (donor, two) = rack.ask(0, 2, 8).remove(0);
     rack.core.handle_prepared(0, donor, two.grant, Ok(status(0, 4)));
     rack.actions();
     rack.core.handle_committed(0, donor, two.grant, Ok(status(0, 5)));
-    let told = leaves(&mut rack, 2);
-    assert!(!told.iter().any(|it| matches!(it, Action::ReplyRequest { .. })), "{told:?}");
-    // Who is not here is told nothing.
+    let answers = withdraws(&mut rack, 2);
+    assert!(!answers.iter().any(|it| matches!(it, Action::ReplyRequest { .. })), "{answers:?}");
+    // An unknown request gets no answer.
     rack.core.handle_leave(0, &owner(), 2).unwrap();
     assert!(rack.actions().is_empty());
 }
@@ -160,9 +160,10 @@ fn waiting(client_id: u128) -> MemoryRequest {
     MemoryRequest { queueing, ..eight_slabs(client_id) }
 }
 
-/// A request in its handshake, and behind it one that waits and has been told so, at 0.1 s.
-fn one_waits_behind_another() -> (Rack, (Identity, PrepareRequest)) {
-    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+/// Returns a request in its handshake, and behind it one that is queued and has its first answer,
+/// at 0.1 s.
+fn queued_behind_handshake() -> (Rack, (Identity, PrepareRequest)) {
+    let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
     let first = rack.ask(0, 1, 8).remove(0);
     rack.core.handle_request(0, owner(), waiting(7)).unwrap();
@@ -172,38 +173,38 @@ fn one_waits_behind_another() -> (Rack, (Identity, PrepareRequest)) {
 }
 
 fn standings(rack: &mut Rack) -> Vec<u128> {
-    let told = rack.actions().into_iter().filter_map(|action| match action {
+    let answers = rack.actions().into_iter().filter_map(|action| match action {
         Action::ReplyStanding { client_id, .. } => Some(client_id),
         _ => None,
     });
-    told.collect()
+    answers.collect()
 }
 
-/// Asks at 0.2 s; every quarter of a second others are first at the store, and who waits is asked for
-/// again, as the driver does. When it is told how it stands.
-fn told_after_ns(rack: &mut Rack) -> Option<u64> {
+/// Sends the request at 0.2 s. Every quarter of a second a peer's write wins at the store, and the
+/// driver repeats the call. Returns the time of the answer about the queue.
+fn answered_after_ns(rack: &mut Rack) -> Option<u64> {
     rack.core.handle_request(S / 5, owner(), waiting(7)).unwrap();
     let mut after = (1..8).map(|times| times * S / 4);
     after.find(|after_ns| {
         let now_ns = S / 5 + after_ns;
         rack.core.handle_conflict(now_ns, Vec::new(), &View::default(), Vec::new());
         rack.core.handle_request(now_ns, owner(), waiting(7)).unwrap();
-        let told = standings(rack);
+        let answers = standings(rack);
         rack.core.handle_timeout(now_ns);
-        [told, standings(rack)].concat() == [7]
+        [answers, standings(rack)].concat() == [7]
     })
 }
 
 #[test]
-fn who_waits_hears_how_it_stands_whatever_others_do() {
-    let (mut rack, _) = one_waits_behind_another();
-    assert_eq!(told_after_ns(&mut rack), Some(S));
+fn conflicts_do_not_delay_queue_answers() {
+    let (mut rack, _) = queued_behind_handshake();
+    assert_eq!(answered_after_ns(&mut rack), Some(S));
 }
 
-/// It counts its lease from when it last heard that it waits.
+/// The client counts its lease from its last answer.
 #[test]
-fn nobody_hears_that_it_waits_while_another_has_it_lent() {
-    let (mut rack, _) = one_waits_behind_another();
+fn no_queue_answer_while_peer_lends() {
+    let (mut rack, _) = queued_behind_handshake();
     rack.core.handle_request(S / 5, owner(), waiting(7)).unwrap();
     let lending = granted_by_another(GrantState::Committing);
     rack.core.handle_stored(S / 4, vec![Change::PutGrant(lending.clone())]);
@@ -212,15 +213,15 @@ fn nobody_hears_that_it_waits_while_another_has_it_lent() {
     // Nothing came of it.
     rack.core.handle_stored(2 * S, vec![Change::DeleteGrant(lending.id)]);
     let next_ns = rack.core.poll_timeout();
-    assert!(next_ns > 2 * S, "it is not looked at all the time");
+    assert!(next_ns > 2 * S, "there is no busy loop");
     rack.core.handle_timeout(3 * S);
     assert_eq!(standings(&mut rack), [7]);
 }
 
-/// Nobody waits for it when others are first at the store, and so nobody asks for it again.
+/// The caller hung up before the conflict, so its call is not repeated.
 #[test]
-fn who_has_hung_up_and_comes_again_is_told_what_was_granted() {
-    let mut rack = Rack { core: among_others(1), keys: BTreeMap::new() };
+fn repeated_request_gets_earlier_grant() {
+    let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
     let (donor, one) = rack.ask(0, 1, 8).remove(0);
     rack.core.handle_prepared(0, donor, one.grant, Ok(status(0, 1)));

@@ -1,18 +1,21 @@
-//! What one donor can give takes one call (decision 0055).
+//! Lending in one call from a single donor (decision 0055).
 
 use super::*;
 use venice_rack::types::Refusal;
 
-/// One slab is asked for, and its donor is to lend it; the records by then.
+/// Requests one grant, and returns its prepare and the records so far.
 fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
-    let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(1)), 0, []);
+    let core = MonitorCore::recover(settings(), Box::new(CountingKeys(1)), 0, []);
     let mut rack = Rack { core, keys: BTreeMap::new() };
     rack.core.handle_register(0, Token(1), registration("node1", 1));
     rack.core.handle_request(0, owner(), request(1, 2)).unwrap();
     let actions = rack.actions();
     let intent = actions.iter().position(|action| is_of_grant(action, GrantState::Committing));
     let call = actions.iter().position(|action| matches!(action, Action::SendPrepare { .. }));
-    assert!(intent.is_some() && call.is_some() && call < intent, "asked meanwhile: {actions:?}");
+    assert!(
+        intent.is_some() && call.is_some() && call < intent,
+        "the call precedes the record: {actions:?}"
+    );
     let records = actions.iter().filter_map(stored).flatten().collect();
     let (donor, request) = prepares(actions).remove(0);
     assert!(request.at_once);
@@ -24,9 +27,9 @@ fn is_of_grant(action: &Action, state: GrantState) -> bool {
     matches!(&changes[..], [.., Change::PutGrant(grant)] if grant.state == state)
 }
 
-/// The Monitor Node dies, and another one has these records.
+/// Recovers a Monitor Node from these records after a crash.
 fn recovered(records: &[Record]) -> (Rack, Vec<(Identity, PrepareRequest)>) {
-    let keys = Box::new(OneTwoThree(100));
+    let keys = Box::new(CountingKeys(100));
     let core = MonitorCore::recover(settings(), keys, S, records.to_vec());
     let mut rack = Rack { core, keys: BTreeMap::new() };
     let actions = rack.actions();
@@ -35,7 +38,7 @@ fn recovered(records: &[Record]) -> (Rack, Vec<(Identity, PrepareRequest)>) {
 }
 
 #[test]
-fn the_recipient_hears_as_soon_as_it_is_lent() {
+fn answer_precedes_final_record() {
     let (mut rack, donor, request, _) = asked();
     rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 2)));
     let actions = rack.actions();
@@ -48,11 +51,11 @@ fn the_recipient_hears_as_soon_as_it_is_lent() {
 }
 
 #[test]
-fn after_a_crash_its_donor_is_asked_again_and_its_recipient_keeps_it() {
+fn crash_repeats_call_and_keeps_grant() {
     let (_, donor, first, records) = asked();
     let (mut rack, again) = recovered(&records);
     assert_eq!(again, [(donor, first.clone())], "the same once more");
-    // Nobody can say yet.
+    // The outcome is unknown yet.
     rack.core.handle_request(S, owner(), request(1, 2)).unwrap();
     assert_eq!(granted(rack.actions()), Err(RackError::HandshakeFailed));
     rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 2)));
@@ -64,7 +67,7 @@ fn after_a_crash_its_donor_is_asked_again_and_its_recipient_keeps_it() {
 }
 
 #[test]
-fn a_report_says_that_it_is_lent_and_none_that_it_is_not() {
+fn report_confirms_but_never_denies() {
     let (_, donor, first, records) = asked();
     let (mut rack, _) = recovered(&records);
     rack.core.handle_prepared(S, donor, first.grant, Err(CallError::NoAnswer));
@@ -72,23 +75,23 @@ fn a_report_says_that_it_is_lent_and_none_that_it_is_not() {
     // It may be from before the first call.
     rack.report(S, donor, 9, &[]);
     assert_eq!(rack.states(), ["prepared"]);
-    assert_eq!(prepares(rack.actions()), [(donor, first.clone())], "so it is asked again");
+    assert_eq!(prepares(rack.actions()), [(donor, first.clone())], "so the call is repeated");
     rack.report(S, donor, 10, &[(first.grant, HeldState::Committed)]);
     assert_eq!(rack.states(), ["committed"]);
     rack.actions();
-    // The answer to the second question comes late, and is no news.
+    // The answer to the second call comes late, and changes nothing.
     rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 10)));
     assert_eq!(rack.actions(), []);
 }
 
 #[test]
-fn what_its_donor_has_not_is_gone() {
+fn refused_grant_in_doubt_is_deleted() {
     let (_, donor, first, records) = asked();
     let (mut rack, _) = recovered(&records);
     let over = Err(CallError::Refused(Refusal::UnknownGrant));
     rack.core.handle_prepared(S, donor, first.grant, over);
     assert_eq!(rack.states(), [""; 0]);
-    // And so it is where the donor has died.
+    // The same if the donor has died.
     let (mut rack, _) = recovered(&records);
     rack.core.handle_prepared(S, donor, first.grant, Err(CallError::Gone));
     rack.core.handle_timeout(1_000 * S);
@@ -96,7 +99,7 @@ fn what_its_donor_has_not_is_gone() {
 }
 
 #[test]
-fn what_is_in_doubt_may_be_given_back() {
+fn grant_in_doubt_can_be_released() {
     let (_, donor, first, records) = asked();
     let (mut rack, _) = recovered(&records);
     rack.core.handle_release(Token(9), &[(first.grant, first.key)]);
@@ -104,13 +107,13 @@ fn what_is_in_doubt_may_be_given_back() {
     rack.core.handle_released(S, donor, &[first.grant], Ok(status(8, 3)));
     assert_eq!(rack.states(), [""; 0]);
     rack.actions();
-    // It was lent by the second question after all.
+    // The second call has lent it after all.
     rack.core.handle_prepared(S, donor, first.grant, Ok(status(6, 4)));
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
 }
 
 #[test]
-fn without_an_answer_it_is_called_off() {
+fn missing_answer_aborts_request() {
     let (mut rack, donor, first, _) = asked();
     rack.core.handle_prepared(0, donor, first.grant, Err(CallError::NoAnswer));
     let actions = rack.actions();
@@ -119,14 +122,14 @@ fn without_an_answer_it_is_called_off() {
 }
 
 #[test]
-fn what_a_crash_forgot_is_nobodys_and_its_number_is_not_given_again() {
+fn unrecorded_grant_number_is_not_reused() {
     let (_, donor, first, mut records) = asked();
-    // The donor was asked, and the intent not yet recorded.
+    // The donor was called, and the intent not yet recorded.
     records.retain(|record| !matches!(record, Record::Grant(_)));
     let (mut rack, again) = recovered(&records);
     assert_eq!(again, []);
     rack.report(S, donor, 9, &[(first.grant, HeldState::Committed)]);
-    assert_eq!(rack.states(), ["committed"], "until its lease ends its donor lends it");
+    assert_eq!(rack.states(), ["committed"], "its donor lends it until the lease ends");
     rack.actions();
     let (_, second) = rack.ask(S, 1, 2).remove(0);
     assert!(second.grant > first.grant);
@@ -137,7 +140,7 @@ fn what_a_crash_forgot_is_nobodys_and_its_number_is_not_given_again() {
 }
 
 #[test]
-fn what_waited_too_long_for_its_record_is_called_off() {
+fn late_record_aborts_request() {
     let (mut rack, donor, request, _) = asked();
     let late_ns = settings().request_timeout_ns;
     rack.core.handle_prepared(late_ns, donor, request.grant, Ok(status(6, 2)));

@@ -1,4 +1,4 @@
-//! Grants are given back.
+//! Releases of grants.
 
 use super::{Rack, aborts_or_releases, eight_slabs, granted, prepares, released, status};
 use crate::common::{S, owner};
@@ -7,16 +7,16 @@ use venice_rack::types::{HeldState, RackError};
 use venice_wire::{GrantId, GrantKey};
 
 #[test]
-fn nothing_is_given_back_without_its_key() {
+fn release_needs_the_key() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     let forged = GrantKey(rack.keys[&grant].0 ^ 1);
-    // What is gone already is no error, whatever its key was.
+    // Unknown grants are ignored, whatever the key.
     rack.core.handle_release(Token(9), &[(grant, forged), (GrantId(77), forged)]);
     let kept = Kept { forged: vec![grant], ..Kept::default() };
     assert_eq!(rack.actions(), [released(kept)]);
     assert_eq!(rack.states(), ["committed"]);
-    // What it learnt from the donor it has no key of: only the donor can tell.
+    // The key of an adopted grant is known to its donor alone.
     let other = GrantId(grant.0 + 1);
     rack.report(0, donor, 9, &[(grant, HeldState::Committed), (other, HeldState::Committed)]);
     rack.actions();
@@ -29,12 +29,12 @@ fn nothing_is_given_back_without_its_key() {
 }
 
 #[test]
-fn a_release_without_an_answer_is_repeated_on_the_next_report() {
+fn unanswered_release_is_repeated() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     rack.release(grant);
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
-    // While the call is on its way, once is enough.
+    // While the call is on its way it is not repeated.
     rack.report(0, donor, 2, &[(grant, HeldState::Committed)]);
     assert_eq!(rack.actions(), []);
     rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
@@ -47,7 +47,7 @@ fn a_release_without_an_answer_is_repeated_on_the_next_report() {
 }
 
 #[test]
-fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
+fn release_at_dead_donor_succeeds() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     rack.release(grant);
@@ -59,12 +59,12 @@ fn what_is_released_at_a_donor_that_turns_out_dead_is_nobodys_loss() {
 }
 
 #[test]
-fn a_request_waits_for_memory_on_its_way_back() {
+fn request_waits_for_returning_memory() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     rack.release(grant);
     rack.actions();
-    // The donor was slow to answer; it still makes fresh slabs.
+    // The donor was slow to answer; it still wipes slabs.
     rack.core.handle_released(0, donor, &[grant], Err(CallError::NoAnswer));
     assert_eq!(rack.actions(), [released(Kept::default())]);
     assert_eq!(rack.ask(0, 2, 8), []);
@@ -77,7 +77,7 @@ fn a_request_waits_for_memory_on_its_way_back() {
 }
 
 #[test]
-fn a_request_waits_no_longer_than_its_patience_and_not_for_what_is_lent() {
+fn wait_for_returning_memory_is_bounded() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     rack.core.handle_request(0, owner(), eight_slabs(2)).unwrap();

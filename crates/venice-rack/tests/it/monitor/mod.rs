@@ -1,4 +1,4 @@
-//! Single turns of the Monitor Node's logic, step by step.
+//! The Monitor Node's logic, step by step.
 
 mod among_others;
 mod at_once;
@@ -23,13 +23,13 @@ use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, SLAB_BYTES};
 /// A Monitor Node with nodes of eight slabs.
 struct Rack {
     core: MonitorCore,
-    /// Of what was lent.
+    /// Keys of the grants.
     keys: BTreeMap<GrantId, GrantKey>,
 }
 
 impl Rack {
     fn new(nodes: &[&str]) -> Self {
-        let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(0)), 0, []);
+        let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, []);
         let mut rack = Self { core, keys: BTreeMap::new() };
         for (instance, name) in (1..).zip(nodes) {
             assert!(rack.register(name, instance).is_some(), "{name} joins");
@@ -37,7 +37,7 @@ impl Rack {
         rack
     }
 
-    /// The answer, if there is one without further questions.
+    /// Registers an agent and returns the answer; `None` if a ping is needed first.
     fn register(&mut self, name: &str, instance: u64) -> Option<Result<Identity, RackError>> {
         self.core.handle_register(0, Token(instance), registration(name, instance));
         self.registered()
@@ -59,7 +59,7 @@ impl Rack {
         prepares(self.actions())
     }
 
-    /// One grant of `slabs`, all the way.
+    /// Lends one grant of `slabs`, with the whole handshake.
     fn lend(&mut self, slabs: u64) -> (Identity, GrantId) {
         let (donor, request) = self.ask(0, 1, slabs).remove(0);
         self.core.handle_prepared(0, donor, request.grant, Ok(status(8 - slabs as u32, 1)));
@@ -83,14 +83,14 @@ impl Rack {
         let held: Vec<_> =
             held.iter().map(|(id, state)| HeldGrant { state: *state, ..held_of(*id, 2) }).collect();
         let free = 8 - 2 * held.len() as u32;
-        self.tell(
+        self.heartbeat(
             now_ns,
             donor,
             DonorReport { status: status(free, revision), held, devices: vec![] },
         );
     }
 
-    fn tell(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
+    fn heartbeat(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
             peers_version: 0,
@@ -124,7 +124,7 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
     }
 }
 
-/// So many slabs of anybody.
+/// Returns a request for slabs from any donor.
 fn request(client_id: u128, slabs: u64) -> MemoryRequest {
     MemoryRequest {
         client_id,
@@ -174,7 +174,7 @@ fn aborts_or_releases(actions: &[Action]) -> usize {
 const MORE_THAN_ONE_HAS: u64 = 10;
 
 #[test]
-fn intent_is_durable_before_a_commit_and_the_grant_before_the_answer() {
+fn records_precede_commit_and_answer() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
     for (donor, request) in &shares {
@@ -203,7 +203,7 @@ fn intent_is_durable_before_a_commit_and_the_grant_before_the_answer() {
 }
 
 #[test]
-fn a_report_from_before_a_grant_says_nothing_about_it() {
+fn stale_report_is_ignored() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, _) = rack.lend(2);
     rack.report(0, donor, 1, &[]);
@@ -214,7 +214,7 @@ fn a_report_from_before_a_grant_says_nothing_about_it() {
 }
 
 #[test]
-fn a_report_from_within_a_handshake_disturbs_nothing() {
+fn report_during_handshake_is_harmless() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let mut shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
     let ((donor, request), (other, more)) = (shares.remove(0), shares.remove(0));
@@ -226,11 +226,11 @@ fn a_report_from_within_a_handshake_disturbs_nothing() {
     };
     rack.core.handle_prepared(0, other, more.grant, Ok(status(0, 1)));
     // The donor has prepared; its report overtakes its answer.
-    rack.tell(0, donor, report(1, HeldState::Prepared));
+    rack.heartbeat(0, donor, report(1, HeldState::Prepared));
     assert_eq!(rack.actions(), []);
     rack.core.handle_prepared(0, donor, request.grant, Ok(status(free_slabs, 1)));
     rack.actions();
-    rack.tell(0, donor, report(2, HeldState::Committed));
+    rack.heartbeat(0, donor, report(2, HeldState::Committed));
     assert_eq!(rack.actions(), []);
     rack.core.handle_committed(0, other, more.grant, Ok(status(0, 2)));
     rack.core.handle_committed(0, donor, request.grant, Ok(status(free_slabs, 2)));
@@ -238,7 +238,7 @@ fn a_report_from_within_a_handshake_disturbs_nothing() {
 }
 
 #[test]
-fn a_handshake_nobody_knows_of_is_aborted_and_a_grant_adopted() {
+fn unknown_prepare_aborts_unknown_grant_adopts() {
     let mut rack = Rack::new(&["node1"]);
     let donor = Identity { node: NodeId(1), epoch: 1 };
     let (prepared, committed) = (GrantId(700), GrantId(701));
@@ -249,11 +249,11 @@ fn a_handshake_nobody_knows_of_is_aborted_and_a_grant_adopted() {
     );
     assert_eq!(rack.states(), ["committed"]);
     let (_, request) = rack.ask(0, 1, 1).remove(0);
-    assert!(request.grant > committed, "an adopted grant's number is not given again");
+    assert!(request.grant > committed, "an adopted grant's number is not reused");
 }
 
 #[test]
-fn what_a_donor_makes_up_is_not_adopted() {
+fn impossible_grants_are_not_adopted() {
     let mut rack = Rack::new(&["node1"]);
     let donor = Identity { node: NodeId(1), epoch: 1 };
     let (_, known) = rack.lend(4);
@@ -272,22 +272,22 @@ fn what_a_donor_makes_up_is_not_adopted() {
         memory.held.push(held_of(known, 4));
         memory
     };
-    rack.tell(0, donor, known_too(memory));
+    rack.heartbeat(0, donor, known_too(memory));
     assert_eq!(rack.core.grant_rows(0).len(), 1);
-    // It has 8 slabs, whatever it says; 4 of them are lent for sure.
+    // It has 8 slabs, whatever it reports; 4 of them are lent for sure.
     let held = [(710, 3), (711, 2), (712, 1), (713, u32::MAX)];
     let held = held.map(|(id, slabs)| held_of(GrantId(id), slabs)).to_vec();
     let status = DonorStatus { total_slabs: u32::MAX, free_slabs: 0, revision: 6 };
-    rack.tell(0, donor, known_too(DonorReport { status, held, devices: vec![] }));
+    rack.heartbeat(0, donor, known_too(DonorReport { status, held, devices: vec![] }));
     let ids: Vec<_> = rack.core.grant_rows(0).into_iter().map(|row| row.id).collect();
     assert_eq!(ids, [known.0, 710]);
-    let told = rack.actions();
-    let is_told = |action: &&Action| matches!(action, Action::Note(Event::GrantNotAdopted { donor, .. }) if donor == "node1");
-    assert_eq!(told.iter().filter(is_told).count(), 6 + 3);
+    let answer = rack.actions();
+    let is_noted = |action: &&Action| matches!(action, Action::Note(Event::GrantNotAdopted { donor, .. }) if donor == "node1");
+    assert_eq!(answer.iter().filter(is_noted).count(), 6 + 3);
 }
 
 #[test]
-fn a_share_whose_donor_died_after_its_commit_is_not_handed_out() {
+fn share_of_dead_donor_is_replaced() {
     let mut rack = Rack::new(&["node1", "node2", "node3"]);
     let asked = rack.ask(0, 1, 6);
     assert_eq!(asked.len(), 3);
@@ -298,7 +298,7 @@ fn a_share_whose_donor_died_after_its_commit_is_not_handed_out() {
     let (dead, request) = &asked[0];
     rack.core.handle_committed(0, *dead, request.grant, Ok(status(6, 2)));
     // It restarts; the other two are committed after that.
-    assert_eq!(rack.register("node1", 77), None, "the old one is asked first");
+    assert_eq!(rack.register("node1", 77), None, "the old one is pinged first");
     rack.core.handle_pinged(0, *dead, Err(CallError::Gone));
     let renewed = rack.registered().unwrap().unwrap();
     assert_eq!(renewed.epoch, 2);
@@ -318,7 +318,7 @@ fn a_share_whose_donor_died_after_its_commit_is_not_handed_out() {
 }
 
 #[test]
-fn a_stale_table_costs_a_retry_with_the_donors_own_figure() {
+fn refusal_corrects_stale_table() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let asked = rack.ask(0, 1, 8);
     assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [4, 4]);
@@ -333,7 +333,7 @@ fn a_stale_table_costs_a_retry_with_the_donors_own_figure() {
 }
 
 #[test]
-fn late_donors_fail_the_request_and_every_share_is_taken_back() {
+fn late_donors_fail_whole_request() {
     let mut rack = Rack::new(&["node1", "node2", "node3"]);
     let asked = rack.ask(0, 1, 6);
     rack.core.handle_prepared(S, asked[0].0, asked[0].1.grant, Ok(status(6, 1)));
@@ -344,28 +344,28 @@ fn late_donors_fail_the_request_and_every_share_is_taken_back() {
     let actions = rack.actions();
     assert_eq!(aborts_or_releases(&actions), 3);
     assert_eq!(granted(actions), Err(RackError::HandshakeFailed));
-    // An answer that comes later still leaves nothing prepared.
+    // A later answer still leaves nothing prepared.
     rack.core.handle_prepared(5 * S, asked[1].0, asked[1].1.grant, Ok(status(6, 1)));
     assert_eq!(aborts_or_releases(&rack.actions()), 1);
     assert_eq!(rack.states(), [""; 0]);
 }
 
 #[test]
-fn a_request_is_its_owners_alone() {
+fn request_belongs_to_owner() {
     let mut rack = Rack::new(&["node1"]);
     let mallory = Owner { user: "mallory".to_owned(), ..owner() };
     rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
     let asked = prepares(rack.actions());
-    let told = rack.core.handle_request(0, mallory.clone(), eight_slabs(1));
-    assert!(matches!(told, Err(RackError::Forbidden(_))), "while it is asked: {told:?}");
+    let answer = rack.core.handle_request(0, mallory.clone(), eight_slabs(1));
+    assert!(matches!(answer, Err(RackError::Forbidden(_))), "during the handshake: {answer:?}");
     assert_eq!(rack.core.grant_rows(0)[0].owner_user, "alice");
     let (donor, request) = &asked[0];
-    assert_eq!(request.owner, Some(owner()), "the donor knows whose it is");
+    assert_eq!(request.owner, Some(owner()), "the donor has the owner");
     rack.core.handle_prepared(0, *donor, request.grant, Ok(status(0, 1)));
     rack.core.handle_committed(0, *donor, request.grant, Ok(status(0, 2)));
     assert_eq!(granted(rack.actions()).unwrap().len(), 1);
-    let told = rack.core.handle_request(0, mallory, eight_slabs(1));
-    assert!(matches!(told, Err(RackError::Forbidden(_))), "when it is granted: {told:?}");
+    let answer = rack.core.handle_request(0, mallory, eight_slabs(1));
+    assert!(matches!(answer, Err(RackError::Forbidden(_))), "after the grant: {answer:?}");
     assert_eq!(rack.actions(), []);
     rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
     assert_eq!(granted(rack.actions()).unwrap().len(), 1);
@@ -396,37 +396,37 @@ fn stored(action: &Action) -> Option<Vec<Record>> {
         Change::PutNode(node) => Record::Node(node),
         Change::PutGrant(grant) => Record::Grant(grant),
         Change::PutGrantLimit(limit) => Record::GrantLimit(limit),
-        other => panic!("nothing ends here, nobody joins: {other:?}"),
+        other => panic!("unexpected change: {other:?}"),
     };
     Some(changes.iter().map(record).collect())
 }
 
 #[test]
-fn a_living_names_holder_keeps_it() {
+fn living_holder_keeps_name() {
     let mut rack = Rack::new(&["node1"]);
     let holder = Identity { node: NodeId(1), epoch: 1 };
     assert_eq!(rack.register("node1", 2), None);
     let alive = Pong { name: "node1".into(), instance: 1 };
     rack.core.handle_pinged(0, holder, Ok(alive));
     assert!(matches!(rack.registered(), Some(Err(RackError::NameTaken { .. }))));
-    // No answer is no proof of death.
+    // A missing answer is no proof of death.
     assert_eq!(rack.register("node1", 2), None);
     rack.core.handle_pinged(0, holder, Err(CallError::NoAnswer));
     assert!(matches!(rack.registered(), Some(Err(RackError::NameTaken { .. }))));
-    // Somebody else at its address is.
+    // Another process at its address is.
     assert_eq!(rack.register("node1", 2), None);
     rack.core.handle_pinged(0, holder, Ok(Pong { name: "node1".into(), instance: 2 }));
     assert_eq!(rack.registered(), Some(Ok(Identity { node: NodeId(1), epoch: 2 })));
 }
 
 #[test]
-fn a_registration_may_be_repeated_and_keeps_its_epoch() {
+fn repeated_registration_keeps_epoch() {
     let mut rack = Rack::new(&["node1"]);
     assert_eq!(rack.register("node1", 1), Some(Ok(Identity { node: NodeId(1), epoch: 1 })));
 }
 
 #[test]
-fn odd_registrations_and_requests_are_refused() {
+fn invalid_input_is_refused() {
     let mut rack = Rack::new(&["node1"]);
     for name in ["", "a\nb", &"x".repeat(256)] {
         assert!(matches!(rack.register(name, 9), Some(Err(RackError::BadRequest(_)))), "{name:?}");
@@ -455,7 +455,7 @@ fn odd_registrations_and_requests_are_refused() {
 }
 
 #[test]
-fn silence_is_death_and_a_report_is_life() {
+fn missed_heartbeats_mark_node_down() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let (donor, grant) = rack.lend(1);
     let other = Identity { node: NodeId(2), epoch: 1 };
@@ -505,12 +505,12 @@ fn registered(actions: Vec<Action>) -> Result<venice_rack::types::Registered, Ra
 }
 
 #[test]
-fn a_node_keeps_its_secret_for_a_life_and_no_longer() {
+fn secret_lasts_one_epoch() {
     let mut rack = Rack::new(&[]);
     rack.core.handle_register(0, Token(1), registration("node1", 1));
     let first = registered(rack.actions()).unwrap();
     let secret = first.secret.expect("a rack protects its datagrams");
-    // The same process again, and once more after the Monitor Node has lost everything.
+    // The same process again, and once more after the Monitor Node has lost its store.
     rack.core.handle_register(0, Token(2), registration("node1", 1));
     assert_eq!(registered(rack.actions()).unwrap().secret, Some(secret));
     let mut forgetful = Rack::new(&[]);
@@ -521,7 +521,7 @@ fn a_node_keeps_its_secret_for_a_life_and_no_longer() {
     let elsewhere = Identity { node: NodeId(7), epoch: 3 };
     forgetful.core.handle_register(0, Token(3), known(Some(elsewhere)));
     assert_eq!(registered(forgetful.actions()).unwrap().secret, Some(secret));
-    // Another process is another life.
+    // Another process has another secret.
     rack.core.handle_timeout(100 * S);
     rack.core.handle_register(100 * S, Token(4), registration("node1", 2));
     let second = registered(rack.actions()).unwrap();
@@ -530,7 +530,7 @@ fn a_node_keeps_its_secret_for_a_life_and_no_longer() {
 }
 
 #[test]
-fn all_protect_their_datagrams_or_nobody() {
+fn unprotected_agent_is_refused() {
     let mut rack = Rack::new(&[]);
     let plain = NodeRegistration { is_plain: true, ..registration("node1", 1) };
     rack.core.handle_register(0, Token(1), plain);
@@ -539,7 +539,7 @@ fn all_protect_their_datagrams_or_nobody() {
 }
 
 #[test]
-fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
+fn relay_position_and_topology_are_checked() {
     let mut rack = Rack::new(&[]);
     let place = |topology: &str, position| {
         let addr = format!("10.0.0.{position}:1");
@@ -570,7 +570,7 @@ fn a_rack_is_wired_one_way_and_every_place_is_one_node_s() {
         port: PortReport::default(),
         pressure: Default::default(),
     };
-    // Those that are down too: a packet's way depends on all of them.
+    // Relays that are down are listed too: a packet's path depends on all of them.
     rack.core.handle_timeout(100 * S);
     let relays = rack.core.handle_heartbeat(100 * S, report).unwrap().peers.unwrap().relays;
     let mut known: Vec<_> = relays.iter().map(|relay| (relay.position, relay.node)).collect();

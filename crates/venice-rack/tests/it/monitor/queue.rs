@@ -1,4 +1,4 @@
-//! Who waits, and what is called back for it.
+//! The queue, and preemption for it.
 
 use super::{Rack, eight_slabs, prepares};
 use crate::common::owner;
@@ -12,7 +12,7 @@ use venice_rack::types::{
 use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
 
 impl Rack {
-    /// Lends all of it at that node, which has so many slabs free then.
+    /// Lends all of it at that node, which then has this many slabs free.
     fn lend_at(&mut self, node: &str, slabs: u64, priority: u8, free_slabs: u32) -> GrantId {
         let client_id = 100 + u128::from(priority) * 8 + u128::from(slabs);
         let queueing = Queueing { priority, ..Queueing::default() };
@@ -46,7 +46,8 @@ impl Rack {
         self.actions();
     }
 
-    /// What the first node is told to call back, that has these grants.
+    /// Returns the preempted grants in the heartbeat answer to the first node, which has these
+    /// grants.
     fn called_back(&mut self, held: &[(GrantId, u32)]) -> Vec<GrantId> {
         let identity = Identity { node: venice_wire::NodeId(1), epoch: 1 };
         let lent: u32 = held.iter().map(|(_, slabs)| slabs).sum();
@@ -73,7 +74,7 @@ impl Rack {
 }
 
 #[test]
-fn the_lowest_priority_is_called_back_and_no_more_than_will_do() {
+fn preemption_takes_least_and_lowest() {
     let mut rack = Rack::new(&["node1"]);
     let large = rack.lend_at("node1", 4, 50, 4);
     let small = rack.lend_at("node1", 2, 50, 2);
@@ -91,26 +92,26 @@ fn the_lowest_priority_is_called_back_and_no_more_than_will_do() {
     rack.wait(owner(), 2, Preempt::Own);
     assert_eq!(rack.called_back(&held), [lowest], "one slab is free");
     rack.leave(&owner());
-    assert_eq!(rack.called_back(&held), [], "nobody needs it any more");
+    assert_eq!(rack.called_back(&held), [], "no request needs it any more");
     rack.wait(stranger.clone(), 3, Preempt::All);
-    assert_eq!(rack.called_back(&held), [small], "which makes up for the lowest");
+    assert_eq!(rack.called_back(&held), [small], "which makes the lowest unnecessary");
     rack.leave(&stranger);
     rack.wait(stranger, 8, Preempt::All);
     assert_eq!(rack.called_back(&held), [large, small, lowest]);
 }
 
 #[test]
-fn nothing_is_called_back_in_vain() {
+fn insufficient_preemption_is_skipped() {
     let mut rack = Rack::new(&["node1"]);
     let dear = rack.lend_at("node1", 4, 100, 4);
     let cheap = rack.lend_at("node1", 3, 50, 1);
     let held = [(dear, 4), (cheap, 3)];
     rack.wait(owner(), 5, Preempt::All);
-    assert_eq!(rack.called_back(&held), [], "that would not be enough");
+    assert_eq!(rack.called_back(&held), [], "it would not suffice");
     rack.leave(&owner());
     rack.wait(owner(), 4, Preempt::All);
     assert_eq!(rack.called_back(&held), [cheap]);
-    // What comes of it is for who had it called back.
+    // Returned memory goes to the request that preempted it.
     rack.core
         .handle_request(0, owner(), MemoryRequest { bytes: ByteSize(1), ..eight_slabs(9) })
         .unwrap();
@@ -122,14 +123,14 @@ fn nothing_is_called_back_in_vain() {
 }
 
 #[test]
-fn a_grant_that_its_donor_tells_of_has_the_priority_it_was_lent_with() {
+fn adopted_grant_keeps_priority() {
     let mut rack = Rack::new(&["node1"]);
     let (cheap, dear) = (GrantId(700), GrantId(701));
     let held = [(cheap, 40), (dear, 100)]
         .map(|(id, priority)| HeldGrant { priority, ..super::held_of(id, 4) });
     let donor = Identity { node: venice_wire::NodeId(1), epoch: 1 };
     let status = DonorStatus { total_slabs: 8, free_slabs: 0, revision: 5 };
-    rack.tell(0, donor, DonorReport { status, held: held.to_vec(), devices: vec![] });
+    rack.heartbeat(0, donor, DonorReport { status, held: held.to_vec(), devices: vec![] });
     let rows = rack.core.grant_rows(0);
     assert_eq!(rows.iter().map(|row| row.priority).collect::<Vec<_>>(), [40, 100]);
     rack.wait(owner(), 4, Preempt::All);

@@ -1,4 +1,4 @@
-//! Who may borrow how much.
+//! Quotas at the Monitor Node.
 
 use super::{Rack, eight_slabs, granted, prepares, released, status};
 use crate::common::owner;
@@ -18,7 +18,7 @@ impl Rack {
         done(self.actions())
     }
 
-    /// Asks for so many slabs; the slabs in use and the quota, where that is refused.
+    /// Requests slabs, and returns the slabs in use and the quota if refused.
     fn ask_over(&mut self, client_id: u128, slabs: u64, copies: u32) -> Option<(u64, u64)> {
         let bytes = ByteSize(slabs * SLAB_BYTES);
         let request = MemoryRequest { bytes, copies, ..eight_slabs(client_id) };
@@ -50,16 +50,16 @@ fn over(actions: Vec<Action>) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn what_is_asked_for_counts_from_then_on_in_all_its_copies() {
+fn requested_copies_count_immediately() {
     let mut rack = Rack::new(&["node1", "node2"]);
     rack.allow(of_owner(), Some(6)).unwrap();
     assert_eq!(rack.ask_over(2, 7, 1), Some((0, 6)));
     assert_eq!(rack.ask_over(3, 4, 2), Some((0, 6)));
     assert_eq!(rack.ask_over(4, 2, 2), None);
-    assert_eq!(rack.used_slabs(), 4, "though no donor has answered yet");
+    assert_eq!(rack.used_slabs(), 4, "before any donor has answered");
     assert_eq!(rack.ask_over(5, 3, 1), Some((4, 6)));
     assert_eq!(rack.ask_over(6, 2, 1), None);
-    // The quota of others is not this user's business, and unlimited is more than any.
+    // The default does not apply to this user, and unlimited exceeds any limit.
     rack.allow(QuotaFor::Others, Some(0)).unwrap();
     assert_eq!(rack.ask_over(7, 1, 1), Some((6, 6)));
     rack.allow(of_owner(), None).unwrap();
@@ -70,7 +70,7 @@ fn what_is_asked_for_counts_from_then_on_in_all_its_copies() {
 }
 
 #[test]
-fn a_lower_quota_takes_nothing_away_and_a_repeated_request_is_no_new_one() {
+fn lower_quota_keeps_grants() {
     let mut rack = Rack::new(&["node1"]);
     let (donor, grant) = rack.lend(2);
     rack.allow(of_owner(), Some(1)).unwrap();
@@ -80,14 +80,14 @@ fn a_lower_quota_takes_nothing_away_and_a_repeated_request_is_no_new_one() {
     rack.core.handle_request(0, owner(), again).unwrap();
     assert_eq!(granted(rack.actions()).unwrap()[0].id, grant);
     rack.release(grant);
-    assert_eq!(rack.used_slabs(), 2, "until the donor has it back");
+    assert_eq!(rack.used_slabs(), 2, "until the donor confirms");
     rack.core.handle_released(0, donor, &[grant], Ok(status(8, 3)));
     assert!(rack.actions().contains(&released(Kept::default())));
     assert_eq!(rack.ask_over(10, 1, 1), None);
 }
 
 #[test]
-fn what_a_silent_donor_may_have_lent_counts_while_it_is_placed_anew() {
+fn unanswered_share_still_counts() {
     let mut rack = Rack::new(&["node1", "node2"]);
     rack.allow(of_owner(), Some(8)).unwrap();
     rack.core.handle_request(0, owner(), eight_slabs(1)).unwrap();
@@ -107,13 +107,13 @@ fn what_a_silent_donor_may_have_lent_counts_while_it_is_placed_anew() {
 }
 
 #[test]
-fn quotas_that_make_no_sense_are_refused() {
+fn invalid_quotas_are_refused() {
     let mut rack = Rack::new(&["node1"]);
     let bad = |result: Result<(), RackError>, why: &str| match result {
-        Err(RackError::BadRequest(said)) if said.contains(why) => {}
+        Err(RackError::BadRequest(text)) if text.contains(why) => {}
         other => panic!("{other:?}"),
     };
-    bad(rack.allow(QuotaFor::Others, None), "remove the default");
+    bad(rack.allow(QuotaFor::Others, None), "remove the default instead");
     for name in ["", "a\nb", &"x".repeat(256)] {
         bad(rack.allow(QuotaFor::User(name.to_owned()), Some(1)), "printable characters");
     }

@@ -1,9 +1,9 @@
-//! A Monitor Node that starts anew from its records.
+//! Recovery of a Monitor Node from its records.
 
 use super::*;
 
 #[test]
-fn an_unfinished_handshake_is_called_off_on_recovery() {
+fn recovery_aborts_unfinished_handshake() {
     let mut rack = Rack::new(&["node1"]);
     let mut records = Vec::new();
     for number in 1..=2 {
@@ -21,7 +21,7 @@ fn an_unfinished_handshake_is_called_off_on_recovery() {
     }
     records.extend(rack.actions().iter().filter_map(stored).flatten());
 
-    let core = MonitorCore::recover(settings(), Box::new(OneTwoThree(100)), S, records);
+    let core = MonitorCore::recover(settings(), Box::new(CountingKeys(100)), S, records);
     let mut rack = Rack { core, keys: BTreeMap::new() };
     let actions = rack.actions();
     let released = actions.iter().filter_map(|action| match action {

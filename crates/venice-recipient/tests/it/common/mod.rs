@@ -21,7 +21,7 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// `agents` agents, `node1` on, that lend so many slabs each.
+    /// Starts `agents` agents, `node1` on, that lend this many slabs each.
     pub fn start(agents: usize, slabs: u64) -> Rack {
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -34,7 +34,7 @@ impl Rack {
             listen: "127.0.0.1:0".into(),
             state_dir: dir.path().join("monitor"),
             heartbeat_interval_s: 0.1,
-            // On a busy machine an agent may come late to many: it is not down for that.
+            // On a busy machine an agent may be late many times: it is not down for that.
             missed_heartbeats: 300,
             lease_s: 20.0,
             on_ready,
@@ -49,12 +49,12 @@ impl Rack {
         rack
     }
 
-    /// The way to it.
+    /// Returns access to the rack.
     pub fn access(&self) -> Access {
         venice_testkit::identity::access(&self.monitor)
     }
 
-    /// What a node's machine has available, in MiB; an agent keeps a GiB free.
+    /// Sets the available memory of a node's machine, in MiB; an agent keeps a GiB free.
     pub fn set_available(&self, name: &str, mib: u64) {
         let (dir, text) = (self.dir.path().join(name), format!("MemAvailable: {} kB\n", mib << 10));
         // A reader sees the old text or the new one.
@@ -62,7 +62,7 @@ impl Rack {
         std::fs::rename(dir.join("new"), dir.join("meminfo")).unwrap();
     }
 
-    /// Has a node drained, or that taken back.
+    /// Starts or ends the drain of a node.
     pub fn drain(&self, name: &str, drains: bool) {
         within(&self.runtime, "an answer", async {
             let mut client = MonitorClient::connect(&self.access()).await.unwrap();
@@ -70,7 +70,7 @@ impl Rack {
         });
     }
 
-    /// Bytes of a node that are lent.
+    /// Returns the granted bytes of a node.
     pub fn granted_bytes(&self, name: &str) -> u64 {
         within(&self.runtime, "an answer", async {
             let mut client = MonitorClient::connect(&self.access()).await.unwrap();
@@ -83,7 +83,7 @@ impl Rack {
         self.add_agent_with(name, slabs, &[]);
     }
 
-    /// An agent that lends these devices too.
+    /// Starts an agent that lends these devices too.
     pub fn add_agent_with(&mut self, name: &str, slabs: u64, offers: &[&str]) {
         let (ready, listening) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -125,12 +125,12 @@ impl Rack {
         });
     }
 
-    /// Ends the agent with this index; it takes its memory back.
+    /// Stops the agent with this index; it takes its memory back.
     pub fn stop(&mut self, index: usize) {
         let _ = self.agents[index].take().unwrap().send(());
     }
 
-    /// Bytes free, all nodes together.
+    /// Returns the free bytes of all nodes.
     pub fn free_bytes(&self) -> u64 {
         within(&self.runtime, "an answer", async {
             let mut client = MonitorClient::connect(&self.access()).await.unwrap();
@@ -144,7 +144,7 @@ fn within<T>(runtime: &tokio::runtime::Runtime, what: &str, wait: impl Future<Ou
     runtime.block_on(bounded).unwrap_or_else(|_| panic!("in vain: {what}"))
 }
 
-/// Looks again and again until `found` says so.
+/// Polls until `found` returns true.
 pub fn eventually(what: &str, found: impl FnMut() -> bool) {
     venice_testkit::wait::wait_until(what, PATIENCE, found);
 }

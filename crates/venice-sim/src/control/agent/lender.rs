@@ -1,7 +1,7 @@
 //! Lending: what the donor's logic wants is done, as the agent does it.
 
-use venice_rack::attention::TICK_NS;
 use venice_rack::donor::{DonorAction, Prepared};
+use venice_rack::pausable_clock::TICK_NS;
 use venice_rack::types::{DonorStatus, PrepareRequest, Refusal};
 use venice_wire::GrantId;
 

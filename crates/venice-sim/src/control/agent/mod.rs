@@ -10,8 +10,8 @@ mod member;
 
 use std::collections::BTreeMap;
 
-use venice_rack::attention::Attention;
 use venice_rack::donor::{DonorCore, DonorSettings};
+use venice_rack::pausable_clock::PausableClock;
 use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::types::{
     Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
@@ -48,7 +48,7 @@ pub(super) struct Agent {
 /// One process.
 struct Life {
     core: DonorCore,
-    attention: Attention,
+    attention: PausableClock,
     instance: u64,
     identity: Option<Identity>,
     secret: Option<NodeSecret>,
@@ -126,7 +126,7 @@ impl Agent {
         core.offer_devices(local_ns, self.offered());
         self.life = Some(Life {
             core,
-            attention: Attention::new(local_ns),
+            attention: PausableClock::new(local_ns),
             instance: u64::from(self.number) << 32 | self.starts,
             identity: None,
             secret: None,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
+use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
 
 use super::company::Company;
@@ -18,7 +18,7 @@ const INPUTS_AT_ONCE: usize = 64;
 
 pub(super) struct Driver {
     pub(super) core: MonitorCore,
-    attention: Attention,
+    attention: PausableClock,
     pub(super) company: Option<Company>,
     pub(super) stage: Stage,
     pub(super) inputs: VecDeque<(CallId, Request)>,
@@ -69,7 +69,11 @@ enum Ready {
 }
 
 impl Driver {
-    pub(super) fn new(core: MonitorCore, attention: Attention, company: Option<Company>) -> Self {
+    pub(super) fn new(
+        core: MonitorCore,
+        attention: PausableClock,
+        company: Option<Company>,
+    ) -> Self {
         Self {
             core,
             attention,
@@ -302,7 +306,7 @@ impl Driver {
     fn learn(&mut self, now_ns: u64, batch: Option<Batch>) {
         let (Some(company), Some(batch)) = (&mut self.company, batch) else { return };
         let news = company.learn(batch);
-        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        self.core.handle_silent_at_peers(company.silent_elsewhere());
         if !news.is_empty() {
             self.core.handle_stored(now_ns, news);
         }
@@ -312,7 +316,7 @@ impl Driver {
     /// no answer yet.
     pub(super) fn yield_to_others(&mut self, desk: &mut Desk<'_>, now_ns: u64, behind: Behind) {
         let Some(company) = &self.company else { return };
-        self.core.handle_silent_elsewhere(company.silent_elsewhere());
+        self.core.handle_silent_at_peers(company.silent_elsewhere());
         self.core.handle_conflict(now_ns, behind.failed, &company.view, behind.news);
         self.core.handle_certificate_life(30 * 86_400_000);
         self.ask_anew(desk, now_ns);

@@ -259,6 +259,6 @@ pub(super) fn settings(scenario: &Scenario) -> MonitorSettings {
         way: |_, _, _| None,
         link_bps: |_| None,
         placement: Policy::default(),
-        ahead: Default::default(),
+        forecast: Default::default(),
     }
 }

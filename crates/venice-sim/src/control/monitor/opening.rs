@@ -1,7 +1,7 @@
 //! Beginning to serve: from the file, or as one of several.
 
-use venice_rack::attention::{Attention, TICK_NS};
 use venice_rack::monitor::{MonitorCore, Record, View};
+use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 
 use super::company::{Company, FRESH_FOR_NS, SIGN_EVERY_NS};
 use super::driver::Driver;
@@ -61,12 +61,12 @@ impl Monitor {
         let life = u64::from(self.number) << 20 | self.starts;
         let keys = Box::new(Keys(life << 32));
         let recover = match &company {
-            Some(_) => MonitorCore::recover_among_others,
+            Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
         let mut core = recover(self.settings, keys, clock_ns, records);
         core.handle_certificate_life(30 * 86_400_000);
-        let driver = Driver::new(core, Attention::new(clock_ns), company);
+        let driver = Driver::new(core, PausableClock::new(clock_ns), company);
         self.state = State::Serving(Box::new(driver));
         desk.fact(Fact::Begins);
         desk.listen();

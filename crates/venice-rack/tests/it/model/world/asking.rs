@@ -1,4 +1,4 @@
-//! Recipients ask, and ask again, perhaps another Monitor Node, and what they hear is one thing.
+//! Requests and their repetition, perhaps at another Monitor Node: the answers agree.
 
 use super::{Recipient, World, name_of, owner_of};
 use crate::model::MS;
@@ -31,7 +31,8 @@ impl World {
         self.ask(self.recipients.len() - 1);
     }
 
-    /// The recipient asks whom is spoken to, and hears no other any more.
+    /// Sends the recipient's request to the selected Monitor Node; answers of others are ignored
+    /// from now on.
     fn ask(&mut self, index: usize) {
         let (at, now_ns) = (self.at, self.now_ns);
         let recipient = &mut self.recipients[index];
@@ -40,11 +41,11 @@ impl World {
         let waited_ms = (now_ns - recipient.asked_ns) / MS;
         let request =
             MemoryRequest { queueing: Queueing { waited_ms, ..request.queueing }, ..request };
-        self.line.asks(request.client_id, now_ns);
+        self.queue.note_call(request.client_id, now_ns);
         self.monitors[at].requests.insert(request.client_id);
         self.core().handle_request(now_ns, owner, request).unwrap();
         self.note_limits();
-        self.hear_monitor();
+        self.collect_actions();
     }
 
     pub(super) fn ask_again(&mut self, pick: usize) {
@@ -58,12 +59,12 @@ impl World {
         }
     }
 
-    /// A request is granted once, whoever was asked: what was granted before has ended, or is granted
-    /// again.
+    /// Checks that a request is granted once, at whichever Monitor Node: an earlier grant has
+    /// ended, or is granted again.
     pub(super) fn check_single(&mut self, client_id: u128, grants: Option<&Vec<Grant>>) {
         let Some(grants) = grants else { return };
         let recipient = &mut self.recipients[client_id as usize - 1];
-        // A Monitor Node that it asked before answers late, and has not heard that this is over.
+        // The Monitor Node called before answers late, and has not received the release.
         if grants.iter().any(|grant| recipient.given_back.contains(&grant.id)) {
             return;
         }

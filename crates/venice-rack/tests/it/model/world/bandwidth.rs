@@ -1,23 +1,23 @@
-//! What links carry, checked against what is recorded, whichever Monitor Node has recorded it.
+//! Checks of link bandwidth against the records, whichever Monitor Node has made them.
 
 use super::World;
 use std::collections::BTreeMap;
 use venice_rack::monitor::Record;
 use venice_rack::rat::GrantState;
 
-/// What a donor's link carries that nobody has measured, in bits a second.
+/// Bandwidth of a donor's link that was not measured, in bits a second.
 const LINK_BPS: u64 = 10_000_000_000;
-/// Five slabs of this and one more are too many for it.
+/// Bandwidth need of a slab: six are too many for a link.
 const SLAB_BPS: u64 = 2_000_000_000;
 
 impl World {
-    /// From now on everybody says that it has to be carried, so that links are full before donors are.
+    /// Makes all requests state a bandwidth need, so that links are full before donors are.
     pub fn promising_bandwidth(mut self) -> Self {
         self.slab_bps = SLAB_BPS;
         self
     }
 
-    /// No link is ever promised more than it carries.
+    /// Checks that no link is promised more than it carries.
     pub(super) fn check_bandwidth(&self) {
         let mut promised_bps: BTreeMap<_, u64> = BTreeMap::new();
         for record in self.etcd.records() {

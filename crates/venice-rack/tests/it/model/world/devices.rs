@@ -1,6 +1,6 @@
-//! Devices in the model: asked for, held, given back, broken; no device is ever two's.
+//! Devices in the model: requested, lent, released, faulty; no device is ever lent twice.
 
-use super::etcd::{Monitor, Question};
+use super::etcd::{Monitor, PendingCall};
 use super::{World, name_of, note_promise, owner_of, take};
 use crate::model::{DONORS, DeviceOp, LEASE_MS, MS, Waits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,25 +21,25 @@ pub const DEVICES: [(ResourceKind, &str, u64); 3] = [
     (ResourceKind::Nic, "eth1", 0),
     (ResourceKind::Storage, "sdb", 6),
 ];
-/// The numbers of requests for devices begin here; those for memory end before.
+/// First number of device requests; memory requests use lower ones.
 const FIRST_CLIENT: u128 = 1 << 64;
 
-/// Somebody who asks for a device.
+/// A recipient of a device.
 pub struct Taker {
     owner: Owner,
     request: DeviceRequest,
     asked_ns: u64,
-    /// The Monitor Node that it asked last.
+    /// The Monitor Node it called last.
     asked: usize,
     answer: Option<Result<GrantId, RackError>>,
     held: Option<Grant>,
     alive: bool,
 }
 
-/// A grant: its donor, its device, its bytes, whose it is.
+/// A grant: donor, device, bytes, owner.
 type Held = (String, String, u64, Owner);
 
-/// What every donor offers besides memory.
+/// Returns the devices of every donor.
 pub fn devices() -> impl Iterator<Item = ResourceSpec> {
     DEVICES.into_iter().map(|(kind, address, units)| ResourceSpec {
         kind,
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// The one user is an administrator, the other is not.
+    /// The first user is an administrator, the second is not.
     fn queueing_of_taker(&self, waits: Option<Waits>) -> Queueing {
         let Some(Waits { wait_ms, priority, preempts }) = waits else {
             return Queueing::default();
@@ -100,7 +100,7 @@ impl World {
         let Some(taker) = take(&mut waiting, pick) else { return };
         taker.alive = false;
         let (owner, client_id) = (taker.owner.clone(), taker.request.client_id);
-        self.line.answered(client_id);
+        self.queue.answered(client_id);
         let now_ns = self.now_ns;
         self.core().handle_leave(now_ns, &owner, client_id).unwrap();
     }
@@ -139,7 +139,8 @@ impl World {
         self.ask_for_device(owner, request);
     }
 
-    /// Whom is spoken to, and no other is heard any more. What makes no sense is refused at once.
+    /// Sends the request to the selected Monitor Node; answers of others are ignored from now on.
+    /// An invalid request is refused at once.
     fn ask_for_device(&mut self, owner: Owner, request: DeviceRequest) {
         let (at, now_ns, client_id) = (self.at, self.now_ns, request.client_id);
         let taker = &mut self.takers[(client_id - FIRST_CLIENT) as usize];
@@ -147,18 +148,18 @@ impl World {
         let waited_ms = (now_ns - taker.asked_ns) / MS;
         let queueing = Queueing { waited_ms, ..request.queueing };
         let request = DeviceRequest { queueing, ..request };
-        self.line.asks(client_id, now_ns);
+        self.queue.note_call(client_id, now_ns);
         self.monitors[at].requests.insert(client_id);
         self.note_limits();
         if let Err(error) = self.core().handle_device_request(now_ns, owner, request) {
-            self.line.answered(client_id);
+            self.queue.answered(client_id);
             self.device_answered(client_id, &Err(error));
         }
-        self.hear_monitor();
+        self.collect_actions();
     }
 
-    /// Asks on behalf of whoever has no answer; false: it is a request for memory.
-    pub(super) fn ask_anew_for_device(&mut self, client_id: u128) -> bool {
+    /// Repeats a device request without an answer; returns false for a memory request.
+    pub(super) fn repeat_device_request(&mut self, client_id: u128) -> bool {
         let Some(index) = client_id.checked_sub(FIRST_CLIENT) else { return false };
         let taker = &self.takers[index as usize];
         let (owner, request, now_ns) = (taker.owner.clone(), taker.request.clone(), self.now_ns);
@@ -174,7 +175,7 @@ impl World {
             taker.held.take()
         });
         if let Some(grant) = grant {
-            self.put(Question::Release(vec![(grant.id, grant.key)]));
+            self.put(PendingCall::Release(vec![(grant.id, grant.key)]));
         }
     }
 
@@ -183,8 +184,8 @@ impl World {
         take(&mut holders, pick)
     }
 
-    /// Somebody hears of a device: the same as before, and it is really there. False: it is an
-    /// answer about memory.
+    /// Delivers an answer: the same as before, for a device that is really lent. Returns false for
+    /// an answer about memory.
     pub(super) fn device_answered(
         &mut self,
         client_id: u128,
@@ -196,21 +197,21 @@ impl World {
         if taker.asked != at {
             return true;
         }
-        let told = result.as_ref().map(|grants| grants[0].id).map_err(Clone::clone);
+        let answer = result.as_ref().map(|grants| grants[0].id).map_err(Clone::clone);
         let is_fresh = self.now_ns < taker.asked_ns + LEASE_MS * MS;
         if let Some(before) = &taker.answer {
-            // A donor that nobody has heard of for so long is as good as dead to the Monitor Nodes,
-            // whatever it holds: whoever asks then is as good as new.
+            // After that time an unheard donor counts as dead at the Monitor Nodes, whatever it
+            // lends: a repeated request counts as a new one.
             let held = taker.held.as_ref().filter(|_| is_fresh);
-            if let (Some(held), Ok(told), true) = (held, &told, taker.alive) {
-                assert_eq!((Ok(held.id), *told), (before.clone(), held.id), "another device");
+            if let (Some(held), Ok(answer), true) = (held, &answer, taker.alive) {
+                assert_eq!((Ok(held.id), *answer), (before.clone(), held.id), "another device");
             }
             return true;
         }
         if !taker.alive {
             return true;
         }
-        taker.answer = Some(told);
+        taker.answer = Some(answer);
         let Ok(grants) = result else { return true };
         assert_eq!(grants.len(), 1, "one device");
         let grant = grants[0].clone();
@@ -220,14 +221,14 @@ impl World {
         let donor = &self.donors[grant.donor_node.0 as usize - 1];
         let identity = Identity { node: grant.donor_node, epoch: grant.donor_epoch };
         if donor.alive && donor.identity == Some(identity) && is_fresh {
-            let view = donor.core.grant(grant.id).expect("granted what the donor has not");
+            let view = donor.core.grant(grant.id).expect("the donor has no such grant");
             assert_eq!((view.state, view.key), (HeldState::Committed, grant.key));
         }
         taker.held = Some(grant);
         true
     }
 
-    /// Every other one gives back what its donor wants back, as those who have memory do.
+    /// Renews all leases; every other recipient releases a reclaimed grant, as for memory.
     pub(super) fn renew_devices(&mut self) {
         let (now_ns, donors) = (self.now_ns, &mut self.donors);
         let mut returned = Vec::new();
@@ -254,23 +255,23 @@ impl World {
             }
         }
         if !returned.is_empty() {
-            self.put(Question::Release(returned));
+            self.put(PendingCall::Release(returned));
         }
     }
 
-    /// Who has asked for a device under this number, and how it waits; `None`: nobody.
+    /// Returns owner and queueing options of a device request; `None` for other numbers.
     pub(super) fn taker(&self, client_id: u128) -> Option<(&Owner, Queueing)> {
         let taker = &self.takers[client_id.checked_sub(FIRST_CLIENT)? as usize];
         Some((&taker.owner, taker.request.queueing))
     }
 
-    /// Who has asked under this number, and for what kind; `None`: nobody, for a device.
+    /// Returns recipient, owner and kind of a device request; `None` for other numbers.
     pub(super) fn taking(&self, client_id: u128) -> Option<(String, &Owner, ResourceKind)> {
         let taker = &self.takers[client_id.checked_sub(FIRST_CLIENT)? as usize];
         Some((taker.request.recipient.clone(), &taker.owner, taker.request.kind))
     }
 
-    /// Whose devices are held: of what kind, and how many, or bytes of storage.
+    /// Iterates over the devices in use: owner, kind, and count or bytes of storage.
     pub(super) fn devices_held(&self) -> impl Iterator<Item = (&Owner, ResourceKind, u64)> {
         let held = self.takers.iter().filter_map(|it| Some((&it.owner, it.held.as_ref()?)));
         held.map(|(owner, grant)| {
@@ -280,14 +281,14 @@ impl World {
         })
     }
 
-    /// The number under which such a recipient has asked; `None`: it has asked for memory.
+    /// Returns the number of a recipient's device request; `None` if it is a memory recipient.
     pub(super) fn client_of_taker(recipient: &str) -> Option<u128> {
         let index = recipient.strip_prefix("taker")?.parse::<u128>().ok()?;
         Some(FIRST_CLIENT + index)
     }
 
-    /// Nobody waits for a device that is free and that nobody before it wants, for longer than from one
-    /// look to the next: somebody before it may have left just now.
+    /// Checks that no request waits for a free device that no request ahead wants, for longer than
+    /// from one check to the next: one ahead may just have been withdrawn.
     pub(super) fn check_devices_are_served(&mut self) {
         let mut unserved = BTreeSet::new();
         for Monitor { core, life, .. } in &self.monitors {
@@ -303,24 +304,24 @@ impl World {
                     it.kind == row.kind && it.available && is_named && is_enough
                 };
                 if let Some(free) = core.resource_rows().into_iter().find(would_do) {
-                    let is_new = !self.line.unserved.contains(&(*life, row.id));
+                    let is_new = !self.queue.unserved.contains(&(*life, row.id));
                     assert!(is_new, "{row:?} waits for {free:?}");
                     unserved.insert((*life, row.id));
                 }
             }
         }
-        self.line.unserved = unserved;
+        self.queue.unserved = unserved;
     }
 
-    /// Of what recipients believe to have and their donors would let them use, nothing is two's.
+    /// Checks that no device is in use twice, as recipients and donors see it.
     pub(super) fn check_devices(&self) {
         let mut lent: BTreeMap<(usize, &str), (u64, u64)> = BTreeMap::new();
         for grant in self.takers.iter().filter_map(|taker| taker.held.as_ref()) {
             let index = grant.donor_node.0 as usize - 1;
             let donor = &self.donors[index];
-            let is_its = donor.identity.is_some_and(|it| it.epoch == grant.donor_epoch);
+            let is_of_epoch = donor.identity.is_some_and(|it| it.epoch == grant.donor_epoch);
             let key = |id| donor.core.grant(id).map(|view| view.key);
-            if donor.alive && is_its && key(grant.id) == Some::<GrantKey>(grant.key) {
+            if donor.alive && is_of_epoch && key(grant.id) == Some::<GrantKey>(grant.key) {
                 let share = grant.device.as_ref().expect("it is a device");
                 let (count, bytes) = lent.entry((index, &share.address)).or_default();
                 *count += 1;
@@ -336,8 +337,8 @@ impl World {
         }
     }
 
-    /// Whoever has no answer asks again, and what was broken is mended.
-    pub(super) fn calm_devices(&mut self) {
+    /// Repeats all requests without an answer, and repairs all devices.
+    pub(super) fn quiesce_devices(&mut self) {
         for core in self.donors.iter_mut().map(|donor| &mut donor.core) {
             for (kind, address, _) in DEVICES {
                 core.handle_device_health(kind, address, "");
@@ -350,7 +351,7 @@ impl World {
         }
     }
 
-    /// In peace recipients, donors, table and store agree about devices.
+    /// Checks at quiescence that recipients, donors, table and store agree about devices.
     pub(super) fn check_devices_agree(&self) {
         assert!(self.takers.iter().all(|it| !it.alive || it.answer.is_some()), "no answer");
         let holders = self.takers.iter().filter_map(|it| Some((it.held.as_ref()?, &it.owner)));
@@ -381,14 +382,14 @@ impl World {
             for held in self.donors[index].core.report().held {
                 let Some(share) = held.device else { continue };
                 assert_eq!(held.state, HeldState::Committed, "left prepared");
-                let owner = held.owner.expect("the donor was told whose it is");
+                let owner = held.owner.expect("the donor has the owner");
                 found.insert(held.id.0, (name_of(index), share.address, share.bytes, owner));
             }
         }
         found
     }
 
-    /// How many devices were granted, for tests that have to know that something happened.
+    /// Returns the number of devices granted, for tests that need some activity.
     pub fn devices_granted(&self) -> usize {
         self.takers.iter().filter(|taker| matches!(taker.answer, Some(Ok(_)))).count()
     }

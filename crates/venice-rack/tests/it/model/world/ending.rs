@@ -1,18 +1,18 @@
-//! Donors that die, and donors that are ended in an orderly way and say so.
+//! Death and orderly stop of donors.
 
 use super::World;
-use super::etcd::Question;
+use super::etcd::PendingCall;
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::monitor::Token;
 use venice_rack::types::Identity;
 
-/// Donors that have said farewell.
+/// Donors that have deregistered.
 #[derive(Default)]
 pub(super) struct Ended {
-    /// Who waits for an answer to it.
-    said: BTreeMap<Token, Identity>,
-    /// Whose was answered.
-    heard: BTreeSet<Identity>,
+    /// Deregistrations without an answer.
+    sent: BTreeMap<Token, Identity>,
+    /// Donors whose deregistration was answered.
+    confirmed: BTreeSet<Identity>,
 }
 
 impl World {
@@ -20,7 +20,8 @@ impl World {
         self.donors[index].alive = false;
     }
 
-    /// What it says to a Monitor Node that crashes before it has done anything about it is lost.
+    /// Stops a donor in an orderly way. Its deregistration is lost if the Monitor Node crashes
+    /// before acting on it.
     pub(super) fn end_donor(&mut self, index: usize) {
         let donor = &mut self.donors[index];
         let was_alive = std::mem::replace(&mut donor.alive, false);
@@ -28,28 +29,29 @@ impl World {
         let (instance, spoken_to) = (donor.instance, self.at);
         for at in 0..self.monitors.len() {
             self.at = at;
-            let token = self.put(Question::Farewell(node, instance));
-            self.ended.said.insert(token, node);
-            self.hear_monitor();
+            let token = self.put(PendingCall::Deregister(node, instance));
+            self.ended.sent.insert(token, node);
+            self.collect_actions();
         }
         self.at = spoken_to;
     }
 
-    pub(super) fn answered_farewell(&mut self, token: Token, is_heard: bool) {
-        let Some(node) = self.ended.said.remove(&token).filter(|_| is_heard) else { return };
+    pub(super) fn answered_deregistration(&mut self, token: Token, is_confirmed: bool) {
+        let Some(node) = self.ended.sent.remove(&token).filter(|_| is_confirmed) else { return };
         self.check_is_stopped(self.at, node);
-        self.ended.heard.insert(node);
+        self.ended.confirmed.insert(node);
     }
 
-    /// The Monitor Node has been told. Of several, one may not have heard yet what another was told.
+    /// True if the Monitor Node has the deregistration. Of several, one may not have seen another's
+    /// yet.
     pub(super) fn has_ended(&self, node: Identity) -> bool {
-        self.monitors.len() == 1 && self.ended.heard.contains(&node)
+        self.monitors.len() == 1 && self.ended.confirmed.contains(&node)
     }
 
-    /// Whatever comes late, and also after a crash.
+    /// Checks stopped donors, also after late messages and crashes.
     pub(super) fn check_ended(&self) {
         if self.monitors.len() == 1 {
-            self.ended.heard.iter().for_each(|node| self.check_is_stopped(0, *node));
+            self.ended.confirmed.iter().for_each(|node| self.check_is_stopped(0, *node));
         }
     }
 
@@ -58,7 +60,7 @@ impl World {
         let row = rows.iter().find(|row| row.node_id == node.node.0).expect("it is known");
         if row.epoch == node.epoch {
             assert_eq!((row.state.as_str(), row.free_bytes), ("stopped", 0), "{}", row.name);
-            assert_eq!(row.granted_bytes, 0, "{}: nothing is lent by who is gone", row.name);
+            assert_eq!(row.granted_bytes, 0, "{}: a stopped node lends nothing", row.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The store, and several Monitor Nodes that have it: each hears late of what the others change.
+//! The store, and several Monitor Nodes that share it: each sees the changes of its peers late.
 
 use super::World;
 use super::starting::{keys, settings};
@@ -8,31 +8,31 @@ use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::types::{Identity, NodeRegistration};
 use venice_wire::{GrantId, GrantKey};
 
-/// What a Monitor Node was asked and has not answered.
+/// A call without an answer at a Monitor Node.
 #[derive(Clone)]
-pub(super) enum Question {
+pub(super) enum PendingCall {
     Register(Box<NodeRegistration>),
     Release(Vec<(GrantId, GrantKey)>),
     Drain(String, bool),
-    Farewell(Identity, u64),
+    Deregister(Identity, u64),
     SetQuota(QuotaRecord),
     RemoveQuota(QuotaFor),
 }
 
-/// A Monitor Node and what its driver keeps.
+/// A Monitor Node and the state of its driver.
 pub(super) struct Monitor {
     pub(super) core: MonitorCore,
-    /// No other has the same, before or after.
+    /// A unique number of this process.
     pub(super) life: u64,
     view: View,
-    /// So many transactions it has heard of.
-    heard: usize,
-    questions: BTreeMap<Token, Question>,
+    /// Transactions received so far.
+    received: usize,
+    pending_calls: BTreeMap<Token, PendingCall>,
     /// Requests without an answer.
     pub(super) requests: BTreeSet<u128>,
 }
 
-/// Records by key, and every transaction there was.
+/// Records by key, and the log of transactions.
 pub(super) struct Etcd {
     records: BTreeMap<RecordKey, (u64, Record)>,
     log: Vec<Vec<Change>>,
@@ -56,7 +56,7 @@ impl Etcd {
         self.records.get(key).map(|(revision, _)| *revision) == *at
     }
 
-    /// The revision then.
+    /// Applies changes and returns the new revision.
     fn make(&mut self, changes: &[Change]) -> u64 {
         self.log.push(changes.to_vec());
         let revision = self.log.len() as u64;
@@ -75,52 +75,59 @@ impl World {
         self.lives += 1;
         let core = self.recovered_as(self.lives);
         let view = View::new(self.etcd.records.values().cloned());
-        let (questions, requests) = (BTreeMap::new(), BTreeSet::new());
-        Monitor { core, life: self.lives, view, heard: self.etcd.log.len(), questions, requests }
+        let (pending_calls, requests) = (BTreeMap::new(), BTreeSet::new());
+        Monitor {
+            core,
+            life: self.lives,
+            view,
+            received: self.etcd.log.len(),
+            pending_calls,
+            requests,
+        }
     }
 
-    /// A Monitor Node that starts from the store.
+    /// Recovers a Monitor Node from the store.
     pub(super) fn recovered_as(&self, life: u64) -> MonitorCore {
         let records = self.etcd.records.values().map(|(_, record)| record.clone());
         let start = match self.etcd.is_shared {
-            true => MonitorCore::recover_among_others,
+            true => MonitorCore::recover_with_peers,
             false => MonitorCore::recover,
         };
         start(settings(), keys(life), self.now_ns, records)
     }
 
-    pub(super) fn put(&mut self, question: Question) -> Token {
+    pub(super) fn put(&mut self, call: PendingCall) -> Token {
         let token = self.token();
-        self.put_as(token, question);
+        self.put_as(token, call);
         token
     }
 
-    pub(super) fn put_as(&mut self, token: Token, question: Question) {
-        self.monitors[self.at].questions.insert(token, question.clone());
+    pub(super) fn put_as(&mut self, token: Token, call: PendingCall) {
+        self.monitors[self.at].pending_calls.insert(token, call.clone());
         let now_ns = self.now_ns;
         let core = self.core();
-        match question {
-            Question::Register(node) => core.handle_register(now_ns, token, *node),
-            Question::Release(leases) => core.handle_release(token, &leases),
-            Question::Drain(name, drains) => core.handle_drain(now_ns, token, &name, drains),
-            Question::Farewell(node, instance) => {
-                core.handle_farewell(now_ns, token, node, instance);
+        match call {
+            PendingCall::Register(node) => core.handle_register(now_ns, token, *node),
+            PendingCall::Release(leases) => core.handle_release(token, &leases),
+            PendingCall::Drain(name, drains) => core.handle_drain(now_ns, token, &name, drains),
+            PendingCall::Deregister(node, instance) => {
+                core.handle_deregister(now_ns, token, node, instance);
             }
-            Question::SetQuota(quota) => core.handle_set_quota(token, quota),
-            Question::RemoveQuota(of) => core.handle_remove_quota(token, of),
+            PendingCall::SetQuota(quota) => core.handle_set_quota(token, quota),
+            PendingCall::RemoveQuota(of) => core.handle_remove_quota(token, of),
         }
     }
 
-    pub(super) fn answered_question(&mut self, token: Token) {
-        self.monitors[self.at].questions.remove(&token);
+    pub(super) fn answered_call(&mut self, token: Token) {
+        self.monitors[self.at].pending_calls.remove(&token);
     }
 
-    /// Makes a transaction of the Monitor Node that is spoken to, if the records are as it thinks.
+    /// Makes a transaction of the selected Monitor Node, if its conditions hold.
     pub(super) fn store(&mut self, changes: Vec<Change>) {
         let monitor = &mut self.monitors[self.at];
         let sights = monitor.view.conditions(&changes);
         if !self.etcd.is_shared || sights.iter().all(|sight| self.etcd.holds(sight)) {
-            changes.iter().for_each(|change| self.ledger.store(change));
+            changes.iter().for_each(|change| self.quotas.store(change));
             let revision = self.etcd.make(&changes);
             monitor.view.made(revision, changes);
             self.check_bandwidth();
@@ -133,22 +140,22 @@ impl World {
         let found: BTreeMap<RecordKey, u64> = sights.iter().filter_map(found).collect();
         let mut news = Vec::new();
         while !monitor.view.has_moved_on(&sights, &found) {
-            monitor.heard += 1;
-            let told = self.etcd.log[monitor.heard - 1].clone();
-            news.extend(monitor.view.learn(monitor.heard as u64, told));
+            monitor.received += 1;
+            let changes = self.etcd.log[monitor.received - 1].clone();
+            news.extend(monitor.view.learn(monitor.received as u64, changes));
         }
         monitor.core.handle_conflict(self.now_ns, changes, &monitor.view, news);
-        self.ask_anew();
+        self.repeat_calls();
     }
 
-    /// Whoever has no answer yet asks again.
-    fn ask_anew(&mut self) {
+    /// Repeats all calls without an answer.
+    fn repeat_calls(&mut self) {
         let monitor = &self.monitors[self.at];
-        for (token, question) in monitor.questions.clone() {
-            self.put_as(token, question);
+        for (token, call) in monitor.pending_calls.clone() {
+            self.put_as(token, call);
         }
         for client_id in self.monitors[self.at].requests.clone() {
-            if self.ask_anew_for_device(client_id) {
+            if self.repeat_device_request(client_id) {
                 continue;
             }
             let recipient = &self.recipients[client_id as usize - 1];
@@ -158,42 +165,43 @@ impl World {
         }
     }
 
-    /// That Monitor Node hears of the next transaction; false when there is none.
-    pub(super) fn hear_of_others(&mut self, at: usize) -> bool {
+    /// Delivers the next transaction to that Monitor Node; returns false if there is none.
+    pub(super) fn receive_from_peers(&mut self, at: usize) -> bool {
         let at = at % self.monitors.len();
-        let spoken_to = std::mem::replace(&mut self.at, at);
-        // What waits was decided without the news.
+        let selected = std::mem::replace(&mut self.at, at);
+        // Waiting actions were decided without the changes.
         while self.act() {}
         let (log, monitor) = (&self.etcd.log, &mut self.monitors[at]);
-        let is_behind = monitor.heard < log.len();
+        let is_behind = monitor.received < log.len();
         if is_behind {
-            monitor.heard += 1;
-            let news = monitor.view.learn(monitor.heard as u64, log[monitor.heard - 1].clone());
+            monitor.received += 1;
+            let news =
+                monitor.view.learn(monitor.received as u64, log[monitor.received - 1].clone());
             if !news.is_empty() {
                 monitor.core.handle_stored(self.now_ns, news);
             }
         }
-        self.at = spoken_to;
+        self.at = selected;
         is_behind
     }
 
-    /// Each knows whom the others do not hear.
-    pub(super) fn tell_silence(&mut self) {
+    /// Tells each Monitor Node which nodes its peers do not hear.
+    pub(super) fn share_silent_nodes(&mut self) {
         let silent: Vec<BTreeSet<_>> =
             self.monitors.iter().map(|monitor| monitor.core.silent_nodes().collect()).collect();
         for (at, monitor) in self.monitors.iter_mut().enumerate() {
             let others = silent.iter().enumerate().filter(|(other, _)| *other != at);
             let all = others.map(|(_, silent)| silent.clone()).reduce(|all, one| &all & &one);
-            monitor.core.handle_silent_elsewhere(all);
+            monitor.core.handle_silent_at_peers(all);
         }
     }
 
-    /// Nodes that no Monitor Node hears.
-    pub(super) fn note_silence(&mut self) {
+    /// Notes nodes that no Monitor Node hears.
+    pub(super) fn note_silent_nodes(&mut self) {
         let silent = self.monitors.iter().map(|it| it.core.silent_nodes().collect::<BTreeSet<_>>());
         let all = silent.reduce(|all, one| &all & &one).unwrap_or_default();
         for node in all {
-            self.ledger.node_down(node);
+            self.quotas.node_down(node);
         }
     }
 }

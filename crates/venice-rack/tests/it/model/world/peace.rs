@@ -1,4 +1,4 @@
-//! The end of a run: everything calms down, and then all have to agree.
+//! The end of a run: quiescence, and the check of agreement.
 
 use super::{World, name_of, take};
 use crate::model::{DONORS, Fate, HEARTBEAT_MS, LEASE_MS};
@@ -8,18 +8,18 @@ use venice_rack::monitor::MonitorCore;
 use venice_rack::types::HeldState;
 use venice_wire::SLAB_BYTES;
 
-/// A grant: its donor, its bytes, and whose it is.
+/// A grant: donor, bytes, owner.
 type Held = (String, u64, Owner);
 
 impl World {
-    /// Everything on its way arrives.
+    /// Delivers everything on its way.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut acted = false;
             for at in 0..self.monitors.len() {
                 self.at = at;
                 acted |= self.act();
-                acted |= self.hear_of_others(at);
+                acted |= self.receive_from_peers(at);
             }
             let called = !self.calls.is_empty();
             self.deliver(0, Fate::Answered);
@@ -32,22 +32,23 @@ impl World {
         panic!("the rack does not settle");
     }
 
-    /// Peace: everybody lives, everything arrives, until every time limit has passed.
-    pub fn calm_down(&mut self) {
+    /// Waits for quiescence: all parts live, all messages arrive, until every time limit has
+    /// passed.
+    pub fn quiesce(&mut self) {
         while let Some(report) = take(&mut self.slow_heartbeats, 0) {
             self.heartbeat(report);
         }
         (0..DONORS).for_each(|index| self.start_donor(index));
-        // Who is asked last has the last word only if the one before has been answered.
+        // The last drain call counts only if the one before has been answered.
         self.settle();
         (0..DONORS).for_each(|index| self.drain(index, false));
         (0..DONORS).for_each(|index| self.want_back(index, 0));
         let steps = 3 * LEASE_MS / HEARTBEAT_MS;
         for _ in 0..steps {
-            // Who is told that it has waited in vain does not ask again.
+            // A recipient whose wait has timed out does not ask again.
             self.settle();
             (0..self.recipients.len()).for_each(|pick| self.ask_again(pick));
-            self.calm_devices();
+            self.quiesce_devices();
             for (at, index) in
                 (0..self.monitors.len()).flat_map(|at| (0..DONORS).map(move |i| (at, i)))
             {
@@ -66,7 +67,7 @@ impl World {
         self.settle();
     }
 
-    /// What has to be true in peace: recipients, donors, table and store agree.
+    /// Checks that recipients, donors, table and store agree.
     pub fn check_agreement(&self) {
         for recipient in self.recipients.iter().filter(|recipient| recipient.alive) {
             assert!(recipient.answer.is_some(), "{} has no answer", recipient.request.recipient);
@@ -78,7 +79,7 @@ impl World {
             .map(|(grant, owner)| (grant.id.0, (grant.donor.clone(), grant.bytes, owner.clone())))
             .collect();
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
-        assert!(self.wanted.is_empty(), "wanted back by nobody: {:?}", self.wanted);
+        assert!(self.wanted.is_empty(), "reclaimed without reason: {:?}", self.wanted);
         for monitor in &self.monitors {
             assert_eq!(listed(&monitor.core, self.now_ns), used, "table and recipients");
         }
@@ -94,7 +95,7 @@ impl World {
         }
     }
 
-    /// Another Monitor Node, from what this one has stored.
+    /// Recovers another Monitor Node from the store.
     pub(super) fn recovered(&self) -> MonitorCore {
         self.recovered_as(self.lives + 1)
     }
@@ -106,7 +107,7 @@ impl World {
             for held in report.held.into_iter().filter(|held| held.device.is_none()) {
                 assert_eq!(held.state, HeldState::Committed, "left prepared");
                 let bytes = u64::from(held.slabs) * SLAB_BYTES;
-                let owner = held.owner.expect("the donor was told whose it is");
+                let owner = held.owner.expect("the donor has the owner");
                 let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes, owner));
                 assert_eq!(twin, None, "one grant at two donors");
             }
@@ -114,7 +115,7 @@ impl World {
         held_by_donors
     }
 
-    /// How many requests were granted, for tests that have to know that something happened.
+    /// Returns the number of granted requests, for tests that need some activity.
     pub fn granted(&self) -> usize {
         self.recipients.iter().filter(|recipient| matches!(recipient.answer, Some(Ok(())))).count()
     }

@@ -1,6 +1,6 @@
-//! What users may have, checked against what the donors hold, whatever the Monitor Node believes.
+//! Checks of quotas against the donors' grants, independent of the Monitor Node.
 
-use super::etcd::Question;
+use super::etcd::PendingCall;
 use super::{DEVICES, World};
 use crate::model::USERS;
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use venice_rack::rows::{QuotaRow, QuotaTable};
 use venice_rack::types::{HeldState, Identity, PrepareRequest, ResourceKind};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
-/// What the world knows of quotas and of what counts. Memory and storage count in bytes, other devices
-/// by their number.
+/// The quotas and the amounts that count. Memory and storage count in bytes, other devices by
+/// number.
 #[derive(Default)]
-pub(super) struct Ledger {
-    /// Durable.
+pub(super) struct QuotaChecker {
+    /// Durable quotas.
     stored: BTreeMap<QuotaFor, Limits>,
-    /// The most that any check of a recipient's request can have gone by.
+    /// The highest limit that any check of a recipient's request can have used.
     checked_by: BTreeMap<String, u64>,
-    /// Shares that donors were asked for.
+    /// Prepares sent to donors.
     asked: BTreeMap<GrantId, PrepareRequest>,
     /// Grants that donors were told to lend.
     counted: BTreeMap<GrantId, Counted>,
@@ -32,20 +32,21 @@ struct Counted {
     amount: u64,
     donor: Identity,
     limit: u64,
-    /// The donor has lent it.
+    /// True once the donor has lent it.
     is_lent: bool,
-    /// The store has it.
+    /// True once the store has it.
     is_recorded: bool,
 }
 
-impl Ledger {
+impl QuotaChecker {
     fn limit_of(&self, user: &str, kind: ResourceKind) -> u64 {
-        let said = |of: &QuotaFor| self.stored.get(of).and_then(|limits| limits.of(kind));
-        let limit = said(&QuotaFor::User(user.to_owned())).or_else(|| said(&QuotaFor::Others));
+        let limit_for = |of: &QuotaFor| self.stored.get(of).and_then(|limits| limits.of(kind));
+        let limit =
+            limit_for(&QuotaFor::User(user.to_owned())).or_else(|| limit_for(&QuotaFor::Others));
         limit.and_then(Limit::at_most).unwrap_or(u64::MAX)
     }
 
-    /// A recipient's request may be checked now, by what is durable or another limit.
+    /// Notes that a recipient's request may be checked now, against the durable or another limit.
     fn check(&mut self, (recipient, user): (&str, &str), kind: ResourceKind, other: u64) {
         let limit = self.limit_of(user, kind).max(other);
         let most = self.checked_by.entry(recipient.to_owned()).or_default();
@@ -70,12 +71,12 @@ impl Ledger {
         self.counted.insert(grant, counted);
     }
 
-    /// Who is silent for so long may be dead, and is not asked any more.
+    /// Drops the grants of a node that may be dead.
     pub(super) fn node_down(&mut self, node: NodeId) {
         self.counted.retain(|_, counted| counted.donor.node != node);
     }
 
-    /// What a Monitor Node asked for and had no time to record nobody was told of: nobody has it.
+    /// Drops grants without a record at a crash: no recipient has them.
     pub(super) fn crash(&mut self) {
         self.counted.retain(|_, counted| counted.is_recorded);
     }
@@ -103,7 +104,7 @@ impl World {
             return;
         }
         let bytes = slabs.map(|slabs| slabs * SLAB_BYTES);
-        self.put(Question::SetQuota(QuotaRecord { of, limits: Limits::of_memory(bytes) }));
+        self.put(PendingCall::SetQuota(QuotaRecord { of, limits: Limits::of_memory(bytes) }));
     }
 
     pub(super) fn set_device_quota(&mut self, whose: usize, which: usize, most: Option<u64>) {
@@ -114,15 +115,15 @@ impl World {
             ResourceKind::Nic => Limits { nics: limit(1), ..none },
             _ => Limits { storage_bytes: limit(STORAGE_UNIT_BYTES), ..none },
         };
-        self.put(Question::SetQuota(QuotaRecord { of: quota_for(whose), limits }));
+        self.put(PendingCall::SetQuota(QuotaRecord { of: quota_for(whose), limits }));
     }
 
     pub(super) fn remove_quota(&mut self, whose: usize) {
-        self.put(Question::RemoveQuota(quota_for(whose)));
+        self.put(PendingCall::RemoveQuota(quota_for(whose)));
     }
 
-    /// What is asked for may be placed anew, and is checked by what is in force then at any of the
-    /// Monitor Nodes.
+    /// Notes all limits in force: a request may be re-placed, and is then checked by the limits of
+    /// any of the Monitor Nodes.
     pub(super) fn note_limits(&mut self) {
         let tables: Vec<_> = self.monitors.iter().map(|it| it.core.quota_table()).collect();
         let waiting = self.monitors.iter().flat_map(|monitor| monitor.requests.iter());
@@ -130,11 +131,11 @@ impl World {
         for (recipient, user, kind) in asking {
             let limits = tables.iter().map(|table| limit_by(table, &user, kind));
             let most = limits.max().unwrap_or(u64::MAX);
-            self.ledger.check((&recipient, &user), kind, most);
+            self.quotas.check((&recipient, &user), kind, most);
         }
     }
 
-    /// Who has made that request, in whose name, for what.
+    /// Returns recipient, user and kind of a request.
     fn asking(&self, client_id: u128) -> Option<(String, String, ResourceKind)> {
         if let Some((recipient, owner, kind)) = self.taking(client_id) {
             return Some((recipient, owner.user.clone(), kind));
@@ -144,22 +145,22 @@ impl World {
         Some((name, recipient.owner.user.clone(), ResourceKind::Memory))
     }
 
-    /// What the donors have lent to a user is never more than that user might have when the last of
-    /// it was asked for.
+    /// Checks that the donors have lent a user no more than its limit at the time of the last
+    /// request.
     pub(super) fn check_quotas(&mut self) {
         let donors = &self.donors;
         let core_of = |donor: Identity| -> Option<&DonorCore> {
             let found = &donors[donor.node.0 as usize - 1];
             (found.alive && found.identity == Some(donor)).then_some(&found.core)
         };
-        self.ledger.counted.retain(|grant, counted| {
+        self.quotas.counted.retain(|grant, counted| {
             let Some(core) = core_of(counted.donor) else { return false };
             let is_lent = core.grant(*grant).is_some_and(|it| it.state == HeldState::Committed);
             let was_lent = std::mem::replace(&mut counted.is_lent, is_lent);
             is_lent || !was_lent
         });
         let mut users: BTreeMap<(&str, ResourceKind), (u64, u64)> = BTreeMap::new();
-        for counted in self.ledger.counted.values().filter(|counted| counted.is_lent) {
+        for counted in self.quotas.counted.values().filter(|counted| counted.is_lent) {
             let (amount, limit) = users.entry((&counted.user, counted.kind)).or_default();
             *amount += counted.amount;
             *limit = counted.limit.max(*limit);
@@ -169,7 +170,7 @@ impl World {
         }
     }
 
-    /// In peace the table has just what each user has and may have.
+    /// Checks at quiescence that the table has the exact use and limit of each user.
     pub(super) fn check_quota_table(&self) {
         let mut used: BTreeMap<(&str, ResourceKind), u64> = BTreeMap::new();
         for recipient in &self.recipients {
@@ -186,13 +187,13 @@ impl World {
                 let of = QuotaFor::User(user.to_owned());
                 let used = |kind| used.get(&(user, kind)).copied().unwrap_or(0);
                 let quota = |kind| {
-                    Some(self.ledger.limit_of(user, kind)).filter(|limit| *limit != u64::MAX)
+                    Some(self.quotas.limit_of(user, kind)).filter(|limit| *limit != u64::MAX)
                 };
                 let expected = QuotaRow {
                     user: user.to_owned(),
                     used_bytes: used(ResourceKind::Memory),
                     quota_bytes: quota(ResourceKind::Memory),
-                    is_own: self.ledger.stored.contains_key(&of),
+                    is_own: self.quotas.stored.contains_key(&of),
                     used_accelerators: used(ResourceKind::Accelerator),
                     quota_accelerators: quota(ResourceKind::Accelerator),
                     used_nics: used(ResourceKind::Nic),
@@ -209,7 +210,7 @@ impl World {
     }
 }
 
-/// What a Monitor Node has a user have of a kind.
+/// Returns a user's limit of a kind by a Monitor Node's table.
 fn limit_by(table: &QuotaTable, user: &str, kind: ResourceKind) -> u64 {
     let own = table.users.iter().find(|row| row.user == user);
     let (own, of_others) = match kind {
@@ -225,7 +226,7 @@ fn limit_by(table: &QuotaTable, user: &str, kind: ResourceKind) -> u64 {
     own.unwrap_or(of_others).unwrap_or(u64::MAX)
 }
 
-/// One of the users, or all others.
+/// Returns one of the users, or the default.
 fn quota_for(whose: usize) -> QuotaFor {
     USERS.get(whose).map_or(QuotaFor::Others, |user| QuotaFor::User((*user).to_owned()))
 }

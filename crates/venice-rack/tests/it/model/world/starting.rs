@@ -1,12 +1,12 @@
-//! Donors and Monitor Nodes as they start, and start anew.
+//! Start and restart of donors and Monitor Nodes.
 
 use super::super::{
     HEARTBEAT_MS, LEASE_MS, MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS, SLABS_PER_DONOR,
 };
 use super::devices::devices;
-use super::etcd::Question;
+use super::etcd::PendingCall;
 use super::{Call, World, name_of};
-use crate::common::OneTwoThree;
+use crate::common::CountingKeys;
 use venice_rack::donor::{DonorCore, DonorSettings};
 use venice_rack::monitor::{MonitorSettings, Token};
 use venice_rack::placement::Policy;
@@ -32,17 +32,17 @@ pub(super) fn settings() -> MonitorSettings {
         way: |_, _, _| None,
         link_bps: |_| None,
         placement: Policy::Nearest,
-        ahead: Default::default(),
+        forecast: Default::default(),
     }
 }
 
-/// Keys offset by the Monitor Node's life, so that none comes twice.
-pub(super) fn keys(life: u64) -> Box<OneTwoThree> {
-    Box::new(OneTwoThree(life << 32))
+/// Returns keys offset by the Monitor Node's life, so that none repeats.
+pub(super) fn keys(life: u64) -> Box<CountingKeys> {
+    Box::new(CountingKeys(life << 32))
 }
 
 impl World {
-    /// The agent asks to be let in.
+    /// Sends the registration of an agent.
     pub(super) fn register(&mut self, index: usize) {
         let donor = &self.donors[index];
         let memory = ResourceSpec {
@@ -67,20 +67,20 @@ impl World {
             link: String::new(),
             is_pool: false,
         };
-        self.put_as(Token(donor.instance), Question::Register(Box::new(registration)));
+        self.put_as(Token(donor.instance), PendingCall::Register(Box::new(registration)));
     }
 
-    /// A Monitor Node dies, and another one has what the store has.
+    /// Crashes a Monitor Node, and starts another from the store.
     pub(super) fn crash_monitor(&mut self) {
-        // Calls on their way arrive or not; nobody waits for their answers.
+        // Calls on their way arrive or not; their answers are dropped.
         let life = self.monitors[self.at].life;
-        let (its, others) =
+        let (own, others) =
             std::mem::take(&mut self.calls).into_iter().partition(|call: &Call| call.life == life);
         self.calls = others;
-        self.strays.extend::<Vec<_>>(its);
+        self.strays.extend::<Vec<_>>(own);
         self.actions.clear();
-        self.line.crash();
-        self.ledger.crash();
+        self.queue.crash();
+        self.quotas.crash();
         self.monitors[self.at] = self.start_monitor();
     }
 }

@@ -1,4 +1,4 @@
-//! The order of those who wait, judged by what the donors are asked for.
+//! Checks of the queue's order, by the prepares sent to donors.
 
 use super::World;
 use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
@@ -10,33 +10,33 @@ use venice_rack::rows::QueueRow;
 use venice_rack::types::{CalledBack, PrepareRequest};
 use venice_wire::SLAB_BYTES;
 
-/// A call is answered after so long at most, or when a handshake that is under way has failed.
+/// The longest time to an answer, unless a handshake under way fails.
 const ANSWER_WITHIN_NS: u64 = (1_000 + REQUEST_TIMEOUT_MS) * MS;
 
-/// What the world knows of the line of this life of the Monitor Node.
+/// The queue in this life of the Monitor Node, as the checker sees it.
 #[derive(Default)]
-pub(super) struct LineJudge {
-    /// Who asked when and was not answered.
+pub(super) struct QueueChecker {
+    /// Calls without an answer, with their time.
     asking: BTreeMap<u128, u64>,
-    /// Where a request stands: twice the number it has in the line, or had.
+    /// The position of each request: twice its number in the queue.
     places: BTreeMap<u128, u64>,
     newest_id: u64,
-    /// Slabs that went past each of those in line, by its number.
+    /// Amounts that passed each queued request, by its number.
     passed: BTreeMap<u64, u64>,
-    /// How many were ever in line, and were let pass.
+    /// Requests ever queued, and backfills.
     pub(super) waited: usize,
     pub(super) passes: usize,
-    /// Notices that donors were to give.
+    /// Preemptions sent to donors.
     pub(super) calls: usize,
-    /// Who waited for a device that was free when it was last looked: of which life of a Monitor
-    /// Node, and its number there.
+    /// Requests that waited for a free device at the last check: life of the Monitor Node, and
+    /// number there.
     pub(super) unserved: BTreeSet<(u64, u64)>,
 }
 
-impl LineJudge {
-    pub(super) fn asks(&mut self, client_id: u128, now_ns: u64) {
+impl QueueChecker {
+    pub(super) fn note_call(&mut self, client_id: u128, now_ns: u64) {
         self.asking.insert(client_id, now_ns);
-        // Behind all that are in line; it may be granted at once and never be seen there.
+        // Behind all queued requests; it may be granted at once and never be queued.
         let behind = 2 * self.newest_id + 1;
         self.places.entry(client_id).or_insert(behind);
     }
@@ -52,30 +52,30 @@ impl LineJudge {
 }
 
 impl World {
-    /// Takes what the Monitor Node wants done, and judges it while the line is as it was then.
-    pub(super) fn hear_monitor(&mut self) {
+    /// Collects the Monitor Node's actions, and checks them against the queue of that moment.
+    pub(super) fn collect_actions(&mut self) {
         if self.monitors.len() > 1 {
-            // Each has a line of its own.
+            // Each Monitor Node has its own queue.
             return;
         }
         let rows = self.monitors[0].core.queue_rows(self.now_ns);
-        self.look_at(&rows);
+        self.check_order(&rows);
         while let Some(action) = self.monitors[0].core.poll_action() {
             match &action {
-                // It was recorded before a crash, and passes nobody now.
+                // It was recorded before a crash, and is no backfill now.
                 Action::SendPrepare { request, .. } if self.etcd.has_grant(request.grant) => {
                     self.asked_again.insert(request.grant);
                 }
                 Action::SendPrepare { donor, request, .. } => {
-                    self.judge_passing(&rows, donor.node.0 as usize - 1, request);
+                    self.check_backfill(&rows, donor.node.0 as usize - 1, request);
                 }
                 Action::ReplyStanding { client_id, standing } => {
                     let is_whole = !standing.device.is_empty();
                     assert!(standing.rank >= 1 && (standing.asked_bytes > 0 || is_whole));
-                    self.line.asking.remove(client_id);
+                    self.queue.asking.remove(client_id);
                 }
                 Action::ReplyRequest { client_id, .. } => {
-                    self.line.asking.remove(client_id);
+                    self.queue.asking.remove(client_id);
                 }
                 _ => {}
             }
@@ -83,23 +83,23 @@ impl World {
         }
     }
 
-    /// Higher priorities first, then who came first.
-    fn look_at(&mut self, rows: &[QueueRow]) {
+    /// Checks the order: higher priorities first, then earlier arrivals.
+    fn check_order(&mut self, rows: &[QueueRow]) {
         let order = |row: &QueueRow| (255 - row.priority, row.id);
         assert!(rows.is_sorted_by_key(order), "out of order: {rows:?}");
         for row in rows {
             let client_id = self.client_of(&row.recipient);
-            self.line.places.insert(client_id, 2 * row.id);
-            self.line.waited += usize::from(self.line.newest_id < row.id);
-            self.line.newest_id = self.line.newest_id.max(row.id);
+            self.queue.places.insert(client_id, 2 * row.id);
+            self.queue.waited += usize::from(self.queue.newest_id < row.id);
+            self.queue.newest_id = self.queue.newest_id.max(row.id);
         }
     }
 
-    /// What goes past somebody in line that it might use is never more than that one's own.
-    fn judge_passing(&mut self, rows: &[QueueRow], donor: usize, request: &PrepareRequest) {
+    /// Checks that backfill past a queued request never exceeds that request's own amount.
+    fn check_backfill(&mut self, rows: &[QueueRow], donor: usize, request: &PrepareRequest) {
         let client_id = self.client_of(&request.recipient);
         let (_, queueing) = self.asker(client_id);
-        let place = (255 - u32::from(queueing.priority), self.line.places[&client_id]);
+        let place = (255 - u32::from(queueing.priority), self.queue.places[&client_id]);
         let donor = super::name_of(donor);
         // Bytes, or one device that is lent whole.
         let (kind, amount) = match &request.device {
@@ -111,20 +111,21 @@ impl World {
             let is_before = (255 - row.priority, 2 * row.id) < place;
             let may_use = row.donors.is_empty() || row.donors.contains(&donor);
             if is_before && may_use {
-                let passed = self.line.passed.entry(row.id).or_default();
+                let passed = self.queue.passed.entry(row.id).or_default();
                 *passed += amount;
-                self.line.passes += 1;
+                self.queue.passes += 1;
                 assert!(*passed <= row.bytes.max(1), "{passed} went past {row:?}");
             }
         }
     }
 
-    /// What is called back is of a lower priority than somebody who waits, and may be.
-    pub(super) fn judge_calls(&mut self, index: usize, called_back: &[CalledBack]) {
+    /// Checks that a preempted grant has a lower priority than a queued request that may preempt
+    /// it.
+    pub(super) fn check_preemptions(&mut self, index: usize, called_back: &[CalledBack]) {
         let rows = self.monitors[self.at].core.queue_rows(self.now_ns);
         for called in called_back {
             assert_eq!(called.within_ms, PREEMPT_NOTICE_MS);
-            self.line.calls += 1;
+            self.queue.calls += 1;
             let Some(view) = self.donors[index]
                 .core
                 .report()
@@ -151,25 +152,25 @@ impl World {
             let in_handshake = grants.iter().any(|row| row.state == "prepared");
             assert!(
                 rows.iter().any(may) || in_handshake,
-                "{} is called back for nobody",
+                "{} is preempted without a request",
                 view.recipient
             );
         }
     }
 
-    /// Nobody waits longer than it wanted to, or for an answer.
+    /// Checks that no request waits past its limit, or without an answer.
     pub(super) fn check_line(&mut self) {
         if self.monitors.len() > 1 {
             return;
         }
-        self.hear_monitor();
+        self.collect_actions();
         for row in self.monitors[0].core.queue_rows(self.now_ns) {
-            assert!(row.left_s > 0.0, "late and not told: {row:?}");
+            assert!(row.left_s > 0.0, "late without an answer: {row:?}");
         }
-        for (client_id, asked_ns) in &self.line.asking {
+        for (client_id, asked_ns) in &self.queue.asking {
             assert!(
                 self.now_ns <= asked_ns + ANSWER_WITHIN_NS + 2_500 * MS,
-                "request {client_id} hears nothing"
+                "request {client_id} has no answer"
             );
         }
     }
@@ -183,23 +184,23 @@ impl World {
             let recipient = &mut waiting[pick % count];
             recipient.alive = false;
             let (owner, client_id) = (recipient.owner.clone(), recipient.request.client_id);
-            self.line.asking.remove(&client_id);
+            self.queue.asking.remove(&client_id);
             let now_ns = self.now_ns;
             self.core().handle_leave(now_ns, &owner, client_id).unwrap();
         }
     }
 
-    /// How many waited, and how often somebody was let pass.
+    /// Returns the numbers of queued requests and of backfills.
     pub fn waited(&self) -> (usize, usize) {
-        (self.line.waited, self.line.passes)
+        (self.queue.waited, self.queue.passes)
     }
 
-    /// How often donors were to give notice.
+    /// Returns the number of preemptions sent to donors.
     pub fn called_back(&self) -> usize {
-        self.line.calls
+        self.queue.calls
     }
 
-    /// Whose a request is, and how it waits.
+    /// Returns owner and queueing options of a request.
     fn asker(&self, client_id: u128) -> (&Owner, Queueing) {
         self.taker(client_id).unwrap_or_else(|| {
             let recipient = &self.recipients[client_id as usize - 1];

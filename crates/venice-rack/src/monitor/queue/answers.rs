@@ -1,4 +1,4 @@
-//! What those who wait are told, and everybody of them.
+//! Answers to queued requests, and the queue for users.
 
 use super::places::{Needs, Place, Waiter, Wanted};
 use super::{Action, MonitorCore};
@@ -11,27 +11,27 @@ use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
-    /// Answers whoever has asked long enough ago, and forgets those who are late or gone.
-    pub(in crate::monitor) fn tell_line(&mut self, now_ns: u64) {
-        for (rank, place) in (1..).zip(self.line.in_order()) {
-            let Some(waiter) = self.line.at(place) else { continue };
+    /// Answers calls that are due, and drops requests that are late or whose client is gone.
+    pub(in crate::monitor) fn answer_queue(&mut self, now_ns: u64) {
+        for (rank, place) in (1..).zip(self.queue.in_order()) {
+            let Some(waiter) = self.queue.at(place) else { continue };
             let client_id = waiter.wanted.client_id();
             if let Some(result) = self.granted_elsewhere(waiter) {
-                self.line.leave(place);
+                self.queue.leave(place);
                 self.actions.push_back(Action::ReplyRequest { client_id, result });
             } else if waiter.is_late(now_ns) {
                 let error = self.why_in_vain(now_ns, place, waiter);
-                self.line.leave(place);
+                self.queue.leave(place);
                 self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             } else if waiter.is_gone(now_ns) {
-                self.line.leave(place);
+                self.queue.leave(place);
             } else if waiter.is_due(now_ns) && self.is_being_lent(client_id) {
-                if let Some(waiter) = self.line.at_mut(place) {
+                if let Some(waiter) = self.queue.at_mut(place) {
                     waiter.put_off(now_ns);
                 }
             } else if waiter.is_due(now_ns) {
                 let standing = self.standing(now_ns, (rank, place), waiter);
-                if let Some(waiter) = self.line.at_mut(place) {
+                if let Some(waiter) = self.queue.at_mut(place) {
                     waiter.answered(now_ns);
                 }
                 self.actions.push_back(Action::ReplyStanding { client_id, standing });
@@ -39,13 +39,13 @@ impl MonitorCore {
         }
     }
 
-    /// Another Monitor Node may be having donors lend for it, or have had them: its caller counts the lease
-    /// from when it last heard that it waits, and so hears of nothing before it is known what comes of that.
+    /// True if another Monitor Node may be having donors lend for it, or have had them. Its client
+    /// counts the lease from its last answer, so it gets none before the outcome is known.
     fn is_being_lent(&self, client_id: u128) -> bool {
         self.rat.of_client(client_id).any(|grant| grant.state != GrantState::Releasing)
     }
 
-    /// It came here from another Monitor Node, which has had it granted all the same.
+    /// Returns the grants of a request that another Monitor Node has granted meanwhile.
     fn granted_elsewhere(&self, waiter: &Waiter) -> Option<Result<Vec<Grant>, RackError>> {
         self.shared.as_ref()?;
         match &waiter.wanted {
@@ -89,7 +89,7 @@ impl MonitorCore {
         RackError::NoRoom { asked_bytes: bytes(memory.slabs), free, line }
     }
 
-    /// Those before a place who may use what this one may.
+    /// Describes the requests before a place that may use what this one may.
     pub(super) fn before_waiter(&self, place: Place, waiter: &Waiter) -> Vec<String> {
         let named = waiter.named.as_ref();
         match &waiter.wanted {
@@ -98,7 +98,7 @@ impl MonitorCore {
         }
     }
 
-    /// Those before a place who may use the same donors, in words.
+    /// Describes the requests before a place that may use the same donors.
     pub(in crate::monitor) fn before(
         &self,
         place: Place,
@@ -108,15 +108,15 @@ impl MonitorCore {
             (Some(theirs), Some(ours)) => !theirs.is_disjoint(ours),
             _ => true,
         };
-        let said = |waiter: &Waiter| {
+        let described = |waiter: &Waiter| {
             let size = ByteSize(bytes(waiter.as_memory()?.slabs));
             let priority = waiter.wanted.queueing().priority;
             Some(format!("{} with {size} (priority {priority})", waiter.owner))
         };
-        self.line.before(place).filter(meets).filter_map(said).collect()
+        self.queue.before(place).filter(meets).filter_map(described).collect()
     }
 
-    /// What the donors have free, by node, for one that names these donors or none.
+    /// Returns the free bytes by node, for a request that names these donors or none.
     pub(in crate::monitor) fn free_by_node(
         &self,
         named: Option<&BTreeSet<NodeId>>,
@@ -129,7 +129,7 @@ impl MonitorCore {
             .filter(|(_, entry)| named.is_some() || entry.record.total_slabs() > 0)
             .map(|(_, entry)| (entry.record.name.clone(), bytes(entry.available_slabs())))
             .collect();
-        // As people count: node2 before node10.
+        // In natural order: node2 before node10.
         free.sort_by_cached_key(|(name, _)| (name.len(), name.clone()));
         free
     }
@@ -155,9 +155,9 @@ impl MonitorCore {
         }
     }
 
-    /// Those who wait, in order.
+    /// Returns the queue, in order.
     pub fn queue_rows(&self, now_ns: u64) -> Vec<QueueRow> {
-        let rows = (1..).zip(self.line.iter());
+        let rows = (1..).zip(self.queue.iter());
         rows.map(|(rank, (place, waiter))| self.queue_row(now_ns, (rank, place), waiter)).collect()
     }
 
@@ -167,7 +167,7 @@ impl MonitorCore {
             Wanted::Memory(memory) => (ResourceKind::Memory, memory.request.copies, Vec::new()),
             Wanted::Device(device) => (device.request.kind, 1, device.request.capabilities.clone()),
         };
-        let (recipient, purpose, donors) = waiter.wanted.said();
+        let (recipient, purpose, donors) = waiter.wanted.described();
         QueueRow {
             id: place.arrival(),
             rank,
@@ -194,7 +194,7 @@ impl MonitorCore {
     }
 }
 
-/// What one who waits asks for, and what there is of it: bytes, or devices that are lent whole.
+/// The amounts of a queued request: bytes, or devices that are lent whole.
 #[derive(Default)]
 pub(super) struct Amounts {
     pub(super) asked_bytes: u64,

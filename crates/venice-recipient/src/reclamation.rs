@@ -1,6 +1,6 @@
-//! The memory of slabs that nobody reads or writes any more, where it is mapped: processes of the
-//! program keep their mappings of it until they end, so it is freed under these. A donor that wants
-//! its memory back has that slab by slab, while the rest of it still moves.
+//! Page reclamation: frees the memory of slabs no longer in use, where it is mapped. Processes of
+//! the program keep their mappings until they end, so the memory is freed under these. A donor thus
+//! gets its reclaimed memory slab by slab, while the rest still moves.
 
 use rustix::fs::FallocateFlags;
 use venice_memory::paged::run_block::{Accesses, RunBlock};
@@ -9,13 +9,13 @@ use venice_wire::SLAB_BYTES;
 
 use crate::holding::Holding;
 
-/// Slabs freed in one turn at most (tens of milliseconds), lest leases wait for it.
+/// Most slabs freed in one turn (tens of milliseconds), so that leases are renewed in time.
 const AT_A_TIME: usize = 16;
 
-/// A slab that was let go of or is lost, as a process may still have it mapped.
+/// A released or lost slab that a process may still have mapped.
 #[derive(Debug)]
 pub(crate) struct UnusedSlab {
-    /// Index in the run block.
+    /// The donor's index in the run block.
     pub(crate) donor: usize,
     pub(crate) memory: SlabFile,
 }
@@ -28,28 +28,29 @@ impl UnusedSlab {
             return;
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Only files of this machine may lie where there are no holes: they end with the program.
+        // Only files of this machine may be on a file system without holes: they end with the
+        // program.
         let _ = rustix::fs::fallocate(&self.memory, flags, 0, SLAB_BYTES);
     }
 }
 
-/// What is to be freed.
+/// The slabs to be freed.
 #[derive(Debug, Default)]
-pub(crate) struct Freeing {
+pub(crate) struct Reclamation {
     waiting: Vec<UnusedSlab>,
-    /// What is freed when these accesses are over, which may have found it when it was used.
+    /// The slabs to be freed when these accesses are over, which may still use them.
     next: Option<(Vec<UnusedSlab>, Accesses)>,
 }
 
-impl Freeing {
-    /// Frees what nobody touches any more.
+impl Reclamation {
+    /// Frees slabs that are no longer accessed.
     pub(crate) fn turn(&mut self, holding: &Holding) {
         let block = holding.block();
         self.waiting.extend(holding.take_unused());
-        // What a window let go of no process has mapped any more; what it lost, the program still
-        // uses. And where not all readers are known, it is freed when these end.
+        // A released slab of a window is no longer mapped; a lost one is still used by the program.
+        // And where not all readers are known, the memory is freed when they end.
         if block.is_window() || !block.knows_all_visitors() {
-            *self = Freeing::default();
+            *self = Reclamation::default();
         }
         self.free(block);
         if self.next.is_none() && !self.waiting.is_empty() {
@@ -65,7 +66,7 @@ impl Freeing {
         }
     }
 
-    /// Has the donor, by its index in the run block, memory that is yet to be freed?
+    /// True if the donor, by its index in the run block, has memory that is yet to be freed.
     pub(crate) fn has_some_of(&self, donor: usize) -> bool {
         let next = self.next.iter().flat_map(|(slabs, _)| slabs);
         self.waiting.iter().chain(next).any(|slab| slab.donor == donor)

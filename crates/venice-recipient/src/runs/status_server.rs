@@ -1,4 +1,4 @@
-//! The desk of a run: a socket in the run directory, and the thread that answers there.
+//! The status server of a run: a socket in the run directory, and the thread that answers there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,47 +17,47 @@ use super::row::RunRow;
 use super::runs_dir::{DirError, RunsDir};
 use super::{ANOTHER_USERS, budget};
 
-/// How often the faults are counted.
+/// Interval between two samples of the fault counters.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Rates and times of faults are of so many of the latest samples: see `venice ps --help`.
+/// Samples over which rates and times of faults are taken: see `venice ps --help`.
 const SAMPLES: usize = 5;
 
-/// What a desk can be asked.
+/// A request to a status server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// How the run is.
+    /// For the state of the run.
     Row,
-    /// To give it this local budget, in bytes.
+    /// To set this local budget, in bytes.
     Limit(u64),
 }
 
-/// What it says.
+/// The answer of a status server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// How the run is.
+    /// The state of the run.
     Row(Box<RunRow>),
-    /// It is not done; why.
+    /// A refusal, with its reason.
     Refused(String),
 }
 
-/// A run, whoever moves its pages.
+/// A run, in whichever mode.
 pub trait Watched: Send {
-    /// `paged`, `window`, `swap` or `library`.
+    /// Returns `paged`, `window`, `swap` or `library`.
     fn mode(&self) -> &'static str;
-    /// How it is.
+    /// Returns its state.
     fn look(&self) -> Look;
-    /// Its faults so far.
+    /// Returns its faults so far.
     fn sample(&self) -> Sample;
-    /// Gives it another budget; why not.
+    /// Sets another budget.
     ///
     /// # Errors
-    /// What is in the way, for people.
+    /// The reason of a refusal, for users.
     fn limit(&self, local_bytes: u64) -> Result<(), String>;
-    /// Called about once a second, the first time before anybody asks.
+    /// Called about once a second, the first time before any request.
     fn each_second(&mut self) {}
 }
 
-/// What a desk knows of its run besides.
+/// The identity of a run.
 #[derive(Clone, Debug)]
 pub struct About {
     /// The program's process.
@@ -66,89 +66,89 @@ pub struct About {
     pub command: String,
 }
 
-/// Why there is no desk.
+/// The reason why a status server could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
-    /// There is no folder for it.
+pub enum StatusServerError {
+    /// Its directory is missing.
     #[error(transparent)]
     Dir(#[from] DirError),
-    /// There is no socket.
+    /// Its socket could not be created.
     #[error(transparent)]
     Socket(#[from] ConversationError),
-    /// The kernel refused something else.
+    /// The kernel refused another step.
     #[error("{doing}")]
     Kernel {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A desk that is open; dropped, it is closed.
+/// A running status server; dropping it stops it.
 #[derive(Debug)]
-pub struct Desk {
+pub struct StatusServer {
     path: PathBuf,
     end: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Desk {
-    /// Opens this process's, and takes away what others that were killed left beside it. Nobody depends
-    /// on it: where it cannot be had, `venice ps` does not show the run.
+impl StatusServer {
+    /// Starts this process's server, and removes the sockets of killed processes. It is optional:
+    /// without it, `venice ps` does not show the run.
     ///
     /// # Errors
-    /// [`DeskError`].
+    /// [`StatusServerError`].
     pub fn open(
         dir: &RunsDir,
         about: About,
         run: impl Watched + 'static,
-    ) -> Result<Desk, DeskError> {
-        let kernel = |doing| move |source: io::Error| DeskError::Kernel { doing, source };
+    ) -> Result<StatusServer, StatusServerError> {
+        let kernel = |doing| move |source: io::Error| StatusServerError::Kernel { doing, source };
         dir.create()?;
         super::sweep(dir);
-        let path = dir.desk_path(std::process::id());
+        let path = dir.socket_path(std::process::id());
         let end = eventfd(0, EventfdFlags::CLOEXEC);
         let end = end.map_err(|errno| kernel("making an eventfd")(errno.into()))?;
         let ends = end.try_clone().map_err(kernel("doubling a descriptor"))?;
         let listener = conversation::listen(&path)?;
-        let mut clerk = Clerk {
+        let mut server = Server {
             about,
             run,
             began: Instant::now(),
             samples: VecDeque::with_capacity(SAMPLES + 1),
         };
-        let thread = std::thread::Builder::new().name("venice-desk".into());
-        let thread = thread.spawn(move || clerk.work(&listener, &ends)).map_err(|error| {
+        let thread = std::thread::Builder::new().name("venice-status".into());
+        let thread = thread.spawn(move || server.work(&listener, &ends)).map_err(|error| {
             let _ = std::fs::remove_file(&path);
             kernel("starting a thread")(error)
         })?;
-        Ok(Desk { path, end, thread: Some(thread) })
+        Ok(StatusServer { path, end, thread: Some(thread) })
     }
 }
 
-impl Drop for Desk {
+impl Drop for StatusServer {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         let _ = std::fs::remove_file(&self.path);
-        // The last one's turn.
+        // The last server removes the directory.
         let _ = self.path.parent().map(std::fs::remove_dir);
     }
 }
 
-/// Who answers.
-struct Clerk<W> {
+/// The state of the server's thread.
+struct Server<W> {
     about: About,
     run: W,
     began: Instant,
     samples: VecDeque<(Instant, Sample)>,
 }
 
-impl<W: Watched> Clerk<W> {
+impl<W: Watched> Server<W> {
     fn work(&mut self, listener: &UnixListener, end: &OwnedFd) {
         loop {
             let is_due = |(at, _): &(Instant, Sample)| at.elapsed() >= SAMPLE_EVERY;
@@ -159,11 +159,11 @@ impl<W: Watched> Clerk<W> {
                     self.samples.pop_front();
                 }
             }
-            let [somebody_asks, ends] = wait(listener, end);
+            let [is_called, ends] = wait(listener, end);
             if ends {
                 return;
             }
-            if somebody_asks && let Ok((stream, _)) = listener.accept() {
+            if is_called && let Ok((stream, _)) = listener.accept() {
                 self.answer(&stream);
             }
         }
@@ -171,7 +171,7 @@ impl<W: Watched> Clerk<W> {
 
     fn answer(&self, stream: &UnixStream) {
         let answer = match hear(stream) {
-            _ if !may_ask(stream) => Answer::Refused(ANOTHER_USERS.to_owned()),
+            _ if !is_allowed(stream) => Answer::Refused(ANOTHER_USERS.to_owned()),
             Some(Question::Row) => Answer::Row(Box::new(self.row())),
             Some(Question::Limit(local_bytes)) => match self.limit(local_bytes) {
                 Ok(()) => Answer::Row(Box::new(self.row())),
@@ -217,7 +217,7 @@ impl<W: Watched> Clerk<W> {
         }
     }
 
-    /// The faults from the oldest sample that is kept until now.
+    /// Returns the faults from the oldest sample until now.
     fn lately(&self) -> Lately {
         let now = self.run.sample();
         let Some((since, then)) = self.samples.front() else {
@@ -241,13 +241,14 @@ struct Lately {
     us: (Option<f64>, Option<f64>),
 }
 
-/// The run's own user may, and root.
-fn may_ask(stream: &UnixStream) -> bool {
+/// True for the run's own user, and root.
+fn is_allowed(stream: &UnixStream) -> bool {
     let asker = rustix::net::sockopt::socket_peercred(stream).map(|peer| peer.uid);
     asker.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
 }
 
-/// Waits until somebody asks, the run ends, or a sample is due; which of the first two it is.
+/// Waits for a request, the end of the run, or the next sample; returns which of the first two
+/// came.
 fn wait(listener: &UnixListener, end: &OwnedFd) -> [bool; 2] {
     let timeout = Timespec { tv_sec: SAMPLE_EVERY.as_secs() as i64, tv_nsec: 0 };
     let mut fds =
@@ -296,17 +297,17 @@ mod tests {
     }
 
     #[test]
-    fn a_clerk_tells_and_does_and_refuses() {
+    fn server_answers_limits_and_refuses() {
         let about = About { pid: 8, command: "x -y".into() };
         let run = Busy::default();
         let samples = VecDeque::from([(Instant::now(), run.sample())]);
-        let clerk = Clerk { about, run, began: Instant::now(), samples };
+        let server = Server { about, run, began: Instant::now(), samples };
         let ask = |question: Question| -> Answer {
-            let (asker, clerks) = UnixStream::pair().unwrap();
+            let (asker, server_end) = UnixStream::pair().unwrap();
             let asking =
                 std::thread::spawn(move || conversation::ask(asker, &question, None).unwrap());
-            clerk.answer(&clerks);
-            drop(clerks);
+            server.answer(&server_end);
+            drop(server_end);
             asking.join().unwrap().unwrap()
         };
         let Answer::Row(row) = ask(Question::Row) else { panic!("no row") };
@@ -317,6 +318,6 @@ mod tests {
         for bytes in [budget::LEAST_LOCAL_BYTES - 1, u64::MAX] {
             assert!(matches!(ask(Question::Limit(bytes)), Answer::Refused(_)), "{bytes}");
         }
-        assert_eq!(clerk.run.limits.lock().unwrap().len(), 1);
+        assert_eq!(server.run.limits.lock().unwrap().len(), 1);
     }
 }

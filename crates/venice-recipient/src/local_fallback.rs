@@ -1,7 +1,7 @@
-//! Memory of the recipient's own machine, or its disk, in the place of what donors want back and no
-//! other has room for. It is in the run block as a donor of its own: over shm its slabs are mapped
-//! like all others, over udp a server in this process answers for them, to the loopback interface, and over
-//! verbs this machine's own device, which does not reach files.
+//! Local fallback: memory of the recipient's own machine, or its disk, for slabs that donors
+//! reclaim and no other donor has room for. In the run block it is a donor of its own. Over shm its
+//! slabs are mapped like all others. Over udp a server in this process serves them on the loopback
+//! interface. Over verbs this machine's own device serves them; it does not reach files.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -23,21 +23,21 @@ use venice_wire::{
 };
 
 use crate::error::RecipientError;
-use crate::loan::drawn;
+use crate::loan::random_word;
 
-/// Where `disk` is unless somebody says where: a disk, where `/tmp` may be memory.
+/// The default directory of `disk`: a disk, where `/tmp` may be memory.
 const DEFAULT_DIR: &str = "/var/tmp";
-/// Of the memory that is available, this part is left alone ...
+/// The part of the available memory that is left alone ...
 const LEAVE_SHARE: u64 = 20;
-/// ... but at least so much.
+/// ... and the least bytes that are left.
 const LEAVE_AT_LEAST: u64 = 64 << 20;
-/// Nor a grant such a one.
+/// The first number of local grants. No donor's grant has such a number.
 const FIRST_GRANT: u64 = 1 << 63;
 
-/// Where to put what donors want back.
+/// A destination for reclaimed slabs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReclaimTo {
-    /// Other nodes that have room.
+    /// Other nodes with room.
     Donors,
     /// This machine's own memory, as far as it is available.
     Local,
@@ -46,21 +46,21 @@ pub enum ReclaimTo {
 }
 
 impl ReclaimTo {
-    /// Where nobody says otherwise: far memory is elsewhere as long as anybody has room for it, and
-    /// here before it is lost.
+    /// Returns the default order: far memory stays far while any donor has room, and comes here
+    /// before it is lost.
     pub fn by_default() -> Vec<ReclaimTo> {
         vec![ReclaimTo::Donors, ReclaimTo::Local]
     }
 
-    /// Several places as they are written on a command line: `donors,local,disk:DIR`.
+    /// Parses a list of destinations: `donors,local,disk:DIR`.
     ///
     /// # Errors
-    /// Which of them is none, in words.
+    /// The invalid one, in words.
     pub fn list(text: &str) -> Result<Vec<ReclaimTo>, String> {
         text.split(',').map(|place| place.trim().parse()).collect()
     }
 
-    /// What it is called among the donors.
+    /// Returns its name among the donors.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             ReclaimTo::Donors => "donors",
@@ -79,8 +79,8 @@ impl FromStr for ReclaimTo {
             None if text == "local" => Ok(ReclaimTo::Local),
             None if text == "disk" => Ok(ReclaimTo::Disk(DEFAULT_DIR.into())),
             Some(("disk", dir)) if Path::new(dir).is_dir() => Ok(ReclaimTo::Disk(dir.into())),
-            Some(("disk", dir)) => Err(format!("{dir:?} is no directory")),
-            _ => Err(format!("{text:?} is none of donors, local, disk, disk:DIR")),
+            Some(("disk", dir)) => Err(format!("{dir:?} is not a directory")),
+            _ => Err(format!("unknown place {text:?}: expected donors, local, disk or disk:DIR")),
         }
     }
 }
@@ -94,23 +94,23 @@ impl std::fmt::Display for ReclaimTo {
     }
 }
 
-/// What is kept here.
+/// The local slabs, and the server that makes them reachable.
 #[derive(Debug, Default)]
-pub(crate) struct AtHome {
+pub(crate) struct LocalFallback {
     grants: SharedGrants,
     server: Option<Server>,
     count: u64,
 }
 
-/// What answers for it.
+/// The server for local slabs.
 #[derive(Debug)]
 enum Server {
     Udp { udp: UdpServer, secret: Option<NodeSecret> },
     Verbs(VerbsServer),
 }
 
-impl AtHome {
-    /// Slabs here, as a grant that nobody need renew, and with the shm port their memory.
+impl LocalFallback {
+    /// Lends local slabs, as a grant without a lease; with the shm port also their memory.
     pub(crate) fn lend(
         &mut self,
         block: &RunBlock,
@@ -123,7 +123,7 @@ impl AtHome {
             return Err(RecipientError::NoRoomHere { place: place.name(), why });
         }
         let slabs = make(place, is_locked, slabs)?;
-        let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(drawn()?));
+        let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(random_word()?));
         self.count += 1;
         let mut grant = Grant {
             device: None,
@@ -148,7 +148,7 @@ impl AtHome {
         if self.server.is_none() {
             self.server = Some(serve(block, &self.grants)?);
         }
-        match self.server.as_ref().expect("it is there now") {
+        match self.server.as_ref().expect("the server was just started") {
             Server::Udp { udp, secret } => {
                 udp.share(id);
                 grant.udp_addr = udp.local_addr().to_string();
@@ -177,14 +177,14 @@ fn make(place: &ReclaimTo, is_locked: bool, count: usize) -> Result<Vec<Slab>, R
     made.map_err(no_room)
 }
 
-/// A file that has no name, and is gone with this process.
-pub(crate) fn nameless_file(dir: &Path) -> Result<OwnedFd, String> {
+/// Opens a file without a name, which ends with this process.
+pub(crate) fn unnamed_file(dir: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     file.map_err(|errno| format!("a file in {}: {errno}", dir.display()))
 }
 
-/// Whether a file of this process may be so long: one that is made longer is the process's end.
+/// Checks that this process may write a file of this length: exceeding the limit would kill it.
 pub(crate) fn check_file_limit(len_bytes: u64) -> Result<(), String> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit_bytes) if limit_bytes < len_bytes => Err(format!(
@@ -196,14 +196,13 @@ pub(crate) fn check_file_limit(len_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// A slab in such a file.
+/// Makes a slab in a nameless file.
 fn on_disk(dir: &Path) -> Result<Slab, String> {
     check_file_limit(SLAB_BYTES)?;
-    Slab::in_file(nameless_file(dir)?)
-        .map_err(|error| format!("{}: {}", dir.display(), why(&error)))
+    Slab::in_file(unnamed_file(dir)?).map_err(|error| format!("{}: {}", dir.display(), why(&error)))
 }
 
-/// The error, and what the kernel said.
+/// Formats the error with the kernel's reason.
 fn why(error: &DonorError) -> String {
     match std::error::Error::source(error) {
         Some(why) => format!("{error}: {why}"),
@@ -211,7 +210,7 @@ fn why(error: &DonorError) -> String {
     }
 }
 
-/// Begins to answer for what is here.
+/// Starts a server for local slabs.
 fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
     match block.port() {
         PortKind::Verbs => serve_by_device(block, grants),
@@ -219,7 +218,7 @@ fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientErr
     }
 }
 
-/// At the address from which the donors are reached, which is one of the device.
+/// Serves from the address by which the donors are reached, which is one of the device.
 fn serve_by_device(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
     let first = block.donors().first().map(|donor| donor.udp_address()).unwrap_or_default();
     let failed = system("finding this machine's address among the donors");
@@ -234,7 +233,7 @@ fn serve_by_device(block: &RunBlock, grants: &SharedGrants) -> Result<Server, Re
     Ok(Server::Verbs(server.map_err(port)?))
 }
 
-/// Under keys, where the donors have some.
+/// Serves datagrams, sealed if the donors' are.
 fn serve_datagrams(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
     let first = block.donors().first();
     let is_sealed = first.is_some_and(|donor| donor.seal().is_some());
@@ -242,13 +241,13 @@ fn serve_datagrams(block: &RunBlock, grants: &SharedGrants) -> Result<Server, Re
     let here: IpAddr = if is_v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
     let mut secret = NodeSecret([0; SEAL_KEY_BYTES]);
     for word in secret.0.chunks_exact_mut(8) {
-        word.copy_from_slice(&drawn()?.to_le_bytes());
+        word.copy_from_slice(&random_word()?.to_le_bytes());
     }
     let secret = is_sealed.then_some(secret);
     let port = |source| RecipientError::NoServer { source };
     let service = UdpService {
         sockets: vec![UdpSocket::bind(SocketAddr::new(here, 0)).map_err(port)?],
-        target: TargetConfig::new(NodeId(HERE), drawn()?),
+        target: TargetConfig::new(NodeId(HERE), random_word()?),
         keys: secret.map(|secret| Arc::new(secret) as _),
         xdp: None,
     };
@@ -265,14 +264,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_named() {
+    fn place_names_roundtrip() {
         let named = |text: &str| text.parse::<ReclaimTo>();
         assert_eq!(named("donors"), Ok(ReclaimTo::Donors));
         assert_eq!(named("local"), Ok(ReclaimTo::Local));
         assert_eq!(named("disk"), Ok(ReclaimTo::Disk("/var/tmp".into())));
         assert_eq!(named("disk:/"), Ok(ReclaimTo::Disk("/".into())));
-        assert!(named("disk:/no/such").unwrap_err().contains("no directory"));
-        assert!(named("tape").unwrap_err().contains("none of donors"));
+        assert!(named("disk:/no/such").unwrap_err().contains("not a directory"));
+        assert!(named("tape").unwrap_err().contains("expected donors"));
         assert!(named("donors:x").is_err());
         let places = [ReclaimTo::Donors, ReclaimTo::Local, ReclaimTo::Disk("/".into())];
         let written = places.each_ref().map(ReclaimTo::to_string).join(",");
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_without_room_says_so() {
+    fn no_room_error_names_the_place() {
         let error = make(&ReclaimTo::Disk("/proc".into()), false, 1).unwrap_err().to_string();
         assert!(error.contains("disk") && error.contains("/proc"), "{error}");
         let error = make(&ReclaimTo::Local, false, 1 << 30).unwrap_err().to_string();
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_on_disk_are_memory_like_any_other() {
+    fn disk_slabs_behave_like_memory() {
         let folder = tempfile::tempdir().unwrap();
         let slabs = make(&ReclaimTo::Disk(folder.path().into()), false, 2).unwrap();
         slabs[1].write(4090, b"on disk");

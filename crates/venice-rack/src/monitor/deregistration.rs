@@ -1,14 +1,14 @@
-//! An agent that is ended in an orderly way says so: nobody has to find out by its silence.
+//! Deregistration of agents that stop in an orderly way: no heartbeat timeout is needed.
 
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::types::{Identity, RackError};
 
 impl MonitorCore {
-    /// The agent of this epoch and `instance` ends: from now on it is as one that is dead, and its node
-    /// is `stopped`, across restarts of the Monitor Node, until another agent bears the name. What it
-    /// has reported before, or has not been told yet, comes too late. Answered by
-    /// [`Action::ReplyDone`] once it is durable.
-    pub fn handle_farewell(&mut self, now_ns: u64, token: Token, node: Identity, instance: u64) {
+    /// Deregisters the agent of this epoch and `instance`. From now on it counts as dead, and its
+    /// node is `stopped`, across restarts of the Monitor Node, until another agent uses the name.
+    /// Its late reports and unanswered calls are refused. Answered by [`Action::ReplyDone`] once it
+    /// is durable.
+    pub fn handle_deregister(&mut self, now_ns: u64, token: Token, node: Identity, instance: u64) {
         let record = self.rrt.get(node.node).map(|entry| &entry.record);
         let is_holder = record.is_some_and(|it| it.identity == node && it.instance == instance);
         let result = if is_holder { Ok(()) } else { Err(RackError::NotRegistered) };
@@ -29,15 +29,16 @@ impl MonitorCore {
         self.note_stopped(now_ns, node, name);
     }
 
-    /// It is known, from the agent or from another Monitor Node's record, that it has ended.
+    /// Takes down a node that has stopped, as known from the agent or from another Monitor Node's
+    /// record.
     pub(super) fn note_stopped(&mut self, now_ns: u64, node: Identity, name: String) {
         self.take_down(now_ns, node);
         self.note(Event::NodeStopped { name });
     }
 
-    /// A registration that was on its way when its agent ended.
-    pub(super) fn turn_away_the_ended(&mut self, token: Token, name: &str) {
-        let why = format!("{name}: this agent has said that it ends");
+    /// Refuses a registration that was on its way when its agent stopped.
+    pub(super) fn refuse_stopped_agent(&mut self, token: Token, name: &str) {
+        let why = format!("{name}: this agent has deregistered; start a new one");
         let result = Err(RackError::BadRequest(why));
         self.actions.push_back(Action::ReplyRegister { token, result });
     }

@@ -1,5 +1,5 @@
-//! Grants of lower priority that are called back for a request that asks for that: their donors give
-//! notice, and end them when the time is over that it states.
+//! Preemption: grants of lower priority are ended for a request that asks for it. Their donors give
+//! notice, and end them when the stated time is over.
 
 use super::MonitorCore;
 use super::places::{Needs, Place, Waiter, Wanted, WantedMemory};
@@ -11,18 +11,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use venice_wire::{GrantId, NodeId};
 
-/// A grant that is called back.
+/// A preempted grant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// For whom.
+    /// The place of the request it is preempted for.
     by: Place,
     since_ns: u64,
 }
 
-/// The grants that are called back. Not written down: who waits for them asks again.
+/// The preempted grants. They are not stored: the requests that wait for them are repeated.
 pub(super) type Calls = BTreeMap<GrantId, Call>;
 
-/// What a donor gives, whatever more it has.
+/// The free slabs of a donor, and the most it may give to the request.
 #[derive(Clone, Copy)]
 struct Room {
     has_slabs: u32,
@@ -34,7 +34,7 @@ impl Room {
         self.has_slabs.min(self.most_slabs)
     }
 
-    /// What a grant adds to that when it ends.
+    /// Returns what the end of a grant adds to that.
     fn gains(self, slabs: u32) -> u32 {
         let has_slabs = self.has_slabs.saturating_add(slabs);
         Self { has_slabs, ..self }.gives() - self.gives()
@@ -44,18 +44,18 @@ impl Room {
 type Rooms = BTreeMap<NodeId, Room>;
 
 impl MonitorCore {
-    /// Calls back what the first of those needs who ask for it, and no longer what nobody needs.
+    /// Preempts what the first requests with preemption need, and cancels what none needs any more.
     pub(super) fn call_back(&mut self, now_ns: u64) {
-        let mut calls = std::mem::take(&mut self.line.calls);
+        let mut calls = std::mem::take(&mut self.queue.calls);
         calls.retain(|id, call| {
             let is_lent = self.rat.get(*id).is_some_and(|it| it.state == GrantState::Committed);
             is_lent && self.is_waited_for(call)
         });
-        for place in self.line.in_order() {
-            let Some(waiter) = self.line.at(place) else { continue };
+        for place in self.queue.in_order() {
+            let Some(waiter) = self.queue.at(place) else { continue };
             let may_call = waiter.needs == Needs::Room
                 && waiter.wanted.queueing().preempt != Preempt::No
-                // What is called back would be theirs.
+                // Preempted memory would go to requests ahead.
                 && self.before_waiter(place, waiter).is_empty();
             let theirs = calls.iter().filter(|(_, call)| call.by == place).map(|(id, _)| *id);
             let theirs: Vec<GrantId> = theirs.collect();
@@ -66,26 +66,26 @@ impl MonitorCore {
             for id in &wanted {
                 calls.entry(*id).or_insert(Call { by: place, since_ns: now_ns });
             }
-            if let Some(waiter) = self.line.at_mut(place) {
+            if let Some(waiter) = self.queue.at_mut(place) {
                 waiter.is_calling = !wanted.is_empty();
             }
         }
-        self.line.calls = calls;
+        self.queue.calls = calls;
     }
 
-    /// Whether who needs it is still there.
+    /// True if the request it is preempted for is still there.
     fn is_waited_for(&self, call: &Call) -> bool {
         let in_handshake = self.requests.values().map(|pending| pending.place);
         let for_devices = self.device_requests.values().map(|pending| pending.place);
-        self.line.at(call.by).is_some()
+        self.queue.at(call.by).is_some()
             || in_handshake.chain(for_devices).any(|place| place == call.by)
     }
 
     fn call(&self, grant: GrantId) -> Option<&Call> {
-        self.line.calls.get(&grant).filter(|call| self.is_waited_for(call))
+        self.queue.calls.get(&grant).filter(|call| self.is_waited_for(call))
     }
 
-    /// The grants that are to end for a request. None where all of them are not enough.
+    /// Chooses the grants to preempt for a request. Returns none if all of them are not enough.
     fn victims(&self, waiter: &Waiter, calls: &Calls, theirs: &[GrantId]) -> Vec<GrantId> {
         match &waiter.wanted {
             Wanted::Memory(memory) => self.memory_victims(waiter, memory, (calls, theirs)),
@@ -93,8 +93,8 @@ impl MonitorCore {
         }
     }
 
-    /// What is called back for it already, as far as that helps, then the grants of the lowest
-    /// priority; of these as few bytes as will do, of equals the youngest.
+    /// Takes the grants preempted for it already, as far as they help, then those of the lowest
+    /// priority; of these the fewest bytes that suffice, of equals the youngest.
     fn memory_victims(
         &self,
         waiter: &Waiter,
@@ -105,7 +105,7 @@ impl MonitorCore {
         let mut missing = memory.slabs.saturating_sub(total(&rooms));
         let lent = self.candidates(waiter, calls, theirs).filter(|grant| grant.slabs > 0);
         let mut left: Vec<&GrantRecord> = lent.collect();
-        // Who was told is not to be told otherwise for nothing.
+        // A preemption once announced is not cancelled without need.
         left.sort_by_key(|grant| {
             (!theirs.contains(&grant.id), grant.priority, Reverse(grant.granted_ns), grant.id)
         });
@@ -132,7 +132,7 @@ impl MonitorCore {
         self.without_superfluous(waiter, memory, chosen)
     }
 
-    /// The last chosen first: what the others make up for stays.
+    /// Drops chosen grants, the last first, that the others make up for.
     fn without_superfluous(
         &self,
         waiter: &Waiter,
@@ -153,7 +153,7 @@ impl MonitorCore {
         kept.into_iter().map(|grant| grant.id).collect()
     }
 
-    /// What each donor that it may use has, or is about to.
+    /// Returns what each donor it may use has, or is about to have.
     fn rooms(&self, waiter: &Waiter, memory: &WantedMemory) -> Rooms {
         let prepared = self.prepared_slabs();
         let usable =
@@ -166,7 +166,7 @@ impl MonitorCore {
         rooms.collect()
     }
 
-    /// The grants that may be called back for it, of memory and of devices.
+    /// Iterates over the grants that may be preempted for it, of memory and of devices.
     pub(super) fn candidates<'a>(
         &'a self,
         waiter: &'a Waiter,
@@ -187,9 +187,9 @@ impl MonitorCore {
         })
     }
 
-    /// The grants of a donor that it is to give notice of.
+    /// Returns the grants of a donor of which it is to give notice.
     pub(in crate::monitor) fn called_back_of(&self, donor: NodeId) -> Vec<CalledBack> {
-        if self.line.calls.is_empty() {
+        if self.queue.calls.is_empty() {
             return Vec::new();
         }
         let within_ms = self.settings.preempt_notice_ns / NS_PER_MS;
@@ -197,22 +197,22 @@ impl MonitorCore {
         called.map(|grant| CalledBack { grant: grant.id, within_ms }).collect()
     }
 
-    /// Seconds until a grant that is called back ends, by when that was decided.
+    /// Returns the seconds until a preempted grant ends, counted from the decision.
     pub(in crate::monitor) fn leaving_s(&self, now_ns: u64, grant: GrantId) -> Option<f64> {
         let call = self.call(grant)?;
         let until_ns = call.since_ns.saturating_add(self.settings.preempt_notice_ns);
         Some(until_ns.saturating_sub(now_ns) as f64 / NS_PER_S)
     }
 
-    /// What is called back for a place in line.
+    /// Iterates over the grants preempted for a place in the queue.
     pub(super) fn called_for(&self, place: Place) -> impl Iterator<Item = &GrantRecord> {
-        let theirs = self.line.calls.iter().filter(move |(_, call)| call.by == place);
+        let theirs = self.queue.calls.iter().filter(move |(_, call)| call.by == place);
         theirs.filter_map(|(id, _)| self.rat.get(*id))
     }
 
-    /// What would be called back for a request that is to wait first in line.
+    /// Returns the grants that would be preempted for a request that is to wait first in the queue.
     pub(super) fn would_call_back(&self, waiter: &Waiter) -> Vec<GrantId> {
-        self.victims(waiter, &self.line.calls, &[])
+        self.victims(waiter, &self.queue.calls, &[])
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests come in, and what their recipients are told.
+//! Incoming requests for memory, and their answers.
 
 use super::handshake::room;
 use super::pending::PendingRequest;
@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
-    /// `owner` asks for memory. Answered by [`Action::ReplyRequest`]; a request that is in its
-    /// handshake already gets the same answer.
+    /// Takes a request for memory of `owner`. Answered by [`Action::ReplyRequest`]; a repetition of
+    /// a request in its handshake gets the same answer.
     ///
     /// # Errors
-    /// [`RackError::Forbidden`]: this request is another owner's. That one's answer is none of the
-    /// caller's business.
+    /// [`RackError::Forbidden`]: the request belongs to another owner, whose answer this caller
+    /// must not see.
     pub fn handle_request(
         &mut self,
         now_ns: u64,
@@ -29,11 +29,12 @@ impl MonitorCore {
         let client_id = request.client_id;
         self.check_owner_of_request(&owner, client_id)?;
         if self.is_asked_for_device(client_id) {
-            // For this caller alone: others wait for the device under the same number.
-            let reason = "this request was made for a device: draw another number for it";
+            // This error is for this caller alone: others wait for the device under the same
+            // number.
+            let reason = "this request was made for a device: use another request number";
             return Err(RackError::BadRequest(reason.to_owned()));
         }
-        if self.ask_in_line(now_ns, &request)
+        if self.repeat_in_queue(now_ns, &request)
             || self.requests.contains_key(&client_id)
             || self.is_answering(client_id)
         {
@@ -49,11 +50,11 @@ impl MonitorCore {
                 self.actions.push_back(Action::ReplyRequest { client_id, result });
             }
             (None, Ok(wanted)) if request.queueing.left_ms() > 0 => {
-                self.enter_line(now_ns, owner, request, wanted);
+                self.enter_queue(now_ns, owner, request, wanted);
             }
             (None, Ok((slabs, named))) => {
                 self.call_off_rivals(client_id);
-                let place = self.line.place(request.queueing.priority);
+                let place = self.queue.place(request.queueing.priority);
                 let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
                 let pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
                 self.requests.insert(client_id, pending);
@@ -64,7 +65,7 @@ impl MonitorCore {
         Ok(())
     }
 
-    /// The answer to a request is on its way out.
+    /// True if the answer to a request is on its way out.
     pub(super) fn is_answering(&self, asked: u128) -> bool {
         let is_it = |action: &Action| matches!(action, Action::ReplyRequest { client_id, .. } if *client_id == asked);
         self.actions.iter().any(is_it)
@@ -76,16 +77,16 @@ impl MonitorCore {
         client_id: u128,
     ) -> Result<(), RackError> {
         if self.owners_of_request(client_id).any(|other| other != owner) {
-            let reason = "this request was made by somebody else: draw another number for it";
+            let reason = "this request was made by somebody else: use another request number";
             return Err(RackError::Forbidden(reason.to_owned()));
         }
         Ok(())
     }
 
-    /// Who has made the request with this number, as far as it is known.
+    /// Returns the owners of the request with this number, as far as they are known.
     pub(super) fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
         let asking = self.requests.get(&client_id).map(|pending| &pending.owner);
-        let asking = asking.or_else(|| self.line.owner_of(client_id));
+        let asking = asking.or_else(|| self.queue.owner_of(client_id));
         let for_device = self.device_requests.get(&client_id).map(|pending| &pending.owner);
         asking
             .into_iter()
@@ -93,7 +94,8 @@ impl MonitorCore {
             .chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
     }
 
-    /// A pool node lends, and none of its programs borrows, by whatever door they come.
+    /// Checks that the owner's node is no pool node: those lend, and none of their programs
+    /// borrows, through whichever agent they come.
     pub(super) fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
         let node = self.rrt.by_name(&owner.node);
         match node.is_some_and(|node| node.record.is_pool) {
@@ -143,13 +145,13 @@ impl MonitorCore {
             }
         }
         let named = if request.donors.is_empty() { None } else { Some(named) };
-        // More slabs than can be counted is more than anybody has.
+        // Too many slabs to count exceed any donor's memory.
         let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);
         Ok((slabs, named))
     }
 
-    /// What there is to say to a request that makes sense without asking a donor: it was granted
-    /// before, or is more than its owner may have.
+    /// Returns the answer to a valid request that needs no call to a donor: it was granted before,
+    /// or exceeds its owner's quota.
     fn answer_at_once(
         &self,
         owner: &Owner,
@@ -160,7 +162,7 @@ impl MonitorCore {
             return Some(Err(RackError::HandshakeFailed));
         }
         let before = self.granted_before(request.client_id, slabs.saturating_mul(request.copies));
-        // Whoever waits may wait for its user's quota too.
+        // A queued request may also wait for its user's quota.
         if before.is_some() || request.queueing.left_ms() > 0 {
             return before;
         }
@@ -170,7 +172,7 @@ impl MonitorCore {
         })
     }
 
-    /// The answer to a request that was answered before.
+    /// Returns the answer to a request that was answered before.
     pub(super) fn granted_before(
         &self,
         client_id: u128,
@@ -187,13 +189,13 @@ impl MonitorCore {
             let reason = "this request was granted before and part of that is gone: ask anew";
             return Some(Err(RackError::BadRequest(reason.to_owned())));
         }
-        Some(Ok(grants.iter().filter_map(|grant| self.told(grant)).collect()))
+        Some(Ok(grants.iter().filter_map(|grant| self.grant_for_recipient(grant)).collect()))
     }
 
-    /// What the recipient is told of a grant.
-    pub(super) fn told(&self, grant: &GrantRecord) -> Option<Grant> {
+    /// Builds the grant sent to the recipient.
+    pub(super) fn grant_for_recipient(&self, grant: &GrantRecord) -> Option<Grant> {
         let node = &self.rrt.get(grant.donor)?.record;
-        // The secret is of the donor's present life; a grant of an earlier one is lost.
+        // The secret belongs to the donor's present epoch; a grant of an earlier one is lost.
         let name = KeyName::Grant(grant.id);
         let seal_key = node.secret.map(|secret| self.keys.seal_key(&secret, name));
         Some(Grant {
@@ -212,7 +214,7 @@ impl MonitorCore {
         })
     }
 
-    /// Why there are no donors for what is missing of a request.
+    /// Explains why the missing part of a request has no donors.
     pub(super) fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
         if let Err(error) = self.check_quota_again(client_id) {
             return error;
@@ -221,7 +223,7 @@ impl MonitorCore {
         let donors = self.available(client_id, true);
         let is_room = room(donors.iter().copied()) >= u64::from(missing);
         if is_room && self.leaves_enough_after(client_id, missing) {
-            return match self.carrying_of(client_id) {
+            return match self.bandwidth_of(client_id) {
                 Some(ways) if self.placed(client_id, missing, &donors).is_none() => {
                     self.no_bandwidth(&pending.request, &ways, &donors)
                 }
@@ -234,15 +236,15 @@ impl MonitorCore {
         let line = InLine { waited_ms, before, most_bytes: None };
         let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
         let mut free = self.free_by_node(named);
-        let kept = self.kept_from(&pending.owner.user, &pending.request);
-        less(&mut free, kept.saturating_mul(SLAB_BYTES));
+        let kept = self.reserved_from(&pending.owner.user, &pending.request);
+        subtract(&mut free, kept.saturating_mul(SLAB_BYTES));
         RackError::NoRoom { asked_bytes, free, line }
     }
 }
 
-/// Takes so much off what nodes have free, of those first that have most: what is kept for others is
-/// not free for this one.
-fn less(free: &mut [(String, u64)], mut bytes: u64) {
+/// Subtracts `bytes` from the free memory of the nodes with most: memory reserved for others is not
+/// free for this request.
+fn subtract(free: &mut [(String, u64)], mut bytes: u64) {
     let mut by_size: Vec<&mut u64> = free.iter_mut().map(|(_, left)| left).collect();
     by_size.sort_by_key(|left| std::cmp::Reverse(**left));
     for left in by_size {

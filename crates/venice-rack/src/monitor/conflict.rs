@@ -1,10 +1,10 @@
-//! What other Monitor Nodes have changed in the store, and what becomes of changes that were to be made
-//! when the records were others by then.
+//! Changes by other Monitor Nodes in the store, and recovery from a conflict: a write whose records
+//! had changed by then (optimistic concurrency).
 //!
-//! Of the actions that were waiting behind a change that was not made none has been performed: nobody
-//! has been called or answered on the strength of it. So they are dropped, the tables are brought back
-//! to what the store has, and what goes on goes on from there. Calls that were waiting for an answer
-//! then the caller of this code makes again.
+//! The actions queued behind a failed write were not performed: no donor was called or client
+//! answered on its strength. They are dropped, the tables are reset to the store's state, and
+//! requests in progress resume from there. Other calls that wait for an answer are repeated by the
+//! caller of this code.
 
 use super::pending::PartState;
 use super::{Action, Change, MonitorCore, Record, RecordKey, View};
@@ -15,19 +15,22 @@ use std::collections::BTreeSet;
 use venice_wire::GrantId;
 
 impl MonitorCore {
-    /// Others have changed the store, in this order. To be told only when no action waits.
+    /// Takes changes by peers to the store, in order. To be called only when no action waits.
+    ///
+    /// # Panics
+    /// If an action waits.
     pub fn handle_stored(&mut self, now_ns: u64, news: Vec<Change>) {
-        assert!(self.actions.is_empty(), "what waits was decided without the news");
+        assert!(self.actions.is_empty(), "actions wait that were decided without these changes");
         self.take_in(now_ns, news);
         self.yield_lost_requests();
         self.yield_lost_devices();
-        self.tell_line(now_ns);
+        self.answer_queue(now_ns);
         self.note_room(now_ns, true);
     }
 
-    /// The last [`Action::Store`] was not made, since a record was not as it was thought to be. `view`
-    /// is what the store has by now, `news` what of that is news, `failed` what was to be made. The
-    /// requests that are in their handshake go on; whoever waits for another answer has to ask again.
+    /// Handles an [`Action::Store`] that failed because a record had changed. `view` is the state
+    /// of the store by now, `news` the part of it not yet applied here, `failed` the changes that
+    /// were to be made. Requests in their handshake go on; other waiting calls must be repeated.
     pub fn handle_conflict(
         &mut self,
         now_ns: u64,
@@ -57,8 +60,9 @@ impl MonitorCore {
                     self.sent_releases.retain(|id| !grants.contains(id));
                     release.extend(grants);
                 }
-                // These are right whatever the records are. Whoever was told nothing of a handshake that others
-                // broke off, and so asked anew, would break off theirs, and they this one, in a circle.
+                // These are right whatever the records are. A client without an answer about a
+                // handshake that peers called off would ask again, call off theirs, and they this
+                // one, in a circle.
                 Action::SendAbort { .. }
                 | Action::ReplyStanding { .. }
                 | Action::ReplyRequest { result: Err(RackError::HandshakeFailed), .. }
@@ -74,7 +78,7 @@ impl MonitorCore {
         self.waiting_registrations.clear();
         self.take_up_finished();
         let finished_devices = self.take_up_finished_devices();
-        self.turn_away(&undone, view);
+        self.drop_unrecorded_nodes(&undone, view);
         for key in &undone {
             match (view.get(key).cloned(), key) {
                 (Some(record), _) => self.enter_again(now_ns, record),
@@ -84,8 +88,8 @@ impl MonitorCore {
         self.take_in(now_ns, news);
         self.yield_lost_requests();
         self.yield_lost_devices();
-        self.tell_line(now_ns);
-        self.give_up_orphans(&undone);
+        self.answer_queue(now_ns);
+        self.take_back_orphans(&undone);
         self.send_releases_again(release);
         let all: Vec<u128> = self.requests.keys().copied().collect();
         all.into_iter().for_each(|client_id| self.advance(now_ns, client_id));
@@ -101,9 +105,9 @@ impl MonitorCore {
         undone.extend(changes.iter().map(Change::key));
     }
 
-    /// Newcomers whose numbers others were given first, or nobody was: all of them, before anybody is
-    /// entered, who may be one of them under another number.
-    fn turn_away(&mut self, undone: &BTreeSet<RecordKey>, view: &View) {
+    /// Drops new nodes whose numbers a peer gave to others, or that were not recorded: all of them
+    /// before any record is entered, which may be one of them under another number.
+    fn drop_unrecorded_nodes(&mut self, undone: &BTreeSet<RecordKey>, view: &View) {
         for key in undone {
             let RecordKey::Node(node) = key else { continue };
             let Some(entry) = self.rrt.get(*node) else { continue };
@@ -114,7 +118,7 @@ impl MonitorCore {
         }
     }
 
-    /// Requests whose answer was not given are in their handshake still.
+    /// Puts requests whose answer was not sent back into their handshake.
     fn take_up_finished(&mut self) {
         for (client_id, pending) in std::mem::take(&mut self.finished) {
             self.parts.extend(pending.parts.keys().map(|id| (*id, client_id)));
@@ -122,7 +126,7 @@ impl MonitorCore {
         }
     }
 
-    /// A record is as the store has it, not as it was to be.
+    /// Resets a record to the store's state.
     fn enter_again(&mut self, now_ns: u64, record: Record) {
         match record {
             Record::Node(node) => self.enter_node(now_ns, node),
@@ -146,13 +150,13 @@ impl MonitorCore {
             RecordKey::GrantLimit => self.grant_limit = 1,
             RecordKey::Token(id) => drop(self.tokens.remove(id)),
             RecordKey::Revocation(node) => self.revoked.forget(node),
-            RecordKey::CertificateLife => self.memory.certificate_life_ms = 0,
+            RecordKey::CertificateLife => self.retention.certificate_life_ms = 0,
             RecordKey::Quota(of) => self.quotas.remove(of),
             RecordKey::Newcomer | RecordKey::LastRequest(_) | RecordKey::LastPromise => {}
         }
     }
 
-    /// Enters what others have changed.
+    /// Applies changes by peers.
     fn take_in(&mut self, now_ns: u64, news: Vec<Change>) {
         for change in news {
             match change {
@@ -167,12 +171,12 @@ impl MonitorCore {
                         before.used_by.is_empty() && !token.used_by.is_empty()
                     });
                     if is_used_now {
-                        self.memory.let_in.insert(token.used_by.clone());
+                        self.retention.admitted.insert(token.used_by.clone());
                     }
                     self.tokens.insert(token.id, token);
                 }
                 Change::PutRevocation(revocation) => {
-                    self.memory.let_in.remove(&revocation.node);
+                    self.retention.admitted.remove(&revocation.node);
                     self.revoked.put(revocation);
                 }
                 other => self.enter(&other),
@@ -181,9 +185,9 @@ impl MonitorCore {
     }
 
     fn enter_node(&mut self, now_ns: u64, node: NodeRecord) {
-        let (identity, is_turned_out) = (node.identity, node.is_turned_out);
+        let (identity, is_revoked) = (node.identity, node.is_revoked);
         let (name, is_stopped) = (node.name.clone(), node.is_stopped);
-        // Of two agents that were given the same epoch one was not.
+        // Of two agents with the same epoch one was not registered.
         let is_same =
             |before: &NodeRecord| before.identity == identity && before.instance == node.instance;
         let mut is_news = false;
@@ -197,12 +201,12 @@ impl MonitorCore {
         if is_news {
             self.note_stopped(now_ns, identity, name);
         }
-        if is_turned_out {
+        if is_revoked {
             self.mark_down(now_ns, identity);
         }
     }
 
-    /// Until its donor reports, what others have had lent is taken to be gone.
+    /// Counts slabs lent by peers as gone, until their donor reports.
     fn count_as_lent(&mut self, grant: &GrantRecord) {
         if grant.state == GrantState::Committed
             && let Some(mut entry) = self.rrt.get_mut(grant.donor)
@@ -214,8 +218,8 @@ impl MonitorCore {
         }
     }
 
-    /// Grants of this Monitor Node that donors lend, or will, for no request that it has any more.
-    fn give_up_orphans(&mut self, undone: &BTreeSet<RecordKey>) {
+    /// Takes back own grants that donors lend, or will, for requests that are gone.
+    fn take_back_orphans(&mut self, undone: &BTreeSet<RecordKey>) {
         let is_orphan = |id: &GrantId| {
             self.rat.get(*id).is_some_and(|grant| grant.state == GrantState::Committing)
                 && self.is_own(*id)
@@ -226,7 +230,7 @@ impl MonitorCore {
             _ => None,
         });
         let orphans: Vec<GrantId> = grants.filter(is_orphan).collect();
-        orphans.into_iter().for_each(|id| self.give_up(id));
+        orphans.into_iter().for_each(|id| self.take_back_grant(id));
     }
 
     fn send_releases_again(&mut self, ids: Vec<GrantId>) {

@@ -1,4 +1,4 @@
-//! Donors that the run's processes wait for in vain: one judge for all of them.
+//! Suspicion of donors: one judge for all processes of a run that wait for an answer in vain.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use venice_memory::paged::run_block::{RunBlock, SilenceJudge, Verdict};
 
 use crate::news::News;
 
-/// Who was complained of counts as silent for so long: a process that waits complains at least
-/// whenever a link more has fallen silent.
+/// A complaint counts for this time: a waiting process complains at least whenever another link
+/// stops answering.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
-/// The donors that are silent, and what was told of them.
+/// The suspected donors, and the reports on them.
 #[derive(Debug)]
-pub(crate) struct Silences {
+pub(crate) struct Suspicions {
     began: Instant,
     judge: SilenceJudge,
-    /// By donor.
-    is_told: Vec<bool>,
+    /// True if reported, by donor.
+    is_reported: Vec<bool>,
 }
 
-impl Default for Silences {
+impl Default for Suspicions {
     fn default() -> Self {
-        Self { began: Instant::now(), judge: SilenceJudge::default(), is_told: Vec::new() }
+        Self { began: Instant::now(), judge: SilenceJudge::default(), is_reported: Vec::new() }
     }
 }
 
-impl Silences {
-    /// Judges who was complained of since the last time; what there is to tell. `answered` says of a
-    /// donor when it was asked what it last answered; `None`: nobody need ask it.
+impl Suspicions {
+    /// Judges the donors complained of since the last call, and returns the events. `answered`
+    /// returns the time of the call that a donor answered last; `None`: it need not be called.
     pub(crate) fn judge(
         &mut self,
         block: &RunBlock,
@@ -38,14 +38,14 @@ impl Silences {
         let (now_ns, silent_for_ns) = (ns(Instant::now()), SILENT_FOR.as_nanos() as u64);
         let answered_ns = |donor| answered(donor).map_or(u64::MAX, ns);
         let judged = self.judge.judge(block, now_ns, silent_for_ns, answered_ns);
-        self.is_told.resize(block.donors().len(), false);
-        for (donor, is_told) in self.is_told.iter_mut().enumerate() {
-            *is_told &= self.judge.is_silent(donor, now_ns, silent_for_ns);
+        self.is_reported.resize(block.donors().len(), false);
+        for (donor, is_reported) in self.is_reported.iter_mut().enumerate() {
+            *is_reported &= self.judge.is_silent(donor, now_ns, silent_for_ns);
         }
         let mut news = Vec::new();
         for (donor, verdict) in judged {
             if let Verdict::Awaited { slabs } = verdict
-                && !std::mem::replace(&mut self.is_told[donor], true)
+                && !std::mem::replace(&mut self.is_reported[donor], true)
             {
                 news.push(News::Awaited { name: block.donors()[donor].name(), slabs });
             }
@@ -53,7 +53,7 @@ impl Silences {
         news
     }
 
-    /// Whether it is to be found out soon whether donors are there that are counted on.
+    /// True if an early answer is needed on the liveness of donors.
     pub(crate) fn wait_for_answers(&self) -> bool {
         self.judge.is_open()
     }

@@ -1,16 +1,16 @@
-//! Which other nodes can lend for what a slab lacks, and why the others cannot.
+//! Re-placement: the nodes that can lend for what a slab lacks, and the reasons against the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use venice_control::NodeRow;
 use venice_wire::SLAB_BYTES;
 
-/// Most names told for one reason.
+/// Most names listed for one reason.
 const MOST_NAMES: usize = 6;
 
-/// What keeps a node from it. In the order in which they are told.
+/// The reason against a node, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Hindrance {
+enum Obstacle {
     HasOne,
     NotChosen,
     Down,
@@ -19,14 +19,14 @@ enum Hindrance {
     Full,
 }
 
-/// What counts of a node.
+/// The relevant state of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     name: &'a str,
     free_bytes: u64,
     is_up: bool,
     is_draining: bool,
-    /// Nothing is placed on it.
+    /// True under memory pressure: it gets no new grants.
     is_pressed: bool,
 }
 
@@ -42,59 +42,55 @@ impl<'a> From<&'a NodeRow> for Candidate<'a> {
     }
 }
 
-/// The nodes that have room, each with how many slabs.
+/// Returns the nodes with room, each with its slabs.
 ///
 /// # Errors
-/// Where there is none: what is in the way of each.
+/// If there is none: the reasons against each.
 pub(crate) fn find<'a>(
     nodes: impl IntoIterator<Item = Candidate<'a>>,
     having: &BTreeSet<String>,
     chosen: &[String],
 ) -> Result<Vec<(String, u64)>, String> {
     let mut others = Vec::new();
-    let mut hindered: BTreeMap<Hindrance, Vec<&str>> = BTreeMap::new();
+    let mut excluded: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
     for node in nodes {
-        match hindrance(node, having, chosen) {
+        match obstacle(node, having, chosen) {
             None => others.push((node.name.to_owned(), node.free_bytes / SLAB_BYTES)),
-            Some(why) => hindered.entry(why).or_default().push(node.name),
+            Some(why) => excluded.entry(why).or_default().push(node.name),
         }
     }
-    let told = || hindered.iter().map(|(why, names)| why.told(names)).collect::<Vec<_>>();
-    if others.is_empty() { Err(told().join("; ")) } else { Ok(others) }
+    let reasons = || excluded.iter().map(|(why, names)| why.reasons(names)).collect::<Vec<_>>();
+    if others.is_empty() { Err(reasons().join("; ")) } else { Ok(others) }
 }
 
-fn hindrance(
-    node: Candidate<'_>,
-    having: &BTreeSet<String>,
-    chosen: &[String],
-) -> Option<Hindrance> {
+fn obstacle(node: Candidate<'_>, having: &BTreeSet<String>, chosen: &[String]) -> Option<Obstacle> {
     let is_chosen = chosen.is_empty() || chosen.iter().any(|name| name == node.name);
-    let hindrances = [
-        (having.contains(node.name), Hindrance::HasOne),
-        (!is_chosen, Hindrance::NotChosen),
-        (!node.is_up, Hindrance::Down),
-        (node.is_draining, Hindrance::Draining),
-        (node.is_pressed, Hindrance::Pressed),
-        (node.free_bytes < SLAB_BYTES, Hindrance::Full),
+    let obstacles = [
+        (having.contains(node.name), Obstacle::HasOne),
+        (!is_chosen, Obstacle::NotChosen),
+        (!node.is_up, Obstacle::Down),
+        (node.is_draining, Obstacle::Draining),
+        (node.is_pressed, Obstacle::Pressed),
+        (node.free_bytes < SLAB_BYTES, Obstacle::Full),
     ];
-    hindrances.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
+    obstacles.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
 }
 
-impl Hindrance {
-    fn told(self, names: &[&str]) -> String {
+impl Obstacle {
+    fn reasons(self, names: &[&str]) -> String {
         let what = match (self, names.len()) {
-            (Hindrance::HasOne, 1) => "has one already",
-            (Hindrance::HasOne, _) => "have one already",
-            (Hindrance::NotChosen, 1) => "is none of the donors asked for",
-            (Hindrance::NotChosen, _) => "are none of the donors asked for",
-            (Hindrance::Down, 1) => "is down",
-            (Hindrance::Down, _) => "are down",
-            (Hindrance::Draining, 1) => "is being drained",
-            (Hindrance::Draining, _) => "are being drained",
-            (Hindrance::Pressed, 1) => "is short of memory itself",
-            (Hindrance::Pressed, _) => "are short of memory themselves",
-            (Hindrance::Full, 1) => "has no room",
-            (Hindrance::Full, _) => "have no room",
+            (Obstacle::HasOne, 1) => "has one already",
+            (Obstacle::HasOne, _) => "have one already",
+            (Obstacle::NotChosen, 1) => "is not among the donors named",
+            (Obstacle::NotChosen, _) => "are not among the donors named",
+            (Obstacle::Down, 1) => "is down",
+            (Obstacle::Down, _) => "are down",
+            (Obstacle::Draining, 1) => "is being drained",
+            (Obstacle::Draining, _) => "are being drained",
+            (Obstacle::Pressed, 1) => "is short of memory itself",
+            (Obstacle::Pressed, _) => "are short of memory themselves",
+            (Obstacle::Full, 1) => "has no room",
+            (Obstacle::Full, _) => "have no room",
         };
         let shown = names[..names.len().min(MOST_NAMES)].join(", ");
         match names.len().saturating_sub(MOST_NAMES) {
@@ -114,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_of_each_node_is_told() {
+    fn error_lists_obstacle_of_each_node() {
         let mut nodes = vec![
             well("node1"),
             Candidate { is_draining: true, ..well("node2") },
@@ -134,7 +130,7 @@ mod tests {
         let found = find(nodes.iter().copied(), &having, &[]);
         assert_eq!(found, Ok(vec![("node7".to_owned(), 4)]));
         let why = find([well("node7")], &having, &["node1".to_owned()]).unwrap_err();
-        assert_eq!(why, "node7 is none of the donors asked for");
+        assert_eq!(why, "node7 is not among the donors named");
         let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
         let many = names.iter().map(|name| Candidate { is_draining: true, ..well(name) });
         let why = find(many, &having, &[]).unwrap_err();

@@ -1,9 +1,9 @@
-//! What the ways to the donors carry besides what goes on there, for requests that say how much
+//! Bandwidth admission: the bandwidth left on the paths to the donors, for requests that state the
 //! bandwidth they need (Venice, 5.3: placement by "the nature of the sharing").
 //!
-//! A request's traffic is taken to be even over its slabs. So its need makes a limit on the slabs that a
-//! donor gives: as many as its way has bandwidth for. What was promised to a grant stays promised, used
-//! or not, until the grant ends.
+//! A request's traffic is taken to be even over its slabs, so its need limits the slabs of each
+//! donor to the bandwidth of its path. Bandwidth promised to a grant stays promised, used or not,
+//! until the grant ends.
 
 use super::MonitorCore;
 use super::pending::{PartState, PendingRequest};
@@ -16,18 +16,18 @@ use crate::types::{FlowPeer, LinkPort, LinkReport, MemoryRequest, RackError};
 use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
-/// Donors that share a link may have more of it between them than there is: then each gets less, and
-/// it is tried again, so often.
+/// Most rounds of placement: donors that share a link may together exceed it; then each gets less,
+/// and placement is repeated.
 const MAX_ROUNDS: usize = 8;
-/// Donors that are named where none does.
-const MOST_TOLD: usize = 8;
+/// Most donors named in an error.
+const MOST_NAMED: usize = 8;
 
-/// A link that traffic to a donor takes.
+/// A link on the path to a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Link {
-    /// The donor's own, where all reach each other directly.
+    /// The donor's own port, where all nodes reach each other directly.
     Port(NodeId),
-    /// Between two neighbours' relays, the lower number first.
+    /// The link between two neighbours' relays, the lower number first.
     Hop(NodeId, NodeId),
 }
 
@@ -37,35 +37,39 @@ impl Link {
     }
 }
 
-/// What the ways to a request's donors carry.
-pub(super) struct Carrying {
-    /// What each slab of the request brings, in bits a second.
+/// The bandwidth left on the paths to a request's donors.
+pub(super) struct PathBandwidth {
+    /// Traffic of each slab of the request, in bits a second.
     slab_bps: u64,
-    /// The links of each donor's way.
+    /// The links of each donor's path.
     ways: BTreeMap<NodeId, Vec<Link>>,
-    /// What is left of each, in bits a second.
+    /// Bandwidth left on each link, in bits a second.
     spare_bps: BTreeMap<Link, u64>,
 }
 
-/// Traffic of one slab, where `bandwidth_bps` is for so many of each copy.
+/// Returns the traffic of one slab, where `bandwidth_bps` is for this many slabs of each copy.
 pub(super) fn slab_bps(bandwidth_bps: u64, slabs_of_copy: u32) -> u64 {
     bandwidth_bps.div_ceil(u64::from(slabs_of_copy).max(1))
 }
 
 impl MonitorCore {
-    /// What the ways carry of a request for so many slabs of each copy; `None`: it did not say what it
-    /// needs.
-    pub(super) fn carrying(&self, request: &MemoryRequest, slabs_of_copy: u32) -> Option<Carrying> {
-        self.carrying_besides(request, slabs_of_copy, None)
+    /// Returns the bandwidth for a request of this many slabs of each copy; `None` if it states no
+    /// need.
+    pub(super) fn bandwidth(
+        &self,
+        request: &MemoryRequest,
+        slabs_of_copy: u32,
+    ) -> Option<PathBandwidth> {
+        self.bandwidth_besides(request, slabs_of_copy, None)
     }
 
-    /// The same, where the request of that number counts for nothing.
-    fn carrying_besides(
+    /// The same, without the promises to the request of that number.
+    fn bandwidth_besides(
         &self,
         request: &MemoryRequest,
         slabs_of_copy: u32,
         besides: Option<u128>,
-    ) -> Option<Carrying> {
+    ) -> Option<PathBandwidth> {
         if request.bandwidth_bps == 0 {
             return None;
         }
@@ -80,29 +84,30 @@ impl MonitorCore {
         let links = ways.values().flatten().copied();
         let spare_bps = links.map(|link| (link, self.spare_bps(link, &promised))).collect();
         let slab_bps = slab_bps(request.bandwidth_bps, slabs_of_copy);
-        Some(Carrying { slab_bps, ways, spare_bps })
+        Some(PathBandwidth { slab_bps, ways, spare_bps })
     }
 
-    /// The same of a request in its handshake.
-    pub(super) fn carrying_of(&self, client_id: u128) -> Option<Carrying> {
+    /// The same for a request in its handshake.
+    pub(super) fn bandwidth_of(&self, client_id: u128) -> Option<PathBandwidth> {
         let pending = self.requests.get(&client_id)?;
-        self.carrying(&pending.request, pending.most_slabs)
+        self.bandwidth(&pending.request, pending.most_slabs)
     }
 
-    /// Of several Monitor Nodes another may have promised meanwhile what was to be promised here: shares
-    /// whose ways carry them no more are given back, and placed anew. Whether there were any.
+    /// Returns and re-places shares whose paths no longer carry them, since another Monitor Node
+    /// has promised the bandwidth meanwhile. Returns true if there were any.
     pub(super) fn gives_back_overloading(&mut self, now_ns: u64, client_id: u128) -> bool {
         let Some(pending) = self.requests.get(&client_id) else { return false };
-        let carrying = self.carrying_besides(&pending.request, pending.most_slabs, Some(client_id));
-        let Some(carrying) = carrying else { return false };
+        let bandwidth =
+            self.bandwidth_besides(&pending.request, pending.most_slabs, Some(client_id));
+        let Some(bandwidth) = bandwidth else { return false };
         let prepared = pending.parts.iter().filter(|(_, part)| part.state == PartState::Prepared);
         let mut shares = BTreeMap::new();
         for (_, part) in prepared.clone() {
             *shares.entry(part.donor.node).or_default() += part.slabs;
         }
-        let overloaded = carrying.overloaded(&shares);
+        let overloaded = bandwidth.overloaded(&shares);
         let is_overloading = |donor| {
-            let mut links = carrying.ways.get(&donor).into_iter().flatten();
+            let mut links = bandwidth.ways.get(&donor).into_iter().flatten();
             links.any(|link| overloaded.contains_key(link))
         };
         let lost: Vec<_> = prepared
@@ -119,19 +124,19 @@ impl MonitorCore {
         !lost.is_empty()
     }
 
-    /// Why the ways to these donors, who have the room, do not do for a request.
+    /// Explains why the paths to these donors, which have the room, do not carry a request.
     pub(super) fn no_bandwidth(
         &self,
         request: &MemoryRequest,
-        carrying: &Carrying,
+        bandwidth: &PathBandwidth,
         donors: &[Donor],
     ) -> RackError {
         let left = |donor: &Donor| {
-            let left_bps = carrying.left_bps(donor.node)?;
+            let left_bps = bandwidth.left_bps(donor.node)?;
             Some(format!("{} to {}", bandwidth_text(left_bps), self.name_of(donor.node)))
         };
         let able = donors.iter().filter(|donor| donor.can_give() > 0);
-        let ways: Vec<String> = able.filter_map(left).take(MOST_TOLD).collect();
+        let ways: Vec<String> = able.filter_map(left).take(MOST_NAMED).collect();
         RackError::NoBandwidth(format!(
             "the donors have the room, but their links do not carry {} more for it ({} left): ask for \
              less, or name no donors",
@@ -145,8 +150,8 @@ impl MonitorCore {
         relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology))
     }
 
-    /// Over which links `home` reaches a donor. None lead to one on the same node, nor to one that has
-    /// no port for datagrams.
+    /// Returns the links by which `home` reaches a donor. There are none to a donor on the same
+    /// node, nor to one without a UDP port.
     fn links_between(
         &self,
         home: Option<NodeId>,
@@ -167,7 +172,8 @@ impl MonitorCore {
         links
     }
 
-    /// What was promised, by link: to grants, and to requests in their handshake but that one.
+    /// Returns the bandwidth promised, by link: to grants, and to requests in their handshake
+    /// except `besides`.
     fn promised(&self, besides: Option<u128>) -> BTreeMap<Link, u64> {
         let is_promised =
             |it: &&GrantRecord| it.bandwidth_bps > 0 && it.state != GrantState::Releasing;
@@ -205,20 +211,20 @@ impl MonitorCore {
             }
             Link::Hop(one, other) => {
                 let (used, capacity) = self.hop_bps(one, other);
-                // Whose the traffic is that goes on there, relays do not say.
+                // Relays do not report whose traffic a link carries.
                 capacity.unwrap_or(USUAL_LINK_BPS).saturating_sub(used.max(promised))
             }
         }
     }
 
-    /// What goes on at a donor's port beyond what was promised.
+    /// Returns the traffic at a donor's port beyond the promises.
     fn unpromised_bps(&self, entry: &NodeEntry) -> u64 {
         let beyond = |with, bps: u64| match with {
             FlowPeer::Grant(grant) => {
                 bps.saturating_sub(self.rat.get(grant).map_or(0, |grant| grant.bandwidth_bps))
             }
             FlowPeer::Anybody => bps,
-            // Tests of the links.
+            // Link tests.
             FlowPeer::Node(_) => 0,
         };
         let flows = entry.port.flows.iter();
@@ -226,7 +232,8 @@ impl MonitorCore {
         flows.fold(0, u64::saturating_add)
     }
 
-    /// What a hop link carries now and what it can, in bits a second, as either end has it.
+    /// Returns the present traffic and the capacity of a hop link, in bits a second, as reported by
+    /// either end.
     fn hop_bps(&self, one: NodeId, other: NodeId) -> (u64, Option<u64>) {
         let ends = [(one, other), (other, one)];
         let reports = ends.map(|(from, to)| {
@@ -238,14 +245,14 @@ impl MonitorCore {
         (used.unwrap_or(0), reports.filter_map(|(_, capacity)| capacity).min())
     }
 
-    /// The bandwidth of a link in bits a second: the measured one, else that of the emulated link.
+    /// Returns the bandwidth of a link in bits a second: measured, or else of the emulated link.
     pub(super) fn link_bps(&self, from: NodeId, report: &LinkReport) -> Option<u64> {
         let measured_bps = report.bandwidth_mbps.map(|mbps| (mbps * 1e6) as u64);
         measured_bps.or_else(|| (self.settings.link_bps)(&self.link_of(from)))
     }
 
-    /// What a donor's port carries, in bits a second: the most that anybody has measured, where its
-    /// recipients emulate no slower link.
+    /// Returns the bandwidth of a donor's port in bits a second: the most that any node has
+    /// measured, unless its recipients emulate a slower link.
     pub(super) fn port_bps(&self, donor: NodeId, entry: &NodeEntry) -> Option<u64> {
         let tests = self.tst.towards(donor, LinkPort::Udp);
         let measured = tests.filter_map(|report| report.bandwidth_mbps);
@@ -256,7 +263,7 @@ impl MonitorCore {
 }
 
 impl PendingRequest {
-    /// What so many of its slabs bring, in bits a second.
+    /// Returns the traffic of this many slabs, in bits a second.
     pub(super) fn share_bps(&self, slabs: u32) -> u64 {
         match self.request.bandwidth_bps {
             0 => 0,
@@ -265,14 +272,15 @@ impl PendingRequest {
     }
 }
 
-impl Carrying {
-    /// What the way to a donor has left, in bits a second; `None`: no link is in the way.
+impl PathBandwidth {
+    /// Returns the bandwidth left on the path to a donor, in bits a second; `None` if it has no
+    /// links.
     pub(super) fn left_bps(&self, donor: NodeId) -> Option<u64> {
         let links = self.ways.get(&donor)?.iter();
         links.filter_map(|link| self.spare_bps.get(link)).copied().min()
     }
 
-    /// The donors, none of which gives more than its way carries.
+    /// Limits each donor to what its path carries.
     fn limited(&self, donors: impl IntoIterator<Item = Donor>) -> Vec<Donor> {
         let limit = |donor: Donor| {
             let most = self.left_bps(donor.node).map_or(u64::MAX, |left| left / self.slab_bps);
@@ -282,15 +290,15 @@ impl Carrying {
         donors.into_iter().map(limit).collect()
     }
 
-    /// A donor's link carries less of the request than the donor has room for: how many slabs.
+    /// Returns the slabs that a donor's path carries, if that is less than the donor has room for.
     pub(super) fn limit_of(&self, donor: &Donor) -> Option<u32> {
         let limited = self.limited([*donor]);
         let most = limited.first().map_or(0, Donor::can_give);
         (most < donor.can_give()).then_some(most)
     }
 
-    /// As [`place`], so that no link gets more than it carries. It may find nothing where several donors
-    /// share a link and another choice among them would do.
+    /// Places as [`place`], without exceeding any link. It may find nothing where several donors
+    /// share a link and another choice among them would fit.
     pub(super) fn place(
         &self,
         policy: Policy,
@@ -316,7 +324,7 @@ impl Carrying {
         None
     }
 
-    /// The links that carry less than these shares bring, with both.
+    /// Returns the links that these shares exceed, with their load and what is left on them.
     fn overloaded(&self, shares: &BTreeMap<NodeId, u32>) -> BTreeMap<Link, (u64, u64)> {
         let mut loads: BTreeMap<Link, u64> = BTreeMap::new();
         for (donor, slabs) in shares {

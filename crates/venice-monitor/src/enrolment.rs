@@ -1,4 +1,4 @@
-//! Who becomes part of the rack: the gate's calls, and those at the socket of this machine.
+//! The enrolment service's calls, and those at the socket of this machine.
 
 use crate::clock::wall_ms;
 use crate::inputs::{Listing, Order};
@@ -11,17 +11,18 @@ use venice_control::server::{
 use venice_control::{Caller, RackError, User};
 use venice_rack::monitor::JoinTokenRecord;
 
-/// A token is good for no longer.
+/// Longest lifetime of a join token.
 const LONGEST_TOKEN: Duration = Duration::from_secs(30 * 86_400);
 
-/// Why a key was not signed for.
+/// Converts the error of a signing request.
 fn refused(error: &IdentityError) -> RackError {
     RackError::BadRequest(error.to_string())
 }
 
 impl Service {
-    /// A certificate and the authority's, while we hear the other Monitor Nodes: one of them may have
-    /// turned the caller out, and its revocation reaches no further than what was signed soon after.
+    /// Signs a certificate and returns it with the authority's, while the peers' changes arrive. A
+    /// peer may have revoked the caller, and its revocation covers only certificates signed until
+    /// shortly after it.
     fn signed(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
         let authority: &Authority = &self.authority;
         let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
@@ -50,7 +51,9 @@ impl GateHandler for Service {
     async fn new_token(&self, valid_s: u64, node: String) -> Result<NewToken, RackError> {
         if !(1..=LONGEST_TOKEN.as_secs()).contains(&valid_s) {
             let days = LONGEST_TOKEN.as_secs() / 86_400;
-            let reason = format!("a join token is good for one second to {days} days");
+            let reason = format!(
+                "a join token's lifetime is out of range: expected one second to {days} days"
+            );
             return Err(RackError::BadRequest(reason));
         }
         let (id, secret) = TokenSecret::draw().map_err(|error| refused(&error))?;
@@ -106,15 +109,15 @@ mod tests {
     use venice_control::identity::KeyPem;
 
     #[test]
-    fn who_is_cut_off_from_the_others_signs_nothing() {
+    fn expired_tenure_signs_nothing() {
         let (inputs, _driver) = tokio::sync::mpsc::channel(1);
         let authority = Arc::new(venice_testkit::identity::authority());
         let request = KeyPem::generate().unwrap().request().unwrap();
         let node7 = Caller::Node("node7".into());
         for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {
             let addr = ([127, 0, 0, 1], 1).into();
-            let ways = (inputs.clone(), tokio::sync::mpsc::channel(1).0);
-            let service = Service::new(ways, Arc::clone(&authority), addr, tenure);
+            let channels = (inputs.clone(), tokio::sync::mpsc::channel(1).0);
+            let service = Service::new(channels, Arc::clone(&authority), addr, tenure);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);
         }
     }
