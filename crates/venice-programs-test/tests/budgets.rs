@@ -183,7 +183,7 @@ fn somewhat_more_than_fits(test: &str, port: Port, local: &str, pages: u64) {
     let options = ["--local", local, "--remote", "64MiB", "--copies", "1", "--stats"];
     let outcome = Rack::shared(port).run(&options, &command).finish(LIMIT);
     outcome.expect_code(0);
-    let [staged, far] = [" still staged", " far;"].map(|words| outcome.number_before(words));
+    let [staged, far] = [" staged", " far;"].map(|words| outcome.number_before(words));
     let (first, touches) = (2 * pages, TOUCHES as f64);
     let share = (staged + far).saturating_sub(first) as f64 / touches;
     println!("{staged} staged, {far} far, {share:.3} of all touches after the first ones");

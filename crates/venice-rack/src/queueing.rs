@@ -70,13 +70,13 @@ pub struct Standing {
     /// How long it has waited.
     pub waited_ms: u64,
     /// What is called back for it, and has not come yet.
-    pub called_back_bytes: u64,
+    pub preempting_bytes: u64,
     /// Its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
     /// The device that it asks for, in words; empty: it is memory.
     pub device: String,
     /// Devices that are called back for it.
-    pub called_back_devices: u32,
+    pub preempting_devices: u32,
 }
 
 /// What waiting in line has to do with a request that found no room.

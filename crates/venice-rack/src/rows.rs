@@ -135,7 +135,7 @@ pub struct GrantRow {
     pub priority: u32,
     /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
     /// is not.
-    pub leaving_s: Option<f64>,
+    pub preempted_in_s: Option<f64>,
 }
 
 /// A line of `venice queue`: a request that waits for room, or for a device.
@@ -173,15 +173,15 @@ pub struct QueueRow {
     /// are lent whole.
     pub free_bytes: u64,
     /// Bytes that went to requests behind it: never more than its own.
-    pub passed_bytes: u64,
+    pub backfilled_bytes: u64,
     /// What is called back for it, and has not come yet.
-    pub called_back_bytes: u64,
+    pub preempting_bytes: u64,
     /// Devices lent whole that it may use and nobody has.
     pub free_devices: u32,
     /// Such devices that went to requests behind it: one at most.
-    pub passed_devices: u32,
+    pub backfilled_devices: u32,
     /// Such devices that are called back for it.
-    pub called_back_devices: u32,
+    pub preempting_devices: u32,
     /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
     /// did not do their share.
     pub needs: String,
@@ -306,7 +306,7 @@ pub struct PlacementRow {
     /// What its machine's waiting for memory counts against it, in slabs.
     pub stall_slabs: u32,
     /// Free slabs less all that.
-    pub worth_slabs: i64,
+    pub score_slabs: i64,
     /// What its way has left, in bits a second, for a request that says what it needs.
     pub link_left_bps: Option<u64>,
     /// Why it gives that, or nothing.
@@ -362,13 +362,13 @@ pub struct ForecastRow {
     /// Storage, in bytes.
     pub storage_bytes: ResourceForecast,
     /// Free memory that is kept from others for it, in bytes.
-    pub kept_bytes: u64,
+    pub reserved_bytes: u64,
     /// Prediction windows that are over.
     pub windows: u64,
     /// Those in which it used more memory, by a slab or more, than was foretold.
-    pub short_windows: u64,
+    pub under_windows: u64,
     /// Than persistence would have said.
-    pub persistence_short_windows: u64,
+    pub persistence_under_windows: u64,
     /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
     pub mean_error_bytes: Option<u64>,
     /// By how much persistence would have been.
@@ -381,7 +381,7 @@ pub struct ResourceForecast {
     /// What it used at the last sample.
     pub in_use: u64,
     /// The peak foretold; `None`: nothing is foretold yet.
-    pub foretold: Option<u64>,
+    pub forecast: Option<u64>,
     /// The peak of the window before: what plain persistence says.
     pub persistence: Option<u64>,
 }

@@ -76,7 +76,7 @@ impl DailyRack {
     }
 
     fn kept_slabs(&self) -> u64 {
-        self.0.monitor.forecast_rows().iter().map(|row| row.kept_bytes / SLAB_BYTES).sum()
+        self.0.monitor.forecast_rows().iter().map(|row| row.reserved_bytes / SLAB_BYTES).sum()
     }
 }
 

@@ -209,8 +209,8 @@ fn a_plan_says_where_and_why_and_grants_nothing() {
     ];
     assert_eq!(said, expected);
     let (own, near) = (&plan.nodes[0], &plan.nodes[1]);
-    assert_eq!((own.distance_slabs, own.worth_slabs), (16, 16), "a hop beyond the farthest");
-    assert_eq!((near.free_slabs, near.distance_slabs, near.worth_slabs), (32, 4, 28));
+    assert_eq!((own.distance_slabs, own.score_slabs), (16, 16), "a hop beyond the farthest");
+    assert_eq!((near.free_slabs, near.distance_slabs, near.score_slabs), (32, 4, 28));
 
     // What is asked for in earnest goes there.
     core.handle_request(0, owner(), wish("node1", 12, 2)).unwrap();

@@ -123,7 +123,7 @@ impl Tables {
     fn put(&mut self, table: Table, key: &[&str], records: Vec<Record>) {
         for mut record in records {
             record.retain(|field, _| !PASSING.contains(&field.as_str()));
-            if let Some(leaving) = record.get_mut("leaving_s") {
+            if let Some(leaving) = record.get_mut("preempted_in_s") {
                 *leaving = (!leaving.is_null()).into();
             }
             let words = key.iter().map(|field| match &record[*field] {

@@ -11,7 +11,7 @@ use crate::terminal::{self, Align};
 pub const HELP: &str = "\
 EXAMPLES:
   venice forecast
-  venice forecast --json | jq '.[] | {user, purpose, memory_bytes, kept_bytes}'
+  venice forecast --json | jq '.[] | {user, purpose, memory_bytes, reserved_bytes}'
 
 A workload is what a user has for one purpose (`venice grants`). The Monitor Node looks every five minutes
 what each has, and foretells from the last day the most it will have in the hour that begins
@@ -47,7 +47,7 @@ fn table(rows: &[ForecastRow]) -> String {
     ];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), terminal::bytes);
     let line = |row: &ForecastRow| {
-        let ResourceForecast { in_use, foretold, persistence } = row.memory_bytes;
+        let ResourceForecast { in_use, forecast, persistence } = row.memory_bytes;
         let short = |short: u64| format!("{short}/{}", row.windows);
         vec![
             row.user.clone(),
@@ -55,11 +55,11 @@ fn table(rows: &[ForecastRow]) -> String {
             terminal::bytes(in_use),
             bytes(foretold),
             bytes(persistence),
-            terminal::bytes(row.kept_bytes),
+            terminal::bytes(row.reserved_bytes),
             bytes(row.mean_error_bytes),
             bytes(row.persistence_mean_error_bytes),
-            short(row.short_windows),
-            short(row.persistence_short_windows),
+            short(row.under_windows),
+            short(row.persistence_under_windows),
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())

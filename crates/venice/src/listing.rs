@@ -226,7 +226,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             named(&row.address),
             sized(row.bytes),
             if row.bandwidth_bps > 0 { bandwidth_text(row.bandwidth_bps) } else { dash() },
-            row.leaving_s.map_or(row.state.clone(), |s| format!("leaving in {s:.0} s")),
+            row.preempted_in_s.map_or(row.state.clone(), |s| format!("leaving in {s:.0} s")),
             row.priority.to_string(),
             terminal::seconds(row.lease_s),
             terminal::seconds(row.age_s),

@@ -1,8 +1,9 @@
 //! Venice: memory of the other machines in the rack, for unchanged Linux programs.
 //!
-//! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `swap` has the
-//! kernel swap to it; `runs` shows the programs that run so; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
-//! Monitor Node's tables, `quota` who may borrow how much; `get` holds memory and devices; `doctor` looks at the machine.
+//! The one binary. [`cli`] has the commands. `run` runs a program on borrowed memory; `swap` makes
+//! the kernel swap to it; `runs` lists such programs. `rack` manages a rack of processes on this
+//! machine, `daemon` is the code of such a process. `listing` shows the Monitor Node's tables,
+//! `quota` manages quotas, `get` holds memory and devices, `doctor` checks the machine.
 #![forbid(unsafe_code)]
 
 mod admittance;

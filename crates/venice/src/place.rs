@@ -135,14 +135,14 @@ fn text(plan: &PlacementPlan) -> String {
             less(row.distance_slabs),
             less(row.traffic_slabs),
             less(row.stall_slabs),
-            row.worth_slabs.to_string(),
+            row.score_slabs.to_string(),
             row.link_left_bps.map_or("-".to_owned(), bandwidth_text),
             row.why.clone(),
         ]
     };
     let mut rows: Vec<&PlacementRow> = plan.nodes.iter().collect();
     // Who gives most first; the others as they would come.
-    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.worth_slabs)), row.node.len()));
+    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.score_slabs)), row.node.len()));
     let table = table_without(&["link left"], &columns, rows.into_iter().map(line).collect());
     let asked = of_slabs(plan.slabs);
     let copies = match plan.copies {
@@ -171,7 +171,7 @@ mod tests {
             distance_slabs,
             traffic_slabs: 0,
             stall_slabs: 0,
-            worth_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
+            score_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
             link_left_bps: None,
             why: "chosen".into(),
         };

@@ -63,8 +63,8 @@ fn table(rows: &[QueueRow]) -> String {
             terminal::seconds(row.waited_s),
             terminal::seconds(row.left_s),
             amount(row, row.free_bytes, row.free_devices),
-            amount(row, row.passed_bytes, row.passed_devices),
-            amount(row, row.called_back_bytes, row.called_back_devices),
+            amount(row, row.backfilled_bytes, row.backfilled_devices),
+            amount(row, row.preempting_bytes, row.preempting_devices),
             row.needs.clone(),
             donors,
             row.purpose.clone(),
@@ -119,16 +119,16 @@ mod tests {
             waited_s: 61.0,
             left_s: 9.0,
             free_bytes: 16 << 20,
-            passed_bytes: 0,
-            called_back_bytes: 0,
+            backfilled_bytes: 0,
+            preempting_bytes: 0,
             free_devices: 0,
-            passed_devices: 0,
-            called_back_devices: 0,
+            backfilled_devices: 0,
+            preempting_devices: 0,
             needs: "room".into(),
         };
         let (kind, capabilities) = ("accelerator".to_owned(), vec!["cuda".to_owned()]);
         let device =
-            QueueRow { kind, capabilities, bytes: 0, called_back_devices: 1, ..row.clone() };
+            QueueRow { kind, capabilities, bytes: 0, preempting_devices: 1, ..row.clone() };
         let shown = table(&[device]);
         let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words[4..6], ["accelerator:cuda", "100"], "{shown}");

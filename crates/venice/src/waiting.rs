@@ -180,13 +180,13 @@ fn text(standing: &Standing) -> String {
 
 /// Bytes, or of a device that is lent whole whether one is to come.
 fn what_there_is(standing: &Standing) -> String {
-    let Standing { free_bytes, called_back_bytes, called_back_devices, .. } = *standing;
+    let Standing { free_bytes, preempting_bytes, preempting_devices, .. } = *standing;
     let is_whole = !standing.device.is_empty() && standing.asked_bytes == 0;
-    let [free, called] = [free_bytes, called_back_bytes].map(terminal::bytes);
+    let [free, called] = [free_bytes, preempting_bytes].map(terminal::bytes);
     match () {
-        () if is_whole && called_back_devices > 0 => "none free, one called back".to_owned(),
+        () if is_whole && preempting_devices > 0 => "none free, one called back".to_owned(),
         () if is_whole => "none free".to_owned(),
-        () if called_back_bytes > 0 => format!("{free} free, {called} called back"),
+        () if preempting_bytes > 0 => format!("{free} free, {called} called back"),
         () => format!("{free} free"),
     }
 }
@@ -213,19 +213,19 @@ mod tests {
             asked_bytes: 2 << 30,
             free_bytes: 512 << 20,
             waited_ms: 1500,
-            called_back_bytes: 0,
+            preempting_bytes: 0,
             is_over_quota: false,
             device: String::new(),
-            called_back_devices: 0,
+            preempting_devices: 0,
         };
         assert_eq!(text(&standing), "waits for 2GiB: 2nd in line, 512MiB free, 1.5 s so far");
-        let called = Standing { called_back_bytes: 1 << 30, ..standing.clone() };
+        let called = Standing { preempting_bytes: 1 << 30, ..standing.clone() };
         assert!(text(&called).contains("512MiB free, 1GiB called back"));
         let (device, asked_bytes) = ("accelerator with cuda".to_owned(), 0);
         let device = Standing { device, asked_bytes, ..standing.clone() };
         let said = "waits for accelerator with cuda: 2nd in line, none free, 1.5 s so far";
         assert_eq!(text(&device), said);
-        let called = Standing { called_back_devices: 1, ..device };
+        let called = Standing { preempting_devices: 1, ..device };
         assert!(text(&called).contains("none free, one called back"));
         let over = Standing { is_over_quota: true, ..standing };
         assert!(text(&over).contains("2nd in line, your quota is used up"));

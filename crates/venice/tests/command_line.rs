@@ -386,15 +386,15 @@ fn the_doctor_answers_in_json() {
         "zram",
         "loop devices",
     ] {
-        let row = rows.iter().find(|row| row["what"] == what);
+        let row = rows.iter().find(|row| row["check"] == what);
         let row = row.unwrap_or_else(|| panic!("no row about {what}"));
         let state = row["state"].as_str().unwrap();
         assert!(["ok", "warn", "missing"].contains(&state), "{row}");
-        assert_eq!(state == "ok", row["mend"].as_str().unwrap().is_empty(), "{row}");
+        assert_eq!(state == "ok", row["remedy"].as_str().unwrap().is_empty(), "{row}");
     }
     let is_missing = |row: &serde_json::Value| row["state"] == "missing";
     for mode in ["paged", "window", "swap"] {
-        let verdict = rows.iter().find(|row| row["what"] == format!("--mode {mode}")).unwrap();
+        let verdict = rows.iter().find(|row| row["check"] == format!("--mode {mode}")).unwrap();
         let needs_it = |row: &&serde_json::Value| {
             row["needed_by"].as_array().unwrap().iter().any(|needing| needing == mode)
         };
@@ -403,7 +403,7 @@ fn the_doctor_answers_in_json() {
         assert_eq!(is_missing(verdict), is_stopped, "{verdict}");
     }
     let is_verdict =
-        |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with("--mode ");
+        |row: &&serde_json::Value| row["check"].as_str().unwrap().starts_with("--mode ");
     let hopeless = rows.iter().filter(is_verdict).all(is_missing);
     assert_eq!(said.code(), i32::from(hopeless));
 }
@@ -416,7 +416,7 @@ fn the_doctor_judges_each_mode_by_itself() {
     let output = command.env("VENICE_SHIM", "/nowhere/libvenice_preload.so").output().unwrap();
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let row = |what: &str| {
-        let found = rows.as_array().unwrap().iter().find(|row| row["what"] == what);
+        let found = rows.as_array().unwrap().iter().find(|row| row["check"] == what);
         found.unwrap_or_else(|| panic!("no row about {what}")).clone()
     };
     for mode in ["--mode paged", "--mode window"] {

@@ -218,9 +218,9 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
 
     let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
     let mut waits = Daemon::start_named(&place, "waits", &words);
-    wait_until("it is leaving", || grants(&place).iter().any(|row| row["leaving_s"].is_f64()));
+    wait_until("it is leaving", || grants(&place).iter().any(|row| row["preempted_in_s"].is_f64()));
     let row = queue(&place).remove(0);
-    assert_eq!((&row["needs"], &row["called_back_devices"]), (&"device".into(), &1.into()));
+    assert_eq!((&row["needs"], &row["preempting_devices"]), (&"device".into(), &1.into()));
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
     assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
     assert!(exists(&heard), "the command had time to end");

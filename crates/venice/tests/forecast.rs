@@ -88,11 +88,11 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
     // window, and of those after it, still has it.
     let has_kept = || {
         let holder = rack.hold("128MiB", "train");
-        let is_foretold = |row: Value| number(&row, "/memory_bytes/foretold") >= 128 * MIB;
+        let is_foretold = |row: Value| number(&row, "/memory_bytes/forecast") >= 128 * MIB;
         wait_until("its need is foretold", || rack.forecast("train").is_some_and(is_foretold));
         give_back(holder);
         let row = rack.forecast("train").expect("it is followed");
-        let is_kept = number(&row, "/kept_bytes") > 0;
+        let is_kept = number(&row, "/reserved_bytes") > 0;
         // Others may not have all, although all is free; who it is kept for may. The window may end
         // meanwhile: then it is tried anew.
         let refused = is_kept && !rack.can_get("256MiB", "other");
@@ -107,7 +107,7 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
         row = rack.forecast("train").unwrap_or_default();
         scored(&row)
     });
-    for told in ["/memory_bytes/foretold", "/memory_bytes/persistence", "/mean_error_bytes"] {
+    for told in ["/memory_bytes/forecast", "/memory_bytes/persistence", "/mean_error_bytes"] {
         assert!(row.pointer(told).is_some_and(Value::is_u64), "{told}: {row}");
     }
     assert!(row["persistence_mean_error_bytes"].is_u64(), "{row}");
@@ -116,7 +116,7 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
     assert!(table.contains("PERSISTENCE OFF") && table.contains("train"), "{table}");
 
     wait_until("what was kept is released", || {
-        rack.rows("forecast").iter().all(|row| number(row, "/kept_bytes") == 0)
+        rack.rows("forecast").iter().all(|row| number(row, "/reserved_bytes") == 0)
     });
     wait_until("everybody may have all of it", || rack.can_get("256MiB", "other"));
 }
@@ -137,12 +137,12 @@ fn a_local_rack_has_the_monitor_nodes_settings() {
     let mut holder = place.command(&words).stdout(Stdio::null()).spawn().unwrap();
     let has = || place.venice(&["forecast", "--json"]).expect(0).json();
     wait_until("it is foretold", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["foretold"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     common::kill(common::pid(&place.status()["monitor"]));
     place.venice(&up).expect(0);
     wait_until("it is foretold again, as it was told to", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["foretold"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     signal(holder.id().into(), Signal::INT);
     wait(&mut holder, &["get"]);

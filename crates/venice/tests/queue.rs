@@ -185,7 +185,7 @@ fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
     let mut waits = Daemon::start_named(&place, "waits", &words);
     wait_until("a grant is leaving", || {
         let grants = place.venice(&["grants", "--json"]).expect(0).json();
-        grants.as_array().unwrap().iter().any(|row| row["leaving_s"].is_f64())
+        grants.as_array().unwrap().iter().any(|row| row["preempted_in_s"].is_f64())
     });
     assert_eq!(common::wait(&mut waits.0, &["run"]).code(), Some(0));
     assert!(exists(&place.file("served")));

@@ -145,7 +145,7 @@ fn a_dead_donor_is_told_by_sigbus() {
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(SIGBUS), "{err}");
-    assert!(err.contains("lost with what only they held of this program: node1"), "{err}");
+    assert!(err.contains("donors lost with the only copy of some pages: node1"), "{err}");
     assert_eq!(list(&place).len(), 0);
 }
 
@@ -187,7 +187,7 @@ fn with_copies_dead_donors_cost_nothing(port: &str) {
     assert!(status.out.contains("2 copies of 3 slabs, all there"), "{status:?}");
     let (code, out, err) = ended(child);
     assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
-    assert!(err.contains("lost, of which other nodes had copies: node1, node2"), "{err}");
+    assert!(err.contains("donors lost, other copies remain: node1, node2"), "{err}");
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
 

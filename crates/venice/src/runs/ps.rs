@@ -35,7 +35,7 @@ fn table(rows: &[RunRow]) -> String {
         ("resident", Align::Right),
         ("remote", Align::Right),
         ("borrowed", Align::Right),
-        ("kept", Align::Left),
+        ("replicas", Align::Left),
         ("faults/s", Align::Right),
         ("p50", Align::Right),
         ("p99", Align::Right),
@@ -53,7 +53,7 @@ fn table(rows: &[RunRow]) -> String {
             terminal::bytes(row.resident_bytes),
             terminal::bytes(row.remote_bytes),
             terminal::bytes(row.borrowed_bytes),
-            kept(row),
+            replicas(row),
             format!("{:.0}", row.faults_per_s),
             micros(row.fault_p50_us),
             micros(row.fault_p99_us),
@@ -69,12 +69,12 @@ fn table(rows: &[RunRow]) -> String {
 }
 
 /// In how many copies or how coded, and how much of it is here compressed.
-fn kept(row: &RunRow) -> String {
+fn replicas(row: &RunRow) -> String {
     match row.compressed {
-        None => row.kept.clone(),
-        Some(compressed) if compressed.pool_bytes == 0 => format!("{}, none packed", row.kept),
+        None => row.replicas.clone(),
+        Some(compressed) if compressed.pool_bytes == 0 => format!("{}, none packed", row.replicas),
         Some(compressed) => {
-            format!("{}, {} packed", row.kept, terminal::bytes(compressed.pool_bytes))
+            format!("{}, {} packed", row.replicas, terminal::bytes(compressed.pool_bytes))
         }
     }
 }

@@ -44,7 +44,7 @@ impl Watched for Swapped {
             remote_bytes: device.used_bytes,
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
-            kept: device.copies.kept(),
+            replicas: device.copies.replicas(),
             short_slabs: device.copies.short_slabs,
             missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,

@@ -35,7 +35,7 @@ pub fn a_static_program_runs(kind: Option<&str>, ports: &[&str]) {
     assert_eq!(code.code(), 7);
     let little = swap_run(&place, "shm", &["--remote", "16MiB", "--", program, "32"]);
     assert_ne!(little.code(), 0);
-    assert!(little.err.contains("for want of memory: it outgrew --local"), "{little:?}");
+    assert!(little.err.contains("(out of memory): it outgrew --local"), "{little:?}");
     assert!(little.err.contains("16MiB of its swap device: give it more --remote"), "{little:?}");
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
