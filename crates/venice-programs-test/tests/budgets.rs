@@ -112,7 +112,7 @@ fn redis_is_shown_and_follows_its_budget() {
 
     refused(&limit(&rack, pid, 3), 2, "ask for 4MiB at least");
     refused(&limit(&rack, pid, 1 << 30), 2, "more than this machine has");
-    refused(&limit(&rack, 1, 64), 1, "process 1 is no program on borrowed memory");
+    refused(&limit(&rack, 1, 64), 1, "process 1 is not a program on borrowed memory");
     client.shut_down();
     server.finish(LIMIT).expect_code(0);
     assert_eq!(rack.json(&["ps"]), Value::Array(Vec::new()));

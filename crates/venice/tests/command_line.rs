@@ -95,7 +95,7 @@ fn mistakes_are_told_in_our_own_words() {
         (&["swap", "attach", "-1GiB"], "a size is not negative"),
         (&["quota", "set", "ada", "-5M"], "a size is not negative"),
         (&["quota", "set", "--default", "-1"], "a size is not negative"),
-        (&["drain", "node1", "--wait-s", "-1"], "is no number of seconds"),
+        (&["drain", "node1", "--wait-s", "-1"], "is not a number of seconds"),
         (&["get", "io"], "--storage <SIZE>|--nic"),
         (&["quota", "set", "ada", "99999PiB"], "is more than 16EiB"),
         (&["monitor", "--store", "foo"], "./foo"),

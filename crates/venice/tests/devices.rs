@@ -168,7 +168,11 @@ fn a_device_is_waited_for_in_line_by_priority() {
     let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
     assert!(plan.contains("would wait in line as number 1"), "{plan}");
     let late = venice(&["--wait", "1s"]).expect(1);
-    assert!(late.err.contains("waits for accelerator: 1st in line, none free"), "{}", late.err);
+    assert!(
+        late.err.contains("waiting for accelerator: queue position 1, none free"),
+        "{}",
+        late.err
+    );
     assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
     let never = venice(&["--wait", "1h", "--capability", "cuda"]).expect(1);

@@ -113,7 +113,7 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
     assert!(row["persistence_mean_error_bytes"].is_u64(), "{row}");
     assert!(row["user"].as_str().is_some_and(|user| !user.is_empty()), "{row}");
     let table = rack.place.venice(&["forecast", "--monitor", &rack.addr]).expect(0).out;
-    assert!(table.contains("PERSISTENCE OFF") && table.contains("train"), "{table}");
+    assert!(table.contains("PERSISTENCE MEAN-ERR") && table.contains("train"), "{table}");
 
     wait_until("what was kept is released", || {
         rack.rows("forecast").iter().all(|row| number(row, "/reserved_bytes") == 0)

@@ -55,7 +55,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
     let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
     assert!(waits.contains("would wait in line as number 1: no room for 32MiB"), "{waits}");
     let late = run("32MiB", &["--wait", "1s"]).expect(1);
-    assert!(late.err.contains("waits for 32MiB: 1st in line, 0B free"), "{}", late.err);
+    assert!(late.err.contains("waiting for 32MiB: queue position 1, 0B free"), "{}", late.err);
     assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
     let never = run("128MiB", &["--wait", "1h"]).expect(1);
@@ -108,7 +108,7 @@ fn memory_that_is_held_for_a_command_waits_in_line_too() {
     let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait in line as number 1"), "{plan}");
     let late = place.venice(&get(&["--wait", "1s"])).expect(1);
-    assert!(late.err.contains("waits for 32MiB: 1st in line"), "{}", late.err);
+    assert!(late.err.contains("waiting for 32MiB: queue position 1"), "{}", late.err);
 
     let mut interrupted = Daemon::start_named(&place, "interrupted", &get(&["--wait", "5m"]));
     wait_until("it waits", || priorities(&place) == [100]);

@@ -162,7 +162,10 @@ mod tests {
         assert_eq!(both.missing.as_deref(), Some("2 copies lack one; 1 copy lack one"));
         assert_eq!((both.local_bytes, both.donors.join(",")), (8, "a,b,c".to_owned()));
         let again = Look::default().and(both).and(look("udp", "1 copy", &[]));
-        assert_eq!((again.port.as_str(), again.replicas.as_str()), ("shm; udp", "2 copies; 1 copy"));
+        assert_eq!(
+            (again.port.as_str(), again.replicas.as_str()),
+            ("shm; udp", "2 copies; 1 copy")
+        );
         let faults = |faults| Sample { faults, times: None };
         assert_eq!(faults(3).and(faults(4)).faults, 7);
     }

@@ -40,8 +40,7 @@ impl Child {
         let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
         let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
         start.arg0(&command[0]).args(&command[1..]);
-        let process =
-            start.spawn().with_context(|| format!("starting {}", program.display()))?;
+        let process = start.spawn().with_context(|| format!("starting {}", program.display()))?;
         Ok(Child { process, leads_group: false, signals })
     }
 

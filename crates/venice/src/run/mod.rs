@@ -267,10 +267,7 @@ fn tell(news: News) {
 /// whatever becomes of the process that created it.
 fn tell_of_mapped(news: News) {
     let News::Lost(lost) = news else { return tell(news) };
-    remark(format!(
-        "venice: {}; memory mapped here stays, nothing is lost",
-        lost.what()
-    ));
+    remark(format!("venice: {}; memory mapped here stays, nothing is lost", lost.what()));
 }
 
 /// Refuses --coding in a mode that cannot code, before any allocation.

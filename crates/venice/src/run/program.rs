@@ -28,9 +28,8 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| is_executable(p));
-    found.with_context(|| {
-        format!("program {shown} not found in PATH: install it, or give its path")
-    })
+    found
+        .with_context(|| format!("program {shown} not found in PATH: install it, or give its path"))
 }
 
 fn is_executable(path: &Path) -> bool {

@@ -37,7 +37,8 @@ pub fn print(block: &RunBlockMap) {
     }
     let left_to_waker = get(&counters.left_to_waker);
     if left_to_waker > 0 {
-        "venice: waker: {left_to_waker} wake-ups, {} late; {} handler migrations",
+        remark(format!(
+            "venice: waker: {left_to_waker} wake-ups, {} late; {} handler migrations",
             get(&counters.woken_late),
             get(&counters.handler_moves),
         ));

@@ -15,7 +15,7 @@ pub struct PsArgs {
     json: bool,
 }
 
-/// Shows them.
+/// Lists the runs.
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
     let rows = registry::rows(&RunDir::locate()?)?;
     if args.json {
@@ -68,7 +68,7 @@ fn table(rows: &[RunRow]) -> String {
     if missing.is_empty() { table } else { format!("{table}\n{missing}") }
 }
 
-/// In how many copies or how coded, and how much of it is here compressed.
+/// Redundancy of the far memory, and the size of the compressed pool.
 fn replicas(row: &RunRow) -> String {
     match row.compressed {
         None => row.replicas.clone(),
@@ -79,7 +79,7 @@ fn replicas(row: &RunRow) -> String {
     }
 }
 
-/// Who lends; those that are lost are marked.
+/// Donor names; lost and leaving ones are marked.
 fn donors(row: &RunRow) -> String {
     let mark = |name: &String| match row.lost_donors.contains(name) {
         true => format!("{name}(lost)"),

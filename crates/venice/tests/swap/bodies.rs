@@ -157,5 +157,5 @@ pub fn gets_another_budget() {
     assert!(limit("1MiB").expect(2).complaint().contains("4MiB at least"));
     ended_right(child);
     let none = place.venice(&["limit", &pid, "--local", "16MiB"]).expect(1);
-    assert!(none.complaint().contains("no program on borrowed memory"), "{none:?}");
+    assert!(none.complaint().contains("not a program on borrowed memory"), "{none:?}");
 }
