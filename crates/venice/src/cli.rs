@@ -13,7 +13,7 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::failure::Usage;
 use crate::{
-    daemon, doctor, drain, failure, forecast, get, host_port, identity, listing, paperwork, place,
+    daemon, doctor, drain, failure, forecast, get, host_port, identity, listing, man_pages, place,
     queue, quota, rack, run, runs, sim, swap, window,
 };
 use examples::*;
@@ -162,10 +162,10 @@ enum Command {
     Router(Box<daemon::AgentArgs>),
     /// Print a completion script for a shell
     #[command(after_help = HELP_COMPLETIONS)]
-    Completions(paperwork::CompletionsArgs),
+    Completions(man_pages::CompletionsArgs),
     /// Print or write the manual pages
     #[command(after_help = HELP_MAN)]
-    Man(paperwork::ManArgs),
+    Man(man_pages::ManArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -324,8 +324,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
-        Command::Completions(args) => paperwork::completions(args, Cli::command()),
-        Command::Man(args) => paperwork::man(args, Cli::command()),
+        Command::Completions(args) => man_pages::completions(args, Cli::command()),
+        Command::Man(args) => man_pages::man(args, Cli::command()),
     }
 }
 

@@ -5,7 +5,7 @@ use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow, bandwidth_text};
 
 use venice_fabric::{Position, Topology};
 
-use crate::admittance::left;
+use crate::certificate_text::left;
 use crate::rack::{self, Lives, Record, RunDir};
 use crate::registry::{self, block_on};
 use crate::terminal::{self, Align};

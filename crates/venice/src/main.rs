@@ -6,7 +6,7 @@
 //! `quota` manages quotas, `get` holds memory and devices, `doctor` checks the machine.
 #![forbid(unsafe_code)]
 
-mod admittance;
+mod certificate_text;
 mod cli;
 mod daemon;
 mod doctor;
@@ -17,9 +17,8 @@ mod get;
 mod host_port;
 mod identity;
 mod listing;
+mod man_pages;
 mod name;
-mod own_session;
-mod paperwork;
 mod place;
 mod queue;
 mod quota;
@@ -27,6 +26,7 @@ mod rack;
 mod registry;
 mod run;
 mod runs;
+mod session;
 mod sim;
 mod swap;
 mod terminal;

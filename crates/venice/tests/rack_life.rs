@@ -105,7 +105,7 @@ fn pool_nodes_lend_only() {
     let words = ["up", "--topology", "mesh:3", "--pool", "1", "--lend", "32MiB"];
     let said = place.venice(&words).expect(0);
     let otherwise = place.venice(&["up", "--source-routes"]).expect(1);
-    assert!(otherwise.complaint().contains("carry no routes"), "{}", otherwise.err);
+    assert!(otherwise.complaint().contains("without --source-routes"), "{}", otherwise.err);
     assert!(said.out.contains("3 nodes (1 of them pool nodes)"), "{}", said.out);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     let roles: Vec<_> = nodes.as_array().unwrap().iter().map(|n| n["role"].clone()).collect();
@@ -191,7 +191,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
     common::wait_until("it is missed", || state() == "silent");
     let advice = format!("kill -9 {hung}");
     let said = place.venice(&["status"]).expect(0);
-    assert!(said.out.contains(&advice) && !said.out.contains("what is dead"), "{said:?}");
+    assert!(said.out.contains(&advice) && !said.out.contains("restarts dead"), "{said:?}");
     let said = place.venice(&["up"]).expect(1);
     assert!(said.complaint().contains(&advice), "{said:?}");
     common::signal(hung, rustix::process::Signal::CONT);
@@ -199,7 +199,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
 
     let said = place.venice(&["node", "revoke", "node2"]).expect(0);
     assert!(said.out.contains("until they end"), "{said:?}");
-    common::wait_until("it is out", || state() == "turned out");
+    common::wait_until("the node is revoked", || state() == "revoked");
     for (words, code) in [(&["status"], 0), (&["up"], 1)] {
         let said = place.venice(words).expect(code);
         let all = said.out.clone() + &said.err;

@@ -12,7 +12,7 @@ use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
-use super::{Ready, config_file, lend_size, own_memory, run_daemon, start_log};
+use super::{Ready, config_file, lend_size, mlock, run_daemon, start_log};
 use crate::failure::Usage;
 use crate::rack::explicit_address;
 
@@ -171,7 +171,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
     start_log();
-    own_memory::lock();
+    mlock::lock();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |ready: AgentReady| {

@@ -9,8 +9,8 @@ use clap::Args;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Ready;
-use crate::own_session;
 use crate::rack::namespace_path;
+use crate::session;
 
 /// Flags that `venice up` gives to what it starts; nobody else needs them.
 #[derive(Args, Clone, Debug, Default)]
@@ -30,7 +30,7 @@ impl DetachArgs {
     /// Must come before the first thread is started: a namespace is entered by one thread alone.
     pub fn apply(&self) -> anyhow::Result<()> {
         if self.detach {
-            own_session::start().context("starting a session")?;
+            session::start().context("starting a session")?;
         }
         if let Some(name) = &self.enter_netns {
             let path = namespace_path(name);

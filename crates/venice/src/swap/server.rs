@@ -47,7 +47,7 @@ pub struct ServeArgs {
 
 /// Serves one device until it is detached.
 pub fn execute(args: &ServeArgs) -> anyhow::Result<i32> {
-    crate::own_session::start().context("starting a session")?;
+    crate::session::start().context("starting a session")?;
     let asked_to_end = catch_signals()?;
     start_log();
     let plan = Plan::load(&args.folder)?;

@@ -1,4 +1,4 @@
-//! What a packager needs: completions for shells, manual pages.
+//! Shell completions and manual pages.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::terminal;
 /// `venice completions`
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -19,7 +19,7 @@ pub struct CompletionsArgs {
 /// `venice man`
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write one page for every command into this directory, instead of the main page to stdout
+    /// Write one page per command into this directory, instead of the main page to stdout
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Resu
     Ok(0)
 }
 
-/// Prints or writes the manual.
+/// Prints or writes the manual pages.
 pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<i32> {
     let Some(dir) = &args.out else {
         let mut page = Vec::new();
