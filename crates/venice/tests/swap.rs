@@ -316,7 +316,7 @@ fn what_the_dead_left_is_cleared_away() {
     kill(server);
     assert_eq!(list(&place)[0]["state"], "dead");
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
+    assert!(said.out.contains("was dead and is removed"), "{said:?}");
     assert_eq!(list(&place).len(), 0);
     let group = Hierarchy::find().unwrap().mount().join("venice-swap");
     let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();

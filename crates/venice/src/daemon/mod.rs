@@ -1,4 +1,4 @@
-//! The daemons in the foreground: `venice monitor`, `venice agent` and `venice router`.
+//! The daemons: `venice monitor`, `venice agent` and `venice router`.
 
 mod agent;
 mod config_file;
@@ -25,13 +25,13 @@ pub use ready::Ready;
 pub use size::lend_size;
 pub use store_args::StoreArgs;
 
-/// What of the log is written, in tracing's syntax: `info`, `venice_agent=debug`.
+/// Environment variable with the log filter, in tracing's syntax: `info`, `venice_agent=debug`.
 pub const LOG_VARIABLE: &str = "VENICE_LOG";
 
-/// Completes when the daemon is asked to stop.
+/// A future that completes when the daemon is asked to stop.
 type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Sends the log to stderr. systemd's journal and the logs of a local rack take it from there.
+/// Sends the log to stderr, for systemd's journal or the log file of a local rack.
 pub fn start_log() {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = std::io::stderr().is_terminal();
@@ -43,14 +43,14 @@ pub fn start_log() {
     let _ = subscriber.try_init();
 }
 
-/// As [`start_log`] for commands that are silent unless asked: if [`LOG_VARIABLE`] is set.
+/// Starts the log if [`LOG_VARIABLE`] is set, for commands that are otherwise silent.
 pub fn start_log_if_asked() {
     if std::env::var_os(LOG_VARIABLE).is_some() {
         start_log();
     }
 }
 
-/// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT. Its threads begin with
+/// Runs a daemon until it fails or receives SIGTERM or SIGINT. Each of its threads first runs
 /// `on_thread_start`.
 fn run_daemon(
     on_thread_start: fn(),
@@ -75,8 +75,8 @@ fn run_daemon(
     })
 }
 
-/// A Monitor Node has a connection to every node and from it, and an agent one from every recipient:
-/// more than the 1024 files that a process may have open unless it asks.
+/// Raises the limit of open files. A Monitor Node has connections to and from every node, and an
+/// agent one from every recipient: more than the default limit of 1024.
 fn open_as_many_files_as_allowed() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum

@@ -65,13 +65,13 @@ impl Network {
         Ok(network)
     }
 
-    /// Whether the rack in `dir` has, or left, a network.
+    /// True if the rack in `dir` has a network, or left one behind.
     pub fn exists(dir: &RunDir) -> bool {
         !numbers_of(dir).is_empty()
     }
 
-    /// Removes the network of the rack in `dir`: bridge, veth pairs, namespaces. Nothing there is
-    /// no error.
+    /// Removes the network of the rack in `dir`: bridge, veth pairs, namespaces. Succeeds if there
+    /// is none.
     pub fn remove(dir: &RunDir) -> anyhow::Result<()> {
         if !Network::exists(dir) {
             return Ok(());
@@ -83,13 +83,13 @@ impl Network {
         Ok(())
     }
 
-    /// The addresses in use.
+    /// Returns the network's subnet.
     pub fn subnet(&self) -> Subnet {
         self.subnet
     }
 
-    /// Makes the namespace of the node with this index (0 is node1), its wire and its address, or
-    /// leaves it as it is when it is there. Returns its name and the node's address.
+    /// Creates the namespace of the node with this index (0 is node1), with its veth pair and
+    /// address, unless it exists. Returns its name and the node's address.
     pub fn ensure_node(&self, index: usize) -> anyhow::Result<(String, Ipv4Addr)> {
         let name = self.namespace_name(index);
         let address = self.subnet.node_address(index);

@@ -103,7 +103,7 @@ pub fn requests_come_by(kind: &str) {
     kill(pid(&list(&place)[0]));
     assert_eq!(wait(&mut child, &["pages"]).signal(), Some(SIGBUS));
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
+    assert!(said.out.contains("was dead and is removed"), "{said:?}");
     place.venice(&["swap", "attach", "1MiB", "--port", "shm", "--device", kind]).expect(0);
     place.venice(&["swap", "detach", "--all"]).expect(0);
     assert_eq!(ring_switch(), switch, "it is as it was");
