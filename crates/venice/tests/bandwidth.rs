@@ -50,8 +50,8 @@ fn start(machines: &Machines) -> (Vec<Daemon>, String) {
 }
 
 #[test]
-fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
-    let name = "a_slow_link_is_measured_and_gives_no_more_than_it_carries";
+fn slow_link_limits_its_grants() {
+    let name = "slow_link_limits_its_grants";
     if !is_root() {
         return skipped(name, "needs root");
     }

@@ -16,7 +16,7 @@ fn measured(store: &str) -> Value {
 }
 
 #[test]
-fn a_short_run_measures_either_store() {
+fn short_run_measures_each_store() {
     for (name, has_process) in [("file", false), ("etcd", true)] {
         let store = measured(name);
         assert_eq!(store["store"], name);
@@ -32,7 +32,7 @@ fn a_short_run_measures_either_store() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     let place = Place::new();
     for (words, said) in [
         (["--agents", "0"], "--agents takes 1 to 50000"),

@@ -10,7 +10,7 @@ use common::{Place, signal, wait, wait_until};
 use rustix::process::Signal;
 
 #[test]
-fn each_policy_stands_beside_the_optimum() {
+fn policies_are_compared_to_optimum() {
     let place = Place::new();
     let plots = place.file("plots");
     let folder = plots.display().to_string();
@@ -34,7 +34,7 @@ fn each_policy_stands_beside_the_optimum() {
 }
 
 #[test]
-fn an_interrupted_run_tells_what_it_has() {
+fn interrupted_run_reports_partial_results() {
     let place = Place::new();
     let json = place.file("placement.json");
     let path = json.display().to_string();

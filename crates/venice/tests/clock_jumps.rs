@@ -109,7 +109,7 @@ impl Rack<'_> {
 }
 
 #[test]
-fn nobody_loses_anything_by_a_clock_that_jumps() {
+fn clock_jumps_lose_no_grant() {
     assert!(exists(LIBRARY.as_ref()), "`make setup` installs faketime");
     let place = Place::new();
     let rack = Rack {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use common::Place;
 
 #[test]
-fn mistakes_are_one_line_and_exit_code_two() {
+fn usage_error_is_one_line() {
     let place = Place::new();
     let mistakes: [&[&str]; 34] = [
         &["up", "--lend", "lots"],
@@ -57,7 +57,7 @@ fn mistakes_are_one_line_and_exit_code_two() {
 
 /// What only the Monitor Node can find wrong is a mistake too.
 #[test]
-fn names_that_no_node_can_have_are_usage_errors() {
+fn invalid_node_name_is_usage_error() {
     let place = Place::new();
     place.up(1);
     let said = place.venice(&["token", "new", "--node", "a/b"]).expect(2);
@@ -67,7 +67,7 @@ fn names_that_no_node_can_have_are_usage_errors() {
 
 /// Without a record, without a rack, and whatever else is set for the agent.
 #[test]
-fn where_no_agent_took_blocks_none_are_returned() {
+fn return_blocks_without_record_succeeds() {
     let place = Place::new();
     let state_dir = place.file("state");
     let words = ["agent", "--return-blocks", "--state-dir", state_dir.to_str().unwrap()];
@@ -83,7 +83,7 @@ fn where_no_agent_took_blocks_none_are_returned() {
 }
 
 #[test]
-fn mistakes_are_told_in_our_own_words() {
+fn usage_errors_name_the_value() {
     let place = Place::new();
     let told: &[(&[&str], &str)] = &[
         (&["up", "--lend", "-1"], "a size is not negative: \"-1\""),
@@ -122,7 +122,7 @@ fn mistakes_are_told_in_our_own_words() {
 }
 
 #[test]
-fn every_command_has_help_with_examples() {
+fn every_help_has_examples() {
     let place = Place::new();
     let help = place.venice(&["--help"]).expect(0).out;
     for command in [
@@ -157,7 +157,7 @@ fn every_command_has_help_with_examples() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made() {
+fn completions_and_man_pages_exist() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         let said = place.venice(&["completions", shell]).expect(0);
@@ -184,7 +184,7 @@ fn completions_and_manual_pages_are_made() {
 }
 
 #[test]
-fn nonsense_for_the_simulator_is_a_usage_error() {
+fn invalid_sim_arguments_are_usage_errors() {
     let place = Place::new();
     for (words, says) in [
         (&["--topology", "mesh:9999x9999"][..], "99980001 nodes"),
@@ -198,7 +198,7 @@ fn nonsense_for_the_simulator_is_a_usage_error() {
 }
 
 #[test]
-fn nonsense_for_the_models_is_a_usage_error() {
+fn invalid_model_arguments_are_usage_errors() {
     let place = Place::new();
     for (words, says) in [
         (&["cost", "--utilization", "75"][..], "75%"),
@@ -226,7 +226,7 @@ fn nonsense_for_the_models_is_a_usage_error() {
 }
 
 #[test]
-fn the_papers_models_are_told_in_json_and_as_pages() {
+fn models_print_json_and_plots() {
     let place = Place::new();
     let cost = place.venice(&["model", "cost", "--json", "-"]).expect(0).json();
     assert!(
@@ -248,7 +248,7 @@ fn the_papers_models_are_told_in_json_and_as_pages() {
 }
 
 #[test]
-fn forecasts_are_judged_on_a_trace_of_ones_own() {
+fn forecast_bench_reads_own_trace() {
     let place = Place::new();
     let file = place.file("usage.csv");
     // A wave of 24 samples that I/O runs ahead of, and a little that nobody can foretell.
@@ -286,7 +286,7 @@ fn forecasts_are_judged_on_a_trace_of_ones_own() {
 }
 
 #[test]
-fn nonsense_for_forecasts_is_a_usage_error() {
+fn invalid_forecast_arguments_are_usage_errors() {
     let place = Place::new();
     let short = place.file("short.csv");
     std::fs::write(&short, "memory\n1\n2\n").unwrap();
@@ -314,7 +314,7 @@ fn nonsense_for_forecasts_is_a_usage_error() {
 }
 
 #[test]
-fn where_public_traces_cannot_be_had_it_is_said_what_to_do() {
+fn unavailable_traces_error_has_remedy() {
     let place = Place::new();
     let traces = place.file("traces");
     let words = ["bench", "forecast", "--traces-dir", traces.to_str().unwrap()];
@@ -328,7 +328,7 @@ fn where_public_traces_cannot_be_had_it_is_said_what_to_do() {
 }
 
 #[test]
-fn without_a_rack_everything_says_so() {
+fn commands_without_rack_name_remedy() {
     let place = Place::new();
     for list in ["nodes", "resources", "grants", "links"] {
         let said = place.venice(&[list]).expect(1);
@@ -345,7 +345,7 @@ fn without_a_rack_everything_says_so() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_panic() {
+fn closed_pipe_does_not_panic() {
     let place = Place::new();
     for words in [&["completions", "bash"][..], &["doctor"], &["man"], &["--help"]] {
         let mut command = place.command(words);
@@ -360,7 +360,7 @@ fn a_reader_that_leaves_early_is_no_panic() {
 }
 
 #[test]
-fn the_doctor_answers_in_json() {
+fn doctor_prints_json() {
     let place = Place::new();
     let said = place.venice(&["doctor", "--json"]);
     assert!(said.code() < 2, "{said:?}");
@@ -410,7 +410,7 @@ fn the_doctor_answers_in_json() {
 
 /// Without the shim neither mode works that needs it, and whoever may swap is told that this works.
 #[test]
-fn the_doctor_judges_each_mode_by_itself() {
+fn doctor_judges_modes_separately() {
     let place = Place::new();
     let mut command = place.command(&["doctor", "--json"]);
     let output = command.env("VENICE_SHIM", "/nowhere/libvenice_preload.so").output().unwrap();
@@ -430,7 +430,7 @@ fn the_doctor_judges_each_mode_by_itself() {
 
 /// What a benchmark has measured when it is ended is told, marked as what it is.
 #[test]
-fn an_interrupted_benchmark_tells_what_it_has() {
+fn interrupted_benchmark_reports_partial_results() {
     let place = Place::new();
     let words =
         ["bench", "channels", "--only", "raw,crma,rdma", "--port", "shm", "--sizes", "64,4KiB"];

@@ -36,7 +36,7 @@ fn run_to_end(place: &Place, words: &[&str], variables: &[(&str, &str)]) -> Said
 }
 
 #[test]
-fn an_agent_joins_by_its_file_and_ends_in_order() {
+fn agent_registers_and_deregisters() {
     let place = Place::new();
     let (mut monitor, addr) = monitor(&place);
     let file = place.file("agent.toml");
@@ -69,7 +69,7 @@ fn heap_is_locked(pid: u32) -> bool {
 }
 
 #[test]
-fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_it() {
+fn init_stores_token_in_etcd() {
     let (etcd, place) = (Etcd::start(1), Place::new());
     let (state, other) = (place.file("state"), place.file("other"));
     let (state, other) = (state.to_str().unwrap(), other.to_str().unwrap());
@@ -94,7 +94,7 @@ fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_i
 }
 
 #[test]
-fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
+fn pool_node_programs_are_refused() {
     // The second place is the pool node's machine: its programs come in at its agent's socket.
     let (place, own) = (Place::new(), Place::new());
     let (_monitor, addr) = monitor(&place);
@@ -116,7 +116,7 @@ fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
 }
 
 #[test]
-fn a_second_agent_of_the_same_name_is_refused() {
+fn duplicate_agent_name_is_refused() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
     let identity = place.join("twin", &addr);
@@ -130,7 +130,7 @@ fn a_second_agent_of_the_same_name_is_refused() {
 }
 
 #[test]
-fn flags_overrule_the_environment_and_that_the_file() {
+fn flags_override_environment_and_file() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
     let file = place.file("agent.toml");
@@ -148,7 +148,7 @@ fn flags_overrule_the_environment_and_that_the_file() {
 }
 
 #[test]
-fn bad_configurations_are_usage_errors() {
+fn bad_configuration_is_usage_error() {
     let place = Place::new();
     let file = place.file("bad.toml");
     let path = file.to_str().unwrap();
@@ -174,7 +174,7 @@ fn bad_configurations_are_usage_errors() {
 }
 
 #[test]
-fn a_taken_address_is_named() {
+fn taken_address_is_named() {
     let place = Place::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();

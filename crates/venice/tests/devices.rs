@@ -54,7 +54,7 @@ fn ended(mut child: Child, how: Signal) -> Option<i32> {
 }
 
 #[test]
-fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
+fn device_grant_is_exclusive() {
     let place = rack();
     let row = resource(&place, "accelerator");
     assert_eq!((&row["node"], &row["address"]), (&"node2".into(), &"/dev/zero".into()));
@@ -83,7 +83,7 @@ fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
 }
 
 #[test]
-fn a_command_does_not_outlive_who_holds_its_device() {
+fn command_dies_with_its_holder() {
     let place = rack();
     let pid_file = place.file("pid");
     let words = format!("echo $$ > {}; exec sleep 600", pid_file.display());
@@ -99,7 +99,7 @@ fn a_command_does_not_outlive_who_holds_its_device() {
 }
 
 #[test]
-fn storage_is_got_by_size_and_memory_beside_it() {
+fn storage_is_granted_by_size() {
     let place = rack();
     let five = holder(&place, &["get", "io", "--storage", "5MiB"]);
     assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
@@ -119,7 +119,7 @@ fn storage_is_got_by_size_and_memory_beside_it() {
 }
 
 #[test]
-fn a_device_that_vanishes_is_told_of_and_not_granted() {
+fn vanished_device_is_not_granted() {
     let place = rack();
     let hold = ["get", "io", "--storage", "1MiB", "--", "sleep", "600"];
     let err = std::fs::File::create(place.file("err")).unwrap();
@@ -150,7 +150,7 @@ fn priorities(place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn a_device_is_waited_for_in_line_by_priority() {
+fn device_queue_respects_priority() {
     let place = rack();
     let free = place.venice(&["get", "io", "--storage", "1MiB", "--dry-run"]).expect(0).out;
     assert!(free.contains("chosen") && free.contains("would be granted; nothing was"), "{free}");
@@ -201,7 +201,7 @@ fn a_device_is_waited_for_in_line_by_priority() {
 }
 
 #[test]
-fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
+fn preempted_device_ends_its_command() {
     let place = rack_with(&["--preempt-notice-s", "15"]);
     let hold = ["get", "accelerator", "--priority", "50", "--", "sh", "-c"];
     let (ready, heard) = (place.file("ready"), place.file("heard"));
@@ -235,7 +235,7 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
 }
 
 #[test]
-fn a_device_that_is_not_given_back_is_taken() {
+fn unreturned_device_is_revoked() {
     let place = rack_with(&["--preempt-notice-s", "5"]);
     let mut first = holder(&place, &["get", "accelerator", "--priority", "50"]);
     // It hears nothing, and keeps its lease for longer than it is left to it.
@@ -247,8 +247,8 @@ fn a_device_that_is_not_given_back_is_taken() {
 }
 
 #[test]
-fn a_user_has_as_many_devices_as_its_quota_says() {
-    let test = "a_user_has_as_many_devices_as_its_quota_says";
+fn device_quota_limits_user() {
+    let test = "device_quota_limits_user";
     if !is_root() {
         return skipped(test, "needs root, who is the rack's administrator");
     }
@@ -305,7 +305,7 @@ fn a_user_has_as_many_devices_as_its_quota_says() {
 }
 
 #[test]
-fn what_cannot_be_lent_is_said_at_the_start() {
+fn invalid_offer_fails_at_start() {
     let place = Place::new();
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
     for (offer, code, said) in [
@@ -321,7 +321,7 @@ fn what_cannot_be_lent_is_said_at_the_start() {
 }
 
 #[test]
-fn one_device_is_not_offered_under_two_names() {
+fn aliased_offer_is_refused() {
     let place = Place::new();
     let file = place.file("disk");
     File::create(&file).unwrap().set_len(4 << 20).unwrap();
@@ -381,9 +381,9 @@ fn disk(place: &Place, test: &str) -> Option<Disk> {
 }
 
 #[test]
-fn a_disk_that_somebody_uses_is_not_lent() {
+fn disk_in_use_is_not_lent() {
     let place = Place::new();
-    let Some(disk) = disk(&place, "a_disk_that_somebody_uses_is_not_lent") else { return };
+    let Some(disk) = disk(&place, "disk_in_use_is_not_lent") else { return };
     let refused = |offer: &str| {
         let words = ["up", "--nodes", "1", "--lend", "32MiB", "--offer", offer];
         let said = place.venice(&words);
@@ -411,7 +411,7 @@ fn a_disk_that_somebody_uses_is_not_lent() {
 
     let made = Command::new("mkfs.ext4").args(["-q", &disk.path]).status();
     if !made.is_ok_and(|it| it.success()) {
-        return skipped("a_disk_that_somebody_uses_is_not_lent: mounted", "no mkfs.ext4");
+        return skipped("disk_in_use_is_not_lent: mounted", "no mkfs.ext4");
     }
     let at = place.file("mounted by somebody");
     fs::create_dir(&at).unwrap();
@@ -422,8 +422,8 @@ fn a_disk_that_somebody_uses_is_not_lent() {
 }
 
 #[test]
-fn a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it() {
-    let test = "a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it";
+fn locally_opened_disk_is_not_granted() {
+    let test = "locally_opened_disk_is_not_granted";
     let place = Place::new();
     let Some(disk) = disk(&place, test) else { return };
     let offer = format!("storage:{}", disk.path);

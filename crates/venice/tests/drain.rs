@@ -45,7 +45,7 @@ fn state(place: &Place, name: &str) -> String {
 }
 
 #[test]
-fn a_node_is_drained_waits_for_its_programs_and_lends_again() {
+fn drain_waits_and_undo_lends_again() {
     let place = Place::new();
     place.up(2);
     let first = borrower(&place, "node1");
@@ -80,7 +80,7 @@ fn a_node_is_drained_waits_for_its_programs_and_lends_again() {
 }
 
 #[test]
-fn a_drain_outlives_the_agent_and_the_monitor_node() {
+fn drain_survives_daemon_restarts() {
     let place = Place::new();
     place.up(2);
     place.venice(&["drain", "node2"]).expect(0);

@@ -82,7 +82,7 @@ fn number(row: &Value, pointer: &str) -> u64 {
 }
 
 #[test]
-fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
+fn periodic_need_is_forecast_and_reserved() {
     let rack = Rack::start();
     // It has 128 MiB, and has nothing, by turns. Each time it gives all of it back the forecast of that
     // window, and of those after it, still has it.
@@ -122,7 +122,7 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
 }
 
 #[test]
-fn a_local_rack_has_the_monitor_nodes_settings() {
+fn up_passes_monitor_settings() {
     let place = Place::new();
     let port = common::port_of_its_own();
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--monitor-port", &port];

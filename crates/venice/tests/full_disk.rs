@@ -92,9 +92,9 @@ impl Monitor<'_> {
 }
 
 #[test]
-fn a_full_disk_is_waited_for() {
+fn full_disk_blocks_changes_only() {
     if !is_root() {
-        return skipped("a_full_disk_is_waited_for", "needs root");
+        return skipped("full_disk_blocks_changes_only", "needs root");
     }
     let place = Place::new();
     let disk = Disk::new(place.file("disk"));

@@ -81,7 +81,7 @@ fn user(is_admin: bool) -> Caller {
 }
 
 #[test]
-fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
+fn invalid_credentials_are_refused_and_counted() {
     let rack = Rack::new();
     let authority = rack.authority();
     assert_eq!(rack.ask(rack.login(user(false))).unwrap(), 1);
@@ -124,7 +124,7 @@ fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
 }
 
 #[test]
-fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() {
+fn token_is_single_use_revoked_node_rejoins() {
     let rack = Rack::new();
     let place = &rack.place;
     let token = place.venice(&["token", "new"]).expect(0).out.trim().to_string();
@@ -213,7 +213,7 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
 }
 
 #[test]
-fn who_is_known_may_not_do_what_is_for_others() {
+fn caller_cannot_exceed_its_role() {
     let rack = Rack::new();
     let forbidden = |result: Result<(), ControlError>, who: &str| match result {
         Err(ControlError::Forbidden(said)) if said.contains(who) => {}
@@ -243,7 +243,7 @@ fn who_is_known_may_not_do_what_is_for_others() {
 }
 
 #[test]
-fn a_forged_grant_key_is_refused_counted_and_logged() {
+fn forged_grant_key_is_refused() {
     let rack = Rack::new();
     let access = rack.access(rack.login(user(false)));
     rack.runtime.block_on(async {
@@ -279,7 +279,7 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
 }
 
 #[test]
-fn a_program_comes_in_by_the_socket_of_the_rack_that_it_calls() {
+fn program_uses_its_racks_socket() {
     let (one, other) = (Rack::new(), Rack::new());
     let socket = |rack: &Rack| rack.place.run_dir().join("monitor.sock");
     let sockets = || Login::at_sockets(vec![socket(&other), socket(&one)]);

@@ -114,9 +114,9 @@ fn taken(lending: &Lending) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_agent_takes_a_block_and_gives_it_back() {
+fn agent_returns_its_memory_block() {
     let _turn = turn();
-    if is_skipped("an_agent_takes_a_block_and_gives_it_back") {
+    if is_skipped("agent_returns_its_memory_block") {
         return;
     }
     let place = Place::new();
@@ -147,9 +147,9 @@ fn an_agent_takes_a_block_and_gives_it_back() {
 }
 
 #[test]
-fn a_killed_agents_block_comes_back() {
+fn killed_agents_block_comes_online() {
     let _turn = turn();
-    if is_skipped("a_killed_agents_block_comes_back") {
+    if is_skipped("killed_agents_block_comes_online") {
         return;
     }
     let place = Place::new();
@@ -181,7 +181,7 @@ fn a_killed_agents_block_comes_back() {
 }
 
 #[test]
-fn more_than_the_machine_can_spare_is_refused() {
+fn excess_memory_blocks_are_refused() {
     let place = Place::new();
     place.up(1);
     let monitor = place.status()["monitor"]["addr"].as_str().unwrap().to_string();

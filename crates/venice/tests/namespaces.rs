@@ -23,9 +23,9 @@ fn namespace_of(pid: u64) -> String {
 }
 
 #[test]
-fn each_node_has_a_namespace_and_down_leaves_none() {
+fn down_removes_all_namespaces() {
     if !is_root() {
-        skipped("each_node_has_a_namespace_and_down_leaves_none", "needs root");
+        skipped("down_removes_all_namespaces", "needs root");
         return;
     }
     let place = Place::new();
@@ -79,9 +79,9 @@ fn past_kernel(place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
+fn killed_agent_leaves_no_xdp() {
     if !is_root() {
-        let test = "past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed";
+        let test = "killed_agent_leaves_no_xdp";
         skipped(test, "needs root");
         return;
     }
@@ -118,7 +118,7 @@ fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
 }
 
 #[test]
-fn past_the_kernel_only_where_packets_come() {
+fn xdp_requires_netns_and_udp() {
     let place = Place::new();
     let said = place.venice(&["up", "--xdp"]).expect(2);
     assert!(said.err.contains("--netns"), "{said:?}");
@@ -127,9 +127,9 @@ fn past_the_kernel_only_where_packets_come() {
 }
 
 #[test]
-fn two_racks_with_namespaces_do_not_meet() {
+fn namespaced_racks_are_separate() {
     if !is_root() {
-        skipped("two_racks_with_namespaces_do_not_meet", "needs root");
+        skipped("namespaced_racks_are_separate", "needs root");
         return;
     }
     let (one, two) = (Place::new(), Place::new());
@@ -144,9 +144,9 @@ fn two_racks_with_namespaces_do_not_meet() {
 }
 
 #[test]
-fn a_crash_of_everything_is_cleaned_up_by_down() {
+fn down_cleans_up_after_crash() {
     if !is_root() {
-        skipped("a_crash_of_everything_is_cleaned_up_by_down", "needs root");
+        skipped("down_cleans_up_after_crash", "needs root");
         return;
     }
     let place = Place::new();

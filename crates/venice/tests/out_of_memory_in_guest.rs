@@ -45,21 +45,21 @@ static NEWER_ROOM: Room = Room::new(GuestPlan {
 const LIMIT: Duration = Duration::from_secs(480);
 
 #[test]
-fn by_nbd_nothing_hangs() {
-    nothing_hangs(&ROOM, "by_nbd_nothing_hangs", "nbd");
+fn nbd_swap_does_not_hang() {
+    swap_does_not_hang(&ROOM, "nbd_swap_does_not_hang", "nbd");
 }
 
 #[test]
-fn by_fuse_nothing_hangs() {
-    nothing_hangs(&ROOM, "by_fuse_nothing_hangs", "fuse");
+fn fuse_swap_does_not_hang() {
+    swap_does_not_hang(&ROOM, "fuse_swap_does_not_hang", "fuse");
 }
 
 #[test]
-fn by_ublk_nothing_hangs() {
-    nothing_hangs(&NEWER_ROOM, "by_ublk_nothing_hangs", "ublk");
+fn ublk_swap_does_not_hang() {
+    swap_does_not_hang(&NEWER_ROOM, "ublk_swap_does_not_hang", "ublk");
 }
 
-fn nothing_hangs(room: &Room, test: &str, kind: &str) {
+fn swap_does_not_hang(room: &Room, test: &str, kind: &str) {
     pages();
     inside(room, test, LIMIT, || {
         let rack = programs::patient_rack(2, LENT, &["--keep-free", "0"]);

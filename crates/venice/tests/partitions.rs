@@ -100,9 +100,9 @@ impl Rack {
 }
 
 #[test]
-fn each_machine_is_cut_off_in_turn() {
+fn lending_survives_each_partition() {
     if !is_root() {
-        return skipped("each_machine_is_cut_off_in_turn", "needs root");
+        return skipped("lending_survives_each_partition", "needs root");
     }
     let rack = Rack(Machines::new(MACHINES));
     let etcd = Etcd::start_in(&[0, 1, 2].map(|machine| rack.machine(machine)));

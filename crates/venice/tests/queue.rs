@@ -41,7 +41,7 @@ fn waiter(place: &Place, remote: &str, more: &[&str], mark: &str) -> Vec<String>
 }
 
 #[test]
-fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_again() {
+fn queue_survives_monitor_restart() {
     let place = Place::new();
     place.up(2);
     let mut first = holder(&place, "64MiB");
@@ -94,7 +94,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
 }
 
 #[test]
-fn memory_that_is_held_for_a_command_waits_in_line_too() {
+fn get_memory_waits_in_queue() {
     let place = Place::new();
     place.up(2);
     let mut first = holder(&place, "64MiB");
@@ -129,7 +129,7 @@ fn memory_that_is_held_for_a_command_waits_in_line_too() {
 }
 
 #[test]
-fn waits_that_make_no_sense_are_refused() {
+fn invalid_waits_are_refused() {
     let place = Place::new();
     let program = ["--", "true"];
     for (words, told) in [
@@ -151,8 +151,8 @@ fn waits_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
-    let test = "a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost";
+fn preemption_moves_memory_without_loss() {
+    let test = "preemption_moves_memory_without_loss";
     if !is_root() {
         skipped(test, "needs root, who is the rack's administrator and may page");
         return;

@@ -153,9 +153,9 @@ impl Drop for Kept {
 }
 
 #[test]
-fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
+fn quotas_survive_monitor_restart() {
     if !is_root() {
-        skipped("each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing", "needs root");
+        skipped("quotas_survive_monitor_restart", "needs root");
         return;
     }
     let rack = Rack::new();
@@ -231,9 +231,9 @@ fn owner(row: &Value) -> String {
 }
 
 #[test]
-fn programs_of_a_user_fit_into_its_quota_or_say_why_not() {
+fn run_respects_user_quota() {
     if !is_root() {
-        skipped("programs_of_a_user_fit_into_its_quota_or_say_why_not", "needs root");
+        skipped("run_respects_user_quota", "needs root");
         return;
     }
     let rack = Rack::new();

@@ -46,8 +46,8 @@ fn up_status_down() {
 
 /// Where the kernel shares processors out by session (sched(7)).
 #[test]
-fn daemons_go_before_other_sessions() {
-    const TEST: &str = "daemons_go_before_other_sessions";
+fn daemons_have_higher_session_weight() {
+    const TEST: &str = "daemons_have_higher_session_weight";
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: {TEST}: no root");
         return;
@@ -65,7 +65,7 @@ fn daemons_go_before_other_sessions() {
 }
 
 #[test]
-fn the_tables_are_lists_of_objects() {
+fn tables_print_json_lists() {
     let place = Place::new();
     place.up(2);
     let status = place.status();
@@ -98,7 +98,7 @@ fn the_tables_are_lists_of_objects() {
 }
 
 #[test]
-fn pool_nodes_lend_only() {
+fn pool_nodes_only_lend() {
     let place = Place::new();
     let said = place.venice(&["up", "--source-routes"]).expect(2);
     assert!(said.complaint().contains("--topology"), "{}", said.err);
@@ -117,7 +117,7 @@ fn pool_nodes_lend_only() {
 }
 
 #[test]
-fn an_external_router_leaves_nothing_behind() {
+fn down_removes_external_router() {
     let place = Place::new();
     place.venice(&["up", "--topology", "router", "--nodes", "1", "--lend", "32MiB"]).expect(0);
     place.venice(&["down"]).expect(0);
@@ -141,7 +141,7 @@ fn up_twice_changes_nothing() {
 }
 
 #[test]
-fn two_ups_at_once_make_one_rack() {
+fn concurrent_ups_make_one_rack() {
     let place = Place::new();
     let words = ["up", "--nodes", "2", "--lend", "32MiB"];
     std::thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn two_ups_at_once_make_one_rack() {
 }
 
 #[test]
-fn a_killed_agent_is_started_again_and_only_it() {
+fn up_restarts_only_dead_agent() {
     let place = Place::new();
     place.up(3);
     let before = place.status();
@@ -182,7 +182,7 @@ fn a_killed_agent_is_started_again_and_only_it() {
 }
 
 #[test]
-fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
+fn silent_and_revoked_agents_get_advice() {
     let place = Place::new();
     place.up(2);
     let state = || agents(&place.status())[1]["state"].clone();
@@ -213,7 +213,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
 }
 
 #[test]
-fn a_killed_monitor_is_started_again_where_it_was() {
+fn monitor_restarts_at_its_address() {
     let place = Place::new();
     place.up(2);
     let before = place.status();
@@ -230,7 +230,7 @@ fn a_killed_monitor_is_started_again_where_it_was() {
 }
 
 #[test]
-fn a_rack_of_which_nothing_lives_comes_back() {
+fn up_revives_dead_rack() {
     let place = Place::new();
     place.up(2);
     for pid in all_pids(&place.status()) {
@@ -248,7 +248,7 @@ fn a_rack_of_which_nothing_lives_comes_back() {
 }
 
 #[test]
-fn a_pid_that_now_is_a_stranger_is_left_alone() {
+fn down_spares_reused_pid() {
     let place = Place::new();
     place.up(1);
     let agent = pid(&agents(&place.status())[0]);
@@ -268,7 +268,7 @@ fn a_pid_that_now_is_a_stranger_is_left_alone() {
 }
 
 #[test]
-fn a_taken_port_is_named_or_avoided() {
+fn taken_port_is_named_or_avoided() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let place = Place::new();
@@ -285,7 +285,7 @@ fn a_taken_port_is_named_or_avoided() {
 }
 
 #[test]
-fn a_stale_socket_is_no_obstacle() {
+fn stale_socket_is_replaced() {
     let place = Place::new();
     fs::create_dir_all(place.run_dir().join("node1")).unwrap();
     let socket = place.run_dir().join("node1/shm.sock");
@@ -301,7 +301,7 @@ fn a_stale_socket_is_no_obstacle() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_cleared() {
+fn damaged_record_is_cleared() {
     let place = Place::new();
     place.up(2);
     let pids = all_pids(&place.status());
@@ -313,7 +313,7 @@ fn a_damaged_record_is_told_and_cleared() {
 }
 
 #[test]
-fn daemons_without_a_record_are_found() {
+fn unrecorded_daemons_are_stopped() {
     let place = Place::new();
     place.up(1);
     let pids = all_pids(&place.status());
@@ -324,7 +324,7 @@ fn daemons_without_a_record_are_found() {
 }
 
 #[test]
-fn a_failure_half_way_stops_what_was_started() {
+fn failed_up_stops_its_processes() {
     let place = Place::new();
     // node2's directory cannot be made: a file is in its place.
     fs::create_dir_all(place.run_dir()).unwrap();
@@ -337,7 +337,7 @@ fn a_failure_half_way_stops_what_was_started() {
 }
 
 #[test]
-fn more_memory_than_there_is_starts_nothing() {
+fn excess_lend_starts_nothing() {
     let place = Place::new();
     let said = place.venice(&["up", "--nodes", "2", "--lend", "500TiB"]).expect(1);
     assert!(said.complaint().contains("available"), "{}", said.err);

@@ -104,7 +104,7 @@ fn rows(place: &Place, what: &str, addrs: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn memory_goes_on_being_lent_whoever_dies() {
+fn lending_survives_any_monitor_death() {
     let (mut etcd, place) = (Etcd::start(3), Place::new());
     let monitor = |name| Monitor {
         place: &place,
@@ -176,7 +176,7 @@ fn memory_goes_on_being_lent_whoever_dies() {
 }
 
 #[test]
-fn stores_that_make_no_sense_are_usage_errors() {
+fn invalid_store_is_usage_error() {
     let place = Place::new();
     let state = place.file("state").display().to_string();
     for (words, named) in [
@@ -193,7 +193,7 @@ fn stores_that_make_no_sense_are_usage_errors() {
 }
 
 #[test]
-fn who_waits_for_etcd_says_so_and_can_be_ended() {
+fn monitor_reports_waiting_for_etcd() {
     let place = Place::new();
     let state = place.file("state").display().to_string();
     place.venice(&["init", "--state-dir", &state]).expect(0);

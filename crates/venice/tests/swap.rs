@@ -56,8 +56,8 @@ fn can_swap(test: &str) -> Option<Alone> {
 }
 
 #[test]
-fn a_device_is_attached_listed_and_detached() {
-    let Some(_alone) = can_swap("a_device_is_attached_listed_and_detached") else { return };
+fn device_attaches_lists_detaches() {
+    let Some(_alone) = can_swap("device_attaches_lists_detaches") else { return };
     let place = Place::new();
     place.up(2);
     let said = place.venice(&["swap", "attach", "48MiB"]).expect(0);
@@ -98,7 +98,7 @@ fn a_device_is_attached_listed_and_detached() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     let place = Place::new();
     for words in [
         &["swap", "attach", "4096"][..],
@@ -119,23 +119,22 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn a_static_program_with_threads_and_a_fork_runs_on_far_memory() {
-    let Some(_alone) = can_swap("a_static_program_with_threads_and_a_fork_runs_on_far_memory")
-    else {
+fn static_program_runs_on_swap() {
+    let Some(_alone) = can_swap("static_program_runs_on_swap") else {
         return;
     };
     bodies::a_static_program_runs(None, &["shm", "udp"]);
 }
 
 #[test]
-fn what_is_on_a_device_comes_home_or_stays() {
-    let Some(_alone) = can_swap("what_is_on_a_device_comes_home_or_stays") else { return };
+fn detach_reads_back_or_refuses() {
+    let Some(_alone) = can_swap("detach_reads_back_or_refuses") else { return };
     bodies::comes_home_or_stays();
 }
 
 #[test]
-fn a_dead_donor_is_told_by_sigbus() {
-    let Some(_alone) = can_swap("a_dead_donor_is_told_by_sigbus") else { return };
+fn dead_donor_raises_sigbus() {
+    let Some(_alone) = can_swap("dead_donor_raises_sigbus") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -164,7 +163,7 @@ fn kill_a_donor(place: &Place, name: &str) {
     });
 }
 
-fn with_copies_dead_donors_cost_nothing(port: &str) {
+fn copies_survive_donor_death(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "4", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -192,22 +191,22 @@ fn with_copies_dead_donors_cost_nothing(port: &str) {
 }
 
 #[test]
-fn with_copies_dead_donors_cost_nothing_by_shared_memory() {
-    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_shared_memory") else {
+fn copies_survive_donor_death_shm() {
+    let Some(_alone) = can_swap("copies_survive_donor_death_shm") else {
         return;
     };
-    with_copies_dead_donors_cost_nothing("shm");
+    copies_survive_donor_death("shm");
 }
 
 #[test]
-fn with_copies_dead_donors_cost_nothing_by_datagrams() {
-    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_datagrams") else {
+fn copies_survive_donor_death_udp() {
+    let Some(_alone) = can_swap("copies_survive_donor_death_udp") else {
         return;
     };
-    with_copies_dead_donors_cost_nothing("udp");
+    copies_survive_donor_death("udp");
 }
 
-fn nodes_are_drained_under_what_swaps(port: &str) {
+fn drain_under_swap(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "3", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -229,54 +228,54 @@ fn nodes_are_drained_under_what_swaps(port: &str) {
 }
 
 #[test]
-fn nodes_are_drained_under_what_swaps_by_shared_memory() {
-    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_shared_memory") else {
+fn drain_under_swap_shm() {
+    let Some(_alone) = can_swap("drain_under_swap_shm") else {
         return;
     };
-    nodes_are_drained_under_what_swaps("shm");
+    drain_under_swap("shm");
 }
 
 #[test]
-fn nodes_are_drained_under_what_swaps_by_datagrams() {
-    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_datagrams") else {
+fn drain_under_swap_udp() {
+    let Some(_alone) = can_swap("drain_under_swap_udp") else {
         return;
     };
-    nodes_are_drained_under_what_swaps("udp");
+    drain_under_swap("udp");
 }
 
 #[test]
-fn requests_come_by_rings() {
-    let Some(_alone) = can_swap("requests_come_by_rings") else { return };
+fn swap_requests_use_fuse_rings() {
+    let Some(_alone) = can_swap("swap_requests_use_fuse_rings") else { return };
     if let Err(error) = venice_swap::BlockKind::fuse_rings_serve() {
-        return println!("SKIPPED: requests_come_by_rings: {error}");
+        return println!("SKIPPED: swap_requests_use_fuse_rings: {error}");
     }
     bodies::requests_come_by("fuse-ring");
 }
 
 #[test]
-fn requests_come_by_dev_fuse() {
-    let Some(_alone) = can_swap("requests_come_by_dev_fuse") else { return };
+fn swap_requests_use_dev_fuse() {
+    let Some(_alone) = can_swap("swap_requests_use_dev_fuse") else { return };
     bodies::requests_come_by("fuse");
 }
 
 #[test]
-fn a_program_that_uses_all_its_pages_at_once_is_not_killed() {
-    let Some(_alone) = can_swap("a_program_that_uses_all_its_pages_at_once_is_not_killed") else {
+fn thrashing_program_is_not_killed() {
+    let Some(_alone) = can_swap("thrashing_program_is_not_killed") else {
         return;
     };
     bodies::all_pages_at_once("20000");
 }
 
 #[test]
-fn groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed() {
-    let test = "groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed";
+fn anchor_keeps_page_in_cgroup() {
+    let test = "anchor_keeps_page_in_cgroup";
     let Some(_alone) = can_swap(test) else { return };
     anchored::groups_keep_a_page();
 }
 
 #[test]
-fn a_device_says_how_many_copies_it_has() {
-    let Some(_alone) = can_swap("a_device_says_how_many_copies_it_has") else { return };
+fn device_reports_its_copies() {
+    let Some(_alone) = can_swap("device_reports_its_copies") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
     let two = place.venice(&["swap", "attach", "32MiB"]).expect(0);
@@ -293,14 +292,14 @@ fn a_device_says_how_many_copies_it_has() {
 }
 
 #[test]
-fn a_program_that_swaps_gets_another_budget() {
-    let Some(_alone) = can_swap("a_program_that_swaps_gets_another_budget") else { return };
+fn limit_changes_swap_budget() {
+    let Some(_alone) = can_swap("limit_changes_swap_budget") else { return };
     bodies::gets_another_budget();
 }
 
 #[test]
-fn what_the_dead_left_is_cleared_away() {
-    let Some(_alone) = can_swap("what_the_dead_left_is_cleared_away") else { return };
+fn dead_servers_are_cleaned_up() {
+    let Some(_alone) = can_swap("dead_servers_are_cleaned_up") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
     // A server; one that only stands still is not waited for.
@@ -343,8 +342,8 @@ fn what_the_dead_left_is_cleared_away() {
 }
 
 #[test]
-fn a_server_asked_to_end_brings_everything_home() {
-    let Some(_alone) = can_swap("a_server_asked_to_end_brings_everything_home") else { return };
+fn sigterm_reads_everything_back() {
+    let Some(_alone) = can_swap("sigterm_reads_everything_back") else { return };
     let place = Place::new();
     place.up(1);
     place.venice(&["swap", "attach", "16MiB"]).expect(0);

@@ -32,31 +32,29 @@ fn in_guest(test: &str, body: impl FnOnce()) {
 }
 
 #[test]
-fn programs_are_swapped_by_nbd() {
-    in_guest("programs_are_swapped_by_nbd", || {
-        bodies::a_static_program_runs(Some("nbd"), &["shm"])
-    });
+fn programs_swap_over_nbd() {
+    in_guest("programs_swap_over_nbd", || bodies::a_static_program_runs(Some("nbd"), &["shm"]));
 }
 
 #[test]
-fn a_device_by_nbd_serves_until_it_is_detached_or_its_server_killed() {
-    let test = "a_device_by_nbd_serves_until_it_is_detached_or_its_server_killed";
+fn nbd_device_serves_until_detached() {
+    let test = "nbd_device_serves_until_detached";
     in_guest(test, || bodies::requests_come_by("nbd"));
 }
 
 #[test]
-fn in_a_unified_cgroup_a_program_gets_another_budget() {
-    let test = "in_a_unified_cgroup_a_program_gets_another_budget";
+fn limit_changes_budget_in_cgroup_v2() {
+    let test = "limit_changes_budget_in_cgroup_v2";
     in_guest(test, bodies::gets_another_budget);
 }
 
 #[test]
-fn what_a_unified_cgroup_has_on_a_device_comes_home_or_stays() {
-    let test = "what_a_unified_cgroup_has_on_a_device_comes_home_or_stays";
+fn detach_reads_back_in_cgroup_v2() {
+    let test = "detach_reads_back_in_cgroup_v2";
     in_guest(test, bodies::comes_home_or_stays);
 }
 
 #[test]
-fn unified_cgroups_of_others_keep_a_page() {
-    in_guest("unified_cgroups_of_others_keep_a_page", anchored::groups_keep_a_page);
+fn anchor_keeps_page_in_cgroup_v2() {
+    in_guest("anchor_keeps_page_in_cgroup_v2", anchored::groups_keep_a_page);
 }

@@ -124,7 +124,7 @@ fn borrow(rack: &Rack) -> [Daemon; 3] {
 }
 
 #[test]
-fn one_that_was_killed_has_every_table_right_again() {
+fn restarted_monitor_recovers_every_table() {
     let mut filled = Filled::start(1, &[]);
     let before = filled.settled();
     filled.rack.monitors[0].kill();
@@ -137,7 +137,7 @@ fn one_that_was_killed_has_every_table_right_again() {
 }
 
 #[test]
-fn another_one_has_every_table_of_one_that_was_killed() {
+fn second_monitor_takes_over_every_table() {
     let etcd = Etcd::start(1);
     let store = format!("etcd://{}", etcd.addresses());
     let mut filled = Filled::start(2, &["--store", &store]);

@@ -73,7 +73,7 @@ fn lines_at_the_donor() -> usize {
 }
 
 #[test]
-fn a_donors_memory_is_the_recipients_own_and_goes_again() {
+fn donor_memory_attaches_and_detaches() {
     let _ = fs::remove_file(DONOR);
     let told = ROOM.with(|guest| {
         let without =
@@ -118,9 +118,7 @@ fn a_donors_memory_is_the_recipients_own_and_goes_again() {
         assert!(again.contains("3 blocks"), "{again}");
     });
     if let Err(reason) = told {
-        println!(
-            "SKIPPED: a_donors_memory_is_the_recipients_own_and_goes_again: no qemu: {reason}"
-        );
+        println!("SKIPPED: donor_memory_attaches_and_detaches: no qemu: {reason}");
     }
     let _ = fs::remove_file(Path::new(DONOR));
 }

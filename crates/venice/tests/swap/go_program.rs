@@ -28,8 +28,8 @@ fn lines() -> String {
 
 /// Debian's `fzf` reads a list before it prints what it finds, in a fraction of what that takes.
 #[test]
-fn a_go_program_runs_on_less_memory_than_it_needs() {
-    const TEST: &str = "a_go_program_runs_on_less_memory_than_it_needs";
+fn go_program_runs_on_swap() {
+    const TEST: &str = "go_program_runs_on_swap";
     let Some(_alone) = can_swap(TEST) else { return };
     let program = fs::read("/usr/bin/fzf").expect("scripts/setup.sh installs fzf");
     let marks = program.windows(GO_BUILD_INFO.len()).filter(|bytes| *bytes == GO_BUILD_INFO);

@@ -258,7 +258,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_lent_wrongly_whoever_dies() {
+fn nothing_is_lent_twice_under_faults() {
     let seed = setting("VENICE_LOOP_SEED", SEED);
     let lasts = Duration::from_secs(setting("VENICE_LOOP_SECONDS", SECONDS));
     println!("VENICE_LOOP_SEED={seed} VENICE_LOOP_SECONDS={}", lasts.as_secs());
