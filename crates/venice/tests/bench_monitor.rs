@@ -1,12 +1,12 @@
-//! `venice bench monitor` as a user starts it, for a moment.
+//! `venice bench monitor` as a user starts it, with a short run.
 
 mod common;
 
 use common::Place;
 use serde_json::Value;
 
-/// A second of 30 agents. Where the machine stood still for so long that an etcd gave the Monitor Node's
-/// turn away, once more.
+/// Measures a second of 30 agents. Retries if the machine stalled for so long that the Monitor Node
+/// lost its turn in etcd.
 fn measured(store: &str) -> Value {
     let words = ["bench", "monitor", "--agents", "30", "--donors", "3", "--requests", "20"];
     let words = [&words[..], &["--seconds", "1", "--store", store, "--json", "-"]].concat();

@@ -1,4 +1,4 @@
-//! `venice bench placement`: its output, and what is left of it when it is interrupted.
+//! `venice bench placement`: its output, and its partial output after an interrupt.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn interrupted_run_reports_partial_results() {
     let words = ["bench", "placement", "--seeds", "1000000", "--nodes", "8,64", "--json", &path];
     let mut command = place.command(&words);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Before it watches for signals it would just end: it is given time, however much that takes.
+    // Before it watches for signals, an interrupt would just end it: wait for that first.
     let watches = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

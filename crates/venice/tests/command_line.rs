@@ -1,4 +1,4 @@
-//! What the command says about itself, and about command lines that make no sense.
+//! The command's help and texts, and its reaction to invalid command lines.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn usage_error_is_one_line() {
     assert!(!place.run_dir().exists(), "a mistake makes no run directory");
 }
 
-/// What only the Monitor Node can find wrong is a mistake too.
+/// A mistake that only the Monitor Node can detect is a usage error too.
 #[test]
 fn invalid_node_name_is_usage_error() {
     let place = Place::new();
@@ -65,7 +65,7 @@ fn invalid_node_name_is_usage_error() {
     place.venice(&["drain", "node7"]).expect(1);
 }
 
-/// Without a record, without a rack, and whatever else is set for the agent.
+/// Holds without a record, without a rack, and with any other settings of the agent.
 #[test]
 fn return_blocks_without_record_succeeds() {
     let place = Place::new();
@@ -112,7 +112,7 @@ fn usage_errors_name_the_value() {
         assert!(said.err.contains(what), "{words:?}: {}", said.err);
         assert!(!said.err.contains("unexpected argument"), "{words:?}: {}", said.err);
     }
-    // A flag that is none is still told as such.
+    // An unknown flag is still reported as one.
     let said = place.venice(&["place", "--frob"]).expect(2);
     assert_eq!(said.complaint(), "venice: unexpected argument '--frob' found (see --help)");
     let mut command = place.command(&["nodes"]);
@@ -251,7 +251,7 @@ fn models_print_json_and_plots() {
 fn forecast_bench_reads_own_trace() {
     let place = Place::new();
     let file = place.file("usage.csv");
-    // A wave of 24 samples that I/O runs ahead of, and a little that nobody can foretell.
+    // A wave of 24 samples led by I/O, and a little unpredictable noise.
     let wave = |at: u32| 100.0 + 40.0 * (f64::from(at) * std::f64::consts::TAU / 24.0).sin();
     let line = |at: u32| {
         let noise = f64::from(at * 7919 % 13) / 13.0;
@@ -408,7 +408,7 @@ fn doctor_prints_json() {
     assert_eq!(said.code(), i32::from(hopeless));
 }
 
-/// Without the shim neither mode works that needs it, and whoever may swap is told that this works.
+/// Without the shim, neither mode that needs it works; --mode swap is reported as working.
 #[test]
 fn doctor_judges_modes_separately() {
     let place = Place::new();
@@ -428,7 +428,7 @@ fn doctor_judges_modes_separately() {
     assert_eq!(output.status.code(), Some(i32::from(!swaps)));
 }
 
-/// What a benchmark has measured when it is ended is told, marked as what it is.
+/// An interrupted benchmark prints its partial results, marked as such.
 #[test]
 fn interrupted_benchmark_reports_partial_results() {
     let place = Place::new();

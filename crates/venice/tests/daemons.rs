@@ -1,4 +1,4 @@
-//! `venice monitor` and `venice agent` by themselves, in the foreground.
+//! `venice monitor` and `venice agent` alone, in the foreground.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn agent_registers_and_deregisters() {
     assert_eq!(row["lent_bytes"], 32 << 20);
     assert!(heap_is_locked(agent.0.id()), "an agent that root starts is not swapped out");
     assert_eq!(agent.stop(Signal::TERM), Some(0));
-    // It has said so: nobody waits for heartbeats that do not come.
+    // The agent has deregistered: nobody waits for missed heartbeats.
     let row = &nodes(&place, &addr)[0];
     assert_eq!((row["state"].as_str(), row["free_bytes"].as_u64()), (Some("stopped"), Some(0)));
     let table = place.venice(&["nodes", "--monitor", &addr]).expect(0).out;
@@ -60,7 +60,7 @@ fn agent_registers_and_deregisters() {
     assert_eq!(monitor.stop(Signal::INT), Some(0));
 }
 
-/// `VmFlags` of proc(5): `lo`.
+/// Checks `VmFlags` of proc(5) for `lo`.
 fn heap_is_locked(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let heap = maps.lines().skip_while(|line| !line.ends_with("[heap]"));
@@ -95,7 +95,7 @@ fn init_stores_token_in_etcd() {
 
 #[test]
 fn pool_node_programs_are_refused() {
-    // The second place is the pool node's machine: its programs come in at its agent's socket.
+    // The second place is the pool node's machine: its programs use its agent's socket.
     let (place, own) = (Place::new(), Place::new());
     let (_monitor, addr) = monitor(&place);
     let identity = place.join("pool1", &addr);

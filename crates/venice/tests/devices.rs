@@ -1,5 +1,5 @@
-//! Devices of a rack: named by their nodes' operators, got by one recipient at a time, held while it
-//! lives, and told of when they vanish.
+//! Devices of a rack: offered by their nodes' operators, granted to one recipient at a time, held
+//! while it lives, and reported when they vanish.
 
 mod common;
 
@@ -11,8 +11,8 @@ use common::{Daemon, Place, exists, is_root, kill, pid, signal, skipped, wait, w
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A rack of two nodes: the first lends 8 MiB of a folder, the second something that looks like an
-/// accelerator.
+/// A rack of two nodes: the first lends 8 MiB of a directory, the second a device that looks like
+/// an accelerator.
 fn rack() -> Place {
     rack_with(&[])
 }
@@ -37,7 +37,7 @@ fn grants(place: &Place) -> Vec<Value> {
     rows.as_array().unwrap().clone()
 }
 
-/// Something that is held until it is ended.
+/// A grant held by a command until it ends.
 fn holder(place: &Place, words: &[&str]) -> Child {
     let before = grants(place).len();
     let mut child = place.command(words).stdout(Stdio::null()).spawn().unwrap();
@@ -113,7 +113,7 @@ fn storage_is_granted_by_size() {
     assert_eq!(bytes, (5 << 20) + (32 << 20));
     assert_eq!(ended(memory, Signal::TERM), Some(0));
     assert_eq!(ended(five, Signal::KILL), None);
-    // Who was killed gives nothing back: the lease does.
+    // A killed holder returns nothing: its lease expires.
     wait_until("the lease ends", || grants(&place).is_empty());
     assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
 }
@@ -238,7 +238,7 @@ fn preempted_device_ends_its_command() {
 fn unreturned_device_is_revoked() {
     let place = rack_with(&["--preempt-notice-s", "5"]);
     let mut first = holder(&place, &["get", "accelerator", "--priority", "50"]);
-    // It hears nothing, and keeps its lease for longer than it is left to it.
+    // It ignores the notice, and renews its lease beyond its deadline.
     signal(first.id().into(), Signal::STOP);
     let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
     place.venice(&words).expect(0);
@@ -277,7 +277,7 @@ fn device_quota_limits_user() {
     let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait in line as number 1: root has borrowed 2MiB"), "{plan}");
 
-    // Memory is as it was: without a limit. What is not said stays.
+    // Memory stays unlimited: unnamed kinds keep their limits.
     place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);
     place.venice(&["quota", "set", "--default", "--accelerators", "1"]).expect(0);
     let quotas = place.venice(&["quota", "list", "--json"]).expect(0).json();
@@ -337,7 +337,7 @@ fn aliased_offer_is_refused() {
     }
 }
 
-/// A block device of 8 MiB over a file; unmounted and gone when this is dropped.
+/// A block device of 8 MiB over a file; unmounted and removed on drop.
 struct Disk {
     path: String,
 }
@@ -351,7 +351,7 @@ impl Disk {
         made.status.success().then_some(Disk { path })
     }
 
-    /// As a file system, an array or a program does that has it for itself.
+    /// Opens it exclusively, like a file system, an array or a program.
     fn open_exclusively(&self) -> File {
         const O_EXCL: i32 = rustix::fs::OFlags::EXCL.bits() as i32;
         OpenOptions::new().read(true).custom_flags(O_EXCL).open(&self.path).unwrap()
@@ -367,7 +367,7 @@ impl Drop for Disk {
     }
 }
 
-/// A disk, or `None` where there can be none, which is said.
+/// Returns a disk; where none can be made, reports that and returns `None`.
 fn disk(place: &Place, test: &str) -> Option<Disk> {
     if !is_root() {
         skipped(test, "needs root");
@@ -439,7 +439,7 @@ fn locally_opened_disk_is_not_granted() {
 
     let hold = holder(&place, &["get", "io", "--storage", "1MiB"]);
     let open = disk.open_exclusively();
-    // What it is used for while somebody has some of it is no fault, however often it is looked at.
+    // Use of the disk while it is granted is no fault, however often it is checked.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
     while std::time::Instant::now() < until {
         assert_eq!(health(), "ok");

@@ -1,4 +1,4 @@
-//! `venice drain`: a node becomes empty, and stays so until that is taken back.
+//! `venice drain`: a node becomes empty, and stays so until --undo.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use common::{Place, kill, pid, wait, wait_until};
 use serde_json::Value;
 
-/// A program that holds 16 MiB of `donor`'s memory until it is killed: it may go nowhere else.
+/// A program that holds 16 MiB of `donor`'s memory until it is killed; its memory cannot move.
 fn borrower(place: &Place, donor: &str) -> Child {
     let before = grants(place);
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
@@ -37,7 +37,7 @@ fn node(place: &Place, name: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
 }
 
-/// What `venice nodes` says of it.
+/// State of the node in `venice nodes`.
 fn state(place: &Place, name: &str) -> String {
     let table = place.venice(&["nodes"]).expect(0).out;
     let line = table.lines().find(|line| line.starts_with(name)).unwrap();

@@ -1,4 +1,4 @@
-//! Who is let into a rack, over its real processes.
+//! Membership and access control, over a rack's real processes.
 
 mod common;
 
@@ -12,7 +12,7 @@ use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes}
 use venice_control::{Caller, ControlError, LeaseState, MemoryRequest, User};
 use venice_wire::{ByteSize, GrantKey};
 
-/// A rack of one node, seen by somebody who can make certificates of it.
+/// A rack of one node, and an issuer of certificates for it.
 struct Rack {
     place: Place,
     addr: String,
@@ -41,7 +41,7 @@ impl Rack {
         Access::new(&self.addr, login)
     }
 
-    /// What comes of asking for the nodes.
+    /// Result of a request for the nodes.
     fn ask(&self, login: Login) -> Result<usize, ControlError> {
         let access = self.access(login);
         self.runtime.block_on(async {
@@ -49,7 +49,7 @@ impl Rack {
         })
     }
 
-    /// Fails unless this is refused, for this reason.
+    /// Fails unless this login is refused for this reason.
     fn expect_refused(&self, login: Login, why: &str) {
         match self.ask(login) {
             Err(ControlError::NotAdmitted { why: said, .. }) if said.contains(why) => {}
@@ -57,7 +57,7 @@ impl Rack {
         }
     }
 
-    /// How many were refused for a reason, as `venice identity` shows it.
+    /// Count of refusals for a reason, as `venice identity` shows it.
     fn refused(&self, why: &str) -> u64 {
         let shown = self.place.venice(&["identity", "--json"]).expect(0).json();
         shown["refused"][why].as_u64().unwrap()
@@ -105,12 +105,12 @@ fn invalid_credentials_are_refused_and_counted() {
     rack.expect_refused(held(foreign), "another rack");
     assert_eq!(rack.refused("foreign"), 1);
 
-    // Who trusts another authority says nothing to this Monitor Node.
+    // A caller that trusts another authority sends nothing to this Monitor Node.
     match rack.ask(held(other.credential(&user(true)).unwrap())) {
         Err(ControlError::Stranger { .. }) => {}
         other => panic!("{other:?}"),
     }
-    // What is no TLS at all.
+    // A plain connection without TLS.
     let mut plain = std::net::TcpStream::connect(&rack.addr).unwrap();
     std::io::Write::write_all(&mut plain, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     wait_until("it is counted", || rack.refused("no_tls") == 1);
@@ -135,7 +135,7 @@ fn token_is_single_use_revoked_node_rejoins() {
         &fs::metadata(place.file("identity/identity.pem")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
-    // Where it cannot write, a machine does not use a token up.
+    // A machine that cannot write does not use the token.
     let spare = place.venice(&["token", "new"]).expect(0).out;
     fs::write(place.file("plain"), "").unwrap();
     let nowhere = place.file("plain/identity").display().to_string();
@@ -144,7 +144,7 @@ fn token_is_single_use_revoked_node_rejoins() {
     assert!(said.complaint().contains("the token is not used"), "{}", said.err);
     let third = place.file("third").display().to_string();
     let join = ["join", "--name", "third", "--identity", &third, spare.trim()];
-    // Where the certificate cannot be kept after all, the same machine may ask again.
+    // If the certificate cannot be stored after all, the same machine may ask again.
     fs::create_dir_all(place.file("third/identity.pem/in the way")).unwrap();
     let said = place.venice(&join).expect(1);
     assert!(said.complaint().contains("again with the same token"), "{}", said.err);
@@ -167,7 +167,7 @@ fn token_is_single_use_revoked_node_rejoins() {
 
     let guest = || held(Credential::load(&PathBuf::from(&dir)).unwrap());
     assert_eq!(rack.ask(guest()).unwrap(), 1);
-    // A connection that is open is no way round it.
+    // An open connection does not bypass the revocation.
     let access = rack.access(guest());
     let mut open = rack.runtime.block_on(MonitorClient::connect(&access)).unwrap();
     rack.runtime.block_on(open.nodes()).unwrap();
@@ -228,14 +228,14 @@ fn caller_cannot_exceed_its_role() {
         forbidden(gate.revoke("node1", false).await, admins);
         let mut monitor = MonitorClient::connect(&access).await.unwrap();
         forbidden(monitor.drain("node1", false).await, "root on node1");
-        // The handshake is the Monitor Node's alone.
+        // Only the Monitor Node may run the grant handshake.
         let row = monitor.nodes().await.unwrap().remove(0);
         let patience = Duration::from_secs(20);
         let agent = AgentClient::connect(&access.login, "node1", &row.control_addr, patience);
         let mut agent = agent.await.unwrap();
         let released = agent.release(&[venice_wire::GrantId(1)]).await;
         forbidden(released.map(drop), "the Monitor Node");
-        // Another node's certificate at that address is noticed.
+        // The certificate of another node at that address is detected.
         let other = AgentClient::connect(&access.login, "node2", &row.control_addr, patience).await;
         assert!(matches!(other, Err(ControlError::Stranger { .. })), "{other:?}");
     });
@@ -284,7 +284,7 @@ fn program_uses_its_racks_socket() {
     let socket = |rack: &Rack| rack.place.run_dir().join("monitor.sock");
     let sockets = || Login::at_sockets(vec![socket(&other), socket(&one)]);
     assert_eq!(one.ask(sockets()).unwrap(), 1);
-    // Once found, it stays with it; and the other rack's is found for the other.
+    // Once found, the rack is remembered; another rack is found for its own address.
     let login = sockets();
     assert_eq!(one.ask(login.clone()).unwrap(), 1);
     assert_eq!(one.ask(login.clone()).unwrap(), 1);

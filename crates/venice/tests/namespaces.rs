@@ -1,4 +1,4 @@
-//! `venice up --netns`: every node behind a virtual wire of its own.
+//! `venice up --netns`: every node in its own network namespace.
 
 mod common;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const UP: [&str; 8] = ["up", "--nodes", "2", "--lend", "32MiB", "--port", "udp", "--netns"];
 
-/// What of the rack is left in the kernel: namespaces that its status named.
+/// Namespaces of the rack that still exist, from those in its status.
 fn namespaces(status: &Value) -> Vec<String> {
     let agents = status["agents"].as_array().unwrap();
     agents.iter().map(|agent| agent["netns"].as_str().unwrap().to_string()).collect()
@@ -48,7 +48,7 @@ fn down_removes_all_namespaces() {
         assert!(node["udp_addr"].as_str().unwrap().starts_with("10."), "{node}");
     }
 
-    // A killed agent comes back into its namespace, at its address.
+    // A killed agent restarts in its namespace, at its address.
     kill(pid(&agents[0]));
     place.venice(&["up"]).expect(0);
     let after = place.status();
@@ -64,14 +64,14 @@ fn down_removes_all_namespaces() {
     }
 }
 
-/// What `ip` says of a node's interface.
+/// Output of `ip` about a node's interface.
 fn interface_of(namespace: &str) -> String {
     let words = ["-n", namespace, "link", "show", "eth0"];
     let said = Command::new("ip").args(words).output().unwrap();
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// Datagrams that came to each node past the kernel.
+/// Number of datagrams that bypassed the kernel, by node.
 fn past_kernel(place: &Place) -> Vec<u64> {
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     let rows = nodes.as_array().unwrap().iter();
@@ -96,7 +96,7 @@ fn killed_agent_leaves_no_xdp() {
     }
     let resources = place.venice(&["resources", "--json"]).expect(0).json();
     assert!(resources[0]["capabilities"].as_array().unwrap().contains(&"xdp".into()));
-    // The tests of the links go this way.
+    // The link tests use this path.
     let start = Instant::now();
     while past_kernel(&place).contains(&0) {
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", past_kernel(&place));
@@ -105,7 +105,7 @@ fn killed_agent_leaves_no_xdp() {
     assert!(place.venice(&["nodes"]).expect(0).out.contains("PAST KERNEL"));
 
     kill(pid(&status["agents"][0]));
-    // The kernel takes a dead process's program off a moment after the process.
+    // The kernel detaches the XDP program a moment after its process has died.
     let start = Instant::now();
     while interface_of(&names[0]).contains("xdp") {
         assert!(start.elapsed() < Duration::from_secs(60), "{}", interface_of(&names[0]));

@@ -1,5 +1,5 @@
-//! Guests that run out of memory as a whole while they swap: what their kernel waits for must not
-//! wait for memory itself.
+//! Guests that run out of memory as a whole while they swap: the server that their kernel waits for
+//! must not wait for memory itself.
 
 mod common;
 #[path = "swap/programs.rs"]
@@ -15,16 +15,16 @@ use venice_memory::donor::available_bytes;
 
 use crate::programs::{list, pages};
 
-/// A third of it the donors lock, and files lie in it too.
+/// The donors lock a third of it, and files take space too.
 const MEMORY_MIB: u32 = 448;
-/// On each of two donors.
+/// Size on each of two donors.
 const LENT: &str = "64MiB";
 const DEVICE_MIB: u64 = 128;
 
-/// What hangs is told on the console, which a test that fails shows.
+/// Hung tasks are reported on the console, which a failing test shows.
 const SET_UP: &str = "sysctl -q kernel.hung_task_timeout_secs=60";
 
-/// No cgroups: it is the machine itself that is full.
+/// No cgroups: the machine itself is full.
 static ROOM: Room = Room::new(GuestPlan {
     memory_mib: MEMORY_MIB,
     processors: 2,
@@ -41,7 +41,7 @@ static NEWER_ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("out-of-memory-newer", &["ublk_drv"])
 });
 
-/// Of each test, with others at work on the same machine.
+/// Time limit of each test, with other load on the machine.
 const LIMIT: Duration = Duration::from_secs(480);
 
 #[test]
@@ -66,14 +66,14 @@ fn swap_does_not_hang(room: &Room, test: &str, kind: &str) {
         let place = &rack.place;
         let size = format!("{DEVICE_MIB}MiB");
         let words = ["swap", "attach", &size, "--copies", "1", "--port", "shm", "--device", kind];
-        // A busy machine may keep the Monitor Node waiting for a donor: asked again then.
+        // On a busy machine the Monitor Node may time out on a donor: then ask again.
         let attached = (0..5).any(|_| place.venice(&words).code() == 0);
         assert!(attached, "{words:?}");
-        // With what its child writes anew a quarter more, and others are swapped out too.
+        // With its child's writes it needs a quarter more, and other programs are swapped out too.
         let program_mib = (available_bytes().unwrap() >> 20) + DEVICE_MIB / 4;
         let said = fills_the_machine(program_mib);
         let row = list(place).remove(0);
-        // Before anything fails: without its donors what is swapped out is lost, the guest's own too.
+        // Before any assertion: without its donors, swapped pages are lost, the guest's own too.
         place.venice(&["swap", "detach", "--all"]).expect(0);
         assert_eq!(said, "right", "{program_mib} MiB by {kind}");
         assert!(row["written_bytes"].as_u64().unwrap() > DEVICE_MIB << 18, "{row}");
@@ -81,7 +81,7 @@ fn swap_does_not_hang(room: &Room, test: &str, kind: &str) {
     });
 }
 
-/// What a program outside of any cgroup says of what it has written and reads back.
+/// Output of a program, outside of any cgroup, about the pages it wrote and read back.
 fn fills_the_machine(program_mib: u64) -> String {
     let output = Command::new(pages()).arg(program_mib.to_string()).output().unwrap();
     match output.status.success() {

@@ -1,11 +1,11 @@
-//! Where memory would come from, told by a rack's real processes.
+//! Placement reports, over a rack's real processes.
 
 mod common;
 
 use common::Place;
 use serde_json::{Value, json};
 
-/// Slabs by node, of those that would give any.
+/// Slabs by node, of nodes that would give any.
 fn shares(plan: &Value) -> Vec<(String, u64)> {
     let rows = plan["nodes"].as_array().unwrap().iter();
     let share =

@@ -1,4 +1,4 @@
-//! Waiting in line for memory, over a rack's real processes.
+//! The wait queue for memory, over a rack's real processes.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A program that holds so much borrowed memory until it is ended.
+/// A program that holds this much borrowed memory until it is ended.
 fn holder(place: &Place, remote: &str) -> Daemon {
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
     let holder =
@@ -32,7 +32,7 @@ fn priorities(place: &Place) -> Vec<u64> {
     queue(place).iter().map(|row| row["priority"].as_u64().unwrap()).collect()
 }
 
-/// `venice run` for so much that waits so long, and then leaves a mark.
+/// `venice run` with this amount and wait; the program then leaves a mark.
 fn waiter(place: &Place, remote: &str, more: &[&str], mark: &str) -> Vec<String> {
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
     let mark = place.file(mark).display().to_string();
@@ -159,7 +159,7 @@ fn preemption_moves_memory_without_loss() {
     }
     let place = Place::new();
     place.up(2);
-    // It has what it wrote first elsewhere, and reads it again when the grant has moved.
+    // Its first pages are far; it reads them again after the grant has moved.
     let program = place.file("holder.sh").display().to_string();
     let (moved, ready) = (place.file("moved"), place.file("ready"));
     let script = format!(

@@ -1,4 +1,4 @@
-//! `venice up`, `status`, `down`: the life of a rack on one machine, accidents included.
+//! `venice up`, `status`, `down`: the life cycle of a local rack, with accidents.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn up_status_down() {
     place.venice(&["down"]).expect(0);
 }
 
-/// Where the kernel shares processors out by session (sched(7)).
+/// Applies where the kernel shares processors by session (sched(7)).
 #[test]
 fn daemons_have_higher_session_weight() {
     const TEST: &str = "daemons_have_higher_session_weight";
@@ -91,7 +91,7 @@ fn tables_print_json_lists() {
         let header = said.out.lines().next().unwrap();
         assert_eq!(header, header.to_uppercase(), "{list}: {}", said.out);
     }
-    // The address by hand does the same as the record.
+    // An explicit address gives the same result as the record.
     let addr = status["monitor"]["addr"].as_str().unwrap();
     let said = place.venice(&["nodes", "--json", "--monitor", addr]).expect(0);
     assert_eq!(said.json().as_array().unwrap().len(), 2);
@@ -174,8 +174,8 @@ fn up_restarts_only_dead_agent() {
         assert_eq!(pid(&agents(&after)[index]), pid(&agents(&before)[index]));
     }
     assert_eq!(pid(&after["monitor"]), pid(&before["monitor"]));
-    // Its ports are its own only inside a namespace (namespaces.rs): here anybody may have taken
-    // them meanwhile.
+    // Its ports are exclusive only inside a namespace (namespaces.rs): here another program may
+    // have taken them meanwhile.
     assert_eq!(agents(&after)[1]["shm_socket"], agents(&before)[1]["shm_socket"]);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     assert_eq!(nodes.as_array().unwrap().len(), 3, "no node twice: {nodes}");
@@ -239,7 +239,7 @@ fn up_revives_dead_rack() {
     place.venice(&["up"]).expect(0);
     let status = place.status();
     assert!(agents(&status).iter().all(|agent| agent["state"] == "up"), "{status}");
-    // And in another shape, when nothing of the old one lives.
+    // A dead rack may come back in another shape.
     for pid in all_pids(&status) {
         kill(pid);
     }
@@ -277,7 +277,7 @@ fn taken_port_is_named_or_avoided() {
     assert!(said.complaint().contains(&port), "{}", said.err);
     assert!(!place.run_dir().exists(), "a failed up leaves nothing");
     drop(taken);
-    // Only a wish, where nobody asked: two racks side by side.
+    // Without an explicit port another one is taken: two racks side by side.
     let other = Place::new();
     place.venice(&words[..5]).expect(0);
     other.venice(&words[..5]).expect(0);
@@ -326,7 +326,7 @@ fn unrecorded_daemons_are_stopped() {
 #[test]
 fn failed_up_stops_its_processes() {
     let place = Place::new();
-    // node2's directory cannot be made: a file is in its place.
+    // node2's directory cannot be created: a file is in its place.
     fs::create_dir_all(place.run_dir()).unwrap();
     fs::write(place.run_dir().join("node2"), "in the way").unwrap();
     let said = place.venice(&["up", "--nodes", "3", "--lend", "32MiB"]).expect(1);

@@ -1,4 +1,5 @@
-//! `venice sim rack` and `venice sim control`: runs, runs again, files in and out, and mistakes.
+//! `venice sim rack` and `venice sim control`: runs, repeated runs, input and output files, and
+//! mistakes.
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::fs;
 
 use common::Place;
 
-/// A run that takes no time to speak of, and its report.
+/// A short run, and its report.
 const SMALL: [&str; 7] = ["sim", "rack", "--nodes", "4", "--accesses", "20", "--json"];
 
 fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
@@ -79,7 +80,7 @@ fn link_traffic_is_captured() {
     let said = place.venice(&with(&["--pcap", file.to_str().unwrap(), "--link", "0-1"])).expect(0);
     assert!(said.err.contains("frames in"), "{}", said.err);
     let bytes = fs::read(&file).unwrap();
-    // A section header block, and after it more than nothing.
+    // A section header block, followed by data.
     assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     assert!(bytes.len() > 200, "{} bytes", bytes.len());
 }
@@ -134,7 +135,7 @@ fn invalid_scenario_fails_before_run() {
     place.venice(&both).expect(2);
 }
 
-/// A control plane that takes no time to speak of, and its report.
+/// A short run of a control plane, and its report.
 const CONTROL: [&str; 7] = ["sim", "control", "--monitors", "2", "--span", "6s", "--json"];
 
 #[test]

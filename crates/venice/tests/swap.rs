@@ -24,7 +24,7 @@ use serde_json::Value;
 use signal_hook::consts::SIGBUS;
 use venice_swap::cgroup::Hierarchy;
 
-/// The machine's swap, which all programs share: whoever holds it is the only test that swaps.
+/// Exclusive use of the machine's swap, which all programs share.
 struct Alone {
     _lock: fs::File,
 }
@@ -38,7 +38,7 @@ impl Alone {
     }
 }
 
-/// What the tests need beyond a rack; prints why a test is skipped.
+/// Checks the requirements beyond a rack; reports why a test is skipped.
 fn can_swap(test: &str) -> Option<Alone> {
     let lacks = if !is_root() {
         "root"
@@ -91,7 +91,7 @@ fn device_attaches_lists_detaches() {
 
     place.venice(&["swap", "detach", "small"]).expect(0);
     assert_eq!(grants(&place), 2);
-    // The rest goes with the rack.
+    // The rest is detached with the rack.
     let down = place.venice(&["down"]).expect(0);
     assert!(down.out.contains("swap0 is detached"), "{down:?}");
     assert!(!place.run_dir().exists(), "the run directory is left");
@@ -148,7 +148,7 @@ fn dead_donor_raises_sigbus() {
     assert_eq!(list(&place).len(), 0);
 }
 
-/// Kills the agent of `name`, and waits until the one device is told of it and has all its copies.
+/// Kills the agent of `name`, and waits until the device has noticed and repaired its copies.
 fn kill_a_donor(place: &Place, name: &str) {
     let agents = place.status()["agents"].clone();
     let agent = agents.as_array().unwrap().iter().find(|agent| agent["name"] == name).unwrap();
@@ -158,7 +158,7 @@ fn kill_a_donor(place: &Place, name: &str) {
         assert_eq!(row["lost_slabs"], 0, "{row}");
         let names =
             |key: &str, name: &str| row[key].as_array().unwrap().iter().any(|named| named == name);
-        // Its grant is let go of a moment after the last copy is there.
+        // Its grant is released a moment after the last copy is repaired.
         names("lost_donors", name) && !names("donors", name) && row["short_slabs"] == 0
     });
 }
@@ -302,7 +302,7 @@ fn dead_servers_are_cleaned_up() {
     let Some(_alone) = can_swap("dead_servers_are_cleaned_up") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
-    // A server; one that only stands still is not waited for.
+    // A stopped server is reported, not waited for.
     place.venice(&["swap", "attach", "16MiB"]).expect(0);
     let server = pid(&list(&place)[0]);
     common::signal(server, rustix::process::Signal::STOP);
@@ -320,7 +320,7 @@ fn dead_servers_are_cleaned_up() {
     let group = Hierarchy::find().unwrap().mount().join("venice-swap");
     let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     assert!(!group.exists() || !members.is_empty(), "its cgroup is left, with nobody in it");
-    // `venice run`, with its program still at work.
+    // `venice run` is killed while its program works.
     let program = pages().to_str().unwrap();
     let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
     let run = filled(place.command(&[&words[..], &[program, "24", "wait"]].concat()));
@@ -351,7 +351,7 @@ fn sigterm_reads_everything_back() {
     common::signal(server, rustix::process::Signal::TERM);
     wait_until("the server has ended", || !runs(server));
     assert_eq!(grants(&place), 0);
-    // A rack that was never up has nothing to detach.
+    // Without a rack there is nothing to detach.
     let all = finish(place.command(&["swap", "detach", "--all"]), &["swap", "detach", "--all"]);
     all.expect(0);
 }

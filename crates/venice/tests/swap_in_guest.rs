@@ -1,5 +1,5 @@
-//! `venice swap` and `venice run --mode swap` where there are nbd and unified cgroups: on Debian's kernel,
-//! in a guest.
+//! `venice swap` and `venice run --mode swap` with nbd and cgroups v2: on Debian's kernel, in a
+//! guest.
 
 #[path = "swap/anchored.rs"]
 mod anchored;
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 use venice_guest_test::{GuestPlan, Room, inside};
 
-/// It has ublk too, but no devices of it that outlive their server.
+/// The kernel has ublk too, but its devices do not outlive their server.
 static ROOM: Room = Room::new(GuestPlan {
     processors: 2,
     set_up: "mount -t cgroup2 none /sys/fs/cgroup",
     ..GuestPlan::new("venice-swap", &["nbd", "ublk_drv"])
 });
 
-/// Of each test, with others at work on the same machine.
+/// Time limit of each test, with other load on the machine.
 const LIMIT: Duration = Duration::from_secs(480);
 
-/// Runs `body` in the room's guest, once what it starts there is built.
+/// Runs `body` in the guest, after building the programs it starts there.
 fn in_guest(test: &str, body: impl FnOnce()) {
     programs::pages();
     inside(&ROOM, test, LIMIT, body);

@@ -1,4 +1,4 @@
-//! A swap device whose donors want their memory back, or stand still for a while.
+//! A swap device whose donors reclaim memory, or stall for a while.
 
 use std::fs;
 use std::thread;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::{Place, kill, pid, signal, wait_until};
 use crate::{can_swap, ended, filled, grants, list, pages};
 
-/// How long a donor stands still: less than its lease, longer than what is waited for one answer.
+/// Duration of a donor's stall: shorter than its lease, longer than the timeout of one answer.
 const STALL: Duration = Duration::from_secs(5);
 
 fn written_bytes(place: &Place) -> u64 {
@@ -43,7 +43,7 @@ fn locked_slab_bytes(pid: u64) -> u64 {
     locked_kib << 10
 }
 
-/// Nobody but this machine has room.
+/// Only this machine has room.
 fn drain_all_under_swap(port: &str, more: &[&str]) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
@@ -105,7 +105,7 @@ fn reclaim_to_limits_destinations() {
     assert_eq!(grants(&place), 0);
 }
 
-/// A donor that stands still, and goes on when this is dropped, whatever became of the test.
+/// A stalled donor; dropping it resumes the donor, whatever the test's outcome.
 struct Stalled(u64);
 
 impl Stalled {
@@ -121,7 +121,7 @@ impl Drop for Stalled {
     }
 }
 
-/// With the copies that there are by default.
+/// Runs with the default number of copies.
 fn donor_stall_under_swap(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "4", "--lend", "64MiB"]).expect(0);

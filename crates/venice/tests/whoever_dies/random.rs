@@ -1,4 +1,4 @@
-//! Random numbers of which one seed gives always the same (SplitMix64).
+//! Reproducible random numbers from a seed (SplitMix64).
 
 pub struct Random(u64);
 
@@ -7,7 +7,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The seed's own for one of several who draw at the same time.
+    /// Derives a seed for one of several concurrent users.
     pub fn of(seed: u64, who: u64) -> Self {
         let mut random = Self(seed ^ who.wrapping_mul(0xd6e8_feb8_6659_fd93));
         random.next();
@@ -22,7 +22,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Less than `bound`.
+    /// Returns a number less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -31,7 +31,7 @@ impl Random {
         self.below(of) == 0
     }
 
-    /// One of them.
+    /// Returns one of the elements.
     pub fn choice<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
