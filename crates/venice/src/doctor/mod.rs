@@ -58,7 +58,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
     // The verdicts on the modes come first.
-    let mut rows = modes::judge(&findings);
+    let mut rows = modes::verdicts(&findings);
     rows.extend(findings);
     rows
 }
