@@ -1,6 +1,6 @@
-//! What a connection of the control plane costs over loopback: TCP alone, with a whole TLS handshake
-//! (both sides show a certificate and check the other's), and with one that goes on from a session
-//! before. Client and server share this machine.
+//! Cost of a control-plane connection over loopback: TCP alone, with a full TLS handshake (both
+//! sides verify certificates), and with a resumed TLS session. Client and server share this
+//! machine.
 //!
 //! `cargo run --release -p venice-control --example handshake`
 
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Failure> {
         let begin = Instant::now();
         drop(tokio::net::TcpStream::connect(&addr).await?);
         tcp.push(begin.elapsed());
-        // Its key and certificate are made before.
+        // Its key and certificate are made beforehand.
         let new = login()?;
         for (login, times) in [(&new, &mut whole), (&again, &mut resumed)] {
             let begin = Instant::now();
@@ -57,13 +57,13 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connects and asks who is there.
+/// Connects and pings.
 async fn call(login: &Login, addr: &str) -> Result<(), Failure> {
     AgentClient::connect(login, "node1", addr, PATIENCE).await?.ping().await?;
     Ok(())
 }
 
-/// In microseconds.
+/// Converts to microseconds.
 fn quantile(times: &[Duration], share: f64) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort();

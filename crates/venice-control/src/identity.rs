@@ -1,10 +1,10 @@
-//! Who is who in a rack: an authority, the certificates it signs, and what they are worth.
+//! Identities in a rack: the authority, its certificates, and their verification.
 //!
-//! * [`Authority`] is the Monitor Node's: it signs for nodes, and on their word for users.
-//! * [`Credential`] is a key with its certificate; a process holds one in a [`Holder`] and may
-//!   change it while it runs.
-//! * [`Trust`] says whom a certificate names, or why it is worth nothing.
-//! * [`JoinToken`] lets a machine in once, and lets it know the Monitor Node for the right one.
+//! * [`Authority`] belongs to the Monitor Node: it signs for nodes, and on their word for users.
+//! * [`Credential`] is a key with its certificate; a process keeps one in a [`Holder`] and may
+//!   replace it while it runs.
+//! * [`Trust`] verifies certificates.
+//! * [`JoinToken`] lets a machine join once, and pins the authority of the Monitor Node.
 
 mod authority;
 mod credential;

@@ -1,6 +1,6 @@
 //! The services, over handlers in plain types.
 //!
-//! [`Door`] says who calls; each service says who may do what.
+//! [`Door`] authenticates callers; each service authorises its calls.
 
 mod agent;
 mod door;

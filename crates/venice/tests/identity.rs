@@ -116,7 +116,7 @@ fn invalid_credentials_are_refused_and_counted() {
     wait_until("it is counted", || rack.refused("no_tls") == 1);
 
     let log = rack.log("monitor");
-    for why in ["no certificate", "late has expired", "another rack", "does not speak TLS"] {
+    for why in ["no certificate", "late has expired", "another rack", "TLS error"] {
         assert!(log.contains(why), "{why}: {log}");
     }
     let said = rack.place.venice(&["status"]).expect(0);

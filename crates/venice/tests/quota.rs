@@ -203,7 +203,7 @@ fn quotas_survive_monitor_restart() {
     let pushy = MemoryRequest { queueing, ..request(11, 16) };
     let pushed = rack.as_user(NOBODY, async |mut client| client.request_memory(pushy).await);
     let said = pushed.unwrap_err().to_string();
-    assert!(said.contains("priorities above 100 being theirs"), "{said}");
+    assert!(said.contains("for priorities above 100"), "{said}");
     // A request over its quota waits, and reports that at the end.
     let queueing = Queueing { wait_ms: 300, ..Queueing::default() };
     let patient = MemoryRequest { queueing, ..request(12, 16) };

@@ -1,4 +1,4 @@
-//! Opening a connection, and what it means when that fails.
+//! Connections to services, and the meaning of their failures.
 
 use super::login::Login;
 use crate::error::{ControlError, PeerKind, Stranger, cause, is_refused};
@@ -18,11 +18,11 @@ use venice_rack::caller::Caller;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Whom a connection is to reach.
+/// The peer to connect to.
 #[derive(Debug, Clone)]
 pub(super) enum Whom {
     Monitor,
-    /// An agent, by its node's name; empty: of any node.
+    /// An agent, by its node's name; empty: any node's.
     Agent(String),
 }
 
@@ -42,7 +42,7 @@ impl Whom {
         ServerName::try_from(name).expect("a DNS name")
     }
 
-    /// That the certificate, which is good, is the right one's.
+    /// Checks that the (valid) certificate is the wanted peer's.
     fn check(&self, certificate: &[u8]) -> Result<(), Stranger> {
         let Whom::Agent(wanted) = self else { return Ok(()) };
         let found = Said::by(certificate).map(|said| said.caller);
@@ -56,13 +56,13 @@ impl Whom {
     }
 }
 
-/// How often one of several Monitor Nodes is asked whether it still lives, and how long it has to say
-/// so: then the next one is tried.
+/// Interval and timeout of liveness checks if there are several Monitor Nodes; after a timeout the
+/// next one is tried.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Opens a connection to `addr` (`host:port`, or several with commas between: whichever answers). It
-/// heals by itself later: a call after the peer's restart connects anew.
+/// Opens a connection to `addr` (`host:port`, or several separated by commas: the first that
+/// answers). It reconnects by itself: a call after the peer's restart works.
 pub(super) async fn open(
     whom: Whom,
     addr: &str,
@@ -77,8 +77,7 @@ pub(super) async fn open(
     if addrs.iter().any(is_bad) {
         return Err(bad_address());
     }
-    // TLS is the connector's business, and so is which address.
-    // The network has its time, and the login has its own.
+    // The connector does TLS and chooses the address. The timeout covers the network and the login.
     let patience = connect_timeout + login.patience();
     let mut endpoint = Endpoint::from_shared(format!("http://{}", addrs[0]))
         .map_err(|_| bad_address())?
@@ -102,7 +101,7 @@ pub(super) async fn open(
     }
 }
 
-/// A connection to be made.
+/// An address to connect to, with its login.
 #[derive(Debug, Clone)]
 struct Way {
     whom: Whom,
@@ -111,13 +110,13 @@ struct Way {
     connect_timeout: Duration,
 }
 
-/// To the first that answers.
+/// Connects to the first address that answers.
 async fn connect_to_any(ways: Arc<[Way]>) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     let mut failure: Option<BoxError> = None;
     for way in ways.iter() {
         match connect(way).await {
             Ok(stream) => return Ok(stream),
-            // That nobody listens at one of them says least.
+            // A refused connection is the least informative error.
             Err(error) if failure.as_ref().is_none_or(|before| is_refused(before.as_ref())) => {
                 failure = Some(error);
             }
@@ -127,9 +126,9 @@ async fn connect_to_any(ways: Arc<[Way]>) -> Result<TokioIo<TlsStream<TcpStream>
     Err(failure.unwrap_or_else(|| "there is no address".into()))
 }
 
-/// First the connection, then a login, then TLS: where nobody listens, no login is needed to say so.
-/// Where who answers is of another rack than the login, another login is tried: a machine may have
-/// sockets of several racks.
+/// Connects, then logs in, then runs TLS: an unreachable address needs no login. If the peer
+/// belongs to another rack than the login, other logins are tried: a machine may have sockets of
+/// several racks.
 async fn connect(way: &Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     let mut stream = way.reach().await?;
     let mut shown = way.login.first().await?;
@@ -147,7 +146,7 @@ async fn connect(way: &Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
             true => way.login.next(&shown, &mut tried).await,
             false => None,
         };
-        // What was wrong with the first login tells most.
+        // The first login's error is the most informative.
         let error = first_error.take().unwrap_or(error);
         let Some(next) = next else { return Err(error) };
         (shown, stream) = (next, way.reach().await?);
@@ -177,7 +176,7 @@ impl Way {
     }
 }
 
-/// Tells a certificate that is not good from a connection that broke.
+/// Separates an invalid certificate from a broken connection.
 fn stranger(error: io::Error) -> BoxError {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
@@ -188,7 +187,7 @@ fn stranger(error: io::Error) -> BoxError {
     }
 }
 
-/// Why a connection could not be made.
+/// Converts a connection error.
 fn failed(peer: PeerKind, addr: &str, source: BoxError) -> ControlError {
     let addr = addr.to_owned();
     if let Some(ControlError::NoLogin(why)) = cause::<ControlError>(source.as_ref()) {

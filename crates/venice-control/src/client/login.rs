@@ -1,5 +1,5 @@
-//! What a process shows when it calls: a credential that it holds, or one that it gets at a socket
-//! of its machine.
+//! The login of a process for its calls: a credential of its own, or one issued at a socket of its
+//! machine.
 
 use super::local;
 use crate::error::ControlError;
@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Mutex;
 
-/// A socket that does not answer is not asked again for so long while the old credential is good.
+/// Interval between two questions to a socket that does not answer while the old credential is
+/// valid.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What a process shows when it calls. Clones share it.
+/// A login. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Login(Arc<Source>);
 
@@ -27,12 +28,12 @@ enum Source {
 #[derive(Debug)]
 struct Entered {
     holder: Holder,
-    /// Which socket gave it.
+    /// Index of the socket that issued it.
     at: usize,
     asked: SystemTime,
 }
 
-/// What to show, and where it is from.
+/// A credential to show, with its origin.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) tls: Arc<ClientConfig>,
@@ -40,12 +41,13 @@ pub(super) struct Shown {
 }
 
 impl Login {
-    /// A daemon's: what it holds.
+    /// Uses a daemon's own credential.
     pub fn held(holder: Holder) -> Self {
         Self(Arc::new(Source::Held(holder)))
     }
 
-    /// Nothing, for a machine that has not joined yet: it knows the rack by its authority.
+    /// Uses no credential: for a machine that has not joined yet. The rack is verified by its
+    /// authority.
     ///
     /// # Errors
     /// [`ControlError::NoLogin`].
@@ -54,14 +56,14 @@ impl Login {
         Ok(Self(Arc::new(Source::Nobody(config))))
     }
 
-    /// A program's: what it gets at the first of these sockets that answers, when it first calls,
-    /// and again when half of its time is over. Where that turns out to be another rack's than the
-    /// one that is called, at the next.
+    /// Uses a program's login: a credential issued by the first of these sockets that answers, at
+    /// the first call and again at half of its lifetime. If it belongs to another rack than the
+    /// called one, the next socket is tried.
     pub fn at_sockets(paths: Vec<PathBuf>) -> Self {
         Self(Arc::new(Source::Sockets { paths, entered: Mutex::default() }))
     }
 
-    /// How long it may take to come by it.
+    /// Longest time to obtain the credential.
     pub(super) fn patience(&self) -> Duration {
         match &*self.0 {
             Source::Sockets { .. } => local::ENTER_ANY_WITHIN,
@@ -69,7 +71,7 @@ impl Login {
         }
     }
 
-    /// What to show first.
+    /// Returns the credential to show first.
     pub(super) async fn first(&self) -> Result<Shown, ControlError> {
         if let Source::Nobody(config) = &*self.0 {
             return Ok(Shown { tls: Arc::clone(config), entered: None });
@@ -83,7 +85,7 @@ impl Login {
         Ok(Shown { tls, entered: entered.map(|at| (at, holder)) })
     }
 
-    /// What else there is to show, after those of the sockets that were `tried`.
+    /// Returns the next credential to show, from sockets that are not `tried`.
     pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
         let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.entered) else {
             return None;
@@ -95,7 +97,7 @@ impl Login {
         Some(Shown { tls: holder.client(), entered: Some((at, holder)) })
     }
 
-    /// That was right.
+    /// Keeps a credential that was accepted.
     pub(super) async fn settle(&self, shown: Shown) {
         if let (Source::Sockets { entered, .. }, Some((at, holder))) = (&*self.0, shown.entered) {
             let mut entered = entered.lock().await;
@@ -105,7 +107,7 @@ impl Login {
         }
     }
 
-    /// What it shows.
+    /// Returns the facts of the certificate.
     ///
     /// # Errors
     /// [`ControlError::NoLogin`].
@@ -117,7 +119,7 @@ impl Login {
         let (paths, entered) = match &*self.0 {
             Source::Nobody(_) => {
                 return Err(ControlError::NoLogin(
-                    "it has not joined: that is done with `venice join TOKEN`".to_owned(),
+                    "this machine has not joined: use `venice join TOKEN`".to_owned(),
                 ));
             }
             Source::Held(holder) => return Ok(holder.clone()),
@@ -136,7 +138,7 @@ impl Login {
             }
             entered.asked = now;
         }
-        // The one that was right, then the others.
+        // The socket that worked before comes first.
         let right = entered.as_ref().map(|entered| entered.at);
         let others = (0..paths.len()).filter(|at| Some(*at) != right);
         let which = right.into_iter().chain(others);
@@ -146,7 +148,7 @@ impl Login {
                 *entered = Some(Entered { holder: holder.clone(), at, asked: now });
                 Ok(holder)
             }
-            // What it has is good for a while yet.
+            // The old credential is still valid.
             (Err(_), Some(old)) if !left(&old.holder.said(), now).is_zero() => {
                 Ok(old.holder.clone())
             }
@@ -164,17 +166,17 @@ pub(super) fn no_login(error: IdentityError) -> ControlError {
     ControlError::NoLogin(error.to_string())
 }
 
-/// A rack, as a caller knows it: where its Monitor Node is, and what to show there.
+/// Access to a rack: the Monitor Node's address and a login.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// `host:port` of the Monitor Node, or of several with commas between.
+    /// `host:port` of the Monitor Node, or of several separated by commas.
     pub monitor: String,
-    /// What to show.
+    /// Login to use there.
     pub login: Login,
 }
 
 impl Access {
-    /// The rack at this address.
+    /// Creates the access to the rack at this address.
     pub fn new(monitor: impl Into<String>, login: Login) -> Self {
         Self { monitor: monitor.into(), login }
     }

@@ -1,28 +1,28 @@
-//! Why no socket of this machine lets a program into the rack, and what to do about it.
+//! Errors of a program's login at the sockets of its machine, with advice.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What `venice up` leaves in its run directory, where its sockets are too.
+/// Record that `venice up` writes to its run directory, beside its sockets.
 pub const RECORD_FILE: &str = "rack.json";
 
-/// Why one of them does not.
+/// Error of one socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NoEntry {
-    /// Somebody listens, and says nothing.
+    /// A process listens but does not answer.
     Late,
-    /// This user may not connect.
+    /// No permission to connect.
     NotAllowed,
-    /// The socket is there, and nobody listens.
+    /// The socket exists, but no process listens.
     NobodyListens,
-    /// Something else, which the daemon there said itself.
+    /// Another error, reported by the daemon.
     Said(String),
-    /// There is no such socket.
+    /// The socket does not exist.
     Missing,
 }
 
 impl NoEntry {
-    /// Why a socket could not be connected to.
+    /// Converts a connection error.
     pub(super) fn connecting(error: &std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => NoEntry::NotAllowed,
@@ -35,22 +35,22 @@ impl NoEntry {
     fn text(&self) -> &str {
         match self {
             NoEntry::Late => "no answer in time",
-            NoEntry::NotAllowed => "this user may not come in here",
-            NoEntry::NobodyListens => "nobody listens there",
+            NoEntry::NotAllowed => "permission denied",
+            NoEntry::NobodyListens => "no process listens",
             NoEntry::Said(why) => why,
-            NoEntry::Missing => "there is no such socket",
+            NoEntry::Missing => "no such socket",
         }
     }
 }
 
-/// All of it in one line. Of sockets that are not there only if there is none: a machine has one or
-/// two of all those that are looked for.
+/// Describes all errors in one line. Missing sockets are named only if all are missing: a machine
+/// has one or two of those that are looked for.
 pub(super) fn text(failed: &[(PathBuf, NoEntry)]) -> String {
     let there: Vec<_> = failed.iter().filter(|(_, why)| *why != NoEntry::Missing).collect();
     let Some((path, worst)) = there.iter().min_by_key(|(_, why)| why) else {
         return format!(
-            "no socket of a Monitor Node or an agent is here{}: run this on a machine of the rack; \
-             a machine joins with `venice join TOKEN`",
+            "no socket of a Monitor Node or an agent on this machine{}: run this on a machine of the \
+             rack; a machine joins with `venice join TOKEN`",
             looked_in(failed)
         );
     };
@@ -80,16 +80,15 @@ fn advice(path: &Path, worst: &NoEntry) -> Option<String> {
     };
     Some(match worst {
         NoEntry::Late => format!(
-            "{who} there hangs, or is stopped: let it go on (kill -CONT), or end it (kill -9) and \
-             start it again"
+            "{who} hangs or is stopped: resume it (kill -CONT), or kill it (kill -9) and restart it"
         ),
         NoEntry::NotAllowed => {
-            "run this as root, as its daemon's user, or as a member of the group venice".to_owned()
+            "run this as root, as the daemon's user, or as a member of the group venice".to_owned()
         }
         NoEntry::NobodyListens if path.with_file_name(RECORD_FILE).exists() => {
-            format!("start {who} again, with `venice up`")
+            format!("restart {who} with `venice up`")
         }
-        NoEntry::NobodyListens => format!("start {who} again, with {command}"),
+        NoEntry::NobodyListens => format!("restart {who} with {command}"),
         NoEntry::Said(_) | NoEntry::Missing => return None,
     })
 }
@@ -104,19 +103,19 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_that_are_there_are_told_of_and_the_advice_is_for_the_cause() {
+    fn advice_matches_worst_socket_error() {
         let missing = ("/run/venice/monitor.sock", NoEntry::Missing);
         let hangs = ("/tmp/x/monitor.sock", NoEntry::Late);
         let said = of(&[missing.clone(), hangs.clone(), ("/tmp/x/agent.sock", NoEntry::Missing)]);
-        assert!(said.starts_with("/tmp/x/monitor.sock: no answer in time: the Monitor Node there"));
+        assert!(said.starts_with("/tmp/x/monitor.sock: no answer in time: the Monitor Node hangs"));
         assert!(!said.contains("no such socket") && !said.contains("group"), "{said}");
         let said = of(&[("/x/agent.sock", NoEntry::NobodyListens), hangs]);
-        assert!(said.contains("agent.sock: nobody listens") && said.contains("hangs"), "{said}");
+        assert!(said.contains("agent.sock: no process listens") && said.contains("hangs"), "{said}");
         let said = of(&[("/x/agent.sock", NoEntry::NotAllowed), missing.clone()]);
         assert!(said.contains("group venice"), "{said}");
         let said = of(&[("/x/agent.sock", NoEntry::NobodyListens)]);
         assert!(
-            said.contains("start the agent again") && said.contains("`venice agent`"),
+            said.contains("restart the agent") && said.contains("`venice agent`"),
             "{said}"
         );
         assert!(!said.contains("venice up"), "{said}");
@@ -124,7 +123,7 @@ mod tests {
         std::fs::write(up.path().join(RECORD_FILE), "{}").unwrap();
         let socket = up.path().join("monitor.sock");
         let said = of(&[(socket.to_str().unwrap(), NoEntry::NobodyListens)]);
-        assert!(said.ends_with("start the Monitor Node again, with `venice up`"), "{said}");
+        assert!(said.ends_with("restart the Monitor Node with `venice up`"), "{said}");
         let said = of(&[missing]);
         assert!(said.contains("looked in /run/venice)") && said.contains("venice join"), "{said}");
         assert_eq!(of(&[("/x/s", NoEntry::Said("no".into()))]), "/x/s: no");

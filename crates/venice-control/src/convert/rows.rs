@@ -7,7 +7,7 @@ use venice_rack::rows::{
     PlacementRow, QueueRow, ResourceForecast, ResourceRow,
 };
 
-/// Rows have the same fields on both sides; some of them are converted themselves.
+/// Rows have the same fields on both sides; some fields are converted themselves.
 macro_rules! same_fields {
     (
         $to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }

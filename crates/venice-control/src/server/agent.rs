@@ -17,50 +17,50 @@ use venice_rack::caller::Caller;
 use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
-/// What an agent does when it is called. Write the methods as `async fn`. Every call may come
-/// twice, and calls may come at the same time.
+/// The calls of an agent. Write the methods as `async fn`. Every call may be repeated, and calls
+/// may run concurrently.
 pub trait AgentHandler: Send + Sync + 'static {
-    /// Sets slabs, or a device, aside for a grant.
+    /// Reserves slabs, or a device, for a grant.
     fn prepare(
         &self,
         request: PrepareRequest,
     ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
 
-    /// Lends what was set aside.
+    /// Lends what was reserved.
     fn commit(
         &self,
         grant: GrantId,
         donor_epoch: u64,
     ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
 
-    /// Gives back what was set aside.
+    /// Releases what was reserved.
     fn abort(&self, grant: GrantId) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Takes grants back. Answer when the slabs are free again.
+    /// Revokes grants. Answer when the slabs are free again.
     fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Takes those grants back whose keys are right. Answer when the slabs are free again.
+    /// Releases the grants whose keys are right. Answer when the slabs are free again.
     fn give_back(
         &self,
         caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Starts leases anew; one answer for each, in order.
+    /// Renews leases; returns one state for each, in order.
     fn renew(
         &self,
         caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Vec<LeaseState>> + Send;
 
-    /// Who this is.
+    /// Returns the agent's name and instance.
     fn ping(&self) -> impl Future<Output = Pong> + Send;
 }
 
-/// Serves the agent's calls until `shutdown` completes, to those whom `door` lets in.
+/// Serves the agent's calls until `shutdown` completes, to callers that `door` admits.
 ///
 /// # Errors
-/// [`ServeError::Serve`] when the service breaks off.
+/// [`ServeError::Serve`] when the service fails.
 pub async fn serve_agent<H: AgentHandler>(
     listener: TcpListener,
     door: Arc<Door>,
@@ -81,7 +81,7 @@ struct Service<H> {
 }
 
 impl<H> Service<H> {
-    /// The handshake is led by the Monitor Node alone.
+    /// Admits the Monitor Node only: it leads the grant handshake.
     fn admit_monitor<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let is_monitor = |caller: &Caller| *caller == Caller::Monitor;
         self.door.admit_if(request, "the Monitor Node", is_monitor).map(drop)

@@ -1,4 +1,4 @@
-//! The door of a gRPC service: TLS, who is at the other end, and whether that one is let in.
+//! The TLS side of a gRPC service: authenticates callers and decides whether they are admitted.
 
 use super::refusals::{Reason, Refusals, Who};
 use super::visitor::{Visitor, visitor};
@@ -13,7 +13,8 @@ use venice_rack::caller::Caller;
 use venice_rack::door::RefusedCounts;
 use venice_rack::revocation::Revocations;
 
-/// A door. It outlives its connections; whom it lets in may change while they are open.
+/// TLS and admission of a service. It outlives its connections; the admission of a peer may change
+/// while its connection is open.
 #[derive(Debug)]
 pub struct Door {
     holder: Holder,
@@ -22,7 +23,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door that shows what `holder` holds, and lets in whom the same authority has certified.
+    /// Creates a server with the credential in `holder`; it admits callers certified by the same
+    /// authority.
     ///
     /// # Errors
     /// [`IdentityError::Tls`].
@@ -31,38 +33,38 @@ impl Door {
         Ok(Arc::new(Self { holder, trust, refusals: Refusals::default() }))
     }
 
-    /// What it shows.
+    /// Credential of the server.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// Whom it is not to let in, from now on; also not those who are in.
+    /// Sets the revocations, effective at once, also for open connections.
     pub fn set_revoked(&self, revoked: Revocations) {
         self.trust.set_revoked(revoked);
     }
 
-    /// Whom it does not let in.
+    /// Returns the revocations in force.
     pub fn revoked(&self) -> Revocations {
         self.trust.revoked()
     }
 
-    /// Which revocations it goes by.
+    /// Version of the revocations in force.
     pub fn revoked_version(&self) -> u64 {
         self.trust.revoked_version()
     }
 
-    /// Up to when the certificates of a node are void, in milliseconds since 1970; `None` where it
-    /// was not turned out.
+    /// Returns the time until which a node's certificates are void, in milliseconds since 1970;
+    /// `None` if the node was not revoked.
     pub fn revoked_until_ms(&self, node: &str) -> Option<u64> {
         self.trust.revoked_until_ms(node)
     }
 
-    /// What it has refused since it was made.
+    /// Refusals since the server was created.
     pub fn refused(&self) -> RefusedCounts {
         self.refusals.counts()
     }
 
-    /// Counts a join with a token that is worth nothing, and logs it.
+    /// Counts and logs a join with an invalid token.
     pub fn refuse_token(&self, from: Option<SocketAddr>, why: &str) {
         let who = from.map_or_else(Who::unknown, |from| Who::at(from.ip()));
         if let Some(why) = self.refusals.refuse(&who, Reason::BadToken, why) {
@@ -70,7 +72,7 @@ impl Door {
         }
     }
 
-    /// Counts an access with a key that is not its grant's, and logs it.
+    /// Counts and logs an access with a key that is not its grant's.
     pub fn refuse_key(&self, caller: &Caller, grant: u64) {
         const WHY: &str = "the key is not the grant's, or the grant is over";
         if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::WrongKey, WHY) {
@@ -78,37 +80,39 @@ impl Door {
         }
     }
 
-    /// The same of so many accesses to a grant's memory. Who it was only its link knows.
+    /// Counts and logs `count` accesses to a grant's memory with a wrong key; only the link has the
+    /// peer's identity.
     pub fn refuse_accesses(&self, grant: u64, count: u64) {
-        const WHY: &str = "somebody reached for its memory with a key that is not the grant's";
+        const WHY: &str = "accesses with a key that is not the grant's";
         let who = Who::at_grant(grant);
         if let Some(why) = self.refusals.refuse_so_often(&who, Reason::WrongKey, WHY, count) {
             tracing::warn!(grant, count, "refused: {why}");
         }
     }
 
-    /// Who calls.
+    /// Authenticates the caller.
     ///
     /// # Errors
-    /// UNAUTHENTICATED, with the reason and what to do.
+    /// UNAUTHENTICATED, with the reason and a remedy.
     pub(super) fn admit<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         self.admit_visitor(&visitor(request))
     }
 
-    /// The same of who made a call that is still open.
+    /// Authenticates the peer of a call that is still open.
     ///
     /// # Errors
-    /// As [`Self::admit`].
+    /// The same as [`Self::admit`].
     pub(super) fn admit_visitor(&self, visitor: &Visitor) -> Result<Caller, Status> {
         let said = self.judge_now(visitor);
         let said = said.and_then(|said| {
-            // Somebody may have been turned out with a connection open.
+            // The peer may have been revoked while its connection was open.
             self.trust.still(&said).inspect_err(|why| self.note(visitor.addr, why)).map(|()| said)
         });
         match said {
             Ok(said) => Ok(said.caller.clone()),
             Err(why) => {
-                // Joining is for those who show none: only what they try besides is refused.
+                // Join requests come without a certificate: only other calls without one are
+                // refused.
                 if why == NotAdmitted::NoCertificate {
                     self.note(visitor.addr, &why);
                 }
@@ -117,8 +121,8 @@ impl Door {
         }
     }
 
-    /// What a visitor's certificate is worth. Whom only the time spoke against may be good since:
-    /// clocks are put right.
+    /// Verifies a peer's certificate. A certificate that failed only for its time is verified
+    /// again: clocks get corrected.
     fn judge_now(&self, visitor: &Visitor) -> Result<Arc<Said>, NotAdmitted> {
         match &visitor.said {
             Err(NotAdmitted::Expired(_) | NotAdmitted::NotYet(_)) => {
@@ -128,10 +132,10 @@ impl Door {
         }
     }
 
-    /// Who calls, if `may` says that it may.
+    /// Authenticates the caller and checks it with `may`.
     ///
     /// # Errors
-    /// UNAUTHENTICATED as [`Self::admit`]; PERMISSION_DENIED, told as `who may do this`.
+    /// UNAUTHENTICATED like [`Self::admit`]; PERMISSION_DENIED, with the text `who may do this`.
     pub(super) fn admit_if<T>(
         &self,
         request: &Request<T>,
@@ -145,16 +149,16 @@ impl Door {
         Err(self.forbid(&caller, who))
     }
 
-    /// The answer to a caller that is known and may not do what it asked for.
+    /// Refuses an authenticated caller without permission.
     pub(super) fn forbid(&self, caller: &Caller, who: &str) -> Status {
-        let why = format!("this is for {who}");
+        let why = format!("only {who} may do this");
         if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::Forbidden, &why) {
             tracing::warn!(%caller, "refused: {why}");
         }
-        Status::permission_denied(format!("{caller} may not do this: it is for {who}"))
+        Status::permission_denied(format!("{caller} may not do this: only {who} may"))
     }
 
-    /// Counts one who is not let in, and logs it.
+    /// Counts and logs a peer that is not admitted.
     fn note(&self, addr: SocketAddr, why: &NotAdmitted) {
         let reason = match why {
             NotAdmitted::NoCertificate => Reason::NoCertificate,
@@ -171,12 +175,12 @@ impl Door {
         }
     }
 
-    /// TLS for those who come, whoever they are.
+    /// Returns the TLS acceptor for all peers.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, IdentityError> {
         Ok(TlsAcceptor::from(self.holder.server()?))
     }
 
-    /// Who has come from `addr`, showing `chain`.
+    /// Verifies the certificate `chain` of a peer at `addr`.
     pub(super) fn receive(
         &self,
         addr: SocketAddr,
@@ -192,28 +196,29 @@ impl Door {
         Visitor { addr, chain, said }
     }
 
-    /// So many of one address are before the door that it is closed to more of them.
+    /// Counts a connection that was closed because too many of its address wait for their
+    /// handshake.
     pub(super) fn note_crowd(&self, addr: SocketAddr) {
-        self.tell(addr, Reason::NoTls, "too many connections of its address wait to come in");
+        self.tell(addr, Reason::NoTls, "too many connections of its address wait for their handshake");
     }
 
-    /// A handshake that came to no end in its time.
+    /// Counts a handshake that timed out.
     pub(super) fn note_silence(&self, addr: SocketAddr) {
-        self.tell(addr, Reason::NoTls, "it did not begin with TLS");
+        self.tell(addr, Reason::NoTls, "no TLS handshake in time");
     }
 
-    /// A handshake that broke off.
+    /// Counts a handshake that failed.
     pub(super) fn note_failure(&self, addr: SocketAddr, error: &io::Error) {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match tls {
-            // It went away: perhaps somebody who looked whether the port is open.
+            // The peer has closed: perhaps a port check.
             None => {}
             Some(rustls::Error::AlertReceived(alert)) => {
-                let why = format!("it does not take this rack's certificate ({alert:?})");
+                let why = format!("it rejects this rack's certificate ({alert:?})");
                 self.tell(addr, Reason::Foreign, &why);
             }
             Some(error) => {
-                let why = format!("it does not speak TLS as the rack does ({error})");
+                let why = format!("TLS error ({error})");
                 self.tell(addr, Reason::NoTls, &why);
             }
         }

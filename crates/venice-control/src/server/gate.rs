@@ -1,4 +1,5 @@
-//! The Gate service over a [`GateHandler`]: who becomes part of the rack.
+//! The enrolment service (proto `Gate`) over a [`GateHandler`]: join tokens, certificates and
+//! revocations.
 
 use super::door::Door;
 use super::visitor::visitor;
@@ -15,47 +16,47 @@ use venice_rack::types::RackError;
 
 pub(super) const ADMINS: &str = "root on the Monitor Node's machine";
 
-/// A token just made.
+/// A new join token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// Its number.
+    /// Id of the token.
     pub id: u64,
-    /// Its secret.
+    /// Secret of the token.
     pub secret: TokenSecret,
-    /// The rack's authority.
+    /// Fingerprint of the rack's authority.
     pub authority: Fingerprint,
 }
 
-/// A token, without what one joins with.
+/// A join token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its number.
+    /// Id of the token.
     pub id: u64,
-    /// The only node it lets in; empty: any.
+    /// The only node that may join with it; empty: any.
     pub node: String,
-    /// Until when, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub expires_ms: u64,
-    /// Who came in by it; empty: nobody yet.
+    /// Node that joined with it; empty: none yet.
     pub used_by: String,
 }
 
-/// What the Monitor Node says of itself.
+/// The Monitor Node's authority and revocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// The rack's authority's certificate, DER.
+    /// Certificate of the rack's authority, DER.
     pub authority: Vec<u8>,
-    /// Who was turned out.
+    /// Revoked nodes.
     pub revoked: Vec<Revocation>,
 }
 
 /// A certificate and the authority's, DER.
 pub(crate) type Certified = (Vec<u8>, Vec<u8>);
 
-/// What the Monitor Node does at its gate. Write the methods as `async fn`. Who may do what has been
-/// looked at.
+/// The calls of the enrolment service. Write the methods as `async fn`. Permissions have been
+/// checked.
 pub trait GateHandler: Send + Sync + 'static {
-    /// A machine wants to be the node `name`, by a token, with a public key of this SHA-256. The
-    /// machine with that key may ask again.
+    /// Admits a machine as the node `name`, by a token, with a public key of this SHA-256. The
+    /// machine with that key may repeat the call.
     fn join(
         &self,
         token: (u64, TokenSecret),
@@ -63,30 +64,30 @@ pub trait GateHandler: Send + Sync + 'static {
         key: [u8; 32],
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Signs for `caller` the key of a request.
+    /// Signs the key of a request for `caller`.
     fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError>;
 
-    /// Makes a token.
+    /// Creates a join token.
     fn new_token(
         &self,
         valid_s: u64,
         node: String,
     ) -> impl Future<Output = Result<NewToken, RackError>> + Send;
 
-    /// The tokens.
+    /// Returns the join tokens.
     fn tokens(&self) -> impl Future<Output = Vec<TokenRow>> + Send;
 
-    /// Takes a token back.
+    /// Deletes a join token.
     fn delete_token(&self, id: u64) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Turns a node out; one that the rack does not know only if the caller `is_sure`.
+    /// Revokes a node; one that the rack does not list only if the caller `is_sure`.
     fn revoke(
         &self,
         name: String,
         is_sure: bool,
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// What everybody in the rack may know of it.
+    /// Returns the authority and the revocations.
     fn show(&self) -> impl Future<Output = Shown> + Send;
 }
 
@@ -110,7 +111,7 @@ impl<H: GateHandler> GateService<H> {
         Ok(Response::new(CertificateResponse { certificate, authority }))
     }
 
-    /// A certificate on the word of the node that calls.
+    /// Certifies on behalf of the calling node.
     fn certify_for<T>(
         &self,
         request: &Request<T>,
@@ -118,7 +119,8 @@ impl<H: GateHandler> GateService<H> {
         whom: impl FnOnce(String) -> Caller,
     ) -> Result<Response<CertificateResponse>, Status> {
         let certified = self.certify(&whom(self.admit_node(request)?), csr)?;
-        // Turned out since: what was just signed may be dated later than that.
+        // The node may have been revoked meanwhile: what was just signed may be dated later than
+        // the revocation.
         self.admit_node(request)?;
         Ok(certified)
     }
@@ -127,7 +129,7 @@ impl<H: GateHandler> GateService<H> {
         self.door.admit_if(request, ADMINS, Caller::is_admin)
     }
 
-    /// The name of the node that calls.
+    /// Returns the name of the calling node.
     fn admit_node<T>(&self, request: &Request<T>) -> Result<String, Status> {
         match self.door.admit(request)? {
             Caller::Node(name) => Ok(name),
@@ -148,7 +150,7 @@ impl<H: GateHandler> Gate for GateService<H> {
         let secret = token_secret.try_into().map(TokenSecret);
         let secret =
             secret.map_err(|_| Status::invalid_argument("a token's secret has 16 bytes"))?;
-        // Before the token is used: what cannot be signed does not use it up.
+        // Before the token is used: a request that cannot be signed does not use it up.
         let key = hash_of_requested_key(&request)
             .map_err(|error| rack_status(&RackError::BadRequest(error.to_string())))?;
         let before = self.door.revoked_until_ms(&name);
@@ -159,9 +161,10 @@ impl<H: GateHandler> Gate for GateService<H> {
             return Err(rack_status(&error));
         }
         let certified = self.certify(&Caller::Node(name.clone()), &request)?;
-        // Turned out since: what was just signed may be dated later than that.
+        // The node may have been revoked meanwhile: what was just signed may be dated later than
+        // the revocation.
         if self.door.revoked_until_ms(&name) != before {
-            let why = format!("node {name} was turned out while it joined");
+            let why = format!("node {name} was revoked while it joined");
             self.door.refuse_token(Some(from), &why);
             return Err(rack_status(&RackError::BadToken(why)));
         }
@@ -181,7 +184,7 @@ impl<H: GateHandler> Gate for GateService<H> {
     ) -> Result<Response<CertificateResponse>, Status> {
         let proto::CertifyUserRequest { uid, name, request: csr } = request.get_ref().clone();
         let name = convert::name_in(name, "the user")?;
-        // A node vouches for its own users, and for no administrator.
+        // A node vouches for its own users only, and for no administrator.
         let user = |node| Caller::User(User { node, uid, name, is_admin: false });
         self.certify_for(&request, &csr, user)
     }
@@ -256,22 +259,22 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use venice_rack::revocation::Revocations;
 
-    /// A gate at which an administrator turns node7 out just when it is signed for.
-    struct Turning {
+    /// A handler during whose signing node7 is revoked.
+    struct Revoking {
         authority: Authority,
         joins: AtomicUsize,
         door: Arc<Door>,
     }
 
-    impl Turning {
-        fn turn_out(&self, until_ms: u64) {
+    impl Revoking {
+        fn revoke_node7(&self, until_ms: u64) {
             let revoked = Revocation::new("node7", until_ms);
             self.door.set_revoked([revoked].into_iter().collect::<Revocations>());
             self.authority.sign_after(until_ms);
         }
     }
 
-    impl GateHandler for Turning {
+    impl GateHandler for Revoking {
         async fn join(
             &self,
             _: (u64, TokenSecret),
@@ -287,7 +290,7 @@ mod tests {
             caller: &Caller,
             request: &[u8],
         ) -> Result<(Vec<u8>, Vec<u8>), RackError> {
-            self.turn_out(self.authority.newest_ms() + 1000);
+            self.revoke_node7(self.authority.newest_ms() + 1000);
             let certificate = self.authority.answer(caller, request).unwrap();
             Ok((certificate.to_vec(), self.authority.certificate().to_vec()))
         }
@@ -317,19 +320,19 @@ mod tests {
         Caller::Node("node7".into())
     }
 
-    fn gate() -> GateService<Turning> {
+    fn gate() -> GateService<Revoking> {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
         let door = Door::new(holder).unwrap();
         let handler =
-            Arc::new(Turning { authority, joins: AtomicUsize::new(0), door: Arc::clone(&door) });
+            Arc::new(Revoking { authority, joins: AtomicUsize::new(0), door: Arc::clone(&door) });
         GateService::new(handler, door)
     }
 
-    /// A request of node7, whose connection was judged so.
+    /// A request of node7 with this verdict on its connection.
     fn of_node7<T>(
-        gate: &GateService<Turning>,
+        gate: &GateService<Revoking>,
         message: T,
         thought: Option<NotAdmitted>,
     ) -> Request<T> {
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_turned_out_while_it_is_signed_for_gets_nothing() {
+    async fn revocation_during_signing_refuses() {
         let gate = gate();
         let request = KeyPem::generate().unwrap().request().unwrap();
         let renew = proto::RenewCertificateRequest { request: request.clone() };
@@ -353,11 +356,11 @@ mod tests {
         let (token_id, token_secret) = (1, vec![0; 16]);
         let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
         let joined = gate.join(of_node7(&gate, join, None)).await;
-        assert!(joined.unwrap_err().message().contains("was turned out"));
+        assert!(joined.unwrap_err().message().contains("was revoked"));
     }
 
     #[tokio::test]
-    async fn a_request_that_cannot_be_signed_uses_no_token() {
+    async fn unsignable_request_uses_no_token() {
         let gate = gate();
         let mut forged = KeyPem::generate().unwrap().request().unwrap();
         *forged.last_mut().unwrap() ^= 1;
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_while_a_clock_was_wrong_is_let_in_when_it_is_right() {
+    fn corrected_clock_admits_peer() {
         let gate = gate();
         for thought in [NotAdmitted::NotYet(node7()), NotAdmitted::Expired(node7())] {
             let request = of_node7(&gate, (), Some(thought));

@@ -1,4 +1,4 @@
-//! Who comes to a door: connections with their TLS handshake behind them.
+//! The accept loop of a TLS server: yields connections that have completed their handshake.
 
 use super::door::Door;
 use super::line::Line;
@@ -21,12 +21,12 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use venice_rack::caller::Caller;
 
-/// A handshake that takes longer is given up.
+/// Timeout of a handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that wait to be served.
+/// Connections waiting to be served.
 const QUEUE: usize = 64;
 
-/// Where those who came in go: nodes, and everybody else.
+/// Queues of accepted connections: nodes, and all other peers.
 #[derive(Clone)]
 struct Rooms {
     nodes: mpsc::Sender<Guest>,
@@ -51,7 +51,7 @@ async fn accept_all(
         let (stream, addr) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, or the caller is gone again.
+                // Out of descriptors, or the peer is gone again.
                 tracing::debug!(%error, "accepting a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -69,7 +69,7 @@ async fn accept_all(
             match shake_hands(&visit, (acceptor, patience), stream).await {
                 Ok(Ok(stream)) => {
                     let visitor = door.receive(addr, stream.get_ref().1.peer_certificates());
-                    // Nobody serves any more: the connection ends.
+                    // If nobody serves any more, the connection is closed.
                     let _ = rooms.of(&visitor).send(Guest { stream, visitor }).await;
                 }
                 Ok(Err(error)) => door.note_failure(addr, &error),
@@ -84,25 +84,25 @@ async fn shake_hands(
     (acceptor, patience): (TlsAcceptor, Duration),
     stream: TcpStream,
 ) -> Result<io::Result<TlsStream<Line>>, Elapsed> {
-    // Whoever says nothing takes no turn from those who do.
+    // A silent peer takes no permit from others.
     tokio::time::timeout(patience, stream.peek(&mut [0])).await.map(drop)?;
     let _turn = visit.turn().await;
     let _ = stream.set_nodelay(true);
     tokio::time::timeout(patience, acceptor.accept(Line::new(stream))).await
 }
 
-/// Connections with their handshake behind them. Dropped, it listens no more.
+/// Accepted connections. Dropping the last stream stops the listener.
 pub(super) struct Guests {
     received: mpsc::Receiver<Guest>,
-    /// Of all who come to the door.
+    /// The accept task, shared with the other stream.
     _accepting: Arc<Accepting>,
 }
 
-/// Aborted when the last of its guests' lists is dropped.
+/// The accept task, aborted when its last stream is dropped.
 struct Accepting(AbortHandle);
 
 impl Guests {
-    /// Those who come to `door` at this listener.
+    /// Accepts the connections of `door` at this listener.
     pub(super) fn at(door: &Arc<Door>, listener: TcpListener) -> Result<Self, IdentityError> {
         Self::within(HANDSHAKE_PATIENCE, door, listener)
     }
@@ -118,8 +118,8 @@ impl Guests {
         Ok(Self { received, _accepting: accepting })
     }
 
-    /// The same, nodes apart from everybody else; who it is shows in the handshake, and handshakes are
-    /// made in the runtime `nodes`.
+    /// Accepts nodes and other peers as two streams. The certificate decides; handshakes run in the
+    /// runtime `nodes`.
     pub(super) fn apart(
         door: &Arc<Door>,
         listener: TcpListener,
@@ -154,10 +154,10 @@ impl tokio_stream::Stream for Guests {
             let Some(mut guest) = ready!(self.received.poll_recv(cx)) else {
                 return Poll::Ready(None);
             };
-            // One that cannot be served here is gone, and the next is looked at.
+            // A connection that cannot move to this runtime is dropped, and the next one is taken.
             match guest.stream.get_mut().0.move_here() {
                 Ok(()) => return Poll::Ready(Some(Ok(guest))),
-                Err(error) => tracing::warn!(%error, "a connection cannot be served"),
+                Err(error) => tracing::warn!(%error, "cannot serve a connection"),
             }
         }
     }
@@ -169,7 +169,7 @@ impl Drop for Accepting {
     }
 }
 
-/// A connection, and who is at its other end.
+/// A connection and its peer.
 pub(super) struct Guest {
     stream: TlsStream<Line>,
     visitor: Visitor,
@@ -230,11 +230,11 @@ mod tests {
     use tokio_rustls::TlsConnector;
     use tokio_stream::StreamExt as _;
 
-    /// More than have a turn at a time of one address.
+    /// More than the permits of one address.
     const SILENT: usize = 100;
 
     #[tokio::test]
-    async fn who_says_nothing_keeps_nobody_waiting() {
+    async fn silent_peers_block_no_handshake() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
@@ -253,14 +253,14 @@ mod tests {
         let both = async { tokio::join!(coming, guests.next()) };
         let (came, guest) = tokio::time::timeout(Duration::from_secs(60), both)
             .await
-            .expect("it waits for those who say nothing");
+            .expect("it waits for silent peers");
         came.unwrap();
         assert!(guest.unwrap().unwrap().visitor.said.is_ok());
         drop(silent);
     }
 
     #[tokio::test]
-    async fn nodes_come_apart_from_everybody_else() {
+    async fn nodes_have_their_own_stream() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = |caller| Holder::new(authority.credential(&caller).unwrap()).unwrap();

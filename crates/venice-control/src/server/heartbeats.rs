@@ -1,4 +1,4 @@
-//! An agent's reports: one call that stays open, and in it an answer to each.
+//! The heartbeat call of an agent: stays open and answers each report.
 
 use super::door::Door;
 use super::monitor_handler::MonitorHandler;
@@ -15,22 +15,22 @@ use tonic::{Request, Status, Streaming};
 use venice_rack::caller::Caller;
 use venice_rack::types::RackError;
 
-/// What is answered.
+/// Stream of answers.
 pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<HeartbeatResponse, Status>> + Send>>;
 
-/// An open call.
+/// An open heartbeat call.
 pub(super) struct Heartbeats<H> {
     pub(super) handler: Arc<H>,
     pub(super) door: Arc<Door>,
-    /// Its other end is dropped when no more is served.
+    /// Its sender is dropped when serving ends.
     pub(super) serving: watch::Receiver<()>,
 }
 
 impl<H: MonitorHandler> Heartbeats<H> {
-    /// The answers to what comes.
+    /// Returns the stream of answers.
     ///
     /// # Errors
-    /// When the caller is no node of the rack.
+    /// Fails if the caller is not a node of the rack.
     pub(super) fn answer(
         self,
         request: Request<Streaming<HeartbeatRequest>>,
@@ -44,7 +44,7 @@ impl<H: MonitorHandler> Heartbeats<H> {
         })))
     }
 
-    /// `None`: the agent has ended the call.
+    /// Answers the next report; `None` if the agent has ended the call.
     async fn answer_next(
         &mut self,
         visitor: &Visitor,
@@ -55,7 +55,7 @@ impl<H: MonitorHandler> Heartbeats<H> {
             _ = self.serving.changed() => return Err(rack_status(&RackError::Stopping)),
         };
         let Some(report) = report else { return Ok(None) };
-        // It may have been turned out since the last.
+        // The node may have been revoked since the last report.
         let name = self.name_of(visitor)?;
         let report = convert::heartbeat_in(report)?;
         let ack = self.handler.heartbeat(name, report).await.map_err(|e| rack_status(&e))?;

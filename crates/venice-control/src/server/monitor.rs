@@ -26,12 +26,12 @@ use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::types::{DeviceRequest, MemoryRequest};
 
-/// Serves the Monitor Node's calls until `shutdown` completes, to those whom `door` lets in: nodes in the
-/// runtime `nodes`, where handshakes are made too, everybody else in the one that this is called in. So
-/// thousands that report are not before a program that asks.
+/// Serves the Monitor Node's calls until `shutdown` completes, to callers that `door` admits: nodes
+/// in the runtime `nodes`, where handshakes run too, other callers in the current runtime. Thus
+/// thousands of reporting agents do not delay a program's request.
 ///
 /// # Errors
-/// [`ServeError::Serve`] when the service breaks off.
+/// [`ServeError::Serve`] when the service fails.
 pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     listener: TcpListener,
     door: Arc<Door>,
@@ -42,7 +42,7 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     let (of_nodes, of_others) = Guests::apart(&door, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
     let (to_nodes, to_others) = (desk(&door, &handler, &stopped), desk(&door, &handler, &stopped));
-    // A set, so that it does not outlive us when we are dropped.
+    // A set, so that the task is aborted when this future is dropped.
     let mut beside = JoinSet::new();
     let served = async move {
         let stopped = async { drop(stopped.changed().await) };
@@ -56,12 +56,12 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     to_others.serve_with_incoming_shutdown(of_others, shutdown).await.map_err(ServeError::Serve)?;
     match beside.join_next().await {
         Some(Ok(served)) => served.map_err(ServeError::Serve),
-        // The runtime is gone, and with it whom it served.
+        // The runtime is gone, and with it its callers.
         Some(Err(_)) | None => Ok(()),
     }
 }
 
-/// What is served.
+/// Returns the router of all services.
 fn desk<H: MonitorHandler + GateHandler>(
     door: &Arc<Door>,
     handler: &Arc<H>,
@@ -77,12 +77,12 @@ fn desk<H: MonitorHandler + GateHandler>(
 struct Service<H> {
     handler: Arc<H>,
     door: Arc<Door>,
-    /// Its other end is dropped when no more is served: calls that stay open end then.
+    /// Its sender is dropped when serving ends: open calls end then.
     serving: watch::Receiver<()>,
 }
 
 impl<H> Service<H> {
-    /// A request of a program, and whose it is.
+    /// Authenticates a program and parses its memory request.
     fn of_a_program(
         &self,
         request: Request<proto::RequestMemoryRequest>,
@@ -93,7 +93,7 @@ impl<H> Service<H> {
         Ok((user.into(), request))
     }
 
-    /// The same of a request for a device.
+    /// Authenticates a program and parses its device request.
     fn for_device(
         &self,
         request: Request<proto::RequestDeviceRequest>,
@@ -104,13 +104,13 @@ impl<H> Service<H> {
         Ok((user.into(), request))
     }
 
-    /// Whether a user may ask with that priority, and whose grants may be called back for it.
+    /// Checks the user's right to this priority, and sets whose grants may be preempted.
     fn allow(&self, user: &User, queueing: &mut Queueing) -> Result<(), Status> {
         if queueing.preempt != Preempt::No && user.is_admin {
             queueing.preempt = Preempt::All;
         }
         if queueing.priority > DEFAULT_PRIORITY && !user.is_admin {
-            let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");
+            let who = format!("{ADMINS} (for priorities above {DEFAULT_PRIORITY})");
             return Err(self.door.forbid(&Caller::User(user.clone()), &who));
         }
         Ok(())
@@ -235,7 +235,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
             self.door.refuse_key(&caller, grant.0);
         }
         if let Some(grant) = kept.forged.first() {
-            let said = format!("grant {} has another key: it was not given back", grant.0);
+            let said = format!("wrong key for grant {}: not released", grant.0);
             return Err(Status::permission_denied(said));
         }
         let keyless = kept.keyless.into_iter().map(|grant| grant.0).collect();

@@ -1,33 +1,34 @@
-//! Handshakes cost time and hold a descriptor: so many at a time, and of one address not so many that
-//! others get none.
+//! Limits concurrent handshakes, which cost time and a descriptor each: in all, and by address, so
+//! that one address cannot starve the others.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Handshakes under way, for everybody. A part is kept for those of whom few are there: whoever comes
-/// from some addresses with many connections leaves turns for others.
+/// Concurrent handshakes in all. A part is reserved for networks with few connections: some
+/// addresses with many connections cannot take all permits.
 const ALL: Room = Room { common: 128, kept: 128 };
-/// Of one network.
+/// Concurrent handshakes of one network.
 const OF_NETWORK: Room = Room { common: 64, kept: 4 };
-/// Of one site.
+/// Concurrent handshakes of one site.
 const OF_SITE: Room = Room { common: 96, kept: 32 };
-/// Connections of one network that are in their handshake or wait for it; more are closed.
+/// Connections of one network in or waiting for their handshake; more are closed.
 const PRESENT_OF_NETWORK: usize = 512;
-/// Of one site.
+/// Connections of one site in or waiting for their handshake.
 const PRESENT_OF_SITE: usize = 2048;
-/// Of all together.
+/// Connections in or waiting for their handshake in all.
 const PRESENT: usize = 4096;
 
-/// Whom an address belongs to, as far as can be told. Of IPv6 that is a /64, the least that a host
-/// has: it may take any address in it. It is no more either: a rack's nodes are neighbours within
-/// their site's /48, and one of them could starve the others if they had one share together.
+/// Returns the network of an address: an IPv4 address itself, an IPv6 /64. A /64 is the least that
+/// a host has, and it may take any address in it. A shorter prefix would make a rack's nodes,
+/// neighbours within their site's /48, share one limit, so that one node could starve the others.
 pub(super) fn network_of(ip: IpAddr) -> IpAddr {
     prefix_of(ip, 64)
 }
 
-/// What is commonly given to one customer altogether: a /48. Who has it has 65536 networks.
+/// Returns the site of an address: an IPv6 /48, the usual allocation of one customer, with 65536
+/// networks.
 pub(super) fn site_of(ip: IpAddr) -> IpAddr {
     prefix_of(ip, 48)
 }
@@ -39,15 +40,15 @@ fn prefix_of(ip: IpAddr, bits: u32) -> IpAddr {
     }
 }
 
-/// How many turns there are.
+/// Number of permits.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     common: usize,
-    /// Kept for those of whom few are there.
+    /// Reserved for networks with few connections.
     kept: usize,
 }
 
-/// Turns that are taken and given back.
+/// Semaphores of one share.
 #[derive(Debug, Clone)]
 struct Share {
     common: Arc<Semaphore>,
@@ -61,11 +62,11 @@ impl Share {
     }
 }
 
-/// The turns of a listener.
+/// Limiter of a listener's handshakes.
 #[derive(Debug)]
 pub(super) struct Turns {
     all: Share,
-    /// Networks and sites, by how many bits of an address they are.
+    /// Connections by network and by site.
     present: Mutex<BTreeMap<Group, Present>>,
 }
 
@@ -82,7 +83,7 @@ struct Present {
 }
 
 impl Group {
-    /// Those of an address, the narrowest first.
+    /// Returns the groups of an address, the narrowest first.
     fn all_of(ip: IpAddr) -> [Self; 2] {
         [Self::Network(network_of(ip)), Self::Site(site_of(ip))]
     }
@@ -100,7 +101,7 @@ impl Turns {
         Arc::new(Self { all: Share::of(ALL), present: Mutex::default() })
     }
 
-    /// Somebody has come from there; `None` where too many have.
+    /// Registers a connection from `ip`; `None` if there are too many.
     pub(super) fn come(self: &Arc<Self>, ip: IpAddr) -> Option<Visit> {
         let groups = Group::all_of(ip);
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +133,7 @@ impl Turns {
     }
 }
 
-/// A connection that is not let in yet.
+/// A connection before its handshake.
 #[derive(Debug)]
 pub(super) struct Visit {
     turns: Arc<Turns>,
@@ -140,11 +141,11 @@ pub(super) struct Visit {
     shares: [Share; 2],
 }
 
-/// A turn: of the network, of the site, and of all. It lasts until it is dropped.
+/// A permit of the network, of the site, and of all; held until dropped.
 pub(super) type Turn = [OwnedSemaphorePermit; 3];
 
 impl Visit {
-    /// Waits for its turn: one of everybody's, or one of those that are kept for who has few.
+    /// Waits for a permit: a common one, or one reserved for networks with few connections.
     pub(super) async fn turn(&self) -> Turn {
         let [network, site] = &self.shares;
         let all = &self.turns.all;
@@ -156,9 +157,9 @@ impl Visit {
     }
 }
 
-/// First among those of its network, then of its site, then among all.
+/// Acquires the network's permit first, then the site's, then the global one.
 async fn take([network, site, all]: [&Arc<Semaphore>; 3]) -> Turn {
-    const OPEN: &str = "nobody closes it";
+    const OPEN: &str = "the semaphore is never closed";
     let network = Arc::clone(network).acquire_owned().await.expect(OPEN);
     let site = Arc::clone(site).acquire_owned().await.expect(OPEN);
     [network, site, Arc::clone(all).acquire_owned().await.expect(OPEN)]
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// As many as it can have from there at once, and their turns.
+    /// Opens as many connections as one address may have; returns the permits they get at once.
     fn crowd(turns: &Arc<Turns>, ip: IpAddr) -> (Vec<Visit>, Vec<Turn>) {
         let visits: Vec<Visit> = (0..).map_while(|_| turns.come(ip)).collect();
         let under_way = visits.iter().map_while(|visit| at_once(visit.turn())).collect();
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_leaves_turns_for_others() {
+    fn one_address_leaves_permits_for_others() {
         let turns = Turns::new();
         let (noisy, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let (visits, under_way) = crowd(&turns, noisy);
@@ -202,21 +203,21 @@ mod tests {
         assert!(at_once(visit.turn()).is_some(), "starved");
         let next = under_way.len();
         drop(under_way);
-        assert!(at_once(visits[next].turn()).is_some(), "its turn has come");
+        assert!(at_once(visits[next].turn()).is_some(), "a released permit is reused");
         drop(visits);
         assert!(turns.come(noisy).is_some());
         drop(visit);
-        assert!(turns.present.lock().unwrap().is_empty(), "who is gone is forgotten");
+        assert!(turns.present.lock().unwrap().is_empty(), "closed connections are forgotten");
     }
 
     #[test]
-    fn some_addresses_together_leave_turns_for_others() {
+    fn several_addresses_leave_permits_for_others() {
         let turns = Turns::new();
         let crowds: Vec<_> = (1..8).map(|n| crowd(&turns, IpAddr::from([10, 0, 0, n]))).collect();
         let other = turns.come(IpAddr::from([10, 0, 1, 1])).unwrap();
         assert!(at_once(other.turn()).is_some(), "starved");
         drop(crowds);
-        // A /48 has as many networks as it likes.
+        // A /48 has many networks.
         let net = |site: u16, net: u16| IpAddr::from([0x2001, 0xdb8, site, net, 0, 0, 0, 1]);
         let crowds: Vec<_> = (0..200).map(|n| crowd(&turns, net(0, n))).collect();
         let there: usize = crowds.iter().map(|(visits, _)| visits.len()).sum();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_net_of_its_own() {
+    fn network_is_ipv4_or_ipv6_64() {
         let net = |ip: &str| network_of(ip.parse().unwrap());
         assert_eq!(net("2001:db8:0:1::5"), net("2001:db8:0:1:ffff::7"));
         assert_ne!(net("2001:db8:0:1::5"), net("2001:db8:0:2::5"));

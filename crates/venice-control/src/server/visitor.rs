@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The peer of a connection.
 
 use crate::identity::{NotAdmitted, Said};
 use rustls::pki_types::CertificateDer;
@@ -6,18 +6,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tonic::Request;
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Visitor {
     pub(super) addr: SocketAddr,
     pub(super) chain: Arc<[CertificateDer<'static>]>,
-    /// What it was worth when the connection was made.
+    /// Verdict on its certificate at connection time.
     pub(super) said: Result<Arc<Said>, NotAdmitted>,
 }
 
 #[cfg(test)]
 impl Visitor {
-    /// Who shows this, and what was thought of it when it came.
+    /// A peer with this credential and this verdict.
     pub(super) fn showing(
         credential: &crate::identity::Credential,
         thought: Option<NotAdmitted>,
@@ -28,8 +28,8 @@ impl Visitor {
     }
 }
 
-/// Who made a request.
+/// Returns the peer of a request.
 pub(super) fn visitor<T>(request: &Request<T>) -> Visitor {
     let visitor = request.extensions().get::<Visitor>();
-    visitor.expect("each connection of a door has its visitor").clone()
+    visitor.expect("each connection has its peer").clone()
 }
