@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use venice_control::client::{AgentClient, Login};
 use venice_control::identity::{Authority, Holder};
-use venice_control::server::{AgentHandler, Door, bind, serve_agent};
+use venice_control::server::{AgentHandler, TlsServer, bind, serve_agent};
 use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, User};
 use venice_wire::{GrantId, GrantKey};
 
@@ -26,7 +26,8 @@ async fn main() -> Result<(), Failure> {
     let node = Holder::new(authority.credential(&Caller::Node("node1".into()))?)?;
     let listener = bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?.to_string();
-    let serving = serve_agent(listener, Door::new(node)?, Arc::new(Nobody), std::future::pending());
+    let serving =
+        serve_agent(listener, TlsServer::new(node)?, Arc::new(Nobody), std::future::pending());
     let serving = tokio::spawn(serving);
 
     let user = || User { node: "node1".into(), uid: 7, name: "alice".into(), is_admin: false };

@@ -1,19 +1,19 @@
 //! Conversion between plain and generated types. Missing and unknown values from a peer are errors.
 
-mod asking;
 mod devices;
 mod identity;
 mod peers;
 mod quotas;
+mod requests;
 mod rows;
 
-pub(crate) use asking::{asked_in, asked_out, client_id_in, request_in, request_out};
 pub(crate) use devices::{
     asked_for_device_in, asked_for_device_out, device_request_in, device_request_out, kind_in,
     kind_out,
 };
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
+pub(crate) use requests::{asked_in, asked_out, client_id_in, request_in, request_out};
 pub(crate) use rows::*;
 
 use crate::proto;

@@ -50,7 +50,7 @@ pub enum ControlError {
     NoLogin(String),
     /// Another peer than the called one answers.
     #[error("wrong peer at {addr}, not the rack's {peer}: {why}")]
-    Stranger {
+    WrongPeer {
         /// The called service.
         peer: PeerKind,
         /// The called address.
@@ -117,7 +117,7 @@ impl std::fmt::Display for PeerKind {
 
 /// The peer has a wrong certificate.
 #[derive(Debug, Error)]
-pub(crate) enum Stranger {
+pub(crate) enum WrongPeer {
     #[error("it is {found}, not {wanted}")]
     Other { found: String, wanted: String },
     #[error("its certificate was not made by this rack's authority, or not for this purpose ({0})")]
@@ -144,9 +144,9 @@ impl ControlError {
         let addr = addr.to_owned();
         match status.code() {
             Code::DeadlineExceeded | Code::Cancelled => ControlError::TimedOut { peer, addr },
-            Code::Unavailable | Code::Unknown if cause::<Stranger>(&status).is_some() => {
-                let why = cause::<Stranger>(&status).map(ToString::to_string).unwrap_or_default();
-                ControlError::Stranger { peer, addr, why }
+            Code::Unavailable | Code::Unknown if cause::<WrongPeer>(&status).is_some() => {
+                let why = cause::<WrongPeer>(&status).map(ToString::to_string).unwrap_or_default();
+                ControlError::WrongPeer { peer, addr, why }
             }
             Code::Unavailable | Code::Unknown if is_broken(&status) => {
                 let refused = is_refused(&status);

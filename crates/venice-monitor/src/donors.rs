@@ -53,7 +53,7 @@ impl Donors {
                 // The connection may be from before it died, or from when it was let in nowhere.
                 Err(
                     ControlError::Unreachable { .. }
-                    | ControlError::Stranger { .. }
+                    | ControlError::WrongPeer { .. }
                     | ControlError::NotAdmitted { .. },
                 ) => {}
                 done => return done.map_err(|error| call_error(addr, &error)),
@@ -106,7 +106,7 @@ fn call_error(addr: &str, error: &ControlError) -> CallError {
     match error {
         ControlError::Refused(refusal) => CallError::Refused(refusal.clone()),
         // Its port is another's by now.
-        ControlError::Unreachable { refused: true, .. } | ControlError::Stranger { .. } => {
+        ControlError::Unreachable { refused: true, .. } | ControlError::WrongPeer { .. } => {
             CallError::Gone
         }
         _ => CallError::NoAnswer,

@@ -11,8 +11,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Renews for ever.
 pub(crate) async fn keep(holder: Holder, authority: Arc<Authority>) {
     loop {
-        tokio::time::sleep(holder.said().renew_in().min(LOOK_EVERY)).await;
-        if !holder.said().renew_in().is_zero() {
+        tokio::time::sleep(holder.info().renew_in().min(LOOK_EVERY)).await;
+        if !holder.info().renew_in().is_zero() {
             continue;
         }
         let renewed = authority.credential(&Caller::Monitor).and_then(|next| holder.replace(next));

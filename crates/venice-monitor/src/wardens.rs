@@ -3,7 +3,7 @@
 use crate::clock::wall_ms;
 use std::sync::Arc;
 use venice_control::identity::Authority;
-use venice_control::server::Door;
+use venice_control::server::TlsServer;
 use venice_control::{Revocation, Revocations};
 
 /// No certificate takes longer from the look at the clock until it is signed.
@@ -12,7 +12,7 @@ pub(crate) const STILL_SIGNING_MS: u64 = 60_000;
 /// Who holds the keys to the door, to be told when somebody is turned out.
 #[derive(Clone)]
 pub(crate) struct Wardens {
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<TlsServer>,
     pub(crate) authority: Arc<Authority>,
 }
 

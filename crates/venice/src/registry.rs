@@ -1,7 +1,7 @@
 //! Client of the Monitor Node for commands, with one-line errors.
 
 use anyhow::anyhow;
-use venice_control::client::{GateClient, MonitorClient};
+use venice_control::client::{EnrolmentClient, MonitorClient};
 use venice_control::{
     ControlError, ForecastRow, GrantRow, LinkRow, NodeRow, PeerKind, QueueRow, QuotaFor,
     QuotaRecord, QuotaTable, RackError, ResourceRow,
@@ -20,8 +20,8 @@ pub async fn connect(addr: &str) -> anyhow::Result<Registry> {
 }
 
 /// Connects to its enrolment service.
-pub async fn gate(addr: &str) -> anyhow::Result<GateClient> {
-    GateClient::connect(&access(addr)).await.map_err(told)
+pub async fn gate(addr: &str) -> anyhow::Result<EnrolmentClient> {
+    EnrolmentClient::connect(&access(addr)).await.map_err(told)
 }
 
 impl Registry {

@@ -129,10 +129,10 @@ fn vanished_device_is_not_granted() {
     std::fs::remove_dir(place.file("pool")).unwrap();
     wait_until("it is seen", || resource(&place, "storage")["health"] != "ok");
     let row = resource(&place, "storage");
-    assert_eq!(row["health"], "it is there no longer");
+    assert_eq!(row["health"], "it is no longer there");
     assert_eq!(row["available"], false);
     let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
-    assert!(refused.complaint().contains("there no longer"), "{refused:?}");
+    assert!(refused.complaint().contains("no longer there"), "{refused:?}");
     wait_until("its holder hears", || said().contains("the device is there no longer"));
 
     // The node's death ends the grant, and with it the command.
@@ -310,10 +310,10 @@ fn invalid_offer_fails_at_start() {
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
     for (offer, code, said) in [
         ("accelerator:/dev/nvidia77", 1, "No such file"),
-        ("storage:/", 1, "say how much"),
-        ("nic:lo", 1, "way to itself"),
+        ("storage:/", 1, "give a size"),
+        ("nic:lo", 1, "loopback interface"),
         ("node9/nic:eth1", 2, "node1 to node1"),
-        ("gpu:/dev/nvidia0", 2, "neither accelerator"),
+        ("gpu:/dev/nvidia0", 2, "unknown kind"),
     ] {
         let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
         assert!(refused.err.contains(said), "{offer}: {refused:?}");
@@ -407,7 +407,7 @@ fn disk_in_use_is_not_lent() {
     assert!(twice.complaint().contains("both are block device 7:"), "{twice:?}");
 
     let image = refused(&format!("storage:{}", place.file("image").display()));
-    assert!(image.contains(&format!("it is what {name} stands on")), "{image}");
+    assert!(image.contains(&format!("it backs {name}")), "{image}");
 
     let made = Command::new("mkfs.ext4").args(["-q", &disk.path]).status();
     if !made.is_ok_and(|it| it.success()) {

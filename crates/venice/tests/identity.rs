@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Place, wait_until};
-use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient};
+use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
 use venice_control::{Caller, ControlError, LeaseState, MemoryRequest, User};
 use venice_wire::{ByteSize, GrantKey};
@@ -93,7 +93,7 @@ fn invalid_credentials_are_refused_and_counted() {
     let over = Lifetimes { node: Duration::ZERO, user: Duration::ZERO };
     let over = rack.authority().with_lifetimes(over);
     let expired = over.credential(&node("late")).unwrap();
-    wait_until("it is over", || expired.said().is_over());
+    wait_until("it is over", || expired.info().is_over());
     rack.expect_refused(held(expired), "has expired");
     assert_eq!(rack.refused("expired"), 1);
 
@@ -107,7 +107,7 @@ fn invalid_credentials_are_refused_and_counted() {
 
     // A caller that trusts another authority sends nothing to this Monitor Node.
     match rack.ask(held(other.credential(&user(true)).unwrap())) {
-        Err(ControlError::Stranger { .. }) => {}
+        Err(ControlError::WrongPeer { .. }) => {}
         other => panic!("{other:?}"),
     }
     // A plain connection without TLS.
@@ -173,7 +173,7 @@ fn token_is_single_use_revoked_node_rejoins() {
     rack.runtime.block_on(open.nodes()).unwrap();
     let vouched = KeyPem::generate().unwrap();
     let vouched = rack.runtime.block_on(async {
-        let mut gate = GateClient::connect(&rack.access(guest())).await.unwrap();
+        let mut gate = EnrolmentClient::connect(&rack.access(guest())).await.unwrap();
         let certified = gate.certify_user((7, "eve".into()), vouched.request().unwrap()).await;
         let (certificate, authority) = certified.unwrap();
         Credential::new(certificate.into(), authority.into(), vouched).unwrap()
@@ -221,7 +221,7 @@ fn caller_cannot_exceed_its_role() {
     };
     let access = rack.access(rack.login(user(false)));
     rack.runtime.block_on(async {
-        let mut gate = GateClient::connect(&access).await.unwrap();
+        let mut gate = EnrolmentClient::connect(&access).await.unwrap();
         let hour = Duration::from_secs(3600);
         let admins = "root on the Monitor Node's machine";
         forbidden(gate.new_token(hour, "").await.map(drop), admins);
@@ -237,7 +237,7 @@ fn caller_cannot_exceed_its_role() {
         forbidden(released.map(drop), "the Monitor Node");
         // The certificate of another node at that address is detected.
         let other = AgentClient::connect(&access.login, "node2", &row.control_addr, patience).await;
-        assert!(matches!(other, Err(ControlError::Stranger { .. })), "{other:?}");
+        assert!(matches!(other, Err(ControlError::WrongPeer { .. })), "{other:?}");
     });
     assert_eq!(rack.refused("forbidden"), 3);
 }
@@ -290,5 +290,5 @@ fn program_uses_its_racks_socket() {
     assert_eq!(one.ask(login.clone()).unwrap(), 1);
     assert_eq!(other.ask(login).unwrap(), 1);
     let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
-    assert!(matches!(refused, Err(ControlError::Stranger { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ControlError::WrongPeer { .. })), "{refused:?}");
 }

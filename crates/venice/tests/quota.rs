@@ -124,7 +124,7 @@ impl Kept {
     fn new(rack: &Rack, grants: Vec<Grant>) -> Kept {
         let login = Login::at_sockets(vec![rack.socket()]);
         // Connected while the Monitor Node lives; renewal needs only the donors.
-        runtime().block_on(login.said()).unwrap();
+        runtime().block_on(login.info()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let keep = async move || {

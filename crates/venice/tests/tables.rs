@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::Daemon;
 use rack::Rack;
 use tokio::runtime::Runtime;
-use venice_control::client::{GateClient, MonitorClient};
+use venice_control::client::{EnrolmentClient, MonitorClient};
 use venice_control::{Limits, QuotaFor, QuotaRecord};
 use venice_etcd_test::Etcd;
 use venice_tables_test::{ALL, Table, Tables};
@@ -88,7 +88,7 @@ impl Filled {
 /// Adds an unused join token, a revoked node and quotas.
 async fn admit_and_limit(rack: &Rack) {
     let access = rack.access(0);
-    let mut gate = GateClient::connect(&access).await.unwrap();
+    let mut gate = EnrolmentClient::connect(&access).await.unwrap();
     gate.new_token(Duration::from_secs(3600), "donor4").await.unwrap();
     gate.revoke("strange", true).await.unwrap();
     let mut monitor = MonitorClient::connect(&access).await.unwrap();

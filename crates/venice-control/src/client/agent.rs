@@ -1,6 +1,6 @@
 //! A caller of a node's agent.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::login::Login;
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
@@ -23,7 +23,7 @@ impl AgentClient {
     /// connection and each call over it.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::Stranger`] when another
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::WrongPeer`] when another
     /// node does, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
     pub async fn connect(
         login: &Login,
@@ -31,7 +31,7 @@ impl AgentClient {
         addr: &str,
         timeout: Duration,
     ) -> Result<Self, ControlError> {
-        let whom = Whom::Agent(name.to_owned());
+        let whom = Target::Agent(name.to_owned());
         let channel = channel::open(whom, addr, login, timeout, timeout).await?;
         Ok(Self { addr: addr.to_owned(), inner: NodeAgentClient::new(channel) })
     }

@@ -1,6 +1,6 @@
 //! Login at a socket of this machine.
 
-use super::no_entry::{self, NoEntry};
+use super::socket_error::{self, SocketError};
 use crate::error::ControlError;
 use crate::identity::{Credential, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
@@ -49,22 +49,23 @@ pub(super) async fn enter_any(
             Err(_) => {}
         }
     }
-    Err(ControlError::NoLogin(no_entry::text(&failed)))
+    Err(ControlError::NoLogin(socket_error::text(&failed)))
 }
 
 async fn enter_within(
     at: usize,
     path: PathBuf,
     end: Instant,
-) -> (usize, Result<Credential, NoEntry>) {
+) -> (usize, Result<Credential, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    let late = |_| Err(NoEntry::Late);
+    let late = |_| Err(SocketError::Late);
     (at, timeout_at(until, enter(&path)).await.unwrap_or_else(late))
 }
 
-async fn enter(path: &Path) -> Result<Credential, NoEntry> {
-    let stream = UnixStream::connect(path).await.map_err(|error| NoEntry::connecting(&error))?;
-    enter_over(stream).await.map_err(NoEntry::Said)
+async fn enter(path: &Path) -> Result<Credential, SocketError> {
+    let stream =
+        UnixStream::connect(path).await.map_err(|error| SocketError::connecting(&error))?;
+    enter_over(stream).await.map_err(SocketError::Reported)
 }
 
 async fn enter_over(stream: UnixStream) -> Result<Credential, String> {

@@ -3,7 +3,7 @@
 
 use super::local;
 use crate::error::ControlError;
-use crate::identity::{Fingerprint, Holder, IdentityError, Said, pinned_client};
+use crate::identity::{CertificateInfo, Fingerprint, Holder, IdentityError, pinned_client};
 use rustls::ClientConfig;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub struct Login(Arc<Source>);
 enum Source {
     Nobody(Arc<ClientConfig>),
     Held(Holder),
-    Sockets { paths: Vec<PathBuf>, entered: Mutex<Option<Entered>> },
+    Sockets { paths: Vec<PathBuf>, issued: Mutex<Option<Issued>> },
 }
 
 #[derive(Debug)]
-struct Entered {
+struct Issued {
     holder: Holder,
     /// Index of the socket that issued it.
     at: usize,
@@ -37,7 +37,7 @@ struct Entered {
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) tls: Arc<ClientConfig>,
-    entered: Option<(usize, Holder)>,
+    issued: Option<(usize, Holder)>,
 }
 
 impl Login {
@@ -60,7 +60,7 @@ impl Login {
     /// the first call and again at half of its lifetime. If it belongs to another rack than the
     /// called one, the next socket is tried.
     pub fn at_sockets(paths: Vec<PathBuf>) -> Self {
-        Self(Arc::new(Source::Sockets { paths, entered: Mutex::default() }))
+        Self(Arc::new(Source::Sockets { paths, issued: Mutex::default() }))
     }
 
     /// Longest time to obtain the credential.
@@ -74,35 +74,35 @@ impl Login {
     /// Returns the credential to show first.
     pub(super) async fn first(&self) -> Result<Shown, ControlError> {
         if let Source::Nobody(config) = &*self.0 {
-            return Ok(Shown { tls: Arc::clone(config), entered: None });
+            return Ok(Shown { tls: Arc::clone(config), issued: None });
         }
         let holder = self.holder().await?;
-        let entered = match &*self.0 {
-            Source::Sockets { entered, .. } => entered.lock().await.as_ref().map(|it| it.at),
+        let issued = match &*self.0 {
+            Source::Sockets { issued, .. } => issued.lock().await.as_ref().map(|it| it.at),
             _ => None,
         };
         let tls = holder.client();
-        Ok(Shown { tls, entered: entered.map(|at| (at, holder)) })
+        Ok(Shown { tls, issued: issued.map(|at| (at, holder)) })
     }
 
     /// Returns the next credential to show, from sockets that are not `tried`.
     pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
-        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.entered) else {
+        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.issued) else {
             return None;
         };
         tried.push(*at);
         let left = (0..paths.len()).filter(|at| !tried.contains(at));
         let (at, credential) = local::enter_any(paths, left).await.ok()?;
         let holder = Holder::new(credential).ok()?;
-        Some(Shown { tls: holder.client(), entered: Some((at, holder)) })
+        Some(Shown { tls: holder.client(), issued: Some((at, holder)) })
     }
 
     /// Keeps a credential that was accepted.
     pub(super) async fn settle(&self, shown: Shown) {
-        if let (Source::Sockets { entered, .. }, Some((at, holder))) = (&*self.0, shown.entered) {
-            let mut entered = entered.lock().await;
-            if entered.as_ref().is_none_or(|entered| entered.at != at) {
-                *entered = Some(Entered { holder, at, asked: SystemTime::now() });
+        if let (Source::Sockets { issued, .. }, Some((at, holder))) = (&*self.0, shown.issued) {
+            let mut issued = issued.lock().await;
+            if issued.as_ref().is_none_or(|issued| issued.at != at) {
+                *issued = Some(Issued { holder, at, asked: SystemTime::now() });
             }
         }
     }
@@ -111,45 +111,44 @@ impl Login {
     ///
     /// # Errors
     /// [`ControlError::NoLogin`].
-    pub async fn said(&self) -> Result<Said, ControlError> {
-        Ok(self.holder().await?.said())
+    pub async fn info(&self) -> Result<CertificateInfo, ControlError> {
+        Ok(self.holder().await?.info())
     }
 
     async fn holder(&self) -> Result<Holder, ControlError> {
-        let (paths, entered) = match &*self.0 {
+        let (paths, issued) = match &*self.0 {
             Source::Nobody(_) => {
                 return Err(ControlError::NoLogin(
                     "this machine has not joined: use `venice join TOKEN`".to_owned(),
                 ));
             }
             Source::Held(holder) => return Ok(holder.clone()),
-            Source::Sockets { paths, entered } => (paths, entered),
+            Source::Sockets { paths, issued } => (paths, issued),
         };
-        let mut entered = entered.lock().await;
+        let mut issued = issued.lock().await;
         let now = SystemTime::now();
-        if let Some(entered) = entered.as_mut() {
-            let left = left(&entered.holder.said(), now);
-            let said = entered.holder.said();
-            let is_new = said.is_current() && left > said.life() / 2;
-            let was_asked =
-                now.duration_since(entered.asked).is_ok_and(|ago| ago < ASK_AGAIN_AFTER);
+        if let Some(issued) = issued.as_mut() {
+            let left = left(&issued.holder.info(), now);
+            let info = issued.holder.info();
+            let is_new = info.is_current() && left > info.life() / 2;
+            let was_asked = now.duration_since(issued.asked).is_ok_and(|ago| ago < ASK_AGAIN_AFTER);
             if is_new || (was_asked && !left.is_zero()) {
-                return Ok(entered.holder.clone());
+                return Ok(issued.holder.clone());
             }
-            entered.asked = now;
+            issued.asked = now;
         }
         // The socket that worked before comes first.
-        let right = entered.as_ref().map(|entered| entered.at);
+        let right = issued.as_ref().map(|issued| issued.at);
         let others = (0..paths.len()).filter(|at| Some(*at) != right);
         let which = right.into_iter().chain(others);
-        match (local::enter_any(paths, which).await, entered.as_ref()) {
+        match (local::enter_any(paths, which).await, issued.as_ref()) {
             (Ok((at, credential)), _) => {
                 let holder = Holder::new(credential).map_err(no_login)?;
-                *entered = Some(Entered { holder: holder.clone(), at, asked: now });
+                *issued = Some(Issued { holder: holder.clone(), at, asked: now });
                 Ok(holder)
             }
             // The old credential is still valid.
-            (Err(_), Some(old)) if !left(&old.holder.said(), now).is_zero() => {
+            (Err(_), Some(old)) if !left(&old.holder.info(), now).is_zero() => {
                 Ok(old.holder.clone())
             }
             (Err(error), _) => Err(error),
@@ -157,9 +156,9 @@ impl Login {
     }
 }
 
-fn left(said: &Said, now: SystemTime) -> Duration {
+fn left(info: &CertificateInfo, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Duration::from_secs(said.expires_s).saturating_sub(now)
+    Duration::from_secs(info.expires_s).saturating_sub(now)
 }
 
 pub(super) fn no_login(error: IdentityError) -> ControlError {

@@ -1,10 +1,10 @@
 //! A client of the Monitor Node.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::heartbeats::Heartbeats;
 use super::login::Access;
 use crate::convert;
-use crate::error::{ControlError, PeerKind, Stranger, cause};
+use crate::error::{ControlError, PeerKind, WrongPeer, cause};
 use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
@@ -39,11 +39,11 @@ impl MonitorClient {
     /// a socket of this machine. It reconnects by itself after a restart of the Monitor Node.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] if there is no answer, [`ControlError::Stranger`] if another
+    /// [`ControlError::Unreachable`] if there is no answer, [`ControlError::WrongPeer`] if another
     /// rack answers, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
     pub async fn connect(access: &Access) -> Result<Self, ControlError> {
         let Access { monitor: addr, login } = access;
-        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
         Ok(Self { addr: addr.clone(), inner: MonitorNodeClient::new(channel) })
     }
@@ -75,7 +75,7 @@ impl MonitorClient {
     ///
     /// # Errors
     /// [`venice_rack::types::RackError::NotRegistered`] if another agent has its name.
-    pub async fn farewell(
+    pub async fn deregister(
         &mut self,
         identity: Identity,
         instance: u64,
@@ -234,7 +234,7 @@ impl MonitorClient {
             status.code(),
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
         );
-        let is_stranger = cause::<Stranger>(status).is_some();
+        let is_stranger = cause::<WrongPeer>(status).is_some();
         (self.addr.contains(',') || may_wait)
             && is_silence
             && status.details().is_empty()

@@ -1,6 +1,6 @@
 //! Devices: requests, grants and reports.
 
-use super::asking::{client_id_in, queueing_in, queueing_out};
+use super::requests::{client_id_in, queueing_in, queueing_out};
 use super::{grant_in, grant_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;

@@ -53,7 +53,7 @@ impl KeyPem {
 
 /// The facts of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct CertificateInfo {
     /// Subject of the certificate.
     pub caller: Caller,
     /// Date of issue, in milliseconds since 1970; revocations refer to it.
@@ -64,9 +64,9 @@ pub struct Said {
     pub expires_s: u64,
 }
 
-impl Said {
+impl CertificateInfo {
     /// Parses a certificate, DER, without verifying it.
-    pub(crate) fn by(certificate: &[u8]) -> Option<Said> {
+    pub(crate) fn by(certificate: &[u8]) -> Option<CertificateInfo> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;
         let caller = names.value.general_names.iter().find_map(|name| match name {
@@ -76,7 +76,12 @@ impl Said {
         let validity = parsed.validity();
         let begins_s = u64::try_from(validity.not_before.timestamp()).ok()?;
         let expires_s = u64::try_from(validity.not_after.timestamp()).ok()?;
-        Some(Said { caller, issued_ms: issued_ms(parsed.raw_serial())?, begins_s, expires_s })
+        Some(CertificateInfo {
+            caller,
+            issued_ms: issued_ms(parsed.raw_serial())?,
+            begins_s,
+            expires_s,
+        })
     }
 
     /// True if the certificate has expired.
@@ -121,7 +126,7 @@ pub struct Credential {
     certificate: CertificateDer<'static>,
     authority: CertificateDer<'static>,
     key: KeyPem,
-    said: Said,
+    info: CertificateInfo,
 }
 
 impl Credential {
@@ -134,8 +139,8 @@ impl Credential {
         authority: CertificateDer<'static>,
         key: KeyPem,
     ) -> Result<Self, IdentityError> {
-        let said = Said::by(&certificate).ok_or(IdentityError::NamesNobody)?;
-        Ok(Self { certificate, authority, key, said })
+        let info = CertificateInfo::by(&certificate).ok_or(IdentityError::NamesNobody)?;
+        Ok(Self { certificate, authority, key, info })
     }
 
     /// Loads the credential in `dir`. If it is not valid yet and the previous one still is, loads
@@ -149,11 +154,11 @@ impl Credential {
             return Err(IdentityError::NoCredential { dir: dir.to_owned() });
         }
         let newest = Self::read_from(&path)?;
-        if newest.said.is_current() || newest.said.is_over() {
+        if newest.info.is_current() || newest.info.is_over() {
             return Ok(newest);
         }
         let before = Self::read_from(&dir.join(FILE_BEFORE)).ok();
-        let is_good = |before: &Self| before.said.is_current() && before.replaces(&newest);
+        let is_good = |before: &Self| before.info.is_current() && before.replaces(&newest);
         Ok(before.filter(is_good).unwrap_or(newest))
     }
 
@@ -171,7 +176,8 @@ impl Credential {
         let (Some(certificate), Some(authority)) = (next(), next()) else {
             return Err(damaged("it does not contain two certificates"));
         };
-        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it contains no key"))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it contains no key"))?;
         let key = KeyPair::try_from(key.secret_der()).map_err(|_| damaged("its key is invalid"))?;
         Self::new(certificate, authority, KeyPem(key))
             .map_err(|_| damaged("its certificate has no subject in a rack"))
@@ -179,7 +185,7 @@ impl Credential {
 
     /// True if it has the same subject in the same rack as `other`.
     pub fn replaces(&self, other: &Self) -> bool {
-        self.said.caller == other.said.caller && self.authority == other.authority
+        self.info.caller == other.info.caller && self.authority == other.authority
     }
 
     /// Stores it in `dir`, for its owner only. The present credential there becomes the previous
@@ -199,8 +205,8 @@ impl Credential {
     }
 
     /// Returns the facts of the certificate.
-    pub fn said(&self) -> &Said {
-        &self.said
+    pub fn info(&self) -> &CertificateInfo {
+        &self.info
     }
 
     /// The certificate, DER.
@@ -222,7 +228,7 @@ impl Credential {
 impl std::fmt::Debug for Credential {
     /// Omits the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credential").field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("Credential").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
@@ -237,23 +243,23 @@ mod tests {
     use crate::identity::Authority;
     use time::OffsetDateTime;
 
-    fn said(begins_s: u64, life_s: u64) -> Said {
+    fn info(begins_s: u64, life_s: u64) -> CertificateInfo {
         let caller = Caller::Node("node7".into());
         let expires_s = begins_s + BACKDATED.as_secs() + life_s;
-        Said { caller, issued_ms: 0, begins_s, expires_s }
+        CertificateInfo { caller, issued_ms: 0, begins_s, expires_s }
     }
 
     #[test]
     fn renewal_is_due_at_two_thirds() {
-        let said = said(100_000, 3000);
+        let info = info(100_000, 3000);
         let made = Duration::from_secs(100_000) + BACKDATED;
         let third = Duration::from_secs(1000);
-        assert_eq!(said.life(), third * 3);
-        assert_eq!(said.renew_in_at(made), third * 2);
-        assert_eq!(said.renew_in_at(made + third), third);
-        assert_eq!(said.renew_in_at(made + third * 4), Duration::ZERO);
+        assert_eq!(info.life(), third * 3);
+        assert_eq!(info.renew_in_at(made), third * 2);
+        assert_eq!(info.renew_in_at(made + third), third);
+        assert_eq!(info.renew_in_at(made + third * 4), Duration::ZERO);
         // The clock was ahead when it was made, and was corrected.
-        assert_eq!(said.renew_in_at(made - BACKDATED - third), Duration::ZERO);
+        assert_eq!(info.renew_in_at(made - BACKDATED - third), Duration::ZERO);
     }
 
     #[test]
@@ -266,14 +272,14 @@ mod tests {
         let good = authority.credential(&node7).unwrap();
         good.save(&dir).unwrap();
         let early = authority.credential_at(tomorrow, &node7).unwrap();
-        assert!(!early.said().is_current());
+        assert!(!early.info().is_current());
         early.save(&dir).unwrap();
-        assert_eq!(Credential::load(&dir).unwrap().said(), good.said());
+        assert_eq!(Credential::load(&dir).unwrap().info(), good.info());
         // The previous credential of another rack is not used.
         good.save(&dir).unwrap();
         let other = Authority::create(&temp.path().join("other")).unwrap();
         let other = other.credential_at(tomorrow, &node7).unwrap();
         other.save(&dir).unwrap();
-        assert_eq!(Credential::load(&dir).unwrap().said(), other.said());
+        assert_eq!(Credential::load(&dir).unwrap().info(), other.info());
     }
 }

@@ -53,9 +53,7 @@ impl Place {
             self.made.push(folder.to_owned());
             let made = open_folder(folder)?;
             if made.metadata()?.uid() != rustix::process::geteuid().as_raw() {
-                return Err(io::Error::other(
-                    "the created directory belongs to another user",
-                ));
+                return Err(io::Error::other("the created directory belongs to another user"));
             }
             // Independent of the umask.
             made.set_permissions(Permissions::from_mode(mode))?;
@@ -96,7 +94,7 @@ pub(crate) fn write_public(path: &Path, bytes: &[u8]) -> Result<(), IdentityErro
 ///
 /// # Errors
 /// [`IdentityError::File`]; also for links, which may point to anybody's file.
-pub fn give_to_owner_of_folder(path: &Path) -> Result<(), IdentityError> {
+pub fn chown_like_directory(path: &Path) -> Result<(), IdentityError> {
     let all = || {
         let file = OpenOptions::new().read(true).custom_flags(NOT_THROUGH_LINKS).open(path)?;
         let found = file.metadata()?;
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(owner(&key), SERVICE);
         let store = temp.path().join("store");
         fs::write(&store, b"").unwrap();
-        give_to_owner_of_folder(&store).unwrap();
+        chown_like_directory(&store).unwrap();
         assert_eq!(owner(&store), SERVICE);
     }
 
@@ -260,8 +258,8 @@ mod tests {
         let (soft, hard) = (dir.join("soft"), dir.join("hard"));
         std::os::unix::fs::symlink(&others, &soft).unwrap();
         fs::hard_link(&others, &hard).unwrap();
-        assert!(give_to_owner_of_folder(&soft).is_err());
-        assert!(give_to_owner_of_folder(&hard).is_err());
+        assert!(chown_like_directory(&soft).is_err());
+        assert!(chown_like_directory(&hard).is_err());
         assert_eq!(fs::metadata(&others).unwrap().uid(), 0);
         // A written file does not get a link target's owner either.
         std::os::unix::fs::chown(&others, Some(SERVICE + 1), None).unwrap();

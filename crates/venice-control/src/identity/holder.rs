@@ -3,7 +3,7 @@
 
 use super::credential::Credential;
 use super::error::IdentityError;
-use super::verifiers::AskOnly;
+use super::verifiers::RequestOnly;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -44,8 +44,8 @@ impl Holder {
     }
 
     /// Returns the facts of the present certificate.
-    pub fn said(&self) -> super::Said {
-        self.in_use().credential.said().clone()
+    pub fn info(&self) -> super::CertificateInfo {
+        self.in_use().credential.info().clone()
     }
 
     /// Certificate of the authority, DER.
@@ -63,7 +63,7 @@ impl Holder {
     pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, IdentityError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(AskOnly::new()));
+            .with_client_cert_verifier(Arc::new(RequestOnly::new()));
         let mut config = builder.with_cert_resolver(Arc::new(Present(self.clone())));
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Arc::new(config))

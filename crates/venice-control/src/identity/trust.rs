@@ -1,6 +1,6 @@
 //! Verification of callers' certificates.
 
-use super::credential::Said;
+use super::credential::CertificateInfo;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
@@ -82,23 +82,23 @@ impl Trust {
     ///
     /// # Errors
     /// The reason why it is not admitted.
-    pub fn judge(
+    pub fn verify(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
         now: UnixTime,
-    ) -> Result<Said, NotAdmitted> {
+    ) -> Result<CertificateInfo, NotAdmitted> {
         let [certificate, rest @ ..] = chain.unwrap_or_default() else {
             return Err(NotAdmitted::NoCertificate);
         };
-        let said = Said::by(certificate).ok_or(NotAdmitted::Foreign)?;
+        let info = CertificateInfo::by(certificate).ok_or(NotAdmitted::Foreign)?;
         match self.verifier.verify_client_cert(certificate, rest, now) {
-            Ok(_) => self.still(&said).map(|()| said),
+            Ok(_) => self.check_revoked(&info).map(|()| info),
             Err(Error::InvalidCertificate(error)) => Err(match error {
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                    NotAdmitted::Expired(said.caller)
+                    NotAdmitted::Expired(info.caller)
                 }
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                    NotAdmitted::NotYet(said.caller)
+                    NotAdmitted::NotYet(info.caller)
                 }
                 _ => NotAdmitted::Foreign,
             }),
@@ -110,10 +110,10 @@ impl Trust {
     ///
     /// # Errors
     /// [`NotAdmitted::Revoked`].
-    pub fn still(&self, said: &Said) -> Result<(), NotAdmitted> {
+    pub fn check_revoked(&self, info: &CertificateInfo) -> Result<(), NotAdmitted> {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        if revoked.covers(&said.caller, said.issued_ms) {
-            return Err(NotAdmitted::Revoked(said.caller.clone()));
+        if revoked.covers(&info.caller, info.issued_ms) {
+            return Err(NotAdmitted::Revoked(info.caller.clone()));
         }
         Ok(())
     }

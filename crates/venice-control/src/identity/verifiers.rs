@@ -40,18 +40,18 @@ impl Signatures {
 }
 
 /// Makes TLS request a certificate and verify its key only. The certificate itself is verified when
-/// the connection is up ([`super::Trust::judge`]): only then can the server report the reason of a
+/// the connection is up ([`super::Trust::verify`]): only then can the server report the reason of a
 /// refusal, and only then does a peer without a certificate reach the one call allowed to it.
 #[derive(Debug)]
-pub(super) struct AskOnly(Signatures);
+pub(super) struct RequestOnly(Signatures);
 
-impl AskOnly {
+impl RequestOnly {
     pub(super) fn new() -> Self {
         Self(Signatures::new())
     }
 }
 
-impl ClientCertVerifier for AskOnly {
+impl ClientCertVerifier for RequestOnly {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! The heartbeat call of an agent: stays open and answers each report.
 
-use super::door::Door;
 use super::monitor_handler::MonitorHandler;
-use super::visitor::{Visitor, visitor};
+use super::peer_identity::{Peer, peer};
+use super::tls_server::TlsServer;
 use crate::convert;
 use crate::error::rack_status;
 use crate::proto::{HeartbeatRequest, HeartbeatResponse};
@@ -21,7 +21,7 @@ pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<HeartbeatResponse, St
 /// An open heartbeat call.
 pub(super) struct Heartbeats<H> {
     pub(super) handler: Arc<H>,
-    pub(super) door: Arc<Door>,
+    pub(super) tls: Arc<TlsServer>,
     /// Its sender is dropped when serving ends.
     pub(super) serving: watch::Receiver<()>,
 }
@@ -35,19 +35,19 @@ impl<H: MonitorHandler> Heartbeats<H> {
         self,
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Answers, Status> {
-        let visitor = visitor(&request);
-        self.name_of(&visitor)?;
-        let call = (self, visitor, request.into_inner());
-        Ok(Box::pin(try_unfold(call, |(mut desk, visitor, mut reports)| async move {
-            let answer = desk.answer_next(&visitor, &mut reports).await?;
-            Ok(answer.map(|answer| (answer, (desk, visitor, reports))))
+        let peer = peer(&request);
+        self.name_of(&peer)?;
+        let call = (self, peer, request.into_inner());
+        Ok(Box::pin(try_unfold(call, |(mut call, peer, mut reports)| async move {
+            let answer = call.answer_next(&peer, &mut reports).await?;
+            Ok(answer.map(|answer| (answer, (call, peer, reports))))
         })))
     }
 
     /// Answers the next report; `None` if the agent has ended the call.
     async fn answer_next(
         &mut self,
-        visitor: &Visitor,
+        peer: &Peer,
         reports: &mut Streaming<HeartbeatRequest>,
     ) -> Result<Option<HeartbeatResponse>, Status> {
         let report = tokio::select! {
@@ -56,16 +56,16 @@ impl<H: MonitorHandler> Heartbeats<H> {
         };
         let Some(report) = report else { return Ok(None) };
         // The node may have been revoked since the last report.
-        let name = self.name_of(visitor)?;
+        let name = self.name_of(peer)?;
         let report = convert::heartbeat_in(report)?;
         let ack = self.handler.heartbeat(name, report).await.map_err(|e| rack_status(&e))?;
         Ok(Some(convert::ack_out(ack)))
     }
 
-    fn name_of(&self, visitor: &Visitor) -> Result<String, Status> {
-        match self.door.admit_visitor(visitor)? {
+    fn name_of(&self, peer: &Peer) -> Result<String, Status> {
+        match self.tls.admit_peer(peer)? {
             Caller::Node(name) => Ok(name),
-            caller => Err(self.door.forbid(&caller, "agents")),
+            caller => Err(self.tls.forbid(&caller, "agents")),
         }
     }
 }

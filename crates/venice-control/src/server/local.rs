@@ -22,7 +22,7 @@ use venice_rack::types::RackError;
 
 /// The peer at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Visiting {
+pub struct LocalPeer {
     /// User id.
     pub uid: u32,
     /// User name; the id without one.
@@ -33,7 +33,7 @@ pub struct Visiting {
 
 /// The result of a call at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entered {
+pub struct LocalCredential {
     /// Certificate, DER.
     pub certificate: Vec<u8>,
     /// Certificate of the authority, DER.
@@ -45,11 +45,11 @@ pub struct Entered {
 /// The calls at the socket. Write the method as `async fn`.
 pub trait LocalHandler: Send + Sync + 'static {
     /// Returns a certificate for the key of `request` (PKCS #10, DER).
-    fn enter(
+    fn login(
         &self,
-        visiting: Visiting,
+        peer: LocalPeer,
         request: Vec<u8>,
-    ) -> impl Future<Output = Result<Entered, RackError>> + Send;
+    ) -> impl Future<Output = Result<LocalCredential, RackError>> + Send;
 }
 
 /// A bound socket. Dropping it removes its file.
@@ -121,7 +121,7 @@ impl Drop for LocalSocket {
 ///
 /// # Errors
 /// Returns the system's error.
-pub fn let_group_through(dir: &Path, group: &str) -> io::Result<()> {
+pub fn allow_group(dir: &Path, group: &str) -> io::Result<()> {
     let Some(group) = Group::from_name(group)? else { return Ok(()) };
     chown(dir, None::<Uid>, Some(group.gid))?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o750))
@@ -158,20 +158,20 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
             peer.ok_or_else(|| Status::unauthenticated("no peer credentials from the kernel"))?;
         // Resolving user names may block, for example on a directory service.
         let uid = peer.uid();
-        let visiting = tokio::task::spawn_blocking(move || visiting(uid))
+        let peer = tokio::task::spawn_blocking(move || peer_of(uid))
             .await
             .map_err(|error| Status::internal(error.to_string()))?;
-        let entered = self.handler.enter(visiting, request.into_inner().request).await;
-        let Entered { certificate, authority, monitor } =
-            entered.map_err(|error| rack_status(&error))?;
+        let issued = self.handler.login(peer, request.into_inner().request).await;
+        let LocalCredential { certificate, authority, monitor } =
+            issued.map_err(|error| rack_status(&error))?;
         Ok(Response::new(proto::EnterResponse { certificate, authority, monitor }))
     }
 }
 
-fn visiting(uid: u32) -> Visiting {
+fn peer_of(uid: u32) -> LocalPeer {
     let user = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
     let name = user.map(|user| user.name).filter(|name| !name.is_empty());
-    Visiting {
+    LocalPeer {
         uid,
         name: name.unwrap_or_else(|| uid.to_string()),
         is_owner: uid == 0 || uid == Uid::effective().as_raw(),
@@ -188,8 +188,8 @@ mod tests {
     fn socket_admits_group_only() {
         let temp = tempfile::tempdir().unwrap();
         let group = Group::from_gid(nix::unistd::getegid()).unwrap().expect("it has a name");
-        let_group_through(temp.path(), &group.name).unwrap();
-        let_group_through(temp.path(), "no-group-has-this-name").unwrap();
+        allow_group(temp.path(), &group.name).unwrap();
+        allow_group(temp.path(), "no-group-has-this-name").unwrap();
         let about = |path: &Path| {
             let found = fs::metadata(path).unwrap();
             (found.gid(), found.mode() & 0o777)

@@ -31,7 +31,7 @@ pub trait MonitorHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
 
     /// Deregisters the agent of the node `name` with this epoch and instance.
-    fn farewell(
+    fn deregister(
         &self,
         name: String,
         identity: Identity,

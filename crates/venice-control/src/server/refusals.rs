@@ -1,7 +1,7 @@
 //! Refused callers: counts every refusal, and rate-limits log lines so that neither a persistent
 //! caller nor a flood hides others.
 
-use super::turns::{network_of, site_of};
+use super::handshake_limiter::{network_of, site_of};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +16,20 @@ const AGAIN_AFTER: Duration = Duration::from_secs(600);
 const MAX_TOLD: usize = 1024;
 /// Most log lines for one reason in [`MINUTE`].
 const LINES: u32 = 30;
-/// Most log lines of one [side](Who::side): a caller under many names leaves lines for others.
+/// Most log lines of one [side](Subject::side): a caller under many names leaves lines for others.
 const LINES_OF_SIDE: u32 = 5;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The subject of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Who {
+pub(super) struct Subject {
     /// Name under which it is logged once.
     name: String,
     /// Common origin of several names: one node with many users, or a site with many addresses.
     side: String,
 }
 
-impl Who {
+impl Subject {
     /// An unauthenticated peer at this address.
     pub(super) fn at(ip: IpAddr) -> Self {
         Self { name: network_of(ip).to_string(), side: site_of(ip).to_string() }
@@ -72,19 +72,19 @@ const REASONS: usize = Reason::WrongKey as usize + 1;
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     counts: [AtomicU64; REASONS],
-    told: Mutex<Told>,
+    told: Mutex<LogLimiter>,
 }
 
 impl Refusals {
     /// Counts a refusal. Returns the text to log, unless the line is suppressed.
-    pub(super) fn refuse(&self, who: &Who, reason: Reason, why: &str) -> Option<String> {
-        self.refuse_so_often(who, reason, why, 1)
+    pub(super) fn refuse(&self, who: &Subject, reason: Reason, why: &str) -> Option<String> {
+        self.refuse_many(who, reason, why, 1)
     }
 
     /// Counts `count` refusals at once.
-    pub(super) fn refuse_so_often(
+    pub(super) fn refuse_many(
         &self,
-        who: &Who,
+        who: &Subject,
         reason: Reason,
         why: &str,
         count: u64,
@@ -116,7 +116,7 @@ impl Refusals {
 
 /// State of the log limiter.
 #[derive(Debug, Default)]
-struct Told {
+struct LogLimiter {
     by: BTreeMap<(String, Reason), Instant>,
     lines: BTreeMap<Reason, Lines>,
 }
@@ -132,10 +132,10 @@ struct Lines {
     silent: u64,
 }
 
-impl Told {
+impl LogLimiter {
     /// Decides whether to log a refusal. Returns the number of suppressed lines for the same
     /// reason, or `None` to suppress this one.
-    fn tell(&mut self, now: Instant, who: &Who, reason: Reason) -> Option<u64> {
+    fn tell(&mut self, now: Instant, who: &Subject, reason: Reason) -> Option<u64> {
         let new = || Lines { since: now, count: 0, counts: BTreeMap::new(), silent: 0 };
         let lines = self.lines.entry(reason).or_insert_with(new);
         if now.duration_since(lines.since) >= MINUTE {
@@ -174,13 +174,13 @@ mod tests {
     use venice_rack::caller::User;
 
     /// A subject with its own side.
-    fn who(name: &str) -> Who {
-        Who { name: name.to_owned(), side: name.to_owned() }
+    fn who(name: &str) -> Subject {
+        Subject { name: name.to_owned(), side: name.to_owned() }
     }
 
     #[test]
     fn persistent_caller_is_logged_rarely() {
-        let (mut told, now) = (Told::default(), Instant::now());
+        let (mut told, now) = (LogLimiter::default(), Instant::now());
         assert_eq!(told.tell(now, &who("noisy"), Reason::Expired), Some(0));
         for _ in 0..1000 {
             assert_eq!(told.tell(now, &who("noisy"), Reason::Expired), None);
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn flood_is_limited_to_some_lines() {
-        let (mut told, now) = (Told::default(), Instant::now());
-        let from = |n: usize| Who::at([10, (n / 256) as u8, (n % 256) as u8, 1].into());
+        let (mut told, now) = (LogLimiter::default(), Instant::now());
+        let from = |n: usize| Subject::at([10, (n / 256) as u8, (n % 256) as u8, 1].into());
         let lines =
             (0..5 * MAX_TOLD).filter(|n| told.tell(now, &from(*n), Reason::NoTls).is_some());
         assert_eq!(lines.count(), LINES as usize);
@@ -210,17 +210,17 @@ mod tests {
 
     #[test]
     fn many_names_of_one_side_hide_nobody() {
-        let (mut told, now) = (Told::default(), Instant::now());
+        let (mut told, now) = (LogLimiter::default(), Instant::now());
         let user = |node: &str, uid: u32| {
             let (node, name) = (node.to_owned(), uid.to_string());
-            Who::caller(&Caller::User(User { node, uid, name, is_admin: false }))
+            Subject::caller(&Caller::User(User { node, uid, name, is_admin: false }))
         };
-        let net = |net: u16| Who::at([0x2001, 0xdb8, 0, net, 0, 0, 0, 1].into());
+        let net = |net: u16| Subject::at([0x2001, 0xdb8, 0, net, 0, 0, 0, 1].into());
         let noisy = (0..100u8).flat_map(|n| [user("node7", n.into()), net(n.into())]);
         let lines = noisy.filter(|who| told.tell(now, who, Reason::WrongKey).is_some()).count();
         assert_eq!(lines, 2 * LINES_OF_SIDE as usize);
         assert!(told.tell(now, &user("node8", 1), Reason::WrongKey).is_some());
-        assert!(told.tell(now, &Who::at([10, 0, 1, 1].into()), Reason::WrongKey).is_some());
+        assert!(told.tell(now, &Subject::at([10, 0, 1, 1].into()), Reason::WrongKey).is_some());
     }
 
     #[test]

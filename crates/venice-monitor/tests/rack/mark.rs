@@ -14,12 +14,12 @@ use venice_store::{
 const MARK: &str = "monitor/authority";
 
 /// Another rack's Monitor Node, with the same store.
-struct Stranger {
+struct WrongPeer {
     dir: tempfile::TempDir,
     authority: String,
 }
 
-impl Stranger {
+impl WrongPeer {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(&dir.path().join(IDENTITY_DIR)).unwrap();
@@ -69,7 +69,7 @@ async fn serve(config: MonitorConfig) {
 
 #[tokio::test]
 async fn another_racks_monitor_node_changes_nothing_in_etcd() {
-    let (etcd, dir, stranger) = (Etcd::start(1), tempfile::tempdir().unwrap(), Stranger::new());
+    let (etcd, dir, stranger) = (Etcd::start(1), tempfile::tempdir().unwrap(), WrongPeer::new());
     let at = format!("etcd://{}/rack", etcd.addresses());
     let own = || MonitorConfig { store: Some(at.clone()), ..config(dir.path(), ANY_PORT) };
     serve(own()).await;
@@ -89,7 +89,7 @@ async fn another_racks_monitor_node_changes_nothing_in_etcd() {
 
 #[tokio::test]
 async fn another_racks_monitor_node_changes_nothing_in_a_file() {
-    let (dir, stranger) = (tempfile::tempdir().unwrap(), Stranger::new());
+    let (dir, stranger) = (tempfile::tempdir().unwrap(), WrongPeer::new());
     let path = dir.path().join("rack.redb");
     let at = path.display().to_string();
     serve(config(dir.path(), ANY_PORT)).await;

@@ -2,7 +2,7 @@
 
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, request};
-use venice_control::client::GateClient;
+use venice_control::client::EnrolmentClient;
 use venice_control::{ControlError, Limits, QuotaFor, QuotaRecord};
 
 fn is_refused<T: std::fmt::Debug>(answer: Result<T, ControlError>) {
@@ -23,7 +23,8 @@ async fn an_empty_name_is_nobody_and_not_everybody() {
     assert_eq!(client.quotas().await.unwrap().default_bytes, None, "it is nobody's");
     is_refused(client.drain("", false).await);
     is_refused(client.request_memory(request(1, 1, &[""])).await);
-    let mut gate = GateClient::connect(&venice_identity_test::access(&monitor.addr)).await.unwrap();
+    let mut gate =
+        EnrolmentClient::connect(&venice_identity_test::access(&monitor.addr)).await.unwrap();
     is_refused(gate.revoke("", true).await);
     // The default is said by leaving the name out.
     client.set_quota(QuotaRecord { of: QuotaFor::Others, limits }).await.unwrap();

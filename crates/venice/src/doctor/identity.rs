@@ -62,7 +62,7 @@ fn certificate(dir: &Path) -> Option<Finding> {
     }
     Some(match Credential::load(dir) {
         Ok(credential) => {
-            let said = credential.said();
+            let said = credential.info();
             let (who, until) = (&said.caller, left(said.expires_s));
             if said.is_current() {
                 Finding::ok(CERTIFICATE, format!("{who}, certificate valid for {until} ({path})"))
@@ -125,7 +125,7 @@ mod tests {
 
         let over = Lifetimes { node: Duration::ZERO, user: Duration::ZERO };
         let over = authority.with_lifetimes(over).credential(&node7).unwrap();
-        while !over.said().is_over() {
+        while !over.info().is_over() {
             std::thread::sleep(Duration::from_millis(50));
         }
         over.save(&dir).unwrap();

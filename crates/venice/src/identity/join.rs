@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use venice_control::ControlError;
-use venice_control::identity::{Credential, JoinToken, KeyPem, Place, forget_joining_key};
+use venice_control::identity::{Credential, JoinToken, KeyPem, Place, remove_join_key};
 
 use crate::certificate_text::left;
 use crate::failure::Usage;
@@ -76,11 +76,11 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
              again with the same token, which stays valid for this machine until it expires"
         ))
     })?;
-    forget_joining_key(&args.identity)?;
+    remove_join_key(&args.identity)?;
     let joined = Joined {
         node: name,
         monitor: token.monitor,
-        expires_s: credential.said().expires_s,
+        expires_s: credential.info().expires_s,
         identity: args.identity.display().to_string(),
     };
     if args.json {
@@ -101,7 +101,7 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
 /// Requests the certificate. The key stays in the directory until the certificate is there: a
 /// process that has the key may ask again.
 fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> {
-    let key = KeyPem::for_joining(dir)?;
+    let key = KeyPem::for_join(dir)?;
     let join = async { Ok(venice_control::client::join(token, name, key).await) };
     block_on(join)?.map_err(|error| {
         let may_be_used =
@@ -114,7 +114,7 @@ fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> 
             );
         }
         // Leave the directory empty if it was empty before.
-        let _ = forget_joining_key(dir);
+        let _ = remove_join_key(dir);
         told_as_asked(error)
     })
 }

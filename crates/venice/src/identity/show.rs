@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use venice_control::client::MonitorIdentity;
-use venice_control::identity::Said;
+use venice_control::identity::CertificateInfo;
 use venice_control::{RefusedCounts, Revocation};
 use venice_recipient::local_rack::access;
 
@@ -40,10 +40,10 @@ struct Shown {
 /// Shows the identity.
 pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
-    let (said, monitor): (Said, MonitorIdentity) = block_on(async {
+    let (said, monitor): (CertificateInfo, MonitorIdentity) = block_on(async {
         let access = access(&addr);
         let monitor = registry::gate(&addr).await?.show().await.map_err(told)?;
-        Ok((access.login.said().await.map_err(told)?, monitor))
+        Ok((access.login.info().await.map_err(told)?, monitor))
     })?;
     let shown = Shown {
         you: said.caller.to_string(),

@@ -114,7 +114,7 @@ impl RunDir {
         make_private_dir(&self.root)?;
         if is_new && rustix::process::geteuid().is_root() {
             let group = venice_monitor::MonitorConfig::default().socket_group;
-            venice_control::server::let_group_through(&self.root, &group)
+            venice_control::server::allow_group(&self.root, &group)
                 .with_context(|| format!("opening {} to the group {group}", self.root.display()))?;
         }
         Ok(())

@@ -58,7 +58,7 @@ impl Register {
     /// stays listed.
     fn is_revoked(&self, identity: &Path) -> bool {
         let credential = Credential::load(identity).ok();
-        credential.is_some_and(|it| self.revoked.covers(&it.said().caller, it.said().issued_ms))
+        credential.is_some_and(|it| self.revoked.covers(&it.info().caller, it.info().issued_ms))
     }
 }
 

@@ -9,14 +9,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const FILE: &str = "joining.key";
+const FILE: &str = "join_key.key";
 
 impl KeyPem {
     /// Loads the key of an unfinished join in `dir`, or generates and stores a new one.
     ///
     /// # Errors
     /// [`IdentityError::File`], [`IdentityError::Damaged`].
-    pub fn for_joining(dir: &Path) -> Result<Self, IdentityError> {
+    pub fn for_join(dir: &Path) -> Result<Self, IdentityError> {
         let path = dir.join(FILE);
         if path.exists() {
             let why = "it contains no key: remove it".to_owned();
@@ -33,7 +33,7 @@ impl KeyPem {
 ///
 /// # Errors
 /// [`IdentityError::File`].
-pub fn forget_joining_key(dir: &Path) -> Result<(), IdentityError> {
+pub fn remove_join_key(dir: &Path) -> Result<(), IdentityError> {
     let path = dir.join(FILE);
     match fs::remove_file(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {

@@ -7,12 +7,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A TCP connection. Its runtime reports its readiness.
-pub(super) struct Line {
+pub(super) struct MovableStream {
     /// `None` only while it moves, or after a failed move.
     stream: Option<TcpStream>,
 }
 
-impl Line {
+impl MovableStream {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self { stream: Some(stream) }
     }
@@ -33,7 +33,7 @@ impl Line {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for MovableStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -43,7 +43,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for MovableStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,7 +91,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addr = listener.local_addr().unwrap();
             let (here, there) = tokio::join!(TcpStream::connect(addr), listener.accept());
-            let (mut here, mut there) = (Line::new(here.unwrap()), Line::new(there.unwrap().0));
+            let (mut here, mut there) =
+                (MovableStream::new(here.unwrap()), MovableStream::new(there.unwrap().0));
             // Bytes are in flight while it moves.
             here.write_all(b"early").await.unwrap();
             let mut byte = [0];

@@ -1,8 +1,8 @@
-//! The enrolment service (proto `Gate`) over a [`GateHandler`]: join tokens, certificates and
+//! The enrolment service (proto `Gate`) over an [`EnrolmentHandler`]: join tokens, certificates and
 //! revocations.
 
-use super::door::Door;
-use super::visitor::visitor;
+use super::peer_identity::peer;
+use super::tls_server::TlsServer;
 use crate::convert::{self, refused_out, revocation_out};
 use crate::error::rack_status;
 use crate::identity::{Fingerprint, TokenSecret, hash_of_requested_key};
@@ -54,7 +54,7 @@ pub(crate) type Certified = (Vec<u8>, Vec<u8>);
 
 /// The calls of the enrolment service. Write the methods as `async fn`. Permissions have been
 /// checked.
-pub trait GateHandler: Send + Sync + 'static {
+pub trait EnrolmentHandler: Send + Sync + 'static {
     /// Admits a machine as the node `name`, by a token, with a public key of this SHA-256. The
     /// machine with that key may repeat the call.
     fn join(
@@ -91,14 +91,14 @@ pub trait GateHandler: Send + Sync + 'static {
     fn show(&self) -> impl Future<Output = Shown> + Send;
 }
 
-pub(super) struct GateService<H> {
+pub(super) struct EnrolmentService<H> {
     handler: Arc<H>,
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
 }
 
-impl<H: GateHandler> GateService<H> {
-    pub(super) fn new(handler: Arc<H>, door: Arc<Door>) -> Self {
-        Self { handler, door }
+impl<H: EnrolmentHandler> EnrolmentService<H> {
+    pub(super) fn new(handler: Arc<H>, tls: Arc<TlsServer>) -> Self {
+        Self { handler, tls }
     }
 
     fn certify(
@@ -126,25 +126,25 @@ impl<H: GateHandler> GateService<H> {
     }
 
     fn admit_admin<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        self.door.admit_if(request, ADMINS, Caller::is_admin)
+        self.tls.admit_if(request, ADMINS, Caller::is_admin)
     }
 
     /// Returns the name of the calling node.
     fn admit_node<T>(&self, request: &Request<T>) -> Result<String, Status> {
-        match self.door.admit(request)? {
+        match self.tls.admit(request)? {
             Caller::Node(name) => Ok(name),
-            caller => Err(self.door.forbid(&caller, "agents")),
+            caller => Err(self.tls.forbid(&caller, "agents")),
         }
     }
 }
 
 #[tonic::async_trait]
-impl<H: GateHandler> Gate for GateService<H> {
+impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
     async fn join(
         &self,
         request: Request<proto::JoinRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
-        let from = visitor(&request).addr;
+        let from = peer(&request).addr;
         let proto::JoinRequest { token_id, token_secret, name, request } = request.into_inner();
         let name = convert::name_in(name, "the node")?;
         let secret = token_secret.try_into().map(TokenSecret);
@@ -153,19 +153,19 @@ impl<H: GateHandler> Gate for GateService<H> {
         // Before the token is used: a request that cannot be signed does not use it up.
         let key = hash_of_requested_key(&request)
             .map_err(|error| rack_status(&RackError::BadRequest(error.to_string())))?;
-        let before = self.door.revoked_until_ms(&name);
+        let before = self.tls.revoked_until_ms(&name);
         if let Err(error) = self.handler.join((token_id, secret), name.clone(), key).await {
             if let RackError::BadToken(why) | RackError::Forbidden(why) = &error {
-                self.door.refuse_token(Some(from), why);
+                self.tls.refuse_token(Some(from), why);
             }
             return Err(rack_status(&error));
         }
         let certified = self.certify(&Caller::Node(name.clone()), &request)?;
         // The node may have been revoked meanwhile: what was just signed may be dated later than
         // the revocation.
-        if self.door.revoked_until_ms(&name) != before {
+        if self.tls.revoked_until_ms(&name) != before {
             let why = format!("node {name} was revoked while it joined");
-            self.door.refuse_token(Some(from), &why);
+            self.tls.refuse_token(Some(from), &why);
             return Err(rack_status(&RackError::BadToken(why)));
         }
         Ok(certified)
@@ -240,12 +240,12 @@ impl<H: GateHandler> Gate for GateService<H> {
         &self,
         request: Request<proto::ShowIdentityRequest>,
     ) -> Result<Response<proto::ShowIdentityResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let Shown { authority, revoked } = self.handler.show().await;
         Ok(Response::new(proto::ShowIdentityResponse {
             authority,
-            expires_s: self.door.holder().said().expires_s,
-            refused: Some(refused_out(self.door.refused())),
+            expires_s: self.tls.holder().info().expires_s,
+            refused: Some(refused_out(self.tls.refused())),
             revoked: revoked.into_iter().map(revocation_out).collect(),
         }))
     }
@@ -255,7 +255,7 @@ impl<H: GateHandler> Gate for GateService<H> {
 mod tests {
     use super::*;
     use crate::identity::{Authority, Holder, KeyPem, NotAdmitted};
-    use crate::server::visitor::Visitor;
+    use crate::server::peer_identity::Peer;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use venice_rack::revocation::Revocations;
 
@@ -263,18 +263,18 @@ mod tests {
     struct Revoking {
         authority: Authority,
         joins: AtomicUsize,
-        door: Arc<Door>,
+        tls: Arc<TlsServer>,
     }
 
     impl Revoking {
         fn revoke_node7(&self, until_ms: u64) {
             let revoked = Revocation::new("node7", until_ms);
-            self.door.set_revoked([revoked].into_iter().collect::<Revocations>());
+            self.tls.set_revoked([revoked].into_iter().collect::<Revocations>());
             self.authority.sign_after(until_ms);
         }
     }
 
-    impl GateHandler for Revoking {
+    impl EnrolmentHandler for Revoking {
         async fn join(
             &self,
             _: (u64, TokenSecret),
@@ -320,67 +320,67 @@ mod tests {
         Caller::Node("node7".into())
     }
 
-    fn gate() -> GateService<Revoking> {
+    fn enrolment() -> EnrolmentService<Revoking> {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-        let door = Door::new(holder).unwrap();
+        let tls = TlsServer::new(holder).unwrap();
         let handler =
-            Arc::new(Revoking { authority, joins: AtomicUsize::new(0), door: Arc::clone(&door) });
-        GateService::new(handler, door)
+            Arc::new(Revoking { authority, joins: AtomicUsize::new(0), tls: Arc::clone(&tls) });
+        EnrolmentService::new(handler, tls)
     }
 
     /// A request of node7 with this verdict on its connection.
     fn of_node7<T>(
-        gate: &GateService<Revoking>,
+        enrolment: &EnrolmentService<Revoking>,
         message: T,
         thought: Option<NotAdmitted>,
     ) -> Request<T> {
-        let credential = gate.handler.authority.credential(&node7()).unwrap();
+        let credential = enrolment.handler.authority.credential(&node7()).unwrap();
         let mut request = Request::new(message);
-        request.extensions_mut().insert(Visitor::showing(&credential, thought));
+        request.extensions_mut().insert(Peer::showing(&credential, thought));
         request
     }
 
     #[tokio::test]
     async fn revocation_during_signing_refuses() {
-        let gate = gate();
+        let enrolment = enrolment();
         let request = KeyPem::generate().unwrap().request().unwrap();
         let renew = proto::RenewCertificateRequest { request: request.clone() };
-        let renewed = gate.renew_certificate(of_node7(&gate, renew, None)).await;
+        let renewed = enrolment.renew_certificate(of_node7(&enrolment, renew, None)).await;
         assert!(renewed.unwrap_err().message().contains("was revoked"));
         let (uid, name) = (7, "eve".to_owned());
         let user = proto::CertifyUserRequest { uid, name, request: request.clone() };
-        let vouched = gate.certify_user(of_node7(&gate, user, None)).await;
+        let vouched = enrolment.certify_user(of_node7(&enrolment, user, None)).await;
         assert!(vouched.unwrap_err().message().contains("was revoked"));
         let (token_id, token_secret) = (1, vec![0; 16]);
         let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
-        let joined = gate.join(of_node7(&gate, join, None)).await;
+        let joined = enrolment.join(of_node7(&enrolment, join, None)).await;
         assert!(joined.unwrap_err().message().contains("was revoked"));
     }
 
     #[tokio::test]
     async fn unsignable_request_uses_no_token() {
-        let gate = gate();
+        let enrolment = enrolment();
         let mut forged = KeyPem::generate().unwrap().request().unwrap();
         *forged.last_mut().unwrap() ^= 1;
         for request in [Vec::new(), b"nonsense".to_vec(), forged] {
             let (token_id, token_secret) = (1, vec![0; 16]);
             let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
-            let refused = gate.join(of_node7(&gate, join, None)).await.unwrap_err();
+            let refused = enrolment.join(of_node7(&enrolment, join, None)).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
         }
-        assert_eq!(gate.handler.joins.load(Ordering::Relaxed), 0);
+        assert_eq!(enrolment.handler.joins.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn corrected_clock_admits_peer() {
-        let gate = gate();
+        let enrolment = enrolment();
         for thought in [NotAdmitted::NotYet(node7()), NotAdmitted::Expired(node7())] {
-            let request = of_node7(&gate, (), Some(thought));
-            assert_eq!(gate.door.admit(&request).unwrap(), node7());
+            let request = of_node7(&enrolment, (), Some(thought));
+            assert_eq!(enrolment.tls.admit(&request).unwrap(), node7());
         }
-        let request = of_node7(&gate, (), Some(NotAdmitted::Foreign));
-        assert!(gate.door.admit(&request).is_err());
+        let request = of_node7(&enrolment, (), Some(NotAdmitted::Foreign));
+        assert!(enrolment.tls.admit(&request).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A client of the Monitor Node's enrolment service.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::login::{Access, Login, no_login};
 use crate::convert::{refused_in, revocation_in};
 use crate::error::{ControlError, PeerKind};
@@ -31,7 +31,7 @@ pub struct MonitorIdentity {
 
 /// A connection to the enrolment service.
 #[derive(Debug, Clone)]
-pub struct GateClient {
+pub struct EnrolmentClient {
     addr: String,
     inner: gate_client::GateClient<Channel>,
 }
@@ -41,11 +41,11 @@ pub struct GateClient {
 /// with the same key.
 ///
 /// # Errors
-/// [`ControlError::Stranger`] if another rack answers at the token's address;
+/// [`ControlError::WrongPeer`] if another rack answers at the token's address;
 /// [`ControlError::NotAdmitted`] if the token is invalid.
 pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credential, ControlError> {
     let access = Access::new(&token.monitor, Login::nobody(token.authority)?);
-    let mut client = GateClient::connect(&access).await?;
+    let mut client = EnrolmentClient::connect(&access).await?;
     let request = proto::JoinRequest {
         token_id: token.id,
         token_secret: token.secret.0.to_vec(),
@@ -56,14 +56,14 @@ pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credenti
     credential(answer.into_inner(), key)
 }
 
-impl GateClient {
+impl EnrolmentClient {
     /// Connects to a rack's Monitor Node.
     ///
     /// # Errors
     /// The same as [`super::MonitorClient::connect`].
     pub async fn connect(access: &Access) -> Result<Self, ControlError> {
         let Access { monitor: addr, login } = access;
-        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
         Ok(Self { addr: addr.clone(), inner: gate_client::GateClient::new(channel) })
     }

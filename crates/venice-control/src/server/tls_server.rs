@@ -1,8 +1,8 @@
 //! The TLS side of a gRPC service: authenticates callers and decides whether they are admitted.
 
-use super::refusals::{Reason, Refusals, Who};
-use super::visitor::{Visitor, visitor};
-use crate::identity::{Holder, IdentityError, NotAdmitted, Said, Trust};
+use super::peer_identity::{Peer, peer};
+use super::refusals::{Reason, Refusals, Subject};
+use crate::identity::{CertificateInfo, Holder, IdentityError, NotAdmitted, Trust};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::io;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use venice_rack::revocation::Revocations;
 /// TLS and admission of a service. It outlives its connections; the admission of a peer may change
 /// while its connection is open.
 #[derive(Debug)]
-pub struct Door {
+pub struct TlsServer {
     holder: Holder,
     trust: Trust,
     refusals: Refusals,
 }
 
-impl Door {
+impl TlsServer {
     /// Creates a server with the credential in `holder`; it admits callers certified by the same
     /// authority.
     ///
@@ -66,7 +66,7 @@ impl Door {
 
     /// Counts and logs a join with an invalid token.
     pub fn refuse_token(&self, from: Option<SocketAddr>, why: &str) {
-        let who = from.map_or_else(Who::unknown, |from| Who::at(from.ip()));
+        let who = from.map_or_else(Subject::unknown, |from| Subject::at(from.ip()));
         if let Some(why) = self.refusals.refuse(&who, Reason::BadToken, why) {
             tracing::warn!(from = ?from, why, "refused to let a machine join");
         }
@@ -75,7 +75,7 @@ impl Door {
     /// Counts and logs an access with a key that is not its grant's.
     pub fn refuse_key(&self, caller: &Caller, grant: u64) {
         const WHY: &str = "the key is not the grant's, or the grant is over";
-        if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::WrongKey, WHY) {
+        if let Some(why) = self.refusals.refuse(&Subject::caller(caller), Reason::WrongKey, WHY) {
             tracing::warn!(%caller, grant, "refused: {why}");
         }
     }
@@ -84,8 +84,8 @@ impl Door {
     /// peer's identity.
     pub fn refuse_accesses(&self, grant: u64, count: u64) {
         const WHY: &str = "accesses with a key that is not the grant's";
-        let who = Who::at_grant(grant);
-        if let Some(why) = self.refusals.refuse_so_often(&who, Reason::WrongKey, WHY, count) {
+        let who = Subject::at_grant(grant);
+        if let Some(why) = self.refusals.refuse_many(&who, Reason::WrongKey, WHY, count) {
             tracing::warn!(grant, count, "refused: {why}");
         }
     }
@@ -95,26 +95,29 @@ impl Door {
     /// # Errors
     /// UNAUTHENTICATED, with the reason and a remedy.
     pub(super) fn admit<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        self.admit_visitor(&visitor(request))
+        self.admit_peer(&peer(request))
     }
 
     /// Authenticates the peer of a call that is still open.
     ///
     /// # Errors
     /// The same as [`Self::admit`].
-    pub(super) fn admit_visitor(&self, visitor: &Visitor) -> Result<Caller, Status> {
-        let said = self.judge_now(visitor);
-        let said = said.and_then(|said| {
+    pub(super) fn admit_peer(&self, peer: &Peer) -> Result<Caller, Status> {
+        let info = self.verify_now(peer);
+        let info = info.and_then(|info| {
             // The peer may have been revoked while its connection was open.
-            self.trust.still(&said).inspect_err(|why| self.note(visitor.addr, why)).map(|()| said)
+            self.trust
+                .check_revoked(&info)
+                .inspect_err(|why| self.note(peer.addr, why))
+                .map(|()| info)
         });
-        match said {
-            Ok(said) => Ok(said.caller.clone()),
+        match info {
+            Ok(info) => Ok(info.caller.clone()),
             Err(why) => {
                 // Join requests come without a certificate: only other calls without one are
                 // refused.
                 if why == NotAdmitted::NoCertificate {
-                    self.note(visitor.addr, &why);
+                    self.note(peer.addr, &why);
                 }
                 Err(Status::unauthenticated(why.to_string()))
             }
@@ -123,12 +126,12 @@ impl Door {
 
     /// Verifies a peer's certificate. A certificate that failed only for its time is verified
     /// again: clocks get corrected.
-    fn judge_now(&self, visitor: &Visitor) -> Result<Arc<Said>, NotAdmitted> {
-        match &visitor.said {
+    fn verify_now(&self, peer: &Peer) -> Result<Arc<CertificateInfo>, NotAdmitted> {
+        match &peer.info {
             Err(NotAdmitted::Expired(_) | NotAdmitted::NotYet(_)) => {
-                self.trust.judge(Some(&visitor.chain), UnixTime::now()).map(Arc::new)
+                self.trust.verify(Some(&peer.chain), UnixTime::now()).map(Arc::new)
             }
-            said => said.clone(),
+            info => info.clone(),
         }
     }
 
@@ -152,7 +155,7 @@ impl Door {
     /// Refuses an authenticated caller without permission.
     pub(super) fn forbid(&self, caller: &Caller, who: &str) -> Status {
         let why = format!("only {who} may do this");
-        if let Some(why) = self.refusals.refuse(&Who::caller(caller), Reason::Forbidden, &why) {
+        if let Some(why) = self.refusals.refuse(&Subject::caller(caller), Reason::Forbidden, &why) {
             tracing::warn!(%caller, "refused: {why}");
         }
         Status::permission_denied(format!("{caller} may not do this: only {who} may"))
@@ -170,7 +173,7 @@ impl Door {
     }
 
     fn tell(&self, addr: SocketAddr, reason: Reason, why: &str) {
-        if let Some(why) = self.refusals.refuse(&Who::at(addr.ip()), reason, why) {
+        if let Some(why) = self.refusals.refuse(&Subject::at(addr.ip()), reason, why) {
             tracing::warn!(from = %addr, "refused a caller: {why}");
         }
     }
@@ -181,29 +184,33 @@ impl Door {
     }
 
     /// Verifies the certificate `chain` of a peer at `addr`.
-    pub(super) fn receive(
+    pub(super) fn identify(
         &self,
         addr: SocketAddr,
         chain: Option<&[CertificateDer<'static>]>,
-    ) -> Visitor {
+    ) -> Peer {
         let chain: Arc<[_]> = chain.unwrap_or_default().iter().cloned().collect();
-        let said = self.trust.judge(Some(&chain), UnixTime::now()).map(Arc::new);
-        if let Err(why) = &said
+        let info = self.trust.verify(Some(&chain), UnixTime::now()).map(Arc::new);
+        if let Err(why) = &info
             && *why != NotAdmitted::NoCertificate
         {
             self.note(addr, why);
         }
-        Visitor { addr, chain, said }
+        Peer { addr, chain, info }
     }
 
     /// Counts a connection that was closed because too many of its address wait for their
     /// handshake.
-    pub(super) fn note_crowd(&self, addr: SocketAddr) {
-        self.tell(addr, Reason::NoTls, "too many connections of its address wait for their handshake");
+    pub(super) fn note_flood(&self, addr: SocketAddr) {
+        self.tell(
+            addr,
+            Reason::NoTls,
+            "too many connections of its address wait for their handshake",
+        );
     }
 
     /// Counts a handshake that timed out.
-    pub(super) fn note_silence(&self, addr: SocketAddr) {
+    pub(super) fn note_timeout(&self, addr: SocketAddr) {
         self.tell(addr, Reason::NoTls, "no TLS handshake in time");
     }
 

@@ -8,11 +8,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Concurrent handshakes in all. A part is reserved for networks with few connections: some
 /// addresses with many connections cannot take all permits.
-const ALL: Room = Room { common: 128, kept: 128 };
+const ALL: Limit = Limit { common: 128, reserved: 128 };
 /// Concurrent handshakes of one network.
-const OF_NETWORK: Room = Room { common: 64, kept: 4 };
+const OF_NETWORK: Limit = Limit { common: 64, reserved: 4 };
 /// Concurrent handshakes of one site.
-const OF_SITE: Room = Room { common: 96, kept: 32 };
+const OF_SITE: Limit = Limit { common: 96, reserved: 32 };
 /// Connections of one network in or waiting for their handshake; more are closed.
 const PRESENT_OF_NETWORK: usize = 512;
 /// Connections of one site in or waiting for their handshake.
@@ -42,30 +42,30 @@ fn prefix_of(ip: IpAddr, bits: u32) -> IpAddr {
 
 /// Number of permits.
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct Limit {
     common: usize,
     /// Reserved for networks with few connections.
-    kept: usize,
+    reserved: usize,
 }
 
 /// Semaphores of one share.
 #[derive(Debug, Clone)]
-struct Share {
+struct Permits {
     common: Arc<Semaphore>,
-    kept: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
 }
 
-impl Share {
-    fn of(room: Room) -> Self {
-        let turns = |count| Arc::new(Semaphore::new(count));
-        Self { common: turns(room.common), kept: turns(room.kept) }
+impl Permits {
+    fn of(room: Limit) -> Self {
+        let limiter = |count| Arc::new(Semaphore::new(count));
+        Self { common: limiter(room.common), reserved: limiter(room.reserved) }
     }
 }
 
 /// Limiter of a listener's handshakes.
 #[derive(Debug)]
-pub(super) struct Turns {
-    all: Share,
+pub(super) struct HandshakeLimiter {
+    all: Permits,
     /// Connections by network and by site.
     present: Mutex<BTreeMap<Group, Present>>,
 }
@@ -79,7 +79,7 @@ enum Group {
 #[derive(Debug)]
 struct Present {
     connections: usize,
-    share: Share,
+    share: Permits,
 }
 
 impl Group {
@@ -88,7 +88,7 @@ impl Group {
         [Self::Network(network_of(ip)), Self::Site(site_of(ip))]
     }
 
-    fn room(self) -> (Room, usize) {
+    fn room(self) -> (Limit, usize) {
         match self {
             Self::Site(_) => (OF_SITE, PRESENT_OF_SITE),
             Self::Network(_) => (OF_NETWORK, PRESENT_OF_NETWORK),
@@ -96,13 +96,13 @@ impl Group {
     }
 }
 
-impl Turns {
+impl HandshakeLimiter {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { all: Share::of(ALL), present: Mutex::default() })
+        Arc::new(Self { all: Permits::of(ALL), present: Mutex::default() })
     }
 
     /// Registers a connection from `ip`; `None` if there are too many.
-    pub(super) fn come(self: &Arc<Self>, ip: IpAddr) -> Option<Visit> {
+    pub(super) fn register(self: &Arc<Self>, ip: IpAddr) -> Option<PendingHandshake> {
         let groups = Group::all_of(ip);
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let networks = present.iter().filter(|(group, _)| matches!(group, Group::Network(_)));
@@ -113,15 +113,15 @@ impl Turns {
             return None;
         }
         let shares = groups.map(|group| {
-            let new = || Present { connections: 0, share: Share::of(group.room().0) };
+            let new = || Present { connections: 0, share: Permits::of(group.room().0) };
             let it = present.entry(group).or_insert_with(new);
             it.connections += 1;
             it.share.clone()
         });
-        Some(Visit { turns: Arc::clone(self), groups, shares })
+        Some(PendingHandshake { limiter: Arc::clone(self), groups, shares })
     }
 
-    fn go(&self, groups: [Group; 2]) {
+    fn unregister(&self, groups: [Group; 2]) {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         for group in groups {
             let Some(it) = present.get_mut(&group) else { continue };
@@ -135,39 +135,39 @@ impl Turns {
 
 /// A connection before its handshake.
 #[derive(Debug)]
-pub(super) struct Visit {
-    turns: Arc<Turns>,
+pub(super) struct PendingHandshake {
+    limiter: Arc<HandshakeLimiter>,
     groups: [Group; 2],
-    shares: [Share; 2],
+    shares: [Permits; 2],
 }
 
 /// A permit of the network, of the site, and of all; held until dropped.
-pub(super) type Turn = [OwnedSemaphorePermit; 3];
+pub(super) type Permit = [OwnedSemaphorePermit; 3];
 
-impl Visit {
+impl PendingHandshake {
     /// Waits for a permit: a common one, or one reserved for networks with few connections.
-    pub(super) async fn turn(&self) -> Turn {
+    pub(super) async fn permit(&self) -> Permit {
         let [network, site] = &self.shares;
-        let all = &self.turns.all;
+        let all = &self.limiter.all;
         tokio::select! {
             biased;
-            turn = take([&network.common, &site.common, &all.common]) => turn,
-            turn = take([&network.kept, &site.kept, &all.kept]) => turn,
+            permit = take([&network.common, &site.common, &all.common]) => permit,
+            permit = take([&network.reserved, &site.reserved, &all.reserved]) => permit,
         }
     }
 }
 
 /// Acquires the network's permit first, then the site's, then the global one.
-async fn take([network, site, all]: [&Arc<Semaphore>; 3]) -> Turn {
+async fn take([network, site, all]: [&Arc<Semaphore>; 3]) -> Permit {
     const OPEN: &str = "the semaphore is never closed";
     let network = Arc::clone(network).acquire_owned().await.expect(OPEN);
     let site = Arc::clone(site).acquire_owned().await.expect(OPEN);
     [network, site, Arc::clone(all).acquire_owned().await.expect(OPEN)]
 }
 
-impl Drop for Visit {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.turns.go(self.groups);
+        self.limiter.unregister(self.groups);
     }
 }
 
@@ -186,44 +186,44 @@ mod tests {
     }
 
     /// Opens as many connections as one address may have; returns the permits they get at once.
-    fn crowd(turns: &Arc<Turns>, ip: IpAddr) -> (Vec<Visit>, Vec<Turn>) {
-        let visits: Vec<Visit> = (0..).map_while(|_| turns.come(ip)).collect();
-        let under_way = visits.iter().map_while(|visit| at_once(visit.turn())).collect();
-        (visits, under_way)
+    fn flood(limiter: &Arc<HandshakeLimiter>, ip: IpAddr) -> (Vec<PendingHandshake>, Vec<Permit>) {
+        let pending: Vec<PendingHandshake> = (0..).map_while(|_| limiter.register(ip)).collect();
+        let permits = pending.iter().map_while(|pending| at_once(pending.permit())).collect();
+        (pending, permits)
     }
 
     #[test]
     fn one_address_leaves_permits_for_others() {
-        let turns = Turns::new();
+        let limiter = HandshakeLimiter::new();
         let (noisy, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let (visits, under_way) = crowd(&turns, noisy);
-        assert_eq!(visits.len(), PRESENT_OF_NETWORK);
-        assert_eq!(under_way.len(), OF_NETWORK.common + OF_NETWORK.kept);
-        let visit = turns.come(other).unwrap();
-        assert!(at_once(visit.turn()).is_some(), "starved");
-        let next = under_way.len();
-        drop(under_way);
-        assert!(at_once(visits[next].turn()).is_some(), "a released permit is reused");
-        drop(visits);
-        assert!(turns.come(noisy).is_some());
-        drop(visit);
-        assert!(turns.present.lock().unwrap().is_empty(), "closed connections are forgotten");
+        let (pending, permits) = flood(&limiter, noisy);
+        assert_eq!(pending.len(), PRESENT_OF_NETWORK);
+        assert_eq!(permits.len(), OF_NETWORK.common + OF_NETWORK.reserved);
+        let one = limiter.register(other).unwrap();
+        assert!(at_once(one.permit()).is_some(), "starved");
+        let next = permits.len();
+        drop(permits);
+        assert!(at_once(pending[next].permit()).is_some(), "a released permit is reused");
+        drop(pending);
+        assert!(limiter.register(noisy).is_some());
+        drop(one);
+        assert!(limiter.present.lock().unwrap().is_empty(), "closed connections are forgotten");
     }
 
     #[test]
     fn several_addresses_leave_permits_for_others() {
-        let turns = Turns::new();
-        let crowds: Vec<_> = (1..8).map(|n| crowd(&turns, IpAddr::from([10, 0, 0, n]))).collect();
-        let other = turns.come(IpAddr::from([10, 0, 1, 1])).unwrap();
-        assert!(at_once(other.turn()).is_some(), "starved");
-        drop(crowds);
+        let limiter = HandshakeLimiter::new();
+        let floods: Vec<_> = (1..8).map(|n| flood(&limiter, IpAddr::from([10, 0, 0, n]))).collect();
+        let other = limiter.register(IpAddr::from([10, 0, 1, 1])).unwrap();
+        assert!(at_once(other.permit()).is_some(), "starved");
+        drop(floods);
         // A /48 has many networks.
         let net = |site: u16, net: u16| IpAddr::from([0x2001, 0xdb8, site, net, 0, 0, 0, 1]);
-        let crowds: Vec<_> = (0..200).map(|n| crowd(&turns, net(0, n))).collect();
-        let there: usize = crowds.iter().map(|(visits, _)| visits.len()).sum();
+        let floods: Vec<_> = (0..200).map(|n| flood(&limiter, net(0, n))).collect();
+        let there: usize = floods.iter().map(|(pending, _)| pending.len()).sum();
         assert_eq!(there, PRESENT_OF_SITE);
-        let others: Vec<_> = (1..9).map(|site| turns.come(net(site, 0)).unwrap()).collect();
-        let taken: Vec<_> = others.iter().filter_map(|other| at_once(other.turn())).collect();
+        let others: Vec<_> = (1..9).map(|site| limiter.register(net(site, 0)).unwrap()).collect();
+        let taken: Vec<_> = others.iter().filter_map(|other| at_once(other.permit())).collect();
         assert_eq!(taken.len(), others.len(), "starved");
     }
 
