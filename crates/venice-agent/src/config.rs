@@ -1,4 +1,4 @@
-//! How an agent is set up.
+//! Configuration of an agent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -14,90 +14,86 @@ use crate::memory_watch::MemoryWatch;
 use crate::relay_host::Place;
 use crate::{AgentError, BadOffer, Offer, OnReady};
 
-/// The configuration; a TOML file has the same keys, and any other key in it is an error.
+/// Configuration of an agent. A TOML file has the same keys; unknown keys are errors.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// The node's name, unique in the rack and the same at every start. It has no default.
+    /// Name of the node, unique in the rack and the same at every start. Required.
     pub name: String,
-    /// `host:port` of the Monitor Node, or of several with commas between.
+    /// `host:port` of the Monitor Node, or of several separated by commas.
     pub monitor: String,
-    /// Directory of the node's certificate, as `venice join` made it.
+    /// Directory of the node's certificate, made by `venice join`.
     pub identity: PathBuf,
-    /// Socket at which programs of this machine come into the rack; none where it is not said.
+    /// Socket for programs of this machine to enter the rack; none by default.
     pub local_socket: Option<PathBuf>,
-    /// The group that is let in there besides root and the agent's own user, where the machine has
-    /// it.
+    /// Group allowed at that socket besides root and the agent's own user, if the machine has it.
     pub socket_group: String,
-    /// Memory devices (DAX: CXL memory, NVDIMMs) to lend in place of this machine's memory, each by its
-    /// name, `dax0.0`; none by default.
+    /// Memory devices (DAX: CXL memory, NVDIMMs) to lend instead of this machine's memory, by name,
+    /// `dax0.0`; none by default.
     pub lend_dax: Vec<String>,
-    /// How much memory to lend, in whole slabs; in a file a number of bytes or a text as
-    /// `"4GiB"`. It has no default, but for a pool node that offers nothing else: what its machine has
-    /// available, less twice what that keeps free.
+    /// Memory to lend, in whole slabs; in a file a number of bytes or a text like `"4GiB"`.
+    /// Required, except for a pool node that offers nothing else: its default is the available
+    /// memory less twice `keep_free`.
     #[serde(deserialize_with = "size")]
     pub lend: ByteSize,
-    /// `ip:port` to answer the control plane on; port 0 lets the system choose.
+    /// `ip:port` of the control plane; port 0 takes a free one.
     pub listen: String,
-    /// `ip:port` to answer fabric packets on; port 0 lets the system choose. The default is the
-    /// address of `listen`, port 0.
+    /// `ip:port` for fabric packets; port 0 takes a free one. Default: the address of `listen`,
+    /// port 0.
     pub udp_listen: Option<String>,
     /// Path of the unix socket that hands memory to recipients on this host; none by default.
     pub shm_socket: Option<PathBuf>,
-    /// The link to emulate, `latency=1.4us,bandwidth=5Gbps`: by recipients on this host; and, where
-    /// nodes relay for each other, by the links that leave this node, on top of their own time.
+    /// Link to emulate, `latency=1.4us,bandwidth=5Gbps`: for recipients on this host and, where
+    /// nodes relay, for the links that leave this node, on top of their own time.
     pub link: Option<LinkModel>,
-    /// The RDMA device by which recipients reach the memory, `auto` for the first that is active;
-    /// none by default. Queue pairs meet on the TCP port of the same number as the UDP port.
+    /// RDMA device for access to the memory, `auto` for the first active one; none by default.
+    /// Queue pairs connect on the TCP port with the UDP port's number.
     pub verbs: Option<String>,
-    /// The network interface where single fabric packets pass the kernel by (AF_XDP): `eth0`, or
-    /// `eth0:native` to look for them in its driver. It needs rights over the network, IPv4 and
-    /// one queue. None by default.
+    /// Network interface where single fabric packets bypass the kernel (AF_XDP): `eth0`, or
+    /// `eth0:native` for its driver. Needs network administration rights, IPv4 and one queue. None
+    /// by default.
     pub xdp: Option<String>,
-    /// The address of this machine that others reach it at. Needed when `listen` is a wildcard
-    /// (`0.0.0.0`), which says nothing to others.
+    /// Address of this machine for others. Required if `listen` is a wildcard (`0.0.0.0`).
     pub advertise: Option<IpAddr>,
-    /// UDP without protection, in a rack whose Monitor Node was told so too.
+    /// True if UDP is unprotected; the rack's Monitor Node needs the same setting.
     pub plain: bool,
-    /// Threads that answer fabric packets, each on a queue of its own; the default is half the
-    /// processors, at least 1 and at most 4.
+    /// Threads that serve fabric packets, each on its own queue. Default: half the processors, 1 to
+    /// 4.
     pub queues: Option<usize>,
-    /// How the rack is wired, with its size where its shape does not say it: `mesh:2x2x2`,
+    /// Topology of the rack, with its size if the shape does not imply it: `mesh:2x2x2`,
     /// `torus:4x4x4`, `router:8`. By default every node reaches every other directly.
     pub topology: Option<String>,
-    /// This node's position in that topology, from 0; the external router's comes after the
-    /// nodes'.
+    /// Position of this node in that topology, from 0; the external router comes after the nodes.
     pub position: Option<u32>,
-    /// Packets that this node's relay puts into the network carry their whole route; otherwise each
-    /// relay on the way chooses by the destination.
+    /// True if packets that enter the network at this node's relay carry their whole route;
+    /// otherwise each relay routes by destination.
     pub source_routes: bool,
-    /// `ip:port` of the relay, in such a rack; port 0 lets the system choose. The default is the
-    /// address of `listen`, port 0.
+    /// `ip:port` of the relay; port 0 takes a free one. Default: the address of `listen`, port 0.
     pub relay_listen: Option<String>,
-    /// Seconds that memory stays set aside for a grant which the Monitor Node does not complete.
+    /// Seconds that memory stays reserved for a grant that the Monitor Node does not complete.
     pub prepare_timeout_s: f64,
-    /// So much of this machine's memory is taken from its kernel, in whole memory blocks, and
-    /// registered for who reaches it by the hardware; none by default.
+    /// Memory to take from the kernel, in whole memory blocks, and register for recipients that
+    /// reach it by hardware; none by default.
     #[serde(deserialize_with = "size")]
     pub lend_blocks: ByteSize,
     /// Devices to lend besides memory, each `accelerator:PATH`, `nic:NAME` or
-    /// `storage:PATH[=SIZE]`, and after it `,CAPABILITY` for what it can do besides what the agent
-    /// finds out; none by default.
+    /// `storage:PATH[=SIZE]`, followed by `,CAPABILITY` for capabilities that are not detected;
+    /// none by default.
     pub offer: Vec<String>,
-    /// Where the blocks taken are noted, so that they come back after any death of the agent.
+    /// Directory for the record of the blocks taken, so that they come back after any death of the
+    /// agent.
     pub state_dir: PathBuf,
-    /// A passive pool node: it lends, and no program that belongs to it borrows.
+    /// True for a pool node: it lends, and its own programs cannot borrow.
     pub pool: bool,
-    /// This machine's own programs are to have so much memory available: below it, what is not
-    /// lent goes back to the kernel, and nothing is offered. 0: however little there is. The
-    /// default is 2 % of the machine's memory, 64 MiB at least and 1 GiB at most.
+    /// Memory to keep available for this machine's own programs: below it, unlent memory returns to
+    /// the kernel and nothing is offered. 0 disables this. Default: 2 % of the machine's memory, 64
+    /// MiB to 1 GiB.
     #[serde(deserialize_with = "some_size")]
     pub keep_free: Option<ByteSize>,
-    /// Below that mark with nothing unlent left, the borrowers of the newest grants are asked to
-    /// put their memory elsewhere; what is not given back so many seconds after that is taken.
-    /// Infinite: never.
+    /// Below `keep_free` without unlent memory, recipients of the newest grants are asked to move
+    /// their memory; after this many seconds the rest is revoked. Infinite: never.
     pub take_back_after_s: f64,
-    /// Where the machine's state is read; tests have a folder of their own.
+    /// Directory of the machine's state; tests use their own.
     #[serde(skip)]
     pub proc_dir: PathBuf,
     /// Called when the agent listens.
@@ -141,16 +137,16 @@ impl Default for AgentConfig {
     }
 }
 
-/// Where a machine keeps its certificate.
+/// Default directory of a machine's certificate.
 pub const IDENTITY_DIR: &str = "/var/lib/venice/identity";
-/// Far longer than it takes to move what a node lends, if there is anywhere to move it to.
+/// Far longer than moving a node's lent memory takes, if there is room elsewhere.
 pub const TAKE_BACK_AFTER_S: f64 = 600.0;
-/// More queues than this serve nobody.
+/// Most useful number of queues.
 const MAX_QUEUES: usize = 64;
-/// Unless told otherwise, the rest of the processors is for whoever else lives here.
+/// Default limit of queues; the rest of the processors is for other programs.
 const DEFAULT_MAX_QUEUES: usize = 4;
 
-/// The configuration's addresses, read.
+/// The parsed addresses of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub(crate) control: SocketAddr,
@@ -159,12 +155,12 @@ pub(crate) struct Addresses {
 }
 
 impl AgentConfig {
-    /// How long borrowers have to give back what is wanted back; `None`: as long as it takes.
+    /// Time for recipients to return reclaimed memory; `None`: unlimited.
     pub(crate) fn take_back_after(&self) -> Option<Duration> {
         self.take_back_after_s.is_finite().then(|| Duration::from_secs_f64(self.take_back_after_s))
     }
 
-    /// Checks everything that can be checked without touching the machine.
+    /// Validates everything that can be checked without touching the machine.
     pub(crate) fn validate(&self) -> Result<Addresses, AgentError> {
         let wrong = |text: String| Err(AgentError::Config(text));
         if self.name.trim().is_empty() {
@@ -175,15 +171,14 @@ impl AgentConfig {
         let devices = self.memory_devices()?;
         if !devices.is_empty() && self.lend.0 > 0 {
             return wrong(
-                "lend and lend_dax are for two nodes: one lends this machine's memory, the other \
-                 its memory devices"
+                "lend and lend_dax are exclusive: a node lends this machine's memory or its memory \
+                 devices"
                     .into(),
             );
         }
         if !devices.is_empty() && self.keep_free.is_some() && self.lend_blocks.0 == 0 {
             return wrong(
-                "keep_free is for who lends this machine's memory: a device is no part of it"
-                    .into(),
+                "keep_free applies to this machine's memory, which this node does not lend".into(),
             );
         }
         let lends_else =
@@ -191,30 +186,29 @@ impl AgentConfig {
         let lends_none = self.lend.0 == 0 && (is_router || lends_else);
         if self.lend.0 < SLAB_BYTES && !lends_none {
             let (lend, slab) = (self.lend, ByteSize(SLAB_BYTES));
-            return wrong(format!("lend is {lend}: a donor lends at least one slab, {slab}"));
+            return wrong(format!("lend is {lend}: the minimum is one slab, {slab}"));
         }
-        // A day: longer times are taken for mistakes.
+        // A day; longer times are probably mistakes.
         if !(0.001..=86_400.0).contains(&self.prepare_timeout_s) {
             return wrong(format!(
-                "prepare_timeout_s is {}: it has to be between 0.001 and 86400 seconds",
+                "prepare_timeout_s is {}: must be between 0.001 and 86400 seconds",
                 self.prepare_timeout_s
             ));
         }
         if let Some(queues) = self.queues.filter(|queues| !(1..=MAX_QUEUES).contains(queues)) {
-            return wrong(format!("queues is {queues}: it has to be between 1 and {MAX_QUEUES}"));
+            return wrong(format!("queues is {queues}: must be between 1 and {MAX_QUEUES}"));
         }
         let after_s = self.take_back_after_s;
         if !(0.0..=86_400.0).contains(&after_s) && after_s != f64::INFINITY {
             return wrong(format!(
-                "take_back_after_s is {after_s}: it has to be between 0 and 86400 seconds, or inf \
-                 for never"
+                "take_back_after_s is {after_s}: must be between 0 and 86400 seconds, or inf for never"
             ));
         }
         let total = MemoryWatch::total_bytes(self);
         if let Some((keep, total)) = self.keep_free.zip(total).filter(|(keep, all)| keep.0 > *all) {
             let total = ByteSize(total);
             return wrong(format!(
-                "keep_free is {keep}, and this machine has {total} in all: nothing could be lent"
+                "keep_free is {keep}, but this machine has {total} in all: nothing could be lent"
             ));
         }
         self.xdp_interface()?;
@@ -231,15 +225,14 @@ impl AgentConfig {
         for (key, address) in all {
             if address.ip().is_unspecified() && self.advertise.is_none() {
                 return wrong(format!(
-                    "{key} is {address}, which others cannot call: set advertise to this \
-                     machine's address"
+                    "{key} is {address}, which others cannot reach: set advertise to this machine's address"
                 ));
             }
         }
         Ok(Addresses { control, udp, relay })
     }
 
-    /// The names of the memory devices to lend.
+    /// Returns the names of the memory devices to lend.
     pub(crate) fn memory_devices(&self) -> Result<Vec<String>, AgentError> {
         let wrong = |what: String| AgentError::Config(format!("lend_dax: {what}"));
         let mut named: Vec<String> = Vec::new();
@@ -253,46 +246,43 @@ impl AgentConfig {
         Ok(named)
     }
 
-    /// The devices to lend.
+    /// Returns the devices to lend.
     pub(crate) fn offers(&self) -> Result<Vec<Offer>, AgentError> {
         let wrong = |error: BadOffer| AgentError::Config(format!("offer: {error}"));
         self.offer.iter().map(|text| text.parse().map_err(wrong)).collect()
     }
 
-    /// Where AF_XDP is wanted.
+    /// Returns the interface for AF_XDP, if configured.
     pub(crate) fn xdp_interface(&self) -> Result<Option<XdpInterface>, AgentError> {
         let wrong = |text: String| Err(AgentError::Config(text));
         let Some(text) = &self.xdp else { return Ok(None) };
         if let Some(queues) = self.queues.filter(|queues| *queues > 1) {
-            return wrong(format!("queues is {queues}: with xdp there is one"));
+            return wrong(format!("queues is {queues}: xdp allows one queue"));
         }
         if self.topology.is_some() {
             return wrong(
-                "xdp is for nodes that are reached directly: relays have none, so leave out xdp or \
-                 topology"
+                "xdp needs nodes that are reached directly, without relays: leave out xdp or topology"
                     .into(),
             );
         }
         text.parse().map(Some).map_err(|error| AgentError::Config(format!("xdp: {error}")))
     }
 
-    /// The node's place in a network of relays, if the rack is one.
+    /// Returns the node's place in the network of relays, if the rack has relays.
     pub(crate) fn place(&self) -> Result<Option<Place>, AgentError> {
         let wrong = |text: String| Err(AgentError::Config(text));
         let text = match (&self.topology, self.position) {
             (None, None) if self.source_routes => {
-                return wrong("source_routes says nothing without topology".into());
+                return wrong("source_routes needs topology".into());
             }
             (None, None) => return Ok(None),
-            (None, Some(_)) => return wrong("position says nothing without topology".into()),
+            (None, Some(_)) => return wrong("position needs topology".into()),
             (Some(text), _) => text,
         };
         let topology: Topology =
             text.parse().map_err(|error| AgentError::Config(format!("topology: {error}")))?;
         if !topology.has_relays() {
-            return wrong(
-                "topology all-to-all is what a rack without relays is: leave it out".into(),
-            );
+            return wrong("topology all-to-all has no relays: leave it out".into());
         }
         let last = topology.switches() - 1;
         match self.position {
@@ -300,11 +290,11 @@ impl AgentConfig {
                 let (position, source_routes) = (Position(position), self.source_routes);
                 Ok(Some(Place { topology, position, source_routes }))
             }
-            _ => wrong(format!("position has to be between 0 and {last} in {topology}")),
+            _ => wrong(format!("position must be between 0 and {last} in {topology}")),
         }
     }
 
-    /// How many queues the UDP port has.
+    /// Returns the number of queues of the UDP port.
     pub(crate) fn queue_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let default =
@@ -312,7 +302,7 @@ impl AgentConfig {
         self.queues.unwrap_or(default)
     }
 
-    /// What others are told to call: a bound address, its wildcard replaced.
+    /// Returns the advertised form of a bound address: a wildcard is replaced.
     pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
         let ip = self.advertise.unwrap_or_else(|| bound.ip());
         SocketAddr::new(ip, bound.port()).to_string()
@@ -321,7 +311,7 @@ impl AgentConfig {
 
 fn address(key: &str, text: &str) -> Result<SocketAddr, AgentError> {
     text.parse().map_err(|_| {
-        AgentError::Config(format!("{key} is {text:?}: write it IP:PORT, as in 127.0.0.1:0"))
+        AgentError::Config(format!("{key} is {text:?}: write IP:PORT, for example 127.0.0.1:0"))
     })
 }
 
@@ -329,7 +319,7 @@ fn some_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSi
     size(deserializer).map(Some)
 }
 
-/// A size as a text (`"4GiB"`) or a number of bytes.
+/// Deserializes a size from a text (`"4GiB"`) or a number of bytes.
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -356,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_free_than_there_is() {
+    fn excess_keep_free_is_refused() {
         let said = complaint("keep_free = \"7EiB\"");
-        assert!(said.contains("keep_free is 7EiB, and this machine has "), "{said}");
+        assert!(said.contains("keep_free is 7EiB, but this machine has "), "{said}");
         config("keep_free = 0").validate().unwrap();
     }
 
     #[test]
-    fn a_file_may_leave_keys_out_but_not_make_them_up() {
+    fn missing_keys_default_unknown_keys_fail() {
         let config = config("");
         assert_eq!((config.lend, config.monitor.as_str()), (ByteSize::mib(64), "127.0.0.1:7470"));
         let addresses = config.validate().unwrap();
@@ -377,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_setting_is_named() {
         assert!(AgentConfig::default().validate().unwrap_err().to_string().contains("name"));
         assert!(complaint("listen = \"here\"").contains("listen"));
         assert!(complaint("udp_listen = \"1.2.3.4\"").contains("udp_listen"));
@@ -390,12 +380,12 @@ mod tests {
         assert!(complaint("position = 1").contains("topology"));
         assert!(complaint("source_routes = true").contains("topology"));
         assert!(complaint("xdp = \"eth0:fast\"").contains("native"));
-        assert!(complaint("xdp = \"eth0\"\nqueues = 2").contains("there is one"));
+        assert!(complaint("xdp = \"eth0\"\nqueues = 2").contains("allows one queue"));
         let relayed = "xdp = \"eth0\"\ntopology = \"mesh:2x2x2\"\nposition = 0";
         assert!(complaint(relayed).contains("directly"));
         assert!(complaint("offer = [\"gpu:/dev/nvidia0\"]").contains("storage:PATH[=SIZE]"));
         let both = complaint("lend_dax = [\"dax0.0\"]");
-        assert!(both.contains("two nodes"), "{both}");
+        assert!(both.contains("exclusive"), "{both}");
         let kept = AgentConfig {
             name: "n".into(),
             lend_dax: vec!["dax0.0".into()],
@@ -413,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_is_replaced_for_others() {
+    fn advertise_replaces_wildcard() {
         let config = config("listen = \"0.0.0.0:0\"\nadvertise = \"10.0.0.9\"");
         config.validate().unwrap();
         assert_eq!(config.advertised("0.0.0.0:77".parse().unwrap()), "10.0.0.9:77");

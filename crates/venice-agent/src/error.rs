@@ -1,4 +1,4 @@
-//! Why an agent stops.
+//! Errors of an agent.
 
 use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
@@ -7,64 +7,63 @@ use venice_memory::donor::DonorError;
 use venice_memory::hotplug::HotplugError;
 use venice_ports::PortError;
 
-/// Why an agent did not start, or stopped.
+/// Reason why an agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A new certificate is of no use at this time.
+    /// A renewed certificate is not valid now.
     #[error(
-        "the Monitor Node gave a certificate that is not good at this time: look at the clocks of \
-         both machines"
+        "the Monitor Node issued a certificate that is not valid now: check the clocks of both machines"
     )]
     CertificateTime,
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error("the agent's configuration: {0}")]
     Config(String),
-    /// The memory to lend cannot be had.
+    /// The memory to lend is unavailable.
     #[error(transparent)]
     Donor(#[from] DonorError),
-    /// A device that is offered cannot be lent.
+    /// An offered device cannot be lent.
     #[error("{offer} {why} (`venice doctor` lists what this machine could offer)")]
     Device {
-        /// As it was written.
+        /// The offer, as written.
         offer: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The memory blocks to lend cannot be had.
+    /// The memory blocks to lend are unavailable.
     #[error(transparent)]
     Blocks(#[from] HotplugError),
-    /// The node's certificate cannot be used.
+    /// The node's certificate is unusable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The control plane cannot be served.
+    /// The control-plane service failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// The shared-memory socket or the UDP port cannot be served.
+    /// The shared-memory socket or the UDP port failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A living agent of this name is in the rack already.
+    /// A living agent has this name.
     #[error(
-        "an agent named {name} is already in the rack (at {control_addr}): give this one another \
-         --name, or stop the other first"
+        "an agent named {name} is already in the rack (at {control_addr}): use another --name, or stop \
+         the other agent first"
     )]
     NameTaken {
-        /// The name.
+        /// Name of the node.
         name: String,
-        /// Where the other agent is.
+        /// Address of the other agent.
         control_addr: String,
     },
-    /// The Monitor Node will not have this agent.
+    /// The Monitor Node refused the registration.
     #[error("the Monitor Node at {monitor} refuses this agent")]
     Refused {
         /// The Monitor Node's address.
         monitor: String,
-        /// Its reason.
+        /// The reason.
         source: RackError,
     },
-    /// The Monitor Node cannot be called, or does not let this node in.
+    /// The Monitor Node is unreachable, or refuses this node.
     #[error(transparent)]
     Control(ControlError),
-    /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    /// The system has no random numbers.
+    #[error("no random numbers from the system")]
     Random(#[source] rustix::io::Errno),
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use venice_control::server::{AgentHandler, Door};
+use venice_control::server::{AgentHandler, TlsServer};
 use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
@@ -12,16 +12,16 @@ use crate::lender::Lender;
 #[derive(Debug)]
 pub(crate) struct Handler {
     pub(crate) lender: Arc<Lender>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) tls: Arc<TlsServer>,
     pub(crate) name: String,
     pub(crate) instance: u64,
 }
 
 impl Handler {
-    /// A grant that is over is nobody's fault; a living one with another key is.
+    /// Counts wrong keys. A grant that has ended is no fault; a living grant with another key is.
     fn note_wrong_keys(&self, caller: &Caller, leases: &[(GrantId, GrantKey)]) {
         for lease in leases.iter().filter(|lease| self.lender.key_fits(lease) == Some(false)) {
-            self.door.refuse_key(caller, lease.0.0);
+            self.tls.refuse_key(caller, lease.0.0);
         }
     }
 }

@@ -1,46 +1,46 @@
-//! Who this node is: its certificate, its door, and the users it vouches for.
+//! Identity of this node: its certificate, its TLS server, and the users it vouches for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use venice_control::client::{Access, GateClient, Login};
-use venice_control::identity::{Credential, Holder, Said};
-use venice_control::server::{Door, Entered, LocalHandler, Visiting};
+use venice_control::client::{Access, EnrolmentClient, Login};
+use venice_control::identity::{CertificateInfo, Credential, Holder};
+use venice_control::server::{LocalCredential, LocalHandler, LocalPeer, TlsServer};
 use venice_control::{Caller, ControlError, RackError};
 
 use crate::AgentError;
-use crate::turned_out::TurnedOut;
+use crate::revoked_nodes::RevokedNodes;
 
-/// How often the time of day is looked at: it may jump.
+/// Longest sleep before the clock is read again: it may jump.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Between two attempts to have a new certificate.
+/// Pause between two attempts to renew the certificate.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
-/// A node's identity in use.
+/// The identity in use of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeIdentity {
     dir: PathBuf,
     holder: Holder,
     pub(crate) access: Access,
-    pub(crate) door: Arc<Door>,
-    pub(crate) turned_out: TurnedOut,
+    pub(crate) tls: Arc<TlsServer>,
+    pub(crate) revoked_nodes: RevokedNodes,
 }
 
 impl NodeIdentity {
-    /// Reads the certificate in `dir`, which has to be the node `name`'s.
+    /// Loads the certificate in `dir`, which must be the node `name`'s.
     pub(crate) fn load(dir: &Path, name: &str, monitor: &str) -> Result<Self, AgentError> {
         let credential = Credential::load(dir)?;
-        check(credential.said(), name, dir)?;
+        check(credential.info(), name, dir)?;
         let holder = Holder::new(credential)?;
         let access = Access::new(monitor, Login::held(holder.clone()));
-        let door = Door::new(holder.clone())?;
-        let turned_out = TurnedOut::load(dir.to_owned(), Arc::clone(&door))?;
-        Ok(Self { dir: dir.to_owned(), holder, access, door, turned_out })
+        let tls = TlsServer::new(holder.clone())?;
+        let revoked_nodes = RevokedNodes::load(dir.to_owned(), Arc::clone(&tls))?;
+        Ok(Self { dir: dir.to_owned(), holder, access, tls, revoked_nodes })
     }
 
-    /// The same, at each of the Monitor Nodes alone.
+    /// Returns this identity once for each Monitor Node, with that one's address.
     pub(crate) fn at_each(&self) -> Vec<Self> {
         let at = |monitor: &str| {
             let access = Access::new(monitor, self.access.login.clone());
@@ -49,35 +49,35 @@ impl NodeIdentity {
         self.access.monitor.split(',').map(at).collect()
     }
 
-    /// When its certificate ends, in seconds since 1970.
+    /// Expiry of its certificate, in seconds since 1970.
     pub(crate) fn expires_s(&self) -> u64 {
-        self.holder.said().expires_s
+        self.holder.info().expires_s
     }
 
-    /// Has a new certificate long before the old one ends, for ever.
+    /// Renews the certificate long before its expiry; never returns.
     pub(crate) async fn keep(self) {
         loop {
-            tokio::time::sleep(self.holder.said().renew_in().min(LOOK_EVERY)).await;
-            if !self.holder.said().renew_in().is_zero() {
+            tokio::time::sleep(self.holder.info().renew_in().min(LOOK_EVERY)).await;
+            if !self.holder.info().renew_in().is_zero() {
                 continue;
             }
             if let Err(error) = self.renew().await {
                 tracing::warn!(%error, "no new certificate yet; trying again");
-                self.take_up();
+                self.reload();
                 tokio::time::sleep(TRY_AGAIN).await;
             }
         }
     }
 
-    /// Takes up what lies on the disk, where that is another certificate of this node than the one
-    /// in use, and good at present: the machine has joined anew, or a clock was ahead.
-    pub(crate) fn take_up(&self) {
+    /// Reloads the certificate on disk if it is another valid one of this node: the machine has
+    /// joined again, or a clock was ahead.
+    pub(crate) fn reload(&self) {
         let Ok(found) = Credential::load(&self.dir) else { return };
-        let said = self.holder.said();
-        let is_other = found.said() != &said && found.said().caller == said.caller;
-        // Another rack's needs another door: that is the next agent's.
+        let info = self.holder.info();
+        let is_other = found.info() != &info && found.info().caller == info.caller;
+        // A certificate of another rack needs a new TLS server: restart the agent.
         let is_of_this_rack = *found.authority() == self.holder.authority();
-        if !is_other || !is_of_this_rack || !found.said().is_current() {
+        if !is_other || !is_of_this_rack || !found.info().is_current() {
             return;
         }
         match self.holder.replace(found) {
@@ -87,12 +87,13 @@ impl NodeIdentity {
     }
 
     async fn renew(&self) -> Result<(), AgentError> {
-        let mut gate = GateClient::connect(&self.access).await.map_err(AgentError::Control)?;
-        let next = gate.renew().await.map_err(AgentError::Control)?;
-        if !next.said().is_current() {
+        let mut enrolment =
+            EnrolmentClient::connect(&self.access).await.map_err(AgentError::Control)?;
+        let next = enrolment.renew().await.map_err(AgentError::Control)?;
+        if !next.info().is_current() {
             return Err(AgentError::CertificateTime);
         }
-        // On the disk first: an agent that dies here starts with it.
+        // To the disk first: an agent that dies here starts with it.
         next.save(&self.dir)?;
         self.holder.replace(next)?;
         tracing::info!("this node has a new certificate");
@@ -100,9 +101,9 @@ impl NodeIdentity {
     }
 }
 
-fn check(said: &Said, name: &str, dir: &Path) -> Result<(), AgentError> {
-    let whose = match &said.caller {
-        Caller::Node(node) if node == name && !said.is_over() => return Ok(()),
+fn check(info: &CertificateInfo, name: &str, dir: &Path) -> Result<(), AgentError> {
+    let whose = match &info.caller {
+        Caller::Node(node) if node == name && !info.is_over() => return Ok(()),
         Caller::Node(node) if node == name => {
             return Err(AgentError::Config(format!(
                 "the certificate in {} has expired: join again with `venice join TOKEN` (a token \
@@ -122,44 +123,44 @@ fn check(said: &Said, name: &str, dir: &Path) -> Result<(), AgentError> {
 
 /// Vouches for this machine's users at the Monitor Node.
 #[derive(Debug)]
-pub(crate) struct Voucher {
+pub(crate) struct UserCertifier {
     access: Access,
-    gate: Mutex<Option<GateClient>>,
+    enrolment: Mutex<Option<EnrolmentClient>>,
 }
 
-impl Voucher {
+impl UserCertifier {
     pub(crate) fn new(identity: &NodeIdentity) -> Self {
-        Self { access: identity.access.clone(), gate: Mutex::default() }
+        Self { access: identity.access.clone(), enrolment: Mutex::default() }
     }
 
-    /// Has a user's key signed for, over the connection that is there or a new one. One that is not
-    /// let in may have been made when a clock was wrong, or with a certificate that has ended.
+    /// Certifies a user's key, over the existing connection or a new one. A refused connection may
+    /// have been made with a wrong clock or an expired certificate.
     async fn certify(
         &self,
         user: (u32, String),
         request: Vec<u8>,
     ) -> Result<(Vec<u8>, Vec<u8>), ControlError> {
-        let mut known = self.gate.lock().await.clone();
-        if let Some(gate) = known.as_mut() {
-            match gate.certify_user(user.clone(), request.clone()).await {
-                Err(ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) => {
-                    *self.gate.lock().await = None;
+        let mut known = self.enrolment.lock().await.clone();
+        if let Some(enrolment) = known.as_mut() {
+            match enrolment.certify_user(user.clone(), request.clone()).await {
+                Err(ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) => {
+                    *self.enrolment.lock().await = None;
                 }
                 done => return done,
             }
         }
-        let mut gate = GateClient::connect(&self.access).await?;
-        let certified = gate.certify_user(user, request).await?;
-        *self.gate.lock().await = Some(gate);
+        let mut enrolment = EnrolmentClient::connect(&self.access).await?;
+        let certified = enrolment.certify_user(user, request).await?;
+        *self.enrolment.lock().await = Some(enrolment);
         Ok(certified)
     }
 }
 
-impl LocalHandler for Voucher {
-    async fn enter(&self, visiting: Visiting, request: Vec<u8>) -> Result<Entered, RackError> {
-        let said = |error: ControlError| RackError::BadRequest(error.to_string());
-        let user = (visiting.uid, visiting.name);
-        let (certificate, authority) = self.certify(user, request).await.map_err(said)?;
-        Ok(Entered { certificate, authority, monitor: self.access.monitor.clone() })
+impl LocalHandler for UserCertifier {
+    async fn login(&self, peer: LocalPeer, request: Vec<u8>) -> Result<LocalCredential, RackError> {
+        let info = |error: ControlError| RackError::BadRequest(error.to_string());
+        let user = (peer.uid, peer.name);
+        let (certificate, authority) = self.certify(user, request).await.map_err(info)?;
+        Ok(LocalCredential { certificate, authority, monitor: self.access.monitor.clone() })
     }
 }

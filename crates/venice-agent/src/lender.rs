@@ -1,4 +1,4 @@
-//! The lending itself: the core's decisions carried out on slabs, grants and ports.
+//! Lending: carries out the core's decisions on slabs, grants and ports.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,29 +18,29 @@ use venice_wire::{GrantId, GrantKey};
 
 use crate::ports::Ports;
 
-/// How long those who use a grant are heard after its end, to be told. Their link is given up after
-/// as long a silence: whoever has not heard by then finds out that way.
-const TELL_FOR: Duration = Duration::from_secs(2);
-/// A standstill that an operator wants to know of.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
-/// Grants that have ended and are remembered at once; beyond, the oldest is forgotten early.
+/// Time for which the recipients of an ended grant are still served, to be notified. Their links
+/// time out after as much silence: a recipient without a notice notices then.
+const NOTIFY_FOR: Duration = Duration::from_secs(2);
+/// Shortest stall that is logged.
+const LOGGED_STALL: Duration = Duration::from_secs(1);
+/// Most ended grants remembered; beyond, the oldest is forgotten early.
 const MAX_ENDED: usize = 4096;
-/// How long an agent that stops waits for those who use its memory to hear of it.
-const GOODBYE: Duration = Duration::from_secs(1);
-/// What all tasks of the agent share.
+/// Time for which a stopping agent waits until its recipients have been notified.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// State shared by all tasks of the agent.
 #[derive(Debug)]
 pub(crate) struct Lender {
     state: Mutex<State>,
     pub(crate) pool: SlabPool,
     grants: SharedGrants,
-    /// None once the agent has stopped.
+    /// Empty once the agent has stopped.
     ports: Mutex<Ports>,
-    /// Deadlines may have changed.
+    /// Notified when deadlines may have changed.
     deadlines: Notify,
-    /// Slabs have become free again.
+    /// Notified when slabs have become free.
     freed: Notify,
-    /// Held while slabs are replaced, so that everybody replaces their own: or one would call
-    /// slabs free that another is still making.
+    /// Held while slabs are replaced, so that each task replaces its own: otherwise one could count
+    /// slabs as free that another is still making.
     pub(crate) replacing: Mutex<()>,
 }
 
@@ -50,15 +50,15 @@ pub(crate) struct State {
     attention: PausableClock,
     /// How short of memory this machine is.
     pub(crate) pressure: PressureReport,
-    /// Slabs of grants that are prepared and not committed: nobody can reach them yet. Those of
-    /// devices stay here, with none.
+    /// Slabs of prepared, uncommitted grants, which no port can reach yet. Device grants stay here
+    /// with no slabs.
     set_aside: BTreeMap<GrantId, Vec<Slab>>,
-    /// Grants that have ended, and until when their recipients are told. The oldest first.
+    /// Ended grants and the time until which their recipients are notified, the oldest first.
     ended: VecDeque<(u64, GrantId)>,
 }
 
 impl State {
-    /// The time that counts for leases and handshakes.
+    /// Returns the time that leases and handshakes use.
     pub(crate) fn now_ns(&self) -> u64 {
         self.attention.now_ns(monotonic_ns())
     }
@@ -76,7 +76,7 @@ impl Lender {
             prepare_timeout_ns: prepare_timeout.as_nanos() as u64,
         };
         let mut core = DonorCore::new(settings);
-        // Of devices some may be mapped by those who had them of an agent before this one.
+        // Device memory may still be mapped by recipients of an earlier agent.
         core.handle_withhold(pool.give_up_missing() as u32);
         let state = State {
             core,
@@ -96,14 +96,14 @@ impl Lender {
         }
     }
 
-    /// Closes the ports; those that are one-sided tell their recipients thereby that this donor is
-    /// gone. Tasks that still hold the lender then do no harm.
+    /// Closes the ports. One-sided ports thereby notify their recipients that this donor is gone.
+    /// Tasks that still hold the lender then do no harm.
     pub(crate) fn close(&self) {
         *self.ports() = Ports::default();
     }
 
-    /// Ends all grants, as a donor does that stops, and returns when those who use them by frames
-    /// have said that they know, or soon. The one-sided ports tell theirs by closing.
+    /// Ends all grants of a stopping donor; returns when the recipients over frames have
+    /// acknowledged that, or after a timeout. The one-sided ports notify theirs by closing.
     pub(crate) async fn say_goodbye(&self) {
         let grants = self.grants.lock().ids();
         for grant in grants {
@@ -123,29 +123,29 @@ impl Lender {
         self.state().core.set_epoch(epoch);
     }
 
-    /// Whether what is lent is to go elsewhere, for the node's maintenance.
+    /// Sets whether the node is being drained.
     pub(crate) fn set_draining(&self, is_draining: bool) {
         self.state().core.handle_draining(is_draining);
     }
 
-    /// These grants, and no others, are called back for requests of higher priority.
+    /// Sets the grants that are preempted for requests of higher priority; others are not.
     pub(crate) fn set_called_back(&self, called_back: &[CalledBack]) {
         let mut state = self.state();
         let now_ns = state.now_ns();
         state.core.handle_called_back(now_ns, called_back);
         drop(state);
-        // There may be a deadline that nobody waits for yet.
+        // There may be a new deadline.
         self.deadlines.notify_one();
     }
 
-    /// This machine wants so many of the lent slabs back, and takes them after `within`.
-    pub(crate) fn want_back(self: &Arc<Self>, slabs: u32, within: Option<Duration>) {
+    /// Reclaims this many lent slabs, and revokes them after `within`.
+    pub(crate) fn reclaim(self: &Arc<Self>, slabs: u32, within: Option<Duration>) {
         let mut state = self.state();
         let now_ns = state.now_ns();
         let within_ns = within.map(|within| within.as_nanos() as u64);
         state.core.handle_want_back(now_ns, slabs, within_ns);
         drop(state);
-        // There may be a deadline that nobody waits for yet.
+        // There may be a new deadline.
         self.deadlines.notify_one();
     }
 
@@ -213,11 +213,11 @@ impl Lender {
         status
     }
 
-    /// Takes grants back; completes when their slabs are free again, whoever ended the grants.
+    /// Revokes grants; completes when their slabs are free again, whoever ended the grants.
     pub(crate) async fn release(self: &Arc<Self>, grants: &[GrantId]) -> DonorStatus {
         self.start_release(grants);
         loop {
-            // Before the look, so that nothing is missed between the two.
+            // Before the check, so that no notification between the two is missed.
             let freed = self.freed();
             if let Some(status) = self.status_if_freed(grants) {
                 return status;
@@ -256,27 +256,27 @@ impl Lender {
         states
     }
 
-    /// Whether the key is the grant's; `None`: there is no such grant (any more).
+    /// Compares the key with the grant's; `None` if there is no such grant (any more).
     pub(crate) fn key_fits(&self, (grant, key): &(GrantId, GrantKey)) -> Option<bool> {
         self.state().core.grant(*grant).map(|view| view.key == *key)
     }
 
-    /// Accesses to lent memory with a wrong key, since the last call.
+    /// Returns the accesses to lent memory with a wrong key since the last call.
     pub(crate) fn take_wrong_keys(&self) -> Vec<(GrantId, u64)> {
         self.grants.lock().take_wrong_keys()
     }
 
-    /// Ends leases when they are due, for ever.
+    /// Ends leases when they are due; never returns.
     pub(crate) async fn watch_deadlines(self: Arc<Self>) {
         let mut is_watching = false;
         loop {
-            let missed = self.pay_attention();
-            if is_watching && missed >= WORTH_TELLING {
-                tracing::warn!(?missed, "this node stood still: leases last so much longer");
+            let missed = self.tick_clock();
+            if is_watching && missed >= LOGGED_STALL {
+                tracing::warn!(?missed, "this node stalled: leases are extended by that time");
             }
-            let wait = self.end_what_is_due();
+            let wait = self.end_due_leases();
             is_watching = wait.is_some();
-            // `Notify` keeps a notice that comes before we wait for it.
+            // `Notify` stores a notification that arrives before the wait.
             match wait {
                 Some(wait) => {
                     let _ = tokio::time::timeout(wait, self.deadlines.notified()).await;
@@ -286,14 +286,14 @@ impl Lender {
         }
     }
 
-    /// Nobody loses a lease for the time in which this process could not hear of renewals, which
-    /// is what this returns.
-    fn pay_attention(&self) -> Duration {
+    /// Extends all leases by the time in which this process could not receive renewals, and returns
+    /// that time.
+    fn tick_clock(&self) -> Duration {
         Duration::from_nanos(self.state().attention.handle_tick(monotonic_ns()))
     }
 
-    /// Returns how long until it is to be called again.
-    fn end_what_is_due(self: &Arc<Self>) -> Option<Duration> {
+    /// Ends due leases; returns the time until the next call.
+    fn end_due_leases(self: &Arc<Self>) -> Option<Duration> {
         let mut state = self.state();
         let now_ns = state.now_ns();
         state.core.handle_timeout(now_ns);
@@ -305,7 +305,7 @@ impl Lender {
         next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns).min(TICK_NS)))
     }
 
-    /// From here on nobody is heard under their keys.
+    /// Forgets ended grants; from then on their keys are refused.
     fn forget_ended(&self, now_ns: u64, ended: &mut VecDeque<(u64, GrantId)>) {
         while let Some((until_ns, grant)) = ended.front().copied()
             && (until_ns <= now_ns || ended.len() > MAX_ENDED)
@@ -315,20 +315,20 @@ impl Lender {
         }
     }
 
-    /// Does what the core wants done, and unlocks it. Making fresh slabs takes long and happens
-    /// on other threads.
+    /// Carries out the core's actions, and unlocks it. Making fresh slabs takes long and happens on
+    /// other threads.
     pub(crate) fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut ended = Vec::new();
         while let Some(action) = state.core.poll_action() {
             let DonorAction::FreeSlabs { grant, slabs: count, reason } = action;
             let set_aside = state.set_aside.remove(&grant);
-            // Out of the table first: from then on no port reaches the slabs, and no recipient
-            // can fetch them anew after its connections are cut.
+            // Out of the table first: from then on no port reaches the slabs, and no recipient can
+            // fetch them again after its connections are cut.
             let slabs = match set_aside {
                 Some(slabs) => slabs,
                 None => {
                     let slabs = self.grants.lock().end(grant).unwrap_or_default();
-                    let until_ns = state.now_ns().saturating_add(TELL_FOR.as_nanos() as u64);
+                    let until_ns = state.now_ns().saturating_add(NOTIFY_FOR.as_nanos() as u64);
                     state.ended.push_back((until_ns, grant));
                     self.ports().revoke(grant);
                     slabs
@@ -345,20 +345,20 @@ impl Lender {
         }
     }
 
-    /// `slabs`: `None` for a device's grant.
+    /// Frees the slabs of an ended grant; `None` for a device's grant.
     fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Option<Vec<Slab>>) {
         let count = slabs.as_ref().map_or(0, Vec::len);
         match reason {
             EndReason::LeaseExpired => {
-                tracing::warn!(%grant, slabs = count, "lease expired: taken back");
+                tracing::warn!(%grant, slabs = count, "lease expired: revoked");
             }
             EndReason::TakenBack => {
-                tracing::warn!(%grant, slabs = count, "wanted back, and not given back in time: taken back");
+                tracing::warn!(%grant, slabs = count, "reclaimed and not returned in time: revoked");
             }
-            _ => tracing::info!(%grant, slabs = count, ?reason, "taken back"),
+            _ => tracing::info!(%grant, slabs = count, ?reason, "grant ended"),
         }
         let Some(slabs) = slabs else {
-            // A device waits for no memory.
+            // A device needs no memory.
             self.state().core.handle_freed(grant);
             self.freed.notify_waiters();
             return;
@@ -374,17 +374,17 @@ impl Lender {
         });
     }
 
-    /// How short of memory this machine is, as last read.
+    /// Returns the memory pressure, as last read.
     pub(crate) fn pressure(&self) -> PressureReport {
         self.state().pressure
     }
 
-    /// The Monitor Node is to hear of a change.
-    pub(crate) fn tell_change(&self) {
+    /// Wakes the task that reports to the Monitor Node.
+    pub(crate) fn notify_change(&self) {
         self.freed.notify_waiters();
     }
 
-    /// The grants whose memory their recipients have mapped.
+    /// Returns the grants whose memory is mapped by their recipients.
     pub(crate) fn mapped(&self) -> Vec<GrantId> {
         self.ports().shm.as_ref().map_or_else(Vec::new, ShmServer::mapped)
     }
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_can_be_reached_between_commit_and_release_only() {
+    async fn memory_is_reachable_only_while_committed() {
         let lender = lender(2);
         let id = GrantId(1);
         lender.prepare(request(1, 2, 60_000)).unwrap();
@@ -470,24 +470,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_release_waits_for_slabs_that_were_on_their_way_already() {
+    async fn release_waits_for_slabs_in_progress() {
         let lender = lender(4);
         for _ in 0..10 {
             lender.prepare(request(1, 3, 60_000)).unwrap();
             lender.prepare(request(2, 1, 60_000)).unwrap();
             lender.commit(GrantId(1), 1).unwrap();
             lender.commit(GrantId(2), 1).unwrap();
-            // Ended before, as by a lease that ran out or a caller that did not wait.
+            // Ended before, for example by an expired lease or a caller that did not wait.
             lender.start_release(&[GrantId(1), GrantId(2)]);
             let status = lender.release(&[GrantId(1), GrantId(2)]).await;
             assert_eq!(status.free_slabs, 4);
-            assert_eq!(lender.pool.free_slabs(), 4, "what is called free is there");
+            assert_eq!(lender.pool.free_slabs(), 4, "free slabs are present");
         }
     }
 
     #[tokio::test]
     #[expect(clippy::await_holding_lock, reason = "slabs are being made all the while")]
-    async fn a_device_comes_back_while_slabs_are_still_being_made() {
+    async fn device_release_does_not_wait_for_slabs() {
         let lender = lender(1);
         let spec = ResourceSpec {
             kind: ResourceKind::Accelerator,
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn aborted_and_forgotten_handshakes_give_the_slabs_back() {
+    async fn unfinished_handshakes_return_slabs() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
         lender.prepare(request(1, 1, 60_000)).unwrap();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_grant_that_has_ended_is_remembered_a_while() {
+    async fn ended_grant_is_remembered() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let id = GrantId(1);
@@ -539,15 +539,17 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("it is never over");
-        assert!(ended.elapsed() >= TELL_FOR, "nobody could be told");
+        tokio::time::timeout(Duration::from_secs(20), forgotten)
+            .await
+            .expect("the grant is never forgotten");
+        assert!(ended.elapsed() >= NOTIFY_FOR, "too short to notify recipients");
         lender.prepare(request(1, 1, 60_000)).unwrap();
         lender.commit(id, 1).unwrap();
-        assert!(lender.grants.lock().contains(id), "a number may come again");
+        assert!(lender.grants.lock().contains(id), "a grant id may be reused");
     }
 
     #[tokio::test]
-    async fn a_lease_that_is_not_renewed_ends_by_itself() {
+    async fn unrenewed_lease_expires() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
         lender.prepare(request(1, 1, 50)).unwrap();
@@ -557,14 +559,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_lease_ends_while_nobody_can_be_heard() {
+    async fn stall_extends_leases() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let id = GrantId(1);
         lender.prepare(request(1, 1, 2_000)).unwrap();
         lender.commit(id, 1).unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
-        // One thread runs all tasks here: they stand still, as with a machine that is suspended.
+        // One thread runs all tasks here: they stall, like on a suspended machine.
         std::thread::sleep(Duration::from_millis(2_500));
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(matches!(lender.renew(&[(id, KEY)])[..], [LeaseState::Live { .. }]));

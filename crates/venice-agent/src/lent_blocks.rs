@@ -1,4 +1,4 @@
-//! Memory blocks that this machine's kernel lets go of while the agent runs.
+//! Memory blocks taken offline from this machine's kernel while the agent runs.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use venice_wire::ByteSize;
 use crate::AgentConfig;
 use crate::memory_watch::MemoryWatch;
 
-/// The blocks; they are the kernel's again when this is dropped.
+/// The taken blocks; dropping this brings them online again.
 #[derive(Debug)]
 pub(crate) struct LentBlocks {
     offline: Offline,
@@ -17,8 +17,8 @@ pub(crate) struct LentBlocks {
 }
 
 impl LentBlocks {
-    /// Takes what the configuration says. Without that, brings back what a dead agent has left
-    /// offline, and is `None`. Takes milliseconds a block, seconds where many cannot go.
+    /// Takes the configured amount. Without one, brings blocks of a dead agent online and returns
+    /// `None`. Takes milliseconds per block, and seconds if many cannot go offline.
     pub(crate) fn take(config: &AgentConfig) -> Result<Option<Self>, HotplugError> {
         if config.lend_blocks.0 == 0 {
             if config.state_dir.join(venice_memory::hotplug::record::FILE_NAME).exists() {
@@ -39,7 +39,7 @@ impl LentBlocks {
         Ok(Some(Self { offline, block_bytes }))
     }
 
-    /// What the Monitor Node is told of them.
+    /// Resource for the registration.
     pub(crate) fn resource(&self) -> Result<ResourceSpec, HotplugError> {
         let ranges = self.offline.ranges()?;
         let said = ranges.iter().map(|range| format!("{:#x}-{:#x}", range.start, range.end - 1));
@@ -62,7 +62,7 @@ impl Drop for LentBlocks {
     }
 }
 
-/// The kernel would kill somebody sooner than refuse.
+/// Checks the room: the kernel would kill a process rather than refuse.
 fn check_room(config: &AgentConfig, bytes: u64) -> Result<(), HotplugError> {
     let Some((available, keep_free)) = MemoryWatch::room(config) else { return Ok(()) };
     let slabs = config.lend.0;
@@ -79,10 +79,10 @@ fn check_room(config: &AgentConfig, bytes: u64) -> Result<(), HotplugError> {
 }
 
 /// Brings the memory blocks online that a dead agent with this state directory has left offline;
-/// how many. Where no agent ever took any, nothing is made there.
+/// returns their number. Creates nothing if no agent ever took any.
 ///
 /// # Errors
-/// When an agent runs there, or a block stays offline.
+/// Fails if an agent is running there, or a block stays offline.
 pub fn return_blocks(state_dir: &Path) -> Result<usize, HotplugError> {
     if !Record::was_here(state_dir) {
         return Ok(0);

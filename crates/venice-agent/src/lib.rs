@@ -1,19 +1,19 @@
 //! A node's agent as a library function: [`run`] it with an [`AgentConfig`].
 //!
-//! It lends this machine's memory: makes the slabs (`venice-memory`), joins the rack and reports
-//! to the Monitor Node, answers the handshake and the renewals of leases (`venice-control`,
-//! `venice-rack`), and serves recipients over shared memory and UDP (`venice-ports`).
+//! The agent lends this machine's memory: it makes the slabs (`venice-memory`), registers with the
+//! rack and reports to the Monitor Node, answers the grant handshake and lease renewals
+//! (`venice-control`, `venice-rack`), and serves recipients over shared memory and UDP
+//! (`venice-ports`).
 //!
 //! The data plane has threads of its own, which share only the table of grants with the rest; it
-//! goes on whatever becomes of the Monitor Node. A lease that is not renewed ends here, by this
-//! machine's clock, without anybody else's help.
+//! continues whatever becomes of the Monitor Node. A lease that is not renewed expires here, by
+//! this machine's clock, without any other process.
 #![forbid(unsafe_code)]
 
 mod config;
-mod correspondent;
+mod deregister;
 mod devices;
 mod error;
-mod farewell;
 mod handler;
 mod identity;
 mod lender;
@@ -25,9 +25,10 @@ mod pool_node;
 mod ports;
 mod ready;
 mod relay_host;
-mod replacing;
+mod reporter;
+mod revoked_nodes;
 mod run;
-mod turned_out;
+mod slab_replacement;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR};

@@ -1,8 +1,8 @@
-//! Link tests: how far away the other nodes are, measured on the way the data takes.
+//! Link tests: latency and bandwidth to other nodes, measured on the data path.
 //!
-//! A test opens a link to the peer's UDP data port and reads a few times from a grant that does
-//! not exist. The refusals take the same way as pages would, through the peer's own serving
-//! thread, and need no memory there. So do, seldom, the bursts that tell how much a link carries.
+//! A test opens a link to the peer's UDP data port and reads a few times from a grant that does not
+//! exist. The refusals take the same path as pages, through the peer's own serving thread, and need
+//! no memory there. The rare bandwidth bursts work the same way.
 
 mod bandwidths;
 mod burst;
@@ -21,17 +21,17 @@ use venice_wire::{GrantId, GrantKey, KeyName, NodeId, SealAlgorithm};
 
 use bandwidths::Bandwidths;
 
-/// Reads in one test.
+/// Reads in a test.
 const ECHOES: u64 = 5;
-/// How long one test may take altogether.
+/// Timeout of a test in nanoseconds.
 const PATIENCE_NS: u64 = 300_000_000;
-/// Peers tested in one round, in turns when there are more.
+/// Most peers tested in a round; with more peers, rounds rotate.
 const PEERS_PER_ROUND: usize = 16;
-/// What a test's loss counts against all earlier ones.
+/// Weight of a test's loss against all earlier ones.
 const LOSS_WEIGHT: f64 = 0.1;
-/// A grant that no Monitor Node gives out.
+/// A grant id that no Monitor Node issues.
 const NO_GRANT: GrantId = GrantId(0);
-const NOBODY_PANICS: &str = "nobody panics with the results";
+const NO_PANIC: &str = "no thread panics with the results";
 
 /// Tests the links to the peers of the latest round, in the background.
 #[derive(Debug)]
@@ -40,24 +40,24 @@ pub(crate) struct LinkTests {
     results: Arc<Mutex<Results>>,
 }
 
-/// Whom to test.
+/// The peers to test.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
     /// This node.
     pub(crate) own: NodeId,
     /// The far ends.
     pub(crate) peers: Vec<Peer>,
-    /// What this node's programs move at present, in megabits a second.
+    /// Traffic of this node's programs at present, in megabits a second.
     pub(crate) busy_mbps: f64,
-    /// Only how much the links carry: the rest is known from elsewhere.
+    /// True if only bandwidth is to be measured: the hop links report the rest.
     pub(crate) bandwidth_alone: bool,
 }
 
 #[derive(Debug, Default)]
 struct Results {
-    /// Since they were last taken.
+    /// Reports since they were last taken.
     reports: Vec<LinkReport>,
-    /// In megabits a second, where it is known.
+    /// Bandwidths in megabits a second, where known.
     bandwidths: BTreeMap<NodeId, f64>,
 }
 
@@ -78,7 +78,7 @@ impl LinkTests {
                 let Ok((kept, reports)) = tested.await else { return };
                 history = kept;
                 let bandwidths = history.bandwidths.known();
-                *new.lock().expect(NOBODY_PANICS) = Results { reports, bandwidths };
+                *new.lock().expect(NO_PANIC) = Results { reports, bandwidths };
             }
         });
         Self { round, results }
@@ -86,24 +86,24 @@ impl LinkTests {
 
     /// The results since the last call.
     pub(crate) fn take(&self) -> Vec<LinkReport> {
-        std::mem::take(&mut self.results.lock().expect(NOBODY_PANICS).reports)
+        std::mem::take(&mut self.results.lock().expect(NO_PANIC).reports)
     }
 
-    /// What the links carry, in megabits a second, by far end, where it is known.
+    /// Returns the bandwidth of links in megabits a second, by far end, where known.
     pub(crate) fn bandwidths_mbps(&self) -> BTreeMap<NodeId, f64> {
-        self.results.lock().expect(NOBODY_PANICS).bandwidths.clone()
+        self.results.lock().expect(NO_PANIC).bandwidths.clone()
     }
 
-    /// Starts a round, unless one is still going on: then it follows that one.
+    /// Starts a round; if one is in progress, after that.
     pub(crate) fn test(&self, round: Round) {
         self.round.send_replace(round);
     }
 }
 
-/// What is remembered from round to round.
+/// State kept between rounds.
 #[derive(Debug, Default)]
 struct History {
-    /// By peer. A round in a large rack is of some of them: the others are remembered.
+    /// Loss by peer. A round in a large rack covers some peers: the others keep their values.
     loss: BTreeMap<NodeId, f64>,
     bandwidths: Bandwidths,
     turn: usize,
@@ -123,7 +123,7 @@ impl History {
         in_turn.into_iter().filter_map(|peer| self.test_peer(round.own, peer)).collect()
     }
 
-    /// Of one of the peers at most.
+    /// Measures the bandwidth to at most one of the peers.
     fn measure_bandwidth(&mut self, round: &Round, peers: &[&Peer]) {
         let nodes: Vec<NodeId> = peers.iter().map(|peer| peer.node).collect();
         let node = self.bandwidths.next(monotonic_ns(), &nodes, round.busy_mbps);
@@ -137,7 +137,7 @@ impl History {
         self.bandwidths.note(monotonic_ns(), peer.node, measured.flatten());
     }
 
-    /// `None` for a peer without a UDP port that can be called.
+    /// Tests a peer; `None` for one without a reachable UDP port.
     fn test_peer(&mut self, own: NodeId, peer: &Peer) -> Option<LinkReport> {
         let (address, named) = reached(own, peer)?;
         let measured = measure(own, peer.node, address, named).unwrap_or_else(|error| {
@@ -160,13 +160,13 @@ impl History {
     }
 }
 
-/// Where a peer's UDP port is, and the key for it; `None`: it has none that can be called.
+/// Returns the address of a peer's UDP port, and its key; `None` if it has no reachable port.
 fn reached(own: NodeId, peer: &Peer) -> Option<(SocketAddr, Option<SealedAs>)> {
     let named = peer.seal_key.map(|key| SealedAs { name: KeyName::Peer(own), key });
     Some((peer.udp_addr.parse().ok()?, named))
 }
 
-/// How this node's datagrams are protected.
+/// Returns the protection of this node's datagrams.
 pub(crate) fn protection(is_sealed: bool) -> LinkProtection {
     match is_sealed.then(preferred_algorithm) {
         None => LinkProtection::Plain,
@@ -176,12 +176,12 @@ pub(crate) fn protection(is_sealed: bool) -> LinkProtection {
 }
 
 struct Measured {
-    /// Median round trip.
+    /// Median round trip in microseconds.
     latency_us: f64,
     loss_ratio: f64,
 }
 
-/// `Ok(None)` when no answer came.
+/// Measures a link; `Ok(None)` without an answer.
 fn measure(
     own: NodeId,
     to: NodeId,
@@ -208,7 +208,7 @@ fn measure(
     }))
 }
 
-/// A driver whose only window is of a grant that does not exist.
+/// Returns a driver whose only mapping is of a grant that does not exist.
 fn to_nowhere(
     config: InitiatorConfig,
     to: NodeId,
@@ -218,7 +218,7 @@ fn to_nowhere(
     let (mut driver, peer) =
         UdpDriver::towards(unspecified_like(address), config, to, address, named)?;
     let mapped = driver.initiator().map_window(0, 4096, peer, 0, NO_GRANT, GrantKey(0));
-    mapped.expect("the first window of a new initiator");
+    mapped.expect("the first mapping of a new initiator");
     Ok((driver, peer))
 }
 
@@ -236,7 +236,7 @@ fn connected(driver: &mut UdpDriver, peer: PeerIndex, deadline_ns: u64) -> Resul
     }
 }
 
-/// One read there and its refusal back; nanoseconds, `None` when it did not come.
+/// Measures one read and its refusal in nanoseconds; `None` without an answer.
 fn echo(driver: &mut UdpDriver, token: u64, deadline_ns: u64) -> Result<Option<u64>, PortError> {
     let start_ns = monotonic_ns();
     if driver.initiator().read(start_ns, token, 0, 64).is_err() {

@@ -1,4 +1,4 @@
-//! Membership: joining the rack, reporting to the Monitor Node, and living through its absence.
+//! Membership: registers with the rack, reports to the Monitor Nodes, and survives their absence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use venice_control::{
 };
 
 use crate::AgentError;
-use crate::correspondent::{Answer, Correspondent, Letter};
-use crate::farewell;
+use crate::deregister;
 use crate::identity::NodeIdentity;
 use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
 use crate::ports::FramePorts;
+use crate::reporter::{Answer, Outgoing, Reporter};
 
-/// First and longest pause between two attempts to reach the Monitor Node.
+/// First and longest pause between two registration attempts.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Answers of Monitor Nodes that wait to be looked at.
+/// Queue length of answers from Monitor Nodes.
 const ANSWERS: usize = 16;
 
 /// One agent's membership in the rack.
@@ -33,20 +33,19 @@ pub(crate) struct Member {
     pub(crate) registration: NodeRegistration,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
-    /// What the programs that use this node's memory moved when it last reported, in megabits a second.
+    /// Traffic of programs that use this node's memory at the last report, in megabits a second.
     pub(crate) busy_mbps: f64,
 }
 
-/// Reports go out to the Monitor Nodes, and answers come.
-struct Post {
-    letters: watch::Sender<Option<Arc<Letter>>>,
+/// The reporting tasks: reports go out, answers come in.
+struct Reporters {
+    outgoing: watch::Sender<Option<Arc<Outgoing>>>,
     answers: mpsc::Receiver<(usize, Answer)>,
-    correspondents: JoinSet<()>,
+    reporters: JoinSet<()>,
 }
 
 impl Member {
-    /// Joins the rack and reports until dropped; returns only with the reason why that cannot go
-    /// on.
+    /// Registers and reports until dropped; returns only the error that prevents that.
     pub(crate) async fn run(&mut self) -> AgentError {
         let links = LinkTests::start();
         loop {
@@ -58,10 +57,10 @@ impl Member {
         }
     }
 
-    /// Leaves the rack, if it ever was in it; to be called when [`Self::run`] was dropped.
+    /// Leaves the rack if it was in it; call it after [`Self::run`] was dropped.
     pub(crate) async fn leave(&self) {
         if let Some(node) = self.registration.previous {
-            farewell::say(&self.identity, node, self.registration.instance).await;
+            deregister::deregister(&self.identity, node, self.registration.instance).await;
         }
     }
 
@@ -78,11 +77,11 @@ impl Member {
                 Err(error) => error,
             };
             if !told {
-                tracing::warn!(%error, "not in the rack");
+                tracing::warn!(%error, "not registered");
                 told = true;
             }
-            if matches!(error, ControlError::NotAdmitted { .. } | ControlError::Stranger { .. }) {
-                self.identity.take_up();
+            if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
+                self.identity.reload();
             }
             self.fail_if_hopeless(error)?;
             sleep(pause).await;
@@ -96,10 +95,10 @@ impl Member {
         Ok((client, registered))
     }
 
-    /// Takes on the identity the Monitor Node gave.
+    /// Adopts the identity assigned by the Monitor Node.
     fn admit(&mut self, registered: &Registered) -> Result<(), AgentError> {
         let identity = registered.identity;
-        tracing::info!(node = %identity.node, epoch = identity.epoch, "in the rack");
+        tracing::info!(node = %identity.node, epoch = identity.epoch, "registered");
         self.lender.set_epoch(identity.epoch);
         self.frames.udp().serve_as(identity.node, registered.secret)?;
         self.registration.previous = Some(identity);
@@ -107,14 +106,14 @@ impl Member {
         Ok(())
     }
 
-    /// An agent that never was in the rack gives up when it is told no. One that was goes on: it
-    /// may hold memory that recipients use.
+    /// Fails if the agent was never registered and is refused. A registered agent continues:
+    /// recipients may use its memory.
     fn fail_if_hopeless(&self, error: ControlError) -> Result<(), AgentError> {
         if self.registration.previous.is_some() {
             return Ok(());
         }
         match error {
-            // Of its machine, not of this one: it is waited for.
+            // The Monitor Node's disk is full, not this machine's: wait for it.
             ControlError::Rack(RackError::StoreFull(_)) => Ok(()),
             ControlError::Rack(RackError::NameTaken { name, control_addr }) => {
                 Err(AgentError::NameTaken { name, control_addr })
@@ -124,26 +123,27 @@ impl Member {
                 source: reason,
             }),
             ControlError::BadAddress { .. }
-            | ControlError::Stranger { .. }
+            | ControlError::WrongPeer { .. }
             | ControlError::NotAdmitted { .. }
             | ControlError::Forbidden(_) => Err(AgentError::Control(error)),
             _ => Ok(()),
         }
     }
 
-    /// Sends heartbeats to every Monitor Node, until one of them wants a new registration. What they
-    /// say of the rack is taken from the first of them that answers, so that they need not be of one mind
-    /// at every moment; whom they have turned out, from all.
+    /// Sends heartbeats to every Monitor Node until one requires a new registration. State of the
+    /// rack is taken from the first Monitor Node that answers, so that they need not agree at every
+    /// moment; revocations are taken from all.
     async fn report(&mut self, client: MonitorClient, registered: Registered, links: &LinkTests) {
         let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let Post { letters, mut answers, correspondents } = self.correspond(client, registered);
-        let count = correspondents.len();
+        let Reporters { outgoing, mut answers, reporters } =
+            self.start_reporters(client, registered);
+        let count = reporters.len();
         let (mut answering, mut besides) = (vec![true; count], vec![Vec::new(); count]);
         let mut called_back = vec![Vec::new(); count];
         let lender = Arc::clone(&self.lender);
-        // Of memory that is free again the Monitor Nodes hear at once: somebody may wait.
+        // Freed memory is reported at once: a queued request may wait for it.
         let mut freed = std::pin::pin!(lender.freed());
         loop {
             tokio::select! {
@@ -160,11 +160,11 @@ impl Member {
                         Answer::Ack(mut ack, near) => {
                             let news = ack.revoked.take();
                             besides[at] = news
-                                .map_or_else(Vec::new, |news| self.identity.turned_out.learn(news));
+                                .map_or_else(Vec::new, |news| self.identity.revoked_nodes.learn(news));
                             let is_first = !answering[..at].contains(&true);
                             if is_first {
                                 self.lender.set_draining(ack.is_draining);
-                                self.look_around(&near, &registered, links);
+                                self.schedule_link_tests(&near, &registered, links);
                             }
                         }
                         Answer::None => {}
@@ -175,35 +175,35 @@ impl Member {
             }
             freed.set(lender.freed());
             let report = self.heartbeat(&registered, links);
-            letters.send_replace(Some(Arc::new(Letter { report, besides: besides.clone() })));
+            outgoing.send_replace(Some(Arc::new(Outgoing { report, besides: besides.clone() })));
         }
     }
 
-    /// Somebody for each Monitor Node, until all are dropped.
-    fn correspond(&self, client: MonitorClient, registered: Registered) -> Post {
-        let (letters, newest) = watch::channel(None);
+    /// Starts a reporting task for each Monitor Node; they end when dropped.
+    fn start_reporters(&self, client: MonitorClient, registered: Registered) -> Reporters {
+        let (outgoing, newest) = watch::channel(None);
         let (sender, answers) = mpsc::channel(ANSWERS);
-        let mut correspondents = JoinSet::new();
+        let mut reporters = JoinSet::new();
         let each = self.identity.at_each();
-        // With several it is not known which of them that connection is to.
+        // With several addresses, that connection may be to any of them.
         let mut client = Some(client).filter(|_| each.len() == 1);
         for (at, identity) in each.into_iter().enumerate() {
-            let correspondent = Correspondent {
+            let reporter = Reporter {
                 at,
                 identity,
                 registration: self.registration.clone(),
                 registered,
-                letters: newest.clone(),
+                outgoing: newest.clone(),
                 answers: sender.clone(),
             };
-            correspondents.spawn(correspondent.run(client.take()));
+            reporters.spawn(reporter.run(client.take()));
         }
-        Post { letters, answers, correspondents }
+        Reporters { outgoing, answers, reporters }
     }
 
-    /// In a network of relays the hop links measure themselves, but for how much they carry; elsewhere
-    /// every node is tested.
-    fn look_around(&mut self, near: &PeerList, registered: &Registered, links: &LinkTests) {
+    /// Schedules link tests. In a network of relays the hop links measure themselves, except for
+    /// bandwidth; elsewhere every node is tested.
+    fn schedule_link_tests(&mut self, near: &PeerList, registered: &Registered, links: &LinkTests) {
         let own = registered.identity.node;
         let busy_mbps = self.busy_mbps;
         let learnt = self.frames.with_relay(|relay| {
@@ -218,7 +218,7 @@ impl Member {
                 (peers.filter(is_neighbour).cloned().collect(), true)
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot do as the Monitor Node says");
+                tracing::warn!(%error, "cannot apply the Monitor Node's relay state");
                 return;
             }
         };
@@ -237,7 +237,7 @@ impl Member {
             port.dropped.unknown_key += dropped.unknown_key;
         }
         for (grant, count) in self.lender.take_wrong_keys() {
-            self.identity.door.refuse_accesses(grant.0, count);
+            self.identity.tls.refuse_accesses(grant.0, count);
         }
         HeartbeatReport {
             identity: registered.identity,
@@ -250,18 +250,18 @@ impl Member {
                 .unwrap_or_else(|| links.take()),
             port,
             door: DoorReport {
-                refused: self.identity.door.refused(),
+                refused: self.identity.tls.refused(),
                 certificate_expires_s: self.identity.expires_s(),
-                revoked_version: self.identity.door.revoked_version(),
+                revoked_version: self.identity.tls.revoked_version(),
                 revoked_besides: Vec::new(),
             },
-            // Each Monitor Node has its own.
+            // Each Monitor Node's connection has its own version.
             peers_version: 0,
         }
     }
 }
 
-/// What is not other nodes' tests.
+/// Returns the traffic in megabits a second, without other nodes' tests.
 fn busy_mbps(flows: &[FlowReport]) -> f64 {
     let programs = flows.iter().filter(|flow| !matches!(flow.with, FlowPeer::Node(_)));
     programs.map(|flow| flow.bytes_per_s * 8.0 / 1e6).sum()

@@ -1,4 +1,4 @@
-//! Watching this machine's memory, and giving it back what is lent when it needs it.
+//! Watches this machine's memory, and returns lent memory to it under pressure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use venice_wire::ByteSize;
 use crate::AgentConfig;
 use crate::lender::Lender;
 
-/// How often the memory is looked at.
+/// Interval between two readings.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Unless told otherwise, this share of the machine's memory is kept free ...
+/// Default `keep_free`: the machine's memory divided by this,
 const DEFAULT_KEEP_FREE_SHARE: u64 = 50;
-/// ... but at least and at most so much.
+/// within these bounds in bytes.
 const DEFAULT_KEEP_FREE_MIN: u64 = 64 << 20;
 const DEFAULT_KEEP_FREE_MAX: u64 = 1 << 30;
 
-/// The task that watches.
+/// The watching task.
 #[derive(Debug)]
 pub(crate) struct MemoryWatch {
     source: MemorySource,
     watch: PressureWatch,
-    /// How long borrowers have to put elsewhere what is wanted back; `None`: as long as it takes.
+    /// Time for recipients to move reclaimed memory; `None`: unlimited.
     take_back_after: Option<Duration>,
 }
 
@@ -41,14 +41,13 @@ impl MemoryWatch {
         Self { source, watch, take_back_after: config.take_back_after() }
     }
 
-    /// Bytes available, and how many of them the machine is to keep; `None` where the kernel does
-    /// not say.
+    /// Returns the available bytes and `keep_free`; `None` if the kernel does not report them.
     pub(crate) fn room(config: &AgentConfig) -> Option<(u64, u64)> {
         let source = MemorySource::new(&config.proc_dir);
         Some((source.read()?.available_bytes, source.keep_free_bytes(config)))
     }
 
-    /// All the memory of the machine; `None` where the kernel does not say.
+    /// Returns the machine's total memory; `None` if the kernel does not report it.
     pub(crate) fn total_bytes(config: &AgentConfig) -> Option<u64> {
         MemorySource::new(&config.proc_dir).total_bytes()
     }
@@ -63,7 +62,7 @@ impl MemoryWatch {
             let Some(reading) = self.source.read() else {
                 if !is_told {
                     let folder = self.source.meminfo.display();
-                    tracing::warn!(file = %folder, "cannot be read: memory pressure is not watched");
+                    tracing::warn!(file = %folder, "unreadable: memory pressure is not watched");
                     is_told = true;
                 }
                 continue;
@@ -74,12 +73,14 @@ impl MemoryWatch {
             if report.level != before {
                 tell(report);
             }
-            // Slabs take a millisecond each to make or to give back.
+            // Making or returning a slab takes a millisecond.
             let (lender, within) = (Arc::clone(&lender), self.take_back_after);
-            let heeded = tokio::task::spawn_blocking(move || lender.heed(report, orders, within));
+            let heeded = tokio::task::spawn_blocking(move || {
+                lender.carry_out_orders(report, orders, within)
+            });
             match heeded.await {
                 Ok(()) => {}
-                // The agent ends, and its threads take nothing more on.
+                // The agent is ending, and its thread pool accepts no more work.
                 Err(ended) if ended.is_cancelled() => return,
                 Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
             }
@@ -102,8 +103,8 @@ impl Lender {
         SlabCounts { free: state.core.status().free_slabs, withheld: state.core.withheld_slabs() }
     }
 
-    /// Does what the watch wants done.
-    fn heed(
+    /// Carries out the orders of the watch.
+    fn carry_out_orders(
         self: &Arc<Self>,
         report: PressureReport,
         orders: PressureOrders,
@@ -116,11 +117,11 @@ impl Lender {
         self.withhold(orders.withhold_slabs);
         let made = self.remake(orders.remake_slabs);
         if made > 0 {
-            tracing::info!(slabs = made, "memory to lend taken from the kernel again");
+            tracing::info!(slabs = made, "took memory to lend from the kernel again");
         }
-        self.want_back(orders.want_back_slabs, within);
+        self.reclaim(orders.want_back_slabs, within);
         if level_before != report.level || orders != PressureOrders::default() {
-            self.tell_change();
+            self.notify_change();
         }
     }
 
@@ -129,16 +130,16 @@ impl Lender {
             let mut state = self.state();
             let count = state.core.handle_withhold(slabs);
             let withdrawn = self.pool.withdraw(count as usize);
-            assert_eq!(withdrawn.len(), count as usize, "what is called free is there");
+            assert_eq!(withdrawn.len(), count as usize, "free slabs are present");
             withdrawn
         };
         if !withdrawn.is_empty() {
-            tracing::info!(slabs = withdrawn.len(), "memory that is not lent given to the kernel");
+            tracing::info!(slabs = withdrawn.len(), "returned unlent memory to the kernel");
         }
     }
 }
 
-/// The files the kernel tells of its memory in.
+/// The kernel's memory statistics files.
 #[derive(Debug)]
 struct MemorySource {
     meminfo: PathBuf,
@@ -150,7 +151,7 @@ impl MemorySource {
         Self { meminfo: proc_dir.join("meminfo"), pressure: proc_dir.join("pressure/memory") }
     }
 
-    /// `None` where the kernel does not say what is available.
+    /// Reads the statistics; `None` if the kernel does not report available memory.
     fn read(&self) -> Option<MemoryReading> {
         let meminfo = fs::read_to_string(&self.meminfo).ok()?;
         let stall_ratio = fs::read_to_string(&self.pressure).ok().as_deref().and_then(stall_ratio);
@@ -174,14 +175,15 @@ impl MemorySource {
     }
 }
 
-/// A line of /proc/meminfo, in bytes.
+/// Parses a line of /proc/meminfo, in bytes.
 fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// Of /proc/pressure/memory: the share of the last ten seconds in which some task waited.
+/// Parses /proc/pressure/memory: share of the last ten seconds in which some task waited for
+/// memory.
 fn stall_ratio(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let avg10 = some.split(' ').find_map(|word| word.strip_prefix("avg10="))?;
@@ -193,14 +195,14 @@ fn stall_ratio(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// As Linux 6.18 writes them, on a machine that was made to swap.
+    /// Written by Linux 6.18 on a swapping machine.
     const PRESSURE: &str = "some avg10=37.50 avg60=11.57 avg300=2.83 total=907009\n\
                             full avg10=22.04 avg60=7.30 avg300=1.79 total=880672\n";
     const MEMINFO: &str = "MemTotal:       24683520 kB\nMemFree:        18186240 kB\n\
                            MemAvailable:   23588864 kB\nBuffers:            4096 kB\n";
 
     #[test]
-    fn the_kernels_files_are_read() {
+    fn kernel_files_are_parsed() {
         assert_eq!(stall_ratio(PRESSURE), Some(0.375));
         assert_eq!(stall_ratio("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"), Some(0.0));
         assert_eq!(stall_ratio("full avg10=1.00"), None);
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn some_memory_is_kept_free_unless_told_otherwise() {
+    fn keep_free_has_bounded_default() {
         let folder = tempfile::tempdir().unwrap();
         let source = MemorySource::new(folder.path());
         assert_eq!(source.read(), None);

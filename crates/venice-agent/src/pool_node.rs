@@ -1,4 +1,4 @@
-//! How much a pool node lends that was not told: its machine is there to lend.
+//! Default amount of memory that a pool node lends.
 
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -6,10 +6,10 @@ use crate::memory_watch::MemoryWatch;
 use crate::{AgentConfig, AgentError};
 
 impl AgentConfig {
-    /// The same, with what a pool node lends filled in where nothing says what it lends.
+    /// Fills in the memory that a pool node lends if no setting says what it lends.
     ///
     /// # Errors
-    /// [`AgentError::Config`] where its machine has nothing to lend, or does not say.
+    /// [`AgentError::Config`] if its machine has nothing to lend, or does not report its memory.
     pub(crate) fn with_pool_memory(self) -> Result<Self, AgentError> {
         let lends_else =
             self.lend_blocks.0 > 0 || !self.offer.is_empty() || !self.lend_dax.is_empty();
@@ -18,16 +18,16 @@ impl AgentConfig {
             return Ok(self);
         }
         let unknown = || {
-            let said = "a pool node lends what its machine has available, which this kernel does not \
-                        tell: say how much with --lend";
+            let said = "a pool node lends its machine's available memory, which this kernel does not \
+                        report: set the amount with --lend";
             AgentError::Config(said.to_owned())
         };
         let (available_bytes, keep_free_bytes) = MemoryWatch::room(&self).ok_or_else(unknown)?;
         let lend = lendable(available_bytes, keep_free_bytes);
         if lend.0 == 0 {
             return Err(AgentError::Config(format!(
-                "a pool node lends what its machine has available, {}, less twice what that keeps free, \
-                 {}: nothing is left; give less with --keep-free, or say how much with --lend",
+                "a pool node lends its machine's available memory, {}, less twice --keep-free, {}: nothing \
+                 is left; lower --keep-free, or set the amount with --lend",
                 ByteSize(available_bytes),
                 ByteSize(keep_free_bytes)
             )));
@@ -36,8 +36,8 @@ impl AgentConfig {
     }
 }
 
-/// What of the memory that is available can be lent, in whole slabs: all but twice what is to be kept
-/// free, below which tasks that stall count as a shortage.
+/// Returns the lendable part of the available memory, in whole slabs: all but twice `keep_free`,
+/// below which stalling tasks count as pressure.
 pub(crate) fn lendable(available_bytes: u64, keep_free_bytes: u64) -> ByteSize {
     let left_bytes = available_bytes.saturating_sub(keep_free_bytes.saturating_mul(2));
     ByteSize(left_bytes / SLAB_BYTES * SLAB_BYTES)
@@ -50,7 +50,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_is_available_less_twice_what_is_kept_free_in_whole_slabs() {
+    fn lendable_leaves_twice_keep_free() {
         assert_eq!(lendable(1000 * MIB, 100 * MIB), ByteSize(800 * MIB));
         assert_eq!(lendable(1000 * MIB + SLAB_BYTES - 1, 100 * MIB), ByteSize(800 * MIB));
         assert_eq!(lendable(100 * MIB, 0), ByteSize(96 * MIB));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pool_node_that_is_not_told_lends_what_there_is() {
+    fn only_pool_node_lends_by_default() {
         let proc_dir = tempfile::tempdir().unwrap();
         let tell = |mib: u64| {
             let text = format!("MemTotal: 8388608 kB\nMemAvailable: {} kB\n", mib << 10);

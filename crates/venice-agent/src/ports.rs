@@ -1,4 +1,4 @@
-//! The ports of a node that lends, as those see them who begin and end grants.
+//! The ports of a lending node, as used when grants begin and end.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ use venice_wire::GrantId;
 use crate::relay_host::RelayHost;
 use crate::udp_host::UdpHost;
 
-/// All ports that recipients reach grants through.
+/// All ports over which recipients reach grants.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     pub(crate) shm: Option<ShmServer>,
@@ -18,7 +18,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// A grant of this number begins, perhaps not the first that bears it.
+    /// Starts a grant with this id, which may have been used before.
     pub(crate) fn share(&self, grant: GrantId) {
         if let Some(frames) = &self.frames {
             frames.udp().share(grant);
@@ -26,7 +26,7 @@ impl Ports {
         }
     }
 
-    /// Tells whoever uses the grant that it is over. No port may reach its slabs any more.
+    /// Notifies the users of a grant of its end. No port may reach its slabs any more.
     pub(crate) fn revoke(&self, grant: GrantId) {
         if let Some(shm) = &self.shm {
             shm.revoke(grant);
@@ -40,8 +40,8 @@ impl Ports {
         }
     }
 
-    /// Whether all who had to be told over frames have said that they have heard.
-    pub(crate) fn are_notified(&self) -> bool {
+    /// True if all recipients over frames have acknowledged the end of their grants.
+    pub(crate) fn are_told(&self) -> bool {
         let Some(frames) = &self.frames else { return true };
         let mut are_notified = frames.udp().are_notified();
         frames.with_relay(|relay| are_notified &= relay.are_notified());
@@ -49,12 +49,12 @@ impl Ports {
     }
 }
 
-/// The ports that answer frames. They serve once the node has its number, which its membership
-/// brings, and tell what grants do, which the lender knows.
+/// The ports that serve frames. They serve once the node has its id, which the registration brings;
+/// the lender starts and ends their grants.
 #[derive(Clone, Debug)]
 pub(crate) struct FramePorts {
     udp: Arc<Mutex<UdpHost>>,
-    /// Where the rack is wired as a network of relays.
+    /// Relay, in a network of relays.
     relay: Option<Arc<Mutex<RelayHost>>>,
 }
 
@@ -68,7 +68,7 @@ impl FramePorts {
         self.udp.lock().expect("no task panics with the udp port")
     }
 
-    /// `None` where there is no relay.
+    /// Calls `with` on the relay; `None` without a relay.
     pub(crate) fn with_relay<T>(&self, with: impl FnOnce(&mut RelayHost) -> T) -> Option<T> {
         let relay = self.relay.as_ref()?;
         Some(with(&mut relay.lock().expect("no task panics with the relay")))

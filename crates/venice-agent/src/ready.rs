@@ -1,29 +1,29 @@
-//! Telling the caller of `run` which addresses the agent got.
+//! Reports the agent's addresses to the caller of `run`.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where an agent answers.
+/// Addresses of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentReady {
     /// Its gRPC service.
     pub control_addr: SocketAddr,
     /// Its UDP data port.
     pub udp_addr: SocketAddr,
-    /// Its relay's UDP port, where the rack is wired as a network of relays.
+    /// Its relay's UDP port, in a network of relays.
     pub relay_addr: Option<SocketAddr>,
-    /// Its unix socket for shared memory, where it has one.
+    /// Its unix socket for shared memory, if any.
     pub shm_socket: Option<PathBuf>,
 }
 
-/// Called once, when the agent has its memory and listens on all its addresses. It may not have
-/// reached the Monitor Node by then.
+/// A callback, called once when the agent has its memory and listens on all its addresses. It may
+/// not have reached the Monitor Node by then.
 #[derive(Default)]
 pub struct OnReady(Option<Box<dyn FnOnce(AgentReady) + Send>>);
 
 impl OnReady {
-    /// Calls `f` with the addresses. The default calls nobody.
+    /// Calls `f` with the addresses. The default does nothing.
     pub fn new(f: impl FnOnce(AgentReady) + Send + 'static) -> Self {
         Self(Some(Box::new(f)))
     }

@@ -1,8 +1,8 @@
-//! The relay of a node, where the rack is wired as a mesh, a torus or a star.
+//! The relay of a node, if the rack is wired as a mesh, a torus or a star.
 //!
-//! Its socket is there from the start. It relays once the Monitor Node knows every node of the
-//! network, for a packet's way depends on all of them; from then on it needs the Monitor Node
-//! only to hear of neighbours that come back at another address.
+//! Its socket exists from the start. It relays once the Monitor Node lists every node of the
+//! network, since a packet's route depends on all of them; from then on it needs the Monitor Node
+//! only for neighbours that come back at another address.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,21 +20,21 @@ use crate::AgentError;
 use crate::link_test::protection;
 use crate::udp_host::node_keys;
 
-/// A node's place in the network, as it was configured.
+/// Configured place of a node in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) topology: Topology,
     pub(crate) position: Position,
-    /// Packets get their whole route at their source.
+    /// True if packets get their whole route at their source.
     pub(crate) source_routes: bool,
 }
 
-/// The relay, or what it will be made of.
+/// The relay, or its configuration before it starts.
 #[derive(Debug)]
 pub(crate) struct RelayHost {
     socket: UdpSocket,
     place: Place,
-    /// What others are told.
+    /// Advertised address.
     advertised: String,
     link: Option<LinkModel>,
     grants: SharedGrants,
@@ -45,11 +45,11 @@ pub(crate) struct RelayHost {
 struct Serving {
     own: NodeId,
     secret: Option<NodeSecret>,
-    /// By position.
+    /// Nodes by position.
     nodes: Vec<NodeId>,
     relay: Relay,
     reported_ns: u64,
-    /// Bytes moved by then, by neighbour.
+    /// Bytes moved until then, by neighbour.
     moved: BTreeMap<NodeId, u64>,
 }
 
@@ -64,7 +64,7 @@ impl RelayHost {
         Self { socket, place, advertised, link, grants, serving: None }
     }
 
-    /// For the registration.
+    /// Place for the registration.
     pub(crate) fn place(&self) -> RelayPlace {
         RelayPlace {
             topology: self.place.topology.with_size(),
@@ -73,7 +73,7 @@ impl RelayHost {
         }
     }
 
-    /// Takes what the Monitor Node knows of the network; relays as `own` as soon as that is all.
+    /// Applies the Monitor Node's list of the network; relays as `own` once it is complete.
     pub(crate) fn learn(
         &mut self,
         own: NodeId,
@@ -99,7 +99,7 @@ impl RelayHost {
                 let name = KeyName::Peer(own);
                 let peer = near.peers.iter().find(|peer| Some(peer.node) == there.map(|t| t.node));
                 let seal = peer.and_then(|peer| peer.seal_key).map(|key| SealedAs { name, key });
-                // Who is down has no key: there is nobody to seal for.
+                // A node that is down has no key.
                 if let Some(address) = address
                     && seal.is_some() == secret.is_some()
                 {
@@ -110,7 +110,7 @@ impl RelayHost {
         Ok(())
     }
 
-    /// Every switch's node, by position; `None` until all are known.
+    /// Returns every switch's node, by position; `None` until all are listed.
     fn nodes(&self, relays: &[RelayPeer]) -> Option<Vec<NodeId>> {
         let by_position: BTreeMap<u32, NodeId> =
             relays.iter().map(|relay| (relay.position, relay.node)).collect();
@@ -155,24 +155,25 @@ impl RelayHost {
         self.serving.as_ref().is_none_or(|serving| serving.relay.are_notified())
     }
 
-    /// What the relay has dropped because of its seal, since it started.
+    /// Returns the datagrams that the relay has dropped for their seal, since it started.
     pub(crate) fn dropped(&self) -> SealCounts {
         self.serving.as_ref().map_or_else(SealCounts::default, |serving| serving.relay.dropped())
     }
 
-    /// What has gone between this node and who uses its memory, since the relay started.
+    /// Returns the traffic between this node and the recipients of its memory, since the relay
+    /// started.
     pub(crate) fn traffic(&self) -> Vec<Traffic> {
         self.serving.as_ref().map_or_else(Vec::new, |serving| serving.relay.traffic())
     }
 
-    /// The nodes at the other ends of its hop links.
+    /// Returns the nodes at the other ends of its hop links.
     pub(crate) fn neighbours(&self) -> Vec<NodeId> {
         let hops = self.serving.iter().flat_map(|serving| serving.relay.stats().hops);
         hops.map(|(_, hop)| hop.neighbour).collect()
     }
 
-    /// How the hop links do, for the heartbeat; `bandwidths_mbps` is what was measured of the ways they
-    /// take, by neighbour. A relay holds back what it sends to what its own link would carry.
+    /// Returns the reports of the hop links for the heartbeat; `bandwidths_mbps` are the measured
+    /// rates of their routes, by neighbour. A relay sends no faster than its own emulated link.
     pub(crate) fn reports(&mut self, bandwidths_mbps: &BTreeMap<NodeId, f64>) -> Vec<LinkReport> {
         let emulated = self.link.and_then(|link| Some(link.bandwidth_bps?.get() as f64 / 1e6));
         let carries = |neighbour| {

@@ -1,4 +1,4 @@
-//! Starting an agent's parts, and stopping them.
+//! Start and stop of an agent's parts.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,29 +21,29 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::devices::DeviceWatch;
 use crate::handler::Handler;
-use crate::identity::{NodeIdentity, Voucher};
+use crate::identity::{NodeIdentity, UserCertifier};
 use crate::lender::Lender;
 use crate::lent_blocks::LentBlocks;
 use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
-use crate::replacing;
+use crate::slab_replacement;
 use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
 
-/// How long calls in progress may take to end when the agent stops.
+/// Timeout of calls in progress when the agent stops.
 const LAST_CALLS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs an agent until `shutdown` completes. Prints nothing; logs by `tracing`. Needs a tokio
 /// runtime with time and I/O.
 ///
-/// Raises this process's limit on open files as far as it may: each slab is a file.
+/// Raises this process's limit on open files as far as allowed: each slab is a file.
 ///
 /// # Errors
-/// When the configuration makes no sense, the memory cannot be had or locked, an address cannot
-/// be listened on, or the Monitor Node refuses the agent at first (later it goes on trying). A
-/// Monitor Node that does not answer is no error: the agent waits for it.
+/// Fails if the configuration is invalid, the memory is unavailable or cannot be locked, an address
+/// is in use, or the Monitor Node refuses the first registration (later it keeps trying). A Monitor
+/// Node that does not answer is no error: the agent waits for it.
 pub async fn run(
     mut config: AgentConfig,
     shutdown: impl Future<Output = ()> + Send,
@@ -54,8 +54,8 @@ pub async fn run(
 
     let (stop, stopped) = oneshot::channel::<()>();
     let identity = parts.identity;
-    let _company = Company::start(&identity, parts.socket);
-    let service = serve_agent(parts.listener, identity.door, parts.handler, async {
+    let _tasks = BackgroundTasks::start(&identity, parts.socket);
+    let service = serve_agent(parts.listener, identity.tls, parts.handler, async {
         let _ = stopped.await;
     });
     let lending = Lending::start(parts.lender, parts.memory, parts.devices);
@@ -66,7 +66,7 @@ pub async fn run(
         error = member.run() => Err(error),
         served = &mut service => served.map_err(AgentError::from),
     };
-    // The Monitor Nodes and the recipients notice at once.
+    // Notifies the Monitor Nodes and the recipients.
     if result.is_ok() {
         tokio::join!(member.leave(), lending.lender.say_goodbye());
     }
@@ -79,8 +79,8 @@ pub async fn run(
     result
 }
 
-/// Lending goes on as long as this lives, and stops for all when it is dropped, however that
-/// comes: connections and tasks that end later still hold the lender.
+/// The lending tasks. Dropping this stops lending for all: connections and tasks that end later
+/// still hold the lender.
 struct Lending {
     lender: Arc<Lender>,
     deadlines: JoinHandle<()>,
@@ -93,8 +93,8 @@ impl Lending {
         let deadlines = tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let memory = match lender.pool.is_memory() {
             true => tokio::spawn(memory.run(Arc::clone(&lender))),
-            // What is lent of devices is nothing that this machine could be short of.
-            false => tokio::spawn(replacing::watch_devices(Arc::clone(&lender))),
+            // Device memory is not subject to this machine's memory pressure.
+            false => tokio::spawn(slab_replacement::watch_devices(Arc::clone(&lender))),
         };
         let devices = tokio::spawn(devices.run(Arc::clone(&lender)));
         Self { lender, deadlines, memory, devices }
@@ -110,22 +110,22 @@ impl Drop for Lending {
     }
 }
 
-/// What goes on beside: certificates are renewed, and programs come in at the socket. Ends when it
-/// is dropped.
-struct Company {
+/// Background tasks: renew the certificate, store revocations, serve the socket for programs. End
+/// on drop.
+struct BackgroundTasks {
     _tasks: JoinSet<()>,
 }
 
-impl Company {
+impl BackgroundTasks {
     fn start(identity: &NodeIdentity, socket: Option<LocalSocket>) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(identity.clone().keep());
-        tasks.spawn(identity.turned_out.clone().keep());
+        tasks.spawn(identity.revoked_nodes.clone().keep());
         if let Some(socket) = socket {
-            let voucher = Arc::new(Voucher::new(identity));
+            let certifier = Arc::new(UserCertifier::new(identity));
             tasks.spawn(async move {
-                if let Err(error) = socket.serve(voucher).await {
-                    tracing::error!(%error, "the socket for this machine's programs broke off");
+                if let Err(error) = socket.serve(certifier).await {
+                    tracing::error!(%error, "the socket for this machine's programs failed");
                 }
             });
         }
@@ -133,7 +133,7 @@ impl Company {
     }
 }
 
-/// An agent's parts, listening and ready to go.
+/// The parts of an agent, listening and ready to run.
 struct Parts {
     ready: AgentReady,
     identity: NodeIdentity,
@@ -153,7 +153,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let instance = venice_ports::random_u64().map_err(AgentError::Random)?;
     raise_open_files();
 
-    // Cheap things first: who cannot listen need not lock gigabytes to find out.
+    // Cheap steps first: an agent that cannot listen need not lock gigabytes.
     let devices = DeviceWatch::begin(&config.offers()?)?;
     let identity = NodeIdentity::load(&config.identity, &config.name, &config.monitor)?;
     let bind_socket = |path: &PathBuf| LocalSocket::bind(path, &config.socket_group);
@@ -189,14 +189,14 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let mut udp = UdpHost::new(sockets, grants.clone());
     if let Some(interface) = config.xdp_interface()? {
         udp.use_xdp(&interface, !config.plain)?;
-        tracing::info!(%interface, "single packets pass the kernel by");
+        tracing::info!(%interface, "single packets bypass the kernel");
     }
     let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
     lender.offer_devices(&devices);
-    let (door, name) = (Arc::clone(&identity.door), config.name.clone());
-    let handler = Handler { lender: Arc::clone(&lender), door, name, instance };
+    let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());
+    let handler = Handler { lender: Arc::clone(&lender), tls, name, instance };
     let member = Member {
         identity: identity.clone(),
         registration,
@@ -223,10 +223,10 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     })
 }
 
-/// The slabs to lend: all of them are made here.
+/// Makes the slabs to lend.
 async fn slab_pool(lend_bytes: u64, names: Vec<String>) -> Result<SlabPool, AgentError> {
     let pool = tokio::task::spawn_blocking(move || match (lend_bytes, names.is_empty()) {
-        // An external router's, or of a node that lends blocks only.
+        // An external router, or a node that lends only blocks.
         (0, true) => Ok(SlabPool::empty()),
         (_, true) => SlabPool::new(lend_bytes),
         _ => {
@@ -237,7 +237,7 @@ async fn slab_pool(lend_bytes: u64, names: Vec<String>) -> Result<SlabPool, Agen
     Ok(pool.await.expect("making slabs does not panic")?)
 }
 
-/// The relay and the address of its socket, where the rack has relays.
+/// Returns the relay and its socket's address, if the rack has relays.
 fn relay_host(
     config: &AgentConfig,
     listen: SocketAddr,
@@ -250,7 +250,7 @@ fn relay_host(
     Ok(Some((addr, RelayHost::new(socket, place, advertised, config.link, grants.clone()))))
 }
 
-/// The verbs port, if it is wanted, on the TCP port of the same number as the UDP port.
+/// Starts the verbs port, if configured, on the TCP port with the UDP port's number.
 fn start_verbs(
     config: &AgentConfig,
     address: SocketAddr,
@@ -309,7 +309,7 @@ fn registration(
     }
 }
 
-/// Recipients have another working directory.
+/// Makes a path absolute: recipients have other working directories.
 fn absolute(path: &std::path::Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! The UDP port of a node: its sockets, its keys, and what goes through it.
+//! The UDP port of a node: its sockets, its keys, and its traffic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use venice_wire::{GrantId, KeyName, NodeId, NodeSecret, SealKey};
 
 use crate::AgentError;
 
-/// The UDP port: its sockets are there from the start, served once the node has its number.
+/// The UDP port. Its sockets exist from the start; it serves once the node has its id.
 #[derive(Debug)]
 pub(crate) struct UdpHost {
     sockets: Vec<UdpSocket>,
     grants: SharedGrants,
-    /// Where single datagrams pass the kernel by, if that is wanted.
+    /// Interface where single datagrams bypass the kernel, if configured.
     interface: Option<XdpInterface>,
-    /// Attached there, and not yet in a server's hands.
+    /// Attached AF_XDP state that no server owns yet.
     xdp: Option<Xdp>,
     serving: Option<Serving>,
     flows: Flows,
@@ -39,7 +39,7 @@ impl UdpHost {
         Self { sockets, grants, interface, xdp, serving: None, flows: Flows::default() }
     }
 
-    /// Has single datagrams pass the kernel by at `interface`; all are sealed, or none.
+    /// Makes single datagrams bypass the kernel at `interface`; either all are sealed, or none.
     pub(crate) fn use_xdp(
         &mut self,
         interface: &XdpInterface,
@@ -51,8 +51,8 @@ impl UdpHost {
         Ok(())
     }
 
-    /// Serves as `node`, under keys made of `secret`; without one, without protection. Recipients
-    /// that knew the node by another number, or have keys of another secret, have to connect anew.
+    /// Serves as `node`, under keys derived from `secret`; without a secret, unprotected.
+    /// Recipients that use another node id, or keys of another secret, must reconnect.
     pub(crate) fn serve_as(
         &mut self,
         node: NodeId,
@@ -65,7 +65,7 @@ impl UdpHost {
         if self.serving.take().is_some()
             && let Some(interface) = self.interface.clone()
         {
-            // What it had went with the server.
+            // The old AF_XDP state ended with its server.
             self.use_xdp(&interface, secret.is_some())?;
         }
         let incarnation = venice_ports::random_u64().map_err(AgentError::Random)?;
@@ -95,7 +95,7 @@ impl UdpHost {
         self.serving.as_ref().is_none_or(|serving| serving.server.are_notified())
     }
 
-    /// What the port has seen, for the heartbeat, together with what came for this node `relayed`.
+    /// Returns the port's traffic for the heartbeat, including the `relayed` traffic for this node.
     pub(crate) fn report(&mut self, relayed: Vec<Traffic>) -> PortReport {
         let Some(Serving { server, .. }) = &self.serving else { return PortReport::default() };
         let dropped = server.dropped();
@@ -103,7 +103,7 @@ impl UdpHost {
         for traffic in server.traffic().into_iter().chain(relayed) {
             *moved.entry(traffic.name).or_default() += traffic.received_bytes + traffic.sent_bytes;
         }
-        // A grant that is over has no traffic at present.
+        // An ended grant has no traffic.
         let is_over = |name: &Option<KeyName>| matches!(name, Some(KeyName::Grant(id)) if !self.grants.lock().contains(*id));
         moved.retain(|name, _| !is_over(name));
         let moved = moved.into_iter().map(|(name, bytes)| (peer_of(name), bytes)).collect();
@@ -124,7 +124,7 @@ impl UdpHost {
     }
 }
 
-/// The keys that `secret` makes for those who use the grants, and for other nodes.
+/// Returns the keys derived from `secret`, for recipients of grants and for other nodes.
 pub(crate) fn node_keys(
     secret: NodeSecret,
     grants: SharedGrants,
@@ -132,8 +132,8 @@ pub(crate) fn node_keys(
     Arc::new(NodeKeys { secret, grants })
 }
 
-/// A node's keys: those of its grants as long as they live, and one for every other node. Who is
-/// known under a grant's key is heard a little longer, to be told that the grant is over.
+/// A node's keys: those of its living grants, and one for every other node. The key of an ended
+/// grant is accepted a little longer, to notify its recipient.
 struct NodeKeys {
     secret: NodeSecret,
     grants: SharedGrants,
@@ -160,7 +160,7 @@ impl SealKeys for NodeKeys {
     }
 }
 
-/// Turns sums into rates.
+/// Converts byte counts into rates.
 #[derive(Debug, Default)]
 struct Flows {
     looked_ns: u64,
@@ -168,7 +168,7 @@ struct Flows {
 }
 
 impl Flows {
-    /// Rates since the last call; those who have gone meanwhile are left out.
+    /// Returns the rates since the last call, without peers that have gone.
     fn since_last(&mut self, now_ns: u64, moved: Vec<(FlowPeer, u64)>) -> Vec<FlowReport> {
         let seconds = now_ns.saturating_sub(self.looked_ns) as f64 / 1e9;
         let before = std::mem::take(&mut self.bytes);

@@ -1,14 +1,14 @@
-//! How a command fails: one line on stderr that says what to do, and the exit code that goes with it.
+//! Failure of a command: one line on stderr with the remedy, and the exit code.
 
 use std::io::{self, Write};
 
 /// Exit code of a command that could not do its work.
 pub const EXIT_FAILURE: i32 = 1;
-/// Exit code of a command line that makes no sense.
+/// Exit code of a usage or configuration error.
 pub const EXIT_USAGE: i32 = 2;
 
-/// Marks an error as the caller's mistake: bad flags, sizes that do not parse, a bad configuration
-/// file. Anything else is a failure.
+/// A mistake of the caller: bad flags, sizes that do not parse, a bad configuration file. Any other
+/// error is a failure.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -25,19 +25,19 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Prints `error` as one line and returns its exit code. A closed pipe on stdout
-/// (`venice nodes | head -1`) is not an error.
+/// Prints `error` as one line and returns its exit code. A closed pipe (`venice nodes | head -1`)
+/// is no error.
 pub fn report(error: &anyhow::Error) -> i32 {
     if is_broken_pipe(error) {
         return 0;
     }
-    // Nobody can be told when stderr itself is gone.
+    // If stderr itself is closed, the message is lost.
     let _ = writeln!(io::stderr(), "venice: {}", one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) { EXIT_USAGE } else { EXIT_FAILURE }
 }
 
-/// What clap has to say, in the form of every other error: help and version on stdout as they are,
-/// a mistake as one line. `unknown_flag`: what it took for something else.
+/// Reports clap's result: help and version on stdout unchanged, a mistake as one line on stderr.
+/// `unknown_flag` is a flag that clap parsed as something else.
 pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
     use clap::error::ErrorKind;
     match error.kind() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clap_errors_become_one_line() {
+    fn clap_error_is_one_line() {
         let rendered = "error: unexpected argument '--frob' found\n\n  tip: try '--from'\n\nUsage: \
                         venice up [OPTIONS]\n\nFor more information, try '--help'.\n";
         assert_eq!(
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn usage_anywhere_in_the_chain_is_exit_code_two() {
+    fn nested_usage_error_exits_two() {
         let error = anyhow::Error::new(Usage("no".into())).context("reading a.toml");
         assert_eq!(report(&error), EXIT_USAGE);
         assert_eq!(report(&anyhow::anyhow!("gone")), EXIT_FAILURE);
     }
 
     #[test]
-    fn a_reader_that_left_is_no_error() {
+    fn broken_pipe_exits_zero() {
         let error = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(report(&error.context("writing the table")), 0);
     }

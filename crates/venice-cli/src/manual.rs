@@ -11,7 +11,7 @@ use crate::terminal;
 /// `venice completions`
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -19,7 +19,7 @@ pub struct CompletionsArgs {
 /// `venice man`
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write one page for every command into this directory, instead of the main page to stdout
+    /// Write one page per command into this directory, instead of the main page to stdout
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -2,16 +2,16 @@
 
 mod agent;
 mod channel;
-mod gate;
+mod enrolment;
 mod heartbeats;
 mod local;
 mod login;
 mod monitor;
-mod no_entry;
+mod socket_error;
 
 pub use agent::AgentClient;
-pub use gate::{GateClient, MonitorIdentity, join};
+pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
 pub use heartbeats::Heartbeats;
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;
-pub use no_entry::RECORD_FILE;
+pub use socket_error::RECORD_FILE;

@@ -1,19 +1,19 @@
-//! Between the plain types and the generated ones. What a peer left out or made up is an error.
+//! Conversion between plain and generated types. Missing and unknown values from a peer are errors.
 
-mod asking;
 mod devices;
 mod identity;
 mod peers;
 mod quotas;
+mod requests;
 mod rows;
 
-pub(crate) use asking::{asked_in, asked_out, client_id_in, request_in, request_out};
 pub(crate) use devices::{
     asked_for_device_in, asked_for_device_out, device_request_in, device_request_out, kind_in,
     kind_out,
 };
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
+pub(crate) use requests::{asked_in, asked_out, client_id_in, request_in, request_out};
 pub(crate) use rows::*;
 
 use crate::proto;
@@ -33,12 +33,12 @@ use venice_rack::types::{
 };
 use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
-/// A field that has to be there.
+/// Returns a required field.
 fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
     field.ok_or_else(|| Status::invalid_argument(format!("{name} is missing")))
 }
 
-/// A name that has to say something: `what` it is of.
+/// Checks that a name is not empty; `what` names its subject.
 pub(crate) fn name_in(name: String, what: &str) -> Result<String, Status> {
     match name.is_empty() {
         true => Err(Status::invalid_argument(format!("the name of {what} is empty"))),
@@ -50,7 +50,7 @@ pub(crate) fn names_in(names: Vec<String>, what: &str) -> Result<Vec<String>, St
     names.into_iter().map(|name| name_in(name, what)).collect()
 }
 
-/// 32 bytes, or none at all.
+/// Parses 32 bytes, or none.
 fn secret_in(bytes: &[u8], name: &str) -> Result<Option<[u8; SEAL_KEY_BYTES]>, Status> {
     if bytes.is_empty() {
         return Ok(None);
@@ -319,7 +319,7 @@ fn held_in(held: proto::HeldGrant) -> Result<HeldGrant, Status> {
     })
 }
 
-/// That of a grant; who does not tell it has no other than the usual one.
+/// Priority of a grant; a donor that reports none has the default.
 fn priority_in(priority: Option<u32>) -> u8 {
     priority.and_then(|priority| u8::try_from(priority).ok()).unwrap_or(DEFAULT_PRIORITY)
 }

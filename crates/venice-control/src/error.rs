@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a service, and how it crosses gRPC.
+//! Errors between a client and a service, and their encoding in gRPC.
 
 use crate::convert;
 use crate::proto;
@@ -9,95 +9,95 @@ use venice_rack::queueing::{InLine, no_room_text};
 use venice_rack::quota::OverDevices;
 use venice_rack::types::{RackError, Refusal};
 
-/// Why a call to the Monitor Node or to an agent failed.
+/// Failure of a call to the Monitor Node or to an agent.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// The Monitor Node said no.
+    /// The Monitor Node refused the call.
     #[error(transparent)]
     Rack(RackError),
-    /// The donors have less free than was asked for: [`RackError::NoRoom`] spelled out, because
-    /// every caller wants to tell it apart.
+    /// The donors have less free memory than requested: [`RackError::NoRoom`] in a variant of its
+    /// own, because every caller handles it separately.
     #[error("{}", no_room_text(*.asked, .free, .line))]
     NoRoom {
-        /// Bytes asked for, in whole slabs.
+        /// Bytes requested, in whole slabs.
         asked: u64,
         /// Bytes free, by node.
         free: Vec<(String, u64)>,
-        /// What waiting in line has to do with it.
+        /// State of the queue for this request.
         line: InLine,
     },
-    /// A donor was named that the rack does not know.
+    /// The rack lists no donor of this name.
     #[error("the rack has no node named {0}")]
     UnknownNode(String),
     /// A donor refused a step of the handshake.
     #[error("the donor refuses: {0}")]
     Refused(Refusal),
-    /// Nobody answers at the address.
+    /// There is no answer at the address.
     #[error("{}", unreachable_text(.peer, .addr))]
     Unreachable {
-        /// Who was called.
+        /// The called service.
         peer: PeerKind,
-        /// Where.
+        /// The called address.
         addr: String,
-        /// True when the connection was refused: there surely is no such process.
+        /// True if the connection was refused: there surely is no such process.
         refused: bool,
-        /// What the network said.
+        /// The network's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// This process has nothing to show: nobody here vouches for it.
-    #[error("this machine gives no way into the rack: {0}")]
+    /// This process has no credential.
+    #[error("no login to the rack on this machine: {0}")]
     NoLogin(String),
-    /// Who answers is not who was called.
-    #[error("what answers at {addr} is not the rack's {peer}: {why}")]
-    Stranger {
-        /// Who was called.
+    /// Another peer than the called one answers.
+    #[error("wrong peer at {addr}, not the rack's {peer}: {why}")]
+    WrongPeer {
+        /// The called service.
         peer: PeerKind,
-        /// Where.
+        /// The called address.
         addr: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// The peer does not let this process in.
-    #[error("the {peer} at {addr} does not let this in: {why}")]
+    /// The peer does not admit this process.
+    #[error("the {peer} at {addr} refuses this caller: {why}")]
     NotAdmitted {
-        /// Who was called.
+        /// The called service.
         peer: PeerKind,
-        /// Where.
+        /// The called address.
         addr: String,
-        /// Its reason, and what to do.
+        /// The peer's reason, and a remedy.
         why: String,
     },
-    /// The peer knows who calls, and does not let it do this.
+    /// The peer has authenticated the caller, but does not permit the call.
     #[error("{0}")]
     Forbidden(String),
-    /// The address does not read as `host:port`.
-    #[error("{addr:?} is no address of the form HOST:PORT")]
+    /// The address is not of the form `host:port`.
+    #[error("{addr:?} is not an address of the form HOST:PORT")]
     BadAddress {
-        /// What was given.
+        /// The address.
         addr: String,
     },
     /// No answer came in time; the call may have had its effect or not.
     #[error("the {peer} at {addr} did not answer in time")]
     TimedOut {
-        /// Who was called.
+        /// The called service.
         peer: PeerKind,
-        /// Where.
+        /// The called address.
         addr: String,
     },
-    /// The peer speaks another protocol, or failed in a way it did not explain.
+    /// The peer uses another protocol, or failed without an explanation.
     #[error("the {peer} at {addr} failed: {message}")]
     Peer {
-        /// Who was called.
+        /// The called service.
         peer: PeerKind,
-        /// Where.
+        /// The called address.
         addr: String,
-        /// What it said.
+        /// The peer's message.
         message: String,
     },
 }
 
-/// Which service was called.
+/// A called service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerKind {
     /// The Monitor Node.
@@ -115,9 +115,9 @@ impl std::fmt::Display for PeerKind {
     }
 }
 
-/// The peer's certificate is not the one that was to be there.
+/// The peer has a wrong certificate.
 #[derive(Debug, Error)]
-pub(crate) enum Stranger {
+pub(crate) enum WrongPeer {
     #[error("it is {found}, not {wanted}")]
     Other { found: String, wanted: String },
     #[error("its certificate was not made by this rack's authority, or not for this purpose ({0})")]
@@ -126,7 +126,7 @@ pub(crate) enum Stranger {
 
 fn unreachable_text(peer: &PeerKind, addr: &str) -> String {
     match peer {
-        // Whose address it is nobody here knows: to start a rack may be to start another one.
+        // The address may be another rack's: `venice up` might start a second rack.
         PeerKind::MonitorNode => format!(
             "no Monitor Node answers at {addr}: check the address, or start the Monitor Node there \
              (`venice monitor`)"
@@ -136,7 +136,7 @@ fn unreachable_text(peer: &PeerKind, addr: &str) -> String {
 }
 
 impl ControlError {
-    /// What a failed call means to its caller.
+    /// Converts the status of a failed call.
     pub(crate) fn from_status(peer: PeerKind, addr: &str, status: Status) -> Self {
         if let Some(error) = decode_detail(status.details()) {
             return error;
@@ -144,9 +144,9 @@ impl ControlError {
         let addr = addr.to_owned();
         match status.code() {
             Code::DeadlineExceeded | Code::Cancelled => ControlError::TimedOut { peer, addr },
-            Code::Unavailable | Code::Unknown if cause::<Stranger>(&status).is_some() => {
-                let why = cause::<Stranger>(&status).map(ToString::to_string).unwrap_or_default();
-                ControlError::Stranger { peer, addr, why }
+            Code::Unavailable | Code::Unknown if cause::<WrongPeer>(&status).is_some() => {
+                let why = cause::<WrongPeer>(&status).map(ToString::to_string).unwrap_or_default();
+                ControlError::WrongPeer { peer, addr, why }
             }
             Code::Unavailable | Code::Unknown if is_broken(&status) => {
                 let refused = is_refused(&status);
@@ -173,14 +173,13 @@ impl From<RackError> for ControlError {
     }
 }
 
-/// The connection could not be made, or broke: the peer itself has said nothing. A connection that breaks
-/// under a call comes as an unknown failure with a cause; a peer's own has none.
+/// True if the connection could not be made, or broke, without an answer of the peer. A connection
+/// that breaks under a call has the code Unknown and a cause; a peer's own status has no cause.
 fn is_broken(status: &Status) -> bool {
     status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
-/// True when somewhere down the chain of causes a connection was refused, or a host said that it
-/// has no such socket.
+/// True if a connection was refused somewhere down the chain of causes.
 pub(crate) fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| {
@@ -189,14 +188,14 @@ pub(crate) fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     })
 }
 
-/// The first of the kind `E` down the chain of causes.
+/// Returns the first error of the type `E` down the chain of causes.
 pub(crate) fn cause<'a, E: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a E> {
     std::iter::successors(Some(error), |error| error.source()).find_map(|it| it.downcast_ref())
 }
 
-/// The status that carries a Monitor Node's error.
+/// Converts a Monitor Node's error into a status.
 pub(crate) fn rack_status(error: &RackError) -> Status {
     use proto::error_detail::{self, Kind};
     let (code, kind) = match error.clone() {
@@ -243,7 +242,7 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::StoreFull(why) => {
             (Code::ResourceExhausted, Kind::StoreFull(error_detail::StoreFull { why }))
         }
-        // To its caller it is as if nobody answered any more.
+        // To its caller this is like a peer that no longer answers.
         RackError::Forbidden(reason) => return Status::permission_denied(reason.clone()),
         RackError::BadToken(why) => return Status::unauthenticated(why.clone()),
         RackError::Stopping => return Status::unavailable(error.to_string()),
@@ -251,7 +250,7 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
     status_with(code, error.to_string(), kind)
 }
 
-/// The status that carries a donor's refusal.
+/// Converts a donor's refusal into a status.
 pub(crate) fn refusal_status(refusal: &Refusal) -> Status {
     use proto::error_detail::{Kind, Refused, WrongEpoch, refused::Reason};
     let (code, reason) = match refusal.clone() {
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn rack_errors_come_back_as_they_were() {
+    fn rack_errors_roundtrip() {
         let errors = [
             RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
             RackError::NotRegistered,
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_monitor_node_it_is_is_not_guessed() {
+    fn unreachable_monitor_text_names_no_rack() {
         for addr in ["127.0.0.1:1", "10.0.0.1:7470", "host1:1,host2:1"] {
             let said = unreachable_text(&PeerKind::MonitorNode, addr);
             assert!(said.contains(addr) && said.contains("`venice monitor`"), "{said}");
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_and_unknown_node_have_names_of_their_own() {
+    fn no_room_and_unknown_node_are_separate() {
         let free = vec![("node1".to_owned(), 3 << 24)];
         let line = InLine { waited_ms: 7, before: vec!["ada@h".to_owned()], most_bytes: Some(9) };
         let (asked_bytes, said) = (1 << 30, line.clone());
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_come_back_as_they_were() {
+    fn refusals_roundtrip() {
         let refusals = [
             Refusal::NoRoom { free_slabs: 0 },
             Refusal::UnknownGrant,
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_details_are_no_panic() {
+    fn garbage_details_do_not_panic() {
         let status = Status::with_details(Code::Internal, "odd", vec![0xff; 9].into());
         assert!(matches!(across(status), ControlError::Peer { .. }));
     }

@@ -1,33 +1,33 @@
-//! Who is who in a rack: an authority, the certificates it signs, and what they are worth.
+//! Identities in a rack: the authority, its certificates, and their verification.
 //!
-//! * [`Authority`] is the Monitor Node's: it signs for nodes, and on their word for users.
-//! * [`Credential`] is a key with its certificate; a process holds one in a [`Holder`] and may
-//!   change it while it runs.
-//! * [`Trust`] says whom a certificate names, or why it is worth nothing.
-//! * [`JoinToken`] lets a machine in once, and lets it know the Monitor Node for the right one.
+//! * [`Authority`] belongs to the Monitor Node: it signs for nodes, and on their word for users.
+//! * [`Credential`] is a key with its certificate; a process keeps one in a [`Holder`] and may
+//!   replace it while it runs.
+//! * [`Trust`] verifies certificates.
+//! * [`JoinToken`] lets a machine join once, and pins the authority of the Monitor Node.
 
 mod authority;
 mod credential;
 mod error;
 mod files;
 mod holder;
-mod joining;
+mod join_key;
 mod random;
+mod revocations_file;
 mod role;
 mod token;
 mod trust;
-mod turned_out;
 mod verifiers;
 
 pub use authority::{Authority, Fingerprint, Lifetimes};
-pub use credential::{Credential, KeyPem, Said};
+pub use credential::{CertificateInfo, Credential, KeyPem};
 pub use error::IdentityError;
-pub use files::{Place, give_to_owner_of_folder, write_private};
+pub use files::{Place, chown_like_directory, write_private};
 pub use holder::Holder;
-pub use joining::forget_joining_key;
+pub use join_key::remove_join_key;
+pub use revocations_file::{load_revoked, save_revoked};
 pub use token::{JoinToken, TokenSecret};
 pub use trust::{NotAdmitted, Trust};
-pub use turned_out::{load_revoked, save_revoked};
 
 pub(crate) use authority::hash_of_requested_key;
 pub(crate) use role::{MONITOR_DNS, NODE_DNS};

@@ -1,25 +1,25 @@
 //! The services, over handlers in plain types.
 //!
-//! [`Door`] says who calls; each service says who may do what.
+//! [`TlsServer`] authenticates callers; each service authorises its calls.
 
+mod accept;
 mod agent;
-mod door;
-mod gate;
-mod guests;
+mod enrolment;
+mod handshake_limiter;
 mod heartbeats;
-mod line;
 mod listen;
 mod local;
 mod monitor;
 mod monitor_handler;
+mod movable_stream;
+mod peer_identity;
 mod refusals;
-mod turns;
-mod visitor;
+mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};
-pub use door::Door;
-pub use gate::{GateHandler, NewToken, Shown, TokenRow};
+pub use enrolment::{EnrolmentHandler, NewToken, Shown, TokenRow};
 pub use listen::{ServeError, bind};
-pub use local::{Entered, LocalHandler, LocalSocket, Visiting, let_group_through};
+pub use local::{LocalCredential, LocalHandler, LocalPeer, LocalSocket, allow_group};
 pub use monitor::serve_monitor;
 pub use monitor_handler::MonitorHandler;
+pub use tls_server::TlsServer;

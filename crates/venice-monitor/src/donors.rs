@@ -53,7 +53,7 @@ impl Donors {
                 // The connection may have died since, or predate the node's admission.
                 Err(
                     ControlError::Unreachable { .. }
-                    | ControlError::Stranger { .. }
+                    | ControlError::WrongPeer { .. }
                     | ControlError::NotAdmitted { .. },
                 ) => {}
                 done => return done.map_err(|error| call_error(addr, &error)),
@@ -106,7 +106,7 @@ fn call_error(addr: &str, error: &ControlError) -> CallError {
     match error {
         ControlError::Refused(refusal) => CallError::Refused(refusal.clone()),
         // Another process has the port now.
-        ControlError::Unreachable { refused: true, .. } | ControlError::Stranger { .. } => {
+        ControlError::Unreachable { refused: true, .. } | ControlError::WrongPeer { .. } => {
             CallError::Gone
         }
         _ => CallError::NoAnswer,

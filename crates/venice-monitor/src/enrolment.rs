@@ -6,7 +6,7 @@ use crate::service::Service;
 use std::time::Duration;
 use venice_control::identity::{Authority, IdentityError, TokenSecret};
 use venice_control::server::{
-    Entered, GateHandler, LocalHandler, NewToken, Shown, TokenRow, Visiting,
+    EnrolmentHandler, LocalCredential, LocalHandler, LocalPeer, NewToken, Shown, TokenRow,
 };
 use venice_control::{Caller, RackError, User};
 use venice_rack::monitor::JoinTokenRecord;
@@ -33,7 +33,7 @@ impl Service {
     }
 }
 
-impl GateHandler for Service {
+impl EnrolmentHandler for Service {
     async fn join(
         &self,
         (id, secret): (u64, TokenSecret),
@@ -92,12 +92,12 @@ impl GateHandler for Service {
 }
 
 impl LocalHandler for Service {
-    async fn enter(&self, visiting: Visiting, request: Vec<u8>) -> Result<Entered, RackError> {
-        let Visiting { uid, name, is_owner } = visiting;
+    async fn login(&self, peer: LocalPeer, request: Vec<u8>) -> Result<LocalCredential, RackError> {
+        let LocalPeer { uid, name, is_owner } = peer;
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let caller = Caller::User(User { node, uid, name, is_admin: is_owner });
         let (certificate, authority) = self.signed(&caller, &request)?;
-        Ok(Entered { certificate, authority, monitor: self.addr.to_string() })
+        Ok(LocalCredential { certificate, authority, monitor: self.addr.to_string() })
     }
 }
 

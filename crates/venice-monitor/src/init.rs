@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 use venice_control::identity::{
-    Authority, IdentityError, JoinToken, Place, TokenSecret, give_to_owner_of_folder,
+    Authority, IdentityError, JoinToken, Place, TokenSecret, chown_like_directory,
 };
 use venice_rack::monitor::{Change, JoinTokenRecord, RecordKey};
 use venice_store::{EtcdStore, RedbStore, Store, StoreError, StoreLocation, Transaction};
@@ -45,8 +45,8 @@ pub async fn init(
             let opened = path.clone();
             let store = spawn_blocking(move || RedbStore::open(&opened)).await;
             let store = store.map_err(StoreError::BrokeOff)??;
-            give_to_owner_of_folder(path)?;
-            rack.make(&store).await
+            chown_like_directory(path)?;
+            founding.make(&store).await
         }
         StoreLocation::Etcd(etcd) => {
             rack.make(&EtcdStore::connect(etcd, &choice.tls()).await?).await

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use venice_control::Caller;
 use venice_control::identity::{Authority, Holder};
-use venice_control::server::{Door, bind};
+use venice_control::server::{TlsServer, bind};
 use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
 /// Pause before a failed session is started again.
@@ -73,7 +73,7 @@ pub async fn run(
     let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
-    let door = Door::new(holder.clone())?;
+    let door = TlsServer::new(holder.clone())?;
     let heartbeat_server = HeartbeatServer::start().map_err(MonitorError::Threads)?;
     let mut session = Session { config, addr, authority, holder, door, heartbeat_server };
     let mut shutdown = std::pin::pin!(shutdown);

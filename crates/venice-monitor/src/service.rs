@@ -75,7 +75,7 @@ impl MonitorHandler for Service {
         }
     }
 
-    async fn farewell(
+    async fn deregister(
         &self,
         name: String,
         identity: Identity,

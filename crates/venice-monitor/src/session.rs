@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use venice_control::client::Login;
 use venice_control::identity::{Authority, Holder};
-use venice_control::server::{Door, LocalSocket, serve_monitor};
+use venice_control::server::{LocalSocket, TlsServer, serve_monitor};
 use venice_rack::monitor::{MonitorCore, Record};
 use venice_store::EtcdStore;
 
@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub(crate) addr: SocketAddr,
     pub(crate) authority: Arc<Authority>,
     pub(crate) holder: Holder,
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<TlsServer>,
     pub(crate) heartbeat_server: HeartbeatServer,
 }
 

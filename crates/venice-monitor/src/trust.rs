@@ -3,7 +3,7 @@
 use crate::clock::wall_ms;
 use std::sync::Arc;
 use venice_control::identity::Authority;
-use venice_control::server::Door;
+use venice_control::server::TlsServer;
 use venice_control::{Revocation, Revocations};
 
 /// Upper bound for the time from reading the clock to a signed certificate.
@@ -12,7 +12,7 @@ pub(crate) const SIGNING_MARGIN_MS: u64 = 60_000;
 /// The two places where a revocation takes effect.
 #[derive(Clone)]
 pub(crate) struct TrustState {
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<TlsServer>,
     pub(crate) authority: Arc<Authority>,
 }
 

@@ -69,14 +69,14 @@ pub struct Standing {
     pub free_bytes: u64,
     /// Milliseconds waited so far.
     pub waited_ms: u64,
-    /// Bytes that are being preempted for it and not yet returned.
-    pub called_back_bytes: u64,
-    /// True if its user's quota has no room, whatever the donors have.
+    /// What is called back for it, and has not come yet.
+    pub preempting_bytes: u64,
+    /// Its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
     /// Description of the requested device; empty for memory.
     pub device: String,
-    /// Devices that are being preempted for it.
-    pub called_back_devices: u32,
+    /// Devices that are called back for it.
+    pub preempting_devices: u32,
 }
 
 /// The queueing part of a no-room error.

@@ -133,8 +133,9 @@ pub struct GrantRow {
     pub purpose: String,
     /// Its priority, 0 to 255.
     pub priority: u32,
-    /// Seconds until it is preempted for a request of higher priority; `None` if it is not.
-    pub leaving_s: Option<f64>,
+    /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
+    /// is not.
+    pub preempted_in_s: Option<f64>,
 }
 
 /// A line of `venice queue`: a request that waits for room, or for a device.
@@ -171,18 +172,18 @@ pub struct QueueRow {
     /// Free bytes at the donors it may use; for storage free bytes of one device; 0 for devices
     /// that are lent whole.
     pub free_bytes: u64,
-    /// Bytes granted to requests behind it (backfill): never more than its own.
-    pub passed_bytes: u64,
-    /// Bytes that are being preempted for it and not yet returned.
-    pub called_back_bytes: u64,
-    /// Free devices it may use, of those lent whole.
+    /// Bytes that went to requests behind it: never more than its own.
+    pub backfilled_bytes: u64,
+    /// What is called back for it, and has not come yet.
+    pub preempting_bytes: u64,
+    /// Devices lent whole that it may use and nobody has.
     pub free_devices: u32,
-    /// Devices granted to requests behind it (backfill): at most one.
-    pub passed_devices: u32,
-    /// Devices that are being preempted for it.
-    pub called_back_devices: u32,
-    /// The reason of its wait: `room` or a `device` in use, its user's `quota`, or `donors` that
-    /// failed.
+    /// Such devices that went to requests behind it: one at most.
+    pub backfilled_devices: u32,
+    /// Such devices that are called back for it.
+    pub preempting_devices: u32,
+    /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
+    /// did not do their share.
     pub needs: String,
 }
 
@@ -304,9 +305,9 @@ pub struct PlacementRow {
     pub traffic_slabs: u32,
     /// The price of its machine's memory stalls, in slabs.
     pub stall_slabs: u32,
-    /// Free slabs less these prices.
-    pub worth_slabs: i64,
-    /// Bandwidth left on its path, in bits a second, for a request that states its need.
+    /// Free slabs less all that.
+    pub score_slabs: i64,
+    /// What its way has left, in bits a second, for a request that says what it needs.
     pub link_left_bps: Option<u64>,
     /// The reason of its share, or of none.
     pub why: String,
@@ -360,15 +361,15 @@ pub struct ForecastRow {
     pub nics: ResourceForecast,
     /// Storage, in bytes.
     pub storage_bytes: ResourceForecast,
-    /// Storage, in bytes.
-    pub kept_bytes: u64,
-    /// Free memory reserved for it, in bytes.
-    pub windows: u64,
+    /// Free memory that is kept from others for it, in bytes.
+    pub reserved_bytes: u64,
     /// Prediction windows that are over.
-    pub short_windows: u64,
-    /// Windows in which it used at least a slab more memory than forecast.
-    pub persistence_short_windows: u64,
-    /// The same for the persistence forecast.
+    pub windows: u64,
+    /// Those in which it used more memory, by a slab or more, than was foretold.
+    pub under_windows: u64,
+    /// Than persistence would have said.
+    pub persistence_under_windows: u64,
+    /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
     pub mean_error_bytes: Option<u64>,
     /// Mean forecast error of memory, in bytes; `None`: no window is over.
     pub persistence_mean_error_bytes: Option<u64>,
@@ -379,9 +380,9 @@ pub struct ForecastRow {
 pub struct ResourceForecast {
     /// The use at the last sample.
     pub in_use: u64,
-    /// The use at the last sample.
-    pub foretold: Option<u64>,
-    /// The forecast peak; `None`: no forecast yet.
+    /// The peak foretold; `None`: nothing is foretold yet.
+    pub forecast: Option<u64>,
+    /// The peak of the window before: what plain persistence says.
     pub persistence: Option<u64>,
 }
 

@@ -129,8 +129,8 @@ impl Copies {
         }
     }
 
-    /// Describes the redundancy: `2 copies`, `coded 4+2`.
-    pub fn kept(&self) -> String {
+    /// Describes the redundancy in a word or two: `2 copies`, `coded 4+2`.
+    pub fn replicas(&self) -> String {
         match &self.behind {
             None => self.at_donors(),
             Some(behind) => format!("{}, {behind}", self.at_donors()),
@@ -255,10 +255,10 @@ mod tests {
         (copies.coding, copies.lost_slabs) = (Some("4+2".into()), 0);
         assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there");
         copies.behind = Some(Behind { slabs: 8, of_slabs: 8, waiting_bytes: 3 << 20 });
-        assert_eq!(copies.kept(), "coded 4+2, on disk too but for 3MiB");
+        assert_eq!(copies.replicas(), "coded 4+2, on disk too but for 3MiB");
         assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there; on disk too but for 3MiB");
         copies.behind = Some(Behind { slabs: 7, of_slabs: 8, waiting_bytes: 0 });
-        assert_eq!(copies.kept(), "coded 4+2, on disk too (7 of 8 slabs)");
+        assert_eq!(copies.replicas(), "coded 4+2, on disk too (7 of 8 slabs)");
         (copies.behind, copies.short_slabs) = (None, 1);
         let line = copies.to_string();
         assert!(line.starts_with("coded 4+2, 8 slabs, 1 lack a fragment: rebuilding ["), "{line}");

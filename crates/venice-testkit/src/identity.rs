@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use venice_control::client::{Access, Login};
 use venice_control::identity::{Authority, Credential, Holder, Lifetimes};
-use venice_control::server::Door;
+use venice_control::server::TlsServer;
 use venice_control::{Caller, User};
 
 /// What the authority keeps in its directory, by file name.
@@ -79,7 +79,7 @@ pub fn access(addr: impl ToString) -> Access {
 }
 
 /// The door of the node `name`, for agents that are made up.
-pub fn door(name: &str) -> Arc<Door> {
+pub fn door(name: &str) -> Arc<TlsServer> {
     let holder = Holder::new(credential(&Caller::Node(name.into()))).expect("TLS takes it");
-    Door::new(holder).expect("a door")
+    TlsServer::new(holder).expect("a door")
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use venice_control::ControlError;
-use venice_control::client::{Access, GateClient, MonitorClient};
+use venice_control::client::{Access, EnrolmentClient, MonitorClient};
 
 /// What changes by itself: ages, measurements, counts of datagrams and callers.
 const PASSING: [&str; 18] = [
@@ -94,7 +94,7 @@ impl Tables {
     /// [`ControlError`]: it does not answer.
     pub async fn of(access: &Access) -> Result<Self, ControlError> {
         let mut monitor = MonitorClient::connect(access).await?;
-        let mut gate = GateClient::connect(access).await?;
+        let mut gate = EnrolmentClient::connect(access).await?;
         let mut tables = Self(BTreeMap::new());
         tables.put(Table::Nodes, &["name"], records(monitor.nodes().await?));
         let key = ["node", "kind", "address"];
@@ -122,7 +122,7 @@ impl Tables {
     fn put(&mut self, table: Table, key: &[&str], records: Vec<Record>) {
         for mut record in records {
             record.retain(|field, _| !PASSING.contains(&field.as_str()));
-            if let Some(leaving) = record.get_mut("leaving_s") {
+            if let Some(leaving) = record.get_mut("preempted_in_s") {
                 *leaving = (!leaving.is_null()).into();
             }
             let words = key.iter().map(|field| match &record[*field] {

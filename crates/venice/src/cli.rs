@@ -1,4 +1,4 @@
-//! The command line: what there is to say, and who does it.
+//! The command line: commands, their help and their dispatch.
 
 mod examples;
 
@@ -24,8 +24,8 @@ use examples::*;
     after_help = HELP_MAIN
 )]
 struct Cli {
-    /// Address of the Monitor Node, or those of several with commas between [default:
-    /// VENICE_MONITOR, else the rack of `venice up`]
+    /// Monitor Node address, or several separated by commas [default: VENICE_MONITOR, else the rack
+    /// of `venice up`]
     #[arg(long, global = true, value_name = "ADDR", value_parser = host_port::check_list)]
     monitor: Option<String>,
     #[command(subcommand)]
@@ -34,13 +34,13 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Start a rack of processes on this machine, or what died of one
+    /// Start a rack on this machine, or restart its dead processes
     #[command(after_help = HELP_UP)]
     Up(rack::UpArgs),
     /// Show every process of the rack on this machine
     #[command(after_help = HELP_STATUS)]
     Status(rack::StatusArgs),
-    /// Stop the rack on this machine and remove what it made
+    /// Stop the rack on this machine and remove its files
     #[command(after_help = HELP_DOWN)]
     Down(rack::DownArgs),
     /// Run a program on borrowed memory
@@ -49,13 +49,13 @@ enum Command {
     /// List the programs of this machine that run on borrowed memory
     #[command(after_help = runs::HELP_PS)]
     Ps(runs::PsArgs),
-    /// Change how much a program that runs keeps resident
+    /// Change the local-memory budget of a running program
     #[command(after_help = runs::HELP_LIMIT)]
     Limit(runs::LimitArgs),
-    /// Get memory, an accelerator, storage or a network card, and hold it
+    /// Allocate memory, an accelerator, storage or a network card, and hold it
     #[command(after_help = get::HELP)]
     Get(Box<get::GetArgs>),
-    /// Have the kernel swap to borrowed memory
+    /// Swap to borrowed memory
     #[command(after_help = swap::HELP)]
     Swap {
         #[command(subcommand)]
@@ -64,31 +64,31 @@ enum Command {
     /// List the nodes of the rack
     #[command(after_help = HELP_NODES)]
     Nodes(listing::ListArgs),
-    /// Empty a node for maintenance: nothing more is placed on it
+    /// Drain a node for maintenance: its grants move elsewhere, it gets no new ones
     #[command(after_help = drain::HELP)]
     Drain(drain::DrainArgs),
-    /// List what the nodes lend (Resource Registration Table)
+    /// List lent resources (Resource Registration Table)
     #[command(after_help = HELP_RESOURCES)]
     Resources(listing::ListArgs),
-    /// List who has borrowed what from whom (Resource Allocation Table)
+    /// List grants: donor, owner, recipient (Resource Allocation Table)
     #[command(after_help = HELP_GRANTS)]
     Grants(listing::ListArgs),
-    /// Say how much each user may have borrowed, and list it
+    /// Set, remove or list the quotas of users
     #[command(after_help = quota::HELP)]
     Quota {
         #[command(subcommand)]
         what: quota::QuotaCommand,
     },
-    /// Say where memory would be borrowed from, and why; nothing is granted
+    /// Show where memory would be placed, and why, without granting it
     #[command(after_help = place::HELP)]
     Place(place::PlaceArgs),
-    /// List who waits for memory or a device, and for how much
+    /// List queued requests for memory or devices
     #[command(after_help = queue::HELP)]
     Queue(listing::ListArgs),
-    /// List the links between nodes and how they do (Topology Status Table)
+    /// List the links between nodes and their state (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
-    /// List what workloads are foretold to need, and what is kept for them
+    /// List forecast needs of workloads and the memory reserved for them
     #[command(after_help = forecast::HELP)]
     Forecast(listing::ListArgs),
     /// Run an unmodified redis-server on borrowed memory and compare
@@ -111,28 +111,28 @@ enum Command {
         #[command(subcommand)]
         what: window::Window,
     },
-    /// Look at what this machine has for Venice, what it lacks, and how to mend it
+    /// Check this machine for Venice: what works, what is missing, how to fix it
     #[command(after_help = HELP_DOCTOR)]
     Doctor(doctor::DoctorArgs),
-    /// Found a rack of several machines: an authority, and the first join token
+    /// Found a rack of several machines: an authority and the first join token
     #[command(after_help = identity::HELP_INIT)]
     Init(identity::InitArgs),
-    /// Make this machine a node of a rack, by a join token
+    /// Make this machine a node of a rack, with a join token
     #[command(after_help = identity::HELP_JOIN)]
     Join(identity::JoinArgs),
-    /// Make join tokens, list them, take them back
+    /// Create, list and delete join tokens
     #[command(after_help = identity::HELP_TOKEN)]
     Token {
         #[command(subcommand)]
         what: identity::TokenCommand,
     },
-    /// Turn a node out of the rack
+    /// Revoke a node's membership
     #[command(after_help = identity::HELP_NODE)]
     Node {
         #[command(subcommand)]
         what: identity::NodeCommand,
     },
-    /// Show who one is to the rack, and who was refused
+    /// Show this user's identity in the rack, revoked nodes and refused callers
     #[command(after_help = identity::HELP_IDENTITY)]
     Identity(identity::IdentityArgs),
     /// Run the Monitor Node in the foreground
@@ -141,7 +141,7 @@ enum Command {
     /// Run a node's agent in the foreground
     #[command(after_help = HELP_AGENT)]
     Agent(Box<daemon::AgentArgs>),
-    /// Run the external router of a rack that is wired as a star, in the foreground
+    /// Run the external router of a star-wired rack in the foreground
     #[command(after_help = HELP_ROUTER)]
     Router(Box<daemon::AgentArgs>),
     /// Print a completion script for a shell
@@ -152,7 +152,7 @@ enum Command {
     Man(manual::ManArgs),
 }
 
-/// Does what the command line says; the exit code.
+/// Runs the command line; returns the exit code.
 pub fn main() -> i32 {
     let parsed = numbers::with_signs(Cli::command()).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
@@ -165,8 +165,8 @@ pub fn main() -> i32 {
 fn execute(cli: &Cli) -> anyhow::Result<i32> {
     let monitor = cli.monitor.as_deref();
     if let (Some(_), Command::Up(_) | Command::Monitor(_)) = (monitor, &cli.command) {
-        let said = "this command starts a Monitor Node: say where with --monitor-port (venice up) \
-                    or --listen (venice monitor)";
+        let said = "--monitor does not apply to a command that starts a Monitor Node: use --monitor-port \
+                    (venice up) or --listen (venice monitor)";
         return Err(Usage(said.to_string()).into());
     }
     match &cli.command {
@@ -202,8 +202,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
-        Command::Completions(args) => manual::completions(args, Cli::command()),
-        Command::Man(args) => manual::man(args, Cli::command()),
+        Command::Completions(args) => man_pages::completions(args, Cli::command()),
+        Command::Man(args) => man_pages::man(args, Cli::command()),
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 

@@ -1,4 +1,4 @@
-//! `venice drain`: a node is to be empty, for maintenance.
+//! `venice drain`: empties a node for maintenance.
 
 use std::time::{Duration, Instant};
 
@@ -11,30 +11,30 @@ use crate::rack;
 use crate::registry::{self, Registry, block_on};
 use venice_cli::terminal;
 
-/// How often it looks what is left.
+/// Interval between two looks at the remaining grants.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `venice drain`
 #[derive(Args, Debug)]
 pub struct DrainArgs {
-    /// Which node
+    /// Node to drain
     #[arg(value_name = "NODE", value_parser = crate::name::check)]
     node: String,
-    /// Place memory on it again
+    /// Lend again on a drained node
     #[arg(long, conflicts_with_all = ["no_wait", "wait_s"])]
     undo: bool,
-    /// Do not wait until it is empty
+    /// Return without waiting until the node is empty
     #[arg(long)]
     no_wait: bool,
-    /// Wait so many seconds at most; then exit code 1, and the node goes on draining
+    /// Wait at most this many seconds; then exit with code 1 while draining goes on
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds)]
     wait_s: Option<u64>,
-    /// Print an object: node, draining, granted_bytes, grants (those in the way, as `venice grants`)
+    /// Print an object: node, draining, granted_bytes, grants (remaining ones, as `venice grants`)
     #[arg(long)]
     json: bool,
 }
 
-/// What is left on a node.
+/// The remaining grants of a node.
 #[derive(Debug, Serialize)]
 struct Left {
     node: String,
@@ -44,10 +44,10 @@ struct Left {
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number of seconds: write as in 600"))
+    text.parse().map_err(|_| format!("{text:?} is not a number of seconds: write for example 600"))
 }
 
-/// Drains it, or takes that back.
+/// Drains the node, or ends its draining.
 pub fn execute(args: &DrainArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     let left = block_on(drain(args, &addr))?;
@@ -78,7 +78,7 @@ async fn drain(args: &DrainArgs, addr: &str) -> anyhow::Result<Left> {
             let lines = now.iter().map(|line| format!("\n  {line}"));
             bar.suspend(|| {
                 terminal::remark(format!(
-                    "venice: {} still lends, to:{}",
+                    "venice: {} still lends to:{}",
                     args.node,
                     lines.collect::<String>()
                 ));
@@ -90,7 +90,7 @@ async fn drain(args: &DrainArgs, addr: &str) -> anyhow::Result<Left> {
         left = look(&mut registry, &args.node).await?;
         if !left.draining {
             bar.finish_and_clear();
-            bail!("somebody has taken the drain of {} back", args.node);
+            bail!("the drain of {} was undone by another command", args.node);
         }
     }
     bar.finish_and_clear();
@@ -100,7 +100,7 @@ async fn drain(args: &DrainArgs, addr: &str) -> anyhow::Result<Left> {
 async fn look(registry: &mut Registry, name: &str) -> anyhow::Result<Left> {
     let nodes = registry.nodes().await?;
     let Some(NodeRow { draining, .. }) = nodes.into_iter().find(|row| row.name == name) else {
-        bail!("the rack has no node named {name} any more");
+        bail!("node {name} has left the rack");
     };
     let mut grants = registry.grants().await?;
     grants.retain(|grant| grant.donor == name && grant.state != "lost");
@@ -108,7 +108,7 @@ async fn look(registry: &mut Registry, name: &str) -> anyhow::Result<Left> {
     Ok(Left { node: name.to_owned(), draining, granted_bytes, grants })
 }
 
-/// Who is in the way, a line each.
+/// Describes the remaining grants, one line each.
 fn holders(grants: &[GrantRow]) -> Vec<String> {
     let line = |grant: &GrantRow| {
         let GrantRow { id, recipient, purpose, .. } = grant;
@@ -121,29 +121,28 @@ fn said(args: &DrainArgs, left: &Left) -> String {
     let node = &args.node;
     match (args.undo, left.grants.is_empty()) {
         (true, _) => format!("{node} lends again."),
-        (false, true) => format!("{node} is empty, and nothing is placed on it."),
+        (false, true) => format!("{node} is empty and gets no new grants."),
         (false, false) => {
             let lines = holders(&left.grants).into_iter().map(|line| format!("\n  {line}"));
             let bytes = terminal::bytes(left.granted_bytes);
             let lines: String = lines.collect();
-            format!("Nothing more is placed on {node}; it still lends {bytes}, to:{lines}")
+            format!("{node} gets no new grants; it still lends {bytes} to:{lines}")
         }
     }
 }
 
-/// The examples.
+/// Text below `venice drain --help`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice drain node3                          and wait until nobody has memory of it
+  venice drain node3                          and wait until it is empty
   venice drain node3 --no-wait
   venice drain node3 --wait-s 600 || echo 'not empty yet'
   venice drain --undo node3
 
-Nothing more is placed on the node, until that is taken back: across restarts of its agent and of the
-Monitor Node. What programs have there moves to other nodes while they run, as far as those have
-room, else to their own machine (--reclaim-to); `venice status` shows how far each is. What cannot
-move stays lent until its programs end: mapped memory (--mode window) of programs that may have no
-userfaultfd or are using devices; their `venice run` says why.
-Who is left is said while the command waits. Interrupted, the node goes on draining.
-`venice nodes` shows it as draining, and as drained once it is empty: then its agent can be
-stopped, and nobody loses anything.";
+The node gets no new grants until --undo, across restarts of its agent and of the Monitor Node. Memory
+that programs have there moves to other nodes while they run, as far as those have room, else to the
+program's own machine (--reclaim-to); `venice status` shows the progress. Some memory cannot move and
+stays lent until its program ends: mapped memory (--mode window) of programs that may not use
+userfaultfd or are using devices; their `venice run` reports why. While it waits, the command lists the
+remaining recipients. If it is interrupted, the node goes on draining. `venice nodes` shows the node as
+draining, then as drained: its agent can then be stopped without loss.";

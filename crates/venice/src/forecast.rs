@@ -1,4 +1,4 @@
-//! `venice forecast`: what workloads are foretold to need, and what is kept for them.
+//! `venice forecast`: forecast needs of workloads and the memory reserved for them.
 
 use venice_control::{ForecastRow, ResourceForecast};
 
@@ -11,15 +11,15 @@ use venice_cli::terminal::{self, Align};
 pub const HELP: &str = "\
 EXAMPLES:
   venice forecast
-  venice forecast --json | jq '.[] | {user, purpose, memory_bytes, kept_bytes}'
+  venice forecast --json | jq '.[] | {user, purpose, memory_bytes, reserved_bytes}'
 
-A workload is what a user has for one purpose (`venice grants`). The Monitor Node looks every five minutes
-what each has, and foretells from the last day the most it will have in the hour that begins
-(`venice monitor --sample-s, --observe, --window`): memory, and with --json accelerators, network cards
-and storage, each from all of them. Persistence is the peak of the hour before: what one would say who
-foretells nothing. Off is by how much each was wrong so far, of memory, short how many hours had a higher
-peak than it said. Kept is free memory that others do not get (`venice monitor --reserve-ahead`).
-A Monitor Node that has been started anew knows nothing yet.";
+A workload is all grants of one user for one purpose (`venice grants`). Every five minutes the Monitor
+Node samples each workload's use; from the last day's samples it forecasts the peak of the coming hour
+(`venice monitor --sample-s, --observe, --window`): memory, and with --json accelerators, network
+cards and storage. PERSISTENCE is the naive forecast: the peak of the previous hour. MEAN-ERR is the
+mean forecast error of memory so far; UNDER counts the hours whose peak was above the forecast.
+RESERVED is free memory kept for the workload (`venice monitor --reserve-ahead`). A restarted Monitor
+Node has no forecasts yet.";
 
 /// `venice forecast`
 pub fn execute(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
@@ -37,29 +37,29 @@ fn table(rows: &[ForecastRow]) -> String {
         ("user", Align::Left),
         ("purpose", Align::Left),
         ("in use", Align::Right),
-        ("foretold", Align::Right),
+        ("forecast", Align::Right),
         ("persistence", Align::Right),
-        ("kept", Align::Right),
-        ("off", Align::Right),
-        ("persistence off", Align::Right),
-        ("short", Align::Right),
-        ("persistence short", Align::Right),
+        ("reserved", Align::Right),
+        ("mean-err", Align::Right),
+        ("persistence mean-err", Align::Right),
+        ("under", Align::Right),
+        ("persistence under", Align::Right),
     ];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), terminal::bytes);
     let line = |row: &ForecastRow| {
-        let ResourceForecast { in_use, foretold, persistence } = row.memory_bytes;
-        let short = |short: u64| format!("{short}/{}", row.windows);
+        let ResourceForecast { in_use, forecast, persistence } = row.memory_bytes;
+        let under = |under: u64| format!("{under}/{}", row.windows);
         vec![
             row.user.clone(),
             row.purpose.clone(),
             terminal::bytes(in_use),
-            bytes(foretold),
+            bytes(forecast),
             bytes(persistence),
-            terminal::bytes(row.kept_bytes),
+            terminal::bytes(row.reserved_bytes),
             bytes(row.mean_error_bytes),
             bytes(row.persistence_mean_error_bytes),
-            short(row.short_windows),
-            short(row.persistence_short_windows),
+            under(row.under_windows),
+            under(row.persistence_under_windows),
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())

@@ -1,8 +1,8 @@
-//! Addresses as arguments.
+//! Addresses on the command line.
 
 use std::net::IpAddr;
 
-/// `HOST:PORT`, checked while arguments are read, so that a slip of the pen is a usage error.
+/// Checks `HOST:PORT` while arguments are read, so that a mistyped address is a usage error.
 pub fn check(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(','));
     match port.map(|(_, port)| port.parse::<u16>()) {
@@ -11,26 +11,24 @@ pub fn check(text: &str) -> Result<String, String> {
     }
 }
 
-/// The same, of an address that other machines are told: a wildcard is none, nor a port to be drawn.
+/// Checks an address that other machines use: refuses wildcards and port 0.
 pub fn check_reachable(text: &str) -> Result<String, String> {
     let text = check(text)?;
     let (host, port) = text.rsplit_once(':').unwrap_or_default();
     let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
     if ip.is_ok_and(|ip| ip.is_unspecified()) {
         return Err(format!(
-            "nobody reaches a machine at {host}: write one of this machine's own addresses, for \
+            "{host} is not reachable from other machines: use one of this machine's addresses, for \
              example 10.0.0.1:{port}"
         ));
     }
     match port.parse() {
-        Ok(0_u16) => {
-            Err("nobody reaches a machine at port 0: write the Monitor Node's".to_string())
-        }
+        Ok(0_u16) => Err("port 0 is not reachable: use the Monitor Node's port".to_string()),
         _ => Ok(text),
     }
 }
 
-/// The same, or several with commas between.
+/// Checks one or several addresses separated by commas.
 pub fn check_list(text: &str) -> Result<String, String> {
     match text.split(',').try_for_each(|one| check(one).map(drop)) {
         Ok(()) => Ok(text.to_string()),
@@ -46,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_machines_are_told_is_where_they_get() {
+    fn wildcard_address_is_refused() {
         for wrong in ["0.0.0.0:7470", "[::]:7470", "10.0.0.1:0", "host"] {
             assert!(check_reachable(wrong).is_err(), "{wrong}");
         }

@@ -5,7 +5,7 @@ use venice_control::{GrantRow, LinkRow, NodeRow, ResourceRow, bandwidth_text};
 
 use venice_fabric::{Position, Topology};
 
-use crate::admittance::left;
+use crate::certificate_text::left;
 use crate::rack::{self, Lives, Record, RunDir};
 use crate::registry::{self, block_on};
 use venice_cli::terminal::{self, Align};
@@ -50,7 +50,7 @@ pub fn links(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     show(args, &rows, || links_table(&rows))
 }
 
-/// Orders names as people do: node2 before node10.
+/// Returns a sort key that orders names with numbers: node2 before node10.
 fn by_name(name: &str) -> (String, u64, String) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = name[stem.len()..].parse().unwrap_or(0);
@@ -70,7 +70,7 @@ fn show<T: serde::Serialize>(
     Ok(0)
 }
 
-/// The process ids of the nodes on this machine, where their Monitor Node is the local rack's.
+/// Fills in the process ids of nodes on this machine, if their Monitor Node is the local rack's.
 fn fill_local_pids(rows: &mut [NodeRow], addr: &str) {
     let Ok(dir) = RunDir::locate() else { return };
     let Ok(Some(record)) = Record::load(&dir) else { return };
@@ -130,7 +130,7 @@ fn nodes_table(rows: &[NodeRow]) -> String {
     )
 }
 
-/// Datagrams that have gone by AF_XDP.
+/// Number of datagrams that bypassed the kernel (AF_XDP).
 fn past_kernel(row: &NodeRow) -> Option<String> {
     let moved = row.xdp_received? + row.xdp_sent?;
     Some(match row.xdp_lost? {
@@ -139,7 +139,7 @@ fn past_kernel(row: &NodeRow) -> Option<String> {
     })
 }
 
-/// Where a node stands in a network of relays: `1,0,1` in a mesh or torus.
+/// Position of a node in a network of relays: `1,0,1` in a mesh or torus.
 fn place(row: &NodeRow) -> Option<String> {
     let position = Position(row.position?);
     let topology: Topology = row.topology.parse().ok()?;
@@ -176,17 +176,17 @@ fn resources_table(rows: &[ResourceRow]) -> String {
     terminal::table(&columns, rows.iter().map(line).collect())
 }
 
-/// Of what is lent whole: whether it is free.
+/// Free column of a resource that is lent whole.
 fn whole(row: &ResourceRow) -> String {
     if row.available { "whole".to_owned() } else { dash() }
 }
 
-/// Devices need not have a size.
+/// Formats a size; devices may have none.
 fn sized(bytes: u64) -> String {
     if bytes == 0 { dash() } else { terminal::bytes(bytes) }
 }
 
-/// Up or down; a node that is to be empty is draining, and drained once it is.
+/// State of a node: up or down; draining while it is being emptied, then drained.
 fn state(row: &NodeRow) -> String {
     let word = match (row.draining, row.state.as_str(), row.granted_bytes) {
         (true, "up", 0) => "drained",
@@ -226,7 +226,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             named(&row.address),
             sized(row.bytes),
             if row.bandwidth_bps > 0 { bandwidth_text(row.bandwidth_bps) } else { dash() },
-            row.leaving_s.map_or(row.state.clone(), |s| format!("leaving in {s:.0} s")),
+            row.preempted_in_s.map_or(row.state.clone(), |s| format!("preempted in {s:.0} s")),
             row.priority.to_string(),
             terminal::seconds(row.lease_s),
             terminal::seconds(row.age_s),
@@ -240,7 +240,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
     )
 }
 
-/// Whose a grant is.
+/// Owner of a grant, as user@node.
 fn owner(row: &GrantRow) -> Option<String> {
     let GrantRow { owner_user, owner_node, .. } = row;
     (!owner_user.is_empty()).then(|| format!("{owner_user}@{owner_node}"))
@@ -283,7 +283,7 @@ fn links_table(rows: &[LinkRow]) -> String {
     table_without(&columns_of_some, &columns, rows.iter().map(line).collect())
 }
 
-/// A table without those of the columns `optional` that have nothing in them.
+/// Lays out a table without the `optional` columns that are empty.
 pub(crate) fn table_without(
     optional: &[&str],
     columns: &[(&str, Align)],
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_with_nothing_in_them_are_left_out_where_they_may() {
+    fn empty_optional_columns_are_omitted() {
         let columns = [("a", Align::Left), ("b", Align::Left), ("c", Align::Left)];
         let row = |cells: [&str; 3]| cells.map(str::to_string).to_vec();
         let table = |rows| table_without(&["b", "c"], &columns, rows);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_names_count_as_numbers() {
+    fn names_sort_by_number() {
         let mut names = ["node10", "gpu", "node2", "node", "node1"];
         names.sort_by_key(|name| by_name(name));
         assert_eq!(names, ["gpu", "node", "node1", "node2", "node10"]);

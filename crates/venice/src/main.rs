@@ -1,11 +1,12 @@
 //! Venice: memory of the other machines in the rack, for unchanged Linux programs.
 //!
-//! The one binary. [`cli`] has the commands; `run` runs a program on borrowed memory; `swap` has the
-//! kernel swap to it; `runs` shows the programs that run so; `rack` keeps a rack of processes on this machine, `daemon` is what such a process does; `listing` shows the
-//! Monitor Node's tables, `quota` who may borrow how much; `get` holds memory and devices; `doctor` looks at the machine.
+//! The one binary. [`cli`] has the commands. `run` runs a program on borrowed memory; `swap` makes
+//! the kernel swap to it; `runs` lists such programs. `rack` manages a rack of processes on this
+//! machine, `daemon` is the code of such a process. `listing` shows the Monitor Node's tables,
+//! `quota` manages quotas, `get` holds memory and devices, `doctor` checks the machine.
 #![forbid(unsafe_code)]
 
-mod admittance;
+mod certificate_text;
 mod cli;
 mod daemon;
 mod doctor;
@@ -16,6 +17,7 @@ mod host_port;
 mod identity;
 mod lab;
 mod listing;
+mod man_pages;
 mod name;
 mod own_session;
 mod place;

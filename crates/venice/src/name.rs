@@ -1,10 +1,10 @@
-//! Names of users and nodes as arguments.
+//! Names of users and nodes on the command line.
 
-/// A name that says something, checked while arguments are read: what is empty is mostly a variable of a
-/// script that was never set, and means nobody, not everybody.
+/// Checks a name while arguments are read. An empty name is an error: it is mostly a script's unset
+/// variable, and must not mean every user.
 pub fn check(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
-        true => Err("it is empty: write a name".to_string()),
+        true => Err("empty name".to_string()),
         false => Ok(text.to_string()),
     }
 }
@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_something() {
+    fn empty_name_is_refused() {
         assert_eq!(check("node7").as_deref(), Ok("node7"));
         for empty in ["", " ", "\t"] {
             assert!(check(empty).unwrap_err().contains("empty"));

@@ -1,4 +1,4 @@
-//! `venice place`, and `--dry-run` of what borrows: where memory would come from, and why.
+//! `venice place`, and `--dry-run` of commands that borrow: where memory would be placed, and why.
 
 use std::num::NonZeroU64;
 
@@ -21,54 +21,54 @@ pub const HELP: &str = "\
 EXAMPLES:
   venice place 2GiB                           where two copies of 2 GiB would be, and why
   venice place 2GiB --copies 1 --placement pack
-  venice place 2GiB --bandwidth 4Gbps         from nodes whose links have so much left between them
+  venice place 2GiB --bandwidth 4Gbps         from nodes whose links have that much free
   venice place 6GiB --coding 4+2 --json | jq '.nodes[] | select(.slabs > 0)'
 
-Nothing is granted, and a moment later it may look different. Worth is what a node has free, less
-what speaks against it: its distance, the traffic on the way, a machine whose programs wait for
-memory, each counted in slabs of 16 MiB. nearest takes slab by slab from the node that is worth
-most, spread from the one that has given least, pack from as few as can be. The exit code is 1 if
-the rack would refuse; with --wait also how a request would wait in line. The same for what a program would borrow: venice run --dry-run.";
+Nothing is granted, and the result may differ a moment later. SCORE is a node's free memory less
+penalties for its distance, the traffic on the route and memory stalls of its machine, all in slabs of
+16 MiB. nearest takes slab by slab from the node with the highest score, spread from the node that has
+given least, pack from as few nodes as possible. The exit code is 1 if the rack would refuse; --wait
+also shows how the request would be queued. For a program's own request: venice run --dry-run.";
 
 /// `venice place`
 #[derive(Args, Debug)]
 pub struct PlaceArgs {
-    /// How much would be borrowed
+    /// Amount of memory
     #[arg(value_name = "SIZE")]
     size: ByteSize,
-    /// Copies, each on another node: 1 to 3 [default: 2, or 1 where the rack has no room for 2]
+    /// Copies, each on another node: 1 to 3 [default: 2, or 1 if the rack has no room for 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
-    /// Coded instead: K fragments and M computed ones, each on another node
+    /// Erasure-code instead: K data and M parity fragments, each on another node
     #[arg(long, value_name = "K+M", conflicts_with = "copies")]
     coding: Option<Coding>,
-    /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
+    /// Placement policy [default: the rack's, initially nearest]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
-    /// Traffic the links would have to carry, evenly over the memory: 2Gbps
+    /// Bandwidth to reserve on its links, spread evenly over the memory: 2Gbps
     #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
     bandwidth: Option<NonZeroU64>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
-    /// The node the program belongs to, where the nodes relay for each other [default: the first]
+    /// Node that the program belongs to, where nodes relay [default: the first]
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
     #[command(flatten)]
     waiting: WaitArgs,
-    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), would_wait (how,
-    /// with --wait; empty: it would not), nodes
+    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), would_wait (the
+    /// queue position, with --wait; empty: it would not wait), nodes
     #[arg(long)]
     json: bool,
 }
 
-/// Most copies: what a run block has places for.
+/// Most copies: the slots of a run block.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
 
 /// `venice place`
 pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.size.0 == 0 {
-        return Err(Usage("ask for a byte of memory at least".into()).into());
+        return Err(Usage("SIZE must be at least one byte".into()).into());
     }
     let access = access(&rack::monitor_address(monitor)?);
     let wish = Wish {
@@ -82,11 +82,11 @@ pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         purpose: "venice place".into(),
         ..Wish::default()
     };
-    // By udp every rack can be borrowed from, however it is wired.
+    // Over udp every rack can be borrowed from, however it is wired.
     show(&access, &wish, (PortKind::Udp, args.node.as_deref()), args.json)
 }
 
-/// Prints where `wish` would be placed for a program of that port and node.
+/// Prints the placement of `wish` for a program of that port and node.
 pub fn show(
     access: &Access,
     wish: &Wish,
@@ -98,7 +98,7 @@ pub fn show(
     show_wish(access, &wish, json)
 }
 
-/// Prints where `wish` would be placed as it is.
+/// Prints the placement of `wish` without changing it.
 pub fn show_wish(access: &Access, wish: &Wish, json: bool) -> anyhow::Result<i32> {
     let plan = plan(access, wish).map_err(told)?;
     match json {
@@ -117,7 +117,7 @@ fn text(plan: &PlacementPlan) -> String {
         ("distance", Align::Right),
         ("traffic", Align::Right),
         ("stall", Align::Right),
-        ("worth", Align::Right),
+        ("score", Align::Right),
         ("link left", Align::Right),
         ("why", Align::Left),
     ];
@@ -135,14 +135,14 @@ fn text(plan: &PlacementPlan) -> String {
             less(row.distance_slabs),
             less(row.traffic_slabs),
             less(row.stall_slabs),
-            row.worth_slabs.to_string(),
+            row.score_slabs.to_string(),
             row.link_left_bps.map_or("-".to_owned(), bandwidth_text),
             row.why.clone(),
         ]
     };
     let mut rows: Vec<&PlacementRow> = plan.nodes.iter().collect();
-    // Who gives most first; the others as they would come.
-    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.worth_slabs)), row.node.len()));
+    // Largest share first, then by score.
+    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.score_slabs)), row.node.len()));
     let table = table_without(&["link left"], &columns, rows.into_iter().map(line).collect());
     let asked = of_slabs(plan.slabs);
     let copies = match plan.copies {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_most_stands_first_and_a_refusal_last() {
+    fn largest_share_is_listed_first() {
         let row = |node: &str, slabs, free_slabs, distance_slabs| PlacementRow {
             node: node.into(),
             slabs,
@@ -171,7 +171,7 @@ mod tests {
             distance_slabs,
             traffic_slabs: 0,
             stall_slabs: 0,
-            worth_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
+            score_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
             link_left_bps: None,
             why: "chosen".into(),
         };

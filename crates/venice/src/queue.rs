@@ -1,4 +1,4 @@
-//! `venice queue`: who waits for memory or a device.
+//! `venice queue`: queued requests for memory or devices.
 
 use venice_control::QueueRow;
 
@@ -13,15 +13,15 @@ EXAMPLES:
   venice queue
   venice queue --json | jq '.[0] | {owner_user, bytes, free_bytes, waited_s}'
   venice run --wait 10m --remote 4GiB --local 1GiB -- ./simulate
-                                              how one gets there
+                                              waits in the queue
   venice get accelerator --wait 2h -- ./train the same for a device
 
-Those who wait for room, or for a device (--wait), in the order they are served: higher priorities
-first, then who came first. Free is what the donors have that a request may use, of storage what one
-device has; accelerators and network cards are counted. While it waits, requests behind it may pass,
-with as much as it asks for itself, all together (passed): then all it may use is kept for it. Called
-back is what grants of lower priority are to give back for it (--preempt). Needs: room; a device; the
-quota of its user; or donors, where these had room and did not do their share.";
+Queued requests for memory or devices (--wait), in the order of service: by priority, then by arrival.
+FREE is what the donors have that the request may use; for storage, the most that one device has;
+accelerators and network cards are counted. BACKFILLED is what was granted past the request to later
+ones: once that is as much as the request asks for, all it may use is kept for it. PREEMPTING is what
+grants of lower priority are giving back for it (--preempt). NEEDS: room; a device; the user's quota;
+or donors, if they had room but did not complete the grant.";
 
 /// `venice queue`
 pub fn execute(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
@@ -36,7 +36,7 @@ pub fn execute(args: &ListArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
 
 fn table(rows: &[QueueRow]) -> String {
     let columns = [
-        ("place", Align::Right),
+        ("rank", Align::Right),
         ("id", Align::Right),
         ("owner", Align::Left),
         ("recipient", Align::Left),
@@ -45,8 +45,8 @@ fn table(rows: &[QueueRow]) -> String {
         ("waited", Align::Right),
         ("left", Align::Right),
         ("free", Align::Right),
-        ("passed", Align::Right),
-        ("called back", Align::Right),
+        ("backfilled", Align::Right),
+        ("preempting", Align::Right),
         ("needs", Align::Left),
         ("donors", Align::Left),
         ("purpose", Align::Left),
@@ -63,8 +63,8 @@ fn table(rows: &[QueueRow]) -> String {
             terminal::seconds(row.waited_s),
             terminal::seconds(row.left_s),
             amount(row, row.free_bytes, row.free_devices),
-            amount(row, row.passed_bytes, row.passed_devices),
-            amount(row, row.called_back_bytes, row.called_back_devices),
+            amount(row, row.backfilled_bytes, row.backfilled_devices),
+            amount(row, row.preempting_bytes, row.preempting_devices),
             row.needs.clone(),
             donors,
             row.purpose.clone(),
@@ -73,7 +73,7 @@ fn table(rows: &[QueueRow]) -> String {
     terminal::table(&columns, rows.iter().map(line).collect())
 }
 
-/// What is waited for, in a word or two.
+/// Describes the wanted memory or device in a word or two.
 fn wants(row: &QueueRow) -> String {
     let size = terminal::bytes(row.bytes);
     let mut text = match row.kind.as_str() {
@@ -89,7 +89,7 @@ fn wants(row: &QueueRow) -> String {
     text
 }
 
-/// Bytes, or devices that are lent whole.
+/// Formats bytes, or the number of devices that are lent whole.
 fn amount(row: &QueueRow, bytes: u64, devices: u32) -> String {
     match row.kind.as_str() {
         "accelerator" | "nic" => devices.to_string(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_those_who_wait_has_a_line() {
+    fn table_has_row_per_request() {
         let row = QueueRow {
             id: 7,
             rank: 1,
@@ -119,16 +119,16 @@ mod tests {
             waited_s: 61.0,
             left_s: 9.0,
             free_bytes: 16 << 20,
-            passed_bytes: 0,
-            called_back_bytes: 0,
+            backfilled_bytes: 0,
+            preempting_bytes: 0,
             free_devices: 0,
-            passed_devices: 0,
-            called_back_devices: 0,
+            backfilled_devices: 0,
+            preempting_devices: 0,
             needs: "room".into(),
         };
         let (kind, capabilities) = ("accelerator".to_owned(), vec!["cuda".to_owned()]);
         let device =
-            QueueRow { kind, capabilities, bytes: 0, called_back_devices: 1, ..row.clone() };
+            QueueRow { kind, capabilities, bytes: 0, preempting_devices: 1, ..row.clone() };
         let shown = table(&[device]);
         let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words[4..6], ["accelerator:cuda", "100"], "{shown}");

@@ -1,4 +1,4 @@
-//! `venice quota`: how much each user may have borrowed, and how many devices.
+//! `venice quota`: how much memory and how many devices each user may have granted.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -12,11 +12,11 @@ use crate::registry::{self, block_on};
 use venice_cli::failure::Usage;
 use venice_cli::terminal::{self, Align};
 
-/// Texts below `venice quota --help`, and those of its commands.
+/// Text below `venice quota --help` and that of its commands.
 pub const HELP: &str = "\
 EXAMPLES:
   venice quota set ada 64GiB                  ada's programs, on all nodes together
-  venice quota set --default 8GiB             each user who has no quota of its own
+  venice quota set --default 8GiB             users without a quota of their own
   venice quota set root unlimited             but not root
   venice quota set ada --accelerators 2 --nics 1 --storage 500GiB
                                               devices, beside memory as it was
@@ -25,26 +25,25 @@ EXAMPLES:
   venice quota remove ada
   venice quota remove --default
 
-All that a user has of the donors counts, for programs, swap, arrays and caches alike: two copies
-count twice, coding K+M counts (K+M)/K, and what moves off a node counts at both ends until it has
-moved. What a killed program had counts until its leases end. Accelerators and network cards are
-counted, storage by its size. A quota that is less than what is used takes nothing away; nothing more
-is granted then. What is not said stays as it was; what a user's own quota has never said is as the
-default says. Users of one name are one user on whatever nodes. Without quotas everybody may borrow
-what there is.
+All grants of a user count: of programs, swap, arrays and caches. Two copies count twice, coding K+M
+counts (K+M)/K, and memory that moves off a node counts at both ends until it has moved. Grants of a
+killed program count until their leases expire. Accelerators and network cards are counted, storage by
+size. A quota below the present use takes nothing away, but blocks new grants. `set` changes only the
+kinds it names; kinds that a user's own quota never named follow the default. Users of the same name
+are the same user on all nodes. Without quotas there is no limit.
 
-set and remove are for root on the Monitor Node's machine.";
+set and remove require root on the Monitor Node's machine.";
 
 /// `venice quota ...`
 #[derive(Subcommand, Debug)]
 pub enum QuotaCommand {
-    /// Say how much a user may have borrowed at a time
+    /// Limit what a user may have granted at a time
     #[command(after_help = HELP)]
     Set(SetArgs),
-    /// Take a quota away
+    /// Remove a quota
     #[command(after_help = HELP)]
     Remove(RemoveArgs),
-    /// List who has borrowed how much, and may have
+    /// List what each user has granted, and its quota
     #[command(after_help = HELP)]
     List(ListArgs),
 }
@@ -52,25 +51,25 @@ pub enum QuotaCommand {
 /// `venice quota set`
 #[derive(Args, Debug)]
 pub struct SetArgs {
-    /// Whose programs
+    /// User whose programs are limited
     #[arg(value_name = "USER", value_parser = name::check, required_unless_present = "default", conflicts_with = "default")]
     user: Option<String>,
-    /// How much memory: 64GiB; 0 is nothing; `unlimited` exempts from the default
+    /// Memory: 64GiB; 0 allows none; `unlimited` exempts from the default
     #[arg(value_name = "SIZE", value_parser = limit)]
     size: Option<Limit>,
-    /// For each user who has no quota of its own; SIZE: of memory
+    /// For users without a quota of their own; SIZE is of memory
     #[arg(long, value_name = "SIZE", num_args = 0..=1)]
     default: Option<Option<ByteSize>>,
-    /// How many accelerators, or `unlimited`
+    /// Number of accelerators, or `unlimited`
     #[arg(long, value_name = "N", value_parser = count)]
     accelerators: Option<Limit>,
-    /// How many network cards, or `unlimited`
+    /// Number of network cards, or `unlimited`
     #[arg(long, value_name = "N", value_parser = count)]
     nics: Option<Limit>,
-    /// How much storage, or `unlimited`
+    /// Amount of storage, or `unlimited`
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     storage: Option<Limit>,
-    /// Print an object: user (null: the default), and of what was said quota_bytes,
+    /// Print an object: user (null: the default), and of the limits set quota_bytes,
     /// quota_accelerators, quota_nics, quota_storage_bytes (null: unlimited)
     #[arg(long)]
     json: bool,
@@ -79,10 +78,10 @@ pub struct SetArgs {
 /// `venice quota remove`
 #[derive(Args, Debug)]
 pub struct RemoveArgs {
-    /// Whose
+    /// User whose quota is removed
     #[arg(value_name = "USER", value_parser = name::check, required_unless_present = "default", conflicts_with = "default")]
     user: Option<String>,
-    /// That of users who have none of their own
+    /// Remove the default
     #[arg(long)]
     default: bool,
     /// Print an object: user (null: the default), removed
@@ -94,7 +93,7 @@ pub struct RemoveArgs {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Print an object: default_bytes, default_accelerators, default_nics, default_storage_bytes,
-    /// users (objects: user, is_own, and of all of these used_... and quota_...); no limit is null
+    /// users (objects: user, is_own, and used_... and quota_... of each kind); null is no limit
     #[arg(long)]
     json: bool,
 }
@@ -112,10 +111,10 @@ fn count(text: &str) -> Result<Limit, String> {
         return Ok(Limit::Unlimited);
     }
     let count = text.parse().map(Limit::AtMost);
-    count.map_err(|_| format!("{text:?} is no number: write as in 2, or `unlimited`"))
+    count.map_err(|_| format!("{text:?} is not a number: write for example 2, or `unlimited`"))
 }
 
-/// Sets, removes or lists.
+/// Runs the command.
 pub fn execute(command: &QuotaCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     match command {
@@ -143,7 +142,7 @@ fn set(args: &SetArgs, addr: &str) -> anyhow::Result<()> {
     Ok(terminal::say(format!("{user} may borrow {}{at_a_time}.", amounts.join(", ")))?)
 }
 
-/// What is said of each.
+/// Returns the limits given on the command line.
 fn said(args: &SetArgs) -> anyhow::Result<Limits> {
     let of_default = args.default.flatten().map(|size| Limit::AtMost(size.0));
     let limits = Limits {
@@ -153,7 +152,7 @@ fn said(args: &SetArgs) -> anyhow::Result<Limits> {
         storage_bytes: args.storage,
     };
     if limits == Limits::default() {
-        let what = "say how much: SIZE, --accelerators N, --nics N or --storage SIZE";
+        let what = "missing limit: give SIZE, --accelerators N, --nics N or --storage SIZE";
         return Err(Usage(what.into()).into());
     }
     Ok(limits)
@@ -161,14 +160,13 @@ fn said(args: &SetArgs) -> anyhow::Result<Limits> {
 
 type Named = (&'static str, fn(Limit) -> String, Option<Limit>);
 
-/// The limits, by their names in JSON, and how they are told.
+/// Iterates over the limits, with their names in JSON and their formatters.
 fn by_name(limits: &Limits) -> impl Iterator<Item = Named> {
     let Limits { memory_bytes, accelerators, nics, storage_bytes } = *limits;
-    let memory =
-        |limit: Limit| limit.at_most().map_or("what memory there is".into(), terminal::bytes);
+    let memory = |limit: Limit| limit.at_most().map_or("unlimited memory".into(), terminal::bytes);
     let storage = |limit: Limit| match limit.at_most() {
         Some(bytes) => format!("{} of storage", terminal::bytes(bytes)),
-        None => "what storage there is".into(),
+        None => "unlimited storage".into(),
     };
     let all: [Named; 4] = [
         ("bytes", memory, memory_bytes),
@@ -183,7 +181,7 @@ fn devices(limit: Limit, what: &str) -> String {
     match limit.at_most() {
         Some(1) => format!("1 {what}"),
         Some(count) => format!("{count} {what}s"),
-        None => format!("what {what}s there are"),
+        None => format!("unlimited {what}s"),
     }
 }
 
@@ -205,7 +203,7 @@ fn remove(args: &RemoveArgs, addr: &str) -> anyhow::Result<()> {
     }
     let left = match args.user {
         Some(_) => "the default applies, if there is one",
-        None => "who has no quota may borrow what there is",
+        None => "users without a quota have no limit",
     };
     Ok(terminal::say(format!("Removed: {left}."))?)
 }
@@ -227,7 +225,7 @@ fn table(quotas: &QuotaTable) -> String {
         ("accelerators", Align::Right),
         ("nics", Align::Right),
         ("storage", Align::Right),
-        ("whose", Align::Left),
+        ("source", Align::Left),
     ];
     let limit = |bytes: Option<u64>| bytes.map_or("-".to_owned(), terminal::bytes);
     let line = |row: &QuotaRow| {
@@ -236,8 +234,8 @@ fn table(quotas: &QuotaTable) -> String {
             || row.quota_nics.is_some()
             || row.quota_storage_bytes.is_some();
         let whose = match row.is_own {
-            true => "its own",
-            false if is_limited => "the default",
+            true => "own",
+            false if is_limited => "default",
             false => "-",
         };
         let left = row.quota_bytes.map(|quota| quota.saturating_sub(row.used_bytes));
@@ -255,10 +253,10 @@ fn table(quotas: &QuotaTable) -> String {
     };
     let optional = ["accelerators", "nics", "storage"];
     let table = table_without(&optional, &columns, quotas.users.iter().map(line).collect());
-    format!("{table}\nWho has no quota of its own may borrow {}.", of_others(quotas))
+    format!("{table}\nUsers without a quota of their own may borrow {}.", of_others(quotas))
 }
 
-/// What is used of a quota, in a cell.
+/// Formats a cell: the used part of a quota.
 fn of(used: u64, quota: Option<u64>, text: impl Fn(u64) -> String) -> String {
     match quota {
         Some(quota) => format!("{} of {}", text(used), text(quota)),
@@ -276,7 +274,7 @@ fn of_others(quotas: &QuotaTable) -> String {
     };
     let amounts: Vec<String> = by_name(&limits).filter_map(|(.., of, it)| Some(of(it?))).collect();
     match amounts.is_empty() {
-        true => "what there is".to_owned(),
+        true => "without limit".to_owned(),
         false => format!("{} at a time", amounts.join(", ")),
     }
 }
@@ -286,7 +284,7 @@ fn quota_for(user: Option<&String>) -> QuotaFor {
 }
 
 fn whose(user: Option<&String>) -> &str {
-    user.map_or("Each user who has no quota of its own", |user| user)
+    user.map_or("Each user without a quota of its own", |user| user)
 }
 
 #[cfg(test)]
@@ -294,18 +292,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_a_size_or_none() {
+    fn limit_parses_size_or_unlimited() {
         assert_eq!(limit("64MiB"), Ok(Limit::AtMost(64 << 20)));
         assert_eq!(limit("0"), Ok(Limit::AtMost(0)));
         assert_eq!(limit("unlimited"), Ok(Limit::Unlimited));
         assert_eq!(count("2"), Ok(Limit::AtMost(2)));
-        assert!(count("2GiB").unwrap_err().contains("is no number"));
+        assert!(count("2GiB").unwrap_err().contains("is not a number"));
         let said = limit("much").unwrap_err();
         assert!(said.contains("much") && said.contains("unlimited"), "{said}");
     }
 
     #[test]
-    fn each_user_stands_beside_what_it_may_have() {
+    fn table_shows_use_and_quota() {
         let row = |user: &str, used: u64, quota_bytes, is_own| QuotaRow {
             user: user.into(),
             used_bytes: used << 20,
@@ -322,9 +320,9 @@ mod tests {
         let shown = table(&quotas);
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let lines: Vec<_> = shown.lines().map(words).collect();
-        assert_eq!(lines[1], ["ada", "96MiB", "64MiB", "0B", "its", "own"]);
-        assert_eq!(lines[2], ["bob", "16MiB", "32MiB", "16MiB", "the", "default"]);
-        assert_eq!(lines[3], ["root", "8MiB", "-", "-", "its", "own"]);
+        assert_eq!(lines[1], ["ada", "96MiB", "64MiB", "0B", "own"]);
+        assert_eq!(lines[2], ["bob", "16MiB", "32MiB", "16MiB", "default"]);
+        assert_eq!(lines[3], ["root", "8MiB", "-", "-", "own"]);
         assert!(shown.ends_with("may borrow 32MiB at a time."), "{shown}");
 
         let mut users = quotas.users;
@@ -340,7 +338,7 @@ mod tests {
         };
         let shown = table(&quotas);
         assert!(shown.contains("ACCELERATORS") && !shown.contains("NICS"), "{shown}");
-        assert!(shown.contains("1 of 2") && shown.contains("5MiB  the default"), "{shown}");
+        assert!(shown.contains("1 of 2") && shown.contains("5MiB  default"), "{shown}");
         let others = "may borrow 32MiB, 1 accelerator, 1GiB of storage at a time.";
         assert!(shown.ends_with(others), "{shown}");
     }

@@ -1,4 +1,4 @@
-//! Waiting in line for memory or a device: its flags, what a terminal shows meanwhile, and Ctrl-C.
+//! The wait queue from the recipient's side: flags, progress on a terminal, and Ctrl-C.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal};
@@ -20,25 +20,25 @@ use crate::identity::duration;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::{self, remark};
 
-/// How a command waits.
+/// Flags of the wait.
 #[derive(Args, Clone, Debug)]
 pub struct WaitArgs {
-    /// Where the rack, or your quota, has no room, or all such devices are in use, wait for it in
-    /// line, so long at most: 90s, 10m, 12h. `venice queue` lists who waits; Ctrl-C leaves the line
+    /// Queue if the rack, your quota or the devices have no room, for at most this time: 90s, 10m,
+    /// 12h. `venice queue` lists queued requests; Ctrl-C cancels
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub wait: Option<Duration>,
-    /// 0 to 255, for those who wait: higher ones are served first. Above 100 is for root on the
+    /// Priority in the queue, 0 to 255; higher is served first. Above 100 requires root on the
     /// Monitor Node's machine [default: 100]
     #[arg(long, value_name = "N")]
     pub priority: Option<u8>,
-    /// Have grants of lower priority called back, if that makes room: your own; as root on the
-    /// Monitor Node's machine anybody's. They have their time to move elsewhere (`venice grants`)
+    /// Preempt grants of lower priority if that makes room: your own; as root on the Monitor Node's
+    /// machine anybody's. Their holders get time to move elsewhere (`venice grants`)
     #[arg(long, requires = "wait")]
     pub preempt: bool,
 }
 
 impl WaitArgs {
-    /// What they come to.
+    /// Converts the flags into the request's waiting options.
     pub fn waiting(&self) -> Waiting {
         Waiting {
             at_most: self.wait.unwrap_or_default(),
@@ -48,18 +48,17 @@ impl WaitArgs {
     }
 }
 
-/// Waiting for an amount that nobody has said comes to nothing.
+/// Refuses --wait without an amount: such a request takes what is free and never waits.
 pub fn check_amount(wait: Option<Duration>, is_said: bool) -> anyhow::Result<()> {
     if wait.is_none() || is_said {
         return Ok(());
     }
-    let said =
-        "--wait needs --remote: without it a program takes what there is, and waits for nothing";
+    let said = "--wait needs --remote: without it a program takes the free memory and never waits";
     Err(Usage(said.into()).into())
 }
 
-/// Borrows for a program, showing on the terminal how it stands in line. Ended by a signal, it leaves
-/// the line and ends this process by the same signal.
+/// Borrows for a program and shows its queue position on the terminal. A signal cancels the wait
+/// and then ends this process.
 pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> anyhow::Result<Loan> {
     if wish.waiting.at_most.is_zero() {
         return venice_recipient::borrow(access, wish, port).map_err(told);
@@ -67,7 +66,7 @@ pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> anyhow::Result<Lo
     in_line(|told| borrow_in_line(access, wish, port, told))
 }
 
-/// The same of whatever is `got` in line.
+/// Runs any queued request, like [`borrow`].
 pub fn in_line<T>(
     got: impl FnOnce(&mut Told<'_>) -> Result<T, RecipientError>,
 ) -> anyhow::Result<T> {
@@ -85,18 +84,18 @@ pub fn in_line<T>(
     let got = got(&mut hear);
     shown.into_inner().end();
     if let (Err(RecipientError::WaitCancelled), Some(signal)) = (&got, signals.caught()) {
-        remark("venice: left the line; nothing is borrowed");
+        remark("venice: wait cancelled; nothing allocated");
         end_by(signal);
     }
     got.map_err(told)
 }
 
-/// A mistake in what was asked for is told as one.
+/// Converts an error; a mistake in the request becomes a usage error.
 pub fn told(error: RecipientError) -> anyhow::Error {
     if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }
 
-/// Ends this process as the signal does that has ended its wait.
+/// Ends this process by the signal that ended its wait.
 pub fn end_by(signal: i32) {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
 }
@@ -105,7 +104,7 @@ pub fn end_by(signal: i32) {
 pub struct Signals(Vec<(i32, SigId, Arc<AtomicBool>)>);
 
 impl Signals {
-    /// Catches them until it is dropped.
+    /// Catches the signals until it is dropped.
     pub fn catch() -> anyhow::Result<Self> {
         let catch = |signal| {
             let caught = Arc::new(AtomicBool::new(false));
@@ -115,7 +114,7 @@ impl Signals {
         [SIGINT, SIGTERM, SIGHUP].into_iter().map(catch).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// One of them that has come.
+    /// Returns one of the signals that have arrived.
     pub fn caught(&self) -> Option<i32> {
         let mut caught = self.0.iter().filter(|(_, _, caught)| caught.load(Ordering::Relaxed));
         caught.next().map(|(signal, ..)| *signal)
@@ -130,7 +129,7 @@ impl Drop for Signals {
     }
 }
 
-/// One line that changes on a terminal; elsewhere it is said once.
+/// Progress of the wait: one changing line on a terminal, elsewhere a single remark.
 #[derive(Default)]
 struct Shown {
     bar: Option<ProgressBar>,
@@ -175,31 +174,20 @@ fn text(standing: &Standing) -> String {
         "" => terminal::bytes(standing.asked_bytes),
         device => device.to_owned(),
     };
-    format!("waits for {asked}: {} in line, {why}, {waited} so far", ordinal(rank))
+    format!("waiting for {asked}: queue position {rank}, {why}, {waited} so far")
 }
 
-/// Bytes, or of a device that is lent whole whether one is to come.
+/// Describes the free amount; for a device that is lent whole, whether one is being preempted.
 fn what_there_is(standing: &Standing) -> String {
-    let Standing { free_bytes, called_back_bytes, called_back_devices, .. } = *standing;
+    let Standing { free_bytes, preempting_bytes, preempting_devices, .. } = *standing;
     let is_whole = !standing.device.is_empty() && standing.asked_bytes == 0;
-    let [free, called] = [free_bytes, called_back_bytes].map(terminal::bytes);
+    let [free, called] = [free_bytes, preempting_bytes].map(terminal::bytes);
     match () {
-        () if is_whole && called_back_devices > 0 => "none free, one called back".to_owned(),
+        () if is_whole && preempting_devices > 0 => "none free, preempting one".to_owned(),
         () if is_whole => "none free".to_owned(),
-        () if called_back_bytes > 0 => format!("{free} free, {called} called back"),
+        () if preempting_bytes > 0 => format!("{free} free, preempting {called}"),
         () => format!("{free} free"),
     }
-}
-
-fn ordinal(number: u32) -> String {
-    let ending = match (number % 10, number % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    format!("{number}{ending}")
 }
 
 #[cfg(test)]
@@ -207,34 +195,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_reads_as_a_sentence() {
+    fn wait_text_shows_position() {
         let standing = Standing {
             rank: 2,
             asked_bytes: 2 << 30,
             free_bytes: 512 << 20,
             waited_ms: 1500,
-            called_back_bytes: 0,
+            preempting_bytes: 0,
             is_over_quota: false,
             device: String::new(),
-            called_back_devices: 0,
+            preempting_devices: 0,
         };
-        assert_eq!(text(&standing), "waits for 2GiB: 2nd in line, 512MiB free, 1.5 s so far");
-        let called = Standing { called_back_bytes: 1 << 30, ..standing.clone() };
-        assert!(text(&called).contains("512MiB free, 1GiB called back"));
+        assert_eq!(
+            text(&standing),
+            "waiting for 2GiB: queue position 2, 512MiB free, 1.5 s so far"
+        );
+        let called = Standing { preempting_bytes: 1 << 30, ..standing.clone() };
+        assert!(text(&called).contains("512MiB free, preempting 1GiB"));
         let (device, asked_bytes) = ("accelerator with cuda".to_owned(), 0);
         let device = Standing { device, asked_bytes, ..standing.clone() };
-        let said = "waits for accelerator with cuda: 2nd in line, none free, 1.5 s so far";
+        let said = "waiting for accelerator with cuda: queue position 2, none free, 1.5 s so far";
         assert_eq!(text(&device), said);
-        let called = Standing { called_back_devices: 1, ..device };
-        assert!(text(&called).contains("none free, one called back"));
+        let called = Standing { preempting_devices: 1, ..device };
+        assert!(text(&called).contains("none free, preempting one"));
         let over = Standing { is_over_quota: true, ..standing };
-        assert!(text(&over).contains("2nd in line, your quota is used up"));
-    }
-
-    #[test]
-    fn places_have_endings() {
-        let said = [1, 2, 3, 4, 11, 12, 13, 21, 102, 113].map(ordinal);
-        let meant = ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "113th"];
-        assert_eq!(said, meant);
+        assert!(text(&over).contains("queue position 2, your quota is used up"));
     }
 }

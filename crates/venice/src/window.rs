@@ -1,4 +1,4 @@
-//! `venice window`: memory of devices (CXL, NVDIMM) as this machine's own.
+//! `venice window`: memory of devices (CXL, NVDIMM) as system memory of this machine.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -13,10 +13,10 @@ pub enum Window {
     /// List the DAX devices of this machine
     #[command(after_help = HELP_LIST)]
     List(ListArgs),
-    /// Make system memory of a DAX device (dax/kmem), root only
+    /// Turn a DAX device into system memory (dax/kmem); root only
     #[command(after_help = HELP_ATTACH)]
     Attach(DeviceArgs),
-    /// Take a DAX device's memory from the kernel again, root only
+    /// Turn system memory back into a DAX device; root only
     #[command(after_help = HELP_DETACH)]
     Detach(DeviceArgs),
 }
@@ -44,35 +44,34 @@ EXAMPLES:
   venice window list
   venice window list --json | jq '.[] | select(.is_memory) | .numa_node'
 
-States: memory (the kernel uses it: blocks online of all), device (programs can map /dev/daxX.Y, and
-`venice agent --lend-dax` lends it), idle (no driver has it). Pages: `venice run --mode window` needs
-those of 4KiB.";
+STATE: memory (used by the kernel; BLOCKS ONLINE shows how many), device (programs can map /dev/daxX.Y,
+and `venice agent --lend-dax` lends it), idle (no driver). PAGES: `venice run --mode window` needs 4KiB.";
 
 const HELP_ATTACH: &str = "\
 EXAMPLES:
   venice window attach dax0.0
   numactl --membind=1 redis-server            a program on that memory, if it is NUMA node 1
 
-Its blocks come online as movable memory, on the NUMA node that the firmware gave the device, so
-that they can go again. Accesses are plain loads and stores. Whatever lay in the device is lost.";
+Its blocks come online as movable memory, on the NUMA node that the firmware gave the device, so that
+they can go offline again. Accesses are plain loads and stores. The device's contents are lost.";
 
 const HELP_DETACH: &str = "\
 EXAMPLES:
   venice window detach dax0.0
 
-What lies in it is moved to the rest of the machine's memory first. If some of it cannot be moved,
-nothing changes, and the exit code is 1.";
+Its contents first move to the rest of the machine's memory. If some cannot move, nothing changes and
+the exit code is 1.";
 
-/// A line of `venice window list`.
+/// A row of `venice window list`.
 #[derive(Debug, Serialize)]
 struct Row {
     device: String,
     state: &'static str,
     bytes: u64,
-    /// What mappings of it are multiples of.
+    /// Alignment of its mappings, in bytes.
     align_bytes: Option<u64>,
     numa_node: Option<u32>,
-    /// Physical address; absent for who is not root.
+    /// Physical address; root only.
     start: Option<u64>,
     is_memory: bool,
     blocks: usize,
@@ -100,7 +99,7 @@ impl From<DaxDevice> for Row {
     }
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn execute(what: &Window) -> anyhow::Result<i32> {
     let bus = DaxBus::default();
     match what {

@@ -1,5 +1,5 @@
-//! Memory blocks for real: an agent takes one from this machine's kernel and gives it back, however
-//! it ends.
+//! Real memory blocks: an agent takes one from this machine's kernel and returns it, however the
+//! agent ends.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -16,13 +16,13 @@ use venice_memory::hotplug::MemoryBlocks;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 
-/// The blocks are the machine's, so the tests take turns.
+/// Serialises the tests: they share the machine's blocks.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that a test did nothing on a machine whose kernel lets go of no block.
+/// Reports a test as skipped on a machine whose kernel cannot take a block offline.
 fn is_skipped(test: &str) -> bool {
     let can = rustix::process::geteuid().is_root() && some_block_goes();
     if !can {
@@ -31,7 +31,7 @@ fn is_skipped(test: &str) -> bool {
     !can
 }
 
-/// Whether any block of this machine goes offline; it is online again afterwards.
+/// True if some block of this machine can go offline; it is online again afterwards.
 fn some_block_goes() -> bool {
     let blocks = MemoryBlocks::default();
     let all = blocks.list().unwrap_or_default();
@@ -48,8 +48,8 @@ fn is_online(state: &Path) -> bool {
     fs::read_to_string(state).is_ok_and(|text| text.trim() == "online")
 }
 
-/// A rack with a Monitor Node only, and an agent that lends one block. Whatever becomes of the
-/// test, the block is online afterwards.
+/// A rack with only a Monitor Node, and an agent that lends one block. On drop the block comes
+/// online, whatever the test's outcome.
 struct Lending<'a> {
     place: &'a Place,
     state_dir: PathBuf,
@@ -102,22 +102,22 @@ fn start_agent(place: &Place, state_dir: &Path, monitor: &str, identity: &str) -
     command.spawn().unwrap()
 }
 
-/// The state files of the blocks that the agent has noted.
+/// State files of the blocks in the agent's record.
 fn recorded(state_dir: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(state_dir.join("offline-blocks")).unwrap_or_default();
     let numbers = text.lines().skip(1).filter_map(|line| line.split(' ').next());
     numbers.map(|number| Path::new(BLOCKS).join(format!("memory{number}/state"))).collect()
 }
 
-/// The blocks that are offline of those noted: the agent notes more than it gets.
+/// Recorded blocks that are offline: the agent records more than it gets.
 fn taken(lending: &Lending) -> Vec<PathBuf> {
     lending.recorded().into_iter().filter(|state| !is_online(state)).collect()
 }
 
 #[test]
-fn an_agent_takes_a_block_and_gives_it_back() {
+fn agent_returns_its_memory_block() {
     let _turn = turn();
-    if is_skipped("an_agent_takes_a_block_and_gives_it_back") {
+    if is_skipped("agent_returns_its_memory_block") {
         return;
     }
     let place = Place::new();
@@ -148,9 +148,9 @@ fn an_agent_takes_a_block_and_gives_it_back() {
 }
 
 #[test]
-fn a_killed_agents_block_comes_back() {
+fn killed_agents_block_comes_online() {
     let _turn = turn();
-    if is_skipped("a_killed_agents_block_comes_back") {
+    if is_skipped("killed_agents_block_comes_online") {
         return;
     }
     let place = Place::new();
@@ -162,7 +162,7 @@ fn a_killed_agents_block_comes_back() {
     lending.agent.wait().unwrap();
     assert!(!is_online(&states[0]), "nobody is there to bring it back");
 
-    // The next agent brings it back before it takes its own, which may be the same.
+    // The next agent brings it online before it takes its own block, which may be the same.
     lending.agent = start_agent(&place, &lending.state_dir, &lending.monitor, &lending.identity);
     let log = place.file("agent.log");
     wait_until("the next agent has its block", || {
@@ -182,7 +182,7 @@ fn a_killed_agents_block_comes_back() {
 }
 
 #[test]
-fn more_than_the_machine_can_spare_is_refused() {
+fn excess_memory_blocks_are_refused() {
     let place = Place::new();
     place.up(1);
     let monitor = place.status()["monitor"]["addr"].as_str().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! GPUs and other devices that compute.
+//! GPUs and other accelerators.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::host::Host;
 use super::offer::Offer;
 
-/// Its size in bytes, 0 where nobody knows, and what it can do.
+/// Returns the size in bytes, 0 if unknown, and the capabilities.
 pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
     let path = host.path(&offer.address);
     let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
@@ -22,7 +22,7 @@ pub(super) fn is_there(host: &Host, address: &str) -> bool {
     fs::metadata(host.path(address)).is_ok_and(|it| it.file_type().is_char_device())
 }
 
-/// The devices that are accelerators by their names.
+/// Returns the devices that are accelerators by their names.
 pub(super) fn addresses(host: &Host) -> Vec<String> {
     let in_dir = |dir: &str, stem: &str| {
         let names = host.names(dir).into_iter();
@@ -30,7 +30,7 @@ pub(super) fn addresses(host: &Host) -> Vec<String> {
         numbered.map(|name| format!("{dir}/{name}")).collect::<Vec<_>>()
     };
     let nvidia = in_dir("/dev", "nvidia");
-    // NVIDIA's own driver has render nodes too: one name for each device.
+    // NVIDIA's own driver has render nodes too: use one name per device.
     let is_new =
         |address: &String| nvidia.is_empty() || !driver_of_render(host, address).contains("nvidia");
     let mut all = nvidia.clone();
@@ -44,7 +44,7 @@ fn driver_of_render(host: &Host, address: &str) -> String {
     host.link_name(format!("/sys/class/drm/{name}/device/driver")).unwrap_or_default()
 }
 
-/// What the kernel says of it: its memory in bytes, and capabilities.
+/// Returns the memory in bytes and the capabilities that the kernel reports.
 fn said_of(host: &Host, address: &str) -> (Option<u64>, Vec<String>) {
     let name = address.rsplit('/').next().unwrap_or_default();
     let dir = Path::new(address).parent().and_then(Path::to_str).unwrap_or_default();
@@ -71,8 +71,8 @@ fn said_of(host: &Host, address: &str) -> (Option<u64>, Vec<String>) {
     }
 }
 
-/// The PCI addresses behind a device of which the kernel's tree says none: of NVIDIA's driver, and
-/// of a vfio group.
+/// Returns the PCI addresses behind a device without one in sysfs: of NVIDIA's driver, or of a vfio
+/// group.
 pub(super) fn pci_addresses(host: &Host, path: &Path) -> Vec<String> {
     let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
     match path.strip_prefix(host.path("/")).ok().and_then(Path::parent).and_then(Path::to_str) {
@@ -85,14 +85,14 @@ pub(super) fn pci_addresses(host: &Host, path: &Path) -> Vec<String> {
     }
 }
 
-/// The model of an NVIDIA device, as a word: `nvidia-h200`.
+/// Returns the model of an NVIDIA device as a word: `nvidia-h200`.
 fn nvidia_model(host: &Host, minor: u32) -> Option<String> {
     let (_, text) = nvidia_gpu(host, minor)?;
     let model = field(&text, "Model")?;
     Some(model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-"))
 }
 
-/// The PCI address of an NVIDIA device, and what its driver says of it.
+/// Returns the PCI address of an NVIDIA device, and its driver's description.
 fn nvidia_gpu(host: &Host, minor: u32) -> Option<(String, String)> {
     const GPUS: &str = "/proc/driver/nvidia/gpus";
     let said = host.names(GPUS).into_iter();
@@ -109,7 +109,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// `nvidia7` is the seventh of `nvidia`; `nvidiactl` is none.
+/// Parses the number in a device name: `nvidia7` for `nvidia`; `nvidiactl` has none.
 fn number(name: &str, stem: &str) -> Option<u32> {
     name.strip_prefix(stem)?.parse().ok()
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_is_told_by_its_driver() {
+    fn gpu_capabilities_come_from_driver() {
         let dir = tempfile::tempdir().unwrap();
         let information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 5\nDevice Minor: \t 1\n";
         let host = Host::in_folder(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerator_is_a_character_device_that_is_there() {
+    fn accelerator_must_be_character_device() {
         let offer = |text: &str| text.parse::<Offer>().unwrap();
         let host = Host::default();
         let zero = offer("accelerator:/dev/zero=1GiB");

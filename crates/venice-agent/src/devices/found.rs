@@ -1,4 +1,4 @@
-//! What a machine has that its operator could offer.
+//! Devices of this machine that its operator could offer.
 
 use venice_control::{ResourceKind, ResourceSpec};
 
@@ -8,16 +8,16 @@ use super::{Offer, accelerator, examine, nic, storage};
 /// A device that could be lent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundDevice {
-    /// As `venice agent --offer` has it.
+    /// The offer, as for `venice agent --offer`.
     pub offer: String,
-    /// What the agent would say of it.
+    /// Resource as the agent would register it.
     pub spec: ResourceSpec,
-    /// This machine has it in use, so that one would think twice.
+    /// True if this machine uses it, so that lending it may be unwise.
     pub is_in_use: bool,
 }
 
-/// The GPUs and other accelerators, the network cards and the unused block devices of this
-/// machine. None of them is lent unless its operator says so.
+/// Finds the GPUs and other accelerators, the network cards and the unused block devices of this
+/// machine. None is lent without an offer.
 pub fn found() -> Vec<FoundDevice> {
     found_on(&Host::default())
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_can_be_offered() {
+    fn found_devices_can_be_offered() {
         for FoundDevice { offer, spec, .. } in found() {
             let again = examine(&Host::default(), &offer.parse().unwrap());
             assert_eq!(again.as_ref(), Ok(&spec), "{offer}");

@@ -1,9 +1,9 @@
-//! The machine whose devices are looked at.
+//! The machine whose devices are examined.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where its file systems are; tests have a folder of their own.
+/// Root of the machine's file systems; tests use a directory of their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(super) root: PathBuf,
@@ -16,18 +16,18 @@ impl Default for Host {
 }
 
 impl Host {
-    /// An absolute path of the machine.
+    /// Returns an absolute path on the machine.
     pub(super) fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let path = absolute.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A short file's text without the space around it; `None`: it cannot be read.
+    /// Reads a short file, trimmed; `None` if it is unreadable.
     pub(super) fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// The names in a directory, in order; none where there is no such directory.
+    /// Returns the names in a directory, in order; none without the directory.
     pub(super) fn names(&self, absolute: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -36,7 +36,7 @@ impl Host {
         names
     }
 
-    /// The name of what a link points to.
+    /// Returns the last component of a link's target.
     pub(super) fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(absolute)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
@@ -45,7 +45,7 @@ impl Host {
 
 #[cfg(test)]
 impl Host {
-    /// A machine in a folder, with these files.
+    /// Creates a machine in a directory, with these files.
     pub(super) fn in_folder(root: &Path, files: &[(&str, &str)]) -> Self {
         let host = Self { root: root.to_path_buf() };
         for (path, text) in files {

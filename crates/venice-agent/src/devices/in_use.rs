@@ -1,4 +1,4 @@
-//! Who uses a block device or a file of this machine, so that it cannot be lent.
+//! Local uses of a block device or a file, which prevent lending it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -11,8 +11,8 @@ use super::host::Host;
 
 const BLOCKS: &str = "/sys/class/block";
 
-/// What this machine does with a block device, a part of it, or the disk it is a part of;
-/// `name` is the kernel's; `None`: nothing.
+/// Describes the use of a block device, of a part of it, or of the disk it is a part of; `name` is
+/// the kernel's; `None` if it is unused.
 pub(super) fn of_block(host: &Host, name: &str) -> Option<String> {
     let mut related = parts(host, name);
     related.insert(0, name.to_owned());
@@ -29,7 +29,7 @@ pub(super) fn of_block(host: &Host, name: &str) -> Option<String> {
     related.iter().find_map(by_table).or_else(|| open_exclusively(host, name, &own))
 }
 
-/// The same of a file.
+/// Describes the use of a file.
 pub(super) fn of_file(host: &Host, metadata: &Metadata) -> Option<String> {
     let is_it = |text: &str| {
         let other = fs::metadata(host.path(text)).ok();
@@ -38,12 +38,12 @@ pub(super) fn of_file(host: &Host, metadata: &Metadata) -> Option<String> {
     swapped_to(host, "it", &is_it).or_else(|| under_loop(host, "it", &is_it))
 }
 
-/// The kernel's number of a device: `8:16`.
+/// Formats a device number: `8:16`.
 pub(super) fn number(rdev: u64) -> String {
     format!("{}:{}", major(rdev), minor(rdev))
 }
 
-/// The whole disk, for a partition.
+/// Returns the whole disk of a partition.
 pub(super) fn disk_of(host: &Host, name: &str) -> Option<String> {
     let dir = host.path(format!("{BLOCKS}/{name}"));
     if !dir.join("partition").exists() {
@@ -62,7 +62,7 @@ fn number_of(host: &Host, name: &str) -> Option<String> {
     host.text(format!("{BLOCKS}/{name}/dev"))
 }
 
-/// Whether what a table names is this device, under whatever name.
+/// True if a name in a kernel table is this device, under any name.
 fn is_device(host: &Host, named: &str, device: &str, number_of_it: &Option<String>) -> bool {
     if !named.starts_with("/dev/") {
         return false;
@@ -89,7 +89,8 @@ fn mounted(
     table.lines().find_map(|line| {
         let (place, source) = line.split_once(" - ")?;
         let place: Vec<&str> = place.split(' ').collect();
-        // Some file systems (btrfs) have a number of their own, and say the device as source.
+        // Some file systems (btrfs) have device numbers of their own, and name the device as
+        // source.
         let source = plain(source.split(' ').nth(1)?);
         let is_mounted = Some(*place.get(2)?) == number.as_deref() || is_it(&source);
         is_mounted.then(|| format!("{device} is mounted at {}", plain(place[4])))
@@ -105,14 +106,14 @@ fn swapped_to(host: &Host, device: &str, is_it: &impl Fn(&str) -> bool) -> Optio
 fn under_loop(host: &Host, device: &str, is_it: &impl Fn(&str) -> bool) -> Option<String> {
     host.names("/sys/block").into_iter().find_map(|block| {
         let file = host.text(format!("/sys/block/{block}/loop/backing_file"))?;
-        is_it(&file).then(|| format!("{device} is what {block} stands on"))
+        is_it(&file).then(|| format!("{device} backs {block}"))
     })
 }
 
-/// A file system, an array or a program that has the device for itself leaves no holder in the
-/// kernel's tables if it is in another container; asking for the device in the same way tells.
+/// Checks for an exclusive user. A file system, an array or a program in another container leaves
+/// no holder in the kernel's tables; an exclusive open detects it.
 fn open_exclusively(host: &Host, name: &str, own: &[String]) -> Option<String> {
-    // The kernel has ! where a name of /dev has a slash.
+    // The kernel writes ! for a slash in a name of /dev.
     let path = host.path(format!("/dev/{}", name.replace('!', "/")));
     if !fs::metadata(&path).is_ok_and(|it| it.file_type().is_block_device()) {
         return None;
@@ -122,21 +123,21 @@ fn open_exclusively(host: &Host, name: &str, own: &[String]) -> Option<String> {
         Err(Errno::BUSY) => {}
         Ok(_) => return None,
         Err(error) => {
-            // Who may not open it can still offer it; its tables were looked at.
-            tracing::debug!(device = name, %error, "whether it is held exclusively is unknown");
+            // A user without read permission can still offer it; its tables have been checked.
+            tracing::debug!(device = name, %error, "cannot check for exclusive use");
             return None;
         }
     }
     let numbers: BTreeSet<String> = own.iter().filter_map(|it| number_of(host, it)).collect();
     let who = match &*openers(host, &numbers) {
-        [] => "by the kernel, or by nobody that is seen from here".to_owned(),
+        [] => "by the kernel or a process not visible here".to_owned(),
         [one] => format!("by {one}"),
         [one, others @ ..] => format!("by one of {one}, {}", others.join(", ")),
     };
     Some(format!("{name} is held exclusively, {who}"))
 }
 
-/// The processes that have one of these open: three at most.
+/// Returns up to three processes that have one of these devices open.
 fn openers(host: &Host, numbers: &BTreeSet<String>) -> Vec<String> {
     let has_it = |pid: &String| {
         let dir = format!("/proc/{pid}/fd");
@@ -157,7 +158,7 @@ fn openers(host: &Host, numbers: &BTreeSet<String>) -> Vec<String> {
     .collect()
 }
 
-/// The kernel's tables write a space as `\040`.
+/// Unescapes a table entry: the kernel writes a space as `\040`.
 fn plain(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_told_by_its_number_and_a_partition_by_its_disk() {
+    fn mounts_and_parents_are_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let mounts = "\
 21 1 8:17 / /srv/my\\040pool rw - ext4 /dev/root rw\n\
@@ -208,6 +209,6 @@ mod tests {
         assert_eq!(said("sdb2"), "");
         assert_eq!(said("sdc"), "sdc is mounted at /data");
         assert_eq!(said("sdd1"), "sdd is part of md0");
-        assert_eq!(said("sde"), "sde is what loop3 stands on");
+        assert_eq!(said("sde"), "sde backs loop3");
     }
 }

@@ -1,8 +1,8 @@
-//! Devices that the agent lends besides memory: what its operator named, and no other.
+//! Devices that the agent lends besides memory: those its operator has offered.
 //!
-//! [`Offer`] is what the operator wrote; [`examine`] looks at the machine for it; [`found`] lists
-//! what could be written; [`DeviceWatch`] sees to it that the Monitor Node hears of a device that
-//! has vanished. How their bytes get to another machine is no business of the grant.
+//! [`Offer`] is the operator's text; [`examine`] checks the machine for it; [`found`] lists
+//! possible offers; [`DeviceWatch`] reports vanished devices to the Monitor Node. A grant does not
+//! cover the transport of a device's data.
 
 mod accelerator;
 mod found;
@@ -23,10 +23,10 @@ pub(crate) use watch::DeviceWatch;
 
 use venice_control::{ResourceKind, ResourceSpec};
 
-/// Looks at this machine for what is offered.
+/// Checks this machine for an offer.
 ///
 /// # Errors
-/// Why it cannot be lent, in words that follow the offer.
+/// The reason why it cannot be lent, in words that follow the offer.
 pub(crate) fn examine(host: &Host, offer: &Offer) -> Result<ResourceSpec, String> {
     let (bytes, mut capabilities) = match offer.kind {
         ResourceKind::Accelerator => accelerator::examine(host, offer)?,
@@ -37,26 +37,27 @@ pub(crate) fn examine(host: &Host, offer: &Offer) -> Result<ResourceSpec, String
     let news: Vec<String> = news.filter(|it| !capabilities.contains(it)).cloned().collect();
     capabilities.extend(news);
     let slab_bytes = offer.kind.device_unit_bytes();
-    // Units of no size cannot be lent.
+    // Only whole units can be lent.
     let bytes = bytes.checked_rem(slab_bytes).map_or(bytes, |rest| bytes - rest);
     if slab_bytes > 0 && bytes == 0 {
-        return Err("has not the 1 MiB that is the least to be lent".to_owned());
+        return Err("is smaller than the minimum of 1 MiB".to_owned());
     }
     let (kind, address) = (offer.kind, offer.address.clone());
     Ok(ResourceSpec { kind, address, bytes, slab_bytes, capabilities })
 }
 
-/// What is wrong with a device that was well; empty: nothing.
+/// Describes the fault of a device that was fine before; empty without one.
 pub(crate) fn fault(host: &Host, spec: &ResourceSpec) -> String {
     let is_there = match spec.kind {
         ResourceKind::Accelerator => accelerator::is_there(host, &spec.address),
         ResourceKind::Nic => nic::is_there(host, &spec.address),
         _ => storage::is_there(host, spec),
     };
-    if is_there { String::new() } else { "it is there no longer".to_owned() }
+    if is_there { String::new() } else { "it is no longer there".to_owned() }
 }
 
-/// Who uses storage that nobody has borrowed, so that it cannot be lent; empty: nobody.
+/// Describes the local use of storage that is not granted, which prevents lending it; empty if
+/// unused.
 pub(crate) fn foreign_use(host: &Host, spec: &ResourceSpec) -> String {
     match spec.kind {
         ResourceKind::Storage => storage::use_of(host, &spec.address).unwrap_or_default(),

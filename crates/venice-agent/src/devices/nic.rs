@@ -5,14 +5,14 @@ use super::offer::Offer;
 
 const CARDS: &str = "/sys/class/net";
 
-/// No size, and what it can do: its driver, its speed.
+/// Returns no size, and the capabilities: driver and speed.
 pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
     let name = &offer.address;
     if !is_there(host, name) {
         return Err("cannot be lent: this machine has no network interface of that name".to_owned());
     }
     if name == "lo" {
-        return Err("cannot be lent: it is this machine's way to itself".to_owned());
+        return Err("cannot be lent: it is the loopback interface".to_owned());
     }
     let mut capabilities = Vec::new();
     match host.link_name(format!("{CARDS}/{name}/device/driver")) {
@@ -31,12 +31,12 @@ pub(super) fn is_there(host: &Host, name: &str) -> bool {
     host.path(format!("{CARDS}/{name}")).is_dir()
 }
 
-/// The interfaces that have a device behind them.
+/// Returns the interfaces with a device.
 pub(super) fn names(host: &Host) -> Vec<String> {
     host.names(CARDS).into_iter().filter(|name| has_device(host, name)).collect()
 }
 
-/// The interfaces that this one stands on, directly and not: a VLAN's card.
+/// Returns the interfaces below this one, directly or not: a VLAN's card.
 pub(super) fn below(host: &Host, name: &str) -> Vec<String> {
     let lowers = |name: &str| {
         let names = host.names(format!("{CARDS}/{name}")).into_iter();
@@ -52,7 +52,7 @@ pub(super) fn below(host: &Host, name: &str) -> Vec<String> {
     all
 }
 
-/// Whether the kernel has it in use.
+/// True if the interface is up.
 pub(super) fn is_up(host: &Host, name: &str) -> bool {
     host.text(format!("{CARDS}/{name}/operstate")).is_some_and(|state| state == "up")
 }
@@ -61,7 +61,7 @@ fn has_device(host: &Host, name: &str) -> bool {
     host.path(format!("{CARDS}/{name}/device")).exists()
 }
 
-/// `25Gbps`, `100Mbps`; `None` where the card does not say, as while it has no link.
+/// Returns `25Gbps`, `100Mbps`; `None` if the card reports no speed, for example without a link.
 fn speed(host: &Host, name: &str) -> Option<String> {
     let mbps: i64 = host.text(format!("{CARDS}/{name}/speed"))?.parse().ok()?;
     match mbps {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_are_told_by_speed_and_driver() {
+    fn card_capabilities_are_speed_and_driver() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::in_folder(
             dir.path(),
@@ -96,7 +96,7 @@ mod tests {
         let of = |name: &str| examine(&host, &format!("nic:{name}").parse().unwrap());
         assert_eq!(of("eth1").unwrap().1, ["mlx5_core", "rdma", "25Gbps"]);
         assert_eq!(of("veth3").unwrap().1, ["virtual"]);
-        assert!(of("lo").unwrap_err().contains("to itself"));
+        assert!(of("lo").unwrap_err().contains("loopback"));
         assert!(of("eth9").unwrap_err().contains("no network interface"));
         assert_eq!(names(&host), ["eth1"]);
         assert!(is_up(&host, "eth1") && !is_up(&host, "veth3"));

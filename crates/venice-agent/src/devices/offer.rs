@@ -1,4 +1,4 @@
-//! What an operator writes: `accelerator:/dev/nvidia0`, `nic:eth1`, `storage:/srv/pool=100GiB`.
+//! An operator's offer: `accelerator:/dev/nvidia0`, `nic:eth1`, `storage:/srv/pool=100GiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,24 @@ use venice_wire::ByteSize;
 /// Longest name of a device or of a capability, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// A device that is to be lent.
+/// A device to lend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// What it is.
+    /// Kind of the device.
     pub kind: ResourceKind,
-    /// Its name on this machine: a path, or that of a network card.
+    /// Name on this machine: a path, or that of a network card.
     pub address: String,
-    /// How much of it, where that is said.
+    /// Bytes to lend, if given.
     pub bytes: Option<u64>,
-    /// What it can do besides what the agent finds out.
+    /// Capabilities beyond those that the agent detects.
     pub capabilities: Vec<String>,
 }
 
-/// An offer that makes no sense.
+/// An invalid offer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no device to offer ({why}): write accelerator:PATH, nic:NAME or \
-     storage:PATH[=SIZE], and after it ,CAPABILITY for what it can do besides"
+    "invalid device {text:?} ({why}): write accelerator:PATH, nic:NAME or storage:PATH[=SIZE], \
+     followed by ,CAPABILITY for further capabilities"
 )]
 pub struct BadOffer {
     text: String,
@@ -51,7 +51,7 @@ impl fmt::Display for Offer {
     }
 }
 
-/// In the largest unit that counts it whole: what is read again is the same.
+/// Formats a size in the largest unit that divides it, so that parsing gives the same value.
 fn exact(bytes: u64) -> String {
     let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let whole = units.into_iter().find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits));
@@ -59,9 +59,9 @@ fn exact(bytes: u64) -> String {
 }
 
 fn parse(text: &str) -> Result<Offer, String> {
-    let (kind, rest) = text.split_once(':').ok_or("it says not what it is")?;
+    let (kind, rest) = text.split_once(':').ok_or("missing kind: expected KIND:PATH")?;
     let kind = ResourceKind::DEVICES.into_iter().find(|it| it.name() == kind);
-    let kind = kind.ok_or("it is neither accelerator, nic nor storage")?;
+    let kind = kind.ok_or("unknown kind: not accelerator, nic or storage")?;
     let mut parts = rest.split(',');
     let device = parts.next().unwrap_or_default();
     let capabilities: Vec<String> = parts.map(str::to_owned).collect();
@@ -77,14 +77,14 @@ fn parse(text: &str) -> Result<Offer, String> {
     }
     match kind {
         ResourceKind::Nic if address.contains('/') => {
-            return Err("a network card is called by its name, as in eth1".to_owned());
+            return Err("a network card is named without a path, for example eth1".to_owned());
         }
         ResourceKind::Nic if size.is_some() => {
             return Err("a network card has no size".to_owned());
         }
         ResourceKind::Nic => {}
         _ if !address.starts_with('/') => {
-            return Err("its path has to begin with /".to_owned());
+            return Err("the path must begin with /".to_owned());
         }
         _ => {}
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_are_read_and_written_alike() {
+    fn offer_text_roundtrips() {
         for text in [
             "accelerator:/dev/nvidia0",
             "accelerator:/dev/accel/accel0=16GiB,fft,crypto",
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_offer_is_named() {
         for (text, said) in [
-            ("/dev/nvidia0", "says not what it is"),
-            ("gpu:/dev/nvidia0", "neither accelerator"),
-            ("memory:/dev/mem", "neither accelerator"),
+            ("/dev/nvidia0", "missing kind"),
+            ("gpu:/dev/nvidia0", "unknown kind"),
+            ("memory:/dev/mem", "unknown kind"),
             ("accelerator:nvidia0", "begin with /"),
-            ("nic:/sys/class/net/eth1", "by its name"),
+            ("nic:/sys/class/net/eth1", "without a path"),
             ("nic:eth1=5GiB", "no size"),
             ("storage:/srv=five", "five"),
             ("storage:", "1 to 255"),

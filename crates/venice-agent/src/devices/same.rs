@@ -1,4 +1,4 @@
-//! Whether two offers name one and the same device.
+//! Detects two offers of the same device.
 
 use std::fmt;
 use std::fs;
@@ -11,9 +11,9 @@ use super::host::Host;
 use super::offer::Offer;
 use super::{accelerator, in_use, nic};
 
-/// Says of the first offer that names a device, or a part of one, that another before it names
-/// too: under the same name or another one. Different parts of a disk are different devices, and
-/// so are the ports of a card. What is not there names nothing.
+/// Finds the first offer that names a device, or a part of one, that an earlier offer names too,
+/// under the same name or another one. Different parts of a disk are different devices, and so are
+/// the ports of a card. A missing device is ignored.
 pub fn offered_twice(offers: &[Offer]) -> Option<(&Offer, String)> {
     twice_on(&Host::default(), offers)
 }
@@ -31,18 +31,18 @@ pub(super) fn twice_on<'a>(host: &Host, offers: &'a [Offer]) -> Option<(&'a Offe
     })
 }
 
-/// Something of which this machine has one.
+/// A unique object of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Thing {
-    /// By its number.
+    /// A block device by its number.
     Block(String),
-    /// By its number.
+    /// A character device by its number.
     Character(String),
-    /// By file system and inode.
+    /// A file by file system and inode.
     File(u64, u64),
-    /// By its name.
+    /// A network card by its name.
     Card(String),
-    /// By its PCI address.
+    /// A PCI device by its address.
     Pci(String),
 }
 
@@ -58,12 +58,12 @@ impl fmt::Display for Thing {
     }
 }
 
-/// What an offer names.
+/// The identity of an offered device.
 #[derive(Debug, Default)]
 struct Identity {
-    /// All that it is: who has it, has these.
+    /// Its own objects: to use the device is to use all of them.
     itself: Vec<Thing>,
-    /// What it is a part of.
+    /// Objects that it is a part of.
     within: Vec<Thing>,
 }
 
@@ -110,7 +110,7 @@ impl Identity {
         Self { itself: vec![Thing::Block(number)], within }
     }
 
-    /// Why both cannot be lent; `other` is what names the second.
+    /// Explains why both cannot be lent; `other` is the offer of `second`.
     fn clash(&self, second: &Self, other: &Offer) -> Option<String> {
         let other = format!("{}:{}", other.kind, other.address);
         let both = |mine: &[Thing], theirs: &[Thing]| {
@@ -127,7 +127,7 @@ impl Identity {
     }
 }
 
-/// The PCI device that a directory of sysfs belongs to, the nearest one.
+/// Returns the nearest PCI device above a directory of sysfs.
 fn pci_above(dir: &Path) -> Option<Thing> {
     let dir = dir.canonicalize().ok()?;
     let names = dir.components().rev().filter_map(|part| match part {
@@ -137,7 +137,7 @@ fn pci_above(dir: &Path) -> Option<Thing> {
     names.into_iter().find(|name| is_pci_address(name)).map(|it| Thing::Pci(it.to_owned()))
 }
 
-/// `0000:3b:00.1`: domain, bus, device, function.
+/// True for `0000:3b:00.1`: domain, bus, device, function.
 fn is_pci_address(name: &str) -> bool {
     let parts: Vec<&str> = name.split([':', '.']).collect();
     let is_hex = |part: &&str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_devices_are_the_same_by_any_name() {
+    fn aliases_name_same_device() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::in_folder(dir.path(), &[("/srv/disk", ""), ("/srv/other", "")]);
         link(&host, "/srv/by-id", "/srv/disk");
@@ -181,12 +181,12 @@ mod tests {
         assert_eq!(said(&host, &["accelerator:/srv/null", "accelerator:/srv/zero"]), "");
         let null = said(&Host::default(), &["accelerator:/dev/null", "accelerator:/dev/./null"]);
         assert!(null.contains("both are character device 1:3"), "{null}");
-        // What is not there is refused by whoever looks for it.
+        // A missing device is refused elsewhere.
         assert_eq!(said(&host, &["storage:/srv/none", "storage:/srv/./none"]), "");
     }
 
     #[test]
-    fn parts_of_a_disk_are_devices_but_not_beside_the_disk() {
+    fn partition_clashes_with_its_disk() {
         let dir = tempfile::tempdir().unwrap();
         let disk = "/sys/devices/pci0000:00/0000:00:1f.2/ata1/block/sdb";
         let host = Host::in_folder(
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_and_its_vlan_or_a_gpu_and_its_render_node_are_one() {
+    fn vlan_and_render_node_clash() {
         let dir = tempfile::tempdir().unwrap();
         let gpu = "/proc/driver/nvidia/gpus/0000:3B:00.0/information";
         let host = Host::in_folder(

@@ -11,18 +11,17 @@ use super::host::Host;
 use super::in_use;
 use super::offer::Offer;
 
-/// The kernel counts block devices in these, whatever theirs are.
+/// Unit of the kernel's block device sizes, whatever the device's own.
 const SECTOR_BYTES: u64 = 512;
 const BLOCKS: &str = "/sys/class/block";
 
-/// How much is lent, and what it is.
+/// Returns the bytes to lend and the capabilities.
 pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
     let path = host.path(&offer.address);
     let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
     let kind = metadata.file_type();
     if kind.is_block_device() {
-        let name =
-            name_of(host, &metadata).ok_or("is a block device the kernel says nothing of")?;
+        let name = name_of(host, &metadata).ok_or("is a block device unknown to sysfs")?;
         return of_block(host, &name, offer);
     }
     if let Some(used) = in_use::of_file(host, &metadata).filter(|_| kind.is_file()) {
@@ -37,23 +36,23 @@ pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), 
         () => return Err("is neither a block device nor a file nor a directory".to_owned()),
     };
     if offer.bytes.is_none() && what == "directory" {
-        return Err("is a directory: say how much of it, as in storage:/srv/pool=100GiB".to_owned());
+        return Err("is a directory: give a size, for example storage:/srv/pool=100GiB".to_owned());
     }
     Ok((at_most(offer.bytes, most)?, vec![what.to_owned()]))
 }
 
 pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
     let Ok(metadata) = fs::metadata(host.path(&spec.address)) else { return false };
-    // What it is was found first; the words after it are the operator's too.
+    // The detected kind comes first; later words may be the operator's.
     match spec.capabilities.first().map(String::as_str) {
         Some("block") => metadata.file_type().is_block_device(),
-        // One that was made shorter has not what was lent.
+        // A truncated file lacks lent bytes.
         Some("file") => metadata.is_file() && metadata.len() >= spec.bytes,
         _ => metadata.is_dir(),
     }
 }
 
-/// What this machine does with it, so that it cannot be lent; `None`: nothing.
+/// Describes the local use of storage, which prevents lending it; `None` if unused.
 pub(super) fn use_of(host: &Host, address: &str) -> Option<String> {
     let metadata = fs::metadata(host.path(address)).ok()?;
     match metadata.file_type() {
@@ -63,7 +62,7 @@ pub(super) fn use_of(host: &Host, address: &str) -> Option<String> {
     }
 }
 
-/// The block devices that nobody uses, whole ones, by name.
+/// Returns the names of unused whole block devices.
 pub(super) fn unused(host: &Host) -> Vec<String> {
     let is_real = |name: &String| {
         !["loop", "ram", "zram", "dm-", "md", "sr", "fd"].iter().any(|it| name.starts_with(it))
@@ -74,7 +73,7 @@ pub(super) fn unused(host: &Host) -> Vec<String> {
     host.names("/sys/block").into_iter().filter(is_real).filter(is_free).collect()
 }
 
-/// What the kernel calls a block device.
+/// Returns the kernel's name of a block device.
 fn name_of(host: &Host, metadata: &fs::Metadata) -> Option<String> {
     host.link_name(format!("/sys/dev/block/{}", in_use::number(metadata.rdev())))
 }
@@ -86,7 +85,7 @@ fn of_block(host: &Host, name: &str, offer: &Offer) -> Result<(u64, Vec<String>)
     if host.text(format!("{BLOCKS}/{name}/ro")).is_some_and(|text| text == "1") {
         return Err("cannot be lent: it is read-only".to_owned());
     }
-    let most = size(host, name).ok_or("says not how large it is")?;
+    let most = size(host, name).ok_or("has no known size")?;
     let turns = host.text(format!("{BLOCKS}/{name}/queue/rotational"));
     let mut capabilities = vec!["block".to_owned()];
     match turns.as_deref() {
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_is_not_lent() {
+    fn storage_in_use_is_not_lent() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::in_folder(
             dir.path(),
@@ -163,12 +162,12 @@ mod tests {
         assert_eq!(of(format!("storage:{file}")).unwrap(), (5 << 20, vec!["file".to_owned()]));
         assert!(of(format!("storage:{file}=6MiB")).unwrap_err().contains("5MiB, not 6MiB"));
         assert_eq!(of(format!("storage:{path}=1MiB")).unwrap().0, 1 << 20);
-        assert!(of(format!("storage:{path}")).unwrap_err().contains("say how much"));
+        assert!(of(format!("storage:{path}")).unwrap_err().contains("give a size"));
         assert!(of(format!("storage:{path}/none")).unwrap_err().contains("No such file"));
     }
 
     #[test]
-    fn an_operators_words_do_not_say_what_it_is() {
+    fn capability_words_do_not_set_kind() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::default();
         let offer = format!("storage:{}=1MiB,file,block", dir.path().display());

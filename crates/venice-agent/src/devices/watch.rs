@@ -1,4 +1,4 @@
-//! Whether the devices that are lent are still there.
+//! Watches whether lent devices are still there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::{Offer, examine, fault, foreign_use};
 use crate::AgentError;
 use crate::lender::Lender;
 
-/// How often it looks.
+/// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The devices on offer.
+/// The offered devices.
 #[derive(Debug)]
 pub(crate) struct DeviceWatch {
     host: Host,
@@ -23,10 +23,10 @@ pub(crate) struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// Looks at the machine for what is offered.
+    /// Checks this machine for the offers.
     ///
     /// # Errors
-    /// [`AgentError::Device`]: it is not there, cannot be lent, or is offered twice.
+    /// [`AgentError::Device`] if a device is missing, cannot be lent, or is offered twice.
     pub(crate) fn begin(offers: &[Offer]) -> Result<Self, AgentError> {
         let host = Host::default();
         let mut specs: Vec<ResourceSpec> = Vec::new();
@@ -40,12 +40,12 @@ impl DeviceWatch {
         Ok(Self { host, specs })
     }
 
-    /// As the Monitor Node is to list them.
+    /// Returns the devices for the registration.
     pub(crate) fn specs(&self) -> &[ResourceSpec] {
         &self.specs
     }
 
-    /// Looks again and again, for ever; of what has changed the Monitor Node hears at once.
+    /// Checks the devices forever; reports changes to the Monitor Node at once.
     pub(crate) async fn run(self, lender: Arc<Lender>) {
         if self.specs.is_empty() {
             return std::future::pending().await;
@@ -58,26 +58,27 @@ impl DeviceWatch {
             let looking = Arc::clone(&watch);
             let idle: Vec<bool> =
                 watch.specs.iter().map(|it| lender.lends_nothing_of(it)).collect();
-            // A file system may keep whoever looks waiting.
+            // A file system may block the check.
             let looked = tokio::task::spawn_blocking(move || looking.look(&idle));
             let found = looked.await.expect("looking at devices does not panic");
             for (spec, Looked { fault, used }) in watch.specs.iter().zip(found) {
-                // Who borrowed it has it used: that is no fault.
+                // A recipient's own use is no fault.
                 let is_used = fault.is_empty() && lender.lends_nothing_of(spec);
                 let fault = if is_used { used } else { fault };
                 if !lender.note_device_health(spec, &fault) {
                     continue;
                 }
                 match fault.as_str() {
-                    "" => tracing::info!(device = spec.address, "is there again"),
+                    "" => tracing::info!(device = spec.address, "available again"),
                     fault => tracing::warn!(device = spec.address, fault, "cannot be lent"),
                 }
-                lender.tell_change();
+                lender.notify_change();
             }
         }
     }
 
-    /// At devices that are lent nobody looks for who uses them: that would be in their way.
+    /// Checks the devices. Local use is not checked while a device is lent: the check would disturb
+    /// its recipient.
     fn look(&self, idle: &[bool]) -> Vec<Looked> {
         let looked = self.specs.iter().zip(idle).map(|(spec, is_idle)| Looked {
             fault: fault(&self.host, spec),
@@ -87,29 +88,29 @@ impl DeviceWatch {
     }
 }
 
-/// How a device was found.
+/// Result of a check.
 #[derive(Debug)]
 struct Looked {
-    /// What is wrong with it; empty: nothing.
+    /// Fault; empty: none.
     fault: String,
-    /// Who uses it; empty: nobody.
+    /// Local use; empty: none.
     used: String,
 }
 
 impl Lender {
-    /// Lends these besides memory.
+    /// Offers these devices besides memory.
     pub(crate) fn offer_devices(&self, devices: &DeviceWatch) {
         let mut state = self.state();
         let now_ns = state.now_ns();
         state.core.offer_devices(now_ns, devices.specs().iter().cloned());
     }
 
-    /// Nobody has any of it.
+    /// True if no part of the device is granted.
     fn lends_nothing_of(&self, spec: &ResourceSpec) -> bool {
         self.state().core.free_device_bytes(spec.kind, &spec.address) == spec.bytes
     }
 
-    /// True if it was otherwise before.
+    /// Records the health; returns true if it has changed.
     fn note_device_health(&self, spec: &ResourceSpec, fault: &str) -> bool {
         self.state().core.handle_device_health(spec.kind, &spec.address, fault)
     }

@@ -1,23 +1,25 @@
-//! What is remembered of the bandwidth of links, and whose turn it is to be measured.
+//! Measured bandwidths of links, and the choice of the next link to measure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use venice_wire::NodeId;
 
-/// From one burst to the next, once every link has had its own.
+/// Pause between two bursts in nanoseconds, once every link has been measured.
 const PAUSE_NS: u64 = 10_000_000_000;
-/// The most of so many is a link's bandwidth: what others have on it meanwhile makes some less.
+/// Measurements kept per link. The bandwidth is their maximum: concurrent traffic lowers single
+/// ones.
 const REMEMBERED: usize = 8;
-/// A link of which nothing is known is not measured while this node's programs move more than this.
+/// Most traffic of this node's programs, in megabits a second, during which an unmeasured link is
+/// measured.
 const QUIET_MBPS: f64 = 100.0;
-/// Nor any other, while they move this share of it.
+/// Most share of a link's bandwidth in use by this node's programs during which it is measured.
 const QUIET_SHARE: f64 = 0.125;
 
 /// Bandwidths by far end.
 #[derive(Debug, Default)]
 pub(super) struct Bandwidths {
     links: BTreeMap<NodeId, Measured>,
-    /// When the last burst was.
+    /// Time of the last burst.
     burst_ns: Option<u64>,
 }
 
@@ -34,19 +36,19 @@ impl Measured {
 }
 
 impl Bandwidths {
-    /// The bandwidth of the link to a node, in megabits a second, where it is known.
+    /// Returns the bandwidth of the link to a node, in megabits a second, if known.
     pub(super) fn mbps(&self, to: NodeId) -> Option<f64> {
         self.links.get(&to)?.best_mbps()
     }
 
-    /// All that are known.
+    /// Returns all known bandwidths.
     pub(super) fn known(&self) -> BTreeMap<NodeId, f64> {
         let known = self.links.iter().filter_map(|(to, it)| Some((*to, it.best_mbps()?)));
         known.collect()
     }
 
-    /// Which of these is to be measured now, if any, while this node moves `busy_mbps`: first who never
-    /// was, one at a time; then, seldom, the one for whom it is longest ago.
+    /// Chooses the node to measure now, if any, while this node's traffic is `busy_mbps`: first
+    /// unmeasured ones, one at a time; then, rarely, the one measured longest ago.
     pub(super) fn next(&self, now_ns: u64, nodes: &[NodeId], busy_mbps: f64) -> Option<NodeId> {
         let tried_ns = |node: &NodeId| self.links.get(node).map(|it| it.tried_ns);
         let next = *nodes.iter().min_by_key(|node| tried_ns(node))?;
@@ -57,7 +59,7 @@ impl Bandwidths {
         (is_time && busy_mbps <= quiet_mbps).then_some(next)
     }
 
-    /// A burst to a node was made; `mbps` is what came of it.
+    /// Records a burst to a node; `mbps` is its result.
     pub(super) fn note(&mut self, now_ns: u64, node: NodeId, mbps: Option<f64>) {
         self.burst_ns = Some(now_ns);
         let link = self.links.entry(node).or_default();
@@ -77,7 +79,7 @@ mod tests {
     const NODES: [NodeId; 2] = [NodeId(1), NodeId(2)];
 
     #[test]
-    fn everybody_has_one_turn_at_once_and_more_seldom() {
+    fn each_link_is_measured_then_rarely() {
         let mut links = Bandwidths::default();
         for node in NODES {
             assert_eq!(links.next(S, &NODES, 0.0), Some(node));
@@ -88,11 +90,11 @@ mod tests {
         links.note(11 * S, NodeId(1), None);
         assert_eq!(links.next(20 * S, &NODES, 0.0), None);
         assert_eq!(links.next(21 * S, &NODES, 0.0), Some(NodeId(2)));
-        assert_eq!(links.known().len(), 2, "one that failed once keeps what it had");
+        assert_eq!(links.known().len(), 2, "a failed burst keeps earlier results");
     }
 
     #[test]
-    fn nobody_is_measured_while_programs_have_the_link() {
+    fn busy_link_is_not_measured() {
         let mut links = Bandwidths::default();
         assert_eq!(links.next(S, &NODES[..1], 101.0), None);
         links.note(S, NodeId(1), Some(8000.0));
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_of_the_last_ones_counts() {
+    fn bandwidth_is_recent_maximum() {
         let mut links = Bandwidths::default();
         for mbps in [900.0, 1000.0, 300.0] {
             links.note(S, NodeId(1), Some(mbps));

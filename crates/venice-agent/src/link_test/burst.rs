@@ -1,9 +1,9 @@
-//! How much a link carries: a burst of writes to a grant that does not exist.
+//! Bandwidth of a link: a burst of writes to a grant that does not exist.
 //!
-//! The bytes take the way that pages take, sealed as they are, and are refused at its end. What counts
-//! is the second half of the time, when shapers have spent what they had saved up and the queues on the
-//! way are full. So a burst tells what one program has of the link, which on a fast one is what this
-//! machine's processors make of it.
+//! The bytes take the path of pages, sealed likewise, and are refused at its end. Only the second
+//! half of the time counts: by then shapers have spent their burst allowance, and the queues on the
+//! path are full. The result is one program's share of the link; on a fast link this machine's
+//! processors limit it.
 
 use std::net::SocketAddr;
 
@@ -15,19 +15,19 @@ use venice_wire::NodeId;
 
 use super::{connected, to_nowhere};
 
-/// The most that one burst sends: a gigabit link has it over in 34 ms.
+/// Most bytes of a burst: a gigabit link takes 34 ms.
 const BURST_BYTES: u64 = 4 << 20;
-/// The longest one burst may last, so that on a slow link it is less.
+/// Longest burst in nanoseconds, which limits it on slow links.
 const BURST_NS: u64 = 50_000_000;
-/// How long it may take to connect, and to hear of what was sent.
+/// Timeout for connecting, and for the answers, in nanoseconds.
 const PATIENCE_NS: u64 = 300_000_000;
 const WRITE_BYTES: usize = 4096;
-/// Writes under way.
+/// Outstanding writes.
 const DEPTH: u16 = 64;
-/// Fewer arrivals in the second half tell nothing.
+/// Fewest arrivals in the second half for a result.
 const FEWEST: usize = 4;
 
-/// Megabits a second to `to`; `None` when too little came through to tell.
+/// Measures the bandwidth to `to` in megabits a second; `None` if too few writes arrived.
 pub(super) fn measure(
     own: NodeId,
     to: NodeId,
@@ -46,7 +46,7 @@ pub(super) fn measure(
     Ok(rate_mbps(&arrivals))
 }
 
-/// When each write was known to be there, in the order of that.
+/// Sends the burst; returns the arrival times of the answers, in order.
 fn burst(driver: &mut UdpDriver) -> Result<Vec<u64>, PortError> {
     let data = [0u8; WRITE_BYTES];
     let most = BURST_BYTES / WRITE_BYTES as u64;
@@ -85,7 +85,7 @@ fn close(driver: &mut UdpDriver, peer: PeerIndex) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Of the second half of the time, in megabits a second.
+/// Returns the rate of the second half, in megabits a second.
 fn rate_mbps(arrivals_ns: &[u64]) -> Option<f64> {
     let (first, last) = (*arrivals_ns.first()?, *arrivals_ns.last()?);
     let half_ns = first + (last - first) / 2;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shaper_had_saved_up_does_not_count() {
+    fn shaper_burst_is_excluded() {
         // 32 at once, then one a millisecond: 4096 bytes a millisecond are 32.8 Mb/s.
         let steady = (1..=40).map(|ms| ms * 1_000_000);
         let arrivals: Vec<u64> = std::iter::repeat_n(1, 32).chain(steady).collect();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_tell_nothing() {
+    fn too_few_arrivals_give_none() {
         assert_eq!(rate_mbps(&[]), None);
         assert_eq!(rate_mbps(&[5; 100]), None);
         assert_eq!(rate_mbps(&[1, 2, 3, 4, 5]), None);

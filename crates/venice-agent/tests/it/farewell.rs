@@ -1,4 +1,4 @@
-//! An agent that is ended in an orderly way says so to its Monitor Nodes.
+//! Deregistration: an agent that ends in an orderly way notifies its Monitor Nodes.
 
 use std::net::TcpListener;
 
@@ -7,10 +7,10 @@ use venice_agent::AgentConfig;
 use venice_wire::SLAB_BYTES;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_ends_is_stopped_at_once_and_does_not_wait_for_a_monitor_node_that_is_silent() {
+async fn deregistration_ignores_silent_monitor() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
-    // The kernel takes connections for it; nobody ever answers.
+    // The kernel accepts connections for it, but nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let both = format!("{at},{}", silent.local_addr().unwrap());
     let config = || AgentConfig { monitor: both.clone(), ..agent_config(dir.path(), "one", at) };
@@ -25,7 +25,7 @@ async fn who_ends_is_stopped_at_once_and_does_not_wait_for_a_monitor_node_that_i
     let refused = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap_err();
     assert!(refused.to_string().contains("no room"), "{refused}");
 
-    // The next one of that name is any agent.
+    // Any agent may take that name next.
     let (_agent, _) = start_agent(config()).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     client.request_memory(request(2 * SLAB_BYTES, 3)).await.unwrap();

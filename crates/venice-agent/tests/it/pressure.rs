@@ -1,4 +1,4 @@
-//! An agent whose machine runs short of memory, as a file of the test's own says.
+//! An agent under memory pressure, simulated by a file of the test's own.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use venice_control::client::MonitorClient;
 use venice_control::{LeaseState, NodeRow};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-/// What the machine is to have available.
+/// Sets the machine's available memory.
 fn available(proc_dir: &Path, mib: u64) {
     let text = format!("MemTotal: 8388608 kB\nMemAvailable: {} kB\n", mib << 10);
-    // A reader sees the old text or the new one.
+    // Atomic: a reader sees the old text or the new one.
     fs::write(proc_dir.join("new"), text).unwrap();
     fs::rename(proc_dir.join("new"), proc_dir.join("meminfo")).unwrap();
 }
@@ -39,7 +39,7 @@ async fn node_until(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_lent_goes_to_the_machine_and_comes_back() {
+async fn unlent_memory_returns_to_machine() {
     let dir = tempfile::tempdir().unwrap();
     available(dir.path(), 4000);
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
@@ -56,7 +56,7 @@ async fn what_is_not_lent_goes_to_the_machine_and_comes_back() {
     client.request_memory(request(SLAB_BYTES, 2)).await.unwrap_err();
     assert_eq!(far.read(5, 4), Ok(b"kept".to_vec()), "what is lent stays lent");
     assert!(matches!(renew(&grants[0]).await, LeaseState::Live { .. }));
-    // What comes back meanwhile is the machine's too.
+    // Memory released meanwhile goes to the machine too.
     client.release(&leases(&grants[..1])).await.unwrap();
     node_until(&client, "what came back goes too", |row| row.lent_bytes == 0).await;
 
@@ -69,7 +69,7 @@ async fn what_is_not_lent_goes_to_the_machine_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lent_memory_is_taken_back_where_the_operator_wants_it() {
+async fn lent_memory_is_reclaimed_when_configured() {
     let dir = tempfile::tempdir().unwrap();
     available(dir.path(), 4000);
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
@@ -82,14 +82,14 @@ async fn lent_memory_is_taken_back_where_the_operator_wants_it() {
     far_first.write(0, b"one").unwrap();
     far_second.write(0, b"two").unwrap();
 
-    // 20 MiB are missing: two slabs, and the newest grant has as many.
+    // 20 MiB are missing: two slabs, which the newest grant has.
     available(dir.path(), 1004);
     let told = far_second.await_revocation();
     assert_eq!(told.grant, second[0].id);
-    // The machine is well enough again, before the other's turn comes.
+    // The pressure ends before the other grant is reclaimed.
     available(dir.path(), 1030);
     assert_eq!(renew(&second[0]).await, LeaseState::Unknown);
-    // On a machine that stands still for seconds its turn has come all the same.
+    // On a machine that stalls for seconds it may be reclaimed all the same.
     if let LeaseState::Live { .. } = renew(&first[0]).await {
         assert_eq!(far_first.read(0, 3), Ok(b"one".to_vec()));
     }

@@ -12,7 +12,7 @@ use venice_ports::shm::{MappedSlab, ShmConnection, SlabFile, fetch_slabs};
 use venice_testkit::identity::access;
 use venice_wire::{ByteSize, GrantKey, SLAB_BYTES};
 
-/// A grant as a recipient on this host has it.
+/// A grant mapped by a recipient on this host.
 struct Borrowed {
     connection: ShmConnection,
     slabs: Vec<MappedSlab>,
@@ -46,7 +46,7 @@ impl Borrowed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_reached_over_shm_and_udp_and_given_back() {
+async fn memory_works_over_shm_and_udp() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
@@ -79,10 +79,10 @@ async fn memory_is_reached_over_shm_and_udp_and_given_back() {
     }
 }
 
-/// Whoever asks right after a release finds the memory, however it came back: given back to the
-/// Monitor Node, or to the donors behind its back.
+/// Memory is available right after a release, however it was returned: to the Monitor Node, or to
+/// the donors directly.
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_given_back_can_be_lent_at_once() {
+async fn released_memory_is_lent_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
@@ -93,7 +93,7 @@ async fn memory_given_back_can_be_lent_at_once() {
         let grants = grants.unwrap_or_else(|error| panic!("round {round}: {error}"));
         if round % 3 == 2 {
             let mut donor = agent_of(&grants[0]).await;
-            // Nobody waits for the answer.
+            // No caller waits for the answer.
             let gone = Duration::from_millis(1);
             let _ =
                 tokio::time::timeout(gone, donor.give_back(&[(grants[0].id, grants[0].key)])).await;
@@ -103,7 +103,7 @@ async fn memory_given_back_can_be_lent_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reaches_for_memory_with_a_forged_key_is_refused_and_counted() {
+async fn forged_key_is_refused_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
@@ -131,7 +131,7 @@ async fn who_reaches_for_memory_with_a_forged_key_is_refused_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_lives_by_renewal_and_ends_without() {
+async fn lease_expires_without_renewal() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 1.0).await;
     let _one = agent(dir.path(), "one", at).await;
@@ -140,8 +140,8 @@ async fn a_lease_lives_by_renewal_and_ends_without() {
     let near = borrow(&grants[0]);
     near.write(0, 0, b"secret");
 
-    // Twice the lease; a machine too busy to renew in time shows here as `Unknown`, and then
-    // the rest of the test is as good.
+    // Twice the lease; on a machine too busy to renew in time it is `Unknown`, and the rest of the
+    // test is still valid.
     let mut live = 0;
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -171,7 +171,7 @@ async fn a_lease_lives_by_renewal_and_ends_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_data_plane_outlives_the_monitor_node() {
+async fn data_plane_survives_monitor_death() {
     let dir = tempfile::tempdir().unwrap();
     let (first, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
@@ -197,7 +197,7 @@ async fn the_data_plane_outlives_the_monitor_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_waits_for_its_monitor_node() {
+async fn agent_waits_for_monitor() {
     let dir = tempfile::tempdir().unwrap();
     let (first, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     first.stop().await;
@@ -207,7 +207,7 @@ async fn an_agent_waits_for_its_monitor_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_agent_of_the_same_name_is_refused_while_the_first_lives() {
+async fn duplicate_agent_name_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let (first, _) = agent(dir.path(), "same", at).await;
@@ -228,7 +228,7 @@ async fn a_second_agent_of_the_same_name_is_refused_while_the_first_lives() {
         .await;
     let _third = agent(dir.path(), "same", at).await;
     rack_with(at, 1, 2 * SLAB_BYTES).await;
-    // Where other work keeps an agent from its heartbeats, it counts as down for a while.
+    // On a loaded machine the agent may miss heartbeats and count as down for a while.
     let grants = eventually("the third lends", || async {
         let mut client = MonitorClient::connect(&access(at)).await.ok()?;
         client.request_memory(request(2 * SLAB_BYTES, 2)).await.ok()
@@ -265,7 +265,7 @@ async fn links_are_tested() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_without_protection_is_refused_where_others_have_it() {
+async fn plain_agent_is_refused_in_sealed_rack() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let config = AgentConfig { plain: true, ..agent_config(dir.path(), "open", at) };
@@ -276,7 +276,7 @@ async fn an_agent_without_protection_is_refused_where_others_have_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_clearly() {
+async fn impossible_settings_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = "127.0.0.1:1".parse().unwrap();
     let refused = async |config| {

@@ -1,4 +1,4 @@
-//! Certificates are renewed while everything goes on.
+//! Certificates are renewed without interrupting service.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,29 +9,29 @@ use crate::common::{
     start_agent, start_monitor,
 };
 use venice_agent::AgentConfig;
-use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient, join};
+use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient, join};
 use venice_control::identity::{Credential, Holder, JoinToken, KeyPem};
 use venice_control::{Caller, ControlError, LeaseState};
 use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
 
-/// Long enough for a busy machine to renew in the third of it that is left for that.
+/// Long enough that a busy machine renews within the last third.
 const LIFE: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
+async fn renewal_interrupts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let config =
         MonitorConfig { certificate_s: LIFE.as_secs_f64(), ..monitor_config(dir.path(), 60.0) };
     let (_monitor, at) = start_monitor(config).await;
     let config = agent_config(dir.path(), "one", at);
-    // In place of the one that is good for a month.
+    // Replaces the certificate with a lifetime of a month.
     let identity = venice_testkit::identity::node_for(dir.path(), "one", LIFE);
     let _agent = start_agent(config).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
     let mut renewing = agent_of(&grant).await;
-    let begin = Credential::load(&identity).unwrap().said().expires_s;
+    let begin = Credential::load(&identity).unwrap().info().expires_s;
     let mut far = Far::new(&grant);
 
     let mut round = 0u8;
@@ -46,15 +46,15 @@ async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
         .unwrap();
         far = back;
         assert_eq!(read, [round; 64]);
-        // Over the connection of the beginning, and over one that is new each time.
+        // Over the first connection, and over a new one each time.
         let leases = [(grant.id, grant.key)];
         for agent in [&mut renewing, &mut agent_of(&grant).await] {
             let state = agent.renew(&leases).await.unwrap()[0];
             assert!(matches!(state, LeaseState::Live { .. }), "{state:?}");
         }
         client.nodes().await.unwrap();
-        let expires_s = Credential::load(&identity).unwrap().said().expires_s;
-        // Two certificates later, whatever was there in the beginning is over.
+        let expires_s = Credential::load(&identity).unwrap().info().expires_s;
+        // Two renewals later, the first certificates have expired.
         if expires_s > begin + LIFE.as_secs() {
             break;
         }
@@ -67,7 +67,7 @@ async fn certificates_are_renewed_while_memory_is_in_use_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
+async fn revoked_node_rejoins_without_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
     let mut config = agent_config(dir.path(), "one", at);
@@ -80,7 +80,7 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     let enter = || Access::new(at.to_string(), Login::at_sockets(vec![socket.clone()]));
     MonitorClient::connect(&enter()).await.unwrap().nodes().await.unwrap();
 
-    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
+    let mut gate = EnrolmentClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     gate.revoke("one", false).await.unwrap();
     let state = || async { client.clone().nodes().await.unwrap().remove(0).state };
     assert_eq!(state().await, "down");
@@ -99,16 +99,16 @@ async fn a_node_turned_out_that_joins_anew_goes_on_without_a_restart() {
     assert!(matches!(renewed, LeaseState::Live { .. }), "{renewed:?}");
 }
 
-/// Node `two` is turned out, and the agent has that on its disk.
-async fn turn_two_out(at: SocketAddr, identity: &Path) {
-    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
+/// Revokes node `two`, and waits until the agent has stored that.
+async fn revoke_two(at: SocketAddr, identity: &Path) {
+    let mut gate = EnrolmentClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     gate.revoke("two", true).await.unwrap();
     let kept = || async { identity.join("revoked.json").exists().then_some(()) };
     eventually("the agent to keep it", kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_door_that_opens_again_knows_who_was_turned_out() {
+async fn restarted_agent_enforces_revocations() {
     let dir = tempfile::tempdir().unwrap();
     let (monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
     let config = agent_config(dir.path(), "one", at);
@@ -116,8 +116,8 @@ async fn a_door_that_opens_again_knows_who_was_turned_out() {
     let (agent, _) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let two = venice_testkit::identity::login_of(&Caller::Node("two".into()));
-    turn_two_out(at, &identity).await;
-    // It starts again, and the Monitor Node is not there to tell it.
+    revoke_two(at, &identity).await;
+    // It restarts without a Monitor Node to inform it.
     agent.stop().await;
     monitor.stop().await;
     let config = AgentConfig { identity, ..agent_config(dir.path(), "one", at) };
@@ -129,7 +129,7 @@ async fn a_door_that_opens_again_knows_who_was_turned_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
+async fn monitor_relearns_revocations_from_agents() {
     let dir = tempfile::tempdir().unwrap();
     let (monitor, at) = start_monitor(monitor_config(dir.path(), 60.0)).await;
     let config = agent_config(dir.path(), "one", at);
@@ -137,13 +137,13 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
     let (_agent, ready) = start_agent(config).await;
     let _client = rack_with(at, 1, 2 * SLAB_BYTES).await;
     let two = venice_testkit::identity::login_of(&Caller::Node("two".into()));
-    turn_two_out(at, &identity).await;
+    revoke_two(at, &identity).await;
     monitor.stop().await;
     std::fs::remove_file(dir.path().join("monitor/rack.redb")).unwrap();
     let config = MonitorConfig { listen: at.to_string(), ..monitor_config(dir.path(), 60.0) };
     let (_monitor, _) = start_monitor(config).await;
 
-    let mut gate = GateClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
+    let mut gate = EnrolmentClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     let learnt = || {
         let mut gate = gate.clone();
         async move {
@@ -152,14 +152,15 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
         }
     };
     eventually("the Monitor Node to learn it", learnt).await;
-    let mut of_two = GateClient::connect(&Access::new(at.to_string(), two.clone())).await.unwrap();
-    let refused = of_two.renew().await.expect_err("it was turned out");
+    let mut of_two =
+        EnrolmentClient::connect(&Access::new(at.to_string(), two.clone())).await.unwrap();
+    let refused = of_two.renew().await.expect_err("it was revoked");
     assert!(refused.to_string().contains("was revoked"), "{refused}");
-    // Nor did the agent forget by what the Monitor Node did not know.
+    // The agent has kept its revocations although the Monitor Node lacked them.
     let addr = ready.control_addr.to_string();
     let mut client = AgentClient::connect(&two, "one", &addr, PATIENCE).await.unwrap();
     assert!(client.ping().await.unwrap_err().to_string().contains("was revoked"));
-    // By a token it comes in again, at both doors.
+    // With a token it joins again, at both servers.
     let made = gate.new_token(Duration::from_secs(60), "two").await.unwrap();
     let (id, secret, authority) = (made.id, made.secret, made.authority);
     let token = JoinToken { id, secret, authority, monitor: at.to_string() };
@@ -171,6 +172,7 @@ async fn a_monitor_node_that_has_lost_its_store_learns_who_was_turned_out() {
         client.ping().await.ok()
     };
     eventually("the agent to let it in", let_in).await;
-    let mut gate = GateClient::connect(&Access::new(at.to_string(), anew.clone())).await.unwrap();
+    let mut gate =
+        EnrolmentClient::connect(&Access::new(at.to_string(), anew.clone())).await.unwrap();
     gate.renew().await.unwrap();
 }

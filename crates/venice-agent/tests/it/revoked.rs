@@ -1,5 +1,5 @@
-//! Recipients over UDP are told when their grant ends, whoever ends it; none has to find out by the
-//! donor's silence.
+//! Recipients over UDP are notified of the end of a grant, whatever its reason; none has to detect
+//! it by the donor's silence.
 
 use std::net::SocketAddr;
 
@@ -11,21 +11,21 @@ use venice_monitor::MonitorConfig;
 use venice_wire::SLAB_BYTES;
 
 /// Uses a grant, so that the donor has an entry for it.
-fn use_it(grant: &Grant, home: Option<SocketAddr>) -> Far {
+fn open_and_write(grant: &Grant, home: Option<SocketAddr>) -> Far {
     let mut far = Far::reaching(grant, home);
     far.write(0, b"mine").unwrap();
     assert_eq!(far.read(0, 4), Ok(b"mine".to_vec()));
     far
 }
 
-/// The recipient, which asks for nothing, hears of the end and has no window there any more.
-fn expect_told(mut far: Far, grant: &Grant) {
+/// Checks that the idle recipient is notified, and that its mapping is gone.
+fn expect_notified(mut far: Far, grant: &Grant) {
     let revocation = tokio::task::block_in_place(|| far.await_revocation());
     assert_eq!((revocation.grant, revocation.windows), (grant.id, 1));
     assert!(matches!(far.try_read(), Err(FabricError::NotMapped { .. })));
 }
 
-async fn every_end_is_told(plain: bool) {
+async fn every_end_is_notified(plain: bool) {
     let dir = tempfile::tempdir().unwrap();
     let config = MonitorConfig { plain, ..monitor_config(dir.path(), 60.0) };
     let (_monitor, at) = start_monitor(config).await;
@@ -34,25 +34,25 @@ async fn every_end_is_told(plain: bool) {
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
 
     let given_back = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
-    let far = use_it(&given_back, None);
+    let far = open_and_write(&given_back, None);
     let kept = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap().remove(0);
-    let mut other = use_it(&kept, None);
+    let mut other = open_and_write(&kept, None);
     client.release(&leases(std::slice::from_ref(&given_back))).await.unwrap();
-    expect_told(far, &given_back);
+    expect_notified(far, &given_back);
     assert_eq!(other.read(0, 4), Ok(b"mine".to_vec()), "another grant of the same donor lives on");
     drop(other);
 
-    let far = use_it(&kept, None);
+    let far = open_and_write(&kept, None);
     let mut donor = agent_of(&kept).await;
     donor.give_back(&[(kept.id, kept.key)]).await.unwrap();
-    expect_told(far, &kept);
+    expect_notified(far, &kept);
 
     let last = eventually("memory that is free again", || async {
         let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
         client.request_memory(request(SLAB_BYTES, 3)).await.ok()
     });
     let last = last.await.remove(0);
-    let far = use_it(&last, None);
+    let far = open_and_write(&last, None);
     let told = tokio::task::spawn_blocking({
         let last = last.clone();
         move || {
@@ -66,22 +66,22 @@ async fn every_end_is_told(plain: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_end_is_told_to_a_recipient_under_seal() {
-    every_end_is_told(false).await;
+async fn sealed_recipient_is_notified() {
+    every_end_is_notified(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_end_is_told_to_a_recipient_without_protection() {
-    every_end_is_told(true).await;
+async fn plain_recipient_is_notified() {
+    every_end_is_notified(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_runs_out_is_told() {
+async fn expired_lease_is_notified() {
     let dir = tempfile::tempdir().unwrap();
     let (_monitor, at) = start_monitor(monitor_config(dir.path(), 1.0)).await;
     let _one = agent(dir.path(), "one", at).await;
     let client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    // A busy machine may use a lease up before the grant is used.
+    // On a busy machine the lease may expire before the grant is used.
     let (far, grant) = eventually("a grant that lives until it is used", || async {
         let client_id = u128::from(venice_ports::monotonic_ns());
         let grant =
@@ -90,11 +90,11 @@ async fn a_lease_that_runs_out_is_told() {
         far.write(0, b"mine").is_ok().then_some((far, grant))
     })
     .await;
-    expect_told(far, &grant);
+    expect_notified(far, &grant);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_is_told_through_relays() {
+async fn relays_forward_notification() {
     for plain in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let config = MonitorConfig { plain, ..monitor_config(dir.path(), 60.0) };
@@ -122,6 +122,6 @@ async fn the_end_is_told_through_relays() {
         })
         .await;
         client.release(&leases(std::slice::from_ref(&grant))).await.unwrap();
-        expect_told(far, &grant);
+        expect_notified(far, &grant);
     }
 }

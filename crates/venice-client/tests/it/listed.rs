@@ -101,7 +101,7 @@ fn borrowed_memory_is_listed_until_released() {
     let process = std::process::id();
     assert_eq!((one.run, one.pid, &one.processes[..]), (process, process, &[process][..]));
     assert_eq!(
-        (one.mode.as_str(), one.port.as_str(), one.kept.as_str()),
+        (one.mode.as_str(), one.port.as_str(), one.replicas.as_str()),
         ("library", "shm", "1 copy")
     );
     assert_eq!((one.borrowed_bytes, one.remote_bytes), (2 * SLAB_BYTES, 2 * SLAB_BYTES));
@@ -111,7 +111,7 @@ fn borrowed_memory_is_listed_until_released() {
 
     let second = rack.get_memory(SLAB_BYTES, &options(2)).unwrap();
     let two = row().unwrap();
-    assert_eq!((two.borrowed_bytes, two.kept.as_str()), (3 * SLAB_BYTES, "1 copy; 2 copies"));
+    assert_eq!((two.borrowed_bytes, two.replicas.as_str()), (3 * SLAB_BYTES, "1 copy; 2 copies"));
     let dir = RunsDir::of(&run_dir());
     eventually("both to be in the file", || {
         let rows = files(&dir);

@@ -1,6 +1,6 @@
 //! A caller of a node's agent.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::login::Login;
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
@@ -20,10 +20,10 @@ pub struct AgentClient {
 
 impl AgentClient {
     /// Connects to the agent of the node `name` at `addr` (`host:port`). `timeout` bounds the
-    /// connection and each call made over it.
+    /// connection and each call over it.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::Stranger`] when another
+    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::WrongPeer`] when another
     /// node does, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
     pub async fn connect(
         login: &Login,
@@ -31,7 +31,7 @@ impl AgentClient {
         addr: &str,
         timeout: Duration,
     ) -> Result<Self, ControlError> {
-        let whom = Whom::Agent(name.to_owned());
+        let whom = Target::Agent(name.to_owned());
         let channel = channel::open(whom, addr, login, timeout, timeout).await?;
         Ok(Self { addr: addr.to_owned(), inner: NodeAgentClient::new(channel) })
     }
@@ -41,7 +41,7 @@ impl AgentClient {
         &self.addr
     }
 
-    /// Sets slabs aside for a grant.
+    /// Reserves slabs for a grant.
     ///
     /// # Errors
     /// [`ControlError::Refused`] with the donor's reason.
@@ -50,10 +50,10 @@ impl AgentClient {
         self.step(response)
     }
 
-    /// Lends what was set aside.
+    /// Lends what was reserved.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] when it is set aside no longer.
+    /// [`ControlError::Refused`] if the reservation has ended.
     pub async fn commit(
         &mut self,
         grant: GrantId,
@@ -64,7 +64,7 @@ impl AgentClient {
         self.step(response)
     }
 
-    /// Gives back what was set aside.
+    /// Releases what was reserved.
     ///
     /// # Errors
     /// Only when the agent cannot be reached.
@@ -73,7 +73,7 @@ impl AgentClient {
         self.step(response)
     }
 
-    /// Takes grants back, whatever state they are in; unknown ones are no error.
+    /// Revokes grants in any state; unknown grants are no error.
     ///
     /// # Errors
     /// Only when the agent cannot be reached.
@@ -83,7 +83,7 @@ impl AgentClient {
         self.step(response)
     }
 
-    /// Gives back grants whose keys one has.
+    /// Releases grants by their keys.
     ///
     /// # Errors
     /// Only when the agent cannot be reached.
@@ -96,7 +96,7 @@ impl AgentClient {
         self.step(response)
     }
 
-    /// Starts leases anew; the answers are in the order asked.
+    /// Renews leases; the answers are in the order of `leases`.
     ///
     /// # Errors
     /// Only when the agent cannot be reached: a lease that is gone is [`LeaseState::Unknown`].
@@ -118,7 +118,7 @@ impl AgentClient {
         Ok(states)
     }
 
-    /// Asks who is there.
+    /// Returns the agent's name and instance.
     ///
     /// # Errors
     /// Only when the agent cannot be reached.

@@ -1,8 +1,8 @@
-//! Opening a connection, and what it means when that fails.
+//! Connections to services, and the meaning of their failures.
 
 use super::login::Login;
-use crate::error::{ControlError, PeerKind, Stranger, cause, is_refused};
-use crate::identity::{MONITOR_DNS, NODE_DNS, Said};
+use crate::error::{ControlError, PeerKind, WrongPeer, cause, is_refused};
+use crate::identity::{CertificateInfo, MONITOR_DNS, NODE_DNS};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -18,37 +18,37 @@ use venice_rack::caller::Caller;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Whom a connection is to reach.
+/// The peer to connect to.
 #[derive(Debug, Clone)]
-pub(super) enum Whom {
+pub(super) enum Target {
     Monitor,
-    /// An agent, by its node's name; empty: of any node.
+    /// An agent, by its node's name; empty: any node's.
     Agent(String),
 }
 
-impl Whom {
+impl Target {
     pub(super) fn kind(&self) -> PeerKind {
         match self {
-            Whom::Monitor => PeerKind::MonitorNode,
-            Whom::Agent(_) => PeerKind::Agent,
+            Target::Monitor => PeerKind::MonitorNode,
+            Target::Agent(_) => PeerKind::Agent,
         }
     }
 
     fn dns(&self) -> ServerName<'static> {
         let name = match self {
-            Whom::Monitor => MONITOR_DNS,
-            Whom::Agent(_) => NODE_DNS,
+            Target::Monitor => MONITOR_DNS,
+            Target::Agent(_) => NODE_DNS,
         };
         ServerName::try_from(name).expect("a DNS name")
     }
 
-    /// That the certificate, which is good, is the right one's.
-    fn check(&self, certificate: &[u8]) -> Result<(), Stranger> {
-        let Whom::Agent(wanted) = self else { return Ok(()) };
-        let found = Said::by(certificate).map(|said| said.caller);
+    /// Checks that the (valid) certificate is the wanted peer's.
+    fn check(&self, certificate: &[u8]) -> Result<(), WrongPeer> {
+        let Target::Agent(wanted) = self else { return Ok(()) };
+        let found = CertificateInfo::by(certificate).map(|info| info.caller);
         match found {
             Some(Caller::Node(name)) if wanted.is_empty() || name == *wanted => Ok(()),
-            found => Err(Stranger::Other {
+            found => Err(WrongPeer::Other {
                 found: found.map_or_else(|| "nobody".to_owned(), |caller| caller.to_string()),
                 wanted: format!("node {wanted}"),
             }),
@@ -56,15 +56,15 @@ impl Whom {
     }
 }
 
-/// How often one of several Monitor Nodes is asked whether it still lives, and how long it has to say
-/// so: then the next one is tried.
+/// Interval and timeout of liveness checks if there are several Monitor Nodes; after a timeout the
+/// next one is tried.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Opens a connection to `addr` (`host:port`, or several with commas between: whichever answers). It
-/// heals by itself later: a call after the peer's restart connects anew.
+/// Opens a connection to `addr` (`host:port`, or several separated by commas: the first that
+/// answers). It reconnects by itself: a call after the peer's restart works.
 pub(super) async fn open(
-    whom: Whom,
+    whom: Target,
     addr: &str,
     login: &Login,
     connect_timeout: Duration,
@@ -77,8 +77,7 @@ pub(super) async fn open(
     if addrs.iter().any(is_bad) {
         return Err(bad_address());
     }
-    // TLS is the connector's business, and so is which address.
-    // The network has its time, and the login has its own.
+    // The connector does TLS and chooses the address. The timeout covers the network and the login.
     let patience = connect_timeout + login.patience();
     let mut endpoint = Endpoint::from_shared(format!("http://{}", addrs[0]))
         .map_err(|_| bad_address())?
@@ -92,8 +91,9 @@ pub(super) async fn open(
     }
     let peer = whom.kind();
     let each = connect_timeout / addrs.len() as u32;
-    let way = |addr| Way { whom: whom.clone(), addr, login: login.clone(), connect_timeout: each };
-    let ways: Arc<[Way]> = addrs.into_iter().map(way).collect();
+    let way =
+        |addr| Route { whom: whom.clone(), addr, login: login.clone(), connect_timeout: each };
+    let ways: Arc<[Route]> = addrs.into_iter().map(way).collect();
     let connector = service_fn(move |_: Uri| connect_to_any(Arc::clone(&ways)));
     match tokio::time::timeout(patience, endpoint.connect_with_connector(connector)).await {
         Ok(Ok(channel)) => Ok(channel),
@@ -102,22 +102,22 @@ pub(super) async fn open(
     }
 }
 
-/// A connection to be made.
+/// An address to connect to, with its login.
 #[derive(Debug, Clone)]
-struct Way {
-    whom: Whom,
+struct Route {
+    whom: Target,
     addr: String,
     login: Login,
     connect_timeout: Duration,
 }
 
-/// To the first that answers.
-async fn connect_to_any(ways: Arc<[Way]>) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+/// Connects to the first address that answers.
+async fn connect_to_any(ways: Arc<[Route]>) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     let mut failure: Option<BoxError> = None;
     for way in ways.iter() {
         match connect(way).await {
             Ok(stream) => return Ok(stream),
-            // That nobody listens at one of them says least.
+            // A refused connection is the least informative error.
             Err(error) if failure.as_ref().is_none_or(|before| is_refused(before.as_ref())) => {
                 failure = Some(error);
             }
@@ -127,27 +127,28 @@ async fn connect_to_any(ways: Arc<[Way]>) -> Result<TokioIo<TlsStream<TcpStream>
     Err(failure.unwrap_or_else(|| "there is no address".into()))
 }
 
-/// First the connection, then a login, then TLS: where nobody listens, no login is needed to say so.
-/// Where who answers is of another rack than the login, another login is tried: a machine may have
-/// sockets of several racks.
-async fn connect(way: &Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+/// Connects, then logs in, then runs TLS: an unreachable address needs no login. If the peer
+/// belongs to another rack than the login, other logins are tried: a machine may have sockets of
+/// several racks.
+async fn connect(way: &Route) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     let mut stream = way.reach().await?;
     let mut shown = way.login.first().await?;
     let (mut tried, mut first_error) = (Vec::new(), None);
     loop {
-        let error = match way.shake_hands(stream, Arc::clone(&shown.tls)).await {
+        let error = match way.handshake(stream, Arc::clone(&shown.tls)).await {
             Ok(stream) => {
                 way.login.settle(shown).await;
                 return Ok(TokioIo::new(stream));
             }
             Err(error) => error,
         };
-        let is_untrusted = matches!(error.downcast_ref::<Stranger>(), Some(Stranger::Untrusted(_)));
+        let is_untrusted =
+            matches!(error.downcast_ref::<WrongPeer>(), Some(WrongPeer::Untrusted(_)));
         let next = match is_untrusted {
             true => way.login.next(&shown, &mut tried).await,
             false => None,
         };
-        // What was wrong with the first login tells most.
+        // The first login's error is the most informative.
         let error = first_error.take().unwrap_or(error);
         let Some(next) = next else { return Err(error) };
         (shown, stream) = (next, way.reach().await?);
@@ -155,7 +156,7 @@ async fn connect(way: &Way) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
     }
 }
 
-impl Way {
+impl Route {
     async fn reach(&self) -> io::Result<TcpStream> {
         let connected = tokio::time::timeout(self.connect_timeout, TcpStream::connect(&self.addr));
         let stream = connected.await??;
@@ -163,7 +164,7 @@ impl Way {
         Ok(stream)
     }
 
-    async fn shake_hands(
+    async fn handshake(
         &self,
         stream: TcpStream,
         tls: Arc<ClientConfig>,
@@ -177,25 +178,25 @@ impl Way {
     }
 }
 
-/// Tells a certificate that is not good from a connection that broke.
+/// Separates an invalid certificate from a broken connection.
 fn stranger(error: io::Error) -> BoxError {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(error @ rustls::Error::InvalidCertificate(_)) => {
-            Stranger::Untrusted(error.clone()).into()
+            WrongPeer::Untrusted(error.clone()).into()
         }
         _ => error.into(),
     }
 }
 
-/// Why a connection could not be made.
+/// Converts a connection error.
 fn failed(peer: PeerKind, addr: &str, source: BoxError) -> ControlError {
     let addr = addr.to_owned();
     if let Some(ControlError::NoLogin(why)) = cause::<ControlError>(source.as_ref()) {
         return ControlError::NoLogin(why.clone());
     }
-    if let Some(why) = cause::<Stranger>(source.as_ref()) {
-        return ControlError::Stranger { peer, addr, why: why.to_string() };
+    if let Some(why) = cause::<WrongPeer>(source.as_ref()) {
+        return ControlError::WrongPeer { peer, addr, why: why.to_string() };
     }
     let refused = is_refused(source.as_ref());
     ControlError::Unreachable { peer, addr, refused, source }

@@ -1,4 +1,4 @@
-//! An agent's reports to a Monitor Node.
+//! The heartbeat call of an agent to a Monitor Node.
 
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
@@ -9,8 +9,8 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use venice_rack::types::{HeartbeatAck, HeartbeatReport};
 
-/// A call over which an agent reports: it stays open, since a call costs several times what a message of
-/// one does. Dropped, it ends.
+/// A heartbeat call. It stays open, since a call costs several times as much as a message within
+/// one. Dropping it ends the call.
 #[derive(Debug)]
 pub struct Heartbeats {
     addr: String,
@@ -23,22 +23,22 @@ impl Heartbeats {
         addr: String,
         monitor: &mut MonitorNodeClient<Channel>,
     ) -> Result<Self, ControlError> {
-        // One goes out when the one before it has its answer.
+        // A report is sent after the answer to the one before.
         let (reports, to_send) = mpsc::channel(1);
         let called = monitor.heartbeats(ReceiverStream::new(to_send)).await;
         let answers = called.map_err(|status| error(&addr, status))?.into_inner();
         Ok(Self { addr, reports, answers })
     }
 
-    /// Reports, and waits for the answer, however long that takes. The call is over after an error: another
-    /// has to be opened then.
+    /// Sends a report and waits for the answer, without a timeout. After an error the call is over:
+    /// open another one.
     ///
     /// # Errors
-    /// [`venice_rack::types::RackError::NotRegistered`] when the agent has to register first,
-    /// [`ControlError::NotAdmitted`] when it is not of the rack any more, [`ControlError::Unreachable`]
-    /// when the connection broke.
+    /// [`venice_rack::types::RackError::NotRegistered`] if the agent must register first,
+    /// [`ControlError::NotAdmitted`] if the node has left the rack, [`ControlError::Unreachable`]
+    /// if the connection broke.
     pub async fn send(&mut self, report: HeartbeatReport) -> Result<HeartbeatAck, ControlError> {
-        // Where nobody takes it the call is over, and what comes of that says why.
+        // If the call is over, the receive below returns the reason.
         let _ = self.reports.send(convert::heartbeat_out(report)).await;
         let answer = match self.answers.message().await {
             Ok(Some(answer)) => convert::ack_in(answer),

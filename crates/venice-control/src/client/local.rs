@@ -1,6 +1,6 @@
-//! Coming in at a socket of this machine.
+//! Login at a socket of this machine.
 
-use super::no_entry::{self, NoEntry};
+use super::socket_error::{self, SocketError};
 use crate::error::ControlError;
 use crate::identity::{Credential, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
@@ -13,17 +13,17 @@ use tokio::time::{Instant, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
-/// Longer than a daemon waits for its Monitor Node.
+/// Longer than a daemon's timeout for its Monitor Node.
 const ENTER_WITHIN: Duration = Duration::from_secs(8);
-/// Who has said nothing by then may hang: the next is asked beside it. Not sooner, since the first that
-/// is asked may make an administrator of its caller, and the next not.
+/// A socket without an answer by then may hang: the next one is asked too. Not sooner, since the
+/// first may make its caller an administrator, and the next may not.
 const ASK_NEXT_AFTER: Duration = Duration::from_secs(3);
 
-/// No caller waits longer for all of them.
+/// Timeout of a login at all sockets together.
 pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
 
-/// A credential from the first socket that answers, and which one that is. They are asked in the
-/// order of `which`, each when the one before has failed or is long about it.
+/// Returns a credential from the first socket that answers, and its index. Sockets are asked in the
+/// order of `which`, each after the one before has failed or is slow.
 pub(super) async fn enter_any(
     paths: &[PathBuf],
     which: impl Iterator<Item = usize>,
@@ -43,28 +43,29 @@ pub(super) async fn enter_any(
         match heard {
             Ok(Some(Ok((at, Ok(credential))))) => return Ok((at, credential)),
             Ok(Some(Ok((at, Err(why))))) => failed.push((paths[at].clone(), why)),
-            // It panicked, which the log tells.
+            // It panicked: the log has the reason.
             Ok(Some(Err(_))) => {}
             Ok(None) => break,
             Err(_) => {}
         }
     }
-    Err(ControlError::NoLogin(no_entry::text(&failed)))
+    Err(ControlError::NoLogin(socket_error::text(&failed)))
 }
 
 async fn enter_within(
     at: usize,
     path: PathBuf,
     end: Instant,
-) -> (usize, Result<Credential, NoEntry>) {
+) -> (usize, Result<Credential, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    let late = |_| Err(NoEntry::Late);
+    let late = |_| Err(SocketError::Late);
     (at, timeout_at(until, enter(&path)).await.unwrap_or_else(late))
 }
 
-async fn enter(path: &Path) -> Result<Credential, NoEntry> {
-    let stream = UnixStream::connect(path).await.map_err(|error| NoEntry::connecting(&error))?;
-    enter_over(stream).await.map_err(NoEntry::Said)
+async fn enter(path: &Path) -> Result<Credential, SocketError> {
+    let stream =
+        UnixStream::connect(path).await.map_err(|error| SocketError::connecting(&error))?;
+    enter_over(stream).await.map_err(SocketError::Reported)
 }
 
 async fn enter_over(stream: UnixStream) -> Result<Credential, String> {
@@ -90,14 +91,14 @@ mod tests {
     use tokio::net::UnixListener;
 
     #[tokio::test]
-    async fn while_one_hangs_the_next_is_asked() {
+    async fn hanging_socket_does_not_block_next() {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["hangs", "answers"].map(|name| folder.path().join(name)).to_vec();
         let [hangs, answers] = [0, 1].map(|at| UnixListener::bind(&paths[at]).unwrap());
         let entering = tokio::spawn(async move { enter_any(&paths, 0..2).await });
         let (mut first, _) = hangs.accept().await.unwrap();
         let (second, _) = answers.accept().await.unwrap();
-        // It is still listened to. What it was sent is read until there is no more.
+        // The first socket is still open. Read until it blocks.
         let mut bytes = [0; 4096];
         let is_open = loop {
             let read = tokio::time::timeout(Duration::from_millis(50), first.read(&mut bytes));
@@ -107,7 +108,7 @@ mod tests {
                 Err(_) => break true,
             }
         };
-        assert!(is_open, "the next was asked only when the first was given up");
+        assert!(is_open, "the first was closed before the next was asked");
         drop((first, second));
         let Err(ControlError::NoLogin(why)) = entering.await.unwrap() else { panic!("no login") };
         assert!(why.contains("hangs") && why.contains("answers"), "{why}");

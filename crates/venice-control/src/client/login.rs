@@ -1,19 +1,20 @@
-//! What a process shows when it calls: a credential that it holds, or one that it gets at a socket
-//! of its machine.
+//! The login of a process for its calls: a credential of its own, or one issued at a socket of its
+//! machine.
 
 use super::local;
 use crate::error::ControlError;
-use crate::identity::{Fingerprint, Holder, IdentityError, Said, pinned_client};
+use crate::identity::{CertificateInfo, Fingerprint, Holder, IdentityError, pinned_client};
 use rustls::ClientConfig;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Mutex;
 
-/// A socket that does not answer is not asked again for so long while the old credential is good.
+/// Interval between two questions to a socket that does not answer while the old credential is
+/// valid.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What a process shows when it calls. Clones share it.
+/// A login. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Login(Arc<Source>);
 
@@ -21,31 +22,32 @@ pub struct Login(Arc<Source>);
 enum Source {
     Nobody(Arc<ClientConfig>),
     Held(Holder),
-    Sockets { paths: Vec<PathBuf>, entered: Mutex<Option<Entered>> },
+    Sockets { paths: Vec<PathBuf>, issued: Mutex<Option<Issued>> },
 }
 
 #[derive(Debug)]
-struct Entered {
+struct Issued {
     holder: Holder,
-    /// Which socket gave it.
+    /// Index of the socket that issued it.
     at: usize,
     asked: SystemTime,
 }
 
-/// What to show, and where it is from.
+/// A credential to show, with its origin.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) tls: Arc<ClientConfig>,
-    entered: Option<(usize, Holder)>,
+    issued: Option<(usize, Holder)>,
 }
 
 impl Login {
-    /// A daemon's: what it holds.
+    /// Uses a daemon's own credential.
     pub fn held(holder: Holder) -> Self {
         Self(Arc::new(Source::Held(holder)))
     }
 
-    /// Nothing, for a machine that has not joined yet: it knows the rack by its authority.
+    /// Uses no credential: for a machine that has not joined yet. The rack is verified by its
+    /// authority.
     ///
     /// # Errors
     /// [`ControlError::NoLogin`].
@@ -54,14 +56,14 @@ impl Login {
         Ok(Self(Arc::new(Source::Nobody(config))))
     }
 
-    /// A program's: what it gets at the first of these sockets that answers, when it first calls,
-    /// and again when half of its time is over. Where that turns out to be another rack's than the
-    /// one that is called, at the next.
+    /// Uses a program's login: a credential issued by the first of these sockets that answers, at
+    /// the first call and again at half of its lifetime. If it belongs to another rack than the
+    /// called one, the next socket is tried.
     pub fn at_sockets(paths: Vec<PathBuf>) -> Self {
-        Self(Arc::new(Source::Sockets { paths, entered: Mutex::default() }))
+        Self(Arc::new(Source::Sockets { paths, issued: Mutex::default() }))
     }
 
-    /// How long it may take to come by it.
+    /// Longest time to obtain the credential.
     pub(super) fn patience(&self) -> Duration {
         match &*self.0 {
             Source::Sockets { .. } => local::ENTER_ANY_WITHIN,
@@ -69,85 +71,84 @@ impl Login {
         }
     }
 
-    /// What to show first.
+    /// Returns the credential to show first.
     pub(super) async fn first(&self) -> Result<Shown, ControlError> {
         if let Source::Nobody(config) = &*self.0 {
-            return Ok(Shown { tls: Arc::clone(config), entered: None });
+            return Ok(Shown { tls: Arc::clone(config), issued: None });
         }
         let holder = self.holder().await?;
-        let entered = match &*self.0 {
-            Source::Sockets { entered, .. } => entered.lock().await.as_ref().map(|it| it.at),
+        let issued = match &*self.0 {
+            Source::Sockets { issued, .. } => issued.lock().await.as_ref().map(|it| it.at),
             _ => None,
         };
         let tls = holder.client();
-        Ok(Shown { tls, entered: entered.map(|at| (at, holder)) })
+        Ok(Shown { tls, issued: issued.map(|at| (at, holder)) })
     }
 
-    /// What else there is to show, after those of the sockets that were `tried`.
+    /// Returns the next credential to show, from sockets that are not `tried`.
     pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
-        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.entered) else {
+        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.issued) else {
             return None;
         };
         tried.push(*at);
         let left = (0..paths.len()).filter(|at| !tried.contains(at));
         let (at, credential) = local::enter_any(paths, left).await.ok()?;
         let holder = Holder::new(credential).ok()?;
-        Some(Shown { tls: holder.client(), entered: Some((at, holder)) })
+        Some(Shown { tls: holder.client(), issued: Some((at, holder)) })
     }
 
-    /// That was right.
+    /// Keeps a credential that was accepted.
     pub(super) async fn settle(&self, shown: Shown) {
-        if let (Source::Sockets { entered, .. }, Some((at, holder))) = (&*self.0, shown.entered) {
-            let mut entered = entered.lock().await;
-            if entered.as_ref().is_none_or(|entered| entered.at != at) {
-                *entered = Some(Entered { holder, at, asked: SystemTime::now() });
+        if let (Source::Sockets { issued, .. }, Some((at, holder))) = (&*self.0, shown.issued) {
+            let mut issued = issued.lock().await;
+            if issued.as_ref().is_none_or(|issued| issued.at != at) {
+                *issued = Some(Issued { holder, at, asked: SystemTime::now() });
             }
         }
     }
 
-    /// What it shows.
+    /// Returns the facts of the certificate.
     ///
     /// # Errors
     /// [`ControlError::NoLogin`].
-    pub async fn said(&self) -> Result<Said, ControlError> {
-        Ok(self.holder().await?.said())
+    pub async fn info(&self) -> Result<CertificateInfo, ControlError> {
+        Ok(self.holder().await?.info())
     }
 
     async fn holder(&self) -> Result<Holder, ControlError> {
-        let (paths, entered) = match &*self.0 {
+        let (paths, issued) = match &*self.0 {
             Source::Nobody(_) => {
                 return Err(ControlError::NoLogin(
-                    "it has not joined: that is done with `venice join TOKEN`".to_owned(),
+                    "this machine has not joined: use `venice join TOKEN`".to_owned(),
                 ));
             }
             Source::Held(holder) => return Ok(holder.clone()),
-            Source::Sockets { paths, entered } => (paths, entered),
+            Source::Sockets { paths, issued } => (paths, issued),
         };
-        let mut entered = entered.lock().await;
+        let mut issued = issued.lock().await;
         let now = SystemTime::now();
-        if let Some(entered) = entered.as_mut() {
-            let left = left(&entered.holder.said(), now);
-            let said = entered.holder.said();
-            let is_new = said.is_current() && left > said.life() / 2;
-            let was_asked =
-                now.duration_since(entered.asked).is_ok_and(|ago| ago < ASK_AGAIN_AFTER);
+        if let Some(issued) = issued.as_mut() {
+            let left = left(&issued.holder.info(), now);
+            let info = issued.holder.info();
+            let is_new = info.is_current() && left > info.life() / 2;
+            let was_asked = now.duration_since(issued.asked).is_ok_and(|ago| ago < ASK_AGAIN_AFTER);
             if is_new || (was_asked && !left.is_zero()) {
-                return Ok(entered.holder.clone());
+                return Ok(issued.holder.clone());
             }
-            entered.asked = now;
+            issued.asked = now;
         }
-        // The one that was right, then the others.
-        let right = entered.as_ref().map(|entered| entered.at);
+        // The socket that worked before comes first.
+        let right = issued.as_ref().map(|issued| issued.at);
         let others = (0..paths.len()).filter(|at| Some(*at) != right);
         let which = right.into_iter().chain(others);
-        match (local::enter_any(paths, which).await, entered.as_ref()) {
+        match (local::enter_any(paths, which).await, issued.as_ref()) {
             (Ok((at, credential)), _) => {
                 let holder = Holder::new(credential).map_err(no_login)?;
-                *entered = Some(Entered { holder: holder.clone(), at, asked: now });
+                *issued = Some(Issued { holder: holder.clone(), at, asked: now });
                 Ok(holder)
             }
-            // What it has is good for a while yet.
-            (Err(_), Some(old)) if !left(&old.holder.said(), now).is_zero() => {
+            // The old credential is still valid.
+            (Err(_), Some(old)) if !left(&old.holder.info(), now).is_zero() => {
                 Ok(old.holder.clone())
             }
             (Err(error), _) => Err(error),
@@ -155,26 +156,26 @@ impl Login {
     }
 }
 
-fn left(said: &Said, now: SystemTime) -> Duration {
+fn left(info: &CertificateInfo, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Duration::from_secs(said.expires_s).saturating_sub(now)
+    Duration::from_secs(info.expires_s).saturating_sub(now)
 }
 
 pub(super) fn no_login(error: IdentityError) -> ControlError {
     ControlError::NoLogin(error.to_string())
 }
 
-/// A rack, as a caller knows it: where its Monitor Node is, and what to show there.
+/// Access to a rack: the Monitor Node's address and a login.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// `host:port` of the Monitor Node, or of several with commas between.
+    /// `host:port` of the Monitor Node, or of several separated by commas.
     pub monitor: String,
-    /// What to show.
+    /// Login to use there.
     pub login: Login,
 }
 
 impl Access {
-    /// The rack at this address.
+    /// Creates the access to the rack at this address.
     pub fn new(monitor: impl Into<String>, login: Login) -> Self {
         Self { monitor: monitor.into(), login }
     }

@@ -1,10 +1,10 @@
-//! A caller of the Monitor Node.
+//! A client of the Monitor Node.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::heartbeats::Heartbeats;
 use super::login::Access;
 use crate::convert;
-use crate::error::{ControlError, PeerKind, Stranger, cause};
+use crate::error::{ControlError, PeerKind, WrongPeer, cause};
 use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
@@ -21,9 +21,9 @@ use venice_rack::types::{
 use venice_wire::{GrantId, GrantKey};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longer than the Monitor Node takes over a handshake with silent donors.
+/// Longer than the Monitor Node's handshake with silent donors.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than it takes to notice that one of several Monitor Nodes serves no more.
+/// Longer than the detection of a dead Monitor Node among several.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(15);
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 
@@ -35,16 +35,15 @@ pub struct MonitorClient {
 }
 
 impl MonitorClient {
-    /// Connects to a rack's Monitor Node, waiting at most 3 s, and at most 16 s more for a login where
-    /// that comes from a socket of this machine. The connection heals by itself when
-    /// the Monitor Node restarts.
+    /// Connects to a rack's Monitor Node, with a timeout of 3 s, and up to 16 s more for a login at
+    /// a socket of this machine. It reconnects by itself after a restart of the Monitor Node.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`] when nobody answers, [`ControlError::Stranger`] when another
-    /// rack's does, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
+    /// [`ControlError::Unreachable`] if there is no answer, [`ControlError::WrongPeer`] if another
+    /// rack answers, [`ControlError::NoLogin`], [`ControlError::BadAddress`].
     pub async fn connect(access: &Access) -> Result<Self, ControlError> {
         let Access { monitor: addr, login } = access;
-        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
         Ok(Self { addr: addr.clone(), inner: MonitorNodeClient::new(channel) })
     }
@@ -54,29 +53,29 @@ impl MonitorClient {
         &self.addr
     }
 
-    /// Joins the rack.
+    /// Registers the node.
     ///
     /// # Errors
-    /// [`venice_rack::types::RackError::NameTaken`] when a living agent bears the name.
+    /// [`venice_rack::types::RackError::NameTaken`] if a living agent has the name.
     pub async fn register(&mut self, node: NodeRegistration) -> Result<Registered, ControlError> {
         let request = convert::registration_out(node);
         let response = self.inner.register_node(request).await.map_err(|s| self.error(s))?;
         convert::registered_in(response.into_inner()).map_err(|s| self.error(s))
     }
 
-    /// Opens the call over which an agent reports.
+    /// Opens the heartbeat call of an agent.
     ///
     /// # Errors
-    /// When the connection is gone and cannot be made anew.
+    /// Fails if the connection is lost and cannot be restored.
     pub async fn heartbeats(&mut self) -> Result<Heartbeats, ControlError> {
         Heartbeats::open(self.addr.clone(), &mut self.inner).await
     }
 
-    /// Says that the agent of this epoch and instance ends.
+    /// Deregisters the agent of this epoch and instance.
     ///
     /// # Errors
-    /// [`venice_rack::types::RackError::NotRegistered`] when another one bears its name.
-    pub async fn farewell(
+    /// [`venice_rack::types::RackError::NotRegistered`] if another agent has its name.
+    pub async fn deregister(
         &mut self,
         identity: Identity,
         instance: u64,
@@ -87,10 +86,9 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Borrows memory: all of it, spread over one grant or more, or none; waits for it, where the
-    /// request says so. May be repeated with the
-    /// same `client_id` when the answer was lost; where the rack has several Monitor Nodes that is
-    /// done here, at another one.
+    /// Borrows memory: all of it, in one grant or more, or none; waits for it if the request says
+    /// so. The call may be repeated with the same `client_id` if the answer was lost; with several
+    /// Monitor Nodes this method repeats it itself, at another one.
     ///
     /// # Errors
     /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`],
@@ -113,12 +111,12 @@ impl MonitorClient {
         }
     }
 
-    /// One step of [`Self::request_memory`]: a request that waits is told within seconds how it
-    /// stands, and is to be made again then, at once, with the same `client_id` and what of its
-    /// wait is over. Whoever does not is out of the line within seconds.
+    /// Performs one step of [`Self::request_memory`]. A queued request is answered within seconds
+    /// with its queue state, and must then be repeated at once, with the same `client_id` and its
+    /// waiting time so far. A request that is not repeated leaves the queue within seconds.
     ///
-    /// # Errors
-    /// As [`Self::request_memory`].
+    /// The same as [`Self::request_memory`].
+    /// The same as [`Self::request_memory`].
     pub async fn ask_for_memory(&mut self, request: MemoryRequest) -> Result<Asked, ControlError> {
         let may_wait = request.queueing.left_ms() > 0;
         let request = convert::request_out(request);
@@ -129,8 +127,8 @@ impl MonitorClient {
         convert::asked_in(answer.await?).map_err(|s| self.error(s))
     }
 
-    /// Borrows one device; waits for it, where the request says so. May be repeated as a request for
-    /// memory may.
+    /// Borrows one device; waits for it if the request says so. The call may be repeated like a
+    /// request for memory.
     ///
     /// # Errors
     /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
@@ -153,8 +151,8 @@ impl MonitorClient {
         }
     }
 
-    /// One step of [`Self::request_device`], as [`Self::ask_for_memory`] is of that for memory. What is
-    /// granted is one grant.
+    /// Performs one step of [`Self::request_device`], like [`Self::ask_for_memory`]. The answer
+    /// holds one grant.
     ///
     /// # Errors
     /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
@@ -168,12 +166,12 @@ impl MonitorClient {
         convert::asked_for_device_in(answer.await?).map_err(|s| self.error(s))
     }
 
-    /// Which device [`Self::ask_for_device`] would get at this moment, and why no other. Nothing is
+    /// Plans a device request at this moment: the device it would get, and the reasons. Nothing is
     /// granted.
     ///
     /// # Errors
-    /// [`ControlError::UnknownNode`], and whatever makes no sense; a request for which there is none
-    /// is a plan that says so.
+    /// [`ControlError::UnknownNode`], and errors of invalid requests; a request without a matching
+    /// device is a plan with a refusal.
     pub async fn plan_device(
         &mut self,
         request: DeviceRequest,
@@ -183,28 +181,28 @@ impl MonitorClient {
         Ok(convert::device_plan_in(response.into_inner()))
     }
 
-    /// Waits no longer for what [`Self::ask_for_memory`] or [`Self::ask_for_device`] asked for; what
-    /// was granted meanwhile ends.
+    /// Cancels a queued [`Self::ask_for_memory`] or [`Self::ask_for_device`]; a grant made
+    /// meanwhile ends.
     ///
     /// # Errors
-    /// [`ControlError::Forbidden`]: somebody else asked for it.
+    /// [`ControlError::Forbidden`] for another user's request.
     pub async fn leave_queue(&mut self, client_id: u128) -> Result<(), ControlError> {
         let request = proto::LeaveQueueRequest { client_id: client_id.to_le_bytes().to_vec() };
         self.inner.leave_queue(request).await.map_err(|s| self.error(s))?;
         Ok(())
     }
 
-    /// Those who wait for room, in the order they are served.
+    /// Returns the queued requests, in the order of service.
     ///
     /// # Errors
-    /// As [`Self::nodes`].
+    /// The same as [`Self::nodes`].
     pub async fn queue(&mut self) -> Result<Vec<QueueRow>, ControlError> {
         let response = self.inner.list_queue(proto::ListQueueRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().waiting;
         Ok(rows.into_iter().map(convert::queue_row_in).collect())
     }
 
-    /// The answer to what may be asked twice: of several Monitor Nodes, of whichever gives one.
+    /// Sends a repeatable call, to any of several Monitor Nodes that answers.
     async fn answer<T, F>(
         &self,
         may_wait: bool,
@@ -224,8 +222,8 @@ impl MonitorClient {
         }
     }
 
-    /// One of several Monitor Nodes said nothing to it, or that it serves no more: another may. Whoever
-    /// waits anyhow has time for one that starts again.
+    /// True if a repeated call may succeed: another of several Monitor Nodes may answer, or the
+    /// caller waits anyhow and the Monitor Node may restart.
     fn may_answer_yet(&self, status: &Status, may_wait: bool) -> bool {
         let is_stopping =
             matches!(self.error(status.clone()), ControlError::Rack(RackError::Stopping));
@@ -236,18 +234,18 @@ impl MonitorClient {
             status.code(),
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
         );
-        let is_stranger = cause::<Stranger>(status).is_some();
+        let is_stranger = cause::<WrongPeer>(status).is_some();
         (self.addr.contains(',') || may_wait)
             && is_silence
             && status.details().is_empty()
             && !is_stranger
     }
 
-    /// Where [`Self::request_memory`] would be placed at this moment, and why. Nothing is granted.
+    /// Plans the placement of [`Self::request_memory`] at this moment. Nothing is granted.
     ///
     /// # Errors
-    /// [`ControlError::UnknownNode`], and whatever makes no sense; a request that the rack has no
-    /// room for, or the user no quota, is a plan that says so.
+    /// [`ControlError::UnknownNode`], and errors of invalid requests; a request beyond the rack's
+    /// room or the user's quota is a plan with a refusal.
     pub async fn plan_memory(
         &mut self,
         request: MemoryRequest,
@@ -257,12 +255,12 @@ impl MonitorClient {
         Ok(convert::plan_in(response.into_inner()))
     }
 
-    /// Gives grants back. Those that are gone already are no error. Returned are those whose keys
-    /// the Monitor Node does not know: they have to be given back at their donors. Where the answer is
-    /// lost and the rack has several Monitor Nodes, another one is asked.
+    /// Releases grants. Released grants are no error. Returns the grants whose keys the Monitor
+    /// Node lacks: release them at their donors. If the answer is lost and there are several
+    /// Monitor Nodes, another one is asked.
     ///
     /// # Errors
-    /// [`ControlError::Forbidden`] when a key is not its grant's; the others are given back then.
+    /// [`ControlError::Forbidden`] if a key is not its grant's; the others are released then.
     pub async fn release(
         &mut self,
         leases: &[(GrantId, GrantKey)],
@@ -275,7 +273,7 @@ impl MonitorClient {
         Ok(answer.await?.keyless.into_iter().map(GrantId).collect())
     }
 
-    /// Has nothing more placed on the node `name`, or (`undo`) something again.
+    /// Starts draining the node `name`, or (`undo`) ends it.
     ///
     /// # Errors
     /// [`ControlError::UnknownNode`].
@@ -285,8 +283,7 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Says how much a user may have borrowed at a time; what the record does not say stays as it was.
-    /// For administrators.
+    /// Sets a user's quota; kinds absent from the record stay unchanged. For administrators.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`]; [`venice_rack::types::RackError::BadRequest`].
@@ -299,69 +296,69 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Takes a quota away. For administrators.
+    /// Removes a quota. For administrators.
     ///
     /// # Errors
-    /// As [`Self::set_quota`], also where there is none.
+    /// The same as [`Self::set_quota`], and if there is no such quota.
     pub async fn remove_quota(&mut self, of: QuotaFor) -> Result<(), ControlError> {
         let request = proto::RemoveQuotaRequest { user: quota_user(of) };
         self.inner.remove_quota(request).await.map_err(|s| self.error(s))?;
         Ok(())
     }
 
-    /// The quotas, and what is used of them.
+    /// Returns the quotas and their use.
     ///
     /// # Errors
-    /// Only when the Monitor Node cannot be reached.
+    /// Fails only if the Monitor Node cannot be reached.
     pub async fn quotas(&mut self) -> Result<QuotaTable, ControlError> {
         let response = self.inner.list_quotas(proto::ListQuotasRequest {}).await;
         Ok(convert::quota_table_in(response.map_err(|s| self.error(s))?.into_inner()))
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     ///
     /// # Errors
-    /// Only when the Monitor Node cannot be reached; so for the other tables.
+    /// Fails only if the Monitor Node cannot be reached, like the other tables.
     pub async fn nodes(&mut self) -> Result<Vec<NodeRow>, ControlError> {
         let response = self.inner.list_nodes(proto::ListNodesRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().nodes;
         Ok(rows.into_iter().map(convert::node_row_in).collect())
     }
 
-    /// The Resource Registration Table.
+    /// Returns the Resource Registration Table.
     ///
     /// # Errors
-    /// As [`Self::nodes`].
+    /// The same as [`Self::nodes`].
     pub async fn resources(&mut self) -> Result<Vec<ResourceRow>, ControlError> {
         let response = self.inner.list_resources(proto::ListResourcesRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().resources;
         Ok(rows.into_iter().map(convert::resource_row_in).collect())
     }
 
-    /// The Resource Allocation Table.
+    /// Returns the Resource Allocation Table.
     ///
     /// # Errors
-    /// As [`Self::nodes`].
+    /// The same as [`Self::nodes`].
     pub async fn grants(&mut self) -> Result<Vec<GrantRow>, ControlError> {
         let response = self.inner.list_grants(proto::ListGrantsRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().grants;
         Ok(rows.into_iter().map(convert::grant_row_in).collect())
     }
 
-    /// What workloads are foretold to need, and what is kept for them.
+    /// Returns the forecast needs of workloads and the memory reserved for them.
     ///
     /// # Errors
-    /// As [`Self::nodes`].
+    /// The same as [`Self::nodes`].
     pub async fn forecasts(&mut self) -> Result<Vec<ForecastRow>, ControlError> {
         let response = self.inner.list_forecasts(proto::ListForecastsRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().workloads;
         Ok(rows.into_iter().map(convert::forecast_in).collect())
     }
 
-    /// The Topology Status Table.
+    /// Returns the Topology Status Table.
     ///
     /// # Errors
-    /// As [`Self::nodes`].
+    /// The same as [`Self::nodes`].
     pub async fn links(&mut self) -> Result<Vec<LinkRow>, ControlError> {
         let response = self.inner.list_links(proto::ListLinksRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().links;
@@ -373,7 +370,7 @@ impl MonitorClient {
     }
 }
 
-/// A user's name; `None`: each who has none of its own.
+/// Name of a user; `None` for the default quota.
 fn quota_user(of: QuotaFor) -> Option<String> {
     match of {
         QuotaFor::User(user) => Some(user),

@@ -1,6 +1,6 @@
-//! Devices: how they are asked for, granted and reported.
+//! Devices: requests, grants and reports.
 
-use super::asking::{client_id_in, queueing_in, queueing_out};
+use super::requests::{client_id_in, queueing_in, queueing_out};
 use super::{grant_in, grant_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
@@ -19,7 +19,7 @@ pub(crate) fn kind_in(kind: proto::DeviceKind) -> Result<ResourceKind, Status> {
     })
 }
 
-/// What is no device has no kind there: the other side says so.
+/// A kind that is not a device has no device kind on the wire: the peer refuses it.
 pub(crate) fn kind_out(kind: ResourceKind) -> proto::DeviceKind {
     match kind {
         ResourceKind::Accelerator => proto::DeviceKind::Accelerator,

@@ -1,4 +1,4 @@
-//! Who was turned out, and what doors have refused.
+//! Revocations and refusal counts.
 
 use crate::proto;
 use venice_rack::door::RefusedCounts;

@@ -1,4 +1,4 @@
-//! Whom a node is near, on the wire.
+//! Lists of near peers.
 
 use super::{identity_in, key_in, key_out};
 use crate::proto;

@@ -1,4 +1,4 @@
-//! Quotas, and what is used of them.
+//! Quotas and their use.
 
 use super::rows::same_fields;
 use crate::proto;

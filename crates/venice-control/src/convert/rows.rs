@@ -7,7 +7,7 @@ use venice_rack::rows::{
     PlacementRow, QueueRow, ResourceForecast, ResourceRow,
 };
 
-/// Rows have the same fields on both sides; some of them are converted themselves.
+/// Rows have the same fields on both sides; some fields are converted themselves.
 macro_rules! same_fields {
     (
         $to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }
@@ -102,7 +102,7 @@ same_fields!(
         age_s,
         purpose,
         priority,
-        leaving_s,
+        preempted_in_s,
     }
 );
 same_fields!(
@@ -113,10 +113,10 @@ same_fields!(
         asked_bytes,
         free_bytes,
         waited_ms,
-        called_back_bytes,
+        preempting_bytes,
         is_over_quota,
         device,
-        called_back_devices,
+        preempting_devices,
     }
 );
 same_fields!(
@@ -138,11 +138,11 @@ same_fields!(
         waited_s,
         left_s,
         free_bytes,
-        passed_bytes,
-        called_back_bytes,
+        backfilled_bytes,
+        preempting_bytes,
         free_devices,
-        passed_devices,
-        called_back_devices,
+        backfilled_devices,
+        preempting_devices,
         needs,
     }
 );
@@ -180,7 +180,7 @@ same_fields!(
         distance_slabs,
         traffic_slabs,
         stall_slabs,
-        worth_slabs,
+        score_slabs,
         link_left_bps,
         why,
     }
@@ -223,10 +223,10 @@ same_fields!(
     ForecastRow {
         user,
         purpose,
-        kept_bytes,
+        reserved_bytes,
         windows,
-        short_windows,
-        persistence_short_windows,
+        under_windows,
+        persistence_under_windows,
         mean_error_bytes,
         persistence_mean_error_bytes,
     },
@@ -234,11 +234,11 @@ same_fields!(
 );
 
 fn resource_out(resource: ResourceForecast) -> Option<proto::ResourceForecast> {
-    let ResourceForecast { in_use, foretold, persistence } = resource;
-    Some(proto::ResourceForecast { in_use, foretold, persistence })
+    let ResourceForecast { in_use, forecast, persistence } = resource;
+    Some(proto::ResourceForecast { in_use, forecast, persistence })
 }
 
 fn resource_in(resource: Option<proto::ResourceForecast>) -> ResourceForecast {
-    let proto::ResourceForecast { in_use, foretold, persistence } = resource.unwrap_or_default();
-    ResourceForecast { in_use, foretold, persistence }
+    let proto::ResourceForecast { in_use, forecast, persistence } = resource.unwrap_or_default();
+    ResourceForecast { in_use, forecast, persistence }
 }

@@ -1,5 +1,5 @@
-//! The certificate authority of a rack: a key, a certificate over it, and the certificates that it
-//! signs for nodes and users.
+//! The certificate authority of a rack: a key, its certificate, and the certificates it signs for
+//! nodes and users.
 
 use super::credential::{Credential, KeyPem};
 use super::error::IdentityError;
@@ -21,19 +21,19 @@ use time::OffsetDateTime;
 use venice_rack::caller::Caller;
 use venice_rack::revocation::Revocation;
 
-/// How long a rack's authority is valid.
+/// Lifetime of a rack's authority.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
-/// Certificates are valid from so long before they are made: clocks differ.
+/// Backdating of certificates, since clocks differ.
 pub(super) const BACKDATED: Duration = Duration::from_secs(10 * 60);
 const CERTIFICATE_FILE: &str = "authority.crt";
 const KEY_FILE: &str = "authority.key";
 
-/// How long certificates are valid.
+/// Lifetimes of certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// Of the Monitor Node and the nodes; renewed when a third of it is left.
+    /// Lifetime for the Monitor Node and the nodes; they renew when a third is left.
     pub node: Duration,
-    /// Of a program's user; renewed at half of it.
+    /// Lifetime for a program's user; it renews at half.
     pub user: Duration,
 }
 
@@ -43,12 +43,12 @@ impl Default for Lifetimes {
     }
 }
 
-/// SHA-256 over an authority's certificate: what a join token pins.
+/// SHA-256 over an authority's certificate; a join token pins it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// Of a certificate, DER.
+    /// Computes the fingerprint of a certificate, DER.
     pub fn of(certificate: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
@@ -67,24 +67,24 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
     lifetimes: Lifetimes,
-    /// Seals revocations.
+    /// Key of the seals on revocations.
     seals: hmac::Key,
-    /// What is signed from now on is dated later than this, whatever the clock says.
+    /// New certificates are dated later than this, whatever the clock says.
     signed_after_ms: AtomicU64,
-    /// The latest date that was given.
+    /// The latest date given.
     newest_ms: AtomicU64,
 }
 
 impl Authority {
-    /// True where there is one in `dir`.
+    /// True if there is an authority in `dir`.
     pub fn exists(dir: &Path) -> bool {
         dir.join(CERTIFICATE_FILE).exists()
     }
 
-    /// Makes an authority and keeps it in `dir`, which is made for its owner alone.
+    /// Creates an authority and stores it in `dir`, which is created for its owner only.
     ///
     /// # Errors
-    /// [`IdentityError::Exists`] where there is one; [`IdentityError::File`].
+    /// [`IdentityError::Exists`] if there is one; [`IdentityError::File`].
     pub fn create(dir: &Path) -> Result<Self, IdentityError> {
         if Self::exists(dir) {
             return Err(IdentityError::Exists { dir: dir.to_owned() });
@@ -98,7 +98,7 @@ impl Authority {
         (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
         params.serial_number = Some(serial(unix_ms(now))?);
         let certificate = params.self_signed(&key)?;
-        // The certificate last: with it the authority is there.
+        // The certificate is written last: it marks the authority as complete.
         write_private(&dir.join(KEY_FILE), key.serialize_pem().as_bytes())?;
         write_public(&dir.join(CERTIFICATE_FILE), certificate.pem().as_bytes())?;
         Self::open(dir)
@@ -114,7 +114,7 @@ impl Authority {
         }
         let damaged = |what: &str| IdentityError::Damaged {
             path: dir.join(what),
-            why: "it is no PEM of the kind expected".to_owned(),
+            why: "not a PEM file of the expected kind".to_owned(),
         };
         let certificate = CertificateDer::from_pem_slice(&read(&dir.join(CERTIFICATE_FILE))?)
             .map_err(|_| damaged(CERTIFICATE_FILE))?;
@@ -127,48 +127,48 @@ impl Authority {
         Ok(Self { certificate, issuer, lifetimes, seals, signed_after_ms, newest_ms })
     }
 
-    /// The same, signing for so long.
+    /// Sets the lifetimes of certificates.
     #[must_use]
     pub fn with_lifetimes(self, lifetimes: Lifetimes) -> Self {
         Self { lifetimes, ..self }
     }
 
-    /// What is signed from now on is dated later than a revocation up to this moment, in
-    /// milliseconds since 1970, although the clock may have gone back. Whoever signs such a thing
-    /// also sees what the caller did before: close the door first.
+    /// Dates new certificates later than a revocation up to this moment, in milliseconds since
+    /// 1970, even if the clock has gone back. Set the revocation in force first: a signature with
+    /// such a date vouches for the caller.
     pub fn sign_after(&self, revoked_ms: u64) {
         self.signed_after_ms.fetch_max(revoked_ms, Ordering::AcqRel);
     }
 
-    /// The latest date of what was signed since this process began, in milliseconds since 1970: ahead
-    /// of the clock where that went back. 0: nothing was.
+    /// Returns the latest date of a certificate signed by this process, in milliseconds since 1970;
+    /// ahead of the clock if that went back. 0: none was signed.
     pub fn newest_ms(&self) -> u64 {
         self.newest_ms.load(Ordering::Acquire)
     }
 
-    /// The revocation with the seal by which every Monitor Node of this rack knows it again.
+    /// Seals a revocation, so that every Monitor Node of this rack recognises it.
     #[must_use]
     pub fn seal(&self, revocation: Revocation) -> Revocation {
         let seal = hmac::sign(&self.seals, &sealed_bytes(&revocation)).as_ref().to_vec();
         Revocation { seal, ..revocation }
     }
 
-    /// Whether a Monitor Node of this rack has made the revocation.
+    /// True if a Monitor Node of this rack has sealed the revocation.
     pub fn has_sealed(&self, revocation: &Revocation) -> bool {
         hmac::verify(&self.seals, &sealed_bytes(revocation), &revocation.seal).is_ok()
     }
 
-    /// What a join token pins.
+    /// Returns the fingerprint that a join token pins.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// The authority's certificate, DER.
+    /// Certificate of the authority, DER.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// A new key with a certificate that says `caller`.
+    /// Generates a key with a certificate for `caller`.
     ///
     /// # Errors
     /// [`IdentityError::Crypto`].
@@ -176,7 +176,7 @@ impl Authority {
         self.credential_at(OffsetDateTime::now_utc(), caller)
     }
 
-    /// The same, when it is `now`.
+    /// Generates a credential as of `now`.
     pub(super) fn credential_at(
         &self,
         now: OffsetDateTime,
@@ -187,11 +187,11 @@ impl Authority {
         Credential::new(certificate, self.certificate.clone(), key)
     }
 
-    /// A certificate that says `caller` for the key that signed `request` (PKCS #10, DER). What
-    /// else the request asks for is passed over.
+    /// Signs a certificate for `caller` and the key that signed `request` (PKCS #10, DER). Other
+    /// contents of the request are ignored.
     ///
     /// # Errors
-    /// [`IdentityError::BadRequest`] for a request that is none, or whose signature is wrong.
+    /// [`IdentityError::BadRequest`] for a malformed request or a wrong signature.
     pub fn answer(
         &self,
         caller: &Caller,
@@ -230,7 +230,7 @@ impl Authority {
         Ok(params.signed_by(key, &self.issuer)?.der().clone())
     }
 
-    /// The date that something signed now has for revocations.
+    /// Returns the date of a certificate signed now, for revocations.
     fn date_ms(&self, now: OffsetDateTime) -> u64 {
         let after_ms = self.signed_after_ms.load(Ordering::Acquire);
         let dated_ms = unix_ms(now).max(after_ms.saturating_add(1));
@@ -239,11 +239,11 @@ impl Authority {
     }
 }
 
-/// SHA-256 over the public key that a request for a certificate (PKCS #10, DER) is about. Whoever made
-/// the request has the private one.
+/// Returns the SHA-256 over the public key in a certificate request (PKCS #10, DER). The requester
+/// has proved possession of the private key.
 ///
 /// # Errors
-/// [`IdentityError::BadRequest`] for a request that is none, or whose signature is wrong.
+/// [`IdentityError::BadRequest`] for a malformed request or a wrong signature.
 pub(crate) fn hash_of_requested_key(request: &[u8]) -> Result<[u8; 32], IdentityError> {
     let request = CertificateSigningRequestParams::from_der(&request.into())
         .map_err(|_| IdentityError::BadRequest)?;
@@ -251,7 +251,8 @@ pub(crate) fn hash_of_requested_key(request: &[u8]) -> Result<[u8; 32], Identity
     Ok(hash.0)
 }
 
-/// Made of the authority's key: whoever has that can make revocations as well as certificates.
+/// Derives the seal key from the authority's key, whose owner can make revocations as well as
+/// certificates.
 fn seal_key(key: &KeyPair) -> hmac::Key {
     let mut hash = ring::digest::Context::new(&SHA256);
     hash.update(b"venice revocation seal");
@@ -267,17 +268,17 @@ fn unix_ms(now: OffsetDateTime) -> u64 {
     u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
 }
 
-/// A serial number that says when it was given, in milliseconds since 1970, and is otherwise drawn
-/// at random: a revocation names a time.
+/// Creates a serial number from its date, in milliseconds since 1970, and random bits: a revocation
+/// names a time.
 fn serial(millis: u64) -> Result<SerialNumber, IdentityError> {
     let mut bytes = [0u8; 16];
-    // Not negative, and never with a zero in front.
+    // Positive, without a leading zero byte.
     bytes[..8].copy_from_slice(&(millis | 1 << 62).to_be_bytes());
     super::random::fill(&mut bytes[8..])?;
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-/// When a serial number was given, in milliseconds since 1970.
+/// Returns the date of a serial number, in milliseconds since 1970.
 pub(crate) fn issued_ms(serial: &[u8]) -> Option<u64> {
     let first = serial.first_chunk::<8>().filter(|_| serial.len() == 16)?;
     Some(u64::from_be_bytes(*first) & !(1 << 62))

@@ -13,17 +13,17 @@ use venice_rack::caller::Caller;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// File of a credential in its directory: key, certificate and authority, one after the other, so
-/// that they always fit each other.
+/// File of a credential in its directory: key, certificate and authority together, so that they
+/// always match.
 const FILE: &str = "identity.pem";
-/// The one before: a clock that was ahead for a while leaves a certificate that is not valid yet.
+/// The previous credential: after a clock that was ahead, the new certificate may not be valid yet.
 const FILE_BEFORE: &str = "identity.before.pem";
 
 /// A private key.
 pub struct KeyPem(KeyPair);
 
 impl KeyPem {
-    /// Draws a new one (ECDSA over P-256).
+    /// Generates a key (ECDSA over P-256).
     ///
     /// # Errors
     /// [`IdentityError::Crypto`].
@@ -31,8 +31,8 @@ impl KeyPem {
         Ok(Self(KeyPair::generate()?))
     }
 
-    /// A request for a certificate, signed with it (PKCS #10, DER). It names nobody: who is to be
-    /// certified the signer knows from elsewhere.
+    /// Creates a certificate request signed with the key (PKCS #10, DER). It names no subject: the
+    /// signer has that from elsewhere.
     ///
     /// # Errors
     /// [`IdentityError::Crypto`].
@@ -51,22 +51,22 @@ impl KeyPem {
     }
 }
 
-/// What a certificate says.
+/// The facts of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
-    /// Whom it names.
+pub struct CertificateInfo {
+    /// Subject of the certificate.
     pub caller: Caller,
-    /// When it was made, in milliseconds since 1970, as revocations go by it.
+    /// Date of issue, in milliseconds since 1970; revocations refer to it.
     pub issued_ms: u64,
-    /// From when it is good, in seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub begins_s: u64,
-    /// When it ends, in seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub expires_s: u64,
 }
 
-impl Said {
-    /// Reads a certificate, DER. Whether it is worth anything is another question.
-    pub(crate) fn by(certificate: &[u8]) -> Option<Said> {
+impl CertificateInfo {
+    /// Parses a certificate, DER, without verifying it.
+    pub(crate) fn by(certificate: &[u8]) -> Option<CertificateInfo> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;
         let caller = names.value.general_names.iter().find_map(|name| match name {
@@ -76,22 +76,27 @@ impl Said {
         let validity = parsed.validity();
         let begins_s = u64::try_from(validity.not_before.timestamp()).ok()?;
         let expires_s = u64::try_from(validity.not_after.timestamp()).ok()?;
-        Some(Said { caller, issued_ms: issued_ms(parsed.raw_serial())?, begins_s, expires_s })
+        Some(CertificateInfo {
+            caller,
+            issued_ms: issued_ms(parsed.raw_serial())?,
+            begins_s,
+            expires_s,
+        })
     }
 
-    /// Whether it is past its time.
+    /// True if the certificate has expired.
     pub fn is_over(&self) -> bool {
-        // Its last second is part of its time.
+        // Its last second is part of its validity.
         since_1970().as_secs() > self.expires_s
     }
 
-    /// Whether its time has come and is not over, by this machine's clock.
+    /// True if the certificate is valid now, by this machine's clock.
     pub fn is_current(&self) -> bool {
         since_1970().as_secs() >= self.begins_s && !self.is_over()
     }
 
-    /// How long until a new one is to be had: when a third of its time is left, and at once where its
-    /// time has not come, because a clock was ahead.
+    /// Time until renewal: when a third of the lifetime is left, and at once if the certificate is
+    /// not valid yet, because a clock was ahead.
     pub fn renew_in(&self) -> Duration {
         self.renew_in_at(since_1970())
     }
@@ -104,14 +109,14 @@ impl Said {
         renew_at.saturating_sub(now)
     }
 
-    /// How long it was made for.
+    /// Lifetime of the certificate.
     pub fn life(&self) -> Duration {
         let all = Duration::from_secs(self.expires_s.saturating_sub(self.begins_s));
         all.saturating_sub(BACKDATED)
     }
 }
 
-/// What this machine's clock says.
+/// Time since 1970 by this machine's clock.
 pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -121,25 +126,25 @@ pub struct Credential {
     certificate: CertificateDer<'static>,
     authority: CertificateDer<'static>,
     key: KeyPem,
-    said: Said,
+    info: CertificateInfo,
 }
 
 impl Credential {
-    /// Puts one together.
+    /// Builds a credential.
     ///
     /// # Errors
-    /// [`IdentityError::NamesNobody`] for a certificate that names no part of a rack.
+    /// [`IdentityError::NamesNobody`] for a certificate without a subject in a rack.
     pub fn new(
         certificate: CertificateDer<'static>,
         authority: CertificateDer<'static>,
         key: KeyPem,
     ) -> Result<Self, IdentityError> {
-        let said = Said::by(&certificate).ok_or(IdentityError::NamesNobody)?;
-        Ok(Self { certificate, authority, key, said })
+        let info = CertificateInfo::by(&certificate).ok_or(IdentityError::NamesNobody)?;
+        Ok(Self { certificate, authority, key, info })
     }
 
-    /// Reads the one in `dir`. Where its time has not come and the one before it is good still, that
-    /// one: this machine's clock was ahead for a while.
+    /// Loads the credential in `dir`. If it is not valid yet and the previous one still is, loads
+    /// the previous one: this machine's clock was ahead for a while.
     ///
     /// # Errors
     /// [`IdentityError::NoCredential`], [`IdentityError::File`], [`IdentityError::Damaged`].
@@ -149,15 +154,15 @@ impl Credential {
             return Err(IdentityError::NoCredential { dir: dir.to_owned() });
         }
         let newest = Self::read_from(&path)?;
-        if newest.said.is_current() || newest.said.is_over() {
+        if newest.info.is_current() || newest.info.is_over() {
             return Ok(newest);
         }
         let before = Self::read_from(&dir.join(FILE_BEFORE)).ok();
-        let is_good = |before: &Self| before.said.is_current() && before.replaces(&newest);
+        let is_good = |before: &Self| before.info.is_current() && before.replaces(&newest);
         Ok(before.filter(is_good).unwrap_or(newest))
     }
 
-    /// The file that it is kept in.
+    /// Returns the path of the credential's file.
     pub fn file_in(dir: &Path) -> PathBuf {
         dir.join(FILE)
     }
@@ -169,21 +174,22 @@ impl Credential {
         let mut certificates = CertificateDer::pem_slice_iter(&text);
         let mut next = || certificates.next().and_then(Result::ok);
         let (Some(certificate), Some(authority)) = (next(), next()) else {
-            return Err(damaged("it does not hold two certificates"));
+            return Err(damaged("it does not contain two certificates"));
         };
-        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it holds no key"))?;
-        let key = KeyPair::try_from(key.secret_der()).map_err(|_| damaged("its key is none"))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it contains no key"))?;
+        let key = KeyPair::try_from(key.secret_der()).map_err(|_| damaged("its key is invalid"))?;
         Self::new(certificate, authority, KeyPem(key))
-            .map_err(|_| damaged("its certificate names no part of a rack"))
+            .map_err(|_| damaged("its certificate has no subject in a rack"))
     }
 
-    /// Whether it may stand in for `other`: the same part of the same rack.
+    /// True if it has the same subject in the same rack as `other`.
     pub fn replaces(&self, other: &Self) -> bool {
-        self.said.caller == other.said.caller && self.authority == other.authority
+        self.info.caller == other.info.caller && self.authority == other.authority
     }
 
-    /// Keeps it in `dir`, for its owner alone, in place of the one there, which is kept as the one
-    /// before.
+    /// Stores it in `dir`, for its owner only. The present credential there becomes the previous
+    /// one.
     ///
     /// # Errors
     /// [`IdentityError::File`].
@@ -198,9 +204,9 @@ impl Credential {
         write_private(&dir.join(FILE), text.as_bytes())
     }
 
-    /// What its certificate says.
-    pub fn said(&self) -> &Said {
-        &self.said
+    /// Returns the facts of the certificate.
+    pub fn info(&self) -> &CertificateInfo {
+        &self.info
     }
 
     /// The certificate, DER.
@@ -208,7 +214,7 @@ impl Credential {
         &self.certificate
     }
 
-    /// The authority's certificate, DER.
+    /// Certificate of the authority, DER.
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
     }
@@ -220,9 +226,9 @@ impl Credential {
 }
 
 impl std::fmt::Debug for Credential {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credential").field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("Credential").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
@@ -237,27 +243,27 @@ mod tests {
     use crate::identity::Authority;
     use time::OffsetDateTime;
 
-    fn said(begins_s: u64, life_s: u64) -> Said {
+    fn info(begins_s: u64, life_s: u64) -> CertificateInfo {
         let caller = Caller::Node("node7".into());
         let expires_s = begins_s + BACKDATED.as_secs() + life_s;
-        Said { caller, issued_ms: 0, begins_s, expires_s }
+        CertificateInfo { caller, issued_ms: 0, begins_s, expires_s }
     }
 
     #[test]
-    fn a_certificate_is_renewed_at_two_thirds_of_its_life_and_at_once_before_it() {
-        let said = said(100_000, 3000);
+    fn renewal_is_due_at_two_thirds() {
+        let info = info(100_000, 3000);
         let made = Duration::from_secs(100_000) + BACKDATED;
         let third = Duration::from_secs(1000);
-        assert_eq!(said.life(), third * 3);
-        assert_eq!(said.renew_in_at(made), third * 2);
-        assert_eq!(said.renew_in_at(made + third), third);
-        assert_eq!(said.renew_in_at(made + third * 4), Duration::ZERO);
-        // The clock was ahead when it was made, and was put back.
-        assert_eq!(said.renew_in_at(made - BACKDATED - third), Duration::ZERO);
+        assert_eq!(info.life(), third * 3);
+        assert_eq!(info.renew_in_at(made), third * 2);
+        assert_eq!(info.renew_in_at(made + third), third);
+        assert_eq!(info.renew_in_at(made + third * 4), Duration::ZERO);
+        // The clock was ahead when it was made, and was corrected.
+        assert_eq!(info.renew_in_at(made - BACKDATED - third), Duration::ZERO);
     }
 
     #[test]
-    fn a_clock_that_was_ahead_does_not_cost_the_certificate_from_before() {
+    fn previous_certificate_survives_clock_jump() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("identity");
         let authority = Authority::create(&temp.path().join("authority")).unwrap();
@@ -266,14 +272,14 @@ mod tests {
         let good = authority.credential(&node7).unwrap();
         good.save(&dir).unwrap();
         let early = authority.credential_at(tomorrow, &node7).unwrap();
-        assert!(!early.said().is_current());
+        assert!(!early.info().is_current());
         early.save(&dir).unwrap();
-        assert_eq!(Credential::load(&dir).unwrap().said(), good.said());
-        // One of another rack is none to go back to.
+        assert_eq!(Credential::load(&dir).unwrap().info(), good.info());
+        // The previous credential of another rack is not used.
         good.save(&dir).unwrap();
         let other = Authority::create(&temp.path().join("other")).unwrap();
         let other = other.credential_at(tomorrow, &node7).unwrap();
         other.save(&dir).unwrap();
-        assert_eq!(Credential::load(&dir).unwrap().said(), other.said());
+        assert_eq!(Credential::load(&dir).unwrap().info(), other.info());
     }
 }

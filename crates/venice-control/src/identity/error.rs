@@ -1,21 +1,21 @@
-//! What can go wrong with keys and certificates.
+//! Errors of keys, certificates and tokens.
 
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a key, a certificate or a token cannot be had or used.
+/// An error of a key, a certificate or a token.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// There is an authority already.
-    #[error("{} holds the authority of a rack already: it is left as it is", .dir.display())]
+    #[error("{} already has the authority of a rack: left unchanged", .dir.display())]
     Exists {
-        /// Where.
+        /// Directory.
         dir: PathBuf,
     },
     /// There is no authority.
     #[error("no authority of a rack in {}: make one with `venice init`", .dir.display())]
     NoAuthority {
-        /// Where.
+        /// Directory.
         dir: PathBuf,
     },
     /// This machine has not joined.
@@ -25,41 +25,41 @@ pub enum IdentityError {
         .dir.display()
     )]
     NoCredential {
-        /// Where.
+        /// Directory.
         dir: PathBuf,
     },
     /// A file cannot be read or written.
     #[error("{}", .path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file has wrong contents.
     #[error("{} is damaged: {why}", .path.display())]
     Damaged {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// A request for a certificate is none.
-    #[error("the request for a certificate cannot be read, or its signature is wrong")]
+    /// A certificate request is malformed.
+    #[error("malformed certificate request, or wrong signature")]
     BadRequest,
-    /// A certificate names no part of a rack.
-    #[error("the certificate names no part of a rack")]
+    /// A certificate has no subject in a rack.
+    #[error("the certificate has no subject in a rack")]
     NamesNobody,
-    /// A join token does not read as one.
-    #[error("this is no join token: {0}")]
+    /// A join token is malformed.
+    #[error("invalid join token: {0}")]
     BadToken(&'static str),
-    /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    /// The system has no random numbers.
+    #[error("no random numbers from the system")]
     NoRandom,
-    /// The making of a key or certificate failed.
-    #[error("making a key or a certificate")]
+    /// Generating a key or a certificate failed.
+    #[error("generating a key or a certificate")]
     Crypto(#[from] rcgen::Error),
-    /// A key or certificate does not suit TLS.
-    #[error("a key or a certificate that TLS cannot use")]
+    /// A key or certificate is unsuitable for TLS.
+    #[error("unusable key or certificate for TLS")]
     Tls(#[from] rustls::Error),
 }

@@ -1,6 +1,6 @@
-//! Files that appear whole or not at all, and keys that nobody else can read. What root writes in
-//! a folder of somebody else's becomes that one's: a service that runs as its own user reads there
-//! what `venice init` and `venice join` have made.
+//! Atomic writes of private files. Files that root writes in another user's directory get that
+//! directory's owner: a service with its own user reads there what `venice init` and `venice join`
+//! have written.
 
 use super::error::IdentityError;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchown, openat, renameat, unlinkat};
@@ -11,22 +11,22 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Folders on the way to a private one: others pass through them.
+/// Mode of directories above a private one: others may pass through.
 const PASSAGE: u32 = 0o755;
 const PRIVATE: u32 = 0o700;
-/// For opening: a link at the end of the path is an error.
+/// Open flag: a link at the end of the path is an error.
 const NOT_THROUGH_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
 
-/// A folder that is known to take files. Unless it is [kept](Self::keep), what was made for it goes
-/// when this is dropped.
+/// A directory that is known to be writable. Unless it is [kept](Self::keep), dropping it removes
+/// the directories created for it.
 #[derive(Debug)]
 pub struct Place {
     made: Vec<PathBuf>,
 }
 
 impl Place {
-    /// Makes sure that files can be kept in `dir`, which is made for its owner alone where it is
-    /// not there.
+    /// Checks that files can be stored in `dir`, and creates it for its owner only if it is
+    /// missing.
     ///
     /// # Errors
     /// [`IdentityError::File`].
@@ -40,7 +40,7 @@ impl Place {
         Ok(place)
     }
 
-    /// It is in use.
+    /// Keeps the directory.
     pub fn keep(mut self) {
         self.made.clear();
     }
@@ -53,11 +53,9 @@ impl Place {
             self.made.push(folder.to_owned());
             let made = open_folder(folder)?;
             if made.metadata()?.uid() != rustix::process::geteuid().as_raw() {
-                return Err(io::Error::other(
-                    "it is not the folder that was made: somebody else's",
-                ));
+                return Err(io::Error::other("the created directory belongs to another user"));
             }
-            // Whatever the umask says.
+            // Independent of the umask.
             made.set_permissions(Permissions::from_mode(mode))?;
             give(&made, &fs::metadata(parent(folder))?)?;
         }
@@ -68,7 +66,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for folder in self.made.iter().rev() {
-            // What somebody has put something into stays.
+            // A directory with other contents stays.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -79,7 +77,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     fs::read(path).map_err(|source| IdentityError::File { path: path.to_owned(), source })
 }
 
-/// Writes a file that its owner alone can read, in a directory that is made so.
+/// Writes a file readable by its owner only, creating its directory likewise.
 ///
 /// # Errors
 /// [`IdentityError::File`].
@@ -87,30 +85,29 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), IdentityError> {
     write(path, bytes, 0o600)
 }
 
-/// Writes a file that anybody who reaches it can read.
+/// Writes a file readable by all.
 pub(crate) fn write_public(path: &Path, bytes: &[u8]) -> Result<(), IdentityError> {
     write(path, bytes, 0o644)
 }
 
-/// Gives a file that root has made to whom its folder belongs.
+/// Gives a file made by root to the owner of its directory.
 ///
 /// # Errors
-/// [`IdentityError::File`]; also for what is no file of its own: a link to another one, which may be
-/// anybody's.
-pub fn give_to_owner_of_folder(path: &Path) -> Result<(), IdentityError> {
+/// [`IdentityError::File`]; also for links, which may point to anybody's file.
+pub fn chown_like_directory(path: &Path) -> Result<(), IdentityError> {
     let all = || {
         let file = OpenOptions::new().read(true).custom_flags(NOT_THROUGH_LINKS).open(path)?;
         let found = file.metadata()?;
         if !found.is_file() || found.nlink() != 1 {
-            return Err(io::Error::other("it is no file of its own, but a link or something else"));
+            return Err(io::Error::other("not a regular file with a single link"));
         }
         give(&file, &fs::metadata(parent(path))?)
     };
     all().map_err(|source| IdentityError::File { path: path.to_owned(), source })
 }
 
-/// Whoever has the folder may put links into it while root works there: all is done in the folder as
-/// it was opened, and nothing through a link.
+/// Writes atomically. The directory's owner may put links into it while root works there: all
+/// operations use the directory as it was opened, and follow no link.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
     let all = || -> io::Result<()> {
         let dir = parent(path);
@@ -120,14 +117,14 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
         let name = path.file_name().unwrap_or_default();
         let mut temporary = name.to_owned();
         temporary.push(".new");
-        // One that was left half written has its old mode.
+        // A partial file from before has its old mode.
         match unlinkat(&folder, &temporary, AtFlags::empty()) {
             Err(error) if error != Errno::NOENT => return Err(error.into()),
             _ => {}
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, &temporary, flags, Mode::from_raw_mode(mode))?);
-        // What is replaced keeps its owner, whoever has the folder.
+        // A replaced file keeps its owner, whoever owns the directory.
         let before = path.symlink_metadata().ok().filter(fs::Metadata::is_file);
         give(&file, &before.map_or_else(|| folder.metadata(), Ok)?)?;
         file.write_all(bytes)?;
@@ -144,7 +141,7 @@ fn open_folder(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Gives what root has made to whom `model` belongs. Others have made it for themselves.
+/// Gives root's file to the owner of `model`. Other users keep theirs.
 fn give(made: &File, model: &fs::Metadata) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -177,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_folder_is_private() {
+    fn only_last_directory_is_private() {
         let temp = tempfile::tempdir().unwrap();
         let (outer, inner) = (temp.path().join("lib"), temp.path().join("lib/identity"));
         write_private(&inner.join("key"), b"secret").unwrap();
@@ -185,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_not_used_goes_again_and_one_that_takes_no_file_is_told() {
+    fn unused_directory_is_removed() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("a/b");
         drop(Place::prepare(&dir).unwrap());
@@ -198,11 +195,11 @@ mod tests {
         assert!(Place::prepare(&temp.path().join("file/below")).is_err());
     }
 
-    /// Needs root, which alone gives files away; without it there is nothing to look at.
+    /// Needs root, which alone can give files away; else it is skipped.
     #[test]
-    fn what_root_makes_belongs_to_whom_the_folder_belongs() {
+    fn root_files_get_directory_owner() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: what_root_makes_belongs_to_whom_the_folder_belongs: no root");
+            println!("SKIPPED: root_files_get_directory_owner: no root");
             return;
         }
         const SERVICE: u32 = 61_234;
@@ -213,31 +210,31 @@ mod tests {
         write_private(&key, b"one").unwrap();
         let owner = |path: &Path| fs::metadata(path).unwrap().uid();
         assert_eq!((owner(&dir), owner(&key)), (SERVICE, SERVICE));
-        // What is replaced keeps its owner, whoever has the folder.
+        // A replaced file keeps its owner, whoever owns the directory.
         std::os::unix::fs::chown(&dir, Some(0), Some(0)).unwrap();
         write_private(&key, b"two").unwrap();
         assert_eq!(owner(&key), SERVICE);
         let store = temp.path().join("store");
         fs::write(&store, b"").unwrap();
-        give_to_owner_of_folder(&store).unwrap();
+        chown_like_directory(&store).unwrap();
         assert_eq!(owner(&store), SERVICE);
     }
 
     #[test]
-    fn nothing_is_written_through_a_link() {
+    fn write_follows_no_link() {
         use std::os::unix::fs::symlink;
         let temp = tempfile::tempdir().unwrap();
         let at = |name: &str| temp.path().join(name);
         fs::write(at("others"), b"others").unwrap();
         fs::create_dir(at("elsewhere")).unwrap();
         fs::create_dir(at("dir")).unwrap();
-        // The file to come, and the one on the way to it: the links go, and nothing else.
+        // Links in place of the file and of its temporary file are replaced.
         symlink(at("others"), at("dir/key")).unwrap();
         symlink(at("others"), at("dir/key.new")).unwrap();
         write_private(&at("dir/key"), b"secret").unwrap();
         assert_eq!(fs::read(at("others")).unwrap(), b"others");
         assert!(at("dir/key").symlink_metadata().unwrap().is_file());
-        // The folder itself.
+        // A link in place of the directory.
         symlink(at("elsewhere"), at("folder")).unwrap();
         assert!(write_private(&at("folder/key"), b"secret").is_err());
         symlink(at("nowhere"), at("dangling")).unwrap();
@@ -245,11 +242,11 @@ mod tests {
         assert!(fs::read_dir(at("elsewhere")).unwrap().next().is_none() && !at("nowhere").exists());
     }
 
-    /// Needs root, which alone gives files away; without it there is nothing to look at.
+    /// Needs root, which alone can give files away; else it is skipped.
     #[test]
-    fn root_gives_nothing_away_through_a_link() {
+    fn chown_follows_no_link() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: root_gives_nothing_away_through_a_link: no root");
+            println!("SKIPPED: chown_follows_no_link: no root");
             return;
         }
         const SERVICE: u32 = 61_235;
@@ -261,10 +258,10 @@ mod tests {
         let (soft, hard) = (dir.join("soft"), dir.join("hard"));
         std::os::unix::fs::symlink(&others, &soft).unwrap();
         fs::hard_link(&others, &hard).unwrap();
-        assert!(give_to_owner_of_folder(&soft).is_err());
-        assert!(give_to_owner_of_folder(&hard).is_err());
+        assert!(chown_like_directory(&soft).is_err());
+        assert!(chown_like_directory(&hard).is_err());
         assert_eq!(fs::metadata(&others).unwrap().uid(), 0);
-        // Nor is what it writes given to whom a link names.
+        // A written file does not get a link target's owner either.
         std::os::unix::fs::chown(&others, Some(SERVICE + 1), None).unwrap();
         fs::remove_file(&hard).unwrap();
         write_private(&soft, b"secret").unwrap();

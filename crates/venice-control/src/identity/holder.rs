@@ -1,9 +1,9 @@
-//! The credential that a process holds, and TLS with it. A new credential takes the place of the
-//! old one while everything goes on: connections that are open stay, those made later use it.
+//! The credential in use by a process, and its TLS configurations. A new credential replaces the
+//! old one at run time: open connections stay, later ones use it.
 
 use super::credential::Credential;
 use super::error::IdentityError;
-use super::verifiers::AskOnly;
+use super::verifiers::RequestOnly;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -11,7 +11,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What both ends speak inside TLS.
+/// Protocol inside TLS, for both ends.
 const ALPN: &[u8] = b"h2";
 
 /// A credential in use. Clones share it.
@@ -25,7 +25,7 @@ struct InUse {
 }
 
 impl Holder {
-    /// Begins with this one.
+    /// Starts with this credential.
     ///
     /// # Errors
     /// [`IdentityError::Tls`].
@@ -33,36 +33,37 @@ impl Holder {
         Ok(Self(Arc::new(RwLock::new(Arc::new(InUse::new(credential)?)))))
     }
 
-    /// From now on this one.
+    /// Replaces the credential.
     ///
     /// # Errors
-    /// [`IdentityError::Tls`]; then it stays as it was.
+    /// [`IdentityError::Tls`]; the old credential then stays in use.
     pub fn replace(&self, credential: Credential) -> Result<(), IdentityError> {
         let next = Arc::new(InUse::new(credential)?);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
 
-    /// What the present certificate says.
-    pub fn said(&self) -> super::Said {
-        self.in_use().credential.said().clone()
+    /// Returns the facts of the present certificate.
+    pub fn info(&self) -> super::CertificateInfo {
+        self.in_use().credential.info().clone()
     }
 
-    /// The authority's certificate, DER.
+    /// Certificate of the authority, DER.
     pub fn authority(&self) -> CertificateDer<'static> {
         self.in_use().credential.authority().clone()
     }
 
-    /// TLS towards others.
+    /// TLS configuration for outgoing connections.
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.in_use().client)
     }
 
-    /// TLS for those who call, who are judged afterwards ([`super::Trust`]).
+    /// TLS configuration for incoming connections, whose peers are verified afterwards
+    /// ([`super::Trust`]).
     pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, IdentityError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(AskOnly::new()));
+            .with_client_cert_verifier(Arc::new(RequestOnly::new()));
         let mut config = builder.with_cert_resolver(Arc::new(Present(self.clone())));
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Arc::new(config))
@@ -81,7 +82,7 @@ impl std::fmt::Debug for Holder {
 
 impl InUse {
     fn new(credential: Credential) -> Result<Self, IdentityError> {
-        // The authority comes along for those who know only its fingerprint.
+        // The authority is included for peers that have only its fingerprint.
         let chain = vec![credential.certificate().clone(), credential.authority().clone()];
         let certified = CertifiedKey::from_der(chain.clone(), credential.key_der(), &provider())?;
         let mut roots = RootCertStore::empty();
@@ -95,7 +96,7 @@ impl InUse {
     }
 }
 
-/// Shows the certificate in use.
+/// Presents the certificate in use.
 #[derive(Debug)]
 struct Present(Holder);
 

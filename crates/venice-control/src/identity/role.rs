@@ -1,5 +1,4 @@
-//! A caller's name in a certificate: one URI, and for those who are called the DNS name that stands
-//! for their part in the rack.
+//! Names of callers in certificates: a URI, and for servers a DNS name for their role.
 
 use venice_rack::caller::{Caller, User};
 
@@ -10,7 +9,7 @@ pub(crate) const NODE_DNS: &str = "node.venice.internal";
 
 const SCHEME: &str = "venice://";
 
-/// The URI that names a caller.
+/// Returns the URI of a caller.
 pub(crate) fn uri_of(caller: &Caller) -> String {
     match caller {
         Caller::Monitor => format!("{SCHEME}monitor"),
@@ -22,7 +21,7 @@ pub(crate) fn uri_of(caller: &Caller) -> String {
     }
 }
 
-/// The caller that a URI names.
+/// Parses the URI of a caller.
 pub(crate) fn caller_of(uri: &str) -> Option<Caller> {
     let parts: Vec<&str> = uri.strip_prefix(SCHEME)?.split('/').collect();
     match parts[..] {
@@ -38,7 +37,7 @@ pub(crate) fn caller_of(uri: &str) -> Option<Caller> {
     }
 }
 
-/// The DNS name under which it is called, if anybody calls it.
+/// Returns the DNS name of a server's role; `None` for pure clients.
 pub(crate) fn dns_of(caller: &Caller) -> Option<&'static str> {
     match caller {
         Caller::Monitor => Some(MONITOR_DNS),
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_any_kind_come_back_as_they_were() {
+    fn caller_uri_roundtrips() {
         for name in ["node7", "host one/two", "Jürgen%41", "a:b@c"] {
             let user = User { node: name.into(), uid: 7, name: name.into(), is_admin: false };
             let admin = User { is_admin: true, ..user.clone() };
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nobody_is_nobody() {
+    fn malformed_uri_is_refused() {
         for uri in [
             "",
             "venice://",

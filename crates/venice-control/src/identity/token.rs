@@ -6,14 +6,14 @@ use ring::digest::{SHA256, digest};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a machine joins with, once.
+/// A token with which a machine joins, once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// Which token it is.
+    /// Id of the token.
     pub id: u64,
-    /// What proves that one holds it.
+    /// Proof of possession.
     pub secret: TokenSecret,
-    /// The authority of the rack that made it.
+    /// Fingerprint of the authority of its rack.
     pub authority: Fingerprint,
     /// `host:port` of the Monitor Node.
     pub monitor: String,
@@ -24,7 +24,7 @@ pub struct JoinToken {
 pub struct TokenSecret(pub [u8; 16]);
 
 impl TokenSecret {
-    /// Draws a new one, with the number of its token.
+    /// Draws a secret, with the id of its token.
     ///
     /// # Errors
     /// [`IdentityError::NoRandom`].
@@ -35,7 +35,7 @@ impl TokenSecret {
         Ok((u64::from_be_bytes(id), Self(secret)))
     }
 
-    /// What the Monitor Node keeps of it.
+    /// Returns the hash that the Monitor Node stores.
     pub fn hash(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, &self.0).as_ref());
@@ -52,7 +52,7 @@ impl fmt::Display for JoinToken {
 }
 
 impl fmt::Debug for JoinToken {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "JoinToken({:016x}@{})", self.id, self.monitor)
     }
@@ -71,17 +71,17 @@ impl FromStr for JoinToken {
         let (parts, monitor) = text
             .trim()
             .split_once('@')
-            .ok_or(IdentityError::BadToken("it has the form ID.SECRET.FINGERPRINT@HOST:PORT"))?;
+            .ok_or(IdentityError::BadToken("expected ID.SECRET.FINGERPRINT@HOST:PORT"))?;
         let parts: Vec<&str> = parts.split('.').collect();
         let [id, secret, authority] = parts[..] else {
-            return Err(IdentityError::BadToken("before the @ it has three parts"));
+            return Err(IdentityError::BadToken("expected three parts before the @"));
         };
         let has_port =
             monitor.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         if !has_port {
-            return Err(IdentityError::BadToken("behind the @ it has HOST:PORT"));
+            return Err(IdentityError::BadToken("expected HOST:PORT after the @"));
         }
-        let wrong = IdentityError::BadToken("a part of it is cut short or mistyped");
+        let wrong = IdentityError::BadToken("a part is truncated or mistyped");
         let read = || Some((unhex::<8>(id)?, unhex::<16>(secret)?, unhex::<32>(authority)?));
         let (id, secret, authority) = read().ok_or(wrong)?;
         Ok(Self {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_paper() {
+    fn token_text_roundtrips() {
         let (id, secret) = TokenSecret::draw().unwrap();
         for monitor in ["10.0.0.1:7470", "[::1]:7470", "rack.example:1"] {
             let authority = Fingerprint([7; 32]);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_told() {
+    fn malformed_token_is_refused() {
         let (id, secret) = TokenSecret::draw().unwrap();
         let token =
             JoinToken { id, secret, authority: Fingerprint([7; 32]), monitor: "h:1".into() };

@@ -1,6 +1,6 @@
-//! Whether a caller's certificate is worth anything.
+//! Verification of callers' certificates.
 
-use super::credential::Said;
+use super::credential::CertificateInfo;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
@@ -10,46 +10,46 @@ use thiserror::Error;
 use venice_rack::caller::Caller;
 use venice_rack::revocation::Revocations;
 
-/// Why somebody is not let in.
+/// Reason why a peer is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotAdmitted {
     /// It showed no certificate.
     #[error(
-        "it showed no certificate: a machine joins the rack with `venice join TOKEN`, and programs \
-         come in by its socket"
+        "no certificate: a machine joins the rack with `venice join TOKEN`, and programs \
+         use its socket"
     )]
     NoCertificate,
-    /// Its certificate has ended.
+    /// Its certificate has expired.
     #[error(
-        "the certificate of {0} has expired: look at the clocks of both machines, else join again \
+        "the certificate of {0} has expired: check the clocks of both machines, else join again \
          with `venice join TOKEN`"
     )]
     Expired(Caller),
     /// Its certificate is not valid yet.
-    #[error("the certificate of {0} is not valid yet: look at the clocks of both machines")]
+    #[error("the certificate of {0} is not valid yet: check the clocks of both machines")]
     NotYet(Caller),
-    /// Its node was turned out.
+    /// Its node was revoked.
     #[error(
-        "the certificate of {0} was revoked (`venice node revoke`): join again with a new token, \
-         if it is to be in the rack"
+        "the certificate of {0} was revoked (`venice node revoke`): join again with a new token to \
+         re-enter the rack"
     )]
     Revoked(Caller),
-    /// Its certificate is another rack's, or nobody's.
+    /// Its certificate was made by another authority.
     #[error("its certificate was not made by this rack's authority: it belongs to another rack")]
     Foreign,
 }
 
-/// The rack's authority as seen by a door, and who was turned out.
+/// A rack's authority, with the revocations in force.
 pub struct Trust {
     verifier: Arc<dyn ClientCertVerifier>,
     revoked: RwLock<Revocations>,
 }
 
 impl Trust {
-    /// Trusts what the authority with this certificate signed.
+    /// Trusts certificates signed by this authority.
     ///
     /// # Errors
-    /// When the certificate is none.
+    /// Fails if the certificate is invalid.
     pub fn new(authority: &CertificateDer<'static>) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone())?;
@@ -59,7 +59,7 @@ impl Trust {
         Ok(Self { verifier, revoked: RwLock::default() })
     }
 
-    /// Who was turned out, from now on.
+    /// Sets the revocations in force.
     pub fn set_revoked(&self, revoked: Revocations) {
         *self.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
     }
@@ -68,37 +68,37 @@ impl Trust {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Which revocations it goes by.
+    /// Version of the revocations in force.
     pub(crate) fn revoked_version(&self) -> u64 {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).version()
     }
 
-    /// Up to when the certificates of a node are void, in milliseconds since 1970.
+    /// Returns the time until which a node's certificates are void, in milliseconds since 1970.
     pub(crate) fn revoked_until_ms(&self, node: &str) -> Option<u64> {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).until_ms(node)
     }
 
-    /// Whom the chain of a connection names, at this moment.
+    /// Verifies a peer's certificate chain at the time `now`.
     ///
     /// # Errors
-    /// Why it is not let in.
-    pub fn judge(
+    /// The reason why it is not admitted.
+    pub fn verify(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
         now: UnixTime,
-    ) -> Result<Said, NotAdmitted> {
+    ) -> Result<CertificateInfo, NotAdmitted> {
         let [certificate, rest @ ..] = chain.unwrap_or_default() else {
             return Err(NotAdmitted::NoCertificate);
         };
-        let said = Said::by(certificate).ok_or(NotAdmitted::Foreign)?;
+        let info = CertificateInfo::by(certificate).ok_or(NotAdmitted::Foreign)?;
         match self.verifier.verify_client_cert(certificate, rest, now) {
-            Ok(_) => self.still(&said).map(|()| said),
+            Ok(_) => self.check_revoked(&info).map(|()| info),
             Err(Error::InvalidCertificate(error)) => Err(match error {
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                    NotAdmitted::Expired(said.caller)
+                    NotAdmitted::Expired(info.caller)
                 }
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                    NotAdmitted::NotYet(said.caller)
+                    NotAdmitted::NotYet(info.caller)
                 }
                 _ => NotAdmitted::Foreign,
             }),
@@ -106,14 +106,14 @@ impl Trust {
         }
     }
 
-    /// Whether somebody who was let in has not been turned out since.
+    /// Checks that an admitted peer has not been revoked since.
     ///
     /// # Errors
     /// [`NotAdmitted::Revoked`].
-    pub fn still(&self, said: &Said) -> Result<(), NotAdmitted> {
+    pub fn check_revoked(&self, info: &CertificateInfo) -> Result<(), NotAdmitted> {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        if revoked.covers(&said.caller, said.issued_ms) {
-            return Err(NotAdmitted::Revoked(said.caller.clone()));
+        if revoked.covers(&info.caller, info.issued_ms) {
+            return Err(NotAdmitted::Revoked(info.caller.clone()));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What TLS checks of the other end's certificate where the usual is not what is wanted: at a door,
-//! which judges for itself, and on a machine that knows the rack's authority by its fingerprint only.
+//! Special TLS verifiers: for servers, which verify client certificates themselves later, and for
+//! machines that have only the fingerprint of the rack's authority.
 
 use super::authority::Fingerprint;
 use super::error::IdentityError;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 type Signed<'a> = (&'a [u8], &'a CertificateDer<'a>, &'a DigitallySignedStruct);
 
-/// That whoever shows a certificate has its key: as always. There is no TLS 1.2 here.
+/// Verifies that the peer has the key of its certificate. TLS 1.2 is not supported.
 #[derive(Debug)]
 struct Signatures(Arc<CryptoProvider>);
 
@@ -39,19 +39,19 @@ impl Signatures {
     }
 }
 
-/// Lets TLS ask for a certificate and check that whoever shows it has its key. What it is worth is
-/// judged when the connection is up ([`super::Trust::judge`]): only then can the caller be told why
-/// not, and only behind it does somebody without a certificate come to the one call that is for them.
+/// Makes TLS request a certificate and verify its key only. The certificate itself is verified when
+/// the connection is up ([`super::Trust::verify`]): only then can the server report the reason of a
+/// refusal, and only then does a peer without a certificate reach the one call allowed to it.
 #[derive(Debug)]
-pub(super) struct AskOnly(Signatures);
+pub(super) struct RequestOnly(Signatures);
 
-impl AskOnly {
+impl RequestOnly {
     pub(super) fn new() -> Self {
         Self(Signatures::new())
     }
 }
 
-impl ClientCertVerifier for AskOnly {
+impl ClientCertVerifier for RequestOnly {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -92,7 +92,7 @@ impl ClientCertVerifier for AskOnly {
     }
 }
 
-/// TLS that trusts the authority with this fingerprint, and shows no certificate.
+/// TLS configuration that trusts the authority with this fingerprint and shows no certificate.
 pub(crate) fn pinned_client(pinned: Fingerprint) -> Result<Arc<ClientConfig>, IdentityError> {
     let signatures = Signatures::new();
     let provider = Arc::clone(&signatures.0);
@@ -105,8 +105,7 @@ pub(crate) fn pinned_client(pinned: Fingerprint) -> Result<Arc<ClientConfig>, Id
     Ok(Arc::new(config))
 }
 
-/// Takes the authority from the chain that is shown, if it is the one pinned, and leaves the rest to
-/// the usual verifier.
+/// Finds the pinned authority in the shown chain and passes it to the usual verifier.
 #[derive(Debug)]
 struct Pinned {
     pinned: Fingerprint,

@@ -1,8 +1,8 @@
 //! The NodeAgent service over an [`AgentHandler`].
 
-use super::door::Door;
-use super::guests::Guests;
+use super::accept::Connections;
 use super::listen::ServeError;
+use super::tls_server::TlsServer;
 use crate::convert;
 use crate::error::refusal_status;
 use crate::proto::{
@@ -17,74 +17,74 @@ use venice_rack::caller::Caller;
 use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
-/// What an agent does when it is called. Write the methods as `async fn`. Every call may come
-/// twice, and calls may come at the same time.
+/// The calls of an agent. Write the methods as `async fn`. Every call may be repeated, and calls
+/// may run concurrently.
 pub trait AgentHandler: Send + Sync + 'static {
-    /// Sets slabs, or a device, aside for a grant.
+    /// Reserves slabs, or a device, for a grant.
     fn prepare(
         &self,
         request: PrepareRequest,
     ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
 
-    /// Lends what was set aside.
+    /// Lends what was reserved.
     fn commit(
         &self,
         grant: GrantId,
         donor_epoch: u64,
     ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
 
-    /// Gives back what was set aside.
+    /// Releases what was reserved.
     fn abort(&self, grant: GrantId) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Takes grants back. Answer when the slabs are free again.
+    /// Revokes grants. Answer when the slabs are free again.
     fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Takes those grants back whose keys are right. Answer when the slabs are free again.
+    /// Releases the grants whose keys are right. Answer when the slabs are free again.
     fn give_back(
         &self,
         caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = DonorStatus> + Send;
 
-    /// Starts leases anew; one answer for each, in order.
+    /// Renews leases; returns one state for each, in order.
     fn renew(
         &self,
         caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Vec<LeaseState>> + Send;
 
-    /// Who this is.
+    /// Returns the agent's name and instance.
     fn ping(&self) -> impl Future<Output = Pong> + Send;
 }
 
-/// Serves the agent's calls until `shutdown` completes, to those whom `door` lets in.
+/// Serves the agent's calls until `shutdown` completes, to callers that `tls` admits.
 ///
 /// # Errors
-/// [`ServeError::Serve`] when the service breaks off.
+/// [`ServeError::Serve`] when the service fails.
 pub async fn serve_agent<H: AgentHandler>(
     listener: TcpListener,
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let guests = Guests::at(&door, listener)?;
+    let accept = Connections::at(&tls, listener)?;
     tonic::transport::Server::builder()
-        .add_service(NodeAgentServer::new(Service { handler, door }))
-        .serve_with_incoming_shutdown(guests, shutdown)
+        .add_service(NodeAgentServer::new(Service { handler, tls }))
+        .serve_with_incoming_shutdown(accept, shutdown)
         .await
         .map_err(ServeError::Serve)
 }
 
 struct Service<H> {
     handler: Arc<H>,
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
 }
 
 impl<H> Service<H> {
-    /// The handshake is led by the Monitor Node alone.
+    /// Admits the Monitor Node only: it leads the grant handshake.
     fn admit_monitor<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let is_monitor = |caller: &Caller| *caller == Caller::Monitor;
-        self.door.admit_if(request, "the Monitor Node", is_monitor).map(drop)
+        self.tls.admit_if(request, "the Monitor Node", is_monitor).map(drop)
     }
 }
 
@@ -134,7 +134,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::GiveBackRequest>,
     ) -> Result<Response<StepResponse>, Status> {
-        let caller = self.door.admit(&request)?;
+        let caller = self.tls.admit(&request)?;
         let leases = convert::leases_in(request.into_inner().leases);
         Ok(step(self.handler.give_back(caller, leases).await))
     }
@@ -143,7 +143,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::RenewLeasesRequest>,
     ) -> Result<Response<proto::RenewLeasesResponse>, Status> {
-        let caller = self.door.admit(&request)?;
+        let caller = self.tls.admit(&request)?;
         let states =
             self.handler.renew(caller, convert::leases_in(request.into_inner().leases)).await;
         let leases = states.into_iter().map(convert::lease_out).collect();
@@ -154,7 +154,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         &self,
         request: Request<proto::PingRequest>,
     ) -> Result<Response<proto::PingResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let Pong { name, instance } = self.handler.ping().await;
         Ok(Response::new(proto::PingResponse { name, instance }))
     }

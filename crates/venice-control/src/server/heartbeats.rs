@@ -1,8 +1,8 @@
-//! An agent's reports: one call that stays open, and in it an answer to each.
+//! The heartbeat call of an agent: stays open and answers each report.
 
-use super::door::Door;
 use super::monitor_handler::MonitorHandler;
-use super::visitor::{Visitor, visitor};
+use super::peer_identity::{Peer, peer};
+use super::tls_server::TlsServer;
 use crate::convert;
 use crate::error::rack_status;
 use crate::proto::{HeartbeatRequest, HeartbeatResponse};
@@ -15,39 +15,39 @@ use tonic::{Request, Status, Streaming};
 use venice_rack::caller::Caller;
 use venice_rack::types::RackError;
 
-/// What is answered.
+/// Stream of answers.
 pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<HeartbeatResponse, Status>> + Send>>;
 
-/// An open call.
+/// An open heartbeat call.
 pub(super) struct Heartbeats<H> {
     pub(super) handler: Arc<H>,
-    pub(super) door: Arc<Door>,
-    /// Its other end is dropped when no more is served.
+    pub(super) tls: Arc<TlsServer>,
+    /// Its sender is dropped when serving ends.
     pub(super) serving: watch::Receiver<()>,
 }
 
 impl<H: MonitorHandler> Heartbeats<H> {
-    /// The answers to what comes.
+    /// Returns the stream of answers.
     ///
     /// # Errors
-    /// When the caller is no node of the rack.
+    /// Fails if the caller is not a node of the rack.
     pub(super) fn answer(
         self,
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Answers, Status> {
-        let visitor = visitor(&request);
-        self.name_of(&visitor)?;
-        let call = (self, visitor, request.into_inner());
-        Ok(Box::pin(try_unfold(call, |(mut desk, visitor, mut reports)| async move {
-            let answer = desk.answer_next(&visitor, &mut reports).await?;
-            Ok(answer.map(|answer| (answer, (desk, visitor, reports))))
+        let peer = peer(&request);
+        self.name_of(&peer)?;
+        let call = (self, peer, request.into_inner());
+        Ok(Box::pin(try_unfold(call, |(mut call, peer, mut reports)| async move {
+            let answer = call.answer_next(&peer, &mut reports).await?;
+            Ok(answer.map(|answer| (answer, (call, peer, reports))))
         })))
     }
 
-    /// `None`: the agent has ended the call.
+    /// Answers the next report; `None` if the agent has ended the call.
     async fn answer_next(
         &mut self,
-        visitor: &Visitor,
+        peer: &Peer,
         reports: &mut Streaming<HeartbeatRequest>,
     ) -> Result<Option<HeartbeatResponse>, Status> {
         let report = tokio::select! {
@@ -55,17 +55,17 @@ impl<H: MonitorHandler> Heartbeats<H> {
             _ = self.serving.changed() => return Err(rack_status(&RackError::Stopping)),
         };
         let Some(report) = report else { return Ok(None) };
-        // It may have been turned out since the last.
-        let name = self.name_of(visitor)?;
+        // The node may have been revoked since the last report.
+        let name = self.name_of(peer)?;
         let report = convert::heartbeat_in(report)?;
         let ack = self.handler.heartbeat(name, report).await.map_err(|e| rack_status(&e))?;
         Ok(Some(convert::ack_out(ack)))
     }
 
-    fn name_of(&self, visitor: &Visitor) -> Result<String, Status> {
-        match self.door.admit_visitor(visitor)? {
+    fn name_of(&self, peer: &Peer) -> Result<String, Status> {
+        match self.tls.admit_peer(peer)? {
             Caller::Node(name) => Ok(name),
-            caller => Err(self.door.forbid(&caller, "agents")),
+            caller => Err(self.tls.forbid(&caller, "agents")),
         }
     }
 }

@@ -5,37 +5,37 @@ use std::io;
 use thiserror::Error;
 use tokio::net::TcpListener;
 
-/// Why a service cannot be served.
+/// An error of a service's listener.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// Somebody else listens there already.
+    /// Another process listens on the address.
     #[error("{addr} is in use by another process: choose another address")]
     PortTaken {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The address cannot be listened on.
+    /// The address cannot be used.
     #[error("cannot listen on {addr}")]
     Listen {
         /// The address.
         addr: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its certificate cannot be shown.
+    /// The certificate cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The service broke off.
-    #[error("the gRPC service broke off")]
+    /// The service failed.
+    #[error("the gRPC service failed")]
     Serve(#[source] tonic::transport::Error),
 }
 
-/// Listens on `addr` (`host:port`; port 0 lets the system choose).
+/// Listens on `addr` (`host:port`; port 0 takes a free one).
 ///
 /// # Errors
-/// [`ServeError::PortTaken`] when somebody else listens there, [`ServeError::Listen`] otherwise.
+/// [`ServeError::PortTaken`] if another process listens there, else [`ServeError::Listen`].
 pub async fn bind(addr: &str) -> Result<TcpListener, ServeError> {
     TcpListener::bind(addr).await.map_err(|source| {
         let addr = addr.to_owned();

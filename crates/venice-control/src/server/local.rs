@@ -1,5 +1,5 @@
-//! A daemon's socket for the programs of its machine. Its mode says who reaches it: root, the
-//! daemon's own user, and a group. The kernel says who calls, and the daemon vouches for that.
+//! A daemon's socket for programs of its machine. Its mode restricts access to root, the daemon's
+//! own user, and a group. The kernel identifies the peer, and the daemon vouches for it.
 
 use super::listen::ServeError;
 use crate::error::rack_status;
@@ -20,39 +20,39 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use venice_rack::types::RackError;
 
-/// Who calls at the socket.
+/// The peer at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Visiting {
-    /// The user's number.
+pub struct LocalPeer {
+    /// User id.
     pub uid: u32,
-    /// Its name; the number where it has none.
+    /// User name; the id without one.
     pub name: String,
-    /// Root, or the daemon's own user.
+    /// True for root and the daemon's own user.
     pub is_owner: bool,
 }
 
-/// What a program goes away with.
+/// The result of a call at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entered {
-    /// The certificate, DER.
+pub struct LocalCredential {
+    /// Certificate, DER.
     pub certificate: Vec<u8>,
-    /// The authority's certificate, DER.
+    /// Certificate of the authority, DER.
     pub authority: Vec<u8>,
     /// `host:port` of the Monitor Node.
     pub monitor: String,
 }
 
-/// What a daemon does for those who call. Write the method as `async fn`.
+/// The calls at the socket. Write the method as `async fn`.
 pub trait LocalHandler: Send + Sync + 'static {
-    /// A certificate for the key of `request` (PKCS #10, DER).
-    fn enter(
+    /// Returns a certificate for the key of `request` (PKCS #10, DER).
+    fn login(
         &self,
-        visiting: Visiting,
+        peer: LocalPeer,
         request: Vec<u8>,
-    ) -> impl Future<Output = Result<Entered, RackError>> + Send;
+    ) -> impl Future<Output = Result<LocalCredential, RackError>> + Send;
 }
 
-/// A socket that is listened on. Dropped, its file goes.
+/// A bound socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct LocalSocket {
     listener: Option<UnixListener>,
@@ -60,11 +60,11 @@ pub struct LocalSocket {
 }
 
 impl LocalSocket {
-    /// Listens at `path`, in place of a socket that a daemon before left there. `group` is let in
-    /// where the machine has it.
+    /// Listens at `path`, replacing the socket of a dead daemon. `group` gets access if the machine
+    /// has it.
     ///
     /// # Errors
-    /// [`ServeError::Listen`], [`ServeError::PortTaken`] where somebody listens.
+    /// [`ServeError::Listen`], or [`ServeError::PortTaken`] if another process listens.
     pub fn bind(path: &Path, group: &str) -> Result<Self, ServeError> {
         let addr = path.display().to_string();
         let failed = |source: io::Error| {
@@ -81,22 +81,22 @@ impl LocalSocket {
         match Group::from_name(group) {
             Ok(Some(found)) => match chown(path, None::<Uid>, Some(found.gid)) {
                 Ok(()) => open_to(0o660).map_err(failed)?,
-                // Who is neither root nor of the group keeps the socket to itself.
+                // A daemon that is neither root nor of the group keeps the socket private.
                 Err(error) => tracing::warn!(
                     socket = addr,
                     %error,
-                    "the group {group} is not let in: start this daemon as root or as one of the group"
+                    "group {group} has no access: start this daemon as root or as a member of the group"
                 ),
             },
             Ok(None) => {
-                tracing::info!(socket = addr, "no group {group} here: it lets in nobody by it")
+                tracing::info!(socket = addr, "no group {group} on this machine")
             }
             Err(error) => tracing::warn!(socket = addr, %error, "looking for the group {group}"),
         }
         Ok(Self { listener: Some(listener), path: path.to_owned() })
     }
 
-    /// Serves until dropped or broken.
+    /// Serves until dropped or failed.
     ///
     /// # Errors
     /// [`ServeError::Serve`].
@@ -117,23 +117,23 @@ impl Drop for LocalSocket {
     }
 }
 
-/// Lets the members of `group`, where the machine has it, into a directory with such a socket.
+/// Gives the members of `group`, if the machine has it, access to a directory with such a socket.
 ///
 /// # Errors
-/// What the system said.
-pub fn let_group_through(dir: &Path, group: &str) -> io::Result<()> {
+/// Returns the system's error.
+pub fn allow_group(dir: &Path, group: &str) -> io::Result<()> {
     let Some(group) = Group::from_name(group)? else { return Ok(()) };
     chown(dir, None::<Uid>, Some(group.gid))?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o750))
 }
 
-/// Takes away a socket that nobody listens on; what is no socket stays.
+/// Removes a stale socket; fails for other files.
 fn clear(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is no socket"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "not a socket"));
         }
         Ok(_) => {}
     }
@@ -155,23 +155,23 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
     ) -> Result<Response<proto::EnterResponse>, Status> {
         let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
         let peer =
-            peer.ok_or_else(|| Status::unauthenticated("the kernel does not say who calls"))?;
-        // The names of users may come from far away.
+            peer.ok_or_else(|| Status::unauthenticated("no peer credentials from the kernel"))?;
+        // Resolving user names may block, for example on a directory service.
         let uid = peer.uid();
-        let visiting = tokio::task::spawn_blocking(move || visiting(uid))
+        let peer = tokio::task::spawn_blocking(move || peer_of(uid))
             .await
             .map_err(|error| Status::internal(error.to_string()))?;
-        let entered = self.handler.enter(visiting, request.into_inner().request).await;
-        let Entered { certificate, authority, monitor } =
-            entered.map_err(|error| rack_status(&error))?;
+        let issued = self.handler.login(peer, request.into_inner().request).await;
+        let LocalCredential { certificate, authority, monitor } =
+            issued.map_err(|error| rack_status(&error))?;
         Ok(Response::new(proto::EnterResponse { certificate, authority, monitor }))
     }
 }
 
-fn visiting(uid: u32) -> Visiting {
+fn peer_of(uid: u32) -> LocalPeer {
     let user = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
     let name = user.map(|user| user.name).filter(|name| !name.is_empty());
-    Visiting {
+    LocalPeer {
         uid,
         name: name.unwrap_or_else(|| uid.to_string()),
         is_owner: uid == 0 || uid == Uid::effective().as_raw(),
@@ -183,13 +183,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    /// The group of this process, which every user may give to what it makes.
+    /// Uses the group of this process, which every user may give to its files.
     #[test]
-    fn the_group_is_let_in_and_nobody_else() {
+    fn socket_admits_group_only() {
         let temp = tempfile::tempdir().unwrap();
         let group = Group::from_gid(nix::unistd::getegid()).unwrap().expect("it has a name");
-        let_group_through(temp.path(), &group.name).unwrap();
-        let_group_through(temp.path(), "no-group-has-this-name").unwrap();
+        allow_group(temp.path(), &group.name).unwrap();
+        allow_group(temp.path(), "no-group-has-this-name").unwrap();
         let about = |path: &Path| {
             let found = fs::metadata(path).unwrap();
             (found.gid(), found.mode() & 0o777)

@@ -1,11 +1,11 @@
 //! The MonitorNode service over a [`MonitorHandler`].
 
-use super::door::Door;
-use super::gate::{ADMINS, GateHandler, GateService};
-use super::guests::Guests;
+use super::accept::Connections;
+use super::enrolment::{ADMINS, EnrolmentHandler, EnrolmentService};
 use super::heartbeats::{Answers, Heartbeats};
 use super::listen::ServeError;
 use super::monitor_handler::MonitorHandler;
+use super::tls_server::TlsServer;
 use crate::convert;
 use crate::error::rack_status;
 use crate::proto::{
@@ -26,23 +26,24 @@ use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::types::{DeviceRequest, MemoryRequest};
 
-/// Serves the Monitor Node's calls until `shutdown` completes, to those whom `door` lets in: nodes in the
-/// runtime `nodes`, where handshakes are made too, everybody else in the one that this is called in. So
-/// thousands that report are not before a program that asks.
+/// Serves the Monitor Node's calls until `shutdown` completes, to callers that `tls` admits: nodes
+/// in the runtime `nodes`, where handshakes run too, other callers in the current runtime. Thus
+/// thousands of reporting agents do not delay a program's request.
 ///
 /// # Errors
-/// [`ServeError::Serve`] when the service breaks off.
-pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
+/// [`ServeError::Serve`] when the service fails.
+pub async fn serve_monitor<H: MonitorHandler + EnrolmentHandler>(
     listener: TcpListener,
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
     handler: Arc<H>,
     nodes: &Handle,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let (of_nodes, of_others) = Guests::apart(&door, listener, nodes)?;
+    let (of_nodes, of_others) = Connections::apart(&tls, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
-    let (to_nodes, to_others) = (desk(&door, &handler, &stopped), desk(&door, &handler, &stopped));
-    // A set, so that it does not outlive us when we are dropped.
+    let (to_nodes, to_others) =
+        (router(&tls, &handler, &stopped), router(&tls, &handler, &stopped));
+    // A set, so that the task is aborted when this future is dropped.
     let mut beside = JoinSet::new();
     let served = async move {
         let stopped = async { drop(stopped.changed().await) };
@@ -56,34 +57,34 @@ pub async fn serve_monitor<H: MonitorHandler + GateHandler>(
     to_others.serve_with_incoming_shutdown(of_others, shutdown).await.map_err(ServeError::Serve)?;
     match beside.join_next().await {
         Some(Ok(served)) => served.map_err(ServeError::Serve),
-        // The runtime is gone, and with it whom it served.
+        // The runtime is gone, and with it its callers.
         Some(Err(_)) | None => Ok(()),
     }
 }
 
-/// What is served.
-fn desk<H: MonitorHandler + GateHandler>(
-    door: &Arc<Door>,
+/// Returns the router of all services.
+fn router<H: MonitorHandler + EnrolmentHandler>(
+    tls: &Arc<TlsServer>,
     handler: &Arc<H>,
     serving: &watch::Receiver<()>,
 ) -> Router {
-    let (door, handler) = (Arc::clone(door), Arc::clone(handler));
-    let gate = GateService::new(Arc::clone(&handler), Arc::clone(&door));
+    let (tls, handler) = (Arc::clone(tls), Arc::clone(handler));
+    let enrolment = EnrolmentService::new(Arc::clone(&handler), Arc::clone(&tls));
     tonic::transport::Server::builder()
-        .add_service(MonitorNodeServer::new(Service { handler, door, serving: serving.clone() }))
-        .add_service(GateServer::new(gate))
+        .add_service(MonitorNodeServer::new(Service { handler, tls, serving: serving.clone() }))
+        .add_service(GateServer::new(enrolment))
 }
 
 struct Service<H> {
     handler: Arc<H>,
-    door: Arc<Door>,
-    /// Its other end is dropped when no more is served: calls that stay open end then.
+    tls: Arc<TlsServer>,
+    /// Its sender is dropped when serving ends: open calls end then.
     serving: watch::Receiver<()>,
 }
 
 impl<H> Service<H> {
-    /// A request of a program, and whose it is.
-    fn of_a_program(
+    /// Authenticates a program and parses its memory request.
+    fn memory_request(
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<(Owner, MemoryRequest), Status> {
@@ -93,8 +94,8 @@ impl<H> Service<H> {
         Ok((user.into(), request))
     }
 
-    /// The same of a request for a device.
-    fn for_device(
+    /// Authenticates a program and parses its device request.
+    fn device_request(
         &self,
         request: Request<proto::RequestDeviceRequest>,
     ) -> Result<(Owner, DeviceRequest), Status> {
@@ -104,21 +105,21 @@ impl<H> Service<H> {
         Ok((user.into(), request))
     }
 
-    /// Whether a user may ask with that priority, and whose grants may be called back for it.
+    /// Checks the user's right to this priority, and sets whose grants may be preempted.
     fn allow(&self, user: &User, queueing: &mut Queueing) -> Result<(), Status> {
         if queueing.preempt != Preempt::No && user.is_admin {
             queueing.preempt = Preempt::All;
         }
         if queueing.priority > DEFAULT_PRIORITY && !user.is_admin {
-            let who = format!("{ADMINS}, priorities above {DEFAULT_PRIORITY} being theirs");
-            return Err(self.door.forbid(&Caller::User(user.clone()), &who));
+            let who = format!("{ADMINS} (for priorities above {DEFAULT_PRIORITY})");
+            return Err(self.tls.forbid(&Caller::User(user.clone()), &who));
         }
         Ok(())
     }
 
     fn program<T>(&self, request: &Request<T>) -> Result<User, Status> {
-        let caller = self.door.admit(request)?;
-        let Caller::User(user) = caller else { return Err(self.door.forbid(&caller, "programs")) };
+        let caller = self.tls.admit(request)?;
+        let Caller::User(user) = caller else { return Err(self.tls.forbid(&caller, "programs")) };
         Ok(user)
     }
 }
@@ -139,7 +140,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::RegisterNodeRequest>,
     ) -> Result<Response<proto::RegisterNodeResponse>, Status> {
         let name = request.get_ref().name.clone();
-        self.door.admit_if(&request, &format!("node {name}"), |who| is_node(who, &name))?;
+        self.tls.admit_if(&request, &format!("node {name}"), |who| is_node(who, &name))?;
         let node = convert::registration_in(request.into_inner())?;
         let registered = self.handler.register(node).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::registered_out(registered)))
@@ -151,20 +152,20 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<Streaming<proto::HeartbeatRequest>>,
     ) -> Result<Response<Answers>, Status> {
-        let (handler, door) = (Arc::clone(&self.handler), Arc::clone(&self.door));
+        let (handler, tls) = (Arc::clone(&self.handler), Arc::clone(&self.tls));
         let serving = self.serving.clone();
-        Heartbeats { handler, door, serving }.answer(request).map(Response::new)
+        Heartbeats { handler, tls, serving }.answer(request).map(Response::new)
     }
 
     async fn farewell(
         &self,
         request: Request<proto::FarewellRequest>,
     ) -> Result<Response<proto::FarewellResponse>, Status> {
-        let caller = self.door.admit(&request)?;
-        let Caller::Node(name) = caller else { return Err(self.door.forbid(&caller, "agents")) };
+        let caller = self.tls.admit(&request)?;
+        let Caller::Node(name) = caller else { return Err(self.tls.forbid(&caller, "agents")) };
         let proto::FarewellRequest { identity, instance } = request.into_inner();
         let identity = convert::identity_in(identity)?;
-        self.handler.farewell(name, identity, instance).await.map_err(|e| rack_status(&e))?;
+        self.handler.deregister(name, identity, instance).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::FarewellResponse {}))
     }
 
@@ -172,7 +173,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
-        let (owner, request) = self.of_a_program(request)?;
+        let (owner, request) = self.memory_request(request)?;
         let asked = self.handler.request_memory(owner, request).await;
         Ok(Response::new(convert::asked_out(asked.map_err(|e| rack_status(&e))?)))
     }
@@ -192,7 +193,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListQueueRequest>,
     ) -> Result<Response<proto::ListQueueResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let waiting = self.handler.queue().await.into_iter().map(convert::queue_row_out).collect();
         Ok(Response::new(proto::ListQueueResponse { waiting }))
     }
@@ -201,7 +202,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestDeviceRequest>,
     ) -> Result<Response<proto::RequestDeviceResponse>, Status> {
-        let (owner, request) = self.for_device(request)?;
+        let (owner, request) = self.device_request(request)?;
         let asked = self.handler.request_device(owner, request).await;
         Ok(Response::new(convert::asked_for_device_out(asked.map_err(|e| rack_status(&e))?)))
     }
@@ -210,7 +211,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestDeviceRequest>,
     ) -> Result<Response<proto::PlanDeviceResponse>, Status> {
-        let (owner, request) = self.for_device(request)?;
+        let (owner, request) = self.device_request(request)?;
         let plan = self.handler.plan_device(owner, request).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::device_plan_out(plan)))
     }
@@ -219,7 +220,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::PlanMemoryResponse>, Status> {
-        let (owner, request) = self.of_a_program(request)?;
+        let (owner, request) = self.memory_request(request)?;
         let plan = self.handler.plan_memory(owner, request).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(convert::plan_out(plan)))
     }
@@ -228,14 +229,14 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ReleaseGrantsRequest>,
     ) -> Result<Response<proto::ReleaseGrantsResponse>, Status> {
-        let caller = self.door.admit(&request)?;
+        let caller = self.tls.admit(&request)?;
         let leases = convert::leases_in(request.into_inner().leases);
         let kept = self.handler.release(leases).await.map_err(|e| rack_status(&e))?;
         for grant in &kept.forged {
-            self.door.refuse_key(&caller, grant.0);
+            self.tls.refuse_key(&caller, grant.0);
         }
         if let Some(grant) = kept.forged.first() {
-            let said = format!("grant {} has another key: it was not given back", grant.0);
+            let said = format!("wrong key for grant {}: not released", grant.0);
             return Err(Status::permission_denied(said));
         }
         let keyless = kept.keyless.into_iter().map(|grant| grant.0).collect();
@@ -252,7 +253,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
             Caller::User(user) => user.is_admin || (user.uid == 0 && user.node == name),
             _ => is_node(caller, &name),
         };
-        self.door.admit_if(&request, &who, may)?;
+        self.tls.admit_if(&request, &who, may)?;
         let proto::DrainNodeRequest { name, undo } = request.into_inner();
         let name = convert::name_in(name, "the node")?;
         self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
@@ -263,7 +264,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::SetQuotaRequest>,
     ) -> Result<Response<proto::SetQuotaResponse>, Status> {
-        self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
+        self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
         let request = request.into_inner();
         let limits = convert::limits_in(&request);
         let record = QuotaRecord { of: quota_of(request.user)?, limits };
@@ -275,7 +276,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RemoveQuotaRequest>,
     ) -> Result<Response<proto::RemoveQuotaResponse>, Status> {
-        self.door.admit_if(&request, ADMINS, Caller::is_admin)?;
+        self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
         let of = quota_of(request.into_inner().user)?;
         self.handler.remove_quota(of).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::RemoveQuotaResponse {}))
@@ -285,7 +286,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListQuotasRequest>,
     ) -> Result<Response<proto::ListQuotasResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         Ok(Response::new(convert::quota_table_out(self.handler.quotas().await)))
     }
 
@@ -293,7 +294,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListNodesRequest>,
     ) -> Result<Response<proto::ListNodesResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let nodes = self.handler.nodes().await.into_iter().map(convert::node_row_out).collect();
         Ok(Response::new(proto::ListNodesResponse { nodes }))
     }
@@ -302,7 +303,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListResourcesRequest>,
     ) -> Result<Response<proto::ListResourcesResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let rows = self.handler.resources().await;
         let resources = rows.into_iter().map(convert::resource_row_out).collect();
         Ok(Response::new(proto::ListResourcesResponse { resources }))
@@ -312,7 +313,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListGrantsRequest>,
     ) -> Result<Response<proto::ListGrantsResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let grants = self.handler.grants().await.into_iter().map(convert::grant_row_out).collect();
         Ok(Response::new(proto::ListGrantsResponse { grants }))
     }
@@ -321,7 +322,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListForecastsRequest>,
     ) -> Result<Response<proto::ListForecastsResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let rows = self.handler.forecasts().await.into_iter();
         let workloads = rows.map(convert::forecast_out).collect();
         Ok(Response::new(proto::ListForecastsResponse { workloads }))
@@ -331,7 +332,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::ListLinksRequest>,
     ) -> Result<Response<proto::ListLinksResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let links = self.handler.links().await.into_iter().map(convert::link_row_out).collect();
         Ok(Response::new(proto::ListLinksResponse { links }))
     }

@@ -1,4 +1,4 @@
-//! What the MonitorNode service asks of whoever is behind it.
+//! The calls of the MonitorNode service.
 
 use std::future::Future;
 use venice_rack::caller::Owner;
@@ -15,98 +15,98 @@ use venice_rack::types::{
 };
 use venice_wire::{GrantId, GrantKey};
 
-/// What the Monitor Node does when it is called. Write the methods as `async fn`.
+/// The calls of the Monitor Node. Write the methods as `async fn`.
 pub trait MonitorHandler: Send + Sync + 'static {
-    /// An agent joins.
+    /// Registers an agent.
     fn register(
         &self,
         node: NodeRegistration,
     ) -> impl Future<Output = Result<Registered, RackError>> + Send;
 
-    /// The agent of the node `name` reports.
+    /// Handles a report of the agent of the node `name`.
     fn heartbeat(
         &self,
         name: String,
         report: HeartbeatReport,
     ) -> impl Future<Output = Result<HeartbeatAck, RackError>> + Send;
 
-    /// The agent of the node `name`, of this epoch and instance, ends.
-    fn farewell(
+    /// Deregisters the agent of the node `name` with this epoch and instance.
+    fn deregister(
         &self,
         name: String,
         identity: Identity,
         instance: u64,
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// A program of `owner` asks for memory.
+    /// Requests memory for a program of `owner`.
     fn request_memory(
         &self,
         owner: Owner,
         request: MemoryRequest,
     ) -> impl Future<Output = Result<Asked, RackError>> + Send;
 
-    /// A program of `owner` waits no longer.
+    /// Cancels the queued request of a program of `owner`.
     fn leave_queue(
         &self,
         owner: Owner,
         client_id: u128,
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Those who wait for room.
+    /// Returns the queued requests.
     fn queue(&self) -> impl Future<Output = Vec<QueueRow>> + Send;
 
-    /// A program of `owner` asks for a device.
+    /// Requests a device for a program of `owner`.
     fn request_device(
         &self,
         owner: Owner,
         request: DeviceRequest,
     ) -> impl Future<Output = Result<Asked, RackError>> + Send;
 
-    /// Which device a request of `owner` would get; nothing is granted.
+    /// Plans a device request of `owner` without granting it.
     fn plan_device(
         &self,
         owner: Owner,
         request: DeviceRequest,
     ) -> impl Future<Output = Result<DevicePlan, RackError>> + Send;
 
-    /// Where a request of `owner` would be placed; nothing is granted.
+    /// Plans the placement of a memory request of `owner` without granting it.
     fn plan_memory(
         &self,
         owner: Owner,
         request: MemoryRequest,
     ) -> impl Future<Output = Result<PlacementPlan, RackError>> + Send;
 
-    /// A recipient gives grants back; those that it could not.
+    /// Releases grants; returns those that could not be released.
     fn release(
         &self,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Result<Kept, RackError>> + Send;
 
-    /// Nothing more is to be placed on the node `name`, or (`undo`) something again.
+    /// Starts draining the node `name`, or (`undo`) ends it.
     fn drain(&self, name: String, undo: bool)
     -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Somebody may have another amount than before.
+    /// Sets a quota.
     fn set_quota(&self, quota: QuotaRecord) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// A quota is no more.
+    /// Removes a quota.
     fn remove_quota(&self, of: QuotaFor) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// The quotas, and what is used of them.
+    /// Returns the quotas and their use.
     fn quotas(&self) -> impl Future<Output = QuotaTable> + Send;
 
-    /// The nodes.
+    /// Returns the nodes.
     fn nodes(&self) -> impl Future<Output = Vec<NodeRow>> + Send;
 
-    /// The Resource Registration Table.
+    /// Returns the Resource Registration Table.
     fn resources(&self) -> impl Future<Output = Vec<ResourceRow>> + Send;
 
-    /// The Resource Allocation Table.
+    /// Returns the Resource Allocation Table.
     fn grants(&self) -> impl Future<Output = Vec<GrantRow>> + Send;
 
-    /// What workloads are foretold to need.
+    /// Returns the forecast needs of workloads.
     fn forecasts(&self) -> impl Future<Output = Vec<ForecastRow>> + Send;
 
-    /// The Topology Status Table.
+    /// Returns the Topology Status Table.
     fn links(&self) -> impl Future<Output = Vec<LinkRow>> + Send;
 }

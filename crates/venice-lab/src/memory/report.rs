@@ -9,7 +9,7 @@ use venice_measure::interrupt::Late;
 use venice_measure::machine::Machine;
 
 /// What `venice run --mode swap` says of a program that the kernel killed; so do we.
-pub(super) const KILLED: &str = "the kernel killed the program for want of memory";
+pub(super) const KILLED: &str = "the kernel killed the program (out of memory)";
 
 /// Everything `venice bench memory --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use venice_control::client::{Heartbeats, MonitorClient};
-use venice_control::server::{AgentHandler, Door, serve_agent};
+use venice_control::server::{AgentHandler, TlsServer, serve_agent};
 use venice_control::{
     Caller, DonorStatus, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong,
     PortReport, PrepareRequest, Refusal, Registered, ResourceKind, ResourceSpec,
@@ -133,7 +133,7 @@ pub(super) async fn join_all(
         joining.spawn(async move {
             let client = MonitorClient::connect(&access).await?;
             let lent = if number < donors { SLABS } else { 0 };
-            join((name, number, lent), client, Door::new(holder)?, services).await
+            join((name, number, lent), client, TlsServer::new(holder)?, services).await
         });
         if joining.len() as u32 == AT_ONCE {
             agents.extend(joining.join_next().await.transpose()?.transpose()?);
@@ -152,7 +152,7 @@ pub(super) async fn join_all(
 async fn join(
     (name, number, lent): (String, u32, u32),
     mut client: MonitorClient,
-    door: Arc<Door>,
+    door: Arc<TlsServer>,
     services: Handle,
 ) -> Result<Arc<Agent>> {
     let listener = match lent {

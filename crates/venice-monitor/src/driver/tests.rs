@@ -8,7 +8,7 @@ use crate::trust::SIGNING_MARGIN_MS;
 use tokio::sync::oneshot;
 use venice_control::client::Login;
 use venice_control::identity::Holder;
-use venice_control::server::Door;
+use venice_control::server::TlsServer;
 use venice_control::{Caller, Limits, MemoryRequest, QuotaFor, QuotaRecord};
 use venice_rack::monitor::Record;
 use venice_wire::{ByteSize, SLAB_BYTES};
@@ -16,7 +16,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 async fn driver(dir: &std::path::Path) -> Driver {
     let authority = Arc::new(venice_testkit::identity::authority());
     let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-    let door = Door::new(holder.clone()).unwrap();
+    let door = TlsServer::new(holder.clone()).unwrap();
     let mut file = FileStore::at(dir.join("store"));
     let records = file.records().await.unwrap();
     let store = RecordStore::File(file);
@@ -35,7 +35,7 @@ async fn revocation_applies_before_it_is_durable() {
     // A clock that ran ahead for a while dated a certificate an hour later.
     authority.sign_after(wall_ms() + 3_600_000);
     let node7 = Caller::Node("node7".into());
-    let early = authority.credential(&node7).unwrap().said().issued_ms;
+    let early = authority.credential(&node7).unwrap().info().issued_ms;
     let (reply, _answer) = oneshot::channel();
     let revoke = Order::Revoke { name: "node7".into(), is_sure: true };
     driver.handle_input(Input::Order(revoke, reply));

@@ -3,7 +3,7 @@
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, bounded, config, keep, leases, request, states, until};
 use std::sync::atomic::Ordering;
-use venice_control::client::{Access, GateClient, MonitorClient};
+use venice_control::client::{Access, EnrolmentClient, MonitorClient};
 use venice_control::server::ServeError;
 use venice_control::{Caller, ControlError, User};
 use venice_monitor::MonitorError;
@@ -68,7 +68,8 @@ async fn release_with_wrong_key_is_refused() {
     }
     assert_eq!(states(&mut client).await, ["committed"]);
     assert_eq!(agent.held(), [(grants[0].id, 2)]);
-    let shown = GateClient::connect(&access(&monitor.addr)).await.unwrap().show().await.unwrap();
+    let shown =
+        EnrolmentClient::connect(&access(&monitor.addr)).await.unwrap().show().await.unwrap();
     assert_eq!(shown.refused.wrong_key, 1);
     assert_eq!(client.release(&leases(&grants)).await.unwrap(), []);
     assert_eq!(agent.held(), []);

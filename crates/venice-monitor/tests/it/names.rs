@@ -2,7 +2,7 @@
 
 use crate::ANY_PORT;
 use crate::kit::{Agent, Monitor, request};
-use venice_control::client::GateClient;
+use venice_control::client::EnrolmentClient;
 use venice_control::{ControlError, Limits, QuotaFor, QuotaRecord};
 
 fn is_refused<T: std::fmt::Debug>(answer: Result<T, ControlError>) {
@@ -24,7 +24,7 @@ async fn empty_names_are_refused() {
     is_refused(client.drain("", false).await);
     is_refused(client.request_memory(request(1, 1, &[""])).await);
     let mut gate =
-        GateClient::connect(&venice_testkit::identity::access(&monitor.addr)).await.unwrap();
+        EnrolmentClient::connect(&venice_testkit::identity::access(&monitor.addr)).await.unwrap();
     is_refused(gate.revoke("", true).await);
     // The default quota is set without a name.
     client.set_quota(QuotaRecord { of: QuotaFor::Others, limits }).await.unwrap();

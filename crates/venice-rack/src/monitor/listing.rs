@@ -70,7 +70,7 @@ impl MonitorCore {
                 age_s: 0.0,
                 purpose: request.purpose.clone(),
                 priority: u32::from(request.queueing.priority),
-                leaving_s: None,
+                preempted_in_s: None,
             }
         }));
         rows.extend(self.device_rows_in_preparation());
@@ -109,7 +109,7 @@ impl MonitorCore {
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
             purpose: grant.purpose.clone(),
             priority: u32::from(grant.priority),
-            leaving_s: self.leaving_s(now_ns, grant.id),
+            preempted_in_s: self.preempted_in_s(now_ns, grant.id),
         }
     }
 }

@@ -89,7 +89,7 @@ impl MonitorCore {
                 distance_slabs: price.distance_slabs,
                 traffic_slabs: price.traffic_slabs,
                 stall_slabs: price.stall_slabs,
-                worth_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
+                score_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
                 link_left_bps: left_bps,
                 why: match is_named(node) && closed.has(node) && donor.free_slabs > 0 {
                     true => "reserved for requests ahead in the queue".to_owned(),

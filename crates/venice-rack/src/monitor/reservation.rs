@@ -139,7 +139,7 @@ impl MonitorCore {
             let in_use = used.get(workload).copied().unwrap_or_default();
             let resource = |index: usize, unit: f64| ResourceForecast {
                 in_use: in_units(in_use[index], unit),
-                foretold: outlook.forecast.map(|peaks| in_units(peaks[index], unit)),
+                forecast: outlook.foretold.map(|peaks| in_units(peaks[index], unit)),
                 persistence: outlook.persistence.map(|peaks| in_units(peaks[index], unit)),
             };
             ForecastRow {
@@ -149,10 +149,10 @@ impl MonitorCore {
                 accelerators: resource(1, 1.0),
                 nics: resource(2, 1.0),
                 storage_bytes: resource(3, BYTES_PER_MIB),
-                kept_bytes: slabs(kept.get(workload).copied().unwrap_or(0)),
+                reserved_bytes: slabs(kept.get(workload).copied().unwrap_or(0)),
                 windows: outlook.score.windows,
-                short_windows: outlook.score.short,
-                persistence_short_windows: outlook.persistence_score.short,
+                under_windows: outlook.score.short,
+                persistence_under_windows: outlook.persistence_score.short,
                 mean_error_bytes: mean(outlook.score.off_slabs, outlook.score.windows),
                 persistence_mean_error_bytes: mean(
                     outlook.persistence_score.off_slabs,

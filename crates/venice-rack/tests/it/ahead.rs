@@ -73,8 +73,8 @@ impl DailyRack {
         self.0.release(grants);
     }
 
-    fn reserved_slabs(&self) -> u64 {
-        self.0.monitor.forecast_rows().iter().map(|row| row.kept_bytes / SLAB_BYTES).sum()
+    fn kept_slabs(&self) -> u64 {
+        self.0.monitor.forecast_rows().iter().map(|row| row.reserved_bytes / SLAB_BYTES).sum()
     }
 }
 

@@ -229,7 +229,7 @@ impl Rack {
         self.ask(request).unwrap();
         self.act(&|| Ok(()));
         let rows = self.core.grant_rows(0).into_iter();
-        rows.filter(|row| row.leaving_s.is_some()).map(|row| row.id).collect()
+        rows.filter(|row| row.preempted_in_s.is_some()).map(|row| row.id).collect()
     }
 }
 
@@ -265,8 +265,8 @@ fn lowest_priority_device_is_preempted() {
     // A preempted device is not given to another, and nothing more is preempted before it has come.
     assert_eq!(rack.get(waiting(7, GPU, 0, 75)), [ids[1]]);
     let rows = rack.core.queue_rows(0);
-    let shown: Vec<_> = rows.iter().map(|row| (row.priority, row.called_back_devices)).collect();
-    assert_eq!(shown, [(80, 1), (75, 0), (50, 0)]);
+    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.preempting_devices)).collect();
+    assert_eq!(said, [(80, 1), (75, 0), (50, 0)]);
     let plan = rack.core.plan_device(&owner(), &request(8, GPU, 0)).unwrap();
     assert!(plan.refusal.contains("granted") && plan.devices.iter().all(|row| !row.is_chosen));
 }
@@ -295,6 +295,6 @@ fn storage_backfill_is_bounded() {
     assert!(refused.contains("/tmp: reserved for requests ahead in the queue"), "{refused}");
     assert!(ask(6, 1).is_ok());
     let row = rack.core.queue_rows(0).remove(0);
-    let shown = (row.bytes, row.passed_bytes, row.free_bytes, row.needs.as_str());
-    assert_eq!(shown, (bytes(4), bytes(4), bytes(2), "device"));
+    let said = (row.bytes, row.backfilled_bytes, row.free_bytes, row.needs.as_str());
+    assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
 }

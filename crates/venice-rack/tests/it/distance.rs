@@ -207,8 +207,8 @@ fn plan_explains_placement_without_granting() {
     ];
     assert_eq!(shown, expected);
     let (own, near) = (&plan.nodes[0], &plan.nodes[1]);
-    assert_eq!((own.distance_slabs, own.worth_slabs), (16, 16), "a hop beyond the farthest");
-    assert_eq!((near.free_slabs, near.distance_slabs, near.worth_slabs), (32, 4, 28));
+    assert_eq!((own.distance_slabs, own.score_slabs), (16, 16), "a hop beyond the farthest");
+    assert_eq!((near.free_slabs, near.distance_slabs, near.score_slabs), (32, 4, 28));
 
     // A real request is placed alike.
     core.handle_request(0, owner(), memory_request("node1", 12, 2)).unwrap();

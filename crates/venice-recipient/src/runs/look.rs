@@ -21,8 +21,8 @@ pub struct Look {
     pub remote_bytes: u64,
     /// Far memory borrowed, in bytes.
     pub borrowed_bytes: u64,
-    /// The redundancy: copies, or coding.
-    pub kept: String,
+    /// In so many copies, or coded.
+    pub replicas: String,
     /// Slabs that lack a copy, or a fragment.
     pub short_slabs: u64,
     /// The missing copies and the remedy under way; `None`: nothing is missing.
@@ -64,7 +64,7 @@ impl Look {
             resident_bytes: resident.sum::<u64>() * PAGE_BYTES,
             remote_bytes: block.slots_used.load(Ordering::Relaxed) * PAGE_BYTES,
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
-            kept: copies.kept(),
+            replicas: copies.replicas(),
             short_slabs: copies.short_slabs,
             missing: copies.missing(),
             donors: names(donors, |donor| !donor.is_given_back()),
@@ -84,7 +84,7 @@ impl Look {
             resident_bytes: self.resident_bytes + other.resident_bytes,
             remote_bytes: self.remote_bytes + other.remote_bytes,
             borrowed_bytes: self.borrowed_bytes + other.borrowed_bytes,
-            kept: both_words(self.kept, &other.kept),
+            replicas: both_words(self.replicas, &other.replicas),
             short_slabs: self.short_slabs + other.short_slabs,
             missing: missing.reduce(|one, other| format!("{one}; {other}")),
             donors: union(self.donors, other.donors),
@@ -140,12 +140,12 @@ fn both_words(one: String, other: &str) -> String {
 mod tests {
     use super::*;
 
-    fn look(port: &str, kept: &str, donors: &[&str]) -> Look {
+    fn look(port: &str, replicas: &str, donors: &[&str]) -> Look {
         Look {
             port: port.into(),
-            kept: kept.into(),
+            replicas: replicas.into(),
             local_bytes: 4,
-            missing: Some(format!("{kept} lack one")),
+            missing: Some(format!("{replicas} lack one")),
             donors: donors.iter().map(ToString::to_string).collect(),
             ..Look::default()
         }
@@ -154,11 +154,14 @@ mod tests {
     #[test]
     fn combined_state_is_summed_without_repetition() {
         let both = look("shm", "2 copies", &["a", "c"]).and(look("shm", "1 copy", &["b", "c"]));
-        assert_eq!((both.port.as_str(), both.kept.as_str()), ("shm", "2 copies; 1 copy"));
+        assert_eq!((both.port.as_str(), both.replicas.as_str()), ("shm", "2 copies; 1 copy"));
         assert_eq!(both.missing.as_deref(), Some("2 copies lack one; 1 copy lack one"));
         assert_eq!((both.local_bytes, both.donors.join(",")), (8, "a,b,c".to_owned()));
         let again = Look::default().and(both).and(look("udp", "1 copy", &[]));
-        assert_eq!((again.port.as_str(), again.kept.as_str()), ("shm; udp", "2 copies; 1 copy"));
+        assert_eq!(
+            (again.port.as_str(), again.replicas.as_str()),
+            ("shm; udp", "2 copies; 1 copy")
+        );
         let faults = |faults| Sample { faults, times: None };
         assert_eq!(faults(3).and(faults(4)).faults, 7);
     }

@@ -38,9 +38,9 @@ pub struct RunRow {
     pub fault_p50_us: Option<f64>,
     /// The 99th percentile.
     pub fault_p99_us: Option<f64>,
-    /// The redundancy: copies, or coding.
+    /// Redundancy of its far memory: `2 copies`, `coded 4+2`.
     #[serde(default)]
-    pub kept: String,
+    pub replicas: String,
     /// Slabs that lack a copy, or a fragment.
     #[serde(default)]
     pub short_slabs: u64,

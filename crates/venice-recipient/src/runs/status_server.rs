@@ -208,7 +208,7 @@ impl<W: Watched> Server<W> {
             faults_per_s: lately.faults_per_s,
             fault_p50_us,
             fault_p99_us,
-            kept: look.kept,
+            replicas: look.replicas,
             short_slabs: look.short_slabs,
             missing: look.missing,
             donors: look.donors,

@@ -1,4 +1,4 @@
-//! What `--help` of each command ends with: examples first.
+//! Examples and notes below `--help` of each command.
 
 pub(super) const HELP_RUN: &str = "\
 EXAMPLES:
@@ -6,70 +6,70 @@ EXAMPLES:
   venice run --local 1GiB --remote 6GiB --stats -- python3 job.py
   venice run --local 512MiB --port udp --donor node2 --donor node3 -- sort big.txt
   venice run --local 1GiB --faults in-thread -- ./simulate
-                                              numbers in large arrays: no switch at a fault
+                                              large numeric arrays: no thread switch per fault
   venice run --local 1GiB --coding 4+2 -- ./simulate
-                                              two nodes may die, for half as much memory again
+                                              tolerates two dead nodes at 1.5 times the memory
   venice run --local 1GiB --page-size 64k -- ./stencil
-                                              pages of 64 KiB: long runs, wherever they begin
+                                              64 KiB pages, for sequential access
   venice run --local 4GiB --page-size 2m -- ./simulate
                                               pages of 2 MiB: large arrays, most of them local
   venice run --local 1GiB --reclaim-to donors,local,disk:/srv/tmp -- redis-server
   venice run --local 1GiB --placement spread -- ./simulate
-                                              something on every node, for their bandwidth together
+                                              spread over every node, for their joint bandwidth
   venice run --local 1GiB --remote 4GiB --wait 10m -- ./simulate
-                                              wait in line where the rack is full (`venice queue`)
+                                              queue if the rack is full (`venice queue`)
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
 
-The program keeps at most --local of its anonymous memory resident; the rest is on the donors.
-Its exit code is this command's. With --stats a summary is printed on stderr at the end.";
+The program keeps at most --local of its anonymous memory resident; the rest is at the donors. The
+exit code is the program's. --stats prints a summary on stderr at the end.";
 
 pub(super) const HELP_MAIN: &str = "\
 EXAMPLES:
   venice up                                   a rack of four nodes on this machine
-  venice run --local 1GiB -- redis-server     Redis with 1 GiB of its memory here, the rest there
-  venice ps                                   how the programs on borrowed memory do
-  venice nodes                                who lends how much
-  venice down                                 the end of it
+  venice run --local 1GiB -- redis-server     Redis with 1 GiB local, the rest at donors
+  venice ps                                   programs that run on borrowed memory
+  venice nodes                                the nodes and what they lend
+  venice down                                 stop the rack
 
-EXIT CODES: 0 done, 1 failed, 2 the command line or a configuration file makes no sense.
+EXIT CODES: 0: success, 1: failure, 2: usage or configuration error.
 ENVIRONMENT: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug).";
 
 pub(super) const HELP_UP: &str = "\
 EXAMPLES:
   venice up                                   four nodes that lend 512 MiB each
-  venice up --nodes 2 --lend 2GiB             two larger ones
-  sudo venice up --port udp --netns           each node behind a virtual wire of its own
-  venice up --topology mesh:2x2x2             eight nodes in a cube, which relay for each other
+  venice up --nodes 2 --lend 2GiB             two larger nodes
+  sudo venice up --port udp --netns           each node in its own network namespace
+  venice up --topology mesh:2x2x2             eight nodes in a cube that relay packets
   venice up --topology torus:3x3 --source-routes
-                                              nine, whose packets carry their whole way
-  venice up --nodes 6 --pool 2                the last two lend and borrow nothing
+                                              nine nodes, packets with source routes
+  venice up --nodes 6 --pool 2                the last two only lend
   venice up --offer node2/storage:/srv/pool=10GiB
-                                              node2 lends storage too, for `venice get io`
+                                              node2 also lends storage (`venice get io`)
   venice up --nodes 2 --lend-dax node2/dax0.0
                                               node2 lends CXL memory or an NVDIMM
-  venice up --reserve-ahead 20%               keep up to a fifth of it for who is foretold to need it
+  venice up --reserve-ahead 20%               reserve up to a fifth for forecast needs
   VENICE_RUN_DIR=/tmp/lab venice up --monitor-port 7480
                                               a second rack beside the first
 
-On a rack that is up it does nothing; on one with dead processes it starts just those again, with
-their names, addresses and tables. To change its shape, `venice down` first.";
+On a running rack it does nothing. On a rack with dead processes it restarts those, with their
+names, addresses and tables. To change the shape of a rack, run `venice down` first.";
 
 pub(super) const HELP_STATUS: &str = "\
 EXAMPLES:
   venice status
   venice status --json | jq '.agents[] | {name, pid, state}'
 
-States: up, dead (no such process), starting (not registered yet), silent (the agent runs and is not
-heard of), turned out (`venice node revoke`), unresponsive (the Monitor Node runs but does not
-answer), unknown (there is no Monitor Node to ask). Exit code 1 without a rack.";
+States: up; dead (no such process); starting (not registered yet); silent (the agent runs but does
+not report); revoked (`venice node revoke`); unresponsive (the Monitor Node runs but does not
+answer); unknown (no Monitor Node to ask). Exit code 1 without a rack.";
 
 pub(super) const HELP_DOWN: &str = "\
 EXAMPLES:
   venice down
   VENICE_RUN_DIR=/tmp/lab venice down
 
-Programs that hold memory of the rack lose it. Without a rack there is nothing to do: exit code 0.";
+Programs that use memory of the rack lose it. Without a rack it does nothing: exit code 0.";
 
 pub(super) const HELP_NODES: &str = "\
 EXAMPLES:
@@ -78,11 +78,11 @@ EXAMPLES:
   venice nodes --json | jq '.[] | select(.pressure != \"none\") | {name, available_bytes}'
   venice nodes --monitor 10.0.0.1:7470
 
-Columns that say nothing are left out: role, where no node is a pool node; pressure, where no node
-is short of memory itself. A node under pressure is lent nothing from: low means that it has given
-what it had not lent back to its machine, high that this was not enough. A node that is to be empty
-is draining, and drained once it is (`venice drain`). Of one that is down nothing is heard; one that is
-stopped has said that its agent ends.";
+Empty columns are omitted: role without pool nodes; pressure unless a node is short of memory. A
+node under pressure gets no new grants: low means that it has returned its unlent memory to its
+machine, high that this was not enough. draining: the node is being emptied; drained: it is empty
+(`venice drain`). down: the Monitor Node receives no heartbeats. stopped: the agent ended in an
+orderly way.";
 
 pub(super) const HELP_RESOURCES: &str = "\
 EXAMPLES:
@@ -90,9 +90,9 @@ EXAMPLES:
   venice resources --json | jq '.[] | {node, bytes, capabilities}'
   venice resources --json | jq '.[] | select(.kind == \"accelerator\" and .available)'
 
-Kinds: memory; window, blocks of physical memory; accelerator, nic and storage, devices that the
-operators of nodes have named (`venice agent --offer`). Free of a device that is lent whole is whole
-or -; health is ok, or what is wrong with it.";
+Kinds: memory; window (blocks of physical memory); accelerator, nic and storage (devices that
+operators offer with `venice agent --offer`). FREE of a device lent as a whole is whole or -. HEALTH
+is ok or the problem.";
 
 pub(super) const HELP_GRANTS: &str = "\
 EXAMPLES:
@@ -100,10 +100,10 @@ EXAMPLES:
   venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'
   venice grants --json | jq 'map(select(.owner_user == \"alice\") | .bytes) | add'
 
-Owner is the user whose program borrowed, and the node that says so; recipient is what the program
-says of itself, priority what its request had (`venice run --priority`). A grant is leaving
-that is called back for a request of higher priority (`--preempt`). Where nodes relay for each other, home is the recipient's node and hops the distance to the donor;
-near donors lend first.";
+OWNER is the borrowing user and the node that vouches for it; RECIPIENT is the program's own name
+for itself; PRIORITY is the request's (`venice run --priority`). STATE shows a grant that is being
+preempted for a request of higher priority (`--preempt`) and the time left. Where nodes relay, HOME
+is the recipient's node and HOPS the distance to the donor; near donors lend first.";
 
 pub(super) const HELP_LINKS: &str = "\
 EXAMPLES:
@@ -111,12 +111,12 @@ EXAMPLES:
   venice links --json | jq 'max_by(.latency_us)'
   venice links --json | jq '.[] | select(.forged + .replayed + .unsealed > 0)'
 
-Latency is a round trip, traffic what goes to and fro at present. Port hop is a link between the
+LATENCY is a round trip, TRAFFIC the present rate in both directions. Port hop is a link between the
 relays of two neighbours. The last lines are the recipients of grants, as their donors see them;
-over shm (protection: a descriptor that nobody else has) their traffic cannot be counted.
-Columns without anything in them are left out: bandwidth; emulated, the link asked for by --link;
-hops; via, the relays on the short way. Bandwidth is the most that one program has been seen to have
-of the link, in bursts of 50 ms at most, made seldom and never while programs use it.";
+over shm (protection: descriptor) their traffic is not counted. Empty columns are omitted:
+BANDWIDTH; EMULATED, the link set with --link; HOPS; VIA, the relays on the shortest route.
+BANDWIDTH is the highest measured, in rare bursts of at most 50 ms that wait until no program uses
+the link.";
 
 pub(super) const HELP_WINDOW: &str = "\
 EXAMPLES:
@@ -124,7 +124,7 @@ EXAMPLES:
   venice window attach dax0.0
   venice window detach dax0.0
 
-The recipient's side of memory that is reached by hardware. The donor's is
+The recipient's side of memory reached by hardware. The donor's side is
 `venice agent --lend-blocks SIZE`.";
 
 pub(super) const HELP_DOCTOR: &str = "\
@@ -133,42 +133,42 @@ EXAMPLES:
   venice doctor --json | jq '.[] | select(.state != \"ok\")'
   venice doctor --json | jq '.[] | select(.needed_by | index(\"swap\"))'
 
-The first rows say of each mode of `venice run` (--mode paged, window, swap) whether it works here. Exit
-code 1 when none does.";
+The first rows show which modes of `venice run` (--mode paged, window, swap) work here. Exit code 1
+if none does.";
 
 pub(super) const HELP_MONITOR: &str = "\
 EXAMPLES:
   venice monitor --listen 10.0.0.1:7470 --state-dir /var/lib/venice/monitor
   venice monitor --config /etc/venice/monitor.toml
-  venice monitor --reserve-ahead 20%          keep memory for workloads that are foretold to need it
+  venice monitor --reserve-ahead 20%          reserve memory for forecast needs
 
-A flag comes before the environment, that before the file, and that before the default. In the file
-the keys are the flags' names with underscores (state_dir = \"...\"); unknown keys are errors.
-SIGTERM and SIGINT end it in an orderly way.";
+Precedence: flag, environment, file, default. Keys of the file are the flags' names with
+underscores (state_dir = \"...\"); unknown keys are errors.
+SIGTERM and SIGINT stop it in an orderly way.";
 
 pub(super) const HELP_AGENT: &str = "\
 EXAMPLES:
   venice agent --name node7 --monitor 10.0.0.1:7470 --lend 64GiB --listen 10.0.0.7:7471
   venice agent --name pool1 --monitor 10.0.0.1:7470 --lend 500GiB --listen 10.0.0.8:7471 --pool
   venice agent --lend 16GiB --lend-blocks 64GiB
-                                              and memory blocks, for machines on the same CXL fabric
+                                              also memory blocks, for the same CXL fabric
   venice agent --lend 16GiB --offer accelerator:/dev/nvidia0 --offer storage:/srv/pool=100GiB
-                                              and these devices, for `venice get`
-  venice agent --return-blocks                bring back what a killed agent took
-  venice agent --name cxl1 --lend-dax dax0.0  CXL memory or an NVDIMM, as `venice window list` has it
+                                              also these devices, for `venice get`
+  venice agent --return-blocks                bring blocks of a killed agent online
+  venice agent --name cxl1 --lend-dax dax0.0  CXL memory or an NVDIMM (`venice window list`)
   venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30
   venice agent --config /etc/venice/agent.toml
 
-A flag comes before the environment, that before the file, and that before the default. In the file
-the keys are the flags' names with underscores (lend = \"64GiB\"); unknown keys are errors.
-SIGTERM and SIGINT end it in an orderly way: what it lent is taken back.";
+Precedence: flag, environment, file, default. Keys of the file are the flags' names with
+underscores (lend = \"64GiB\"); unknown keys are errors.
+SIGTERM and SIGINT stop it in an orderly way: it takes lent memory back.";
 
 pub(super) const HELP_ROUTER: &str = "\
 EXAMPLES:
   venice router --name router --monitor 10.0.0.1:7470 --listen 10.0.0.9:7471 --topology router:8
 
-It lends nothing and passes on what the nodes around it send each other. Its flags and its file are
-an agent's; the nodes are started with `venice agent --topology router:8 --position 0` to 7.";
+It lends nothing and forwards packets between the nodes around it. Its flags and its file are those
+of an agent; start the nodes with `venice agent --topology router:8 --position 0` to 7.";
 
 pub(super) const HELP_COMPLETIONS: &str = "\
 EXAMPLES:

@@ -20,77 +20,77 @@ use venice_cli::log::start_log;
 /// `venice agent`
 #[derive(Args, Debug)]
 pub struct AgentArgs {
-    /// Read what is not given by flag or environment from this TOML file
+    /// TOML file with settings not given by flag or environment
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    /// The node's name, the same at every start [default: the host's name]
+    /// Name of the node, the same at every start [default: the host's name]
     #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
-    /// Directory of the node's certificate, as `venice join` made it [default:
+    /// Directory of the node's certificate, made by `venice join` [default:
     /// /var/lib/venice/identity]
     #[arg(long, value_name = "DIR", env = "VENICE_IDENTITY")]
     identity: Option<PathBuf>,
-    /// Socket at which programs of this machine come into the rack: root, the agent's own user and
-    /// --socket-group; none: no such socket [default: agent.sock in the run directory]
+    /// Socket for programs of this machine to enter the rack: for root, the agent's user and
+    /// --socket-group; none disables it [default: agent.sock in the run directory]
     #[arg(long, value_name = "PATH", env = "VENICE_LOCAL_SOCKET")]
     local_socket: Option<PathBuf>,
-    /// Group that is let in there [default: venice]
+    /// Group allowed at that socket [default: venice]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
     socket_group: Option<String>,
-    /// How much memory to lend, for example 4GiB [default with --pool: what this machine has available
-    /// less twice --keep-free]
+    /// Memory to lend, for example 4GiB [default with --pool: this machine's available memory less
+    /// twice --keep-free]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND", value_parser = lend_size)]
     lend: Option<ByteSize>,
-    /// Lend a memory device (DAX: CXL memory, an NVDIMM) in place of this machine's memory, as in dax0.0
-    /// (`venice window list` has what there is); root only; may be repeated
+    /// Lend a memory device (DAX: CXL memory, an NVDIMM) instead of this machine's memory, for
+    /// example dax0.0 (see `venice window list`); root only; may be repeated
     #[arg(long, value_name = "DEVICE", conflicts_with = "lend")]
     lend_dax: Vec<String>,
-    /// Where to answer the control plane; port 0 takes a free one [default: 127.0.0.1:0]
+    /// Address for the control plane; port 0 takes a free one [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
-    /// Where to answer fabric packets; port 0 takes a free one [default: the --listen host, port 0]
+    /// Address for fabric packets; port 0 takes a free one [default: the --listen host, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN", value_parser = crate::host_port::check)]
     udp_listen: Option<String>,
     /// Socket that hands memory to programs on this host [default: none]
     #[arg(long, value_name = "PATH", env = "VENICE_SHM_SOCKET")]
     shm_socket: Option<PathBuf>,
-    /// Link for programs on this host to emulate, and for the relay: latency=1.4us,bandwidth=5Gbps
+    /// Link to emulate for programs on this host and for the relay: latency=1.4us,bandwidth=5Gbps
     #[arg(long, value_name = "LINK", env = "VENICE_LINK")]
     link: Option<LinkModel>,
-    /// RDMA device that programs reach the memory by, or auto for the first active one; queue
-    /// pairs meet on the TCP port of the UDP port's number [default: none]
+    /// RDMA device for access to the memory, or auto for the first active one; queue pairs connect
+    /// on the TCP port with the UDP port's number [default: none]
     #[arg(long, value_name = "DEVICE", env = "VENICE_VERBS")]
     verbs: Option<String>,
-    /// Network interface where single packets pass the kernel by (AF_XDP, Linux 6.6, root), as in
-    /// eth0, or eth0:native to take them in its driver: short accesses take less time, bulk writes
-    /// to this node more [default: none]
+    /// Network interface where single packets bypass the kernel (AF_XDP, Linux 6.6, root), for
+    /// example eth0, or eth0:native for its driver: faster short accesses, slower bulk writes to
+    /// this node [default: none]
     #[arg(long, value_name = "IFACE", env = "VENICE_XDP")]
     xdp: Option<String>,
-    /// This machine's address for others, where --listen is a wildcard (0.0.0.0)
+    /// Address of this machine for others, if --listen is a wildcard (0.0.0.0)
     #[arg(long, value_name = "IP", env = "VENICE_ADVERTISE")]
     advertise: Option<IpAddr>,
-    /// UDP without encryption and authentication, in a rack whose Monitor Node runs with --plain
+    /// Do not encrypt and authenticate UDP; for a rack whose Monitor Node runs with --plain
     #[arg(long)]
     plain: bool,
-    /// Threads that answer fabric packets [default: half the processors, 1 to 4]
+    /// Threads that serve fabric packets [default: half the processors, 1 to 4]
     #[arg(long, value_name = "N", env = "VENICE_QUEUES")]
     queues: Option<usize>,
-    /// How the rack is wired, where not every node reaches every other directly: mesh:2x2x2,
-    /// torus:4x4x4, router:8 (with the number of nodes)
+    /// Wiring of the rack, if not every node reaches every other directly: mesh:2x2x2, torus:4x4x4,
+    /// router:8 (with the number of nodes)
     #[arg(long, value_name = "TOPOLOGY", env = "VENICE_TOPOLOGY")]
     topology: Option<String>,
-    /// This node's position in that topology, from 0
+    /// Position of this node in that topology, from 0
     #[arg(long, value_name = "N", env = "VENICE_POSITION")]
     position: Option<u32>,
-    /// Write the whole way into each packet where it starts, instead of letting each relay choose
-    /// by the destination
+    /// Write the whole route into each packet at its source, instead of routing by destination at
+    /// each relay
     #[arg(long)]
     source_routes: bool,
-    /// Where its relay answers; port 0 takes a free one [default: the --listen host, port 0]
+    /// Address of its relay; port 0 takes a free one [default: the --listen host, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
-    /// Take so much of this machine's memory from its kernel, in whole memory blocks, and register
-    /// it for machines that reach it by a fabric of memory (CXL); root only [default: none]
+    /// Take this much memory from the kernel, in whole memory blocks, and register it for machines
+    /// on the same memory fabric (CXL); root only [default: none]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND_BLOCKS")]
     lend_blocks: Option<ByteSize>,
     /// Lend a device too, and no other than those named: accelerator:/dev/nvidia0, nic:eth1,
@@ -98,19 +98,19 @@ pub struct AgentArgs {
     /// besides what is found out; may be repeated
     #[arg(long, value_name = "DEVICE")]
     offer: Vec<Offer>,
-    /// Bring the memory blocks online that an agent which was killed has left offline, and end
+    /// Bring memory blocks online that a killed agent has left offline, and exit
     #[arg(long)]
     return_blocks: bool,
-    /// Where the blocks taken are noted [default: /var/lib/venice/agent]
+    /// Directory for the record of the blocks taken [default: /var/lib/venice/agent]
     #[arg(long, value_name = "DIR", env = "VENICE_AGENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// A passive pool node: it lends, all that it can unless --lend says how much, and no program of
-    /// it borrows
+    /// Be a pool node: it only lends (all it can, unless --lend limits it); its own programs cannot
+    /// borrow
     #[arg(long)]
     pool: bool,
-    /// Memory that this machine's own programs are to have available: below it, what is not lent
-    /// goes back to the kernel and nothing is offered; 0: however little there is [default: 2 %
-    /// of the memory, 64MiB to 1GiB]
+    /// Memory to keep available for this machine's own programs: below it, unlent memory returns to
+    /// the kernel and nothing is offered; 0 disables this [default: 2 % of the memory, 64MiB to
+    /// 1GiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_KEEP_FREE")]
     keep_free: Option<ByteSize>,
     /// Below --keep-free with nothing unlent left, the programs with the newest grants are asked to
@@ -118,14 +118,14 @@ pub struct AgentArgs {
     /// is still here is taken, and they lose it; inf: never [default: 600]
     #[arg(long, value_name = "SECONDS", env = "VENICE_TAKE_BACK_AFTER_S")]
     take_back_after_s: Option<f64>,
-    /// Seconds that memory stays set aside for a grant which is not completed [default: 10]
+    /// Seconds that memory is reserved for an uncompleted grant [default: 10]
     #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]
     prepare_timeout_s: Option<f64>,
     #[command(flatten)]
     detach: DetachArgs,
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is stopped.
 pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.return_blocks {
         let file: AgentConfig = config_file::read(args.config.as_deref())?;
@@ -135,7 +135,7 @@ pub fn execute(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
 }
 
 fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
-    // Its own text has the kernel's too.
+    // The error's own text includes the kernel's.
     let count = venice_agent::return_blocks(state_dir).map_err(|error| anyhow!("{error}"))?;
     venice_cli::terminal::say(match count {
         0 => "No memory block was left offline.".to_string(),
@@ -145,7 +145,7 @@ fn return_blocks(state_dir: &Path) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Runs the external router of a rack, which lends nothing, until it is told to stop.
+/// Runs the external router of a rack, which lends nothing, until it is stopped.
 pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let mut config = merged(args, explicit_address(monitor)?)?;
     if config.lend.0 != 0 || !config.lend_dax.is_empty() {
@@ -172,7 +172,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
     start_log();
-    own_memory::lock();
+    mlock::lock();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |ready: AgentReady| {
@@ -186,19 +186,18 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     run_daemon(|| {}, async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
 }
 
-/// An agent's configuration, which says how much it lends.
+/// Returns the configuration of an agent that lends something.
 fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let config = merged(args, monitor)?;
     let lends_else = config.lend_blocks.0 > 0 || !config.offer.is_empty() || config.pool;
     if config.lend.0 == 0 && config.lend_dax.is_empty() && !lends_else {
-        let said = "an agent lends memory: say how much with --lend SIZE, for example 4GiB (or name \
-                    a device with --lend-dax or --offer)";
+        let said = "nothing to lend: give --lend SIZE, for example 4GiB (or --lend-dax or --offer)";
         return Err(Usage(said.to_string()).into());
     }
     Ok(config)
 }
 
-/// The flags and the environment over the file over the defaults.
+/// Merges settings; precedence: flag, environment, file, default.
 fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let mut config: AgentConfig = config_file::read(args.config.as_deref())?;
     config.name = args.name.clone().unwrap_or(config.name);
@@ -242,7 +241,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
 fn told(error: AgentError) -> anyhow::Error {
     match error {
         AgentError::Config(_) | AgentError::Device { .. } => Usage(error.to_string()).into(),
-        // Its own text says all; what the transport adds below it does not help.
+        // The error's own text suffices; the transport's causes are dropped.
         AgentError::Control(error) => anyhow!("{error}"),
         other => anyhow!(other),
     }
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_overrule_the_file_and_the_file_the_defaults() {
+    fn flags_override_file_and_defaults() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("agent.toml");
         let text = "name = \"a\"\nlend = \"64MiB\"\nmonitor = \"10.0.0.1:1\"\n";
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_usage_errors() {
+    fn missing_lend_is_usage_error() {
         let error = configured(&["--name", "a"], None).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("--lend"), "{error:#}");
         let temp = tempfile::tempdir().unwrap();
@@ -291,11 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn pressure_and_pool_are_said_by_flag_or_file() {
+    fn pressure_settings_come_from_flag_or_file() {
         let words = ["--lend", "32MiB", "--pool", "--keep-free", "2GiB"];
         let config = configured(&words, None).unwrap();
         assert!(config.pool && config.take_back_after_s == 600.0);
-        assert_eq!(configured(&["--pool"], None).unwrap().lend, ByteSize(0), "the agent looks");
+        assert_eq!(configured(&["--pool"], None).unwrap().lend, ByteSize(0), "the agent decides");
         assert_eq!(config.keep_free, Some(ByteSize(2 << 30)));
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("agent.toml");
@@ -310,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn the_host_gives_the_name_where_nobody_else_does() {
+    fn name_defaults_to_hostname() {
         let config = configured(&["--lend", "32MiB"], None).unwrap();
         assert!(!config.name.is_empty());
     }
 
     #[test]
-    fn the_example_file_is_right() {
+    fn example_file_parses() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/agent.toml");
         let config = configured(&["--config", path], None).unwrap();
         assert_eq!(config.lend, ByteSize(64 << 30));

@@ -1,5 +1,5 @@
-//! TOML configuration of the daemons. A key that is not known is an error: a typing mistake must not
-//! silently mean the default.
+//! TOML configuration of the daemons. Unknown keys are errors: a mistyped key must not silently
+//! mean the default.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use venice_cli::failure::Usage;
 
-/// Reads the file, or gives the empty configuration where none is named.
+/// Reads the file, or returns the default configuration without one.
 pub fn read<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T> {
     let Some(path) = path else { return Ok(T::default()) };
     let text = fs::read_to_string(path)
@@ -38,13 +38,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_with_their_line() {
+    fn unknown_key_error_names_line() {
         let error = parse::<Settings>("name = \"a\"\nlentt = 5\n").unwrap_err();
         assert!(error.contains("line 2") && error.contains("lentt"), "{error}");
     }
 
     #[test]
-    fn a_missing_file_is_named() {
+    fn missing_file_is_named() {
         let error = read::<Settings>(Some(Path::new("/nonexistent/a.toml"))).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/a.toml"), "{error}");
         assert_eq!(read::<Settings>(None).unwrap(), Settings::default());

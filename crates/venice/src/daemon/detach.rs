@@ -1,4 +1,4 @@
-//! How a daemon of a local rack leaves the terminal and enters its network namespace.
+//! Detaches a daemon of a local rack from the terminal and enters its network namespace.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,13 +9,13 @@ use clap::Args;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Ready;
-use crate::own_session;
 use crate::rack::namespace_path;
+use crate::session;
 
-/// Flags that `venice up` gives to what it starts; nobody else needs them.
+/// Flags that only `venice up` sets, on its daemons.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DetachArgs {
-    /// Start a session of its own, so that the terminal's end is not the daemon's
+    /// Start a session of its own, so that the daemon outlives the terminal
     #[arg(long, hide = true)]
     detach: bool,
     /// Enter this network namespace first
@@ -27,10 +27,11 @@ pub struct DetachArgs {
 }
 
 impl DetachArgs {
-    /// Must come before the first thread is started: a namespace is entered by one thread alone.
+    /// Detaches and enters the namespace. Must run before the first thread starts: only the calling
+    /// thread enters the namespace.
     pub fn apply(&self) -> anyhow::Result<()> {
         if self.detach {
-            own_session::start().context("starting a session")?;
+            session::start().context("starting a session")?;
         }
         if let Some(name) = &self.enter_netns {
             let path = namespace_path(name);
@@ -42,11 +43,11 @@ impl DetachArgs {
         Ok(())
     }
 
-    /// Says that the daemon is ready, if anybody asked.
+    /// Writes the ready file, if one was requested.
     pub fn tell_ready(&self, ready: &Ready) {
         let Some(path) = &self.ready_file else { return };
         if let Err(error) = ready.write(path) {
-            tracing::error!("nobody can be told that this daemon is ready: {error:#}");
+            tracing::error!("cannot write the ready file: {error:#}");
         }
     }
 }

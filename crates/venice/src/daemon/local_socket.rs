@@ -1,4 +1,4 @@
-//! Where a daemon's socket for the programs of its machine is.
+//! Path of a daemon's socket for programs of its machine.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::anyhow;
 
 use venice_cli::failure::Usage;
 
-/// The path given, else `name` in the run directory; `none` is none.
+/// Returns the path given, else `name` in the run directory; `none` means no socket.
 pub fn local_socket(given: Option<PathBuf>, name: &str) -> anyhow::Result<Option<PathBuf>> {
     match given {
         Some(path) if path.as_os_str() == "none" => Ok(None),
@@ -19,7 +19,8 @@ pub fn local_socket(given: Option<PathBuf>, name: &str) -> anyhow::Result<Option
     }
 }
 
-/// A directory that the user names is the user's to make: this one would stay when the daemon ends.
+/// Checks that the socket's directory exists. A directory named by the user is not created: it
+/// would stay after the daemon ends.
 pub fn check_socket_dir(socket: &Path) -> anyhow::Result<()> {
     match socket.parent() {
         Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => {
@@ -30,12 +31,12 @@ pub fn check_socket_dir(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Makes the run directory, if the socket is there.
+/// Creates the run directory for the socket.
 pub fn make_socket_dir(socket: Option<&Path>) -> anyhow::Result<()> {
     let Some(dir) = socket.and_then(Path::parent) else { return Ok(()) };
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists && !dir.as_os_str().is_empty() => {
-            Err(anyhow!("making the directory {}: {error}", dir.display()))
+            Err(anyhow!("creating the directory {}: {error}", dir.display()))
         }
         _ => Ok(()),
     }
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_not_there_is_asked_for_and_not_made() {
+    fn missing_socket_directory_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("q/s");
         let refused = local_socket(Some(socket.clone()), "agent.sock").unwrap_err();

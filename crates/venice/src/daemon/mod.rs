@@ -1,12 +1,12 @@
-//! The daemons in the foreground: `venice monitor`, `venice agent` and `venice router`.
+//! The daemons: `venice monitor`, `venice agent` and `venice router`.
 
 mod agent;
 mod config_file;
 mod detach;
 mod local_socket;
+mod mlock;
 mod monitor;
 mod monitor_settings;
-mod own_memory;
 mod ready;
 mod size;
 mod store_args;
@@ -51,8 +51,8 @@ fn run_daemon(
     })
 }
 
-/// A Monitor Node has a connection to every node and from it, and an agent one from every recipient:
-/// more than the 1024 files that a process may have open unless it asks.
+/// Raises the limit of open files. A Monitor Node has connections to and from every node, and an
+/// agent one from every recipient: more than the default limit of 1024.
 fn open_as_many_files_as_allowed() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum

@@ -21,47 +21,46 @@ use venice_recipient::local_rack::MONITOR_SOCKET;
 /// `venice monitor`
 #[derive(Args, Debug)]
 pub struct MonitorArgs {
-    /// Read what is not given by flag or environment from this TOML file
+    /// TOML file with settings not given by flag or environment
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    /// Where to answer; port 0 takes a free one [default: 127.0.0.1:7470]
+    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7470]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
-    /// Where the authority's keys and the tables are kept [default: /var/lib/venice/monitor]
+    /// Directory of the authority's keys and the tables [default: /var/lib/venice/monitor]
     #[arg(long, value_name = "DIR", env = "VENICE_STATE_DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
-    /// Socket at which programs of this machine come in: root and the Monitor Node's own user, as
-    /// administrators, and --socket-group; none: no such socket [default: monitor.sock in the run
+    /// Socket for programs of this machine: root and the Monitor Node's user are administrators
+    /// there, --socket-group is allowed; none disables it [default: monitor.sock in the run
     /// directory]
     #[arg(long, value_name = "PATH", env = "VENICE_LOCAL_SOCKET")]
     local_socket: Option<PathBuf>,
-    /// Group that is let in there [default: venice]
+    /// Group allowed at that socket [default: venice]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
     socket_group: Option<String>,
-    /// Seconds that the certificates of nodes are good for; they are renewed when a third is left
-    /// [default: 2592000, 30 days]
+    /// Lifetime of node certificates in seconds; they are renewed when a third is left [default:
+    /// 2592000, 30 days]
     #[arg(long, value_name = "SECONDS", env = "VENICE_CERTIFICATE_S")]
     certificate_s: Option<f64>,
     /// Seconds between two heartbeats of an agent [default: 1]
     #[arg(long, value_name = "SECONDS", env = "VENICE_HEARTBEAT_INTERVAL_S")]
     heartbeat_interval_s: Option<f64>,
-    /// Heartbeats in a row that may be missed before a node counts as down [default: 3]
+    /// Missed heartbeats in a row after which a node is down [default: 3]
     #[arg(long, value_name = "N", env = "VENICE_MISSED_HEARTBEATS")]
     missed_heartbeats: Option<u32>,
-    /// Seconds a grant lives without a renewal [default: 10]
+    /// Lease of a grant in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "VENICE_LEASE_S")]
     lease_s: Option<f64>,
-    /// Seconds to wait for one answer of a donor [default: 2]
+    /// Timeout of a donor's answer in seconds [default: 2]
     #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
     donor_timeout_s: Option<f64>,
-    /// Let this rack's UDP traffic go without encryption and authentication; its agents have to
-    /// be told so too
+    /// Do not encrypt and authenticate this rack's UDP traffic; its agents need --plain too
     #[arg(long)]
     plain: bool,
-    /// Which donors are taken first where a program does not say: nearest (near ones with much
-    /// left), spread (all alike) or pack (as few as can be) [default: nearest]
+    /// Default placement policy: nearest (near donors with much free memory), spread (evenly over
+    /// all) or pack (as few as possible) [default: nearest]
     #[arg(long, value_name = "nearest|spread|pack", env = "VENICE_PLACEMENT")]
     placement: Option<Policy>,
     #[command(flatten)]
@@ -70,7 +69,7 @@ pub struct MonitorArgs {
     detach: DetachArgs,
 }
 
-/// Runs the Monitor Node until it is told to stop.
+/// Runs the Monitor Node until it is stopped.
 pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     let mut config = configuration(args)?;
     args.detach.apply()?;
@@ -85,7 +84,8 @@ pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     })
 }
 
-/// Whoever asks for memory need not wait while thousands of agents report: their threads' turns are longer.
+/// Gives threads longer scheduler slices, so that requests are answered while thousands of agents
+/// report.
 fn answer_soon() {
     const TURN: Duration = Duration::from_micros(100);
     if let Err(error) = set_time_slice(TURN) {
@@ -93,7 +93,7 @@ fn answer_soon() {
     }
 }
 
-/// The flags and the environment over the file over the defaults.
+/// Merges settings; precedence: flag, environment, file, default.
 fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     let mut config: MonitorConfig = config_file::read(args.config.as_deref())?;
     config.listen = args.listen.clone().unwrap_or(config.listen);
@@ -113,7 +113,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     Ok(config)
 }
 
-/// What makes no sense is the user's to mend.
+/// Converts an error; an invalid configuration becomes a usage error.
 pub fn told(error: MonitorError) -> anyhow::Error {
     match error {
         MonitorError::Config(_) => Usage(error.to_string()).into(),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_overrule_the_file_and_the_file_the_defaults() {
+    fn flags_override_file_and_defaults() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("monitor.toml");
         std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\n").unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_said_in_percent_or_off() {
+    fn share_parses_percent_or_off() {
         let config = |words: &[&str]| configured(words).map(|config| config.reserve_ahead);
         assert_eq!(config(&[]).unwrap(), 0.0);
         assert_eq!(config(&["--reserve-ahead", "25%"]).unwrap(), 0.25);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_does_not_exist_is_a_usage_error() {
+    fn unknown_key_is_usage_error() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("monitor.toml");
         std::fs::write(&path, "leese_s = 5\n").unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_file_is_right() {
+    fn example_file_parses() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/monitor.toml");
         let config = configured(&["--config", path]).unwrap();
         assert_eq!(config.lease_s, MonitorConfig::default().lease_s);

@@ -1,4 +1,4 @@
-//! The ready file: how a daemon started by `venice up` says at which addresses it answers.
+//! The ready file: reports the addresses of a daemon started by `venice up`.
 
 use std::fs;
 use std::path::Path;
@@ -6,25 +6,25 @@ use std::path::Path;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// What a daemon got.
+/// Addresses of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Monitor Node: where it answers.
+    /// Monitor Node: its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addr: Option<String>,
-    /// Agent: where it answers the control plane.
+    /// Agent: its control-plane address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_addr: Option<String>,
-    /// Agent: where it answers fabric packets.
+    /// Agent: its address for fabric packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_addr: Option<String>,
-    /// Agent: where its relay answers, in a network of relays.
+    /// Agent: its relay's address, in a network of relays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_addr: Option<String>,
 }
 
 impl Ready {
-    /// Writes the file in one step: who sees it sees all of it.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let temporary = path.with_extension("json.new");
         let write = || -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn ready_file_roundtrips() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ready.json");
         let ready = Ready { addr: Some("127.0.0.1:1".into()), ..Ready::default() };

@@ -1,15 +1,15 @@
-//! Sizes on the command line of donors.
+//! Sizes on the command lines of donors.
 
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use venice_cli::terminal;
 
-/// Reads what a donor lends: at least one slab, in whole slabs.
+/// Parses an amount to lend: at least one slab, rounded down to whole slabs.
 pub fn lend_size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
     if size.0 < SLAB_BYTES {
         return Err(format!(
-            "memory is lent in slabs of {}: give at least one",
+            "memory is lent in slabs of {}: give one or more",
             terminal::bytes(SLAB_BYTES)
         ));
     }
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_slabs_only() {
+    fn lend_size_rounds_to_slabs() {
         assert_eq!(lend_size("64MiB").unwrap(), ByteSize(64 << 20));
         assert_eq!(lend_size("65MiB").unwrap(), ByteSize(64 << 20));
         assert!(lend_size("1MiB").is_err());

@@ -5,7 +5,7 @@ use venice_agent::{FoundDevice, found};
 use super::Finding;
 use venice_cli::terminal;
 
-/// A row about what `venice agent --offer` could name.
+/// Row about the devices that `venice agent --offer` could name.
 pub fn examine() -> Vec<Finding> {
     vec![devices(&found())]
 }
@@ -13,9 +13,9 @@ pub fn examine() -> Vec<Finding> {
 fn devices(found: &[FoundDevice]) -> Finding {
     let what = "devices to lend";
     if found.is_empty() {
-        let mend = "an accelerator, a network card or an unused disk; files and directories can be \
+        let remedy = "add an accelerator, a network card or an unused disk; files and directories can be \
                     lent as storage (only `venice agent --offer` uses them)";
-        return Finding::missing(what, "none of their own found", mend);
+        return Finding::missing(what, "none found", remedy);
     }
     let said = found.iter().map(|FoundDevice { offer, spec, is_in_use }| {
         let size = (spec.bytes > 0).then(|| terminal::bytes(spec.bytes));
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_is_listed_as_it_would_be_offered() {
+    fn devices_are_listed_as_offers() {
         let spec = ResourceSpec {
             kind: ResourceKind::Nic,
             address: "eth1".into(),
@@ -44,6 +44,6 @@ mod tests {
         };
         let card = FoundDevice { offer: "nic:eth1".into(), spec, is_in_use: true };
         assert_eq!(devices(&[card]).detail, "nic:eth1 (25Gbps, in use here)");
-        assert!(!devices(&[]).mend.is_empty());
+        assert!(!devices(&[]).remedy.is_empty());
     }
 }

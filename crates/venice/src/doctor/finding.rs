@@ -1,21 +1,21 @@
-//! One row of what the doctor found.
+//! A row of the doctor's report.
 
 use serde::Serialize;
 
-/// How well a thing is.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// There and good.
+    /// Works.
     Ok,
-    /// There, but something will be slower or not work.
+    /// Works, but something will be slower or unavailable.
     Warn,
-    /// Not there, or not to be had.
+    /// Absent or unusable.
     Missing,
 }
 
 impl State {
-    /// The word for it.
+    /// Word for the state in the table.
     pub fn word(self) -> &'static str {
         match self {
             State::Ok => "ok",
@@ -24,7 +24,7 @@ impl State {
         }
     }
 
-    /// The terminal's colour for it: green, yellow, red.
+    /// ANSI colour: green, yellow or red.
     pub fn colour_code(self) -> u8 {
         match self {
             State::Ok => 32,
@@ -50,7 +50,7 @@ impl Mode {
     /// Every mode.
     pub const ALL: [Mode; 3] = [Mode::Paged, Mode::Window, Mode::Swap];
 
-    /// As on the command line.
+    /// Flag as on the command line.
     pub fn flag(self) -> &'static str {
         match self {
             Mode::Paged => "--mode paged",
@@ -60,53 +60,57 @@ impl Mode {
     }
 }
 
-/// One thing looked at.
+/// Result of one check, with its remedy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Its name.
-    pub what: &'static str,
-    /// How well it is.
+    /// Name of the check.
+    pub check: &'static str,
+    /// State found.
     pub state: State,
-    /// The modes of `venice run` that cannot do without it.
+    /// Modes of `venice run` that need it.
     pub needed_by: Vec<Mode>,
-    /// What was seen.
+    /// Observation.
     pub detail: String,
-    /// What to do about it; empty when all is well.
-    pub mend: String,
+    /// Remedy; empty if the state is ok.
+    pub remedy: String,
 }
 
 impl Finding {
-    /// All is well.
-    pub fn ok(what: &'static str, detail: impl Into<String>) -> Finding {
+    /// Returns a finding without a problem.
+    pub fn ok(check: &'static str, detail: impl Into<String>) -> Finding {
         Finding {
-            what,
+            check,
             state: State::Ok,
             needed_by: Vec::new(),
             detail: detail.into(),
-            mend: String::new(),
+            remedy: String::new(),
         }
     }
 
-    /// It works, but not as well as it could.
-    pub fn warn(what: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Finding {
-        Finding { state: State::Warn, mend: mend.into(), ..Finding::ok(what, detail) }
-    }
-
-    /// It is not there.
-    pub fn missing(
-        what: &'static str,
+    /// Returns a finding that works with limits.
+    pub fn warn(
+        check: &'static str,
         detail: impl Into<String>,
-        mend: impl Into<String>,
+        remedy: impl Into<String>,
     ) -> Finding {
-        Finding { state: State::Missing, mend: mend.into(), ..Finding::ok(what, detail) }
+        Finding { state: State::Warn, remedy: remedy.into(), ..Finding::ok(check, detail) }
     }
 
-    /// The same, for something that `modes` cannot do without.
+    /// Returns a finding that is absent or unusable.
+    pub fn missing(
+        check: &'static str,
+        detail: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding { state: State::Missing, remedy: remedy.into(), ..Finding::ok(check, detail) }
+    }
+
+    /// Sets the modes that need it.
     pub fn needed_by(self, modes: &[Mode]) -> Finding {
         Finding { needed_by: modes.into(), ..self }
     }
 
-    /// Whether `mode` cannot do without it, and has to.
+    /// True if `mode` needs it and it is missing.
     pub fn stops(&self, mode: Mode) -> bool {
         self.state == State::Missing && self.needed_by.contains(&mode)
     }

@@ -1,4 +1,4 @@
-//! Whole memory blocks: what this machine can lend of its own, and make its own of devices.
+//! Memory blocks: what this machine can lend of its own memory, and gain from devices.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use venice_memory::hotplug::{Block, DaxBus, MemoryBlocks, record};
 use super::Finding;
 use venice_cli::terminal;
 
-/// Where an agent notes the blocks it takes, unless told otherwise.
+/// Default directory where an agent records the blocks it takes offline.
 const STATE_DIR: &str = "/var/lib/venice/agent";
 
-/// Rows about hot-plug; none of them stops `venice run`.
+/// Rows about hot-plug; no mode of `venice run` needs it.
 pub fn examine() -> Vec<Finding> {
     let bus = DaxBus::default();
     vec![memory_blocks(), kmem(bus.has_kmem()), dax_devices(&bus), cxl()]
@@ -20,30 +20,31 @@ fn memory_blocks() -> Finding {
     let what = "memory blocks";
     let blocks = MemoryBlocks::default();
     let (Ok(bytes), Ok(listed)) = (blocks.block_bytes(), blocks.list()) else {
-        let mend = "boot a kernel with CONFIG_MEMORY_HOTREMOVE=y (only `venice agent \
+        let remedy = "boot a kernel with CONFIG_MEMORY_HOTREMOVE=y (only `venice agent \
                     --lend-blocks` needs it)";
-        return Finding::missing(what, "this kernel cannot take any offline", mend);
+        return Finding::missing(what, "this kernel cannot take memory offline", remedy);
     };
     let left = record::left_offline(Path::new(STATE_DIR), &blocks);
     if left > 0 {
         return Finding::warn(
             what,
-            format!(
-                "{left} of {} were left offline by an agent, or are lent",
-                terminal::bytes(bytes)
-            ),
+            format!("{left} of {} are offline: left by an agent, or lent", terminal::bytes(bytes)),
             "if no agent runs here: `venice agent --return-blocks`",
         );
     }
     let detail = described(&listed, bytes);
     if !rustix::process::geteuid().is_root() {
-        let mend = "run `venice agent --lend-blocks` as root";
-        return Finding::warn(what, format!("{detail}; this user may take none offline"), mend);
+        let remedy = "run `venice agent --lend-blocks` as root";
+        return Finding::warn(
+            what,
+            format!("{detail}; this user may not take any offline"),
+            remedy,
+        );
     }
     Finding::ok(what, detail)
 }
 
-/// How many there are, and how many go for certain; of the others some do.
+/// Describes the blocks: how many there are, how many can surely go offline, and how many may.
 fn described(blocks: &[Block], bytes: u64) -> String {
     let online = blocks.iter().filter(|block| block.is_online).count();
     let offline = blocks.len() - online;
@@ -51,8 +52,8 @@ fn described(blocks: &[Block], bytes: u64) -> String {
     let (movable, kernel): (Vec<_>, Vec<_>) = may_go.partition(|block| block.is_movable);
     let offline = if offline > 0 { format!(", {offline} offline") } else { String::new() };
     format!(
-        "{online} of {}{offline}; to be taken offline: {} movable, {} with kernel memory among \
-         them, of which some can go",
+        "{online} of {}{offline}; removable: {} movable, {} with kernel memory (some of which can go \
+         offline)",
         terminal::bytes(bytes),
         movable.len(),
         kernel.len()
@@ -67,7 +68,7 @@ fn kmem(is_there: bool) -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let modules = std::fs::read_to_string(format!("/lib/modules/{release}/modules.dep"));
     let is_module = modules.is_ok_and(|text| text.contains("/kmem.ko"));
-    let (detail, mend) = if is_module {
+    let (detail, remedy) = if is_module {
         ("a module that is not loaded", "`modprobe kmem` (only `venice window attach` needs it)")
     } else {
         (
@@ -75,16 +76,16 @@ fn kmem(is_there: bool) -> Finding {
             "boot a kernel with CONFIG_DEV_DAX_KMEM (only `venice window attach` needs it)",
         )
     };
-    Finding::missing(what, detail, mend)
+    Finding::missing(what, detail, remedy)
 }
 
 fn dax_devices(bus: &DaxBus) -> Finding {
     let what = "DAX devices";
     let devices = bus.list();
     if devices.is_empty() {
-        let mend = "a CXL memory expander, or an NVDIMM in devdax mode (only `venice window` and \
+        let remedy = "add a CXL memory expander, or an NVDIMM in devdax mode (only `venice window` and \
                     `venice agent --lend-dax` use them)";
-        return Finding::missing(what, "none", mend);
+        return Finding::missing(what, "none", remedy);
     }
     let said = devices.iter().map(|device| {
         let state = if device.is_memory() { "system memory" } else { "device" };
@@ -101,8 +102,8 @@ fn cxl() -> Finding {
     if memories > 0 {
         return Finding::ok(what, format!("{memories} memory devices"));
     }
-    let mend = "a machine and a kernel with CXL (only memory over hardware needs it)";
-    Finding::missing(what, "no CXL memory device", mend)
+    let remedy = "use a machine and a kernel with CXL (only for memory over hardware)";
+    Finding::missing(what, "no CXL memory device", remedy)
 }
 
 #[cfg(test)]
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_told_by_what_can_go() {
+    fn blocks_are_counted_by_kind() {
         let block = |number, is_online, is_movable| Block {
             number,
             is_online,

@@ -1,4 +1,4 @@
-//! The kernel: its version, userfaultfd and who may use it.
+//! The kernel: its version, and userfaultfd with its permissions.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use venice_memory::paged::{Uffd, sys};
 
 use super::{Finding, Mode};
 
-/// Kernel versions that brought what the pager uses, oldest first.
+/// Kernel versions that introduced what the pager uses, oldest first.
 const FEATURES: [(u32, u32, &str); 3] = [
     (6, 6, "UFFDIO_POISON (a clear signal when a donor is lost)"),
     (6, 7, "PAGEMAP_SCAN (whether a page is a huge one)"),
     (6, 8, "UFFDIO_MOVE (eviction without a copy)"),
 ];
-/// Whether what a window has mapped can move.
-pub const HELD_WRITES: &str = "held writes";
+/// Name of the check whether memory mapped by a window can move.
+pub const HELD_WRITES: &str = "write protection";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
@@ -34,14 +34,14 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
-/// Opens a userfaultfd just as the pager or the window does; the error's number where that is refused.
+/// Opens a userfaultfd as the pager or the window does; returns the errno if that is refused.
 fn probe(open: impl Fn() -> sys::SysResult<Uffd>) -> Result<(), i32> {
     let opened = open().map_err(|errno| errno.0)?;
     sys::close(opened.fd);
     Ok(())
 }
 
-/// Whether this process holds `capability` in its effective set.
+/// True if `capability` is in the effective set of this process.
 pub fn has_capability(capability: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
@@ -50,8 +50,8 @@ fn version(release: &str) -> Finding {
     let Some(version) = parse_release(release) else {
         return Finding::warn(
             "kernel",
-            format!("Linux {release}, a version this doctor cannot read"),
-            "see that it is Linux 6.8 or newer",
+            format!("Linux {release}, unknown version format"),
+            "use Linux 6.8 or newer",
         );
     };
     let lacking: Vec<&str> = FEATURES
@@ -78,20 +78,20 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
     let what = "userfaultfd";
     let finding = match probe {
-        Ok(()) => Finding::ok(what, "opens, with fork events, poisoning and moving of pages"),
+        Ok(()) => Finding::ok(what, "usable, with fork events, UFFDIO_POISON and UFFDIO_MOVE"),
         Err(EPERM) if ptrace => Finding::missing(
             what,
-            "refused in spite of CAP_SYS_PTRACE, as by a container's seccomp filter",
+            "refused despite CAP_SYS_PTRACE (a container's seccomp filter?)",
             "allow the userfaultfd system call in the container's seccomp profile",
         ),
         Err(EPERM) => Finding::missing(
             what,
-            "refused: faults of system calls and fork events need CAP_SYS_PTRACE",
+            "refused: faults in system calls and fork events need CAP_SYS_PTRACE",
             "run as root, or with CAP_SYS_PTRACE as an ambient capability",
         ),
         Err(EINVAL) => Finding::missing(
             what,
-            "the kernel's own lacks fork events, poisoning or moving of pages",
+            "the kernel lacks fork events, UFFDIO_POISON or UFFDIO_MOVE",
             "boot Linux 6.8 or newer",
         ),
         Err(ENOSYS) if !Path::new(SYSCTL).exists() => Finding::missing(
@@ -102,7 +102,7 @@ fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
         Err(number) => Finding::missing(
             what,
             format!("refused: {}", std::io::Error::from_raw_os_error(number)),
-            "see whether a container's seccomp profile forbids the userfaultfd system call",
+            "check whether a container's seccomp profile forbids the userfaultfd system call",
         ),
     };
     finding.needed_by(&[Mode::Paged])
@@ -110,25 +110,25 @@ fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
 
 fn fork_events(ptrace: bool) -> Finding {
     if ptrace {
-        return Finding::ok("fork events", "CAP_SYS_PTRACE is held: programs may fork");
+        return Finding::ok("fork events", "usable (CAP_SYS_PTRACE): programs may fork");
     }
     Finding::warn(
         "fork events",
-        "no CAP_SYS_PTRACE: a program that forks and goes on (Redis BGSAVE) cannot be followed",
+        "no CAP_SYS_PTRACE: programs whose children go on (Redis BGSAVE) are unsupported",
         "run as root, or with CAP_SYS_PTRACE as an ambient capability",
     )
 }
 
-/// What a window takes to hold up who writes to memory that moves.
+/// Write protection of shared memory by userfaultfd, which a window needs to move memory in use.
 fn held_writes(probe: Result<(), i32>) -> Finding {
     match probe {
         Ok(()) => Finding::ok(
             HELD_WRITES,
-            "userfaultfd holds up writes to shared memory: what --mode window has mapped can move",
+            "userfaultfd write-protects shared memory: memory mapped by --mode window can move",
         ),
         Err(EPERM) => Finding::warn(
             HELD_WRITES,
-            "refused to this user: what --mode window has mapped cannot move",
+            "refused to this user: memory mapped by --mode window cannot move",
             format!(
                 "run as root, let this user open /dev/userfaultfd, or `sysctl -w \
                  vm.unprivileged_userfaultfd=1` ({SYSCTL}); in a container, allow the userfaultfd \
@@ -137,19 +137,19 @@ fn held_writes(probe: Result<(), i32>) -> Finding {
         ),
         Err(EINVAL) => Finding::warn(
             HELD_WRITES,
-            "the kernel cannot write-protect shared memory: what --mode window has mapped cannot move",
+            "no write protection of shared memory: memory mapped by --mode window cannot move",
             "boot Linux 5.19 or newer with CONFIG_PTE_MARKER_UFFD_WP=y",
         ),
         Err(ENOSYS) => Finding::warn(
             HELD_WRITES,
-            "no userfaultfd: what --mode window has mapped cannot move",
+            "no userfaultfd: memory mapped by --mode window cannot move",
             "boot a kernel with CONFIG_USERFAULTFD=y; in a container, allow the userfaultfd system \
              call in its seccomp profile",
         ),
         Err(number) => Finding::warn(
             HELD_WRITES,
             format!("refused: {}", std::io::Error::from_raw_os_error(number)),
-            "see whether a container's seccomp profile forbids the userfaultfd system call",
+            "check whether a container's seccomp profile forbids the userfaultfd system call",
         ),
     }
 }
@@ -160,7 +160,7 @@ fn seccomp() -> Finding {
     match mode {
         Some("2") => Finding::warn(
             "seccomp",
-            "a filter is on this process, as containers have it: it may refuse userfaultfd",
+            "this process has a filter (a container's?), which may refuse userfaultfd",
             "allow the userfaultfd system call in the container's seccomp profile",
         ),
         _ => Finding::ok("seccomp", "no filter on this process"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_told_what_they_lack() {
+    fn old_kernel_names_missing_features() {
         let finding = version("6.1.0-13-amd64");
         assert_eq!(finding.state, State::Missing);
         assert!(finding.detail.contains("UFFDIO_MOVE"), "{finding:?}");
@@ -193,33 +193,33 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_is_missing_and_has_a_remedy() {
+    fn userfaultfd_refusal_has_remedy() {
         assert_eq!(userfaultfd(Ok(()), true).state, State::Ok);
         for (number, ptrace) in [(EPERM, true), (EPERM, false), (EINVAL, true), (ENOSYS, true)] {
             let finding = userfaultfd(Err(number), ptrace);
             assert_eq!(finding.state, State::Missing);
-            assert!(finding.stops(Mode::Paged) && !finding.mend.is_empty(), "{finding:?}");
-            // A window works without; only moving takes it.
+            assert!(finding.stops(Mode::Paged) && !finding.remedy.is_empty(), "{finding:?}");
+            // Without userfaultfd a window works, but cannot move memory.
             assert!(!finding.stops(Mode::Window) && !finding.stops(Mode::Swap), "{finding:?}");
         }
     }
 
     #[test]
-    fn a_window_that_cannot_move_is_told_how_it_could() {
+    fn write_protection_refusal_has_remedy() {
         assert_eq!(held_writes(Ok(())).state, State::Ok);
         for number in [EPERM, EINVAL, ENOSYS, 5] {
             let finding = held_writes(Err(number));
             assert_eq!(finding.state, State::Warn, "{finding:?}");
             assert!(Mode::ALL.iter().all(|mode| !finding.stops(*mode)), "{finding:?}");
         }
-        assert!(held_writes(Err(EPERM)).mend.contains("vm.unprivileged_userfaultfd=1"));
-        assert!(held_writes(Err(EINVAL)).mend.contains("5.19"));
+        assert!(held_writes(Err(EPERM)).remedy.contains("vm.unprivileged_userfaultfd=1"));
+        assert!(held_writes(Err(EINVAL)).remedy.contains("5.19"));
     }
 
     #[test]
-    fn the_probe_leaves_no_descriptor_behind() {
+    fn probe_closes_its_descriptor() {
         let count = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        // Other tests open files meanwhile: only a leak at every probe shows through.
+        // Other tests open files meanwhile: only a leak of every probe exceeds the margin.
         let before = count();
         for _ in 0..200 {
             let _ = probe(Uffd::open);

@@ -6,9 +6,9 @@ use rustix::thread::CapabilitySet;
 use super::{Finding, kernel};
 use venice_cli::terminal;
 
-/// Below this a donor cannot lock even a few slabs.
+/// Below this limit a donor cannot lock even a few slabs.
 const SMALL_MEMLOCK_BYTES: u64 = 1 << 30;
-/// A recipient holds one descriptor for each slab of 16 MiB: 4096 of them are 64 GiB.
+/// A recipient needs one descriptor per slab of 16 MiB: 4096 descriptors cover 64 GiB.
 const FEW_FILES: u64 = 4096;
 
 /// Rows about limits.
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_lock_limit_matters_only_without_the_capability() {
+    fn small_memlock_warns_without_capability() {
         assert_eq!(locked_memory(Some(8 << 20), false).state, State::Warn);
         assert_eq!(locked_memory(Some(8 << 20), true).state, State::Ok);
         assert_eq!(locked_memory(None, false).state, State::Ok);

@@ -1,4 +1,4 @@
-//! Memory: how much there is, overcommit, huge pages, the map-count limit.
+//! Memory: available amount, overcommit, huge pages, the map-count limit.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use venice_memory::paged::huge_pages::{NoHugePages, are_to_be_had};
 use super::Finding;
 use venice_cli::terminal;
 
-/// The kernel's usual limit of mappings for one process.
+/// The kernel's default limit of mappings per process.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
 /// Rows about memory.
@@ -20,7 +20,7 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
-/// `MemAvailable` of this machine in bytes.
+/// Returns `MemAvailable` of this machine in bytes.
 pub fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     meminfo(&text, "MemAvailable:")
@@ -39,7 +39,7 @@ fn read(path: &str) -> String {
 fn available() -> Finding {
     match available_bytes() {
         Some(bytes) => Finding::ok("memory", format!("{} available", terminal::bytes(bytes))),
-        None => Finding::warn("memory", "/proc/meminfo cannot be read", "mount /proc"),
+        None => Finding::warn("memory", "cannot read /proc/meminfo", "mount /proc"),
     }
 }
 
@@ -49,24 +49,24 @@ fn overcommit(policy: &str) -> Finding {
         "1" => Finding::ok("overcommit", "1: always"),
         "2" => Finding::warn(
             "overcommit",
-            "2: strict: borrowed memory counts as if it were this machine's",
+            "2: strict: borrowed memory counts as local memory",
             "`sysctl -w vm.overcommit_memory=0`, or raise vm.overcommit_ratio",
         ),
         _ => Finding::warn("overcommit", "unknown policy", "`sysctl -w vm.overcommit_memory=0`"),
     }
 }
 
-/// What `venice run --page-size 2m` needs.
+/// Huge pages of 2 MiB, for `venice run --page-size 2m`.
 fn huge_pages(to_be_had: Result<(), NoHugePages>) -> Finding {
     let reserved = read("/proc/sys/vm/nr_hugepages");
     let reserved = if reserved.is_empty() { "none".to_string() } else { reserved };
     match to_be_had {
         Ok(()) => Finding::ok(
             "huge pages",
-            format!("transparent ones of 2 MiB for --page-size 2m; {reserved} reserved"),
+            format!("transparent huge pages of 2 MiB for --page-size 2m; {reserved} reserved"),
         ),
         Err(none) => {
-            let mend = match &none {
+            let remedy = match &none {
                 NoHugePages::NotBuilt => {
                     "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y".to_string()
                 }
@@ -74,25 +74,25 @@ fn huge_pages(to_be_had: Result<(), NoHugePages>) -> Finding {
                 NoHugePages::TablesStay => {
                     "boot Linux 6.14 or newer with CONFIG_PT_RECLAIM=y".to_string()
                 }
-                NoHugePages::Untried(_) => "see the rows on the kernel".to_string(),
+                NoHugePages::Untried(_) => "see the kernel's rows".to_string(),
             };
-            Finding::warn("huge pages", format!("no --page-size 2m: {none}"), mend)
+            Finding::warn("huge pages", format!("no --page-size 2m: {none}"), remedy)
         }
     }
 }
 
 fn map_count(limit: &str) -> Finding {
-    let mend = "`sysctl -w vm.max_map_count=262144`";
+    let remedy = "`sysctl -w vm.max_map_count=262144`";
     match limit.parse::<u64>() {
         Ok(n) if n >= USUAL_MAP_COUNT => {
             Finding::ok("map-count limit", format!("vm.max_map_count={n}"))
         }
         Ok(n) => Finding::warn(
             "map-count limit",
-            format!("vm.max_map_count={n}: programs with many regions run into it"),
-            mend,
+            format!("vm.max_map_count={n}: too low for programs with many regions"),
+            remedy,
         ),
-        Err(_) => Finding::warn("map-count limit", "vm.max_map_count cannot be read", mend),
+        Err(_) => Finding::warn("map-count limit", "cannot read vm.max_map_count", remedy),
     }
 }
 
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meminfo_lines_are_in_kib() {
+    fn meminfo_is_parsed_as_kib() {
         let text = "MemTotal:       100 kB\nMemAvailable:    64 kB\n";
         assert_eq!(meminfo(text, "MemAvailable:"), Some(65_536));
         assert_eq!(meminfo(text, "SwapFree:"), None);
     }
 
     #[test]
-    fn strict_overcommit_is_a_warning() {
+    fn strict_overcommit_warns() {
         assert_eq!(overcommit("0").state, State::Ok);
         assert_eq!(overcommit("2").state, State::Warn);
         assert_eq!(map_count("1024").state, State::Warn);

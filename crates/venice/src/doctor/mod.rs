@@ -1,4 +1,4 @@
-//! `venice doctor`: what this machine has for Venice, what it lacks, and how to mend it.
+//! `venice doctor`: checks this machine, and says what is missing and how to fix it.
 
 mod devices;
 mod facilities;
@@ -28,19 +28,19 @@ use venice_cli::terminal::{self, Align};
 /// `venice doctor`
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// Print a list of objects: what, state (ok, warn, missing), needed_by (modes of `venice run`),
-    /// detail, mend
+    /// Print a list of objects: check, state (ok, warn, missing), needed_by (modes of `venice
+    /// run`), detail, remedy
     #[arg(long)]
     pub json: bool,
 }
 
-/// Looks at the machine and says what it found. 1 when no mode of `venice run` can work here, else 0.
+/// Checks the machine and prints the report. Returns 1 if no mode of `venice run` can work, else 0.
 pub fn execute(args: &DoctorArgs) -> anyhow::Result<i32> {
     let findings = examine();
     if args.json {
         terminal::say_json(&findings)?;
     } else {
-        terminal::say(sheet(&findings, std::io::stdout().is_terminal()))?;
+        terminal::say(report(&findings, std::io::stdout().is_terminal()))?;
     }
     Ok(verdict(&findings))
 }
@@ -57,8 +57,8 @@ fn examine() -> Vec<Finding> {
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
-    // What they come to is read first.
-    let mut rows = modes::judge(&findings);
+    // The verdicts on the modes come first.
+    let mut rows = modes::verdicts(&findings);
     rows.extend(findings);
     rows
 }
@@ -67,29 +67,30 @@ fn verdict(findings: &[Finding]) -> i32 {
     if modes::working(findings).is_empty() { venice_cli::failure::EXIT_FAILURE } else { 0 }
 }
 
-fn sheet(findings: &[Finding], colour: bool) -> String {
+fn report(findings: &[Finding], colour: bool) -> String {
     let rows = findings
         .iter()
-        .map(|f| vec![f.state.word().to_string(), f.what.to_string(), f.detail.clone()])
+        .map(|f| vec![f.state.word().to_string(), f.check.to_string(), f.detail.clone()])
         .collect();
-    let columns = [("state", Align::Left), ("what", Align::Left), ("detail", Align::Left)];
+    let columns = [("state", Align::Left), ("check", Align::Left), ("detail", Align::Left)];
     let mut text = terminal::table(&columns, rows);
     if colour {
         text = paint(&text, findings);
     }
-    let broken: Vec<_> = findings.iter().filter(|f| !f.mend.is_empty()).collect();
+    let broken: Vec<_> = findings.iter().filter(|f| !f.remedy.is_empty()).collect();
     if !broken.is_empty() {
-        text.push_str("\n\nHow to mend it:");
+        text.push_str("\n\nRemedies:");
     }
     for finding in broken {
-        text.push_str(&format!("\n  {}: {}", finding.what, finding.mend));
+        text.push_str(&format!("\n  {}: {}", finding.check, finding.remedy));
     }
     text.push_str("\n\n");
     text.push_str(&modes::closing(&modes::working(findings)));
     text
 }
 
-/// Colours the first word of every row. Done last: a table would count the escape codes as width.
+/// Colours the first word of every row. Runs last, because a table would count the escape codes as
+/// width.
 fn paint(table: &str, findings: &[Finding]) -> String {
     let mut lines: Vec<String> = table.lines().map(str::to_string).collect();
     for (line, finding) in lines.iter_mut().skip(1).zip(findings) {
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_fails_when_no_mode_works() {
+    fn fails_when_no_mode_works() {
         let fine = Finding::ok("a", "there");
         let odd = Finding::warn("b", "small", "make it larger").needed_by(&Mode::ALL);
         let gone = Finding::missing("c", "gone", "get it");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_examined() {
+    fn this_machine_is_examined() {
         let findings = examine();
         for what in [
             "--mode paged",
@@ -126,13 +127,13 @@ mod tests {
             "--mode swap",
             "kernel",
             "userfaultfd",
-            "held writes",
+            "write protection",
             "swapping",
             "memory cgroup",
             "overcommit",
             "huge pages",
             "processor shares",
-            "trains of datagrams",
+            "UDP offload",
             "socket buffers",
             "encryption",
             "identity",
@@ -144,17 +145,21 @@ mod tests {
             "CXL",
             "devices to lend",
         ] {
-            assert!(findings.iter().any(|f| f.what == what), "no row about {what}");
+            assert!(findings.iter().any(|f| f.check == what), "no row about {what}");
         }
         for finding in &findings {
             let hurt = finding.state != State::Ok;
-            assert_eq!(hurt, !finding.mend.is_empty(), "mend exactly what is hurt: {finding:?}");
+            assert_eq!(
+                hurt,
+                !finding.remedy.is_empty(),
+                "a remedy exactly where needed: {finding:?}"
+            );
         }
     }
 
     #[test]
-    fn the_sheet_lists_what_to_mend() {
-        let text = sheet(&[Finding::warn("b", "small", "make it larger")], false);
+    fn report_lists_remedies() {
+        let text = report(&[Finding::warn("b", "small", "make it larger")], false);
         assert!(text.contains("b: make it larger"), "{text}");
     }
 }

@@ -1,13 +1,13 @@
-//! Which modes of `venice run` work here, by what was found.
+//! Verdict on each mode of `venice run`, from the other findings.
 
 use super::{Finding, Mode, State, kernel};
 
-/// A row for each mode.
-pub fn judge(findings: &[Finding]) -> Vec<Finding> {
+/// Returns a row for each mode.
+pub fn verdicts(findings: &[Finding]) -> Vec<Finding> {
     Mode::ALL.map(|mode| verdict(mode, findings)).into()
 }
 
-/// Those that nothing stops.
+/// Returns the modes that nothing stops.
 pub fn working(findings: &[Finding]) -> Vec<Mode> {
     let is_stopped = |mode| findings.iter().any(|finding| finding.stops(mode));
     Mode::ALL.into_iter().filter(|&mode| !is_stopped(mode)).collect()
@@ -15,31 +15,31 @@ pub fn working(findings: &[Finding]) -> Vec<Mode> {
 
 fn verdict(mode: Mode, findings: &[Finding]) -> Finding {
     let stops = findings.iter().filter(|finding| finding.stops(mode));
-    let lacking = stops.map(|finding| finding.what).collect::<Vec<_>>().join(", ");
+    let lacking = stops.map(|finding| finding.check).collect::<Vec<_>>().join(", ");
     if !lacking.is_empty() {
-        let detail = format!("cannot work: {lacking}");
-        return Finding::missing(mode.flag(), detail, format!("as is said of {lacking}"));
+        let detail = format!("missing: {lacking}");
+        return Finding::missing(mode.flag(), detail, format!("see {lacking}"));
     }
     let can_move = findings
         .iter()
-        .all(|finding| finding.what != kernel::HELD_WRITES || finding.state == State::Ok);
+        .all(|finding| finding.check != kernel::HELD_WRITES || finding.state == State::Ok);
     match mode {
         Mode::Paged => Finding::ok(mode.flag(), "works, for dynamic programs"),
         Mode::Window if can_move => {
-            let detail = "works, for dynamic programs, over shm; what is mapped can move";
+            let detail = "works, for dynamic programs, over shm; mapped memory can move";
             Finding::ok(mode.flag(), detail)
         }
         Mode::Window => Finding::warn(
             mode.flag(),
-            "works, for dynamic programs, over shm; what is mapped stays where it is, though its node \
-             wants it back",
-            format!("as is said of {}", kernel::HELD_WRITES),
+            "works, for dynamic programs, over shm; mapped memory stays in place even if its node \
+             reclaims it",
+            format!("see {}", kernel::HELD_WRITES),
         ),
         Mode::Swap => Finding::ok(mode.flag(), "works, for any program, static ones too"),
     }
 }
 
-/// What the sheet ends with.
+/// Returns the last line of the report.
 pub fn closing(working: &[Mode]) -> String {
     let named =
         |modes: &[Mode]| modes.iter().map(|mode| mode.flag()).collect::<Vec<_>>().join(" and ");
@@ -73,32 +73,32 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_is_stopped_by_what_it_needs_alone() {
+    fn missing_need_stops_only_its_mode() {
         assert_eq!(working(&found(State::Warn, State::Ok)), Mode::ALL);
         let old = found(State::Missing, State::Ok);
         assert_eq!(working(&old), [Mode::Window, Mode::Swap]);
-        let rows = judge(&old);
-        assert_eq!((rows[0].what, rows[0].state), ("--mode paged", State::Missing));
-        assert!(rows[0].detail.contains("kernel") && rows[0].mend.contains("kernel"), "{rows:?}");
+        let rows = verdicts(&old);
+        assert_eq!((rows[0].check, rows[0].state), ("--mode paged", State::Missing));
+        assert!(rows[0].detail.contains("kernel") && rows[0].remedy.contains("kernel"), "{rows:?}");
         assert_eq!((rows[1].state, rows[2].state), (State::Ok, State::Ok));
 
         let bare = found(State::Missing, State::Missing);
         assert_eq!(working(&bare), [Mode::Swap]);
-        assert!(judge(&bare)[0].detail.ends_with("kernel, shim library"));
+        assert!(verdicts(&bare)[0].detail.ends_with("kernel, shim library"));
     }
 
     #[test]
-    fn a_window_that_cannot_move_works_and_says_so() {
+    fn immovable_window_warns() {
         let mut rows = found(State::Ok, State::Ok);
         rows.push(Finding::warn(kernel::HELD_WRITES, "refused", "run as root"));
         assert_eq!(working(&rows), Mode::ALL);
-        let window = &judge(&rows)[1];
+        let window = &verdicts(&rows)[1];
         assert_eq!(window.state, State::Warn);
-        assert!(window.detail.contains("stays") && window.mend.contains(kernel::HELD_WRITES));
+        assert!(window.detail.contains("stays") && window.remedy.contains(kernel::HELD_WRITES));
     }
 
     #[test]
-    fn the_last_line_names_what_works_and_what_does_not() {
+    fn closing_names_working_modes() {
         assert!(!closing(&Mode::ALL).contains("--mode"));
         let said = closing(&[Mode::Window, Mode::Swap]);
         assert!(said.ends_with("with --mode window and --mode swap, not yet with --mode paged."));

@@ -1,4 +1,4 @@
-//! What the ports between nodes find here: datagrams, their protection, RDMA devices.
+//! Facilities of the ports between nodes: UDP offload, encryption, RDMA devices.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use venice_wire::{
 use super::Finding;
 use venice_cli::terminal;
 
-/// How long the speed of the encryption is looked at.
+/// Duration of the encryption speed test.
 const MEASURE_FOR: Duration = Duration::from_millis(5);
 
-/// Rows about ports; none of them stops `venice run`, which takes shm by itself.
+/// Rows about ports; no mode of `venice run` needs them, since shm always works.
 pub fn examine() -> Vec<Finding> {
-    vec![datagram_trains(), past_kernel(), socket_buffers(), encryption(), rdma()]
+    vec![udp_offload(), past_kernel(), socket_buffers(), encryption(), rdma()]
 }
 
-/// The verbs port: rdma-core, and a device with an active port.
+/// Row about the verbs port: rdma-core, and a device with an active port.
 fn rdma() -> Finding {
     let what = "RDMA";
     match Device::open(None) {
@@ -52,29 +52,29 @@ fn with_cause(error: &dyn std::error::Error) -> String {
     }
 }
 
-fn datagram_trains() -> Finding {
-    let what = "trains of datagrams";
-    let mend = "boot a kernel of version 5.0 or later: the udp port works without, slower";
+fn udp_offload() -> Finding {
+    let what = "UDP offload";
+    let remedy = "boot a kernel of version 5.0 or later: the udp port works without it, slower";
     match UdpOffloads::detect() {
         Ok(UdpOffloads { segmentation: true, coalescing: true }) => {
-            Finding::ok(what, "sent and received as one (UDP_SEGMENT, UDP_GRO)")
+            Finding::ok(what, "segmentation and coalescing (UDP_SEGMENT, UDP_GRO)")
         }
         Ok(UdpOffloads { segmentation: true, .. }) => {
-            Finding::warn(what, "sent as one, received singly (no UDP_GRO)", mend)
+            Finding::warn(what, "segmentation only (no UDP_GRO)", remedy)
         }
-        Ok(_) => Finding::warn(what, "sent singly (no UDP_SEGMENT)", mend),
-        Err(error) => Finding::warn(what, format!("{error}"), mend),
+        Ok(_) => Finding::warn(what, "none (no UDP_SEGMENT)", remedy),
+        Err(error) => Finding::warn(what, format!("{error}"), remedy),
     }
 }
 
-/// AF_XDP, which nothing needs that is not told to use it.
+/// Row about AF_XDP, which is used only where configured.
 fn past_kernel() -> Finding {
     let what = "AF_XDP";
     match Xdp::probe() {
         Ok(()) => Finding::ok(
             what,
-            "single packets can pass the kernel by (venice agent --xdp IFACE); in the driver \
-             (IFACE:native) where that can do it",
+            "single packets can bypass the kernel (venice agent --xdp IFACE); in the driver \
+             (IFACE:native) if it supports that",
         ),
         Err(error) => Finding::warn(
             what,
@@ -84,32 +84,33 @@ fn past_kernel() -> Finding {
     }
 }
 
-/// The kernel drops what comes while a socket's buffer is full, and the links send it again.
+/// Row about the receive buffer. The kernel drops datagrams while it is full, and the links send
+/// them again.
 fn socket_buffers() -> Finding {
     let bound = UdpSocket::bind(([127, 0, 0, 1], 0).into());
     match bound.and_then(|socket| socket.receive_buffer_bytes()) {
         Ok(bytes) => judge_buffers(bytes),
         Err(error) => {
-            let mend = "the udp port cannot work without: see what the error says";
-            Finding::missing("socket buffers", with_cause(&error), mend)
+            let remedy = "the udp port needs it: see the error";
+            Finding::missing("socket buffers", with_cause(&error), remedy)
         }
     }
 }
 
 fn judge_buffers(bytes: usize) -> Finding {
     let what = "socket buffers";
-    let detail = format!("{} for what comes in by UDP", terminal::bytes(bytes as u64));
+    let detail = format!("{} for received UDP datagrams", terminal::bytes(bytes as u64));
     if bytes >= UDP_BUFFER_BYTES {
         return Finding::ok(what, detail);
     }
-    let mend = format!(
+    let remedy = format!(
         "`sysctl -w net.core.rmem_max={UDP_BUFFER_BYTES} net.core.wmem_max={UDP_BUFFER_BYTES}`, or \
-         run as root: over udp, bursts of many recipients are lost and sent again"
+         run as root: else bursts of many recipients are lost and resent"
     );
-    Finding::warn(what, detail, mend)
+    Finding::warn(what, detail, remedy)
 }
 
-/// What the protection of the udp port costs a core, whole pages and their headers sealed.
+/// Row about the encryption speed of the udp port on one core, sealing whole pages with headers.
 fn encryption() -> Finding {
     let what = "encryption";
     match seal_for(MEASURE_FOR) {
@@ -119,17 +120,17 @@ fn encryption() -> Finding {
         Ok((SealAlgorithm::ChaCha20Poly1305, rate)) => Finding::warn(
             what,
             format!("ChaCha20-Poly1305, {rate:.1} GB/s a core: the processor has no AES"),
-            "this is only about speed: a processor (or a virtual machine's setting) with AES \
-             instructions, or `--plain` on a network that nobody else can reach",
+            "only speed is affected: use a processor (or virtual machine setting) with AES \
+             instructions, or `--plain` on an isolated network",
         ),
         Err(error) => {
-            let mend = "the udp port cannot protect what it sends: see what the error says";
-            Finding::missing(what, with_cause(&error), mend)
+            let remedy = "the udp port cannot encrypt: see the error";
+            Finding::missing(what, with_cause(&error), remedy)
         }
     }
 }
 
-/// The algorithm used here, and how many bytes it seals in a nanosecond.
+/// Returns the algorithm in use and the bytes it seals in a nanosecond.
 fn seal_for(time: Duration) -> Result<(SealAlgorithm, f64), PortError> {
     let name = KeyName::Peer(NodeId(0));
     let mut sealer = Sealer::new(name, &node_key(&NodeSecret([0; 32]), name))?;
@@ -152,15 +153,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_buffers_come_with_the_setting_that_mends_them() {
+    fn small_buffers_name_the_sysctl() {
         assert_eq!(judge_buffers(UDP_BUFFER_BYTES).state, State::Ok);
         let small = judge_buffers(212_992);
         assert_eq!(small.state, State::Warn);
-        assert!(small.detail.starts_with("208KiB") && small.mend.contains("rmem_max=8388608"));
+        assert!(small.detail.starts_with("208KiB") && small.remedy.contains("rmem_max=8388608"));
     }
 
     #[test]
-    fn the_encryption_has_a_speed() {
+    fn encryption_has_a_speed() {
         let (_, bytes_per_ns) = seal_for(Duration::from_micros(10)).unwrap();
         assert!(bytes_per_ns > 0.0);
     }

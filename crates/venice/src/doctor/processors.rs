@@ -1,4 +1,4 @@
-//! Who shares the processors with a rack's daemons.
+//! CPU scheduling shares of a rack's daemons.
 
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,9 @@ pub fn examine() -> Vec<Finding> {
     vec![shares(is_on, has_share_of_its_own(&cgroups, has_weight))]
 }
 
-/// Linux 6.18 has let a donor's threads wait for over ten seconds behind a busy program of another
-/// session, both kept to one processor. Whoever is in a cgroup with a share of its own is not shared out
-/// by session (sched(7), "The autogroup feature").
+/// Checks for autogroup scheduling. Linux 6.18 has let a donor's threads wait over ten seconds
+/// behind a busy program of another session, with both on one processor. A process in a cgroup with
+/// its own CPU weight is exempt from sharing by session (sched(7), "The autogroup feature").
 fn shares(by_session: bool, in_cgroup: bool) -> Finding {
     match (by_session, in_cgroup) {
         (false, _) => Finding::ok(WHAT, "not by session"),
@@ -26,20 +26,20 @@ fn shares(by_session: bool, in_cgroup: bool) -> Finding {
         (true, false) => Finding::warn(
             WHAT,
             "by session: daemons started from here may wait for seconds behind a busy program, \
-             and be given up",
+             and be suspected dead",
             "`sysctl kernel.sched_autogroup_enabled=0`, or run the daemons as systemd services",
         ),
     }
 }
 
-/// Whether `/proc/self/cgroup` names a cgroup below the root whose processors are shared out.
+/// True if `/proc/self/cgroup` names a cgroup below the root with its own CPU share.
 fn has_share_of_its_own(cgroups: &str, has_weight: impl Fn(&Path) -> bool) -> bool {
     cgroups.lines().any(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { return false };
         let below_root = PathBuf::from(path.trim_start_matches('/'));
         if controllers.is_empty() {
-            // Version 2: the nearest above that has the controller.
+            // Version 2: the nearest ancestor that has the controller.
             let named = below_root.ancestors().filter(|path| !path.as_os_str().is_empty());
             return named.into_iter().any(&has_weight);
         }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_is_in_no_cgroup_is_shared_out_by_session() {
+    fn cgroup_weight_exempts_from_autogroup() {
         let slice = |path: &Path| path == Path::new("user.slice");
         let nowhere = |_: &Path| false;
         assert!(has_share_of_its_own("0::/user.slice/session.scope\n", slice));

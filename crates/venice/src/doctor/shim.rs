@@ -6,7 +6,7 @@ use super::{Finding, Mode};
 
 const LIBRARY: &str = "libvenice_preload.so";
 
-/// The row about the shim.
+/// Row about the shim library.
 pub fn examine() -> Vec<Finding> {
     let places = places();
     let found = places.iter().find(|place| place.is_file());
@@ -15,13 +15,13 @@ pub fn examine() -> Vec<Finding> {
         None => Finding::missing(
             "shim library",
             format!("no {LIBRARY} in {}", list(&places)),
-            "install it beside the venice binary, or name it in VENICE_SHIM",
+            "install it beside the venice binary, or set VENICE_SHIM",
         ),
     };
     vec![finding.needed_by(&[Mode::Paged, Mode::Window])]
 }
 
-/// Where it may be: the place named in `VENICE_SHIM`, or else those beside the binary.
+/// Returns the candidate paths: the one in `VENICE_SHIM`, else those beside the binary.
 pub fn places() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os("VENICE_SHIM") {
         return vec![PathBuf::from(named)];

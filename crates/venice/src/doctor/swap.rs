@@ -1,5 +1,5 @@
-//! What `venice swap` and `venice run --mode swap` use: memory cgroups, a block device that a program
-//! can serve, and the right to flag its server.
+//! Facilities of `venice swap` and `venice run --mode swap`: memory cgroups, a block device served
+//! by a program, and the capabilities to protect its server.
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use venice_swap::cgroup::Hierarchy;
 
 use super::{Finding, Mode, kernel};
 
-/// Rows about the kernel's own paging; none of them stops a mode but that.
+/// Rows about swap; only --mode swap needs them.
 pub fn examine() -> Vec<Finding> {
     let may = venice_swap::require_root().is_ok();
     let is_admin = kernel::has_capability(CapabilitySet::SYS_ADMIN);
@@ -34,7 +34,7 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
-/// Whether areas can be swapped to, by this user.
+/// Row about the right to switch swap areas on.
 fn swapping(in_kernel: bool, is_root: bool, is_admin: bool) -> Finding {
     let what = "swapping";
     let finding = match (in_kernel, is_root, is_admin) {
@@ -45,7 +45,7 @@ fn swapping(in_kernel: bool, is_root: bool, is_admin: bool) -> Finding {
         ),
         (true, false, _) => Finding::missing(
             what,
-            "this user may make neither block devices nor swap areas",
+            "this user may not create block devices or swap areas",
             "run `venice swap` and `venice run --mode swap` as root",
         ),
         (true, true, false) => Finding::missing(
@@ -53,7 +53,9 @@ fn swapping(in_kernel: bool, is_root: bool, is_admin: bool) -> Finding {
             "root without CAP_SYS_ADMIN, as in a container, may not switch swap areas on",
             "give the container CAP_SYS_ADMIN, or run outside of it",
         ),
-        (true, true, true) => Finding::ok(what, "areas can be switched on (root, CAP_SYS_ADMIN)"),
+        (true, true, true) => {
+            Finding::ok(what, "swap areas can be switched on (root, CAP_SYS_ADMIN)")
+        }
     };
     finding.needed_by(&[Mode::Swap])
 }
@@ -63,7 +65,7 @@ fn cgroup(found: Option<Hierarchy>) -> Finding {
     let finding = match found {
         None => Finding::missing(
             what,
-            "no memory controller: `venice run --mode swap` has nothing to hold programs with",
+            "no memory controller: `venice run --mode swap` cannot limit programs",
             "boot with cgroup_enable=memory, or mount the cgroup file system",
         ),
         Some(hierarchy) => {
@@ -75,7 +77,7 @@ fn cgroup(found: Option<Hierarchy>) -> Finding {
             } else {
                 Finding::missing(
                     what,
-                    format!("{version} at {at}, but no groups may be made there"),
+                    format!("{version} at {at}, but not writable"),
                     "run as root; in a container, mount it for writing (only `venice run --mode \
                      swap` and comparisons with swap need it)",
                 )
@@ -85,33 +87,33 @@ fn cgroup(found: Option<Hierarchy>) -> Finding {
     finding.needed_by(&[Mode::Swap])
 }
 
-/// A device that can be opened, or how to get it.
-fn device(what: &'static str, path: &str, mend: &str) -> Finding {
+/// Row about a device file: can be opened, or the remedy.
+fn device(what: &'static str, path: &str, remedy: &str) -> Finding {
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(_) => Finding::ok(what, path),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Finding::missing(what, format!("no {path}"), mend)
+            Finding::missing(what, format!("no {path}"), remedy)
         }
         Err(error) => Finding::warn(what, format!("{path}: {error}"), "run as root"),
     }
 }
 
-/// Why it cannot be used; empty where it can. Whether its driver can do what is needed is known once it
+/// Reason why ublk is unusable; empty if it is usable. A driver's abilities are known only once it
 /// is loaded.
 fn ublk() -> String {
     if !Path::new("/dev/ublk-control").exists() {
         let unknown = "its module is not loaded yet".to_owned();
-        return if has_module("ublk_drv") { unknown } else { "there is none".to_owned() };
+        return if has_module("ublk_drv") { unknown } else { "not in this kernel".to_owned() };
     }
     BlockKind::ublk_serves().err().map(|error| error.to_string()).unwrap_or_default()
 }
 
-/// Why FUSE requests cannot come over io_uring; empty where they can.
+/// Reason why FUSE over io_uring is unusable; empty if it is usable.
 fn fuse_rings() -> String {
     BlockKind::fuse_rings_serve().err().map(|error| error.to_string()).unwrap_or_default()
 }
 
-/// Its module need not be loaded yet.
+/// True if nbd is present; its module need not be loaded.
 fn has_nbd() -> bool {
     Path::new("/sys/block/nbd0").exists() || has_module("nbd")
 }
@@ -125,7 +127,8 @@ fn has_fuse_and_loop() -> bool {
     Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists()
 }
 
-/// `without_rings`: why FUSE cannot do with rings, where there is FUSE.
+/// Row about the block device chosen for swap. `without_rings` is the reason against FUSE over
+/// io_uring; `None` without FUSE.
 fn chosen(without_ublk: String, nbd: bool, without_rings: Option<String>) -> Finding {
     let what = "swap device";
     let finding = match (without_ublk.as_str(), nbd, without_rings) {
@@ -154,14 +157,14 @@ fn protection(may: bool) -> Finding {
     if may {
         return Finding::ok(
             what,
-            "can be kept from waiting for itself (CAP_SYS_RESOURCE, CAP_SYS_NICE)",
+            "can be protected from self-deadlock (CAP_SYS_RESOURCE, CAP_SYS_NICE)",
         );
     }
     Finding::warn(
         what,
-        "no CAP_SYS_RESOURCE or no CAP_SYS_NICE: it can neither be flagged (PR_SET_IO_FLUSHER) nor be \
-         spared by the out-of-memory killer, or not have the last reserve of memory (by nbd)",
-        "give these capabilities to who runs `venice swap`, or swap only programs in memory cgroups",
+        "no CAP_SYS_RESOURCE or no CAP_SYS_NICE: it lacks PR_SET_IO_FLUSHER or protection from the \
+         out-of-memory killer, or (by nbd) access to the memory reserve",
+        "run `venice swap` with these capabilities, or swap only programs in memory cgroups",
     )
 }
 
@@ -171,13 +174,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_is_the_best_there_is() {
-        let none = || "there is none".to_owned();
+    fn best_available_device_is_chosen() {
+        let none = || "not in this kernel".to_owned();
         let rings = || Some(String::new());
         assert!(chosen(String::new(), true, rings()).detail.starts_with("ublk"));
         assert!(chosen(none(), true, rings()).detail.starts_with("nbd"));
         assert!(chosen(none(), false, rings()).detail.contains("over io_uring"));
-        assert!(chosen(none(), false, rings()).detail.contains("ublk: there is none"));
+        assert!(chosen(none(), false, rings()).detail.contains("ublk: not in this kernel"));
         let without = chosen(none(), false, Some("switched off".to_owned())).detail;
         assert!(without.contains("/dev/fuse (io_uring: switched off)"), "{without}");
         assert!(chosen(none(), false, None).stops(Mode::Swap));
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!((protection(true).state, protection(false).state), (State::Ok, State::Warn));
     }
     #[test]
-    fn who_may_not_swap_is_told_what_it_takes() {
+    fn swap_refusal_has_remedy() {
         assert_eq!(swapping(true, true, true).state, State::Ok);
         for (in_kernel, is_root, is_admin, wanted) in [
             (false, true, true, "CONFIG_SWAP"),
@@ -193,7 +196,7 @@ mod tests {
             (true, true, false, "CAP_SYS_ADMIN"),
         ] {
             let finding = swapping(in_kernel, is_root, is_admin);
-            assert!(finding.stops(Mode::Swap) && finding.mend.contains(wanted), "{finding:?}");
+            assert!(finding.stops(Mode::Swap) && finding.remedy.contains(wanted), "{finding:?}");
             assert!(!finding.stops(Mode::Paged) && !finding.stops(Mode::Window), "{finding:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What is said to `venice get`.
+//! Arguments of `venice get`.
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -16,22 +16,22 @@ use venice_cli::failure::Usage;
 pub const HELP: &str = "\
 EXAMPLES:
   venice get memory 2GiB                      held until Ctrl-C
-  venice get memory 2GiB --wait 10m -- ./job  in line where there is no room
+  venice get memory 2GiB --wait 10m -- ./job  queue if there is no room
   venice get accelerator --capability cuda -- ./train
   venice get accelerator --wait 2h --priority 80 -- ./train
-                                              in line where all are in use
-  venice get io --nic --dry-run               which it would be, and why not another
+                                              queue if all are in use
+  venice get io --nic --dry-run               show the choice and the reasons
   venice get io --storage 100GiB --for scratch --json
   venice get io --nic --capability 25Gbps -- sh -c 'echo $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS'
 
-What was got is printed, and held: its lease is renewed until this command is interrupted, or until
-the command after -- ends, whose exit code is this one's then. A device is one recipient's at a time;
-storage is granted by MiB. That command finds in its environment VENICE_GRANT_ID, _KIND, _NODE,
-_ADDRESS, _BYTES and _CAPABILITIES; of memory from several nodes each is a list with commas. If a grant
-is lost, as when its node dies, that is said, the command is sent SIGTERM, and the exit code is 1.
-The same at the end of the time that is left where a request of higher priority needs it (--preempt of
-another), which is said when it begins.
-`venice resources` lists what there is, `venice agent --offer` lends devices.";
+Prints the grants and holds them: renews their leases until it is interrupted, or until the command
+after -- ends, whose exit code it then returns. A device has one recipient at a time; storage is
+granted by MiB. The command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES and
+_CAPABILITIES; for memory from several nodes each is a list with commas. If a grant is lost, for example
+with its node, this is reported, the command receives SIGTERM, and the exit code is 1. The same happens
+at the end of the notice period when a grant is preempted for a request of higher priority (another's
+--preempt); the start of the notice is reported too. `venice resources` lists what is offered, `venice
+agent --offer` lends devices.";
 
 /// `venice get`
 #[derive(Args, Debug)]
@@ -45,58 +45,58 @@ enum What {
     /// Memory, in whole slabs of 16 MiB, in one copy
     #[command(after_help = HELP)]
     Memory {
-        /// How much
+        /// Amount of memory
         #[arg(value_name = "SIZE")]
         size: ByteSize,
-        /// Which nodes are borrowed from first [default: the rack's, nearest unless it was told]
+        /// Placement policy [default: the rack's, initially nearest]
         #[arg(long, value_name = "nearest|spread|pack")]
         placement: Option<Policy>,
-        /// Traffic its links have to carry, evenly over the memory: 2Gbps
+        /// Bandwidth to reserve on its links, spread evenly over the memory: 2Gbps
         #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
         bandwidth: Option<NonZeroU64>,
         #[command(flatten)]
         waiting: WaitArgs,
-        /// Print where it would come from, and why; nothing is granted
+        /// Show where it would be placed, and why; nothing is granted
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// An accelerator, whole: a GPU, an FPGA
+    /// A whole accelerator: a GPU, an FPGA
     #[command(after_help = HELP)]
     Accelerator {
-        /// It has to be able to do this; may be repeated
+        /// Required capability; may be repeated
         #[arg(long, value_name = "X")]
         capability: Vec<String>,
-        /// It has to be so large at least
+        /// Minimum size
         #[arg(long, value_name = "SIZE")]
         size: Option<ByteSize>,
         #[command(flatten)]
         waiting: WaitArgs,
-        /// Print which it would be, and why not another; nothing is granted
+        /// Show which device it would be, and why; nothing is granted
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// Storage, by size, or a network card, whole
+    /// Storage, by size, or a whole network card
     #[command(
         after_help = HELP,
         group(ArgGroup::new("device").required(true).args(["storage", "nic"]))
     )]
     Io {
-        /// So much storage, of one device
+        /// Amount of storage, from one device
         #[arg(long, value_name = "SIZE")]
         storage: Option<ByteSize>,
         /// A network card
         #[arg(long)]
         nic: bool,
-        /// It has to be able to do this; may be repeated
+        /// Required capability; may be repeated
         #[arg(long, value_name = "X")]
         capability: Vec<String>,
         #[command(flatten)]
         waiting: WaitArgs,
-        /// Print which it would be, and why not another; nothing is granted
+        /// Show which device it would be, and why; nothing is granted
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -109,18 +109,18 @@ struct Common {
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
-    /// What for, in `venice grants` [default: the command, or venice get]
+    /// Purpose shown in `venice grants` [default: the command, or venice get]
     #[arg(long = "for", value_name = "PURPOSE")]
     purpose: Option<String>,
     /// Print a list of objects: id, kind, node, address, bytes, capabilities, lease_s
     #[arg(long)]
     json: bool,
-    /// Hold it for the length of this command
+    /// Command to run while the grant is held
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// What is to be got.
+/// A request for memory or a device.
 pub enum Wanted {
     /// Memory.
     Memory(Wish),
@@ -129,17 +129,17 @@ pub enum Wanted {
 }
 
 impl GetArgs {
-    /// The command to run; empty: none.
+    /// Returns the command to run; empty if there is none.
     pub fn command(&self) -> &[OsString] {
         &self.common().command
     }
 
-    /// Whether to print JSON.
+    /// True if JSON is printed.
     pub fn json(&self) -> bool {
         self.common().json
     }
 
-    /// Whether nothing is to be granted.
+    /// True if nothing is to be granted.
     pub fn is_dry_run(&self) -> bool {
         match &self.what {
             What::Memory { dry_run, .. }
@@ -148,10 +148,10 @@ impl GetArgs {
         }
     }
 
-    /// What is to be got.
+    /// Returns the request.
     ///
     /// # Errors
-    /// [`Usage`]: nothing at all.
+    /// Returns [`Usage`] if it asks for zero bytes.
     pub fn wanted(&self) -> anyhow::Result<Wanted> {
         let donors = self.common().donor.clone();
         let purpose = self.purpose();
@@ -162,7 +162,7 @@ impl GetArgs {
             Wanted::Device(DeviceWish { kind, bytes, capabilities, donors, waiting, purpose })
         };
         let nothing = |size: ByteSize| {
-            let said = || Usage("ask for a byte at least".to_owned());
+            let said = || Usage("SIZE must be at least one byte".to_owned());
             if size.0 == 0 { Err(anyhow::Error::from(said())) } else { Ok(()) }
         };
         Ok(match &self.what {

@@ -1,4 +1,4 @@
-//! The command for whose length something is held.
+//! The command that runs while grants are held.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,27 +13,27 @@ use crate::run::{Child, Ended, find_program};
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal;
 
-/// How often it is looked whether the command has ended.
+/// Interval between two checks whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A command that can be started.
+/// A command ready to start.
 pub struct Command {
     program: PathBuf,
     words: Vec<OsString>,
 }
 
 impl Command {
-    /// `None`: there is none to run.
+    /// Finds the program; `None` without a command.
     ///
     /// # Errors
-    /// There is no such program.
+    /// Fails if there is no such program.
     pub fn of(words: &[OsString]) -> anyhow::Result<Option<Self>> {
         let Some(name) = words.first() else { return Ok(None) };
         Ok(Some(Self { program: find_program(name)?, words: words.to_vec() }))
     }
 
-    /// Runs it. It is ended if something of `rows` is lost, or its time is over, with SIGTERM and,
-    /// after `grace`, SIGKILL: that may be another's soon.
+    /// Runs the command. If a grant of `rows` is lost, or its notice period ends, the command
+    /// receives SIGTERM and, after `grace`, SIGKILL: the resource may soon have another recipient.
     pub fn run(
         &self,
         rows: &[GotRow],
@@ -52,15 +52,15 @@ impl Command {
             (ended, watcher.join().expect("the watcher does not panic"))
         });
         if is_lost {
-            // What it started may be at the device still.
+            // Its children may still use the device.
             child.kill_group();
         }
         Ok(Outcome { ended: ended?, is_lost })
     }
 }
 
-/// Tells the news until the command has ended, and ends it when something is lost, or is to be given
-/// back; true then.
+/// Reports events until the command has ended, and ends it when a grant is lost or due. Returns
+/// true in that case.
 fn watch(
     heard: &Receiver<Heard>,
     has_ended: &Receiver<()>,
@@ -75,34 +75,34 @@ fn watch(
             if matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due) && lost_at.is_none() {
                 lost_at = Some(Instant::now());
                 signal(Signal::TERM);
-                // One that is stopped would not hear it.
+                // A stopped process would not receive it.
                 signal(Signal::CONT);
             }
         }
         if !is_killed && lost_at.is_some_and(|at: Instant| at.elapsed() >= grace) {
             is_killed = true;
-            terminal::remark("venice: it has not ended: killed");
+            terminal::remark("venice: the command ignored SIGTERM: killed");
             signal(Signal::KILL);
         }
     }
     lost_at.is_some()
 }
 
-/// How a command ended.
+/// Result of a command.
 pub struct Outcome {
     ended: Ended,
     is_lost: bool,
 }
 
 impl Outcome {
-    /// The command's exit code, or that something was lost; if a signal ended the command, the same
-    /// ends this process.
+    /// Returns the command's exit code, or a failure if a grant was lost. If a signal ended the
+    /// command, the same signal ends this process.
     pub fn pass_on(&self) -> i32 {
         if self.is_lost { EXIT_FAILURE } else { self.ended.pass_on() }
     }
 }
 
-/// What the command is told of what was got.
+/// Returns the environment variables that describe the grants.
 fn environment(rows: &[GotRow]) -> Vec<(&'static str, String)> {
     let list = |of: &dyn Fn(&GotRow) -> String| rows.iter().map(of).collect::<Vec<_>>().join(",");
     vec![

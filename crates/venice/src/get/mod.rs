@@ -21,16 +21,16 @@ use command::Command;
 use venice_cli::failure::{EXIT_FAILURE, Usage};
 use venice_cli::terminal::{self, Align};
 
-/// What is heard while something is held.
+/// A message to the holding loop.
 enum Heard {
     News(HeldNews),
     /// SIGINT or SIGTERM.
     Stop,
-    /// The rack's answer.
+    /// Result of the request.
     Got(Result<Held, RecipientError>),
 }
 
-/// Gets it, and holds it until it is interrupted or the command ends.
+/// Requests the resource and holds it until an interrupt or the command's end.
 pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let command = Command::of(args.command())?;
     let access = access(&rack::monitor_address(monitor)?);
@@ -45,10 +45,10 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let (tell, heard) = mpsc::channel();
     let news = tell.clone();
     let hear = move |it| drop(news.send(Heard::News(it)));
-    // Before anything is granted: who is interrupted now gives it back too.
+    // Before anything is granted: an interrupt from here on returns the grant too.
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
     let answer = tell.clone();
-    // Who waits in line is shown how it stands, and leaves it when interrupted.
+    // A queued request shows its position, and an interrupt cancels it.
     let in_line = got_in_line(&access, &wanted, &hear)?;
     std::thread::spawn(move || {
         let held = match (in_line, wanted) {
@@ -56,11 +56,11 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
             (None, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
             (None, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
         };
-        // Nobody hears it any more: it is given back.
+        // If nobody receives it any more, it is given back.
         drop(answer.send(Heard::Got(held)));
     });
     let Some(held) = answered(&heard, &tell) else {
-        terminal::remark("venice: interrupted: what the rack still grants ends with its lease");
+        terminal::remark("venice: interrupted: a grant still in progress expires with its lease");
         return Ok(EXIT_FAILURE);
     };
     let held = held.map_err(told)?;
@@ -70,19 +70,19 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         false => terminal::say(table(&rows))?,
     }
     let Some(command) = command else {
-        terminal::remark("venice: held until this is interrupted (Ctrl-C)");
+        terminal::remark("venice: held until interrupted (Ctrl-C)");
         let code = wait(&heard);
         drop(held);
         drop(signals);
         return Ok(code);
     };
     let outcome = command.run(&rows, held.grace(), heard)?;
-    // The end by a signal ends this process.
+    // If a signal ended the command, the same ends this process: so release first.
     drop(held);
     Ok(outcome.pass_on())
 }
 
-/// What was got in line; `None`: that does not wait.
+/// Waits in the queue for the grant; `None` if the request does not wait.
 fn got_in_line(
     access: &Access,
     wanted: &Wanted,
@@ -101,7 +101,7 @@ fn got_in_line(
     })
 }
 
-/// The rack's answer; `None`: interrupted before that.
+/// Returns the rack's answer; `None` if interrupted before it.
 fn answered(
     heard: &mpsc::Receiver<Heard>,
     tell: &mpsc::Sender<Heard>,
@@ -110,7 +110,7 @@ fn answered(
     loop {
         match heard.recv() {
             Ok(Heard::Got(held)) => {
-                // What was heard of it before it was here is told after.
+                // Events received before the answer are reported after it.
                 early.into_iter().for_each(|news| drop(tell.send(news)));
                 return Some(held);
             }
@@ -120,7 +120,7 @@ fn answered(
     }
 }
 
-/// Until it is interrupted, or something of it is lost.
+/// Waits until an interrupt or the loss of a grant.
 fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
     loop {
         match heard.recv() {
@@ -147,7 +147,7 @@ struct GotRow {
     /// memory, accelerator, nic or storage.
     kind: String,
     node: String,
-    /// Of a device its name there; of memory where its node answers.
+    /// Name of a device at its node; for memory the address of its donor.
     address: String,
     bytes: u64,
     capabilities: Vec<String>,

@@ -1,4 +1,4 @@
-//! Which device would be got, and why no other.
+//! `--dry-run` for devices: the device that would be granted, and the reasons.
 
 use venice_control::client::Access;
 use venice_control::{DevicePlan, DevicePlanRow};
@@ -8,7 +8,7 @@ use crate::waiting::told;
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal::{self, Align};
 
-/// Prints it.
+/// Prints the plan.
 pub fn show(access: &Access, wish: &DeviceWish, json: bool) -> anyhow::Result<i32> {
     let plan = plan_device(access, wish).map_err(told)?;
     match json {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_one_that_it_would_be_stands_first() {
+    fn chosen_device_is_listed_first() {
         let row = |node: &str, is_chosen, why: &str| DevicePlanRow {
             node: node.into(),
             address: "/dev/gpu0".into(),

@@ -1,4 +1,4 @@
-//! Signals that end the holding.
+//! Signals that end the holding of grants.
 
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -9,14 +9,14 @@ use signal_hook::iterator::{Handle, Signals as Caught};
 
 use super::Heard;
 
-/// Tells of signals until it is dropped.
+/// Forwards signals as messages until it is dropped.
 pub struct Signals {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Signals {
-    /// Begins.
+    /// Starts catching signals.
     pub fn catch(tell: Sender<Heard>) -> anyhow::Result<Self> {
         let mut caught = Caught::new([SIGHUP, SIGINT, SIGTERM]).context("catching signals")?;
         let handle = caught.handle();

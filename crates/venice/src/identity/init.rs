@@ -1,4 +1,4 @@
-//! `venice init`: a new rack.
+//! `venice init`: founds a rack.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use crate::daemon::{StoreArgs, told};
 use crate::registry::block_on;
 use venice_cli::terminal;
 
-/// Texts below `venice init --help`.
+/// Text below `venice init --help`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice init --address 10.0.0.1:7470         on the machine that is to be the Monitor Node
+  venice init --address 10.0.0.1:7470         on the future Monitor Node
   venice monitor --listen 10.0.0.1:7470       start it there
-  venice join TOKEN                           on the first machine of the rack, as told by init
+  venice join TOKEN                           on the first machine, with the token printed
   venice token new                            for each further one
 
   venice init --address 10.0.0.1:7470 --store etcd://etcd1,etcd2,etcd3
 
-The authority's key stays in the state directory, readable by its owner alone: whoever has it can
-make nodes of the rack. The token is in the rack's tables. With --store they are in etcd, or in another
-file, from the start; that is kept in store.toml of the state directory, where the Monitor Node finds
-it. A rack of `venice up` does all this by itself.";
+The authority's key stays in the state directory, readable by its owner only: whoever has it can make
+nodes of the rack. The token is in the rack's tables. With --store they are in etcd, or in another file,
+from the start; store.toml in the state directory records this for the Monitor Node. A rack of
+`venice up` needs no init.";
 
 /// `venice init`
 #[derive(Args, Debug)]
 pub struct InitArgs {
-    /// Where the other machines will reach the Monitor Node
+    /// Address at which other machines reach the Monitor Node
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7470", value_parser = crate::host_port::check_reachable)]
     address: String,
-    /// Where the Monitor Node keeps its tables [default: /var/lib/venice/monitor]
+    /// Directory of the Monitor Node's tables [default: /var/lib/venice/monitor]
     #[arg(
         long,
         value_name = "DIR",
@@ -47,10 +47,10 @@ pub struct InitArgs {
     state_dir: PathBuf,
     #[command(flatten)]
     store: StoreArgs,
-    /// How long the first join token is good: 90s, 30min, 12h, 7d
+    /// Lifetime of the first join token: 90s, 30min, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     valid: Duration,
-    /// Print an object: token, address, authority (SHA-256), state_dir, store (where --store says it)
+    /// Print an object: token, address, authority (SHA-256), state_dir, store (if set by --store)
     #[arg(long)]
     json: bool,
 }
@@ -65,14 +65,14 @@ struct Made {
     store: Option<String>,
 }
 
-/// Makes the rack's authority and the first token.
+/// Creates the rack's authority and the first token.
 pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     if Authority::exists(&args.state_dir.join(IDENTITY_DIR)) {
         let dir = args.state_dir.display();
         bail!(
-            "a rack is founded in {dir} already, and left as it is: start its Monitor Node with \
-             `venice monitor --state-dir {dir}`, make join tokens with `venice token new`, or found \
-             another rack in another --state-dir"
+            "{dir} already has a rack's authority: start its Monitor Node with `venice monitor \
+             --state-dir {dir}`, make join tokens with `venice token new`, or found another rack \
+             in another --state-dir"
         );
     }
     let choice = args.store.choice();
@@ -87,8 +87,8 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     };
     if names_loopback(&made.address) {
         terminal::remark(format!(
-            "{} is this machine's own address: for a rack of several machines found it with \
-             --address ADDR, where they reach this one",
+            "{} is a loopback address: for a rack of several machines use --address ADDR with an \
+             address that they reach",
             made.address
         ));
     }
@@ -103,8 +103,8 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     ))?;
     if let Some(store) = &made.store {
         terminal::say(format!(
-            "Its tables are in {store}: {} says so to that Monitor Node; others have to be told by \
-             --store, and need a copy of {}.",
+            "Its tables are in {store}; {} records this for that Monitor Node. Other Monitor Nodes \
+             need --store and a copy of {}.",
             args.state_dir.join(STORE_CHOICE_FILE).display(),
             args.state_dir.join(IDENTITY_DIR).display()
         ))?;

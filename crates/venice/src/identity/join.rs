@@ -1,4 +1,4 @@
-//! `venice join`: this machine becomes a node of a rack.
+//! `venice join`: makes this machine a node of a rack.
 
 use std::path::{Path, PathBuf};
 
@@ -6,33 +6,33 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use venice_control::ControlError;
-use venice_control::identity::{Credential, JoinToken, KeyPem, Place, forget_joining_key};
+use venice_control::identity::{Credential, JoinToken, KeyPem, Place, remove_join_key};
 
 use crate::admittance::left;
 use crate::registry::{block_on, told, told_as_asked};
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
-/// Texts below `venice join --help`.
+/// Text below `venice join --help`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice join TOKEN                           as a node of this host's name
+  venice join TOKEN                           as a node named after this host
   venice join --name node7 TOKEN
-  echo TOKEN | venice join -                  not to be seen in the process list
+  echo TOKEN | venice join -                  hidden from the process list
 
-A token comes from `venice init` or `venice token new` and is good for one machine. It names the
-rack's authority: a Monitor Node of another rack at the same address is told nothing.";
+A token comes from `venice init` or `venice token new` and is valid for one machine. It contains the
+fingerprint of the rack's authority: a Monitor Node of another rack learns nothing.";
 
 /// `venice join`
 #[derive(Args, Debug)]
 pub struct JoinArgs {
-    /// The token; - reads it from standard input
+    /// Join token; - reads it from standard input
     #[arg(value_name = "TOKEN")]
     token: String,
-    /// What the node is to be called [default: the host's name]
+    /// Name of the node [default: the host's name]
     #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
-    /// Where its certificate and key are to be kept
+    /// Directory for its certificate and key
     #[arg(long, value_name = "DIR", env = "VENICE_IDENTITY", default_value = venice_agent::IDENTITY_DIR)]
     identity: PathBuf,
     /// Print an object: node, monitor, expires_s (seconds since 1970), identity
@@ -48,7 +48,7 @@ struct Joined {
     identity: String,
 }
 
-/// Joins.
+/// Joins the rack.
 pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
     let text = match args.token.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("reading the token")?,
@@ -59,12 +59,12 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
         .name
         .clone()
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
-    // A token is good for one machine: first whether what it brings can be kept.
+    // A token is valid for one machine: first check that its certificate can be stored.
     let place = Place::prepare(&args.identity).map_err(|error| {
         let path = args.identity.display();
         anyhow::anyhow!(error).context(format!(
-            "no certificate can be kept in {path}, and the token is not used: run this as whom \
-             the folder belongs to or as root, or choose another with --identity"
+            "cannot store a certificate in {path}; the token is not used: run this as the directory's \
+             owner or as root, or choose another --identity"
         ))
     })?;
     let credential = ask(&token, &name, &args.identity)?;
@@ -72,23 +72,23 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
     credential.save(&args.identity).map_err(|error| {
         let path = args.identity.display();
         anyhow::anyhow!(error).context(format!(
-            "the token is used, and its certificate cannot be kept in {path}: mend that and run \
-             this again with the same token, which is good for this machine until its time is over"
+            "the token is used, but its certificate cannot be stored in {path}: fix that and run this \
+             again with the same token, which stays valid for this machine until it expires"
         ))
     })?;
-    forget_joining_key(&args.identity)?;
+    remove_join_key(&args.identity)?;
     let joined = Joined {
         node: name,
         monitor: token.monitor,
-        expires_s: credential.said().expires_s,
+        expires_s: credential.info().expires_s,
         identity: args.identity.display().to_string(),
     };
     if args.json {
         return terminal::say_json(&joined).map(|()| 0);
     }
     terminal::say(format!(
-        "This machine is {} of the rack at {}; its certificate is in {}, good for {} and renewed \
-         by the agent.\n{}",
+        "This machine is {} of the rack at {}; its certificate is in {}, valid for {} and renewed by \
+         the agent.\n{}",
         joined.node,
         joined.monitor,
         joined.identity,
@@ -98,10 +98,10 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Asks for the certificate, with a key that lies in the folder until that is there too: whoever has
-/// it may ask again.
+/// Requests the certificate. The key stays in the directory until the certificate is there: a
+/// process that has the key may ask again.
 fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> {
-    let key = KeyPem::for_joining(dir)?;
+    let key = KeyPem::for_join(dir)?;
     let join = async { Ok(venice_control::client::join(token, name, key).await) };
     block_on(join)?.map_err(|error| {
         let may_be_used =
@@ -109,12 +109,12 @@ fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> 
                 || matches!(error, ControlError::Unreachable { refused: false, .. });
         if may_be_used {
             return told(error).context(
-                "no answer came: run this again with the same token, which is good for this \
-                 machine even if it is used by now",
+                "no answer: run this again with the same token, which stays valid for this machine \
+                 even if it is used by now",
             );
         }
-        // Its place is to be empty, if it was before.
-        let _ = forget_joining_key(dir);
+        // Leave the directory empty if it was empty before.
+        let _ = remove_join_key(dir);
         told_as_asked(error)
     })
 }
@@ -126,8 +126,8 @@ fn next_steps(joined: &Joined) -> String {
         false => format!(" --identity {identity}"),
     };
     format!(
-        "Start its agent: venice agent --name {node} --monitor {monitor}{folder} --lend SIZE\nAn \
-         agent that runs as {node} in the same rack takes it up by itself when its own is not taken \
-         any more; any other has to be restarted."
+        "Start its agent: venice agent --name {node} --monitor {monitor}{folder} --lend SIZE\nA \
+         running agent of {node} in the same rack loads the new certificate by itself once its own is \
+         refused; any other agent needs a restart."
     )
 }

@@ -1,4 +1,4 @@
-//! Who is in the rack: `venice init`, `join`, `token`, `node`, `identity`.
+//! Membership of the rack: `venice init`, `join`, `token`, `node`, `identity`.
 
 mod init;
 mod join;
@@ -14,7 +14,7 @@ pub use node::{HELP as HELP_NODE, NodeCommand, execute as node};
 pub use show::{HELP as HELP_IDENTITY, IdentityArgs, execute as show};
 pub use token::{HELP as HELP_TOKEN, TokenCommand, execute as token};
 
-/// Reads `90s`, `30min` (or `30m`), `12h`, `7d`.
+/// Parses `90s`, `30min` (or `30m`), `12h`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit_s = match &text[digits.len()..] {
@@ -22,12 +22,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "min" | "m" => 60,
         "h" => 3600,
         "d" => 86_400,
-        _ => return Err("a time has a unit: 90s, 30min, 12h, 7d".to_string()),
+        _ => return Err("missing unit: write for example 90s, 30min, 12h, 7d".to_string()),
     };
-    let count: u64 = digits.parse().map_err(|_| format!("{text:?} is no time, as in 12h"))?;
+    let count: u64 = digits.parse().map_err(|_| format!("{text:?} is not a time such as 12h"))?;
     match count.checked_mul(unit_s).filter(|seconds| *seconds > 0) {
         Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err(format!("{text:?} is no time, as in 12h")),
+        None => Err(format!("{text:?} is not a time such as 12h")),
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn duration_needs_unit() {
         assert_eq!(duration("12h"), Ok(Duration::from_secs(43_200)));
         assert_eq!(duration("30min"), Ok(Duration::from_secs(1800)));
         for wrong in ["", "12", "h", "0s", "-1h", "12 h", "99999999999999999999d", "1w"] {

@@ -1,4 +1,4 @@
-//! `venice node`: turning nodes out.
+//! `venice node`: revokes the membership of nodes.
 
 use clap::{Args, Subcommand};
 
@@ -8,21 +8,21 @@ use crate::rack;
 use crate::registry::{self, block_on, told};
 use venice_cli::terminal;
 
-/// Texts below `venice node --help`, and those of its commands.
+/// Text below `venice node --help` and that of its commands.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice drain node7                          first, if what it lends is to be kept
-  venice node revoke node7                    its certificates, and its users', are void at once;
-                                              so are join tokens made for it
-  venice node revoke --unknown node7          although the rack does not know that name any more
-  venice token new --node node7               to let it in again
+  venice drain node7                          first, to keep the memory it lends
+  venice node revoke node7                    voids its certificates, its users' and
+                                              join tokens made for it, at once
+  venice node revoke --unknown node7          a name that the rack no longer lists
+  venice token new --node node7               to let it join again
 
-For root on the Monitor Node's machine.";
+Requires root on the Monitor Node's machine.";
 
 /// `venice node ...`
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
-    /// Turn a node out of the rack
+    /// Revoke a node's membership
     #[command(after_help = HELP)]
     Revoke(RevokeArgs),
 }
@@ -30,10 +30,10 @@ pub enum NodeCommand {
 /// `venice node revoke`
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
-    /// Which node
+    /// Node to revoke
     #[arg(value_name = "NODE", value_parser = crate::name::check)]
     node: String,
-    /// Also a name that the rack does not know, in case somebody holds a certificate of it
+    /// Also revoke a name that the rack does not list, in case a certificate of it exists
     #[arg(long)]
     unknown: bool,
     /// Print an object: node, revoked
@@ -41,7 +41,7 @@ pub struct RevokeArgs {
     json: bool,
 }
 
-/// Turns a node out.
+/// Revokes the node.
 pub fn execute(command: &NodeCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
     let NodeCommand::Revoke(RevokeArgs { node, unknown, json }) = command;
     let addr = rack::monitor_address(monitor)?;
@@ -49,22 +49,20 @@ pub fn execute(command: &NodeCommand, monitor: Option<&str>) -> anyhow::Result<i
         let done = registry::gate(&addr).await?.revoke(node, *unknown).await;
         done.map_err(|error| match error {
             ControlError::UnknownNode(_) => anyhow::anyhow!(
-                "{error}: if somebody may hold a certificate of that name, turn it out with \
-                 --unknown"
+                "{error}: if a certificate of that name may exist, revoke it with --unknown"
             ),
             error => told(error),
         })
     })?;
     match json {
         true => terminal::say_json(&serde_json::json!({ "node": node, "revoked": true }))?,
-        // Of a name that the rack does not know nobody has anything.
+        // A name that the rack does not list has no grants.
         false if *unknown => {
-            terminal::say(format!("{node} is turned out: its certificates are void."))?;
+            terminal::say(format!("{node} is revoked: its certificates are void."))?;
         }
         false => terminal::say(format!(
-            "{node} is turned out: its certificates are void, and nothing more is placed on it. \
-             Programs that have memory of it go on with that until they end: drain first to have \
-             them move."
+            "{node} is revoked: its certificates are void, and it gets no new grants. Programs keep its \
+             memory until they end: drain it first to move that memory."
         ))?,
     }
     Ok(0)

@@ -1,21 +1,21 @@
-//! `venice identity`: who one is to the rack, and who was refused.
+//! `venice identity`: the caller's identity, revoked nodes and refused callers.
 
 use clap::Args;
 use serde::Serialize;
 use venice_control::client::MonitorIdentity;
-use venice_control::identity::Said;
+use venice_control::identity::CertificateInfo;
 use venice_control::{RefusedCounts, Revocation};
 use venice_recipient::local_rack::access;
 
-use crate::admittance::{left, refused_text};
+use crate::certificate_text::{left, refused_text};
 use crate::rack;
 use crate::registry::{self, block_on, told};
 use venice_cli::terminal;
 
-/// Texts below `venice identity --help`.
+/// Text below `venice identity --help`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice identity                             who I am to the rack, until when, and who was refused
+  venice identity                             own identity, revocations and refusals
   venice identity --json | jq .refused";
 
 /// `venice identity`
@@ -37,13 +37,13 @@ struct Shown {
     revoked: Vec<Revocation>,
 }
 
-/// Shows it.
+/// Shows the identity.
 pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
-    let (said, monitor): (Said, MonitorIdentity) = block_on(async {
+    let (said, monitor): (CertificateInfo, MonitorIdentity) = block_on(async {
         let access = access(&addr);
         let monitor = registry::gate(&addr).await?.show().await.map_err(told)?;
-        Ok((access.login.said().await.map_err(told)?, monitor))
+        Ok((access.login.info().await.map_err(told)?, monitor))
     })?;
     let shown = Shown {
         you: said.caller.to_string(),
@@ -58,12 +58,12 @@ pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32
     }
     let role = if said.caller.is_admin() { ", an administrator" } else { "" };
     let out: Vec<&str> = shown.revoked.iter().map(|it| it.node.as_str()).collect();
-    let out = if out.is_empty() { "nobody".to_string() } else { out.join(", ") };
+    let out = if out.is_empty() { "none".to_string() } else { out.join(", ") };
     terminal::say(format!(
-        "you         {}{role}; certificate good for {}\n\
-         monitor     {addr}; certificate good for {}\n\
+        "you         {}{role}; certificate valid for {}\n\
+         monitor     {addr}; certificate valid for {}\n\
          authority   {}\n\
-         turned out  {out}\n\
+         revoked     {out}\n\
          refused     {}",
         shown.you,
         left(shown.expires_s),

@@ -1,4 +1,4 @@
-//! `venice token`: what machines join with.
+//! `venice token`: join tokens.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use crate::registry::{self, block_on, told, told_as_asked};
 use venice_cli::failure::Usage;
 use venice_cli::terminal::{self, Align};
 
-/// Texts below `venice token --help`, and those of its commands.
+/// Text below `venice token --help` and that of its commands.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice token new                            for one machine, good for a day
+  venice token new                            for one machine, valid for a day
   venice token new --node node7 --valid 30min for node7 only
   venice token list
-  venice token delete 5f0c2ab19e7d4431        take one back, by its id in the list
+  venice token delete 5f0c2ab19e7d4431        delete one, by its id in the list
 
-For root on the Monitor Node's machine.";
+Requires root on the Monitor Node's machine.";
 
 /// `venice token ...`
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
-    /// Make a token: good for one machine, once
+    /// Create a token: valid for one machine, once
     #[command(after_help = HELP)]
     New(NewArgs),
-    /// List the tokens, without what one joins with
+    /// List the tokens, without their secrets
     #[command(after_help = HELP)]
     List(ListArgs),
-    /// Take a token back, so that nobody joins by it
+    /// Delete a token, so that it cannot be used
     #[command(after_help = HELP)]
     Delete(DeleteArgs),
 }
@@ -41,13 +41,13 @@ pub enum TokenCommand {
 /// `venice token new`
 #[derive(Args, Debug)]
 pub struct NewArgs {
-    /// The only node it is to let in [default: any]
+    /// Only node that may join with it [default: any]
     #[arg(long, value_name = "NAME", value_parser = crate::name::check)]
     node: Option<String>,
-    /// How long it is good: 90s, 30min, 12h, 7d
+    /// Lifetime: 90s, 30min, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     valid: Duration,
-    /// Where machines reach the Monitor Node [default: as this command does]
+    /// Address at which machines reach the Monitor Node [default: the one used by this command]
     #[arg(long, value_name = "ADDR", value_parser = crate::host_port::check_reachable)]
     address: Option<String>,
     /// Print an object: token
@@ -66,7 +66,7 @@ pub struct ListArgs {
 /// `venice token delete`
 #[derive(Args, Debug)]
 pub struct DeleteArgs {
-    /// Which token: its id, as listed
+    /// Id of the token, as listed
     #[arg(value_name = "ID", value_parser = token_id)]
     id: u64,
     /// Print an object: id, deleted
@@ -93,7 +93,7 @@ struct Row {
     used_by: String,
 }
 
-/// Makes, lists or takes back.
+/// Runs the command.
 pub fn execute(command: &TokenCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     match command {
@@ -108,7 +108,7 @@ fn delete(args: &DeleteArgs, addr: &str) -> anyhow::Result<i32> {
     let id = format!("{:016x}", args.id);
     match args.json {
         true => terminal::say_json(&serde_json::json!({ "id": id, "deleted": true }))?,
-        false => terminal::say(format!("Nobody joins by token {id} any more."))?,
+        false => terminal::say(format!("Token {id} is deleted."))?,
     }
     Ok(0)
 }
@@ -127,8 +127,8 @@ fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
         JoinToken { id: made.id, secret: made.secret, authority: made.authority, monitor: address };
     if names_loopback(&token.monitor) {
         terminal::remark(format!(
-            "{} is this machine's own address: no other machine joins by this token; give the one \
-             that others reach it at with --address ADDR, or with --monitor ADDR",
+            "{} is a loopback address: no other machine can join with this token; give an address \
+             that others reach with --address ADDR or --monitor ADDR",
             token.monitor
         ));
     }
@@ -139,7 +139,7 @@ fn new(args: &NewArgs, addr: &str) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Whether an address is good on this machine alone.
+/// True if an address is a loopback address.
 pub fn names_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -160,7 +160,7 @@ fn list(args: &ListArgs, addr: &str) -> anyhow::Result<i32> {
     if args.json {
         return terminal::say_json(&rows).map(|()| 0);
     }
-    let columns = ["id", "for", "good for", "used by"].map(|name| (name, Align::Left));
+    let columns = ["id", "for", "valid for", "used by"].map(|name| (name, Align::Left));
     let or = |text: &str, none: &str| if text.is_empty() { none } else { text }.to_string();
     let line = |row: &Row| {
         let node = or(&row.node, "any");

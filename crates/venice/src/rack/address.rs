@@ -1,4 +1,4 @@
-//! Where the Monitor Node is: the flag, the environment, or the rack of this machine.
+//! Address of the Monitor Node: from the flag, the environment, or the local rack.
 
 use venice_recipient::local_rack::MONITOR_VARIABLE;
 
@@ -7,7 +7,7 @@ use super::run_dir::RunDir;
 use crate::host_port;
 use venice_cli::failure::Usage;
 
-/// `flag`, else `VENICE_MONITOR`, else the local rack's.
+/// Returns `flag`, else `VENICE_MONITOR`, else the local rack's address.
 pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
     if let Some(address) = explicit_address(flag)? {
         return Ok(address);
@@ -16,19 +16,19 @@ pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
     match Record::load(&dir)? {
         Some(record) => Ok(record.monitor.addr),
         None => anyhow::bail!(
-            "no Monitor Node is known: start a rack with `venice up`, or name one with --monitor \
-             ADDR or {MONITOR_VARIABLE} (looked for a rack in {})",
+            "no Monitor Node given: start a rack with `venice up`, or use --monitor ADDR or \
+             {MONITOR_VARIABLE} (looked for a rack in {})",
             dir.path().display()
         ),
     }
 }
 
-/// How recipients reach the donors of this machine's rack; without one, as if they were others.
+/// Returns the port of this machine's rack; udp without one.
 pub fn default_port() -> anyhow::Result<PortKind> {
     Ok(Record::load(&RunDir::locate()?)?.map_or(PortKind::Udp, |record| record.port))
 }
 
-/// `flag`, else `VENICE_MONITOR`.
+/// Returns `flag`, else `VENICE_MONITOR`.
 pub fn explicit_address(flag: Option<&str>) -> anyhow::Result<Option<String>> {
     if let Some(flag) = flag {
         return Ok(Some(flag.to_string()));
@@ -40,7 +40,7 @@ pub fn explicit_address(flag: Option<&str>) -> anyhow::Result<Option<String>> {
         .transpose()
 }
 
-/// Whether the Monitor Node at `addr` is that of the rack of `venice up` on this machine.
+/// True if the Monitor Node at `addr` belongs to the local rack of `venice up`.
 pub fn is_of_this_rack(addr: &str) -> bool {
     let record = RunDir::locate().and_then(|dir| Record::load(&dir));
     record.is_ok_and(|record| record.is_some_and(|record| record.monitor.addr == addr))

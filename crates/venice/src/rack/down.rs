@@ -1,4 +1,4 @@
-//! `venice down`: the end of a rack, whatever state it is in.
+//! `venice down`: stops a rack, whatever its state.
 
 use clap::Args;
 
@@ -14,7 +14,7 @@ use venice_cli::terminal;
 #[derive(Args, Debug)]
 pub struct DownArgs {}
 
-/// Stops every process of the rack and removes what it made. No rack is no error.
+/// Stops every process of the rack and removes its files. Without a rack it succeeds.
 pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
     let nothing = || terminal::say(format!("No rack is up in {}.", dir.path().display()));
@@ -22,10 +22,11 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
         nothing()?;
         return Ok(0);
     }
-    // Whose memory is this rack's: the kernel would wait for answers, or lose what is there.
+    // First the swap devices on this rack's memory: the kernel would wait for answers, or lose
+    // pages.
     crate::swap::detach_all(&dir)?;
     let lock = dir.lock()?;
-    // A damaged record must not keep the rest from being cleared away.
+    // A damaged record must not prevent the rest of the cleanup.
     let record = Record::load(&dir).ok().flatten();
     let was_there = dir.record_path().exists();
     let mut processes = process::find_all(&dir);
@@ -49,12 +50,12 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
     let plural = if count == 1 { "" } else { "es" };
     terminal::say(match killed {
         0 => format!("The rack is down: {count} process{plural} stopped."),
-        n => format!("The rack is down: {count} process{plural} stopped, {n} of them by a kill."),
+        n => format!("The rack is down: {count} process{plural} stopped, {n} of them killed."),
     })?;
     Ok(0)
 }
 
-/// Says who loses memory by this, where a Monitor Node can be asked.
+/// Warns of programs that lose memory, if the Monitor Node answers.
 fn warn_of_grants(record: &Record, dir: &RunDir) {
     if !record.monitor.process.is_some_and(|process| process.is_alive(dir)) {
         return;
@@ -64,6 +65,6 @@ fn warn_of_grants(record: &Record, dir: &RunDir) {
     let held: u64 = grants.iter().filter(|g| g.state == "committed").map(|g| g.bytes).sum();
     if held > 0 {
         let held = terminal::bytes(held);
-        terminal::remark(format!("venice: programs still hold {held} of this rack and lose it"));
+        terminal::remark(format!("venice: programs lose {held} of borrowed memory"));
     }
 }

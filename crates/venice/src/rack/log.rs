@@ -1,4 +1,4 @@
-//! The end of a daemon's log, for the error message when it dies at its start.
+//! Last lines of a daemon's log, for the error message when it dies at its start.
 
 use std::fs;
 
@@ -6,12 +6,12 @@ use super::run_dir::RunDir;
 
 const LINES: usize = 8;
 
-/// The last lines that `name` wrote, each indented, or a word on why there are none.
+/// Returns the last lines that `name` wrote, indented, or the reason why there are none.
 pub fn tail(dir: &RunDir, name: &str) -> String {
     let path = dir.log_path(name);
     let text = match fs::read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) => return format!("  (its log {} cannot be read: {error})", path.display()),
+        Err(error) => return format!("  (cannot read its log {}: {error})", path.display()),
     };
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     if lines.is_empty() {
@@ -21,7 +21,7 @@ pub fn tail(dir: &RunDir, name: &str) -> String {
     lines[first..].iter().map(|line| format!("  {name}: {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// What the daemon `name` itself gave as its last error, if it did.
+/// Returns the last error in the log of the daemon `name`, if any.
 pub fn last_error(dir: &RunDir, name: &str) -> Option<String> {
     let bytes = fs::read(dir.log_path(name)).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();

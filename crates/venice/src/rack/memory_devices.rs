@@ -1,4 +1,4 @@
-//! Memory devices (DAX) that nodes of a local rack lend in place of this machine's memory.
+//! Memory devices (DAX) that nodes of a local rack lend instead of this machine's memory.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use venice_wire::SLAB_BYTES;
 use super::up::UpArgs;
 use venice_cli::failure::Usage;
 
-/// A memory device, and which node lends it.
+/// A memory device and the node that lends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDax {
     node: Option<String>,
@@ -23,7 +23,7 @@ impl FromStr for NodeDax {
             Some((node, device)) if !node.is_empty() => (Some(node.to_owned()), device),
             _ => (None, text),
         };
-        // Behind a node's name a path has its first slash there.
+        // After a node's name, a path has lost its first slash.
         let device = dax_name(device.strip_prefix("dev/").unwrap_or(device))?.to_owned();
         Ok(Self { node, device })
     }
@@ -35,13 +35,13 @@ impl NodeDax {
     }
 }
 
-/// The devices that a node is to lend.
+/// Returns the devices that a node lends.
 pub fn devices_of(args: &UpArgs, node: &str) -> Vec<String> {
     let its = args.lend_dax.iter().filter(|it| it.node() == node);
     its.map(|it| it.device.clone()).collect()
 }
 
-/// What a node lends of them, bytes.
+/// Returns the bytes that a node lends of its devices.
 pub fn lent_bytes(devices: &[String]) -> anyhow::Result<u64> {
     let bytes = devices.iter().map(|name| {
         let device = DaxBus::default().device(name);
@@ -51,7 +51,7 @@ pub fn lent_bytes(devices: &[String]) -> anyhow::Result<u64> {
     bytes.sum()
 }
 
-/// Every node that is named is there, and every device is one node's.
+/// Checks that every named node exists and every device belongs to one node.
 pub fn check_devices(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
     for (at, named) in args.lend_dax.iter().enumerate() {
         let (node, device) = (named.node(), &named.device);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_may_be_named_before_the_device() {
+    fn dax_spec_may_name_node() {
         let parsed = |text: &str| {
             let NodeDax { node, device } = text.parse()?;
             Ok::<_, BadDaxName>((node, device))

@@ -2,8 +2,8 @@
 //! packets between nodes cross a real (virtual) wire.
 //!
 //! The first rack of a machine has the bridge `venice0` and the namespaces `venice-node1`, ...; a
-//! second one at the same time has `venice1` and `venice1-node1`, and so on. A bridge carries its
-//! rack's run directory as its alias: that is how one left behind by a crash is recognised.
+//! second one at the same time has `venice1` and `venice1-node1`, and so on. The alias of a bridge
+//! is its rack's run directory: this identifies a bridge left behind by a crash.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -37,7 +37,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes the bridge of a new rack in `dir`, after clearing away what dead racks left.
+    /// Creates the bridge of a new rack in `dir`, after removing what dead racks left.
     pub fn create(dir: &RunDir) -> anyhow::Result<Network> {
         let _lock = lock_interfaces()?;
         remove_stale(dir)?;
@@ -51,8 +51,8 @@ impl Network {
         bail!("{MAX_RACKS} bridges venice0, venice1, ... exist already: remove some by `ip link`")
     }
 
-    /// The network of the rack in `dir`, as made before; what is missing of its bridge is made
-    /// again (a reboot of the network, an administrator's `ip link del`).
+    /// Returns the network of the rack in `dir`. Missing parts of its bridge are created again
+    /// (after a restart of the network, or an administrator's `ip link del`).
     pub fn restore(dir: &RunDir, subnet: Subnet) -> anyhow::Result<Network> {
         let _lock = lock_interfaces()?;
         if let Some(number) = numbers_of(dir).first() {
@@ -65,13 +65,13 @@ impl Network {
         Ok(network)
     }
 
-    /// Whether the rack in `dir` has, or left, a network.
+    /// True if the rack in `dir` has a network, or left one behind.
     pub fn exists(dir: &RunDir) -> bool {
         !numbers_of(dir).is_empty()
     }
 
-    /// Removes the network of the rack in `dir`: bridge, veth pairs, namespaces. Nothing there is
-    /// no error.
+    /// Removes the network of the rack in `dir`: bridge, veth pairs, namespaces. Succeeds if there
+    /// is none.
     pub fn remove(dir: &RunDir) -> anyhow::Result<()> {
         if !Network::exists(dir) {
             return Ok(());
@@ -83,13 +83,13 @@ impl Network {
         Ok(())
     }
 
-    /// The addresses in use.
+    /// Returns the network's subnet.
     pub fn subnet(&self) -> Subnet {
         self.subnet
     }
 
-    /// Makes the namespace of the node with this index (0 is node1), its wire and its address, or
-    /// leaves it as it is when it is there. Returns its name and the node's address.
+    /// Creates the namespace of the node with this index (0 is node1), with its veth pair and
+    /// address, unless it exists. Returns its name and the node's address.
     pub fn ensure_node(&self, index: usize) -> anyhow::Result<(String, Ipv4Addr)> {
         let name = self.namespace_name(index);
         let address = self.subnet.node_address(index);
@@ -113,8 +113,9 @@ impl Network {
     fn make_bridge(&self, dir: &RunDir) -> anyhow::Result<()> {
         let bridge = bridge_name(self.number);
         let address = format!("{}/24", self.subnet.bridge_address());
-        // A bridge without an address of its own takes the lowest of its ports, a new one with every
-        // new port: those who know the old one would talk to nobody until they ask again.
+        // With a fixed MAC address. A bridge without one takes the lowest of its ports', and so a
+        // new one with every new port: neighbours with the old address cached would lose contact
+        // until they ask again.
         let mac = format!("02:76:65:6e:00:{:02x}", self.number);
         ip(&["link", "add", &bridge, "address", &mac, "type", "bridge"])?;
         let rest = || -> anyhow::Result<()> {
@@ -124,12 +125,12 @@ impl Network {
             ip(&["link", "set", &bridge, "up"])
         };
         rest().inspect_err(|_| {
-            // The first error is the one to tell.
+            // The first error is reported.
             let _ = ip(&["link", "del", &bridge]);
         })
     }
 
-    /// Half a node, from an `up` that was killed: either part may be missing.
+    /// Removes half a node, left by an `up` that was killed: either part may be missing.
     fn remove_node(&self, namespace: &str, wire: &str) {
         if interface_exists(wire) {
             let _ = ip(&["link", "del", wire]);
@@ -148,15 +149,15 @@ impl Network {
     }
 }
 
-/// Where the namespace `name` can be entered.
+/// Returns the path at which the namespace `name` can be entered.
 pub fn namespace_path(name: &str) -> PathBuf {
     Path::new(NAMESPACES).join(name)
 }
 
-/// Says why namespaces cannot be made here, if so.
+/// Checks that namespaces can be created here.
 pub fn check_possible() -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("--netns needs root: run `sudo venice up --netns`, or leave --netns away");
+        bail!("--netns needs root: run `sudo venice up --netns`, or omit --netns");
     }
     if on_path("ip").is_none() {
         bail!("--netns needs the `ip` command: install iproute2");
@@ -196,7 +197,7 @@ fn numbers_of(dir: &RunDir) -> Vec<u32> {
     (0..MAX_RACKS).filter(|n| alias(&bridge_name(*n)).is_some_and(|a| a == wanted)).collect()
 }
 
-/// Clears away the networks whose racks have no living process, and this directory's own.
+/// Removes the networks of racks without living processes, and that of this run directory.
 fn remove_stale(dir: &RunDir) -> anyhow::Result<()> {
     for number in 0..MAX_RACKS {
         let Some(alias) = alias(&bridge_name(number)) else { continue };
@@ -223,7 +224,7 @@ fn remove_number(number: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The entries of `folder` that are `prefix` and a number.
+/// Returns the entries of `folder` that are `prefix` and a number.
 fn names_in(folder: &str, prefix: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries
@@ -238,7 +239,7 @@ fn interface_exists(name: &str) -> bool {
 }
 
 /// Keeps racks with different run directories from choosing the same names and addresses. The lock
-/// is on a directory that is always there and leaves nothing behind.
+/// is on a directory that always exists, so it leaves no file behind.
 fn lock_interfaces() -> anyhow::Result<File> {
     let folder = File::open(INTERFACES).with_context(|| format!("opening {INTERFACES}"))?;
     flock(&folder, FlockOperation::LockExclusive)
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_the_kernel_and_do_not_meet() {
+    fn interface_names_fit_kernel_limit() {
         assert!(format!("{}250", wire_prefix(MAX_RACKS - 1)).len() <= 15);
         assert_eq!(namespace_prefix(0), "venice-node");
         assert_eq!(namespace_prefix(1), "venice1-node");
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn long_run_directories_still_make_an_alias() {
+    fn long_run_directory_alias_is_cut() {
         let dir = RunDir::at(Path::new(&format!("/tmp/{}", "x".repeat(400))));
         assert_eq!(alias_of(&dir).len(), 255);
     }
@@ -307,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn nodes_reach_each_other_and_nothing_is_left() {
+    fn namespaces_connect_and_clean_up() {
         if let Err(error) = check_possible() {
-            println!("SKIPPED nodes_reach_each_other_and_nothing_is_left: {error}");
+            println!("SKIPPED namespaces_connect_and_clean_up: {error}");
             return;
         }
         let temp = tempfile::tempdir().unwrap();
@@ -325,7 +326,7 @@ mod tests {
         let one = socket_inside(name1.clone(), address1);
         let two = socket_inside(name2.clone(), address2);
         two.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-        // Larger than an ordinary MTU: the whole way takes large frames.
+        // Larger than an ordinary MTU: the whole path takes large frames.
         one.send_to(&[7; 8000], two.local_addr().unwrap()).unwrap();
         let mut buffer = [0; 9000];
         let (len, from) = two.recv_from(&mut buffer).unwrap();
@@ -340,9 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_cleared_away_by_the_next_rack() {
+    fn next_rack_removes_stale_network() {
         if let Err(error) = check_possible() {
-            println!("SKIPPED what_a_crash_left_is_cleared_away_by_the_next_rack: {error}");
+            println!("SKIPPED next_rack_removes_stale_network: {error}");
             return;
         }
         let crashed = tempfile::tempdir().unwrap();
@@ -354,7 +355,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = RunDir::at(temp.path());
         let _ = Network::create(&dir).unwrap();
-        assert!(!Network::exists(&crashed), "nobody lives in that run directory");
+        assert!(!Network::exists(&crashed), "no process is left in that run directory");
         Network::remove(&dir).unwrap();
         assert!(!Network::exists(&dir));
     }

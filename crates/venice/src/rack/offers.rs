@@ -7,7 +7,7 @@ use venice_agent::{BadOffer, Offer, offered_twice};
 use super::up::UpArgs;
 use venice_cli::failure::Usage;
 
-/// A device of this machine, and which node lends it.
+/// A device of this machine and the node that lends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeOffer {
     node: Option<String>,
@@ -18,7 +18,7 @@ impl FromStr for NodeOffer {
     type Err = BadOffer;
 
     fn from_str(text: &str) -> Result<Self, BadOffer> {
-        // What the device is comes before the first colon, and has no slash.
+        // The kind precedes the first colon and contains no slash.
         let kind = text.split(':').next().unwrap_or_default();
         match kind.split_once('/') {
             Some((node, _)) => {
@@ -30,13 +30,13 @@ impl FromStr for NodeOffer {
     }
 }
 
-/// What a node is to lend.
+/// Returns the devices that a node lends.
 pub fn offers_of(args: &UpArgs, node: &str) -> Vec<String> {
     let its = args.offer.iter().filter(|it| it.node.as_deref().unwrap_or("node1") == node);
     its.map(|it| it.offer.to_string()).collect()
 }
 
-/// Every device is one node's, by whatever name, and that node is there.
+/// Checks that every device belongs to one node, under any name, and that the node exists.
 pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
     let is_node = |name: &str| (1..=nodes).any(|number| name == format!("node{number}"));
     for NodeOffer { node, offer } in &args.offer {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_may_be_named_before_the_device() {
+    fn offer_may_name_node() {
         let read = |text: &str| {
             let NodeOffer { node, offer } = text.parse().unwrap();
             (node, offer.to_string())

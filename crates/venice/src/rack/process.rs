@@ -1,5 +1,4 @@
-//! The processes of a rack: starting them so that they outlive `venice up`, telling them from
-//! strangers, stopping them.
+//! Processes of a rack: starts them so that they outlive `venice up`, identifies them, stops them.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -14,16 +13,16 @@ pub use venice_recipient::runs::Identity;
 
 use super::run_dir::RunDir;
 
-/// How long a process has for an orderly end before it is killed.
+/// Time for an orderly end before a kill.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the kernel has to take a killed process away.
+/// Time for the kernel to remove a killed process.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a rack asks of its processes.
+/// Liveness of a rack's process.
 pub trait Lives {
-    /// Whether it still runs as a daemon of the rack in `dir`. A zombie does not, nor does one that
-    /// is ending: it has no command line any more.
+    /// True if it still runs as a daemon of the rack in `dir`. False for a zombie and for a process
+    /// that is ending: it has no command line any more.
     fn is_alive(&self, dir: &RunDir) -> bool;
 }
 
@@ -33,7 +32,8 @@ impl Lives for Identity {
     }
 }
 
-/// Every daemon of the rack in `dir` names a ready file in there on its command line.
+/// True if `pid`'s command line names a ready file in `dir`, as that of every daemon of the rack
+/// does.
 fn is_daemon_of(pid: u32, dir: &RunDir) -> bool {
     let Ok(command_line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
     let mut words = command_line.split(|b| *b == 0);
@@ -46,8 +46,8 @@ fn is_daemon_of(pid: u32, dir: &RunDir) -> bool {
     false
 }
 
-/// All living daemons of the rack in `dir`, recorded or not (a `venice up` that was killed may have
-/// had no time to write its record).
+/// Returns all living daemons of the rack in `dir`, recorded or not (a killed `venice up` may not
+/// have written its record).
 pub fn find_all(dir: &RunDir) -> Vec<Identity> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -59,8 +59,8 @@ pub fn find_all(dir: &RunDir) -> Vec<Identity> {
         .collect()
 }
 
-/// Starts this same program as a daemon: no terminal, log to `name`'s file, none of the caller's
-/// VENICE_ settings (they would overrule nothing that is given as a flag, but add to it).
+/// Starts this program as a daemon: without a terminal, log to `name`'s file, without the caller's
+/// VENICE_ settings (they could not override flags, but add to them).
 pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<Child> {
     dir.create_process_dir(name)?;
     let log_path = dir.log_path(name);
@@ -79,16 +79,17 @@ pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<C
             command.env_remove(key);
         }
     }
-    // A swap device's server comes into the rack at a socket in there.
+    // The server of a swap device reaches the rack through a socket in the run directory.
     command.env(RUN_DIR_VARIABLE, dir.path());
     command.spawn().with_context(|| format!("starting {name}"))
 }
 
-/// Stops the processes: an orderly end for a while, then a kill. Returns how many had to be killed.
+/// Stops the processes: in an orderly way for a while, then by a kill. Returns how many were
+/// killed.
 pub fn stop_all(processes: &[Identity], dir: &RunDir) -> anyhow::Result<usize> {
     let mut running: Vec<(Identity, OwnedFd)> = Vec::new();
     for process in processes {
-        // The handle is taken before the check, so that it cannot come to mean a stranger.
+        // The handle is opened before the check, so that a reused pid is not signalled.
         if let Some(handle) = handle(process.pid)
             && process.is_alive(dir)
         {
@@ -103,7 +104,7 @@ pub fn stop_all(processes: &[Identity], dir: &RunDir) -> anyhow::Result<usize> {
     match running.first() {
         None => Ok(killed),
         Some((process, _)) => anyhow::bail!(
-            "process {} does not end, not even when killed: see what holds it in /proc/{}/stack",
+            "process {} does not end even when killed: see /proc/{}/stack",
             process.pid,
             process.pid
         ),
@@ -117,7 +118,7 @@ fn handle(pid: u32) -> Option<OwnedFd> {
 
 fn signal(running: &[(Identity, OwnedFd)], signal: Signal) {
     for (_, handle) in running {
-        // The only likely error is that it has just gone, which is what is wanted.
+        // The only likely error is that the process has just ended.
         let _ = pidfd_send_signal(handle, signal);
     }
 }
@@ -133,9 +134,9 @@ fn wait_gone(running: &mut Vec<(Identity, OwnedFd)>, patience: Duration) {
     }
 }
 
-/// Waits, a while at most, until those of the processes that are about to end have ended: what they
-/// still hold (addresses, locks on files) is needed by who comes after them.
-pub fn wait_for_the_dying(processes: &[Identity], dir: &RunDir) {
+/// Waits, with a timeout, until processes that are about to end have ended: their successors need
+/// what they still hold (addresses, file locks).
+pub fn wait_for_dying(processes: &[Identity], dir: &RunDir) {
     let deadline = Instant::now() + KILL_PATIENCE;
     let dying = |process: &Identity| process.exists() && !process.is_alive(dir);
     while processes.iter().any(dying) && Instant::now() < deadline {
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_is_a_process_but_no_daemon_of_a_rack() {
+    fn foreign_process_is_not_a_daemon() {
         let me = Identity::of(std::process::id()).unwrap();
         let dir = RunDir::locate();
         if let Ok(dir) = dir {

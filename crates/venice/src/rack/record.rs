@@ -1,4 +1,5 @@
-//! `rack.json`: what a local rack is made of, written by `venice up`, read by everybody else.
+//! `rack.json`: the description of a local rack, written by `venice up`, read by all other
+//! commands.
 
 use std::fs;
 use std::io::Write;
@@ -13,11 +14,11 @@ use super::process::Identity;
 use super::run_dir::RunDir;
 use crate::daemon::MonitorSettings;
 
-/// How recipients reach the donors.
+/// Port by which recipients reach the donors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum PortKind {
-    /// The donor's memory is mapped: one host only, no donor CPU involved
+    /// Donor memory is mapped: one host only, no donor CPU involved
     #[default]
     Shm,
     /// Packets over UDP: between hosts, or through a virtual wire with --netns
@@ -51,45 +52,45 @@ impl From<PortKind> for venice_recipient::PortKind {
 pub struct Record {
     /// The Monitor Node.
     pub monitor: MonitorRecord,
-    /// How recipients reach the donors unless they say otherwise.
+    /// Port by which recipients reach the donors by default.
     pub port: PortKind,
-    /// Whether every node has a network namespace of its own.
+    /// True if every node has a network namespace of its own.
     pub netns: bool,
-    /// UDP goes without protection.
+    /// True if UDP is unprotected.
     #[serde(default)]
     pub plain: bool,
-    /// Which donors are taken first where a program does not say; None: nearest.
+    /// Default placement policy; `None`: nearest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Policy>,
-    /// Single packets pass the kernel by where they come to a node.
+    /// True if single packets bypass the kernel at the nodes (AF_XDP).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub xdp: bool,
-    /// The link that is emulated between any two nodes.
+    /// Link emulated between any two nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkModel>,
-    /// With namespaces: the network that joins them, `10.x.y.0/24`.
+    /// Network that joins the namespaces, `10.x.y.0/24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet: Option<super::subnet::Subnet>,
-    /// How the nodes are wired, with its size: `mesh:2x2x2`, `router:8`; None: every node reaches
+    /// Topology of the nodes, with its size: `mesh:2x2x2`, `router:8`; `None`: every node reaches
     /// every other directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
-    /// Packets carry their whole route from their source.
+    /// True if packets carry their whole route from their source.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub source_routes: bool,
-    /// The nodes, in order; behind them the external router, if there is one.
+    /// The nodes, in order; after them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }
 
 /// The Monitor Node of a local rack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MonitorRecord {
-    /// Where it answers; port 0 until it said so.
+    /// Its address; port 0 until it has reported one.
     pub addr: String,
     /// Its process, once started.
     #[serde(flatten)]
     pub process: Option<Identity>,
-    /// How it is told to behave.
+    /// Its settings.
     #[serde(default)]
     pub settings: MonitorSettings,
 }
@@ -102,33 +103,33 @@ pub struct AgentRecord {
     /// Its process, once started.
     #[serde(flatten)]
     pub process: Option<Identity>,
-    /// What it lends, in bytes.
+    /// Bytes lent.
     pub lend_bytes: u64,
-    /// Where its agent answers the control plane; empty until it said so.
+    /// Control-plane address of the agent; empty until reported.
     #[serde(default)]
     pub control_addr: String,
-    /// Where its agent answers fabric packets; empty until it said so.
+    /// Address of the agent for fabric packets; empty until reported.
     #[serde(default)]
     pub udp_addr: String,
-    /// Where its relay answers, in a network of relays; empty until it said so.
+    /// Address of the node's relay, in a network of relays; empty until reported.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub relay_addr: String,
-    /// It lends and borrows nothing.
+    /// True if it lends and borrows nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pool: bool,
-    /// The devices it lends, as `venice agent --offer` has them.
+    /// Devices it lends, in the form of `venice agent --offer`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offer: Vec<String>,
-    /// The memory devices it lends in place of this machine's memory.
+    /// Memory devices it lends instead of this machine's memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lend_dax: Vec<String>,
-    /// The network namespace it lives in.
+    /// Its network namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
 }
 
 impl AgentRecord {
-    /// One of this name, which is not started yet.
+    /// Creates the record of a node of this name that is not started yet.
     pub fn new(name: String, lend_bytes: u64) -> Self {
         Self {
             name,
@@ -144,14 +145,14 @@ impl AgentRecord {
         }
     }
 
-    /// Whether it is the external router, which lends nothing.
+    /// True if it is the external router, which lends nothing.
     pub fn is_router(&self) -> bool {
         self.lend_bytes == 0
     }
 }
 
 impl Record {
-    /// The record in `dir`, or None where there is no rack.
+    /// Loads the record in `dir`; `None` without a rack.
     pub fn load(dir: &RunDir) -> anyhow::Result<Option<Record>> {
         let path = dir.record_path();
         let text = match fs::read_to_string(&path) {
@@ -161,14 +162,13 @@ impl Record {
         };
         match serde_json::from_str(&text) {
             Ok(record) => Ok(Some(record)),
-            Err(error) => bail!(
-                "{} is damaged ({error}): clear the rack away with `venice down`",
-                path.display()
-            ),
+            Err(error) => {
+                bail!("{} is damaged ({error}): remove the rack with `venice down`", path.display())
+            }
         }
     }
 
-    /// Writes the record so that a reader sees the old one or the new one, never half of one.
+    /// Writes the record atomically: a reader sees the old one or the new one.
     pub fn save(&self, dir: &RunDir) -> anyhow::Result<()> {
         let path = dir.record_path();
         let temporary = dir.half_record_path();
@@ -180,28 +180,28 @@ impl Record {
             Ok(())
         };
         write().with_context(|| format!("writing {}", path.display())).inspect_err(|_| {
-            // Half of one, where the disk is full.
+            // A partial file, if the disk is full.
             let _ = fs::remove_file(&temporary);
         })
     }
 
-    /// How many nodes it has, the external router not counted.
+    /// Returns the number of nodes, without the external router.
     pub fn node_count(&self) -> usize {
         self.agents.iter().filter(|agent| !agent.is_router()).count()
     }
 
-    /// How many of them are pool nodes.
+    /// Returns the number of pool nodes.
     pub fn pool_count(&self) -> usize {
         self.agents.iter().filter(|agent| agent.pool).count()
     }
 
-    /// `monitor` and the names of the nodes.
+    /// Returns `monitor` and the names of the nodes.
     pub fn process_names(&self) -> Vec<String> {
         let nodes = self.agents.iter().map(|agent| agent.name.clone());
         std::iter::once("monitor".to_string()).chain(nodes).collect()
     }
 
-    /// Every process of the rack that was ever started.
+    /// Returns every process of the rack that was ever started.
     pub fn processes(&self) -> Vec<Identity> {
         let agents = self.agents.iter().filter_map(|agent| agent.process);
         agents.chain(self.monitor.process).collect()
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_survives_the_file() {
+    fn record_roundtrips() {
         let json = r#"{"monitor": {"addr": "127.0.0.1:7470", "pid": 7, "start_ticks": 1},
             "port": "udp", "netns": false,
             "agents": [{"name": "node1", "lend_bytes": 16777216}]}"#;

@@ -1,4 +1,4 @@
-//! The run directory: where a local rack keeps its record, its sockets, its logs and its store.
+//! The run directory: record, sockets, logs and store of a local rack.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,17 +12,17 @@ use venice_recipient::runs::{self, RunsDir, make_private_dir};
 
 use venice_cli::terminal;
 
-/// How long one `venice up` or `venice down` waits for another.
+/// Timeout of one `venice up` or `venice down` waiting for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// One rack's directory.
+/// The run directory of one rack.
 #[derive(Clone, Debug)]
 pub struct RunDir {
     root: PathBuf,
 }
 
-/// Holds the directory against every other `venice up` and `venice down` until dropped.
+/// Exclusive lock of the directory against other `venice up` and `venice down`, until dropped.
 #[derive(Debug)]
 pub struct RunDirLock {
     file: File,
@@ -30,14 +30,14 @@ pub struct RunDirLock {
 
 impl Drop for RunDirLock {
     fn drop(&mut self) {
-        // Closing it would not do where a child that was forked a moment ago has it open too.
+        // Closing is not enough: a child forked a moment ago may have the file open too.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 impl RunDir {
-    /// `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`. It need not
-    /// exist yet.
+    /// Returns `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`. The
+    /// directory need not exist.
     pub fn locate() -> anyhow::Result<RunDir> {
         let root = venice_recipient::local_rack::run_dir()
             .context("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)")?;
@@ -46,86 +46,86 @@ impl RunDir {
         Ok(RunDir { root })
     }
 
-    /// The run directory at `path`, wherever that is.
+    /// Returns the run directory at `path`.
     pub fn at(path: &Path) -> RunDir {
         RunDir { root: path.to_path_buf() }
     }
 
-    /// The directory itself, absolute.
+    /// Absolute path of the directory.
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// The rack's record.
+    /// Path of the rack's record.
     pub fn record_path(&self) -> PathBuf {
         self.root.join(venice_recipient::local_rack::RECORD_FILE)
     }
 
-    /// Where it is written before it takes the place of the old one.
+    /// Path of a record being written, before it replaces the old one.
     pub fn half_record_path(&self) -> PathBuf {
         self.record_path().with_extension("json.new")
     }
 
-    /// Where each program on borrowed memory says how it is.
+    /// Directory of the run files and status sockets of programs.
     pub fn runs_dir(&self) -> RunsDir {
         RunsDir::of(&self.root)
     }
 
-    /// What belongs to one process: `monitor`, `node1`, ...
+    /// Directory of one process: `monitor`, `node1`, ...
     pub fn process_dir(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// Where the process `name` writes its log.
+    /// Path of the log of the process `name`.
     pub fn log_path(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("log")
     }
 
-    /// Where the process `name` says that it is ready, and at which addresses.
+    /// Path of the file in which the process `name` reports its addresses once it is ready.
     pub fn ready_path(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("ready.json")
     }
 
-    /// The socket over which the agent `name` hands out memory on this host.
+    /// Path of the socket over which the agent `name` hands out memory on this host.
     pub fn shm_socket_path(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("shm.sock")
     }
 
-    /// The certificate of the node `name`.
+    /// Directory of the certificate of the node `name`.
     pub fn identity_dir(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("identity")
     }
 
-    /// The Monitor Node's socket for the programs of this machine.
+    /// Path of the Monitor Node's socket for programs of this machine.
     pub fn monitor_socket_path(&self) -> PathBuf {
         self.root.join(venice_recipient::local_rack::MONITOR_SOCKET)
     }
 
-    /// The store of the Monitor Node.
+    /// Directory of the Monitor Node's store.
     pub fn monitor_state_dir(&self) -> PathBuf {
         self.process_dir("monitor").join("state")
     }
 
-    /// Makes the directory, for its owner alone; root's also for the group that the Monitor Node's
-    /// socket in it lets in, where the machine has that.
+    /// Creates the directory, accessible to its owner only; root's also to the socket group of the
+    /// Monitor Node, if the machine has that group.
     pub fn create(&self) -> anyhow::Result<()> {
-        // One that was there before is as its owner wants it.
+        // An existing directory keeps its owner's permissions.
         let is_new = !self.root.exists();
         make_private_dir(&self.root)?;
         if is_new && rustix::process::geteuid().is_root() {
             let group = venice_monitor::MonitorConfig::default().socket_group;
-            venice_control::server::let_group_through(&self.root, &group)
+            venice_control::server::allow_group(&self.root, &group)
                 .with_context(|| format!("opening {} to the group {group}", self.root.display()))?;
         }
         Ok(())
     }
 
-    /// Makes the directory of the process `name`, for its owner alone.
+    /// Creates the directory of the process `name`, accessible to its owner only.
     pub fn create_process_dir(&self, name: &str) -> anyhow::Result<()> {
         Ok(make_private_dir(&self.process_dir(name))?)
     }
 
-    /// Waits for every other `venice up` and `venice down` on this directory, which must exist.
+    /// Waits for every other `venice up` and `venice down` on this directory.
     pub fn lock(&self) -> anyhow::Result<RunDirLock> {
         let path = self.root.join("lock");
         let deadline = Instant::now() + LOCK_PATIENCE;
@@ -137,7 +137,7 @@ impl RunDir {
                     |error| self.not_ours(&error).context(format!("{}", path.display())),
                 )?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // `venice down` unlinks the file it holds: a lock on that one would guard nothing.
+                // `venice down` unlinks its locked file: a lock on that file would protect nothing.
                 Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { file }),
                 Ok(()) => continue,
                 Err(rustix::io::Errno::WOULDBLOCK) => {}
@@ -156,46 +156,47 @@ impl RunDir {
         }
     }
 
-    /// Why its lock cannot be opened.
+    /// Explains why the lock cannot be opened.
     fn not_ours(&self, error: &io::Error) -> anyhow::Error {
         let owner = fs::metadata(&self.root).map(|meta| meta.uid());
         match owner {
             Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
-                "the rack in {} is another user's (user id {uid}): do this as that user or as root, \
+                "the rack in {} belongs to another user (user id {uid}): run this as that user or as root, \
                  or set VENICE_RUN_DIR for a rack of your own",
                 self.root.display()
             ),
-            _ => anyhow!("it cannot be opened: {error}"),
+            _ => anyhow!("cannot open it: {error}"),
         }
     }
 
-    /// Removes what a rack with these processes made here, and the directory when nothing else is
-    /// in it. The lock goes last, still held by `_lock`.
+    /// Removes the files of a rack with these processes, and the directory if nothing else is in
+    /// it. The lock is removed last, still held by `_lock`.
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
         remove_file(&self.half_record_path())?;
         remove_file(&self.monitor_socket_path())?;
         runs::sweep(&self.runs_dir());
-        // Programs may still be there.
+        // Programs may still use it.
         let _ = fs::remove_dir(self.runs_dir().path());
         remove_file(&self.root.join("lock"))?;
         match fs::remove_dir(&self.root) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            // A mount point (a container's volume, systemd's RuntimeDirectory) stays.
+            // A mount point stays (a container's volume, systemd's RuntimeDirectory).
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
             Err(error) => Err(error).with_context(|| format!("removing {}", self.root.display())),
         }
     }
 
-    /// Removes what these processes left: logs, sockets, the store.
+    /// Removes the logs, sockets and store of these processes.
     pub fn remove_processes(&self, processes: &[String]) -> anyhow::Result<()> {
         processes.iter().try_for_each(|name| remove_tree(&self.process_dir(name)))
     }
 
-    /// The directories that look like a process of a rack: `monitor`, `router`, `node1`, `node2`, ...
+    /// Returns the directories named like a process of a rack: `monitor`, `router`, `node1`,
+    /// `node2`, ...
     pub fn process_dirs(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
         let mut names: Vec<String> = entries
@@ -208,7 +209,7 @@ impl RunDir {
     }
 }
 
-/// Whether `name` is one that `venice up` gives: `node` and a number.
+/// True if `name` is one that `venice up` gives: `node` and a number.
 pub fn is_node_name(name: &str) -> bool {
     name.strip_prefix("node")
         .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -221,7 +222,7 @@ fn is_same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Removes a file; it is no error that it is not there.
+/// Removes a file; a missing file is no error.
 pub fn remove_file(path: &Path) -> anyhow::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -234,7 +235,7 @@ pub fn remove_file(path: &Path) -> anyhow::Result<()> {
 fn remove_tree(path: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
-        // Not there, or a file that no rack has made.
+        // Missing, or a file that no rack has made.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(()),
         Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_keeps_others_out_until_dropped() {
+    fn lock_excludes_others_until_dropped() {
         let (_temp, dir) = in_temp();
         let lock = dir.lock().unwrap();
         let file = File::open(dir.path().join("lock")).unwrap();
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_leaves_what_is_not_ours() {
+    fn remove_keeps_foreign_files() {
         let (_temp, dir) = in_temp();
         let lock = dir.lock().unwrap();
         dir.create_process_dir("node1").unwrap();
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_runs_left_goes_and_what_lives_stays() {
+    fn remove_sweeps_dead_runs() {
         let (_temp, dir) = in_temp();
         let lock = dir.lock().unwrap();
         dir.runs_dir().create().unwrap();
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_are_not_made() {
+    fn create_needs_parent_directory() {
         let (_temp, dir) = in_temp();
         let nested = RunDir::at(&dir.path().join("deep"));
         let refused = nested.create().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Starting what a rack lacks: all of it, or only the processes that died.
+//! Starts the processes that a rack lacks: all, or only those that died.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -21,34 +21,32 @@ use crate::daemon::Ready;
 use crate::registry;
 use venice_cli::terminal;
 
-/// How long a daemon has to bind its addresses, and an agent to be registered; donors lock and zero
-/// what they lend before they say so.
+/// Timeout for a daemon to bind its addresses; a donor first locks and zeros the memory it lends.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 const REGISTERED_PATIENCE: Duration = Duration::from_secs(30);
-/// How long an agent that was there before may take to report, to a Monitor Node that has just
-/// started, say.
+/// Timeout for a running agent to report, for example to a Monitor Node that has just started.
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(25);
 
-/// Starts processes of one rack.
+/// Starts the processes of one rack.
 pub struct Starter<'a> {
-    /// Where it lives.
+    /// Its run directory.
     pub dir: &'a RunDir,
-    /// What it is made of; filled in on the way.
+    /// Its record; completed during the start.
     pub record: &'a mut Record,
-    /// Whether the Monitor Node may take another port than the record's, where that is taken.
+    /// True if the Monitor Node may take another port than the record's if that one is taken.
     pub any_monitor_port: bool,
-    /// Its namespaces, if it has any.
+    /// Its namespaces, if any.
     pub network: Option<Network>,
-    /// Everything this starter started, so that it can be stopped again.
+    /// Processes started, for `undo`.
     pub started: Vec<Identity>,
 }
 
 impl Starter<'_> {
-    /// Starts every process of the record that does not run and waits until the Monitor Node knows
-    /// every node. Returns the names of what was started.
+    /// Starts every process of the record that is not running and waits until every node is
+    /// registered with the Monitor Node. Returns the names of the started processes.
     pub async fn start_missing(&mut self) -> anyhow::Result<Vec<String>> {
-        // Every process is a step to start, and every node one to register.
+        // Starting a process and registering a node are one step each.
         let steps = 1 + 2 * self.record.agents.len() as u64;
         let bar = terminal::progress(steps, "starting the rack");
         let result = self.start_with(&bar).await;
@@ -96,7 +94,7 @@ impl Starter<'_> {
 
     async fn start_monitor(&mut self) -> anyhow::Result<()> {
         match self.try_monitor().await {
-            // Free a moment ago, and somebody else was quicker.
+            // The port was free a moment ago, and another process took it.
             Err(_) if self.any_monitor_port && self.monitor_port_is_taken() => {
                 let ip = self.record.monitor.addr.parse::<SocketAddr>()?.ip();
                 self.record.monitor.addr = SocketAddr::new(ip, 0).to_string();
@@ -112,7 +110,7 @@ impl Starter<'_> {
         address.is_ok_and(|address| TcpListener::bind(address).is_err())
     }
 
-    /// The rack's authority, which its first start makes.
+    /// Returns the rack's authority; the first start creates it.
     fn authority(&self) -> anyhow::Result<Authority> {
         let dir = self.dir.monitor_state_dir().join(venice_monitor::IDENTITY_DIR);
         if Authority::exists(&dir) {
@@ -121,7 +119,7 @@ impl Starter<'_> {
         Ok(Authority::create(&dir)?)
     }
 
-    /// A certificate for a node, in place of the one it may have had.
+    /// Issues a certificate for a node, replacing an earlier one.
     fn certify(&self, name: &str) -> anyhow::Result<PathBuf> {
         let dir = self.dir.identity_dir(name);
         self.authority()?.credential(&Caller::Node(name.to_string()))?.save(&dir)?;
@@ -224,8 +222,8 @@ impl Starter<'_> {
         Ok(child)
     }
 
-    /// The address a dead daemon had, where it is still free, else any port. In a namespace of its
-    /// own nobody else can have taken it.
+    /// Returns the address that a dead daemon had, if it is still free, else any port. In a
+    /// namespace of its own no other process can have taken it.
     fn again_or_any(&self, ip: IpAddr, before: &str) -> String {
         let free = |addr: SocketAddr| self.network.is_some() || TcpListener::bind(addr).is_ok();
         before.parse().ok().filter(|a| free(*a)).unwrap_or(SocketAddr::new(ip, 0)).to_string()
@@ -284,7 +282,7 @@ impl Starter<'_> {
             }
             for (agent, standing) in &missing {
                 let patience = match standing {
-                    Standing::TurnedOut => Duration::ZERO,
+                    Standing::Revoked => Duration::ZERO,
                     _ => REPORT_PATIENCE,
                 };
                 let pid = agent.process.map_or(0, |process| process.pid);
@@ -297,7 +295,7 @@ impl Starter<'_> {
                 terminal::remark(log::tail(self.dir, &first.name));
                 let names: Vec<_> = missing.iter().map(|(agent, _)| &*agent.name).collect();
                 bail!(
-                    "{} did not register with the Monitor Node within {} s: the log {} may say why",
+                    "{} did not register with the Monitor Node within {} s: see its log {}",
                     names.join(", "),
                     REGISTERED_PATIENCE.as_secs(),
                     self.dir.log_path(&first.name).display()
@@ -307,7 +305,7 @@ impl Starter<'_> {
         }
     }
 
-    /// The nodes that the Monitor Node does not know as up, in their present process.
+    /// Returns the nodes whose present process is not up according to the Monitor Node.
     async fn unregistered(&self) -> anyhow::Result<Vec<(&AgentRecord, Standing)>> {
         let addr = &self.record.monitor.addr;
         let rows = registry::connect(addr).await?.nodes().await?;
@@ -325,7 +323,7 @@ impl Starter<'_> {
         Ok(agents.filter(|(_, standing)| *standing != Standing::Up).collect())
     }
 
-    /// Stops everything this starter started.
+    /// Stops all processes started.
     pub fn undo(&self) -> anyhow::Result<()> {
         process::stop_all(&self.started, self.dir).map(drop)
     }

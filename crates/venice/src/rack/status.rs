@@ -31,26 +31,26 @@ struct Status {
     agents: Vec<AgentStatus>,
     port: Option<PortKind>,
     netns: bool,
-    /// How the nodes are wired.
+    /// Topology of the nodes.
     topology: String,
-    /// Packets carry their whole route from their source.
+    /// True if packets carry their whole route from their source.
     source_routes: bool,
-    /// The link emulated; None: none.
+    /// Emulated link; `None`: none.
     link: Option<LinkModel>,
-    /// UDP goes without protection.
+    /// True if UDP is unprotected.
     plain: bool,
-    /// Single packets go past the kernel where they come to a node.
+    /// True if single packets bypass the kernel at the nodes (AF_XDP).
     xdp: bool,
     subnet: Option<String>,
     run_dir: String,
-    /// The programs on borrowed memory that run on this machine.
+    /// Programs on borrowed memory on this machine.
     runs: Vec<CopiesRow>,
 }
 
-/// How a process is: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but does
-/// not answer); `starting` (the agent runs, and has not registered yet); `silent` (it has, and does
-/// not report any more); `turned out` (its certificate was revoked); `unknown` (the agent runs, and
-/// there is no Monitor Node to ask).
+/// State of a process: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but
+/// does not answer); `starting` (the agent runs, and has not registered yet); `silent` (registered,
+/// but not reporting any more); `revoked` (its certificate was revoked); `unknown` (the agent runs,
+/// and there is no Monitor Node to ask).
 type StateWord = &'static str;
 
 #[derive(Debug, Serialize)]
@@ -59,9 +59,9 @@ struct MonitorStatus {
     pid: Option<u32>,
     state: StateWord,
     addr: String,
-    /// Callers that its door has refused, by reason; None when it cannot be asked.
+    /// Callers refused by its TLS server, by reason; `None` if it cannot be asked.
     refused: Option<RefusedCounts>,
-    /// When its certificate ends, in seconds since 1970.
+    /// End of its certificate's validity, in seconds since 1970.
     certificate_expires_s: Option<u64>,
 }
 
@@ -70,21 +70,20 @@ struct AgentStatus {
     name: String,
     pid: Option<u32>,
     state: StateWord,
-    /// What is wrong with it and what to do, for people.
+    /// The problem and its remedy, for people.
     #[serde(skip)]
     advice: Option<String>,
     lent_bytes: u64,
     free_bytes: Option<u64>,
     granted_bytes: Option<u64>,
-    /// Datagrams that its UDP port has dropped: repeated, forged, plain ones, and ones under
-    /// unknown keys.
+    /// Datagrams dropped by its UDP port: repeated, forged, unprotected, and under unknown keys.
     replayed: u64,
     forged: u64,
     unsealed: u64,
     unknown_key: u64,
-    /// Callers that its door has refused.
+    /// Callers refused by its TLS server.
     refused: u64,
-    /// When its certificate ends, in seconds since 1970.
+    /// End of its certificate's validity, in seconds since 1970.
     certificate_expires_s: Option<u64>,
     control_addr: String,
     udp_addr: String,
@@ -92,7 +91,7 @@ struct AgentStatus {
     netns: Option<String>,
 }
 
-/// Shows the rack on this machine; 1 where there is none.
+/// Shows the rack on this machine; exit code 1 without one.
 pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
     let Some(record) = Record::load(&dir)? else {
@@ -109,7 +108,7 @@ pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
     if args.json {
         terminal::say_json(&status)?;
     } else {
-        terminal::say(sheet(&status))?;
+        terminal::say(report(&status))?;
     }
     Ok(0)
 }
@@ -185,7 +184,7 @@ fn agent_status(dir: &RunDir, agent: &AgentRecord, register: Option<&Register>) 
         },
         advice: process.zip(standing).and_then(|(it, how)| how.advice(dir, &agent.name, it.pid)),
         lent_bytes: row.map_or(agent.lend_bytes, |row| row.lent_bytes),
-        // A dead node has nothing to give; one nobody can be asked about may have.
+        // A dead node has nothing free; a node whose Monitor Node does not answer may have.
         free_bytes: if lives { row.map(|row| row.free_bytes) } else { Some(0) },
         granted_bytes: row.map(|row| row.granted_bytes),
         replayed: row.map_or(0, |row| row.replayed),
@@ -201,7 +200,7 @@ fn agent_status(dir: &RunDir, agent: &AgentRecord, register: Option<&Register>) 
     }
 }
 
-fn sheet(status: &Status) -> String {
+fn report(status: &Status) -> String {
     let columns = [
         ("name", Align::Left),
         ("pid", Align::Right),
@@ -242,24 +241,24 @@ fn sheet(status: &Status) -> String {
     )
 }
 
-/// What to do about those that are not well, a line each.
+/// Remedies for unhealthy processes, one line each.
 fn hints(status: &Status) -> String {
     let is_dead = |state: StateWord| state == "dead";
     let any_dead = status.agents.iter().any(|agent| is_dead(agent.state))
         || status.monitor.iter().any(|monitor| is_dead(monitor.state));
-    let dead = any_dead.then(|| "`venice up` starts what is dead.".to_string());
+    let dead = any_dead.then(|| "`venice up` restarts dead processes.".to_string());
     let hangs = status.monitor.iter().filter(|monitor| monitor.state == "unresponsive");
     let hangs = hangs.filter_map(|monitor| monitor.pid).map(|pid| {
         format!(
-            "The Monitor Node (pid {pid}) does not answer: let it go on (kill -CONT {pid}), or \
-             kill -9 {pid}, then `venice up`."
+            "The Monitor Node (pid {pid}) does not answer: resume it (kill -CONT {pid}), or kill -9 \
+             {pid}, then `venice up`."
         )
     });
     let agents = status.agents.iter().filter_map(|agent| agent.advice.clone());
     dead.into_iter().chain(hangs).chain(agents).map(|hint| format!("\n{hint}")).collect()
 }
 
-/// Who has dropped datagrams, and how many: damage on the way, or somebody who should not be there.
+/// Lists nodes that dropped datagrams, with counts: damage on the way, or an intruder.
 fn dropped_line(agents: &[AgentStatus]) -> String {
     let told = agents.iter().filter_map(|agent| {
         let AgentStatus { name, replayed, forged, unsealed, unknown_key, .. } = agent;
@@ -280,7 +279,7 @@ fn dropped_line(agents: &[AgentStatus]) -> String {
     }
 }
 
-/// Who has refused callers: somebody who should not be there, or a certificate that is over.
+/// Lists refused callers: intruders, or expired certificates.
 fn refused_line(status: &Status) -> String {
     let monitor = status.monitor.iter().filter_map(|monitor| monitor.refused);
     let monitor = monitor.filter(|refused| refused.total() > 0);
@@ -290,7 +289,7 @@ fn refused_line(status: &Status) -> String {
     let told: Vec<_> = monitor.chain(agents).collect();
     match told.is_empty() {
         true => String::new(),
-        false => format!("\nwarning: callers refused (the logs say whom): {}", told.join("; ")),
+        false => format!("\nwarning: callers refused (see the logs): {}", told.join("; ")),
     }
 }
 
@@ -299,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rack_of_dead_processes_is_shown_as_dead() {
+    fn dead_rack_is_shown_as_dead() {
         let json = r#"{"monitor": {"addr": "127.0.0.1:1"}, "port": "shm", "netns": false,
             "agents": [{"name": "node1", "lend_bytes": 16777216}]}"#;
         let record: Record = serde_json::from_str(json).unwrap();
@@ -310,6 +309,6 @@ mod tests {
         assert_eq!(value["agents"][0]["state"], "dead");
         assert_eq!(value["agents"][0]["lent_bytes"], 16_777_216);
         assert_eq!(value["agents"][0]["free_bytes"], 0);
-        assert!(sheet(&status).contains("`venice up` starts what is dead"));
+        assert!(report(&status).contains("`venice up` restarts dead processes"));
     }
 }

@@ -1,4 +1,4 @@
-//! Networks of a rack whose nodes have namespaces of their own: `10.x.y.0/24`, one nobody uses yet.
+//! Network of a rack with network namespaces: an unused `10.x.y.0/24`.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,11 +15,11 @@ pub struct Subnet {
     third: u8,
 }
 
-/// Where the search starts: far from 10.0 and 10.1, which others like.
+/// Start of the search: far from the popular 10.0 and 10.1.
 const FIRST: (u8, u8) = (74, 70);
 
 impl Subnet {
-    /// The first network that no route of this machine overlaps.
+    /// Returns the first network that no route of this machine overlaps.
     pub fn free() -> anyhow::Result<Subnet> {
         let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
         let routes = parse_routes(&table);
@@ -31,15 +31,15 @@ impl Subnet {
                 return Ok(candidate);
             }
         }
-        bail!("no free network 10.x.y.0/24 on this machine: every one is routed somewhere")
+        bail!("no free network 10.x.y.0/24 on this machine: all are routed")
     }
 
-    /// The bridge's address, where the Monitor Node listens.
+    /// Address of the bridge, where the Monitor Node listens.
     pub fn bridge_address(self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.second, self.third, 1)
     }
 
-    /// The address of the node with this index (0 is node1).
+    /// Address of the node with this index (0 is node1).
     pub fn node_address(self, index: usize) -> Ipv4Addr {
         let host = u8::try_from(index + 2).expect("`venice up` allows no more nodes than fit");
         Ipv4Addr::new(10, self.second, self.third, host)
@@ -71,7 +71,7 @@ impl FromStr for Subnet {
         let address = text.strip_suffix("/24").and_then(|a| a.parse::<Ipv4Addr>().ok());
         match address.map(|a| a.octets()) {
             Some([10, second, third, 0]) => Ok(Subnet { second, third }),
-            _ => Err(format!("{text} is no network of the form 10.x.y.0/24")),
+            _ => Err(format!("{text} is not a network of the form 10.x.y.0/24")),
         }
     }
 }
@@ -90,8 +90,8 @@ impl Route {
     }
 }
 
-/// The routes of `/proc/net/route` but the default one. Addresses are in network byte order, printed
-/// as a number of this machine.
+/// Returns the routes of `/proc/net/route` except the default one. Addresses are in network byte
+/// order, printed as a native number.
 fn parse_routes(table: &str) -> Vec<Route> {
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     table
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_routed_network_is_not_free() {
+    fn routed_network_is_taken() {
         let routes = parse_routes(TABLE);
         assert_eq!(routes.len(), 1, "the default route blocks nothing");
         assert!(routes[0].overlaps("10.74.70.0/24".parse().unwrap()));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_text() {
+    fn subnet_text_roundtrips() {
         let subnet: Subnet = "10.74.70.0/24".parse().unwrap();
         assert_eq!(subnet.bridge_address(), Ipv4Addr::new(10, 74, 70, 1));
         assert_eq!(subnet.node_address(0), Ipv4Addr::new(10, 74, 70, 2));

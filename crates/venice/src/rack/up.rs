@@ -1,4 +1,4 @@
-//! `venice up`: a rack of processes on this machine, new or brought back to health.
+//! `venice up`: starts a rack of processes on this machine, or restores it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -22,75 +22,76 @@ use crate::registry::block_on;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
-/// The Monitor Node's port where nothing else is said.
+/// Default port of the Monitor Node.
 const DEFAULT_MONITOR_PORT: u16 = 7470;
 const DEFAULT_NODES: u32 = 4;
 const DEFAULT_LEND_BYTES: u64 = 512 << 20;
-/// As many as have an address in a /24.
+/// Number of addresses in a /24.
 const MAX_NODES: i64 = 250;
 
-/// With namespaces. Everybody talks to everybody, and the kernel keeps 1024 neighbours in all.
+/// Most nodes with namespaces: every node talks to every other, and the kernel keeps 1024
+/// neighbours in all.
 const MAX_NETNS_NODES: u32 = 30;
 
 /// `venice up`
 #[derive(Args, Debug)]
 pub struct UpArgs {
-    /// How many nodes [default: 4]
+    /// Number of nodes [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
     pub nodes: Option<u32>,
-    /// How many of them, the last ones, are pool nodes: they lend, and programs that belong to
-    /// them may not borrow [default: 0]
+    /// Number of pool nodes, the last ones: they only lend; programs that belong to them cannot
+    /// borrow [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..MAX_NODES))]
     pub pool: Option<u32>,
-    /// What each node lends, for example 512MiB or 2GiB [default: 512MiB]
+    /// Memory that each node lends, for example 512MiB or 2GiB [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = lend_size)]
     pub lend: Option<ByteSize>,
-    /// How programs reach the lent memory unless they say otherwise [default: shm]
+    /// Default port of programs to the lent memory [default: shm]
     #[arg(long, value_enum)]
     pub port: Option<PortKind>,
     /// Give each node its own network namespace, joined by veth pairs and a bridge (root only)
     #[arg(long)]
     pub netns: bool,
-    /// With --netns and --port udp: single packets pass each node's kernel by (AF_XDP, Linux 6.6),
-    /// which makes short accesses faster and bulk writes slower
+    /// With --netns and --port udp: single packets bypass each node's kernel (AF_XDP, Linux 6.6):
+    /// faster short accesses, slower bulk writes
     #[arg(long, requires = "netns")]
     pub xdp: bool,
-    /// How the nodes are wired: all-to-all, mesh:XxYxZ, torus:XxYxZ, or router for a star around an
+    /// Wiring of the nodes: all-to-all, mesh:XxYxZ, torus:XxYxZ, or router for a star around an
     /// external router [default: all-to-all]
     #[arg(long, value_name = "TOPOLOGY")]
     pub topology: Option<String>,
-    /// With a --topology: write the whole way into each packet where it starts, instead of letting
-    /// each node on the way choose by the destination
+    /// With a --topology: write the whole route into each packet at its source, instead of routing
+    /// by destination at each node
     #[arg(long)]
     pub source_routes: bool,
-    /// Make shared memory as slow as a link, or each wire of a --topology slower by it:
+    /// Emulate a link: slow shared memory down to it, or each wire of a --topology:
     /// latency=1.4us,bandwidth=5Gbps[,router=300ns]
     #[arg(long, value_name = "LINK")]
     pub link: Option<LinkModel>,
-    /// Leave the UDP traffic between the nodes without encryption and authentication
+    /// Do not encrypt and authenticate the UDP traffic between the nodes
     #[arg(long)]
     pub plain: bool,
-    /// Which nodes are borrowed from first where a program does not say: nearest (near ones with
-    /// much left), spread (all alike) or pack (as few as can be) [default: nearest]
+    /// Default placement policy: nearest (near donors with much free memory), spread (evenly over
+    /// all) or pack (as few as possible) [default: nearest]
     #[arg(long, value_name = "nearest|spread|pack")]
     pub placement: Option<Policy>,
-    /// Have a node lend a device of this machine, the first one unless it is said: as `venice agent
-    /// --offer` has it, or node2/accelerator:/dev/nvidia1; may be repeated
+    /// Lend a device of this machine at a node (default node1): as for `venice agent --offer`, or
+    /// node2/accelerator:/dev/nvidia1; may be repeated
     #[arg(long, value_name = "[NODE/]DEVICE")]
     pub offer: Vec<NodeOffer>,
-    /// Have a node lend a memory device (DAX: CXL memory, an NVDIMM) in place of this machine's memory,
-    /// the first one unless it is said: dax0.0, node2/dax1.0; root only; may be repeated
+    /// Lend a memory device (DAX: CXL memory, an NVDIMM) at a node (default node1) instead of this
+    /// machine's memory: dax0.0, node2/dax1.0; root only; may be repeated
     #[arg(long, value_name = "[NODE/]DEVICE")]
     pub lend_dax: Vec<NodeDax>,
-    /// TCP port of the Monitor Node [default: 7470, or another one where that is taken]
+    /// TCP port of the Monitor Node [default: 7470, or another one if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
-    /// How the Monitor Node behaves.
+    /// Settings of the Monitor Node.
     #[command(flatten)]
     pub settings: MonitorSettings,
 }
 
-/// Starts a rack, or what died of one.
+/// Starts a rack, or restarts its dead processes.
 pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
     if args.netns && args.nodes.is_some_and(|nodes| nodes > MAX_NETNS_NODES) {
         let said = format!(
@@ -108,7 +109,7 @@ pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// A rack has been started here before: bring back what died of it.
+/// Restarts the dead processes of a rack that was started here before.
 fn resume(
     args: &UpArgs,
     dir: &RunDir,
@@ -119,17 +120,17 @@ fn resume(
         if !process::find_all(dir).is_empty() {
             bail!("a rack is up already {difference}: take it down first with `venice down`");
         }
-        // Nothing of it lives: the new rack takes its place.
+        // All its processes are dead: the new rack replaces it.
         remove_file(&dir.record_path())?;
         return begin(args, dir, lock);
     }
     if record.netns {
         network::check_possible()?;
     }
-    process::wait_for_the_dying(&record.processes(), dir);
+    process::wait_for_dying(&record.processes(), dir);
     let network = prepare(args, dir, &mut record)?;
     check_monitor_port_again(&record, dir)?;
-    // The agents know their Monitor Node by its address.
+    // The agents have their Monitor Node's address.
     let any_monitor_port = record.agents.iter().all(|agent| agent.process.is_none());
     let mut starter =
         Starter { dir, record: &mut record, any_monitor_port, network, started: Vec::new() };
@@ -141,18 +142,18 @@ fn resume(
         }
     };
     if started.is_empty() {
-        terminal::say(format!("The rack is up and well already: {}", summary(&record)))?;
+        terminal::say(format!("The rack is up already: {}", summary(&record)))?;
     } else {
         let names = started.join(", ");
-        terminal::say(format!("Started {names} again. The rack is up: {}", summary(&record)))?;
+        terminal::say(format!("Restarted {names}. The rack is up: {}", summary(&record)))?;
     }
     Ok(())
 }
 
-/// No rack here yet.
+/// Starts a new rack.
 fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
-    // Daemons without a record: their `venice up` was killed, or somebody removed the file. Their
-    // store and their namespaces must not become the new rack's.
+    // Daemons without a record: their `venice up` was killed, or the file was removed. Their store
+    // and their namespaces must not become the new rack's.
     process::stop_all(&process::find_all(dir), dir)?;
     Network::remove(dir)?;
     dir.remove_processes(&dir.process_dirs())?;
@@ -186,10 +187,10 @@ fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()>
     }
 }
 
-/// Makes the network and chooses the Monitor Node's address, as far as an earlier `venice up` has
-/// not got there.
+/// Creates the network and chooses the Monitor Node's address, as far as an earlier `venice up` has
+/// not done so.
 fn prepare(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<Option<Network>> {
-    // Written first, so that `venice down` and other racks know of the namespaces.
+    // Saved first, so that `venice down` and other racks find the namespaces.
     record.save(dir)?;
     let network = match (record.netns, record.subnet) {
         (false, _) => None,
@@ -205,7 +206,7 @@ fn prepare(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<O
     Ok(network)
 }
 
-/// What to start; checks what can be checked without starting anything.
+/// Plans the rack; checks everything that can be checked without starting a process.
 fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
     let topology = topology(args)?;
     let nodes = topology.nodes();
@@ -218,7 +219,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
     check_xdp(args, port, topology)?;
     let pool = args.pool.unwrap_or(0);
     if pool >= nodes {
-        let said = format!("--pool {pool} leaves none of {nodes} nodes to run programs");
+        let said = format!("--pool {pool} leaves no node of {nodes} to run programs");
         return Err(Usage(said).into());
     }
     check_offers(args, nodes)?;
@@ -261,7 +262,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
     })
 }
 
-/// The shape asked for, with the number of nodes asked for or that it says itself.
+/// Returns the requested topology, with the requested number of nodes or its own.
 fn topology(args: &UpArgs) -> anyhow::Result<Topology> {
     let text = args.topology.as_deref().unwrap_or("all-to-all");
     let shaped = Topology::shaped(text).ok().map(|topology| topology.nodes());
@@ -270,7 +271,7 @@ fn topology(args: &UpArgs) -> anyhow::Result<Topology> {
         Topology::for_nodes(text, nodes).map_err(|error| Usage(format!("--topology: {error}")))?;
     let (switches, limit) = (topology.switches(), limit(args));
     if switches > limit {
-        let said = format!("{topology} has {switches} nodes, and {limit} are the most here");
+        let said = format!("{topology} has {switches} nodes: the limit here is {limit}");
         return Err(Usage(said).into());
     }
     Ok(topology)
@@ -280,12 +281,12 @@ fn limit(args: &UpArgs) -> u32 {
     if args.netns { MAX_NETNS_NODES } else { MAX_NODES as u32 }
 }
 
-/// As the record has it.
+/// Topology in the record's form.
 fn shape(topology: &Topology) -> Option<String> {
     topology.has_relays().then(|| topology.with_size())
 }
 
-/// Only datagrams go through relays.
+/// Returns the port; relays forward datagrams only.
 fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
     match args.port {
         Some(PortKind::Shm) if topology.has_relays() => {
@@ -300,18 +301,18 @@ fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
     }
 }
 
-/// Datagrams between two programs take tens of microseconds themselves, which no emulation takes
-/// away again. The relays of a topology hold them for the link's time on top of their own.
+/// Refuses --link where it cannot work. Datagrams between two programs take tens of microseconds,
+/// which no emulation can remove. The relays of a topology add the link's time to their own.
 fn check_link(link: Option<&LinkModel>, port: PortKind, topology: Topology) -> anyhow::Result<()> {
     if link.is_some() && port != PortKind::Shm && !topology.has_relays() {
-        let said = "--link needs --port shm, or a --topology (mesh:4, say) whose relays can hold \
-                    datagrams: between two programs UDP and verbs are as slow as they are";
+        let said = "--link needs --port shm, or a --topology (mesh:4, say) whose relays can delay \
+                    datagrams: UDP and verbs between two programs cannot be slowed to a link";
         return Err(Usage(said.to_string()).into());
     }
     Ok(())
 }
 
-/// There is nothing to go past where no datagrams come, or only such as relays have sent.
+/// Refuses --xdp where no datagrams arrive, or only from relays.
 fn check_xdp(args: &UpArgs, port: PortKind, topology: Topology) -> anyhow::Result<()> {
     if args.xdp && (port != PortKind::Udp || topology.has_relays()) {
         let said =
@@ -321,7 +322,7 @@ fn check_xdp(args: &UpArgs, port: PortKind, topology: Topology) -> anyhow::Resul
     Ok(())
 }
 
-/// As the Monitor Node would, which would not start.
+/// Validates the settings as the Monitor Node would at its start.
 fn check_settings(settings: &MonitorSettings) -> anyhow::Result<()> {
     let mut config = MonitorConfig::default();
     settings.apply(&mut config);
@@ -342,7 +343,7 @@ fn check_memory(nodes: usize, lend_bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// A unix socket's path has at most 107 bytes.
+/// Checks the length of socket paths: at most 107 bytes.
 fn check_socket_path(dir: &RunDir, nodes: u32) -> anyhow::Result<()> {
     let longest = dir.shm_socket_path(&format!("node{nodes}"));
     if longest.as_os_str().len() > 107 {
@@ -353,14 +354,15 @@ fn check_socket_path(dir: &RunDir, nodes: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A port the user gave must be free; the usual one is only a wish.
+/// Chooses the Monitor Node's address: a port the user gave must be free; the default one is only
+/// preferred.
 fn choose_monitor_address(ip: IpAddr, wanted: Option<u16>) -> anyhow::Result<SocketAddr> {
     let address = SocketAddr::new(ip, wanted.unwrap_or(DEFAULT_MONITOR_PORT));
     match TcpListener::bind(address) {
         Ok(_) => Ok(address),
         Err(error) if wanted.is_some() => Err(error).with_context(|| {
             format!(
-                "port {} cannot be had (give another --monitor-port, or none for a free one)",
+                "port {} is unavailable (give another --monitor-port, or none for a free one)",
                 address.port()
             )
         }),
@@ -368,7 +370,7 @@ fn choose_monitor_address(ip: IpAddr, wanted: Option<u16>) -> anyhow::Result<Soc
     }
 }
 
-/// The agents know their Monitor Node by its address, so it must come back there.
+/// Checks that the Monitor Node's address is free again: the agents have only that address.
 fn check_monitor_port_again(record: &Record, dir: &RunDir) -> anyhow::Result<()> {
     if record.monitor.process.is_some_and(|process| process.is_alive(dir)) {
         return Ok(());
@@ -385,7 +387,7 @@ fn check_monitor_port_again(record: &Record, dir: &RunDir) -> anyhow::Result<()>
     })
 }
 
-/// How the rack differs from what was explicitly asked for, if it does.
+/// Describes how the rack differs from the explicit arguments, if it does.
 fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     let nodes = record.node_count();
     let of_memory = record.agents.iter().find(|agent| agent.lend_dax.is_empty());
@@ -413,7 +415,7 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
         return Some(format!("wired as {is}, not {wanted}"));
     }
     if args.source_routes && !record.source_routes {
-        return Some("whose packets carry no routes".to_string());
+        return Some("without --source-routes".to_string());
     }
     if args.link.is_some() && args.link != record.link {
         let is = record.link.map_or_else(
@@ -423,7 +425,7 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
         return Some(is);
     }
     if args.plain && !record.plain {
-        return Some("that protects its UDP traffic".to_string());
+        return Some("without --plain".to_string());
     }
     let placement = record.placement.unwrap_or_default();
     if args.placement.is_some_and(|wanted| wanted != placement) {
@@ -455,18 +457,18 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     None
 }
 
-/// Starts what is missing; an interrupt is an error like any other, so that it is cleaned up.
+/// Starts missing processes; an interrupt is an error like any other, so that cleanup runs.
 async fn uninterrupted(starter: &mut Starter<'_>) -> anyhow::Result<Vec<String>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         result = starter.start_missing() => result,
-        _ = tokio::signal::ctrl_c() => bail!("interrupted; what was started is stopped again"),
-        _ = terminated.recv() => bail!("terminated; what was started is stopped again"),
+        _ = tokio::signal::ctrl_c() => bail!("interrupted: stopped the started processes"),
+        _ = terminated.recv() => bail!("terminated: stopped the started processes"),
     }
 }
 
-/// Removes all that a rack left, its processes being gone.
+/// Removes all files of a rack whose processes have ended.
 pub fn clear(dir: &RunDir, lock: &RunDirLock, names: &[String]) -> anyhow::Result<()> {
     Network::remove(dir)?;
     dir.remove(names, lock)
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_can_differ() {
+    fn difference_ignores_unset_arguments() {
         assert_eq!(difference(&asked(), &record()), None);
         let same = UpArgs {
             nodes: Some(2),
@@ -559,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_was_asked_for_must_be_free() {
+    fn explicit_port_must_be_free() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let error = choose_monitor_address(Ipv4Addr::LOCALHOST.into(), Some(port)).unwrap_err();
@@ -567,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_machine_has_is_refused() {
+    fn excess_memory_is_refused() {
         assert!(check_memory(4, u64::MAX / 2).is_err());
         assert!(check_memory(1, 16 << 20).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Attending to the program's processes: they attach through a socket, and when one ends its
-//! far pages are free again.
+//! The attach socket of a run: processes attach through it, and the far pages of an ended process
+//! are freed.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,13 +24,13 @@ use venice_recipient::runs::{RunFile, RunsDir};
 use super::meeting_place::MeetingPlace;
 use venice_cli::terminal::remark;
 
-/// How often the processes are looked at.
+/// Interval between two checks of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How often `venice status` is told how the run is.
+/// Interval between two updates of the run file (`venice status`).
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// The socket and the thread behind it.
+/// The attach socket and its thread.
 pub struct Attending {
     place: MeetingPlace,
     block: Arc<RunBlockMap>,
@@ -59,13 +59,13 @@ impl Attending {
         Ok(Attending { place, block, lifeline, stop, thread: Some(thread) })
     }
 
-    /// Where processes attach.
+    /// Returns the path of the attach socket.
     pub fn socket(&self) -> PathBuf {
         self.place.socket()
     }
 
-    /// Waits for processes that the program left behind (a daemon's): their memory is here. Those
-    /// that have none here go on by themselves.
+    /// Waits for processes that the program left behind (a daemon's): their memory is held by this
+    /// process. Processes without memory here continue on their own.
     pub fn wait_for_the_rest(&self) {
         while self.block.live_processes().next().is_some() {
             std::thread::sleep(LOOK_EVERY);
@@ -92,15 +92,16 @@ fn attend(
 ) {
     let block = holding.block();
     let mut watched = BTreeMap::new();
-    // Held open for as long as the processes are: their end of a connection that closes tells
-    // them that this process is gone.
+    // Connections stay open as long as their processes live: a closed connection tells a process
+    // that its supervisor has ended.
     let mut connections: Vec<Connection> = Vec::new();
     let mut told = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let ready = wait(listener, &connections);
         let has_come = ready.first() == Some(&true);
         let mut ready = ready.into_iter().skip(1);
-        // Before whoever comes: a process that runs another program now ends one and begins another.
+        // Handled before new connections: a process that execs ends one connection and opens
+        // another.
         connections.retain(|connection| ready.next() != Some(true) || connection.goes_on(holding));
         if has_come && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             // A process that is killed half way is found dead below.
@@ -117,19 +118,19 @@ fn attend(
             file.update(holding.copies());
         }
     }
-    // What ended the program may have come since.
+    // The event that ended the program may have arrived since the last check.
     watch(block, &mut watched);
 }
 
-/// That of a process that attached.
+/// The connection of an attached process.
 struct Connection {
     socket: OwnedFd,
-    /// Where it is in the run block.
+    /// Index of the process in the run block.
     place: Option<usize>,
 }
 
 impl Connection {
-    /// Answers what it has to say; `false`: it is at its end.
+    /// Answers the process's message; `false` at the end of the connection.
     fn goes_on(&self, holding: &Holding) -> bool {
         if attach::answer(self.socket.as_fd(), |replica| holding.slab(replica)) == Heard::Question {
             return true;
@@ -147,7 +148,8 @@ fn place_of(block: &RunBlockMap, pid: u32) -> Option<usize> {
     processes.find(|(_, it)| it.pid.load(Ordering::Acquire) == pid).map(|(place, _)| place)
 }
 
-/// Waits for somebody to have something to say; whether the listener has, and each connection.
+/// Waits until a descriptor is readable. The result says for the listener, then for each
+/// connection, whether it is.
 fn wait(listener: &OwnedFd, connections: &[Connection]) -> Vec<bool> {
     let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
     let all = std::iter::once(listener).chain(connections.iter().map(|it| &it.socket));
@@ -158,7 +160,7 @@ fn wait(listener: &OwnedFd, connections: &[Connection]) -> Vec<bool> {
     }
 }
 
-/// Finds processes that ended, whoever their parent is, and tells of lost pages.
+/// Finds ended processes, whoever their parent is, and reports lost pages.
 fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     for lost in loss::take(block) {
         remark(format!(
@@ -197,10 +199,10 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     }
 }
 
-/// How the copies of a page were lost, or too many of its fragments.
+/// Describes how the copies of a page, or too many of its fragments, were lost.
 fn who_had_it(lost: &Loss) -> String {
     let donors: Vec<_> = match lost.is_coded {
-        // Those that live have fragments, of which there are too few.
+        // Living donors hold fragments, but too few of them.
         true => lost.donors.iter().filter(|(_, fate)| fate.is_some()).collect(),
         false => lost.donors.iter().collect(),
     };

@@ -1,4 +1,4 @@
-//! The program itself: started with the shim, its signals passed on, its end reported.
+//! The program's process: started with the shim; forwards signals and reports its end.
 
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,24 +14,24 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use venice_memory::paged::attach::SOCKET_VARIABLE;
 
-/// Signals that are passed on when somebody sends them to this process. What the terminal sends
-/// goes to the program too, being in the same process group.
+/// Signals forwarded when another process sends them to this one. Signals of the terminal reach the
+/// program directly: it is in the same process group.
 const PASSED_ON: [i32; 9] =
     [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
 
-/// The program, running.
+/// The running program.
 pub struct Child {
     process: std::process::Child,
-    /// It has a process group of its own: signals are for all of that.
+    /// True if the program leads a process group of its own; signals then go to the group.
     leads_group: bool,
     signals: SignalsInfo<WithOrigin>,
 }
 
-/// How it ended.
+/// Exit status of the program.
 pub struct Ended(ExitStatus);
 
 impl Child {
-    /// Starts `program` as `start` says, under the name and with the arguments of `command`.
+    /// Starts `program` by the command `start`, with the name and arguments of `command`.
     pub fn start(
         mut start: Command,
         program: &Path,
@@ -40,14 +40,13 @@ impl Child {
         let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
         let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
         start.arg0(&command[0]).args(&command[1..]);
-        let process =
-            start.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
+        let process = start.spawn().with_context(|| format!("starting {}", program.display()))?;
         Ok(Child { process, leads_group: false, signals })
     }
 
-    /// The same in a process group of its own, which every signal goes to; not where a terminal is
-    /// in control, whose own signals go to one group at a time. The program is killed when the
-    /// thread that starts it ends.
+    /// Starts the program in a process group of its own, which receives every signal. With a
+    /// controlling terminal it stays in the terminal's group, because the terminal signals one
+    /// group at a time. The program is killed when the thread that starts it ends.
     pub fn start_bound(
         mut start: Command,
         program: &Path,
@@ -61,18 +60,18 @@ impl Child {
         Ok(Child { leads_group, ..Child::start(start, program, command)? })
     }
 
-    /// Ends what is left of its group.
+    /// Kills the remaining processes of its group.
     pub fn kill_group(&self) {
         if self.leads_group {
             self.signaller()(Signal::KILL);
         }
     }
 
-    /// What sends it signals, from any thread.
+    /// Returns a function that sends signals to the program, from any thread.
     pub fn signaller(&self) -> impl Fn(Signal) + Send + use<> {
         let (leads_group, pid) = (self.leads_group, self.process.id());
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // It may just have ended; then there is nobody to tell.
+        // The program may just have ended: then the signal is dropped.
         move |signal| match pid {
             Some(pid) if leads_group => drop(kill_process_group(pid, signal)),
             Some(pid) => drop(kill_process(pid, signal)),
@@ -80,12 +79,12 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits for its end, passing signals on.
+    /// Waits for the program's end and forwards signals meanwhile.
     pub fn wait(&mut self) -> anyhow::Result<Ended> {
         loop {
             if let Some(status) = self.process.try_wait().context("waiting for the program")? {
@@ -108,15 +107,15 @@ impl Child {
     }
 }
 
-/// A command for `program` with the shim. The shim ends it when this process is gone: without its
-/// supervisor its memory would be taken away.
+/// Returns a command for `program` with the shim preloaded. The shim ends the program when this
+/// process is gone: without its supervisor its memory would be revoked.
 pub fn with_shim(program: &Path, shim: &Path, socket: PathBuf) -> Command {
     let mut start = Command::new(program);
     start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, socket);
     start
 }
 
-/// The shim before whatever else is to be preloaded.
+/// Returns LD_PRELOAD: the shim first, then the libraries already named there.
 fn preload(shim: &Path) -> OsString {
     let mut list = shim.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
@@ -127,7 +126,8 @@ fn preload(shim: &Path) -> OsString {
 }
 
 impl Ended {
-    /// The program's exit code; if a signal ended it, the same signal ends this process.
+    /// Returns the program's exit code. If a signal ended the program, the same signal ends this
+    /// process.
     pub fn pass_on(&self) -> i32 {
         const SHELLS_BASE: i32 = 128;
         let Some(signal) = self.0.signal() else { return self.0.code().unwrap_or(1) };
@@ -137,7 +137,7 @@ impl Ended {
     }
 }
 
-/// The program's core, if it left one, is the one of interest.
+/// Disables the core dump of this process: only the program's core is of interest.
 fn no_core_dump() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

@@ -1,8 +1,8 @@
-//! Where the processes of a run find their supervisor: a folder of its own in the directory for
-//! temporary files, for its owner alone, with a socket in it.
+//! The attach socket's directory: one per run, in the directory for temporary files, accessible to
+//! its owner only.
 //!
-//! A run that is killed leaves it there; the next one takes away what is nobody's any more. Its name
-//! says whose it is.
+//! A killed run leaves its directory behind; the next run removes it. The name of the directory
+//! identifies the owning process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,17 +18,17 @@ use crate::rack::Identity;
 
 const PREFIX: &str = "venice-run-";
 
-/// The folder; gone when dropped.
+/// A run's socket directory; removed on drop.
 #[derive(Debug)]
 pub struct MeetingPlace {
     folder: tempfile::TempDir,
 }
 
 impl MeetingPlace {
-    /// Makes one, and takes away those that killed runs of this user left.
+    /// Creates a directory and removes those left by killed runs of this user.
     ///
     /// # Errors
-    /// When there can be no folder.
+    /// Fails if the directory cannot be created.
     pub fn new() -> anyhow::Result<MeetingPlace> {
         let above = std::env::temp_dir();
         sweep(&above);
@@ -37,15 +37,15 @@ impl MeetingPlace {
         Ok(MeetingPlace { folder: folder.context("making a folder for the run's socket")? })
     }
 
-    /// Where the processes attach.
+    /// Returns the path of the attach socket.
     pub fn socket(&self) -> PathBuf {
         socket_in(self.folder.path())
     }
 
-    /// Begins to listen there.
+    /// Starts listening on the attach socket.
     ///
     /// # Errors
-    /// The kernel's, with the path.
+    /// Returns the kernel's error, with the path.
     pub fn listen(&self) -> anyhow::Result<OwnedFd> {
         let path = self.socket();
         listen(&path).with_context(|| format!("listening at {}", path.display()))
@@ -67,34 +67,35 @@ fn socket_in(folder: &Path) -> PathBuf {
     folder.join("run.sock")
 }
 
-/// What the name of a folder begins with; what follows is random.
+/// Returns the prefix of the directory's name; the rest is random.
 fn name_begins(process: Identity) -> String {
     format!("{PREFIX}{}-{}-", process.pid, process.start_ticks)
 }
 
-/// Whose folder has this name.
+/// Returns the process that owns the directory of this name.
 fn whose(name: &OsStr) -> Option<Identity> {
     let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
     let (pid, start_ticks) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
     Some(Identity { pid, start_ticks })
 }
 
-/// Takes away the folders in `above` whose runs are no more. What cannot be taken away stays: nobody
-/// depends on it.
+/// Removes directories in `above` whose runs have ended. A directory that cannot be removed stays;
+/// nothing depends on it.
 fn sweep(above: &Path) {
     let me = rustix::process::geteuid().as_raw();
     let Ok(entries) = fs::read_dir(above) else { return };
     for entry in entries.flatten() {
         let is_left = whose(&entry.file_name()).is_some_and(|process| !process.exists());
         let is_mine = || entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == me);
-        // Where others share the folder whose processes cannot be seen here, somebody may listen.
+        // Where another PID namespace shares the directory, its processes are not visible here but
+        // may listen.
         if is_left && is_mine() && !is_heard(&socket_in(&entry.path())) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Whether somebody listens there, as far as can be told.
+/// True if a process listens there, as far as can be determined.
 fn is_heard(path: &Path) -> bool {
     let connect = || {
         let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_killed_runs_left_is_swept_and_what_lives_stays() {
+    fn sweep_removes_dead_runs_only() {
         let above = tempfile::tempdir().unwrap();
         let make = |process: Identity, more: &str| {
             let folder = above.path().join(format!("{}{more}", name_begins(process)));
@@ -116,7 +117,7 @@ mod tests {
             folder
         };
         let me = Identity::of(std::process::id()).unwrap();
-        // Its number is another's now.
+        // A start time that does not match: the pid has been reused.
         let dead = Identity { start_ticks: me.start_ticks + 1, ..me };
         let (mine, empty, left, heard) =
             (make(me, "a"), make(dead, "b"), make(dead, "c"), make(dead, "d"));

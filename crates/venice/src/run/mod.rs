@@ -1,9 +1,9 @@
 //! `venice run`: a program on borrowed memory.
 //!
-//! This process supervises: it borrows, keeps the leases and watches the donors
-//! ([`venice_recipient`]), lets the program's processes attach ([`attending`]), passes signals on
-//! ([`child`]), tells how the program does ([`crate::runs`]) and how it went ([`summary`]). The paging itself happens in the program's
-//! own process, by the shim; or, in [`swap_mode`], in the kernel.
+//! This process supervises: it borrows, renews leases and watches the donors
+//! ([`venice_recipient`]), lets the program's processes attach ([`attending`]), forwards signals
+//! ([`child`]), reports the run's state ([`crate::runs`]) and its summary ([`summary`]). The shim
+//! pages inside the program's own process; in [`swap_mode`] the kernel does.
 
 mod attending;
 mod child;
@@ -42,78 +42,79 @@ use page_sizes::PageSizes;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::remark;
 
-/// Most copies: what a run block has places for.
+/// Most copies: the slots of a run block.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
-/// Pages brought in with the one that was asked for, at most.
+/// Most pages prefetched with a demanded page.
 const READ_AHEAD_PAGES: u32 = 63;
 
-/// What to run and on how much.
+/// The program and its memory.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Anonymous memory the program (with its children) keeps resident at most
-    /// [default: half of what is available]
+    /// Most anonymous memory that the program and its children keep resident [default: half of what
+    /// is available]
     #[arg(long, value_name = "SIZE")]
     local: Option<ByteSize>,
-    /// Memory to borrow [default: three times --local, or all that the rack has free and your quota
-    /// leaves if that is less]
+    /// Memory to borrow [default: three times --local, or what the rack has free and your quota
+    /// allows if that is less]
     #[arg(long, value_name = "SIZE")]
     remote: Option<ByteSize>,
-    /// How to reach the donors [default: the rack's]
+    /// Port to the donors [default: the rack's]
     #[arg(long, value_enum)]
     port: Option<PortKind>,
-    /// Copies of what is far, each on another node: 1 to 3 [default: 2, or 1 with a warning where
-    /// the rack or your quota has no room for 2]; --mode window has one, since what is mapped outlives its node
+    /// Copies of far memory, each on another node: 1 to 3 [default: 2, or 1 with a warning if the
+    /// rack or your quota has no room for 2]; --mode window keeps one, since mapped memory outlives
+    /// its node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
-    /// Code what is far instead: K fragments of each page and M computed ones, each on another node
-    /// (K is 2, 4 or 8; M is 1 to 3). As many nodes as M may die at a time; the memory borrowed is
-    /// (K+M)/K of --remote (--mode paged); 8 MiB of --local are its tables
+    /// Erasure-code far memory instead: K data and M parity fragments of each page, each on another
+    /// node (K is 2, 4 or 8; M is 1 to 3). Tolerates M dead nodes at a time; borrows (K+M)/K of
+    /// --remote (--mode paged); its tables take 8 MiB of --local
     #[arg(long, value_name = "K+M", conflicts_with = "copies")]
     coding: Option<Coding>,
-    /// Where to put what a node wants back while the program runs, in this order: donors (other
-    /// nodes), local (this machine's memory, beyond --local, as far as it is available), disk
-    /// (files in /var/tmp) or disk:DIR, which are of --mode paged [default: donors,local]
+    /// Destinations for memory that a node reclaims while the program runs, in this order: donors
+    /// (other nodes), local (this machine's memory, beyond --local, as far as it is available),
+    /// disk (files in /var/tmp) or disk:DIR; disk requires --mode paged [default: donors,local]
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<ReclaimTo>)]
     reclaim_to: Option<Vec<ReclaimTo>>,
-    /// Write what goes far to a file in DIR too, in the background: a node that dies takes nothing
-    /// along, even the only copy. The file has no name, grows as it is used, up to --remote, and is
-    /// gone with the program; 16 MiB of this machine's memory, beyond --local, hold what is on its
-    /// way there (--mode paged; --copies is 1 unless it says otherwise)
+    /// Also write far memory to a file in DIR, in the background: no data is lost with a node, even
+    /// with a single copy. The file has no name, grows up to --remote and ends with the program;
+    /// its write buffer takes 16 MiB of this machine's memory, beyond --local (--mode paged;
+    /// --copies defaults to 1)
     #[arg(long, value_name = "DIR", conflicts_with = "coding")]
     write_behind: Option<PathBuf>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
-    /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
-    /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
+    /// Placement policy: nearest (near donors with much free memory), spread (evenly over all) or
+    /// pack (as few as possible) [default: the rack's, initially nearest]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
-    /// Traffic its links have to carry, evenly over the memory: 2Gbps. A node gives no more than its
-    /// link has left for; what is granted stays promised to it (`venice links`, `venice grants`)
+    /// Bandwidth to reserve on its links, spread evenly over the memory: 2Gbps. A donor grants no
+    /// more than its link has free; grants keep their reservation (`venice links`, `venice grants`)
     #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
     bandwidth: Option<NonZeroU64>,
     #[command(flatten)]
     waiting: WaitArgs,
-    /// The node this program belongs to, where the nodes relay for each other [default: the first]
+    /// Node that the program belongs to, where nodes relay [default: the first]
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
-    /// How its memory is paged
+    /// How the program's memory is paged
     #[arg(long, value_enum, default_value_t = Mode::Paged)]
     mode: Mode,
-    /// Who serves page faults: a thread of the pager, or, on large mappings, the thread itself that
-    /// touches them (port shm; for programs that compute: system calls on such memory may fail)
+    /// Where page faults are served: in a pager thread, or, for large mappings, in the faulting
+    /// thread (port shm; for computing programs: system calls on such memory may fail)
     #[arg(long, value_enum, default_value_t = Faults::Handler)]
     faults: Faults,
-    /// Pages to bring in ahead of a scan: on, off, or at most so many [default: on]
+    /// Pages to prefetch ahead of a scan: on, off, or a maximum [default: on]
     #[arg(long, value_name = "on|off|PAGES", value_parser = read_ahead)]
     read_ahead: Option<u32>,
-    /// How much of its memory comes and goes at once [default: 4k]
+    /// Page size of paging [default: 4k]
     #[arg(long, value_enum)]
     page_size: Option<PageSizes>,
-    /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
+    /// Show where the memory would be placed, and why; borrow nothing (`venice place`)
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run: print that as `venice place --json` does
+    /// With --dry-run: print JSON as `venice place --json` does
     #[arg(long, requires = "dry_run")]
     json: bool,
     /// Print a summary on stderr at the end
@@ -129,24 +130,24 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// How a program's memory is paged.
+/// The way a program's memory is paged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// By a pager in the program itself, which a shim library starts
+    /// By a pager inside the program, started by a preloaded shim library
     Paged,
-    /// Not at all: what does not fit --local lies on borrowed memory that is mapped, and stays when
-    /// its node dies (port shm)
+    /// Not paged: memory beyond --local is mapped from the donors, and survives the death of its
+    /// node (port shm)
     Window,
-    /// By the kernel, which swaps to borrowed memory: any program, static ones too (root)
+    /// By the kernel, which swaps to borrowed memory: any program, static ones included (root)
     Swap,
 }
 
-/// Who serves a program's page faults.
+/// The place where page faults are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Faults {
-    /// A thread of the pager, whatever touches the page
+    /// In a thread of the pager
     Handler,
-    /// The thread that touches it
+    /// In the faulting thread
     InThread,
 }
 
@@ -161,8 +162,8 @@ fn read_ahead(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Runs the program to its end; the exit code is the program's. A program ended by a signal
-/// ends this process by the same one.
+/// Runs the program to its end; returns its exit code. If a signal ended the program, the same
+/// signal ends this process.
 pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
@@ -214,8 +215,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let loan = borrow(&access, &wish, port.into())?;
     if loan.is_short {
         remark(
-            "venice: the rack, or your quota, has no room for two copies of this program's far memory on different \
-             nodes: a node that dies takes some of it along (--copies 1 says that this is meant)",
+            "venice: the rack, or your quota, has no room for two copies of this program's far memory \
+             on different nodes: a node that dies takes some of it along (--copies 1 silences this)",
         );
     }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
@@ -253,47 +254,44 @@ fn tell(news: News) {
     remark(format!("venice: {news}"));
 }
 
-/// Mapped memory stays with who has mapped it, whatever becomes of the process that made it.
+/// Reports an event of a window run. Mapped memory stays with the processes that have mapped it,
+/// whatever becomes of the process that created it.
 fn tell_of_mapped(news: News) {
     let News::Lost(lost) = news else { return tell(news) };
-    remark(format!(
-        "venice: {}; what of it is mapped here stays, and nothing is lost",
-        lost.what()
-    ));
+    remark(format!("venice: {}; memory mapped here stays, nothing is lost", lost.what()));
 }
 
-/// Where memory cannot be coded is said before anything is borrowed.
+/// Refuses --coding in a mode that cannot code, before any allocation.
 fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
     let Some(coding) = args.coding else { return Ok(()) };
     let why = match args.mode {
         Mode::Paged => return Ok(()),
         Mode::Window => {
-            "a window maps the donors' memory as it lies there, and a page in fragments lies nowhere \
-             as a whole"
+            "a window maps the donors' memory in place, and a coded page is nowhere in one piece"
         }
         Mode::Swap => "a swap device keeps copies",
     };
     let mode = if args.mode == Mode::Window { "window" } else { "swap" };
-    let said = format!("--coding {coding} is of --mode paged, not of --mode {mode}: {why}");
+    let said = format!("--coding {coding} requires --mode paged, not --mode {mode}: {why}");
     Err(Usage(said).into())
 }
 
-/// Where nothing can be written behind is said before anything is borrowed.
+/// Refuses --write-behind where it does not work, before any allocation.
 fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
     let Some(dir) = &args.write_behind else { return Ok(()) };
     if args.page_size.is_some_and(PageSizes::has_huge) {
-        let said = "--write-behind takes pages by few at a time, and pages of 2 MiB leave whole: take \
-                    --page-size 64k with it";
+        let said = "--write-behind writes small pages, and pages of 2 MiB leave whole: use --page-size \
+                    64k with it";
         return Err(Usage(said.into()).into());
     }
     let why = match args.mode {
         Mode::Paged if dir.is_dir() => return Ok(()),
-        Mode::Paged => format!("--write-behind: {dir:?} is no directory"),
+        Mode::Paged => format!("--write-behind: {dir:?} is not a directory"),
         Mode::Window => {
-            "--write-behind is of --mode paged: what a window has mapped stays when its node dies"
+            "--write-behind requires --mode paged: memory that a window has mapped survives its node"
                 .to_owned()
         }
-        Mode::Swap => "--write-behind is of --mode paged: a swap device keeps copies".to_owned(),
+        Mode::Swap => "--write-behind requires --mode paged: a swap device keeps copies".to_owned(),
     };
     Err(Usage(why).into())
 }
@@ -302,7 +300,7 @@ fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind>
     WriteBehind::open(dir, most_bytes).map_err(|error| Usage(error.to_string()).into())
 }
 
-/// How many copies are asked for; `None`: as many as there is room for, two at most.
+/// Returns the requested number of copies; `None`: as many as there is room for, two at most.
 fn copies(args: &RunArgs) -> Option<u32> {
     match args.mode {
         Mode::Window => Some(1),
@@ -311,7 +309,7 @@ fn copies(args: &RunArgs) -> Option<u32> {
     }
 }
 
-/// A disk that may get full is told of while there is time.
+/// Warns of a disk that may fill up, before the program starts.
 fn note_room_on_disk(loan: &Loan) {
     let Some(behind) = &loan.wish.write_behind else { return };
     let wanted_bytes = loan.slab_count() as u64 * SLAB_BYTES;
@@ -319,62 +317,62 @@ fn note_room_on_disk(loan: &Loan) {
         && free_bytes < wanted_bytes
     {
         remark(format!(
-            "venice: the disk for --write-behind has {} free, and the program may write {}: what \
-             does not fit is with its nodes alone",
+            "venice: the disk for --write-behind has {} free, and the program may write {}: pages \
+             that do not fit are kept by their donors alone",
             ByteSize(free_bytes),
             ByteSize(wanted_bytes)
         ));
     }
 }
 
-/// What the window cannot do is said before anything is borrowed.
+/// Refuses flags that --mode window cannot serve, before any allocation.
 fn check_window(args: &RunArgs, port: PortKind) -> anyhow::Result<()> {
     let usage = |said: String| Err(Usage(said).into());
     if port != PortKind::Shm {
         return usage(format!(
-            "--mode window maps the donors' memory, which --port {port} cannot: it needs --port \
-             shm, on the donors' own host"
+            "--mode window maps the donors' memory, which --port {port} cannot: use --port shm, on \
+             the donors' own host"
         ));
     }
     if args.read_ahead.is_some() {
-        return usage("--read-ahead is of --mode paged: in a window nothing is read ahead".into());
+        return usage("--read-ahead requires --mode paged: a window prefetches nothing".into());
     }
     if args.page_size.is_some() {
-        return usage("--page-size is of --mode paged: in a window nothing is brought in".into());
+        return usage("--page-size requires --mode paged: a window pages nothing in".into());
     }
     if args.reclaim_to.iter().flatten().any(|place| matches!(place, ReclaimTo::Disk(_))) {
         return usage(
-            "--reclaim-to disk is of --mode paged: what a window has mapped moves to other donors' \
-             memory, or to this machine's"
+            "--reclaim-to disk requires --mode paged: memory that a window has mapped moves to other \
+             donors or to this machine's memory"
                 .into(),
         );
     }
     if args.copies.is_some_and(|copies| copies > 1) {
         return usage(
-            "--mode window has one copy and needs no other: what is mapped stays when its node dies \
-             (more --copies are of --mode paged and --mode swap)"
+            "--copies above 1 requires --mode paged or --mode swap: --mode window has one copy, which \
+             survives its node"
                 .into(),
         );
     }
     if args.faults == Faults::InThread {
-        return usage("--faults is of --mode paged: a window has no faults to serve".into());
+        return usage("--faults requires --mode paged: a window has no faults to serve".into());
     }
     Ok(())
 }
 
-/// What cannot be done in a signal's handler is said before anything is borrowed.
+/// Refuses --faults in-thread over a port that it cannot use, before any allocation.
 fn check_in_thread(port: PortKind) -> Result<(), Usage> {
     if port != PortKind::Shm {
         return Err(Usage(format!(
-            "--faults in-thread brings pages in from mapped memory, which --port {port} cannot: it \
-             needs --port shm, on the donors' own host (elsewhere a fault mostly waits for the \
-             donor, whoever serves it)"
+            "--faults in-thread brings pages in from mapped memory, which --port {port} cannot: use \
+             --port shm, on the donors' own host (over other ports a fault mostly waits for the \
+             donor, wherever it is served)"
         )));
     }
     Ok(())
 }
 
-/// Where no pager is in between, nothing can be made as slow as a link that the rack emulates.
+/// Refuses an emulated link where no pager is in the path that could add its latency.
 fn check_links(args: &RunArgs, monitor: &str) -> anyhow::Result<()> {
     let (is_window, in_thread) = (args.mode == Mode::Window, args.faults == Faults::InThread);
     if !is_window && !in_thread {
@@ -382,23 +380,22 @@ fn check_links(args: &RunArgs, monitor: &str) -> anyhow::Result<()> {
     }
     let Some((node, link)) = emulated_link(monitor)? else { return Ok(()) };
     let why = if is_window {
-        "and loads and stores of a mapped window cannot be slowed down one by one: use --mode paged"
+        "but single loads and stores of a mapped window cannot be slowed down: use --mode paged"
     } else {
-        "which carries one page at a time, and threads that serve themselves would have one each: use \
-         --faults handler"
+        "but with in-thread faults each thread would have a link of its own: use --faults handler"
     };
     let said = format!("{node} emulates the link {link}, {why}, or start the rack without --link");
     Err(Usage(said).into())
 }
 
-/// A node that emulates a link, and which.
+/// Returns a node that emulates a link, and the link.
 fn emulated_link(monitor: &str) -> anyhow::Result<Option<(String, String)>> {
     let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
     let node = nodes.into_iter().find(|node| !node.link.is_empty());
     Ok(node.map(|node| (node.name, node.link)))
 }
 
-/// The run block and what goes to the processes with it.
+/// A run block and the state that its processes share.
 struct Run {
     block: Arc<RunBlockMap>,
     block_fd: std::os::fd::OwnedFd,
@@ -433,8 +430,8 @@ fn set_up(
     Ok(Run { block, block_fd, holding })
 }
 
-/// A slab is a descriptor: the soft limit is raised to the hard one. Returns what it was, which
-/// is what the shim gives the program back.
+/// Raises the soft descriptor limit to the hard one: each slab takes a descriptor. Returns the old
+/// limits, which the shim restores for the program.
 pub fn raise_descriptor_limit() -> Rlimit {
     let limits = getrlimit(Resource::Nofile);
     // Where it is refused, a run with few slabs still works.
@@ -443,14 +440,14 @@ pub fn raise_descriptor_limit() -> Rlimit {
     limits
 }
 
-/// `--local`, checked against the machine.
+/// Returns `--local`, checked against the machine.
 fn local_bytes(args: &RunArgs) -> anyhow::Result<u64> {
     let local_bytes = args.local.map_or_else(budget::by_default, |size| Ok(size.0))?;
     budget::check(local_bytes)?.map_err(Usage)?;
     Ok(local_bytes)
 }
 
-/// The program and its arguments, for people: on one line.
+/// Returns the program and its arguments on one line, for display.
 fn shown(command: &[OsString]) -> String {
     let text = command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")

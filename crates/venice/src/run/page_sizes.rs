@@ -1,4 +1,4 @@
-//! `--page-size`: which there are, and what the machine must have for huge ones.
+//! `--page-size`: its values, and the requirements of huge pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,29 +11,29 @@ use crate::rack::PortKind;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::remark;
 
-/// By pages of which size a program's memory is paged.
+/// The page size by which a program's memory is paged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PageSizes {
     /// 4 KiB
     #[default]
     #[value(name = "4k")]
     Small,
-    /// 64 KiB where the program says MADV_HUGEPAGE (numpy does, of large arrays), else 4 KiB
+    /// 64 KiB where the program advises MADV_HUGEPAGE (numpy does for large arrays), else 4 KiB
     Advised,
-    /// 64 KiB, but where it says MADV_NOHUGEPAGE: for programs that use memory by runs of pages
+    /// 64 KiB, except where it advises MADV_NOHUGEPAGE: for programs with sequential access
     #[value(name = "64k")]
     Large,
-    /// 2 MiB where the program says MADV_HUGEPAGE, else 4 KiB
+    /// 2 MiB where the program advises MADV_HUGEPAGE, else 4 KiB
     #[value(name = "advised-2m")]
     AdvisedHuge,
-    /// 2 MiB, which the processor translates as one, but where it says MADV_NOHUGEPAGE: for programs
-    /// that use much memory of few regions (port shm; see `venice doctor` for what the machine needs)
+    /// 2 MiB, one TLB entry, except where it advises MADV_NOHUGEPAGE: for programs with much memory
+    /// in few regions (port shm; `venice doctor` lists what the machine needs)
     #[value(name = "2m")]
     Huge,
 }
 
 impl PageSizes {
-    /// Has the processes of a run page so.
+    /// Sets the page sizes of the processes of a run.
     pub fn put_into(self, block: &RunBlock) {
         let (size, advised) = match self {
             PageSizes::Small => (PageSize::Small, PageSize::Small),
@@ -45,12 +45,12 @@ impl PageSizes {
         block.set_page_size(size, advised);
     }
 
-    /// Are there pages of 2 MiB?
+    /// True if it uses pages of 2 MiB.
     pub fn has_huge(self) -> bool {
         matches!(self, PageSizes::AdvisedHuge | PageSizes::Huge)
     }
 
-    /// What cannot be is said before anything is borrowed.
+    /// Refuses what the port, the budget or the machine does not allow, before any allocation.
     pub fn check(self, port: PortKind, local_bytes: u64, in_thread: bool) -> Result<(), Usage> {
         if !self.has_huge() {
             return Ok(());
@@ -58,21 +58,21 @@ impl PageSizes {
         let least = LEAST_LOCAL_BYTES_HUGE;
         let why = if port != PortKind::Shm {
             format!(
-                "huge pages are put together from mapped memory, which --port {port} cannot: they \
-                 need --port shm, on the donors' own host (elsewhere take --page-size 64k)"
+                "huge pages are assembled from mapped memory, which --port {port} cannot: use --port \
+                 shm, on the donors' own host, or --page-size 64k"
             )
         } else if in_thread {
-            "huge pages are brought in by the pager's handler: take --faults handler, or \
-             --page-size 64k with --faults in-thread"
+            "huge pages are brought in by the pager's handler: use --faults handler, or --page-size \
+             64k with --faults in-thread"
                 .into()
         } else if local_bytes < least {
             format!(
-                "pages of 2 MiB come and go by 2 MiB: they need a --local of {} or more, not {}",
+                "pages of 2 MiB need a --local of {} or more, not {}",
                 ByteSize(least),
                 ByteSize(local_bytes)
             )
         } else if let Err(none) = huge_pages::are_to_be_had() {
-            format!("no pages of 2 MiB: {none}")
+            format!("pages of 2 MiB are unavailable: {none}")
         } else {
             return Ok(());
         };
@@ -80,7 +80,7 @@ impl PageSizes {
     }
 }
 
-/// Says at the end where the machine did not give what was asked for.
+/// Warns at the end if the machine had no huge pages for some.
 pub fn tell(block: &RunBlock) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
@@ -88,8 +88,8 @@ pub fn tell(block: &RunBlock) {
     if refused > 0 {
         let all = get(&counters.huge_in) + get(&counters.huge_in_small);
         remark(format!(
-            "venice: {refused} of {all} huge pages came as small ones: the machine had no 2 MiB in a \
-             row for them (`echo 1 > /proc/sys/vm/compact_memory` as root makes some)"
+            "venice: {refused} of {all} huge pages came as small ones: no free 2 MiB of contiguous \
+             memory (`echo 1 > /proc/sys/vm/compact_memory` as root makes some)"
         ));
     }
 }

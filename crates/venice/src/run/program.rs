@@ -1,4 +1,4 @@
-//! The program to run: where it is, and whether the shim can serve it.
+//! The program to run: its path, and whether the shim can serve it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 /// The loader of the C library the shim is built for.
 const LOADER: &str = "ld-linux-x86-64.so.2";
-/// Scripts that name a script that names a script: the kernel's own bound.
+/// Most nested `#!` interpreters: the kernel's own bound.
 const MOST_INTERPRETERS: usize = 4;
 
 /// Finds the program as a shell would.
@@ -19,38 +19,37 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     if shown.contains('/') {
         let path = PathBuf::from(name);
         if !path.exists() {
-            bail!("there is no program {shown}: check the path");
+            bail!("program {shown} not found: check the path");
         }
         if !is_executable(&path) {
-            bail!("{shown} is not an executable file: check its permissions");
+            bail!("{shown} is not executable: check its permissions");
         }
         return Ok(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| is_executable(p));
-    found.with_context(|| {
-        format!("there is no program {shown} in PATH: install it, or give its path")
-    })
+    found
+        .with_context(|| format!("program {shown} not found in PATH: install it, or give its path"))
 }
 
 fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// Checks that the shim can be loaded into the program, or into what interprets it.
+/// Checks that the shim can be loaded into the program, or into its interpreter.
 pub fn check(program: &Path) -> anyhow::Result<()> {
     let mut path = program.to_path_buf();
     for _ in 0..MOST_INTERPRETERS {
         let mut head = Vec::new();
         File::open(&path)
             .and_then(|file| file.take(64 * 1024).read_to_end(&mut head))
-            .with_context(|| format!("{} cannot be read", path.display()))?;
+            .with_context(|| format!("reading {}", path.display()))?;
         match script_interpreter(&head) {
             Some(interpreter) => path = interpreter,
             None => return check_elf(&path, &head),
         }
     }
-    bail!("{} is a script of a script of a script: run what it runs", program.display())
+    bail!("{}: too many nested #! interpreters; run the interpreter directly", program.display())
 }
 
 fn script_interpreter(head: &[u8]) -> Option<PathBuf> {
@@ -63,22 +62,22 @@ fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
     let shown = path.display();
     const ELF64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
     if !head.starts_with(ELF64_LITTLE) {
-        bail!("{shown} is neither a 64-bit program nor a script: Venice cannot run it");
+        bail!("{shown} is neither a 64-bit ELF program nor a script: Venice cannot run it");
     }
     match loader(head) {
         Some(loader) if loader.ends_with(LOADER) => Ok(()),
         Some(loader) => bail!(
-            "{shown} uses the loader {loader}, and the shim needs glibc's ({LOADER}): run it with \
-             --mode swap, or a build of it for glibc"
+            "{shown} uses the loader {loader}, but the shim needs glibc's ({LOADER}): use --mode swap, \
+             or a build for glibc"
         ),
         None => bail!(
-            "{shown} is a static program, which the shim cannot be loaded into: run it with \
-             --mode swap (the kernel's own paging onto borrowed memory), or a dynamic build of it"
+            "{shown} is a static program, into which the shim cannot be loaded: use --mode swap (the \
+             kernel's own paging to borrowed memory), or a dynamic build"
         ),
     }
 }
 
-/// The path in the program header `PT_INTERP` (`elf(5)`); none: a static program.
+/// Returns the path in the program header `PT_INTERP` (`elf(5)`); `None` for a static program.
 fn loader(head: &[u8]) -> Option<String> {
     const PT_INTERP: u64 = 3;
     let number = |at: usize, len: usize| {
@@ -99,16 +98,16 @@ fn loader(head: &[u8]) -> Option<String> {
     None
 }
 
-/// The shim library.
+/// Finds the shim library.
 pub fn shim() -> anyhow::Result<PathBuf> {
     let places = crate::doctor::shim_places();
     let found = places.iter().find(|place| place.is_file());
     let found = found.with_context(|| {
         let list = places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
-        format!("the shim library is in none of {list}: install it, or name it in VENICE_SHIM")
+        format!("shim library not found in {list}: install it, or set VENICE_SHIM")
     })?;
     // The program may change its working directory before it execs.
-    found.canonicalize().with_context(|| format!("{} cannot be resolved", found.display()))
+    found.canonicalize().with_context(|| format!("resolving {}", found.display()))
 }
 
 #[cfg(test)]
@@ -116,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_is_judged_by_what_interprets_it() {
+    fn script_yields_its_interpreter() {
         assert_eq!(script_interpreter(b"#!/bin/sh -e\nls\n"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(script_interpreter(b"\x7fELF"), None);
     }
 
     #[test]
-    fn this_test_is_a_dynamic_program_and_a_cut_off_one_is_none() {
+    fn truncated_elf_has_no_loader() {
         let me = std::env::current_exe().unwrap();
         check(&me).unwrap();
         let head = std::fs::read(&me).unwrap();
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let error = find(OsStr::new("no-such-program")).unwrap_err().to_string();
         assert!(error.contains("no-such-program") && error.contains("PATH"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! What `--stats` says at the end.
+//! The summary of `--stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,29 +25,26 @@ pub fn print(block: &RunBlockMap) {
     };
     remark(format!("venice: {} local, {} processes", local(block), get(&counters.processes)));
     remark(format!(
-        "venice: faults {faults}: {} first touches, {} still staged, {far} far; hit ratio {:.1} % \
-         (faults served without asking a donor)",
+        "venice: faults {faults}: {} first touches, {} staged, {far} far; hit ratio {:.1} % \
+         (served without a donor)",
         get(&counters.zero_faults),
         get(&counters.staged_faults),
         100.0 * hit_ratio,
     ));
     if block.faults_in_thread() {
         let in_thread = get(&counters.in_thread_faults);
-        remark(format!(
-            "venice: of these faults {in_thread} were served in the thread that touched the page"
-        ));
+        remark(format!("venice: in-thread faults: {in_thread}"));
     }
     let left_to_waker = get(&counters.left_to_waker);
     if left_to_waker > 0 {
         remark(format!(
-            "venice: {left_to_waker} of the threads that waited were left to the waker, which was late \
-             {} times; the handler moved {} times",
+            "venice: waker: {left_to_waker} wake-ups, {} late; {} handler migrations",
             get(&counters.woken_late),
             get(&counters.handler_moves),
         ));
     }
     remark(format!(
-        "venice: pages in {}, of these {} read ahead; pages out {}; dropped clean {}, as zeros {}",
+        "venice: pages in {}, {} prefetched; pages out {}; dropped {} clean, {} zero",
         pages(&counters.pages_in),
         get(&counters.read_ahead),
         pages(&counters.pages_out),
@@ -55,19 +52,18 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.zero_drops),
     ));
     remark(format!(
-        "venice: of those read ahead {} were gone past, {} left unused",
+        "venice: prefetch: {} used, {} wasted",
         get(&counters.read_ahead_used),
         get(&counters.read_ahead_unused),
     ));
     let beside = get(&counters.large_in);
     let largest = block.largest_page_size();
     if largest != PageSize::Small {
-        remark(format!("venice: {beside} pages came beside another of the same large page"));
+        remark(format!("venice: {beside} pages brought in with a large page"));
     }
     if largest == PageSize::Huge {
         remark(format!(
-            "venice: huge pages in {} whole, {} as small pages; faults that brought in a part {}; \
-             huge pages out {}",
+            "venice: huge pages in {} whole, {} split; {} partial faults; huge pages out {}",
             get(&counters.huge_in),
             get(&counters.huge_in_small),
             get(&counters.huge_in_part),
@@ -75,7 +71,7 @@ pub fn print(block: &RunBlockMap) {
         ));
     }
     remark(format!(
-        "venice: by advice of the program: pages in {}, out {}",
+        "venice: madvise: pages in {}, out {}",
         pages(&counters.wanted_in),
         pages(&counters.advised_out),
     ));
@@ -84,13 +80,13 @@ pub fn print(block: &RunBlockMap) {
     remark(match block.coding() {
         None => {
             let copies = block.copies.load(Ordering::Relaxed);
-            format!("venice: copies {copies}; slabs copied anew {rebuilt} of {to_rebuild}")
+            format!("venice: copies {copies}; slabs repaired {rebuilt} of {to_rebuild}")
         }
         Some(coding) => {
             let far = block.holders().len() as u64 * PAGE_BYTES;
             let lent = far / coding.data() as u64 * coding.fragments() as u64;
             format!(
-                "venice: coded {coding}, {} of donors' memory for {}; fragments of slabs rebuilt \
+                "venice: coded {coding}, {} of donors' memory for {}; fragments repaired \
                  {rebuilt} of {to_rebuild}",
                 ByteSize(lent),
                 ByteSize(far),
@@ -99,7 +95,7 @@ pub fn print(block: &RunBlockMap) {
     });
     if block.first_on_disk().is_some() {
         remark(format!(
-            "venice: written behind to disk {}; brought in from there {}; waited for it {} times",
+            "venice: write-behind: out {}, in {}; waited {} times",
             pages(&counters.behind_out),
             pages(&counters.behind_in),
             get(&counters.behind_waits),
@@ -107,7 +103,7 @@ pub fn print(block: &RunBlockMap) {
     }
     let (moved, to_move) = (get(&block.moved), get(&block.to_move));
     if to_move > 0 {
-        remark(format!("venice: slabs that donors wanted back {to_move}, of these moved {moved}"));
+        remark(format!("venice: slabs reclaimed by donors {to_move}, moved {moved}"));
     }
     let lost = block.donors().iter().filter(|donor| donor.is_lost());
     let lost: std::collections::BTreeSet<String> = lost.map(|donor| donor.name()).collect();
@@ -119,7 +115,7 @@ pub fn print(block: &RunBlockMap) {
     }
 }
 
-/// Prints the summary of a run whose slabs were mapped.
+/// Prints the summary of a `--mode window` run on stderr.
 pub fn print_window(block: &RunBlockMap) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
@@ -131,7 +127,7 @@ pub fn print_window(block: &RunBlockMap) {
     ));
 }
 
-/// The budget, as it is at the end.
+/// Returns the local budget at the end of the run.
 fn local(block: &RunBlockMap) -> ByteSize {
     ByteSize(block.limit_pages.load(Ordering::Relaxed) * PAGE_BYTES)
 }

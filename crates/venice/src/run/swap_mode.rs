@@ -1,6 +1,5 @@
-//! `venice run --mode swap`: the program in a memory cgroup, and a swap device of borrowed memory for
-//! what the cgroup does not let it keep. The program needs no shim: static ones and others run as
-//! they are.
+//! `venice run --mode swap`: the program in a memory cgroup, and a swap device of borrowed memory
+//! for pages above the cgroup's limit. The program needs no shim: static programs run unchanged.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -20,11 +19,11 @@ use crate::swap::{self, Plan, RUN_GROUP, Reclaim, Size, Status};
 use venice_cli::failure::Usage;
 use venice_cli::terminal::{self, remark};
 
-/// Above areas that others have, so that the program's pages come here.
+/// Above the usual priorities of swap areas, so that the program's pages go to this device.
 const PRIORITY: u16 = 32_000;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Runs the program to its end; the exit code is the program's.
+/// Runs the program to its end; returns the program's exit code.
 pub fn execute(
     args: &RunArgs,
     monitor: Option<&str>,
@@ -69,7 +68,7 @@ pub fn execute(
     let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
     let desk = open_desk(about, run);
     let ended = child.wait()?;
-    // What it left behind (a daemon's processes) has its memory here.
+    // Processes left behind (a daemon's) still have memory on the device.
     while group.has_members() {
         std::thread::sleep(LOOK_EVERY);
     }
@@ -84,19 +83,19 @@ pub fn execute(
     Ok(ended.pass_on())
 }
 
-/// What can be known before anything is borrowed.
+/// Refuses invalid combinations of flags before any allocation.
 fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.faults == Faults::InThread {
-        let said = "--faults is of --mode paged: with --mode swap the kernel serves page faults";
+        let said = "--faults requires --mode paged: with --mode swap the kernel serves page faults";
         return Err(Usage(said.to_owned()).into());
     }
     if args.read_ahead.is_some() {
-        let said = "--read-ahead is of --mode paged: with --mode swap the kernel reads ahead \
+        let said = "--read-ahead requires --mode paged: with --mode swap the kernel reads ahead \
                     (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
     if args.page_size.is_some() {
-        let said = "--page-size is of --mode paged: with --mode swap the kernel chooses how much it \
+        let said = "--page-size requires --mode paged: with --mode swap the kernel chooses how much it \
                     swaps at once (sysctl vm.page-cluster)";
         return Err(Usage(said.to_owned()).into());
     }
@@ -106,14 +105,14 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where to put what nodes want back.
+/// Returns the destinations for reclaimed memory (`--reclaim-to`).
 fn reclaim_to(args: &RunArgs) -> anyhow::Result<Vec<Reclaim>> {
     let Some(places) = &args.reclaim_to else { return Ok(Reclaim::by_default()) };
     let places = places.iter().cloned().map(Reclaim::try_from).collect::<Result<_, _>>();
     places.map_err(|why| Usage(format!("--reclaim-to with --mode swap: {why}")).into())
 }
 
-/// What the machine has to have.
+/// Checks that the machine can swap and has memory cgroups.
 fn require_swap() -> anyhow::Result<()> {
     venice_swap::require_root()?;
     if Hierarchy::find().is_none() {
@@ -122,7 +121,8 @@ fn require_swap() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run's device. Dropped, it is detached, or else goes by itself once it can.
+/// The run's swap device. Dropping it detaches it; if that fails, it detaches itself as soon as
+/// possible.
 struct Device<'a> {
     status: Status,
     dir: &'a RunDir,
@@ -131,7 +131,7 @@ struct Device<'a> {
 impl Drop for Device<'_> {
     fn drop(&mut self) {
         if let Err(error) = swap::detach(self.dir, &self.status.name) {
-            remark(format!("venice: {error:#}; it goes as soon as it can"));
+            remark(format!("venice: {error:#}; it detaches as soon as it can"));
         }
     }
 }
@@ -140,12 +140,12 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
     let lost = status.copies.lost_donors.join(", ");
     if status.copies.lost_slabs > 0 {
         remark(format!(
-            "venice: lost with what only they held of this program: {lost}; {} requests asked for \
-             it: SIGBUS",
+            "venice: donors lost with the only copy of some pages: {lost}; {} requests failed \
+             (SIGBUS)",
             status.failed_requests
         ));
     } else if !lost.is_empty() {
-        remark(format!("venice: lost, of which other nodes had copies: {lost}"));
+        remark(format!("venice: donors lost, other copies remain: {lost}"));
     }
     if group.killed_for_memory() > 0 {
         let size = terminal::bytes(status.size_bytes);
@@ -154,12 +154,12 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
                 "it outgrew --local and the {size} of its swap device: give it more --remote"
             ),
             false => format!(
-                "it had not used all {size} of its swap device, so that it has more than --local that \
-                 cannot be swapped (locked, or the kernel's own), or others fill the device: give it \
-                 more --local or --remote"
+                "it had not used all {size} of its swap device: it has more than --local that cannot be \
+                 swapped (locked or kernel memory), or other programs fill the device: give it more \
+                 --local or --remote"
             ),
         };
-        remark(format!("venice: the kernel killed the program for want of memory: {why}"));
+        remark(format!("venice: the kernel killed the program (out of memory): {why}"));
     }
 }
 
@@ -167,7 +167,7 @@ fn tell_summary(status: &Status, group: &MemoryCgroup) {
     let bytes = terminal::bytes;
     let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
     remark(format!(
-        "venice: {} local, at most {peak} used; swapped to {} of {} by {}; copies {}",
+        "venice: {} local, peak {peak}; swapped to {} of {} by {}; copies {}",
         group.limit_bytes().map_or("unknown".to_owned(), bytes),
         bytes(status.size_bytes),
         status.donors.join(", "),
@@ -176,7 +176,7 @@ fn tell_summary(status: &Status, group: &MemoryCgroup) {
     ));
     let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} us"));
     remark(format!(
-        "venice: read {}, written {}; {} pages of zeros did not travel; {} were given back early; \
+        "venice: read {}, written {}; {} zero pages not sent, {} pages discarded; \
          requests p50 {}, p99 {}",
         bytes(status.read_bytes),
         bytes(status.written_bytes),

@@ -1,4 +1,4 @@
-//! `venice limit`: another local budget for a program that runs.
+//! `venice limit`: changes the local budget of a running program.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use crate::rack::RunDir;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
-/// How often it looks how far the program is.
+/// Interval between two looks at the program's row.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long it looks on while nothing leaves.
+/// Gives up when no page has left for this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `venice limit`
 #[derive(Args, Debug)]
 pub struct LimitArgs {
-    /// The program's process id, or that of its `venice run`
+    /// Process id of the program, or of its `venice run`
     #[arg(value_name = "PID")]
     pid: u32,
-    /// Anonymous memory it keeps resident at most from now on
+    /// New limit of resident anonymous memory
     #[arg(long, value_name = "SIZE")]
     local: ByteSize,
-    /// Do not wait until the program is within the new budget
+    /// Return without waiting until the program is within the new budget
     #[arg(long)]
     no_wait: bool,
     /// Print the program's row as `venice ps --json` does, as one object
@@ -34,14 +34,14 @@ pub struct LimitArgs {
     json: bool,
 }
 
-/// Changes it, and waits until the program is within it.
+/// Changes the budget and waits until the program is within it.
 pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
     let local_bytes = args.local.0;
     budget::check(local_bytes)?.map_err(Usage)?;
     let dir = RunDir::locate()?;
     let before = find(&dir, args.pid)?;
     let row = answered(&before, registry::ask(&dir, before.run, Question::Limit(local_bytes))?)?;
-    // What is mapped in a window does not leave.
+    // Memory mapped by a window does not leave.
     let row = if args.no_wait || row.mode == "window" { row } else { watch(&dir, row)? };
     if args.json {
         terminal::say_json(&row)?;
@@ -58,7 +58,8 @@ pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// The run that `pid` means. One that cannot be asked is an error if it is meant itself.
+/// Finds the run that `pid` names. A desk that cannot be asked is an error only if `pid` names its
+/// run directly.
 fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
     let named = registry::ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))?;
     match named {
@@ -68,7 +69,7 @@ fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
     }
     let found = registry::rows(dir)?.into_iter().find(|row| row.has(pid));
     found.with_context(|| {
-        format!("process {pid} is no program on borrowed memory: `venice ps` shows those there are")
+        format!("process {pid} is not a program on borrowed memory: see `venice ps`")
     })
 }
 
@@ -76,11 +77,11 @@ fn answered(of: &RunRow, answer: Option<Answer>) -> anyhow::Result<RunRow> {
     match answer {
         Some(Answer::Row(row)) => Ok(*row),
         Some(Answer::Refused(why)) => Err(anyhow!("run {} ({}): {why}", of.run, of.command)),
-        None => bail!("run {} ({}) has just ended", of.run, of.command),
+        None => bail!("run {} ({}) has ended", of.run, of.command),
     }
 }
 
-/// Looks on while pages leave.
+/// Waits while pages leave, with a progress bar.
 fn watch(dir: &RunDir, mut row: RunRow) -> anyhow::Result<RunRow> {
     let over = |row: &RunRow| row.resident_bytes.saturating_sub(row.local_bytes);
     let (at_first, mut least) = (over(&row), over(&row));
@@ -94,8 +95,8 @@ fn watch(dir: &RunDir, mut row: RunRow) -> anyhow::Result<RunRow> {
         if progressed.elapsed() > PATIENCE {
             bar.finish_and_clear();
             bail!(
-                "run {} ({}) has {} resident and {} as its budget, and nothing more leaves: memory \
-                 that it has locked, or that is not its pager's, does not",
+                "run {} ({}): {} resident, above the budget of {}, and no more pages leave: locked memory and \
+                 memory outside the pager stay resident",
                 row.run,
                 row.command,
                 ByteSize(row.resident_bytes),

@@ -1,4 +1,4 @@
-//! A run whose memory a pager moves, or whose slabs are mapped: all is in its shared block.
+//! A run whose memory a pager moves, or whose slabs are mapped; all its state is in its run block.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use venice_recipient::Holding;
 use venice_recipient::runs::{Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
-/// Such a run.
+/// A paged or window run.
 pub struct Paged(pub Arc<Holding>);
 
 impl Watched for Paged {
@@ -35,13 +35,13 @@ impl Watched for Paged {
         let size = |pages: u64| ByteSize(pages * PAGE_BYTES);
         budget::change(self.0.block(), local_bytes / PAGE_BYTES).map_err(|error| match error {
             BudgetError::NoRoomFar { excess_pages, free_pages } => format!(
-                "{} would have to leave, and of its far memory {} is free: ask for more --local, \
+                "{} would have to be evicted, and of its far memory {} is free: use a larger --local, \
                  or run it with a larger --remote",
                 size(excess_pages),
                 size(free_pages)
             ),
             BudgetError::Placed { local_pages } => format!(
-                "it has {} mapped here, and in a window what is mapped stays where it is: ask for \
+                "it has {} mapped here, and in a window what is mapped stays where it is: use a --local of \
                  that much at least",
                 size(local_pages)
             ),
@@ -49,8 +49,9 @@ impl Watched for Paged {
     }
 }
 
-/// What the kernel counts as the process's own (proc(5): statm, resident less shared): what a
-/// budget is about.
+
+/// Returns the anonymous memory of a process in bytes (proc(5): statm, resident less shared), which
+/// the budget limits.
 fn anonymous_bytes(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let mut pages = text.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0u64));

@@ -15,7 +15,7 @@ pub struct PsArgs {
     json: bool,
 }
 
-/// Shows them.
+/// Lists the runs.
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
     let rows = registry::rows(&RunDir::locate()?)?;
     if args.json {
@@ -35,7 +35,7 @@ fn table(rows: &[RunRow]) -> String {
         ("resident", Align::Right),
         ("remote", Align::Right),
         ("borrowed", Align::Right),
-        ("kept", Align::Left),
+        ("replicas", Align::Left),
         ("faults/s", Align::Right),
         ("p50", Align::Right),
         ("p99", Align::Right),
@@ -53,7 +53,7 @@ fn table(rows: &[RunRow]) -> String {
             terminal::bytes(row.resident_bytes),
             terminal::bytes(row.remote_bytes),
             terminal::bytes(row.borrowed_bytes),
-            row.kept.clone(),
+            row.replicas.clone(),
             format!("{:.0}", row.faults_per_s),
             micros(row.fault_p50_us),
             micros(row.fault_p99_us),
@@ -68,7 +68,8 @@ fn table(rows: &[RunRow]) -> String {
     if missing.is_empty() { table } else { format!("{table}\n{missing}") }
 }
 
-/// Who lends; those that are lost are marked.
+
+/// Donor names; lost and leaving ones are marked.
 fn donors(row: &RunRow) -> String {
     let mark = |name: &String| match row.lost_donors.contains(name) {
         true => format!("{name}(lost)"),

@@ -1,4 +1,4 @@
-//! Which runs there are: the desks in the run directory.
+//! Finds the runs: the status sockets in the run directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,12 +12,12 @@ use venice_recipient::runs::{ANOTHER_USERS, Answer, Identity, Question, RunRow};
 use crate::rack::RunDir;
 use venice_cli::terminal::remark;
 
-/// How long a desk may take to tell how its run is.
+/// Timeout of a question about a run's state.
 const ROW_WITHIN: Duration = Duration::from_secs(5);
-/// How long it may take to change a budget: with --mode swap the kernel moves the pages first.
+/// Timeout of a change of budget: with --mode swap the kernel moves the pages first.
 const LIMIT_WITHIN: Duration = Duration::from_secs(300);
 
-/// The runs of this run directory that live. One that does not answer is told of on stderr.
+/// Returns the living runs of this run directory. A run that does not answer is reported on stderr.
 pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
     let mut rows = Vec::new();
     for pid in supervisors(dir)? {
@@ -31,13 +31,13 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
     Ok(rows)
 }
 
-/// Asks the desk of the run with the supervisor `pid`; `None`: there is none any more.
+/// Asks the run with the supervisor `pid`; `None` if it has ended.
 pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
     let path = dir.runs_dir().socket_path(pid);
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            // Killed: nobody else takes it away.
+            // The supervisor was killed: remove its socket.
             let _ = fs::remove_file(&path);
             return Ok(None);
         }
@@ -52,7 +52,8 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
         Question::Limit(_) => LIMIT_WITHIN,
     };
     match conversation::ask(stream, &question, Some(patience)) {
-        // A child that it forked has its socket open, and answers nobody.
+        // A forked child may have inherited the open socket of an ended supervisor, and does not
+        // answer.
         Err(ConversationError::Silent) if !Identity::of(pid).is_some_and(Identity::exists) => {
             let _ = fs::remove_file(&path);
             Ok(None)
@@ -61,14 +62,14 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
     }
 }
 
-/// The process ids of those who have a desk, in order.
+/// Returns the process ids of all status sockets, in order.
 fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
     let folder = dir.runs_dir();
     let entries = match fs::read_dir(folder.path()) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
-            "the programs of {} are another user's: ask as that user or as root",
+            "the programs of {} belong to another user: run this as that user or as root",
             dir.path().display()
         ),
         Err(error) => {
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn desks_of_the_dead_are_swept_and_what_is_no_desk_is_left_alone() {
+    fn dead_sockets_are_swept() {
         let folder = tempfile::tempdir().unwrap();
         let dir = RunDir::at(folder.path());
         assert!(rows(&dir).unwrap().is_empty(), "no folder, no runs");

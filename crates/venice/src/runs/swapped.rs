@@ -1,4 +1,4 @@
-//! A run whose memory the kernel swaps: its memory cgroup, and its swap device.
+//! A run whose memory the kernel swaps: its memory cgroup and its swap device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use venice_wire::ByteSize;
 use crate::rack::RunDir;
 use crate::swap::{self, Status};
 
-/// Such a run.
+/// A `--mode swap` run.
 pub struct Swapped {
     group: Arc<MemoryCgroup>,
     dir: RunDir,
-    /// As it was when the run began.
+    /// Status of the device at the start of the run.
     device: Status,
     local_bytes: AtomicU64,
 }
 
 impl Swapped {
-    /// The run in `group`, which swaps to `device`.
+    /// Creates the run in `group`, which swaps to `device`.
     pub fn new(group: Arc<MemoryCgroup>, dir: RunDir, device: Status, local_bytes: u64) -> Swapped {
         Swapped { group, dir, device, local_bytes: AtomicU64::new(local_bytes) }
     }
@@ -44,7 +44,7 @@ impl Watched for Swapped {
             remote_bytes: device.used_bytes,
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
-            kept: device.copies.kept(),
+            replicas: device.copies.replicas(),
             short_slabs: device.copies.short_slabs,
             missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,
@@ -58,14 +58,14 @@ impl Watched for Swapped {
         Sample { faults: self.group.major_faults(), times: None }
     }
 
-    /// The kernel ends a program whose pages have nowhere to go, so that is looked at first.
+    /// Checks far memory first: the kernel kills a program whose pages have nowhere to go.
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
         let device = self.device();
         let excess = self.group.anonymous_bytes().saturating_sub(local_bytes);
         let free = device.size_bytes.saturating_sub(device.used_bytes);
         if excess > free {
             return Err(format!(
-                "{} would have to leave, and of its swap device {} is free: ask for more --local, \
+                "{} would have to be evicted, and of its swap device {} is free: use a larger --local, \
                  or run it with a larger --remote",
                 ByteSize(excess),
                 ByteSize(free)

@@ -1,4 +1,4 @@
-//! `venice swap anchor`: a page that keeps the kernel from killing programs in a cgroup of the user's own.
+//! `venice swap anchor`: keeps the kernel from killing programs in a user's own cgroup.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// `venice swap anchor`
 #[derive(Args, Debug)]
 pub struct AnchorArgs {
-    /// The memory cgroup: its folder, or its path below where the memory controller is mounted
+    /// Memory cgroup: its directory, or its path below the memory controller's mount point
     #[arg(value_name = "CGROUP")]
     group: PathBuf,
 }
@@ -30,17 +30,17 @@ pub struct AnchorArgs {
 pub const HELP: &str = "\
 EXAMPLES:
   sudo venice swap anchor /sys/fs/cgroup/jobs
-  sudo venice swap anchor jobs/render &       the same by its name, beside what runs there
+  sudo venice swap anchor jobs/render &       the same by name, beside its programs
   sudo systemd-run -p MemoryMax=2G --unit job ./job
   sudo venice swap anchor system.slice/job.service
 
-For programs in a memory cgroup of your own, v1 or v2, that swap to `venice swap attach`. Where such
-a group has no page of any file, the kernel may kill programs that go over to using all their memory
-at once, although swap has room. This keeps one page, 4 KiB of the swap device, charged to the group
-until it is interrupted or the group is removed; then it ends. It leaves no process in the group.
-`venice run --mode swap` does the same by itself.";
+For programs in your own memory cgroup (v1 or v2) that swap to `venice swap attach`. If such a group has
+no page of any file, the kernel may kill programs that suddenly use all their memory, although swap has
+room. This command keeps one page (4 KiB of the swap device) charged to the group until it is
+interrupted or the group is removed. It leaves no process in the group. `venice run --mode swap` does
+the same by itself.";
 
-/// Holds the page until it is told to end, or the group is gone.
+/// Holds the page until a signal, or until the group is removed.
 pub fn execute(args: &AnchorArgs) -> anyhow::Result<i32> {
     venice_swap::require_root()?;
     let asked_to_end = Arc::new(AtomicBool::new(false));
@@ -50,7 +50,7 @@ pub fn execute(args: &AnchorArgs) -> anyhow::Result<i32> {
     }
     let anchor = GroupAnchor::lay(&args.group, &swap_device()?)?;
     let folder = anchor.folder().display();
-    terminal::say(format!("{folder} keeps a page until Ctrl-C, or until it is removed."))?;
+    terminal::say(format!("{folder} keeps a page until Ctrl-C or its removal."))?;
     while !asked_to_end.load(Ordering::Relaxed) {
         if !anchor.has_group() {
             terminal::say(format!("{folder} was removed."))?;
@@ -61,12 +61,12 @@ pub fn execute(args: &AnchorArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// One that this machine swaps to: any will do.
+/// Returns any swap device of this machine.
 fn swap_device() -> anyhow::Result<PathBuf> {
     let dir = RunDir::locate()?;
     let mut devices = names(&dir).into_iter().filter_map(|name| of_device(&dir, &name));
     match devices.find(|device| device.state == UP) {
         Some(device) => Ok(device.device),
-        None => bail!("no swap device is attached here: `venice swap attach SIZE` first"),
+        None => bail!("no swap device is attached: run `venice swap attach SIZE` first"),
     }
 }

@@ -1,4 +1,4 @@
-//! `venice swap attach`: starting a device's server and waiting until the kernel swaps to it.
+//! `venice swap attach`: starts a device's server and waits until the kernel swaps to the device.
 
 use std::num::NonZeroU64;
 use std::process::Child;
@@ -17,9 +17,9 @@ use crate::waiting::{self, Signals};
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
-/// How long a server may take to borrow and to set up its device; donors zero what they lend.
+/// Timeout for a server to borrow and set up its device; donors zero the memory they lend.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long it may take to end one that was not ready.
+/// Timeout for ending a server that was not ready.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -69,23 +69,23 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     Ok(0)
 }
 
-/// Says that a node that dies takes pages along, where nobody has asked for that.
+/// Warns that a dying node takes pages along, unless a single copy was requested.
 pub fn warn_of_one_copy(status: &Status) {
     if status.is_short {
         terminal::remark(
-            "venice: the rack, or your quota, has no room for two copies of what is swapped on different nodes: a \
-             node that dies takes some of it along (--copies 1 says that this is meant)",
+            "venice: the rack, or your quota, has no room for two copies on different nodes: a node \
+             that dies takes some of the swapped memory along (--copies 1 silences this)",
         );
     }
 }
 
-/// Says what keeps the server from being safe when the machine as a whole runs out of memory.
+/// Warns of missing protections, for the case that the whole machine runs out of memory.
 pub fn warn_of_gaps(status: &Status) {
     if !status.gaps.is_empty() {
         let gaps = status.gaps.join("; ");
         terminal::remark(format!(
-            "venice: rights are missing: {gaps}: keep programs in memory cgroups, so that the \
-             machine as a whole does not run out"
+            "venice: missing privileges: {gaps}: keep programs in memory cgroups, so that the machine as \
+             a whole does not run out of memory"
         ));
     }
 }
@@ -96,18 +96,18 @@ fn free_name(dir: &RunDir) -> String {
     candidates.find(|name| !taken.contains(name)).expect("there are more numbers than devices")
 }
 
-/// Starts the server of `plan`'s device and waits until it is in use.
+/// Starts the server of `plan`'s device and waits until the device is in use.
 pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
     dir.create()?;
     let process = plan.process_name();
     if dir.process_dir(&process).exists() {
         let name = &plan.name;
-        bail!("there is a swap device {name} already: `venice swap list` shows it");
+        bail!("a swap device {name} exists already: see `venice swap list`");
     }
     dir.create_process_dir(&process)?;
     let attached = start(dir, plan, &process);
     if attached.is_err() {
-        // Its log was told from.
+        // The error message already quotes its log.
         let _ = dir.remove_processes(&[process]);
     }
     attached
@@ -122,12 +122,10 @@ fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
     if outcome.is_err() {
         let _ = server.kill();
         let _ = server.wait();
-        // Why it did not start is what counts.
+        // The reason why it did not start comes first.
         if let Err(error) = venice_swap::clear_after(server.id()) {
             let error = anyhow::Error::from(error);
-            terminal::remark(format!(
-                "venice: what its server has left cannot be cleared away: {error:#}"
-            ));
+            terminal::remark(format!("venice: cannot clean up after its server: {error:#}"));
         }
     }
     outcome
@@ -143,8 +141,8 @@ fn wait_ready(
     let wait = plan.wish().waiting.at_most;
     if !wait.is_zero() {
         terminal::remark(format!(
-            "venice: {} waits in line where there is no room, {} at most (`venice queue`; Ctrl-C \
-             leaves the line)",
+            "venice: {} waits in the queue while there is no room, {} at most (`venice queue`; Ctrl-C \
+             cancels)",
             plan.name,
             terminal::seconds(wait.as_secs_f64())
         ));
@@ -152,7 +150,7 @@ fn wait_ready(
     let signals = (!wait.is_zero()).then(Signals::catch).transpose()?;
     let deadline = Instant::now().checked_add(READY_WITHIN.saturating_add(wait));
     loop {
-        // It listens once the kernel swaps to its device.
+        // The server listens once the kernel swaps to its device.
         if let Some(Answer::Status(status)) = ask(&folder, Question::Status)? {
             return Ok(*status);
         }
@@ -173,7 +171,7 @@ fn wait_ready(
     }
 }
 
-/// Has a server that waits leave the line, and end.
+/// Makes a waiting server cancel its request and end.
 fn end(server: &mut Child) {
     let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

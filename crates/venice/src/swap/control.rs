@@ -1,4 +1,4 @@
-//! The socket of a device's server: one line asks, one JSON object answers.
+//! The control socket of a device's server: one line asks, one JSON object answers.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,53 +10,52 @@ use venice_recipient::runs::conversation::{self, ConversationError};
 
 use super::status::Status;
 
-/// How long a server may take to tell that its device is in use. It may be short of processor time,
-/// not of memory.
+/// Timeout of a status question. The server may be short of CPU time, but not of memory.
 const STATUS_WITHIN: Duration = Duration::from_secs(20);
-/// One that serves answers within its look at the signals; after this long it counts as silent.
+/// A serving server answers within its signal-check interval; after this long it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(4);
 
-/// What a server can be asked.
+/// A question to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// How it does.
+    /// Asks for the status.
     Status,
-    /// To bring everything home and end.
+    /// Asks to read everything back and end.
     Detach,
 }
 
-/// What it says.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// How it does.
+    /// The status.
     Status(Box<Status>),
-    /// Everything is home, the device is gone.
+    /// Everything is read back, and the device is gone.
     Detached,
-    /// The device stays; why.
+    /// The device stays, with the reason.
     Refused(String),
 }
 
-/// Where the server in `folder` listens.
+/// Returns the path of the control socket in `folder`.
 fn path(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }
 
-/// Listens in `folder`; what a dead server left there is replaced.
+/// Listens in `folder`; replaces the socket of a dead server.
 pub fn listen(folder: &Path) -> anyhow::Result<UnixListener> {
     Ok(conversation::listen(&path(folder))?)
 }
 
-/// Asks the server in `folder`; `None` when there is none.
+/// Asks the server in `folder`; `None` if there is none.
 pub fn ask(folder: &Path, question: Question) -> anyhow::Result<Option<Answer>> {
     let patience = match question {
         Question::Status => Some(STATUS_WITHIN),
-        // As long as the kernel needs to read everything back.
+        // No timeout: the kernel takes as long as reading everything back takes.
         Question::Detach => None,
     };
-    ask_within(folder, question, patience).context("the server of the swap device")
+    ask_within(folder, question, patience).context("asking the swap device's server")
 }
 
-/// Looks whether the server in `folder` answers, with little patience.
+/// Checks whether the server in `folder` answers, with a short timeout.
 pub fn look(folder: &Path) -> Look {
     match ask_within(folder, Question::Status, Some(SILENT_AFTER)) {
         Ok(Some(Answer::Status(status))) => Look::Serves(status),
@@ -65,12 +64,12 @@ pub fn look(folder: &Path) -> Look {
     }
 }
 
-/// What is seen of a server from outside.
+/// State of a server as seen from outside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Look {
-    /// It says how it does.
+    /// It answers with its status.
     Serves(Box<Status>),
-    /// Its process is there (its socket is open) and does not answer.
+    /// Its process is there (the socket is open) but does not answer.
     Silent,
     /// It has ended.
     Dead,
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_heard_and_answered() {
+    fn questions_are_answered() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(ask(folder.path(), Question::Status).unwrap(), None);
         let listener = listen(folder.path()).unwrap();
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_and_says_nothing_is_silent_and_who_is_gone_is_dead() {
+    fn mute_server_is_silent_closed_is_dead() {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let heard = ask_within(folder.path(), Question::Status, Some(Duration::from_millis(1)));

@@ -1,4 +1,4 @@
-//! `venice swap detach`: everything home, or a reason why not.
+//! `venice swap detach`: reads everything back, or reports why not.
 
 use std::time::Duration;
 
@@ -36,37 +36,37 @@ pub fn detach_all(dir: &RunDir) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Detaches one device; what was done, for people.
+/// Detaches one device; returns a text for people.
 pub fn detach(dir: &RunDir, name: &str) -> anyhow::Result<String> {
     if !names(dir).iter().any(|known| known == name) {
-        bail!("there is no swap device {name}: `venice swap list` shows those there are");
+        bail!("no swap device {name}: see `venice swap list`");
     }
     let folder = dir.process_dir(&process_name(name));
     let before = of_device(dir, name);
     if let Some(Status { pid, .. }) = before.as_ref().filter(|it| it.state == SILENT) {
-        // Nobody could say how long it would take.
+        // How long that would take is unknown.
         bail!(
-            "the server of {name} (pid {pid}) does not answer: let it go on (kill -CONT {pid}), or \
-             end it (kill -9 {pid}; what is on the device is lost) and detach again"
+            "the server of {name} (pid {pid}) does not answer: resume it (kill -CONT {pid}), or end it \
+             (kill -9 {pid}; the device's contents are lost) and detach again"
         );
     }
     let answer = {
-        let _bar = before.as_ref().map(Homecoming::watch);
+        let _bar = before.as_ref().map(ReadBack::watch);
         ask(&folder, Question::Detach)?
     };
     match answer {
         Some(Answer::Refused(why)) => Err(anyhow!("{name} stays: {why}")),
         Some(Answer::Detached) => Ok(format!("{name} is detached.")),
-        Some(Answer::Status(_)) => bail!("the server of {name} answers what was not asked"),
+        Some(Answer::Status(_)) => bail!("swap server {name}: unexpected reply (protocol error)"),
         None => clear_away(dir, name, before),
     }
 }
 
-/// Takes away what a dead server left.
+/// Removes what a dead server left.
 fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Result<String> {
     let mut lost = String::new();
     if let Some(status) = status {
-        // The number of a device that is gone may be that of another one by now.
+        // The device number of a removed device may be another one's by now.
         let is_anothers = names(dir).iter().any(|other| {
             let same = |it: Status| it.device == status.device && it.state != DEAD;
             other != name && of_device(dir, other).is_some_and(same)
@@ -78,25 +78,25 @@ fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Resul
         venice_swap::clear_after(status.pid)?;
         if let Some(used) = used.filter(|used| *used > 0) {
             let used = terminal::bytes(used);
-            lost = format!("; {used} that were on it are lost: who touches them gets SIGBUS");
+            lost = format!("; its {used} are lost: programs that touch them get SIGBUS");
         }
     }
     dir.remove_processes(&[process_name(name)])?;
-    Ok(format!("{name} was dead and is cleared away{lost}."))
+    Ok(format!("{name} was dead and is removed{lost}."))
 }
 
-/// A bar that fills while the kernel reads pages back.
-struct Homecoming {
+/// A progress bar of the kernel reading pages back.
+struct ReadBack {
     bar: ProgressBar,
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Homecoming {
+impl ReadBack {
     fn watch(status: &Status) -> Self {
         use std::sync::atomic::Ordering;
         let (device, total) = (status.device.clone(), status.used_bytes >> 20);
-        let bar = terminal::progress(total, "bringing home, MiB");
+        let bar = terminal::progress(total, "reading back, MiB");
         let stop = std::sync::Arc::default();
         let (shown, stopped) = (bar.clone(), std::sync::Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -111,7 +111,7 @@ impl Homecoming {
     }
 }
 
-impl Drop for Homecoming {
+impl Drop for ReadBack {
     fn drop(&mut self) {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

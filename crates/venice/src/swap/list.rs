@@ -23,7 +23,7 @@ pub fn execute(args: &ListArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// How the device `name` does: what its server says, or what it last left in a file.
+/// Returns the status of the device `name`: the server's answer, or the file it last wrote.
 pub fn of_device(dir: &RunDir, name: &str) -> Option<Status> {
     let folder = dir.process_dir(&process_name(name));
     let state = match look(&folder) {
@@ -83,7 +83,7 @@ fn row_cells(row: &Status) -> [String; 15] {
     ]
 }
 
-/// How many, and what is missing.
+/// Describes how many copies there are, and what is missing.
 fn copies(of: &Copies) -> String {
     match (of.lost_slabs, of.short_slabs) {
         (0, 0) => of.copies.to_string(),

@@ -1,8 +1,8 @@
 //! `venice swap`: borrowed memory as a block device that the kernel itself swaps to.
 //!
-//! Each device has a server, a process of its own that outlives the command that started it
-//! ([`server`]). Its folder in the run directory holds what it is to serve ([`plan`]), its log, and
-//! the socket over which it tells how it does and is asked to end ([`control`]).
+//! Each device has a server, a process that outlives the command that started it ([`server`]). Its
+//! folder in the run directory holds its plan ([`plan`]), its log, and its control socket
+//! ([`control`]).
 
 mod anchor;
 mod attach;
@@ -31,22 +31,22 @@ pub use status::Status;
 use crate::identity::duration;
 use crate::rack::PortKind;
 
-/// Most copies of what is swapped: what a run block has places for.
+/// Most copies: the slots of a run block.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
 
 /// `venice swap`
 #[derive(Subcommand, Debug)]
 pub enum SwapCommand {
-    /// Borrow memory and have the kernel swap to it
+    /// Borrow memory and let the kernel swap to it
     #[command(after_help = HELP_ATTACH)]
     Attach(AttachArgs),
-    /// Bring everything home and give the memory back, or say why not
+    /// Read everything back and return the memory, or report why not
     #[command(after_help = HELP_DETACH)]
     Detach(DetachArgs),
     /// List the swap devices of this machine
     #[command(after_help = HELP_LIST)]
     List(ListArgs),
-    /// Keep the kernel from killing the programs of a cgroup while their swap device has room
+    /// Keep the kernel from killing programs of a cgroup while their swap device has room
     #[command(after_help = anchor::HELP)]
     Anchor(anchor::AnchorArgs),
     /// Serve one device in the foreground (started by `attach`)
@@ -57,66 +57,66 @@ pub enum SwapCommand {
 /// `venice swap attach`
 #[derive(Args, Debug)]
 pub struct AttachArgs {
-    /// How much to borrow
+    /// Amount of memory to borrow
     #[arg(value_name = "SIZE")]
     size: ByteSize,
-    /// What it is called in `list` and `detach` [default: swap0, or the next that is free]
+    /// Name in `list` and `detach` [default: swap0, or the next free one]
     #[arg(long, value_name = "NAME", value_parser = plan::name)]
     name: Option<String>,
-    /// How to reach the donors [default: the rack's]
+    /// Port to the donors [default: the rack's]
     #[arg(long, value_enum)]
     port: Option<PortKind>,
-    /// Copies of what is swapped, each on another node: 1 to 3 [default: 2, or 1 with a warning
-    /// where the rack has no room for 2]
+    /// Copies of swapped memory, each on another node: 1 to 3 [default: 2, or 1 with a warning if
+    /// the rack has no room for 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_COPIES))]
     copies: Option<u32>,
-    /// Where to put what a node wants back while the device is in use, in this order: donors (other
-    /// nodes), local (this machine's memory, locked, as far as it is available)
+    /// Destinations for memory that a node reclaims while the device is in use, in this order:
+    /// donors (other nodes), local (this machine's memory, locked, as far as it is available)
     /// [default: donors,local]
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = str::parse::<Reclaim>)]
     reclaim_to: Option<Vec<Reclaim>>,
     /// Borrow from these nodes only; may be repeated
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     donor: Vec<String>,
-    /// Say where the memory would come from, and why, and borrow nothing (`venice place`)
+    /// Show where the memory would be placed, and why; borrow nothing (`venice place`)
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run: print that as `venice place --json` does
+    /// With --dry-run: print JSON as `venice place --json` does
     #[arg(long, requires = "dry_run")]
     json: bool,
-    /// Which nodes are borrowed from first: nearest (near ones with much left), spread (all alike)
-    /// or pack (as few as can be) [default: the rack's, nearest unless it was told]
+    /// Placement policy: nearest (near donors with much free memory), spread (evenly over all) or
+    /// pack (as few as possible) [default: the rack's, initially nearest]
     #[arg(long, value_name = "nearest|spread|pack")]
     placement: Option<Policy>,
-    /// Traffic its links have to carry, evenly over the memory: 2Gbps. A node gives no more than its
-    /// link has left for; what is granted stays promised to it (`venice links`, `venice grants`)
+    /// Bandwidth to reserve on its links, spread evenly over the memory: 2Gbps. A donor grants no
+    /// more than its link has free; grants keep their reservation (`venice links`, `venice grants`)
     #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
     bandwidth: Option<NonZeroU64>,
-    /// Where the rack, or your quota, has no room, wait for it in line, so long at most: 90s, 10m,
-    /// 12h. `venice queue` lists who waits; Ctrl-C leaves the line
+    /// Queue if the rack or your quota has no room, for at most this time: 90s, 10m, 12h. `venice
+    /// queue` lists queued requests; Ctrl-C cancels
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// 0 to 255, for those who wait: higher ones are served first. Above 100 is for root on the
+    /// Priority in the queue, 0 to 255; higher is served first. Above 100 requires root on the
     /// Monitor Node's machine (--priority is the kernel's, of swap areas)
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PRIORITY)]
     rack_priority: u8,
-    /// Have grants of lower priority called back, if that makes room: your own; as root on the
-    /// Monitor Node's machine anybody's
+    /// Preempt grants of lower priority if that makes room: your own; as root on the Monitor Node's
+    /// machine anybody's
     #[arg(long, requires = "wait")]
     preempt: bool,
-    /// The node this machine belongs to, where the nodes relay for each other [default: the first]
+    /// Node that this machine belongs to, where nodes relay [default: the first]
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
-    /// Requests carried at a time, each by a thread with a buffer of its own; with 1, whoever reads
-    /// waits for whatever is being written [default: as many as processors, 2 to 4]
+    /// Requests served at a time, each by a thread with its own buffer; with 1, reads wait for
+    /// writes [default: the number of processors, 2 to 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: Option<u16>,
-    /// The kernel fills swap areas of a higher priority first
+    /// Priority of the swap area; the kernel fills higher ones first
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u16).range(..=32767))]
     priority: u16,
-    /// How requests come from the kernel: ublk (Linux 6.13), nbd, or a FUSE file under a loop device,
-    /// over io_uring (fuse-ring, Linux 6.14) or by /dev/fuse (fuse) [default: the first of them that
+    /// Path of requests from the kernel: ublk (Linux 6.13), nbd, or a FUSE file under a loop
+    /// device, over io_uring (fuse-ring, Linux 6.14) or /dev/fuse (fuse) [default: the first that
     /// the kernel has]
     #[arg(long, value_name = "ublk|nbd|fuse-ring|fuse")]
     device: Option<plan::Device>,
@@ -125,10 +125,10 @@ pub struct AttachArgs {
 /// `venice swap detach`
 #[derive(Args, Debug)]
 pub struct DetachArgs {
-    /// Which
+    /// Name of the device
     #[arg(value_name = "NAME", required_unless_present = "all")]
     name: Option<String>,
-    /// All there are
+    /// Detach all devices
     #[arg(long, conflicts_with = "name")]
     all: bool,
 }
@@ -141,7 +141,7 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn execute(command: &SwapCommand, monitor: Option<&str>) -> anyhow::Result<i32> {
     match command {
         SwapCommand::Attach(args) => attach::execute(args, monitor),
@@ -152,7 +152,7 @@ pub fn execute(command: &SwapCommand, monitor: Option<&str>) -> anyhow::Result<i
     }
 }
 
-/// The examples of the command as a whole.
+/// Text below `venice swap --help`.
 pub const HELP: &str = "\
 EXAMPLES:
   sudo venice swap attach 4GiB                4 GiB of other nodes' memory as a swap device
@@ -160,37 +160,37 @@ EXAMPLES:
   sudo venice swap anchor jobs/render         for programs in a memory cgroup of your own
   sudo venice swap detach swap0
 
-A program alone on it, within a memory cgroup: venice run --mode swap.";
+For a single program, within a memory cgroup: venice run --mode swap.";
 
 const HELP_ATTACH: &str = "\
 EXAMPLES:
   sudo venice swap attach 4GiB
   sudo venice swap attach 16GiB --name far --port udp --donor node2 --donor node3
   sudo venice swap attach 1GiB --priority 10  behind other swap areas
-  sudo venice swap attach 8GiB --wait 10m     wait in line where the rack is full
-  sudo venice swap attach 1GiB --copies 1     half the memory; a node that dies takes pages along
+  sudo venice swap attach 8GiB --wait 10m     queue if the rack is full
+  sudo venice swap attach 1GiB --copies 1     half the memory; pages die with their node
   sudo venice swap attach 4GiB --reclaim-to donors
-                                              nothing of it ever comes to this machine's memory
+                                              never use this machine's memory
 
-The device belongs to the whole machine: the kernel moves pages of any program there. It stays
-until it is detached; its server runs in the background with its log in the run directory.";
+The device belongs to the whole machine: the kernel may move pages of any program there. It stays until
+it is detached; its server runs in the background, with its log in the run directory.";
 
 const HELP_DETACH: &str = "\
 EXAMPLES:
   sudo venice swap detach swap0
   sudo venice swap detach --all
 
-Everything on the device is brought home first, which takes a while; without room for it, in memory
-or in a memory cgroup that is at its limit, the device stays and the command says why. A device
-whose server is dead is taken away: programs that touch what was on it get SIGBUS.";
+Everything on the device is read back first, which takes a while. Without room for it, in memory or in a
+memory cgroup at its limit, the device stays and the command reports why. A device with a dead server is
+removed: programs that touch its contents get SIGBUS.";
 
 const HELP_LIST: &str = "\
 EXAMPLES:
   venice swap list
   venice swap list --json | jq '.[] | {name, device, used_bytes, request_p99_us}'
 
-States: up, detaching, silent (its server is there and does not answer: it is stopped, or hangs),
-dead (its server ended; `venice swap detach` clears it away). Used is what the kernel has put there, far what of it the donors hold (pages of zeros are not sent). Copies are how many there are of each page
-on different nodes; a device that lost some says how far copying them anew is, and lost names the
-nodes. Read and write are rates at present, p50 and p99 times of requests since the device was
-attached.";
+STATE: up, detaching, silent (the server runs but does not answer: it is stopped, or hangs), dead (the
+server ended; `venice swap detach` removes the device). USED is what the kernel has stored there, FAR
+the part that donors store (zero pages are not sent). COPIES counts the copies of each page on different
+nodes; after a loss it shows the progress of the repair, and LOST names the nodes. READ and WRITE are
+present rates, P50 and P99 request times since the device was attached.";

@@ -1,4 +1,4 @@
-//! What a device is to be: written by who starts its server, read by the server.
+//! The plan of a swap device: written by the command that starts its server, read by the server.
 
 use std::fs;
 use std::path::Path;
@@ -17,65 +17,65 @@ use venice_wire::ByteSize;
 use crate::rack::{PortKind, RunDir};
 use venice_cli::terminal;
 
-/// Folders of devices in the run directory begin with this.
+/// Prefix of device directories in the run directory.
 const PREFIX: &str = "swap-";
-/// Names end up in file names, and in the 107 bytes of a socket's path.
+/// Names are used in file names and in socket paths (107 bytes).
 const LONGEST_NAME: usize = 24;
-const NO_FILES: &str = "files are no place for what is swapped: to reach them takes memory, which \
-                        the kernel swaps to get (choose of donors and local; a disk can have a swap \
+const NO_FILES: &str = "swapped memory cannot go to files: reaching them takes memory, which \
+                        the kernel swaps to get (use donors or local; a disk can have a swap \
                         area of its own, with swapon)";
-/// Fewer would not be worth a device.
+/// Minimum size of a device in bytes.
 pub const LEAST_BYTES: u64 = 1 << 20;
 
-/// A device to be.
+/// The plan of a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// How much.
+    /// Amount to borrow.
     pub size: Size,
-    /// The Monitor Node.
+    /// Address of the Monitor Node.
     pub monitor: String,
-    /// How the donors are reached.
+    /// Port to the donors.
     pub port: PortKind,
-    /// The donors to ask; empty: any.
+    /// Donors to borrow from; empty: any.
     pub donors: Vec<String>,
-    /// Which donors are taken first; `None`: as the rack does.
+    /// Placement policy; `None`: the rack's.
     #[serde(default)]
     pub placement: Option<Policy>,
-    /// What its links have to carry, in bits a second; 0: it does not say.
+    /// Bandwidth to reserve on its links, in bits a second; 0: none.
     #[serde(default)]
     pub bandwidth_bps: u64,
-    /// How it waits where there is no room.
+    /// Waiting options.
     #[serde(default)]
     pub waiting: Waits,
-    /// Copies of each page, on different donors; `None`: two where the rack has room for them.
+    /// Copies of each page, on different donors; `None`: two if the rack has room for them.
     pub copies: Option<u32>,
-    /// Where to put what donors want back.
+    /// Destinations for reclaimed memory.
     #[serde(default)]
     pub reclaim_to: Vec<Reclaim>,
-    /// The node this machine belongs to, where nodes relay.
+    /// Node that this machine belongs to, where nodes relay.
     pub node: Option<String>,
-    /// Requests carried at a time.
+    /// Requests served at a time.
     pub queues: u16,
-    /// Of the swap area.
+    /// Priority of the swap area.
     pub priority: u16,
-    /// How requests come from the kernel; `None`: the best way there is.
+    /// Path of requests from the kernel; `None`: the best available.
     pub device: Option<Device>,
-    /// What for, for the rack's tables.
+    /// Purpose, for the rack's tables.
     pub purpose: String,
-    /// The process the device is for: it goes when that does.
+    /// Process that the device serves: the device goes when it ends.
     pub owner_pid: Option<u32>,
 }
 
-/// [`Waiting`], in files.
+/// [`Waiting`] in files.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Waits {
-    /// How long at most; 0: not at all.
+    /// Longest wait in milliseconds; 0: no wait.
     pub wait_ms: u64,
-    /// Of the request.
+    /// Priority of the request.
     pub rack_priority: u8,
-    /// Grants of lower priority are called back for it.
+    /// True if grants of lower priority are preempted for it.
     pub preempt: bool,
 }
 
@@ -99,12 +99,12 @@ impl From<Waits> for Waiting {
     }
 }
 
-/// How much to borrow.
+/// Amount to borrow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Size {
-    /// So many bytes.
+    /// Exactly this many bytes.
     Exactly(u64),
-    /// So many, or what the rack has free if that is less.
+    /// At most this many bytes: less if the rack has less free.
     UpTo(u64),
 }
 
@@ -135,17 +135,17 @@ impl From<Device> for String {
     }
 }
 
-/// [`ReclaimTo`] for what is swapped, on the command line and in files. It is no file: those are
-/// reached through the kernel's cached pages, and to get one takes memory, which the kernel may be
-/// waiting for this very device to free. (Locked in memory, a file would cost as much as `local`
-/// does.) A disk can have a swap area of its own, with nobody in between.
+/// [`ReclaimTo`] for swapped memory, on the command line and in files. Files are excluded: they are
+/// reached through the kernel's page cache, and a cache page takes memory that the kernel may be
+/// waiting for this device to free. (Locked in memory, a file would cost as much as `local`.) A
+/// disk can have a swap area of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Reclaim(ReclaimTo);
 
 impl Reclaim {
-    /// As for programs that are paged: the memory of this machine that stands in for donors is
-    /// locked, so that the kernel does not swap to the device what the device consists of.
+    /// Returns the default: as for paged programs. Local memory that replaces donors is locked, so
+    /// that the kernel does not swap the device to itself.
     pub fn by_default() -> Vec<Reclaim> {
         ReclaimTo::by_default().into_iter().map(Reclaim).collect()
     }
@@ -169,7 +169,7 @@ impl FromStr for Reclaim {
         let is_file = text == "disk" || text.starts_with("disk:");
         let place = text.parse::<ReclaimTo>().map_err(|_| match is_file {
             true => NO_FILES.to_owned(),
-            false => format!("{text:?} is none of donors, local"),
+            false => format!("{text:?} is not donors or local"),
         });
         place?.try_into()
     }
@@ -190,18 +190,18 @@ impl From<Reclaim> for String {
 }
 
 impl Plan {
-    /// Requests carried at a time unless asked otherwise.
+    /// Returns the default number of requests served at a time.
     pub fn default_queues() -> u16 {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         processors.clamp(2, 4) as u16
     }
 
-    /// How the rack is reached.
+    /// Returns the access to the rack.
     pub fn access(&self) -> Access {
         access(&self.monitor)
     }
 
-    /// What is to be borrowed.
+    /// Returns the allocation request.
     pub fn wish(&self) -> Wish {
         let (remote_bytes, default_bytes) = match self.size {
             Size::Exactly(bytes) => (Some(bytes), bytes),
@@ -222,19 +222,19 @@ impl Plan {
         }
     }
 
-    /// The folder of this device's server, by the name it has as a process of the run directory.
+    /// Returns the name of the server's directory in the run directory.
     pub fn process_name(&self) -> String {
         process_name(&self.name)
     }
 
-    /// Writes it for the server.
+    /// Writes the plan for the server.
     pub fn save(&self, dir: &RunDir) -> anyhow::Result<()> {
         let path = dir.process_dir(&self.process_name()).join("plan.json");
         let text = serde_json::to_string_pretty(self)?;
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Reads it in the server's folder.
+    /// Reads the plan in the server's folder.
     pub fn load(folder: &Path) -> anyhow::Result<Plan> {
         let path = folder.join("plan.json");
         let text = fs::read_to_string(&path);
@@ -243,12 +243,12 @@ impl Plan {
     }
 }
 
-/// The folder of the device `name` in the run directory.
+/// Returns the directory name of the device `name`.
 pub fn process_name(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// The names of all devices of a run directory, whatever their state.
+/// Returns the names of all devices of a run directory, in any state.
 pub fn names(dir: &RunDir) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir.path()) else { return Vec::new() };
     let folders = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -258,7 +258,7 @@ pub fn names(dir: &RunDir) -> Vec<String> {
     names
 }
 
-/// Checks a name for a device.
+/// Validates a device name.
 pub fn name(text: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if text.is_empty() || text.len() > LONGEST_NAME || !text.bytes().all(allowed) {
@@ -267,11 +267,11 @@ pub fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Checks the size of a device.
+/// Validates a device size.
 pub fn check_size(size: ByteSize) -> Result<(), String> {
     if size.0 < LEAST_BYTES {
         return Err(format!(
-            "{size} is too little: ask for {} at least",
+            "{size} is too small: the minimum is {}",
             terminal::bytes(LEAST_BYTES)
         ));
     }
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_read_as_it_was_written() {
+    fn plan_fields_roundtrip() {
         let device = Device(BlockKind::FuseLoop);
         let text = serde_json::to_string(&device).unwrap();
         assert_eq!(text, "\"fuse\"");
@@ -293,13 +293,13 @@ mod tests {
         assert_eq!(text, "[\"donors\",\"local\"]");
         assert_eq!(serde_json::from_str::<Vec<Reclaim>>(&text).unwrap(), Reclaim::by_default());
         let disk = serde_json::from_str::<Reclaim>("\"disk:/\"").unwrap_err().to_string();
-        assert!(disk.contains("no place for what is swapped"), "{disk}");
+        assert!(disk.contains("swapped memory cannot go to files"), "{disk}");
         assert_eq!("disk:/no/such".parse::<Reclaim>(), "disk".parse::<Reclaim>());
-        assert!("tape".parse::<Reclaim>().unwrap_err().ends_with("none of donors, local"));
+        assert!("tape".parse::<Reclaim>().unwrap_err().ends_with("not donors or local"));
     }
 
     #[test]
-    fn names_fit_into_file_names() {
+    fn names_and_sizes_are_checked() {
         assert_eq!(name("swap0"), Ok("swap0".to_owned()));
         for bad in ["", "a/b", "..", "a b", &"x".repeat(LONGEST_NAME + 1)] {
             assert!(name(bad).is_err(), "{bad}");

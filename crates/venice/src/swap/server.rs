@@ -1,5 +1,5 @@
-//! The server of one device: borrows, serves, tells how it does, and brings everything home at the
-//! end.
+//! The server of a swap device: borrows, serves requests, reports its status, and reads everything
+//! back at the end.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -28,38 +28,38 @@ use super::plan::{Plan, Size};
 use super::status::{Status, UP};
 use venice_cli::log::start_log;
 
-/// How often it looks for signals and at its counters, when nobody asks.
+/// Interval between checks of signals and counters, without questions.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Length of the time that rates are of.
+/// Averaging period of rates.
 const RATE_OVER: Duration = Duration::from_secs(1);
-/// How often a device whose owner is gone is tried again.
+/// Interval between detach attempts of a device whose owner has ended.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
-/// Groups of programs under `venice run --mode swap` are called so.
+/// Name of the cgroups of `venice run --mode swap`.
 pub const RUN_GROUP: &str = "run";
 
 /// `venice swap serve`
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Folder with the plan, for the socket and the log
+    /// Directory with the plan, for the socket and the log
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
 }
 
 /// Serves one device until it is detached.
 pub fn execute(args: &ServeArgs) -> anyhow::Result<i32> {
-    crate::own_session::start().context("starting a session")?;
+    crate::session::start().context("starting a session")?;
     let asked_to_end = catch_signals()?;
     start_log();
     let plan = Plan::load(&args.folder)?;
     crate::run::raise_descriptor_limit();
-    // Before the first thread: stacks of threads are locked as they are made.
+    // Before the first thread: thread stacks are locked when they are created.
     let shield = Shield::raise()?;
     let mut server = Server::start(plan, &args.folder, shield, &asked_to_end)?;
     server.run(&asked_to_end);
     Ok(0)
 }
 
-/// The terminal's end is not the server's.
+/// The server must outlive the terminal.
 fn catch_signals() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
     let asked = Arc::new(AtomicBool::new(false));
@@ -79,21 +79,21 @@ struct Server {
     path: PathBuf,
     kind: BlockKind,
     store: Store,
-    /// The process the device is for.
+    /// Process that the device serves.
     owner: Option<OwnedFd>,
     rates: Rates,
     told_failed: u64,
     shield: Shield,
-    /// Given back when the device is gone.
+    /// Returned when the device is gone.
     memory: Option<RemoteMemory>,
-    /// What `venice status` tells of it.
+    /// Run file for `venice status`.
     file: Option<RunFile>,
 }
 
-/// Who has the device.
+/// State of the device.
 enum Attached {
     Serving(SwapDevice),
-    /// A thread brings everything home; these wait for the outcome.
+    /// A thread reads everything back; these connections wait for the outcome.
     Leaving(JoinHandle<(SwapDevice, Result<(), SwapError>)>, Vec<UnixStream>),
     Gone,
 }
@@ -106,7 +106,7 @@ impl Server {
         asked_to_end: &AtomicBool,
     ) -> anyhow::Result<Self> {
         let owner = plan.owner_pid.map(open_process).transpose()?;
-        // The threads that keep leases and copies must not wait for memory either.
+        // The threads that renew leases and repair copies must not wait for memory either.
         let flagged = IoFlusher::begin()?;
         let is_over =
             || asked_to_end.load(Ordering::Relaxed) || owner.as_ref().is_some_and(has_ended);
@@ -133,7 +133,7 @@ impl Server {
         let server = Self {
             plan,
             folder: folder.to_owned(),
-            // From here on it answers, which says that it is ready.
+            // From here on it answers questions, which signals readiness.
             listener: control::listen(folder)?,
             device: Attached::Serving(device),
             path,
@@ -171,7 +171,7 @@ impl Server {
             }
             if self.owner.as_ref().is_some_and(has_ended) && Instant::now() >= next_try {
                 next_try = Instant::now() + RETRY_EVERY;
-                // What the owner's programs had on the device is theirs alone.
+                // The owner's pages on the device belong to no other program.
                 MemoryCgroup::clear_leftovers(RUN_GROUP);
                 self.leave(None);
             }
@@ -185,14 +185,14 @@ impl Server {
         }
     }
 
-    /// Copies that were built since, before a queue writes to them: mapping allocates.
+    /// Maps repaired copies before a queue writes to them: mapping allocates.
     fn map_what_came(&self) {
         if let (Some(memory), Ok(_flagged)) = (&self.memory, IoFlusher::begin()) {
             memory.memory().map_all();
         }
     }
 
-    /// Has a thread bring everything home; `stream` hears how it went.
+    /// Starts a thread that reads everything back; `stream` receives the outcome.
     fn leave(&mut self, stream: Option<UnixStream>) {
         self.device = match std::mem::replace(&mut self.device, Attached::Gone) {
             Attached::Serving(mut device) => {
@@ -223,7 +223,7 @@ impl Server {
                 drop(self.memory.take());
                 drop(self.file.take());
                 tracing::info!("{}: detached", self.plan.name);
-                // Before the answer: the name is free again then.
+                // Before the answer: after it the name is free again.
                 let _ = std::fs::remove_dir_all(&self.folder);
                 Answer::Detached
             }
@@ -242,7 +242,7 @@ impl Server {
         if failed > self.told_failed {
             let lost = self.copies().lost_donors.join(", ");
             tracing::error!(
-                "{}: {} requests failed, whose pages are lost with {lost}; programs that touch \
+                "{}: {} requests failed: their pages are lost with {lost}; programs that touch \
                  them get SIGBUS",
                 self.plan.name,
                 failed - self.told_failed
@@ -255,7 +255,7 @@ impl Server {
         self.memory.as_ref().map(RemoteMemory::copies).unwrap_or_default()
     }
 
-    /// Who lends: those that were lost no more.
+    /// Returns the donors in use, without the lost ones.
     fn donors(&self) -> Vec<String> {
         let donors = self.memory.iter().flat_map(|memory| memory.memory().block().donors());
         let live: BTreeSet<String> =
@@ -315,7 +315,7 @@ fn borrow(plan: &Plan, is_over: impl Fn() -> bool) -> anyhow::Result<RemoteMemor
     Ok(RemoteMemory::borrow_in_line(&request, &mut told, tell)?)
 }
 
-/// Bytes a second, over the last full second.
+/// Transfer rates in bytes a second, over the last full second.
 struct Rates {
     since: Instant,
     read_bytes: u64,
@@ -353,7 +353,7 @@ fn totals(store: &Store) -> (u64, u64) {
 
 fn open_process(pid: u32) -> anyhow::Result<OwnedFd> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let number = number.with_context(|| format!("{pid} is no process"))?;
+    let number = number.with_context(|| format!("invalid process id {pid}"))?;
     let opened = pidfd_open(number, PidfdFlags::empty());
     opened.with_context(|| format!("watching process {pid}"))
 }

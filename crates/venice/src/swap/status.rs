@@ -1,4 +1,4 @@
-//! How a device does.
+//! The row of a swap device.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use venice_recipient::Copies;
 
 use crate::rack::PortKind;
 
-/// The state of a device that serves.
+/// State of a serving device.
 pub const UP: &str = "up";
-/// The state of one whose server has ended.
+/// State of a device whose server has ended.
 pub const DEAD: &str = "dead";
-/// The state of one whose server is there and does not answer.
+/// State of a device whose server runs but does not answer.
 pub const SILENT: &str = "silent";
 
-/// One row of `venice swap list`.
+/// A row of `venice swap list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// `up`, `detaching`, `silent` or `dead`.
     pub state: String,
@@ -25,45 +25,45 @@ pub struct Status {
     pub device: PathBuf,
     /// `ublk`, `nbd`, `fuse-ring` or `fuse`.
     pub kind: String,
-    /// The process that serves it.
+    /// Process id of its server.
     pub pid: u32,
-    /// Its length.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What the kernel has put there.
+    /// Bytes in use by the kernel.
     pub used_bytes: u64,
-    /// What of the device the donors hold.
+    /// Bytes stored at donors.
     pub far_bytes: u64,
-    /// How the donors are reached.
+    /// Port to the donors.
     pub port: PortKind,
-    /// Who lends.
+    /// Donors in use.
     pub donors: Vec<String>,
-    /// Of what is on it: how many there are to be, what is missing, which donors were lost.
+    /// State of the copies: how many there should be, what is missing, which donors were lost.
     #[serde(flatten)]
     pub copies: Copies,
-    /// There was no room for two copies, and nobody had asked for one.
+    /// True if there was no room for two copies, and one was not requested explicitly.
     pub is_short: bool,
-    /// Requests carried at a time.
+    /// Requests served at a time.
     pub queues: u16,
-    /// Of the swap area.
+    /// Priority of the swap area.
     pub priority: u16,
-    /// Read from the device, all in all.
+    /// Bytes read from the device in all.
     pub read_bytes: u64,
-    /// Written to it.
+    /// Bytes written to the device in all.
     pub written_bytes: u64,
-    /// Read in the last second.
+    /// Bytes read in the last second.
     pub read_bytes_per_s: u64,
-    /// Written in the last second.
+    /// Bytes written in the last second.
     pub written_bytes_per_s: u64,
     /// Median time of a request in its queue, in microseconds.
     pub request_p50_us: Option<f64>,
     /// The 99th percentile.
     pub request_p99_us: Option<f64>,
-    /// Pages of zeros that did not travel.
+    /// Zero pages, which were not sent to donors.
     pub zero_pages: u64,
-    /// Pages the kernel said it needs no more.
+    /// Pages discarded by the kernel.
     pub discarded_pages: u64,
-    /// What of the server's protection from waiting for itself was refused here.
+    /// Protections against self-deadlock that the server lacks here.
     pub gaps: Vec<String>,
-    /// Requests that failed: what they wanted is lost.
+    /// Requests that failed because their pages are lost.
     pub failed_requests: u64,
 }

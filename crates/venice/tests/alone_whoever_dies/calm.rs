@@ -1,5 +1,5 @@
-//! While nobody is dead and nobody asks for anything: what clients hold, what each Monitor Node has in its
-//! tables and what each donor says is the same.
+//! Quiescence: while nothing is dead and nothing is requested, the clients' grants, the tables of
+//! each Monitor Node and the state of each donor agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use venice_wire::SLAB_BYTES;
 use crate::clients::Stage;
 use crate::common::rack::Rack;
 
-/// Far longer than two leases, whatever the machine's mood.
+/// Far longer than two leases, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until all are agreed.
+/// Waits until all agree.
 pub async fn settle(rack: &Rack, stage: &Stage) -> Result<(), Vec<String>> {
     let began = Instant::now();
     loop {
@@ -48,7 +48,7 @@ async fn disagreements(rack: &Rack, stage: &Stage) -> Vec<String> {
     wrong
 }
 
-/// The tables have just what clients go by.
+/// Compares the tables with the clients' grants.
 fn against_clients(tables: &Tables, stage: &Stage) -> Vec<String> {
     let id = |row: &serde_json::Map<String, Value>| row["id"].as_u64().unwrap_or_default();
     let listed: BTreeSet<u64> = tables.records(Table::Grants).map(id).collect();
@@ -61,7 +61,7 @@ fn against_clients(tables: &Tables, stage: &Stage) -> Vec<String> {
     wrong
 }
 
-/// Each donor, asked for itself, has lent just what is in the tables.
+/// Compares the tables with the grants of each donor.
 async fn against_donors(tables: &Tables, rack: &Rack) -> Vec<String> {
     let mut granted: BTreeMap<String, u64> = BTreeMap::new();
     for row in tables.records(Table::Grants).filter(|row| row["kind"] == "memory") {
@@ -98,7 +98,7 @@ async fn against_donors(tables: &Tables, rack: &Rack) -> Vec<String> {
     wrong
 }
 
-/// A device is available unless somebody has it.
+/// Checks that a device is available unless it is granted.
 fn devices(tables: &Tables) -> Vec<String> {
     let mut wrong = Vec::new();
     for device in tables.records(Table::Resources).filter(|row| row["kind"] != "memory") {
@@ -121,7 +121,7 @@ fn devices(tables: &Tables) -> Vec<String> {
     wrong
 }
 
-/// What a donor itself says, to the Monitor Node.
+/// Returns a donor's status, as the Monitor Node asks for it.
 async fn asked(name: &str, addr: &str) -> Result<DonorStatus, ControlError> {
     let login = venice_testkit::identity::login_of(&Caller::Monitor);
     let mut agent = AgentClient::connect(&login, name, addr, Duration::from_secs(2)).await?;

@@ -1,5 +1,5 @@
-//! Clients that ask for memory and devices, keep them, give them back, ask again for what they have, or
-//! die; by the library, at all Monitor Nodes.
+//! Clients that request memory and devices, keep them, return them, repeat requests, or die; by the
+//! library, at all Monitor Nodes.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,38 +18,38 @@ use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
 use crate::judge::Judge;
 use venice_testkit::random::SplitMix64;
 
-/// No call takes longer, whoever is dead.
+/// Time limit of a call, whatever is dead.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// One donor is asked for so long.
+/// Timeout of a question to one donor.
 const DONOR_PATIENCE: Duration = Duration::from_secs(1);
-/// Clients from this number on only want accelerators, of which there are fewer than clients.
+/// Clients from this number on request only accelerators, of which there are fewer than clients.
 const STEADY: u64 = 4;
-/// One client has so many loans at a time.
+/// Most loans of a client at a time.
 const MOST_LOANS: usize = 4;
 
-/// How many there are.
+/// Number of clients.
 pub const CLIENTS: u64 = STEADY + 4;
 
-/// What clients are to do.
+/// An order to the clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Go,
-    /// Keep what they have, and ask for nothing.
+    /// Keep grants, and request nothing.
     Rest,
-    /// Give back what they have.
+    /// Return all grants.
     End,
 }
 
-/// Where all of them are.
+/// State shared by all clients.
 pub struct Stage {
     pub monitors: Vec<String>,
     pub judge: Judge,
     pub orders: watch::Sender<Order>,
-    /// How many do as `Order::Rest` says.
+    /// Number of clients that obey `Order::Rest`.
     pub resting: AtomicUsize,
 }
 
-/// What one of them has, with who renews it.
+/// A client's loan, with its renewers.
 struct Loan {
     asked: Wish,
     grants: Vec<Grant>,
@@ -72,7 +72,7 @@ struct Client {
 }
 
 impl Stage {
-    /// The Monitor Nodes in an order of its own, for one who calls.
+    /// Returns the addresses of the Monitor Nodes in a caller's own order.
     pub fn addresses(&self, number: u64) -> String {
         let first = number as usize % self.monitors.len();
         let (before, from) = self.monitors.split_at(first);
@@ -90,8 +90,7 @@ impl Stage {
         *self.orders.borrow()
     }
 
-    /// What takes longer than anybody is to wait is wrong. Of what does not stand in line it is noted how
-    /// long it took.
+    /// Fails a call that takes longer than the limit. Records the time of calls that do not queue.
     async fn bounded<T>(
         &self,
         what: &str,
@@ -110,7 +109,7 @@ impl Stage {
     }
 }
 
-/// One client until it is told to end.
+/// Runs one client until it is told to end.
 pub async fn run(stage: Arc<Stage>, number: u64, seed: u64) {
     let user = User {
         node: "test".to_owned(),
@@ -147,14 +146,14 @@ impl Client {
             12 => self.give_back(true).await,
             13 => self.repeat().await,
             14 => self.die(),
-            // Another connection.
+            // A new connection.
             15 => self.monitor = None,
             _ => {}
         }
         tokio::time::sleep(Duration::from_millis(self.random.below(200))).await;
     }
 
-    /// Wants a device, at once when somebody else has let go of it, and lets go of it again.
+    /// Requests a device as soon as another client has released it, and releases it again.
     async fn hunt(&mut self) {
         if self.loans.is_empty() {
             self.borrow_device().await;
@@ -202,7 +201,7 @@ impl Client {
         self.borrow(Wish::Device(request)).await;
     }
 
-    /// Some wait in line.
+    /// Some requests queue.
     fn queueing(&mut self) -> Queueing {
         let wait_ms = if self.random.is_one_in(3) { 3000 } else { 0 };
         Queueing { wait_ms, priority: DEFAULT_PRIORITY, ..Queueing::default() }
@@ -241,12 +240,12 @@ impl Client {
         Some(outcome)
     }
 
-    /// The same request again gets the same grants.
+    /// Checks that a repeated request gets the same grants.
     async fn repeat(&mut self) {
         let Some(at) = self.any_loan() else { return };
         let (wish, before) = (self.loans[at].asked.clone(), self.loans[at].grants.clone());
         let Some(Ok(grants)) = self.ask(&wish).await else { return };
-        // What was lost meanwhile may have been granted anew: that is nobody's, and ends.
+        // A lost grant may have been replaced meanwhile: the replacement is unused and expires.
         if before.iter().all(|grant| self.stage.judge.holds(grant)) && grants != before {
             let ids = |grants: &[Grant]| grants.iter().map(|it| it.id.0).collect::<Vec<_>>();
             let (before, now) = (ids(&before), ids(&grants));
@@ -254,7 +253,7 @@ impl Client {
         }
     }
 
-    /// To the Monitor Node, or to the donors.
+    /// Returns a loan to the Monitor Node or to the donors.
     async fn give_back(&mut self, is_at_donors: bool) {
         let Some(at) = self.any_loan() else { return };
         let Loan { grants, .. } = self.loans.swap_remove(at);
@@ -273,7 +272,7 @@ impl Client {
             keyless = left;
         }
         for grant in grants.iter().filter(|grant| keyless.contains(&grant.id)) {
-            // What does not get through ends with its lease.
+            // A return that fails expires with its lease.
             let connected = AgentClient::connect(
                 &self.login,
                 &grant.donor,
@@ -286,7 +285,7 @@ impl Client {
         }
     }
 
-    /// Nobody renews what one of them had.
+    /// Stops renewing a loan.
     fn die(&mut self) {
         if let Some(at) = self.any_loan() {
             let Loan { grants, .. } = self.loans.swap_remove(at);
@@ -332,13 +331,13 @@ impl Wish {
     }
 }
 
-/// Renews one grant for as long as it is there.
+/// Renews one grant as long as it lives.
 struct Keeper {
     stage: Arc<Stage>,
     login: Login,
     grant: Grant,
     agent: Option<AgentClient>,
-    /// When the donor last had reason to count its lease from, at the latest.
+    /// Latest time at which the donor may have restarted the lease.
     known: Instant,
 }
 
@@ -348,8 +347,8 @@ impl Keeper {
         Self { stage, login, grant, agent: None, known: asked }
     }
 
-    /// Nobody goes by a grant before its donor has said that it is lent: the answer may have been on its
-    /// way for longer than its lease.
+    /// Uses a grant only after its donor has confirmed it: the answer may have taken longer than
+    /// its lease.
     async fn begin(mut self, client_id: u128) -> Option<Self> {
         let lease = Duration::from_secs_f64(self.grant.lease_s);
         while self.known.elapsed() < lease {
@@ -387,7 +386,7 @@ impl Keeper {
         self.stage.judge.left(&self.grant);
     }
 
-    /// Whether its donor has it; `None`: there was no answer.
+    /// True if its donor has it; `None` without an answer.
     async fn renew(&mut self) -> Option<bool> {
         let state = renew(&mut self.agent, &self.login, &self.grant).await;
         state.map(|state| matches!(state, LeaseState::Live { .. }))

@@ -1,5 +1,5 @@
-//! What is done to the processes of a rack, drawn from a seed: Monitor Nodes, members of etcd and agents are
-//! killed and started again, or stopped and let go on, also several at once.
+//! Faults of a rack's processes, drawn from a seed: Monitor Nodes, members of etcd and agents are
+//! killed and restarted, or stopped and resumed, also several at once.
 
 use std::fmt;
 
@@ -18,12 +18,12 @@ pub enum How {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whom {
     Monitor(usize),
-    /// A member of etcd: whether it leads.
+    /// A member of etcd; true for the leader.
     Member(usize, bool),
     Agent(usize),
 }
 
-/// What is done at a time.
+/// A set of simultaneous faults.
 pub struct Faults(Vec<(Whom, How)>);
 
 impl Faults {
@@ -94,12 +94,12 @@ impl Faults {
         }
     }
 
-    /// Etcd has no majority, so nothing can be granted until it has.
+    /// True if etcd has no majority, so that nothing can be granted.
     pub fn leave_no_majority(&self) -> bool {
         self.0.iter().filter(|(whom, _)| matches!(whom, Whom::Member(..))).count() > 1
     }
 
-    /// What kind of fault, for the figures.
+    /// Kind of fault, for the figures.
     pub fn kind(&self) -> String {
         match &self.0[..] {
             [(whom, how)] => format!("{} {how}", whom.kind()),

@@ -1,5 +1,5 @@
-//! Hears of what clients go by, and knows what may not be: a slab or a device with two owners, a number
-//! given twice, an answer that its donor does not know of, an error that says nothing.
+//! Checks the grants that clients use for broken promises: a slab or a device with two owners, an
+//! id given twice, a grant unknown to its donor, an error without a reason.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,21 +16,21 @@ pub struct Judge {
 
 #[derive(Default)]
 struct State {
-    /// What clients go by, by number.
+    /// Grants in use, by id.
     held: BTreeMap<u64, Holding>,
-    /// Which request has got a number, ever.
+    /// The request that got each id, ever.
     numbers: BTreeMap<u64, u128>,
-    /// When a donor was last killed, stopped, or let go on.
+    /// Time at which a donor was last killed, stopped or resumed.
     troubled: BTreeMap<String, Instant>,
     wrong: Vec<String>,
     counts: BTreeMap<&'static str, u64>,
-    /// That somebody who does not stand in line has waited for an answer.
+    /// Longest wait for an answer without queueing.
     longest: Duration,
 }
 
 struct Holding {
     grant: Grant,
-    /// When the renewal was sent that its donor answered last.
+    /// Time at which the last successful renewal was sent.
     renewed: Instant,
 }
 
@@ -39,13 +39,12 @@ impl Judge {
         Self { lease, state: Mutex::default() }
     }
 
-    /// For how long after a renewal a grant is believed in: as all recipients of Venice do.
+    /// Time after a renewal for which a grant is trusted, as by all recipients of Venice.
     pub fn trust(&self) -> Duration {
         self.lease * 3 / 4
     }
 
-    /// A client goes by a grant from now on: its donor has just said that it is lent, to a renewal that
-    /// was sent then.
+    /// Records a grant in use: its donor has confirmed it, by a renewal sent at `renewed`.
     pub fn took(&self, client_id: u128, grant: &Grant, renewed: Instant) {
         let mut state = self.state();
         let first = *state.numbers.entry(grant.id.0).or_insert(client_id);
@@ -56,12 +55,12 @@ impl Judge {
         self.look_for_two_owners(&mut state, grant);
     }
 
-    /// What all believe to have of that donor is no more than it has.
+    /// Checks that the grants trusted at that donor fit its memory.
     fn look_for_two_owners(&self, state: &mut State, grant: &Grant) {
         let now = Instant::now();
         let is_believed = |it: &&Holding| now < it.renewed + self.trust();
-        // An agent that died lends its devices only when whoever had one must know; the memory that it had
-        // lent is gone with it.
+        // The devices of a dead agent are lent again only after their holders must have noticed;
+        // its memory is gone with it.
         let of_donor = |it: &&Holding| {
             it.grant.donor == grant.donor
                 && (grant.device.is_some() || it.grant.donor_epoch == grant.donor_epoch)
@@ -89,13 +88,13 @@ impl Judge {
         }
     }
 
-    /// Nobody goes by it any more: said before anybody else may hear of that.
+    /// Records that a grant is no longer used, before any other client may learn of it.
     pub fn left(&self, grant: &Grant) {
         self.state().held.remove(&grant.id.0);
     }
 
-    /// The donor does not know it (any more). That may be where a lease has passed since it last had
-    /// reason to, or where it was killed or stopped.
+    /// Checks a grant that its donor does not know. This is allowed after a lease without renewal,
+    /// or if the donor was killed or stopped.
     pub fn is_unknown(&self, grant: &Grant, known: Instant) {
         let now = Instant::now();
         let mut state = self.state();
@@ -116,7 +115,7 @@ impl Judge {
         self.state().troubled.insert(donor.to_owned(), Instant::now());
     }
 
-    /// What somebody has done came to this; an error has to say what is the matter.
+    /// Checks an action's outcome; an error must give a reason.
     pub fn heard<T>(&self, what: &'static str, outcome: &Result<T, ControlError>) {
         let mut state = self.state();
         let ending = match outcome {
@@ -131,13 +130,13 @@ impl Judge {
         }
     }
 
-    /// Somebody who does not stand in line had an answer after so long.
+    /// Records the waiting time of a request without queueing.
     pub fn waited(&self, time: Duration) {
         let mut state = self.state();
         state.longest = state.longest.max(time);
     }
 
-    /// The longest that one has waited since this was last asked.
+    /// Returns the longest wait since the last call.
     pub fn longest_wait(&self) -> Duration {
         std::mem::take(&mut self.state().longest)
     }
@@ -150,7 +149,7 @@ impl Judge {
         self.state().held.contains_key(&grant.id.0)
     }
 
-    /// What clients go by now.
+    /// Returns the grants in use.
     pub fn held(&self) -> Vec<Grant> {
         self.state().held.values().map(|it| it.grant.clone()).collect()
     }
@@ -170,7 +169,7 @@ impl Judge {
     }
 }
 
-/// One of those that whoever asks can do something with.
+/// True for errors that a caller can act on.
 fn is_clear(error: &ControlError) -> bool {
     matches!(
         error,

@@ -1,6 +1,6 @@
-//! Three Monitor Nodes, three members of etcd and three agents, all of them processes, any of which is killed
-//! or stopped while clients borrow, renew and give back all the time: nothing is lent twice, nothing leaks,
-//! what was answered is honoured, and memory goes on being lent.
+//! Three Monitor Nodes, three members of etcd and three agents, all of them processes that are
+//! killed or stopped while clients borrow, renew and give back all the time: nothing is lent twice,
+//! nothing leaks, answers are honoured, and memory is still lent.
 //!
 //! `VENICE_LOOP_SEED=N VENICE_LOOP_SECONDS=600 cargo test -p venice --test alone_whoever_dies` for more.
 
@@ -32,27 +32,27 @@ use venice_testkit::random::SplitMix64;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 const LEASE: Duration = Duration::from_secs(5);
-/// What each agent lends.
+/// Memory that each agent lends.
 pub const LEND_BYTES: u64 = 10 * SLAB_BYTES;
-/// The storage that one of them lends.
+/// Storage that one of them lends.
 pub const POOL_BYTES: u64 = 8 << 20;
 const WRITERS: u64 = 2;
-/// One with each of the faults, several at once among them.
+/// Rounds: one with each kind of fault, with several at once among them.
 const SEED: u64 = 1116;
 const SECONDS: u64 = 40;
-/// No action of anybody takes longer.
+/// Time limit of any action.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Seconds, of each time that something was done.
+/// Seconds measured in each round.
 #[derive(Default)]
 struct Figures {
-    /// Until somebody new was granted memory.
+    /// Time until a new client was granted memory.
     until_granted: Vec<f64>,
-    /// That one of those who asked meanwhile, and was not in line, has waited at the longest.
+    /// Longest wait of a client without queueing.
     waited: Vec<f64>,
 }
 
-/// The rack, and who uses it.
+/// The rack and its users.
 struct Trial {
     etcd: Etcd,
     rack: Rack,
@@ -111,7 +111,7 @@ impl Trial {
         }
     }
 
-    /// Something is done, seen what comes of it, and made good.
+    /// Injects faults, observes their effect, and repairs them.
     fn round(&mut self) {
         let faults = Faults::draw(&mut self.random, &self.rack, &self.etcd);
         let lasts = Duration::from_millis(300 + self.random.below(9000));
@@ -131,7 +131,7 @@ impl Trial {
         self.look_at_the_judge();
     }
 
-    /// Nobody ends by itself.
+    /// Fails if a process has ended by itself.
     fn look_for_the_dead(&mut self) {
         for member in self.rack.monitors.iter_mut().chain(&mut self.rack.agents) {
             assert!(!member.has_ended(), "{} has ended by itself", member.name);
@@ -147,7 +147,7 @@ impl Trial {
         figures.waited.push(waited);
     }
 
-    /// From now until a caller that knows of nothing has memory, or hears that there is no room.
+    /// Measures the time until a new caller has memory, or is told that there is no room.
     fn time_until_granted(&mut self) -> Duration {
         let (began, runtime) = (Instant::now(), self.runtime.handle().clone());
         while let Err(error) = runtime.block_on(self.probe()) {
@@ -179,7 +179,7 @@ impl Trial {
         match monitor.request_memory(request).await {
             Ok(grants) => {
                 let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
-                // What does not get through ends with its lease.
+                // A return that fails expires with its lease.
                 drop(monitor.release(&leases).await);
                 Ok(())
             }
@@ -188,7 +188,7 @@ impl Trial {
         }
     }
 
-    /// Nobody asks for anything: all say the same.
+    /// Stops all requests and checks that all agree.
     fn calm(&mut self) {
         self.stage.orders.send_replace(Order::Rest);
         let all = (CLIENTS + WRITERS) as usize;
@@ -225,7 +225,7 @@ impl Trial {
         }
     }
 
-    /// All give back what they have, and everything is free.
+    /// Returns all grants and checks that everything is free.
     fn end(mut self) {
         self.stage.orders.send_replace(Order::End);
         for client in self.clients.drain(..) {
@@ -248,7 +248,7 @@ fn median_and_most(mut seconds: Vec<f64>) -> String {
     format!("{:.2} | {most:.2} ({:.2})", seconds[seconds.len() / 2], most / LEASE.as_secs_f64())
 }
 
-/// What the environment says of it.
+/// Returns a setting from the environment.
 fn setting(name: &str, otherwise: u64) -> u64 {
     let said = std::env::var(name).ok();
     said.map_or(otherwise, |said| {
@@ -257,7 +257,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_lent_wrongly_whoever_dies() {
+fn nothing_is_lent_twice_under_faults() {
     let seed = setting("VENICE_LOOP_SEED", SEED);
     let lasts = Duration::from_secs(setting("VENICE_LOOP_SECONDS", SECONDS));
     println!("VENICE_LOOP_SEED={seed} VENICE_LOOP_SECONDS={}", lasts.as_secs());

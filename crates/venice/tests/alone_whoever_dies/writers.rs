@@ -1,5 +1,5 @@
-//! Programs that write into borrowed memory and read it again: if two of them ever had the same slab, one
-//! would find the other's bytes.
+//! Programs that write to borrowed memory and read it back: two owners of one slab would find each
+//! other's bytes.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Pages of a slab that are written.
 const PAGES: u64 = 32;
 
-/// One of them until it is told to end; on a thread of its own.
+/// Runs one program until it is told to end, on a thread of its own.
 pub fn run(stage: &Arc<Stage>, runtime: &tokio::runtime::Handle, number: u64, seed: u64) {
     let mut random = SplitMix64::split(seed, number);
     loop {
@@ -46,7 +46,7 @@ fn write_and_read(stage: &Stage, number: u64, random: &mut SplitMix64) {
         .map(|page| (page * (SLAB_BYTES / PAGES), mark.wrapping_add(page)))
         .map(|(at, value)| (at, value.to_le_bytes().repeat(PAGE_BYTES as usize / 8)))
         .collect();
-    // What is lost with its donor is said to be lost.
+    // Pages lost with their donor must be reported as lost.
     if written.iter().any(|(at, bytes)| lane.write(*at, bytes).is_err()) {
         return;
     }

@@ -1,5 +1,5 @@
-//! What links carry, measured by the agents of machines of their own, one of which has a slow link;
-//! and requests that say what they need.
+//! Bandwidth of links, measured by the agents of separate machines (namespaces), one of which has a
+//! slow link; and requests that reserve bandwidth.
 
 use std::process::Command;
 
@@ -10,13 +10,13 @@ use serde_json::Value;
 use venice_testkit::network::node_address;
 
 const MACHINES: u16 = 3;
-/// The machine with the slow link, and what that carries.
+/// The machine with the slow link, and the link's rate.
 const SLOW: u16 = 2;
 const SLOW_MBPS: f64 = 100.0;
-/// The most that a burst may find of it.
+/// Most that a burst may measure on it.
 const MOST_MBPS: f64 = 130.0;
 
-/// What goes to a machine goes no faster than this.
+/// Limits the rate of datagrams to a machine.
 fn slow_down(machines: &Machines, machine: u16) {
     let rate = format!("{SLOW_MBPS}mbit");
     let status = Command::new("ip")
@@ -27,7 +27,7 @@ fn slow_down(machines: &Machines, machine: u16) {
     assert!(status.unwrap().success(), "tc cannot shape a link");
 }
 
-/// A Monitor Node on the first machine and a donor on each.
+/// Starts a Monitor Node on the first machine and a donor on each.
 fn start(machines: &Machines) -> (Vec<Daemon>, String) {
     let monitor = format!("{}:7470", node_address(0));
     let (state, ready) = (machines.file("monitor", "state"), machines.file("monitor", "ready"));
@@ -46,8 +46,8 @@ fn start(machines: &Machines) -> (Vec<Daemon>, String) {
 }
 
 #[test]
-fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
-    let name = "a_slow_link_is_measured_and_gives_no_more_than_it_carries";
+fn slow_link_limits_its_grants() {
+    let name = "slow_link_limits_its_grants";
     if !is_root() {
         return skipped(name, "needs root");
     }
@@ -56,7 +56,7 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
     let (mut daemons, monitor) = start(&machines);
     let said =
         |words: &[&str]| machines.venice(0, &[words, &["--json", "--monitor", &monitor]].concat());
-    // The most that anybody has measured, by far end.
+    // The highest measured rate, by far end.
     let mbps = |to: u16| {
         let rows = said(&["links"]);
         if rows.code() != 0 {
@@ -69,14 +69,14 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
     wait_until("every link is measured", || (0..MACHINES).all(|to| mbps(to).is_some()));
     let slow = mbps(SLOW).unwrap();
     println!("shaped to {SLOW_MBPS} Mb/s: measured {slow:.0}; not shaped: {:.0}", mbps(1).unwrap());
-    // A loaded machine makes it less; more by what the shaper saves up while a sender waits for a
-    // processor: 64 KiB in the 25 ms that count.
+    // A loaded machine lowers the measured rate. It rises by the burst that the shaper accumulates
+    // while a sender waits for a processor: 64 KiB in the 25 ms that count.
     assert!(slow <= MOST_MBPS, "{slow} Mb/s");
     wait_until("the others are known to be faster", || {
         [0, 1].into_iter().all(|to| mbps(to).is_some_and(|fast| fast > 2.0 * MOST_MBPS))
     });
 
-    // Four slabs of 80 Mb/s each: one of them may be there.
+    // Four slabs of 80 Mb/s each: one of them may be placed there.
     let need = "320Mbps";
     let words = ["place", "64MiB", "--copies", "1", "--placement", "spread", "--bandwidth", need];
     let plan = said(&words).expect(0).json();
@@ -89,7 +89,7 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
     assert!(of_slow["link_left_bps"].as_f64().unwrap() <= MOST_MBPS * 1e6, "{plan}");
     assert_eq!(plan["refusal"], "", "{plan}");
 
-    // Of the slow one alone it is refused, with what there is.
+    // A request to the slow donor alone is refused, with its available bandwidth.
     let alone = [&words[..], &["--donor", "donor2"]].concat();
     let refused = said(&alone).expect(1).json();
     let why = refused["refusal"].as_str().unwrap();
@@ -97,7 +97,7 @@ fn a_slow_link_is_measured_and_gives_no_more_than_it_carries() {
     let nonsense = machines.venice(0, &["place", "64MiB", "--bandwidth", "5GB/s"]);
     assert_eq!(nonsense.code(), 2, "{}", nonsense.err);
 
-    // What a program is granted stays promised to it while it runs.
+    // A running program keeps its granted reservation.
     let run = ["run", "--monitor", &monitor, "--local", "16MiB", "--remote", "32MiB", "--port"];
     let run = [&run[..], &["udp", "--copies", "1", "--bandwidth", "20Mbps", "--", "true"]].concat();
     machines.venice(0, &run).expect(0);

@@ -1,10 +1,10 @@
-//! `venice bench monitor` as a user starts it, for a moment.
+//! `venice bench monitor` as a user starts it, with a short run.
 
 use crate::common::Place;
 use serde_json::Value;
 
-/// A second of 30 agents. Where the machine stood still for so long that an etcd gave the Monitor Node's
-/// turn away, once more.
+/// Measures a second of 30 agents. Retries if the machine stalled for so long that the Monitor Node
+/// lost its turn in etcd.
 fn measured(store: &str) -> Value {
     let words = ["bench", "monitor", "--agents", "30", "--donors", "3", "--requests", "20"];
     let words = [&words[..], &["--seconds", "1", "--store", store, "--json", "-"]].concat();
@@ -14,7 +14,7 @@ fn measured(store: &str) -> Value {
 }
 
 #[test]
-fn a_short_run_measures_either_store() {
+fn short_run_measures_each_store() {
     for (name, has_process) in [("file", false), ("etcd", true)] {
         let store = measured(name);
         assert_eq!(store["store"], name);
@@ -30,7 +30,7 @@ fn a_short_run_measures_either_store() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     let place = Place::new();
     for (words, said) in [
         (["--agents", "0"], "--agents takes 1 to 50000"),

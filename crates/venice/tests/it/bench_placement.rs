@@ -1,4 +1,4 @@
-//! `venice bench placement`: its output, and what is left of it when it is interrupted.
+//! `venice bench placement`: its output, and its partial output after an interrupt.
 
 use std::process::Stdio;
 use std::thread;
@@ -8,7 +8,7 @@ use crate::common::{Place, signal, wait, wait_until};
 use rustix::process::Signal;
 
 #[test]
-fn each_policy_stands_beside_the_optimum() {
+fn policies_are_compared_to_optimum() {
     let place = Place::new();
     let plots = place.file("plots");
     let folder = plots.display().to_string();
@@ -32,14 +32,14 @@ fn each_policy_stands_beside_the_optimum() {
 }
 
 #[test]
-fn an_interrupted_run_tells_what_it_has() {
+fn interrupted_run_reports_partial_results() {
     let place = Place::new();
     let json = place.file("placement.json");
     let path = json.display().to_string();
     let words = ["bench", "placement", "--seeds", "1000000", "--nodes", "8,64", "--json", &path];
     let mut command = place.command(&words);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Before it watches for signals it would just end: it is given time, however much that takes.
+    // Before it watches for signals, an interrupt would just end it: wait for that first.
     let watches = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

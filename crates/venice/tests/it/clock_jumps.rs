@@ -1,5 +1,5 @@
-//! Clocks that jump: nobody loses a grant, a lease or a place in the rack by them. By some minutes all
-//! goes on; with a clock that is an hour off certificates are refused, until it is set right.
+//! Clock jumps: nobody loses a grant, a lease or membership. Jumps of some minutes do no harm; with
+//! a clock an hour off, certificates are refused until the clock is corrected.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use venice_testkit::process::ChildGuard;
 
-/// Of Debian's package `faketime`.
+/// From Debian's package `faketime`.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// The time of day of one daemon.
+/// The wall clock of one daemon.
 struct Clock(PathBuf);
 
 impl Clock {
@@ -23,7 +23,7 @@ impl Clock {
         clock
     }
 
-    /// So many seconds ahead of this machine's from now on.
+    /// Sets the clock to this many seconds ahead of the machine's.
     fn jump(&self, ahead_s: i64) {
         let new = self.0.with_extension("new");
         fs::write(&new, format!("{ahead_s:+}\n")).unwrap();
@@ -32,13 +32,13 @@ impl Clock {
 
     fn set(&self, command: &mut Command) {
         command.env("LD_PRELOAD", LIBRARY).env("FAKETIME_TIMESTAMP_FILE", &self.0);
-        // A clock that is set moves the time of day alone.
+        // A clock that is set changes the time of day alone.
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         command.env("DONT_FAKE_MONOTONIC", "1");
     }
 }
 
-/// Less than what certificates are dated back by.
+/// Less than the backdating of certificates.
 const MINUTES_S: i64 = 300;
 const HOUR_S: i64 = 3600;
 
@@ -79,7 +79,7 @@ impl Rack<'_> {
         self.start_daemon("donor", &self.donor_clock, &words)
     }
 
-    /// A table without what changes by itself; `None`: nobody answers.
+    /// A table without volatile fields; `None` if no Monitor Node answers.
     fn rows(&self, what: &str) -> Option<Vec<Value>> {
         let said = self.place.venice(&[what, "--json", "--monitor", &self.addr]);
         if said.code() != 0 {
@@ -93,7 +93,7 @@ impl Rack<'_> {
         Some(rows)
     }
 
-    /// Another program gets memory.
+    /// True if another program gets memory.
     fn lends(&self) -> bool {
         let words = ["run", "--monitor", &self.addr, "--local", "16MiB", "--remote", "16MiB"];
         let said = self.place.venice(&[&words[..], &["--copies", "1", "--", "true"]].concat());
@@ -108,7 +108,7 @@ impl Rack<'_> {
 }
 
 #[test]
-fn nobody_loses_anything_by_a_clock_that_jumps() {
+fn clock_jumps_lose_no_grant() {
     assert!(exists(LIBRARY.as_ref()), "`make setup` installs faketime");
     let place = Place::new();
     let rack = Rack {
@@ -134,7 +134,7 @@ fn nobody_loses_anything_by_a_clock_that_jumps() {
     for clock in [&rack.monitor_clock, &rack.donor_clock] {
         for ahead_s in [HOUR_S, -HOUR_S, 0, MINUTES_S, -MINUTES_S, 0] {
             clock.jump(ahead_s);
-            // An hour off a certificate may not be good yet for others.
+            // With a clock an hour off, a certificate may not be valid yet for others.
             assert!(ahead_s.abs() == HOUR_S || rack.lends(), "with a clock {ahead_s} s off");
             wait_until("the program has what it had", is_as_before);
         }

@@ -1,4 +1,4 @@
-//! What the command says about itself, and about command lines that make no sense.
+//! The command's help and texts, and its reaction to invalid command lines.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::common::{self, Place};
 
 #[test]
-fn mistakes_are_one_line_and_exit_code_two() {
+fn usage_error_is_one_line() {
     let place = Place::new();
     let mistakes: [&[&str]; 34] = [
         &["up", "--lend", "lots"],
@@ -53,9 +53,9 @@ fn mistakes_are_one_line_and_exit_code_two() {
     assert!(!place.run_dir().exists(), "a mistake makes no run directory");
 }
 
-/// What only the Monitor Node can find wrong is a mistake too.
+/// A mistake that only the Monitor Node can detect is a usage error too.
 #[test]
-fn names_that_no_node_can_have_are_usage_errors() {
+fn invalid_node_name_is_usage_error() {
     let place = Place::new();
     place.up(1);
     let said = place.venice(&["token", "new", "--node", "a/b"]).expect(2);
@@ -63,9 +63,9 @@ fn names_that_no_node_can_have_are_usage_errors() {
     place.venice(&["drain", "node7"]).expect(1);
 }
 
-/// Without a record, without a rack, and whatever else is set for the agent.
+/// Holds without a record, without a rack, and with any other settings of the agent.
 #[test]
-fn where_no_agent_took_blocks_none_are_returned() {
+fn return_blocks_without_record_succeeds() {
     let place = Place::new();
     let state_dir = place.file("state");
     let words = ["agent", "--return-blocks", "--state-dir", state_dir.to_str().unwrap()];
@@ -81,7 +81,7 @@ fn where_no_agent_took_blocks_none_are_returned() {
 }
 
 #[test]
-fn mistakes_are_told_in_our_own_words() {
+fn usage_errors_name_the_value() {
     let place = Place::new();
     let told: &[(&[&str], &str)] = &[
         (&["up", "--lend", "-1"], "a size is not negative: \"-1\""),
@@ -93,24 +93,24 @@ fn mistakes_are_told_in_our_own_words() {
         (&["swap", "attach", "-1GiB"], "a size is not negative"),
         (&["quota", "set", "ada", "-5M"], "a size is not negative"),
         (&["quota", "set", "--default", "-1"], "a size is not negative"),
-        (&["drain", "node1", "--wait-s", "-1"], "is no number of seconds"),
+        (&["drain", "node1", "--wait-s", "-1"], "is not a number of seconds"),
         (&["get", "io"], "--storage <SIZE>|--nic"),
         (&["quota", "set", "ada", "99999PiB"], "is more than 16EiB"),
         (&["monitor", "--store", "foo"], "./foo"),
-        (&["quota", "set", "", "1GiB"], "it is empty"),
-        (&["quota", "remove", ""], "it is empty"),
-        (&["token", "new", "--node", ""], "it is empty"),
-        (&["drain", ""], "it is empty"),
-        (&["node", "revoke", ""], "it is empty"),
-        (&["place", "1GiB", "--donor", ""], "it is empty"),
-        (&["run", "--node", " ", "--", "true"], "it is empty"),
+        (&["quota", "set", "", "1GiB"], "empty name"),
+        (&["quota", "remove", ""], "empty name"),
+        (&["token", "new", "--node", ""], "empty name"),
+        (&["drain", ""], "empty name"),
+        (&["node", "revoke", ""], "empty name"),
+        (&["place", "1GiB", "--donor", ""], "empty name"),
+        (&["run", "--node", " ", "--", "true"], "empty name"),
     ];
     for (words, what) in told {
         let said = place.venice(words).expect(2);
         assert!(said.err.contains(what), "{words:?}: {}", said.err);
         assert!(!said.err.contains("unexpected argument"), "{words:?}: {}", said.err);
     }
-    // A flag that is none is still told as such.
+    // An unknown flag is still reported as one.
     let said = place.venice(&["place", "--frob"]).expect(2);
     assert_eq!(said.complaint(), "venice: unexpected argument '--frob' found (see --help)");
     let mut command = place.command(&["nodes"]);
@@ -120,7 +120,7 @@ fn mistakes_are_told_in_our_own_words() {
 }
 
 #[test]
-fn every_command_has_help_with_examples() {
+fn every_help_has_examples() {
     let place = Place::new();
     let help = place.venice(&["--help"]).expect(0).out;
     for command in [
@@ -155,7 +155,7 @@ fn every_command_has_help_with_examples() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made() {
+fn completions_and_man_pages_exist() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         let said = place.venice(&["completions", shell]).expect(0);
@@ -182,7 +182,7 @@ fn completions_and_manual_pages_are_made() {
 }
 
 #[test]
-fn nonsense_for_the_simulator_is_a_usage_error() {
+fn invalid_sim_arguments_are_usage_errors() {
     let place = Place::new();
     for (words, says) in [
         (&["--topology", "mesh:9999x9999"][..], "99980001 nodes"),
@@ -196,7 +196,7 @@ fn nonsense_for_the_simulator_is_a_usage_error() {
 }
 
 #[test]
-fn nonsense_for_the_models_is_a_usage_error() {
+fn invalid_model_arguments_are_usage_errors() {
     let place = Place::new();
     for (words, says) in [
         (&["cost", "--utilization", "75"][..], "75%"),
@@ -224,7 +224,7 @@ fn nonsense_for_the_models_is_a_usage_error() {
 }
 
 #[test]
-fn the_papers_models_are_told_in_json_and_as_pages() {
+fn models_print_json_and_plots() {
     let place = Place::new();
     let cost = place.venice(&["model", "cost", "--json", "-"]).expect(0).json();
     assert!(
@@ -246,10 +246,10 @@ fn the_papers_models_are_told_in_json_and_as_pages() {
 }
 
 #[test]
-fn forecasts_are_judged_on_a_trace_of_ones_own() {
+fn forecast_bench_reads_own_trace() {
     let place = Place::new();
     let file = place.file("usage.csv");
-    // A wave of 24 samples that I/O runs ahead of, and a little that nobody can foretell.
+    // A wave of 24 samples led by I/O, and a little unpredictable noise.
     let wave = |at: u32| 100.0 + 40.0 * (f64::from(at) * std::f64::consts::TAU / 24.0).sin();
     let line = |at: u32| {
         let noise = f64::from(at * 7919 % 13) / 13.0;
@@ -284,7 +284,7 @@ fn forecasts_are_judged_on_a_trace_of_ones_own() {
 }
 
 #[test]
-fn nonsense_for_forecasts_is_a_usage_error() {
+fn invalid_forecast_arguments_are_usage_errors() {
     let place = Place::new();
     let short = place.file("short.csv");
     std::fs::write(&short, "memory\n1\n2\n").unwrap();
@@ -312,7 +312,7 @@ fn nonsense_for_forecasts_is_a_usage_error() {
 }
 
 #[test]
-fn where_public_traces_cannot_be_had_it_is_said_what_to_do() {
+fn unavailable_traces_error_has_remedy() {
     let place = Place::new();
     let traces = place.file("traces");
     let words = ["bench", "forecast", "--traces-dir", traces.to_str().unwrap()];
@@ -326,7 +326,7 @@ fn where_public_traces_cannot_be_had_it_is_said_what_to_do() {
 }
 
 #[test]
-fn without_a_rack_everything_says_so() {
+fn commands_without_rack_name_remedy() {
     let place = Place::new();
     for list in ["nodes", "resources", "grants", "links"] {
         let said = place.venice(&[list]).expect(1);
@@ -343,7 +343,7 @@ fn without_a_rack_everything_says_so() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_panic() {
+fn closed_pipe_does_not_panic() {
     let place = Place::new();
     for words in [&["completions", "bash"][..], &["doctor"], &["man"], &["--help"]] {
         let mut command = place.command(words);
@@ -358,7 +358,7 @@ fn a_reader_that_leaves_early_is_no_panic() {
 }
 
 #[test]
-fn the_doctor_answers_in_json() {
+fn doctor_prints_json() {
     let place = Place::new();
     let said = place.venice(&["doctor", "--json"]);
     assert!(said.code() < 2, "{said:?}");
@@ -371,7 +371,7 @@ fn the_doctor_answers_in_json() {
         "kernel",
         "userfaultfd",
         "fork events",
-        "held writes",
+        "write protection",
         "shim library",
         "memory cgroup",
         "overcommit",
@@ -384,15 +384,15 @@ fn the_doctor_answers_in_json() {
         "zram",
         "loop devices",
     ] {
-        let row = rows.iter().find(|row| row["what"] == what);
+        let row = rows.iter().find(|row| row["check"] == what);
         let row = row.unwrap_or_else(|| panic!("no row about {what}"));
         let state = row["state"].as_str().unwrap();
         assert!(["ok", "warn", "missing"].contains(&state), "{row}");
-        assert_eq!(state == "ok", row["mend"].as_str().unwrap().is_empty(), "{row}");
+        assert_eq!(state == "ok", row["remedy"].as_str().unwrap().is_empty(), "{row}");
     }
     let is_missing = |row: &serde_json::Value| row["state"] == "missing";
     for mode in ["paged", "window", "swap"] {
-        let verdict = rows.iter().find(|row| row["what"] == format!("--mode {mode}")).unwrap();
+        let verdict = rows.iter().find(|row| row["check"] == format!("--mode {mode}")).unwrap();
         let needs_it = |row: &&serde_json::Value| {
             row["needed_by"].as_array().unwrap().iter().any(|needing| needing == mode)
         };
@@ -401,20 +401,20 @@ fn the_doctor_answers_in_json() {
         assert_eq!(is_missing(verdict), is_stopped, "{verdict}");
     }
     let is_verdict =
-        |row: &&serde_json::Value| row["what"].as_str().unwrap().starts_with("--mode ");
+        |row: &&serde_json::Value| row["check"].as_str().unwrap().starts_with("--mode ");
     let hopeless = rows.iter().filter(is_verdict).all(is_missing);
     assert_eq!(said.code(), i32::from(hopeless));
 }
 
-/// Without the shim neither mode works that needs it, and whoever may swap is told that this works.
+/// Without the shim, neither mode that needs it works; --mode swap is reported as working.
 #[test]
-fn the_doctor_judges_each_mode_by_itself() {
+fn doctor_judges_modes_separately() {
     let place = Place::new();
     let mut command = place.command(&["doctor", "--json"]);
     let output = command.env("VENICE_SHIM", "/nowhere/libvenice_preload.so").output().unwrap();
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let row = |what: &str| {
-        let found = rows.as_array().unwrap().iter().find(|row| row["what"] == what);
+        let found = rows.as_array().unwrap().iter().find(|row| row["check"] == what);
         found.unwrap_or_else(|| panic!("no row about {what}")).clone()
     };
     for mode in ["--mode paged", "--mode window"] {
@@ -426,9 +426,9 @@ fn the_doctor_judges_each_mode_by_itself() {
     assert_eq!(output.status.code(), Some(i32::from(!swaps)));
 }
 
-/// What a benchmark has measured when it is ended is told, marked as what it is.
+/// An interrupted benchmark prints its partial results, marked as such.
 #[test]
-fn an_interrupted_benchmark_tells_what_it_has() {
+fn interrupted_benchmark_reports_partial_results() {
     let place = Place::new();
     let words =
         ["bench", "channels", "--only", "raw,crma,rdma", "--port", "shm", "--sizes", "64,4KiB"];

@@ -1,4 +1,4 @@
-//! `venice monitor` and `venice agent` by themselves, in the foreground.
+//! `venice monitor` and `venice agent` alone, in the foreground.
 
 use std::fs;
 use std::process::Stdio;
@@ -35,7 +35,7 @@ fn run_to_end(place: &Place, words: &[&str], variables: &[(&str, &str)]) -> Said
 }
 
 #[test]
-fn an_agent_joins_by_its_file_and_ends_in_order() {
+fn agent_registers_and_deregisters() {
     let place = Place::new();
     let (mut monitor, addr) = monitor(&place);
     let file = place.file("agent.toml");
@@ -51,7 +51,7 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     assert_eq!(row["lent_bytes"], 32 << 20);
     assert!(heap_is_locked(agent.0.id()), "an agent that root starts is not swapped out");
     assert_eq!(agent.stop(Signal::TERM), Some(0));
-    // It has said so: nobody waits for heartbeats that do not come.
+    // The agent has deregistered: nobody waits for missed heartbeats.
     let row = &nodes(&place, &addr)[0];
     assert_eq!((row["state"].as_str(), row["free_bytes"].as_u64()), (Some("stopped"), Some(0)));
     let table = place.venice(&["nodes", "--monitor", &addr]).expect(0).out;
@@ -59,7 +59,7 @@ fn an_agent_joins_by_its_file_and_ends_in_order() {
     assert_eq!(monitor.stop(Signal::INT), Some(0));
 }
 
-/// `VmFlags` of proc(5): `lo`.
+/// Checks `VmFlags` of proc(5) for `lo`.
 fn heap_is_locked(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let heap = maps.lines().skip_while(|line| !line.ends_with("[heap]"));
@@ -68,7 +68,7 @@ fn heap_is_locked(pid: u32) -> bool {
 }
 
 #[test]
-fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_it() {
+fn init_stores_token_in_etcd() {
     let (etcd, place) = (Etcd::start(1), Place::new());
     let (state, other) = (place.file("state"), place.file("other"));
     let (state, other) = (state.to_str().unwrap(), other.to_str().unwrap());
@@ -93,8 +93,8 @@ fn a_rack_founded_in_etcd_has_its_first_token_there_and_its_monitor_node_finds_i
 }
 
 #[test]
-fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
-    // The second place is the pool node's machine: its programs come in at its agent's socket.
+fn pool_node_programs_are_refused() {
+    // The second place is the pool node's machine: its programs use its agent's socket.
     let (place, own) = (Place::new(), Place::new());
     let (_monitor, addr) = monitor(&place);
     let identity = place.join("pool1", &addr);
@@ -115,7 +115,7 @@ fn programs_of_a_pool_node_are_refused_whatever_they_ask_for() {
 }
 
 #[test]
-fn a_second_agent_of_the_same_name_is_refused() {
+fn duplicate_agent_name_is_refused() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
     let identity = place.join("twin", &addr);
@@ -129,7 +129,7 @@ fn a_second_agent_of_the_same_name_is_refused() {
 }
 
 #[test]
-fn flags_overrule_the_environment_and_that_the_file() {
+fn flags_override_environment_and_file() {
     let place = Place::new();
     let (_monitor, addr) = monitor(&place);
     let file = place.file("agent.toml");
@@ -147,7 +147,7 @@ fn flags_overrule_the_environment_and_that_the_file() {
 }
 
 #[test]
-fn bad_configurations_are_usage_errors() {
+fn bad_configuration_is_usage_error() {
     let place = Place::new();
     let file = place.file("bad.toml");
     let path = file.to_str().unwrap();
@@ -173,7 +173,7 @@ fn bad_configurations_are_usage_errors() {
 }
 
 #[test]
-fn a_taken_address_is_named() {
+fn taken_address_is_named() {
     let place = Place::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();

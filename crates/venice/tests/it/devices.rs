@@ -1,5 +1,5 @@
-//! Devices of a rack: named by their nodes' operators, got by one recipient at a time, held while it
-//! lives, and told of when they vanish.
+//! Devices of a rack: offered by their nodes' operators, granted to one recipient at a time, held
+//! while it lives, and reported when they vanish.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
@@ -9,8 +9,8 @@ use crate::common::{Daemon, Place, exists, is_root, kill, pid, signal, skipped, 
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A rack of two nodes: the first lends 8 MiB of a folder, the second something that looks like an
-/// accelerator.
+/// A rack of two nodes: the first lends 8 MiB of a directory, the second a device that looks like
+/// an accelerator.
 fn rack() -> Place {
     rack_with(&[])
 }
@@ -35,7 +35,7 @@ fn grants(place: &Place) -> Vec<Value> {
     rows.as_array().unwrap().clone()
 }
 
-/// Something that is held until it is ended.
+/// A grant held by a command until it ends.
 fn holder(place: &Place, words: &[&str]) -> Child {
     let before = grants(place).len();
     let mut child = place.command(words).stdout(Stdio::null()).spawn().unwrap();
@@ -52,7 +52,7 @@ fn ended(mut child: Child, how: Signal) -> Option<i32> {
 }
 
 #[test]
-fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
+fn device_grant_is_exclusive() {
     let place = rack();
     let row = resource(&place, "accelerator");
     assert_eq!((&row["node"], &row["address"]), (&"node2".into(), &"/dev/zero".into()));
@@ -81,7 +81,7 @@ fn a_device_is_one_recipients_at_a_time_and_free_again_after_it() {
 }
 
 #[test]
-fn a_command_does_not_outlive_who_holds_its_device() {
+fn command_dies_with_its_holder() {
     let place = rack();
     let pid_file = place.file("pid");
     let words = format!("echo $$ > {}; exec sleep 600", pid_file.display());
@@ -97,7 +97,7 @@ fn a_command_does_not_outlive_who_holds_its_device() {
 }
 
 #[test]
-fn storage_is_got_by_size_and_memory_beside_it() {
+fn storage_is_granted_by_size() {
     let place = rack();
     let five = holder(&place, &["get", "io", "--storage", "5MiB"]);
     assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
@@ -111,13 +111,13 @@ fn storage_is_got_by_size_and_memory_beside_it() {
     assert_eq!(bytes, (5 << 20) + (32 << 20));
     assert_eq!(ended(memory, Signal::TERM), Some(0));
     assert_eq!(ended(five, Signal::KILL), None);
-    // Who was killed gives nothing back: the lease does.
+    // A killed holder returns nothing: its lease expires.
     wait_until("the lease ends", || grants(&place).is_empty());
     assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
 }
 
 #[test]
-fn a_device_that_vanishes_is_told_of_and_not_granted() {
+fn vanished_device_is_not_granted() {
     let place = rack();
     let hold = ["get", "io", "--storage", "1MiB", "--", "sleep", "600"];
     let err = std::fs::File::create(place.file("err")).unwrap();
@@ -127,10 +127,10 @@ fn a_device_that_vanishes_is_told_of_and_not_granted() {
     std::fs::remove_dir(place.file("pool")).unwrap();
     wait_until("it is seen", || resource(&place, "storage")["health"] != "ok");
     let row = resource(&place, "storage");
-    assert_eq!(row["health"], "it is there no longer");
+    assert_eq!(row["health"], "it is no longer there");
     assert_eq!(row["available"], false);
     let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
-    assert!(refused.complaint().contains("there no longer"), "{refused:?}");
+    assert!(refused.complaint().contains("no longer there"), "{refused:?}");
     wait_until("its holder hears", || said().contains("the device is there no longer"));
 
     // The node's death ends the grant, and with it the command.
@@ -148,7 +148,7 @@ fn priorities(place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn a_device_is_waited_for_in_line_by_priority() {
+fn device_queue_respects_priority() {
     let place = rack();
     let free = place.venice(&["get", "io", "--storage", "1MiB", "--dry-run"]).expect(0).out;
     assert!(free.contains("chosen") && free.contains("would be granted; nothing was"), "{free}");
@@ -166,7 +166,11 @@ fn a_device_is_waited_for_in_line_by_priority() {
     let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = venice(&["--wait", "1s"]).expect(1);
-    assert!(late.err.contains("waits for accelerator: 1st in line, none free"), "{}", late.err);
+    assert!(
+        late.err.contains("waiting for accelerator: queue position 1, none free"),
+        "{}",
+        late.err
+    );
     assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
     let never = venice(&["--wait", "1h", "--capability", "cuda"]).expect(1);
@@ -195,7 +199,7 @@ fn a_device_is_waited_for_in_line_by_priority() {
 }
 
 #[test]
-fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
+fn preempted_device_ends_its_command() {
     let place = rack_with(&["--preempt-notice-s", "15"]);
     let hold = ["get", "accelerator", "--priority", "50", "--", "sh", "-c"];
     let (ready, heard) = (place.file("ready"), place.file("heard"));
@@ -216,9 +220,9 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
 
     let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
     let mut waits = Daemon::start_named(&place, "waits", &words);
-    wait_until("it is leaving", || grants(&place).iter().any(|row| row["leaving_s"].is_f64()));
+    wait_until("it is leaving", || grants(&place).iter().any(|row| row["preempted_in_s"].is_f64()));
     let row = queue(&place).remove(0);
-    assert_eq!((&row["needs"], &row["called_back_devices"]), (&"device".into(), &1.into()));
+    assert_eq!((&row["needs"], &row["preempting_devices"]), (&"device".into(), &1.into()));
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
     assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
     assert!(exists(&heard), "the command had time to end");
@@ -229,10 +233,10 @@ fn a_device_is_called_back_and_the_command_that_has_it_ends_in_time() {
 }
 
 #[test]
-fn a_device_that_is_not_given_back_is_taken() {
+fn unreturned_device_is_revoked() {
     let place = rack_with(&["--preempt-notice-s", "5"]);
     let mut first = holder(&place, &["get", "accelerator", "--priority", "50"]);
-    // It hears nothing, and keeps its lease for longer than it is left to it.
+    // It ignores the notice, and renews its lease beyond its deadline.
     signal(first.id().into(), Signal::STOP);
     let words = ["get", "accelerator", "--wait", "2m", "--preempt", "--", "true"];
     place.venice(&words).expect(0);
@@ -241,8 +245,8 @@ fn a_device_that_is_not_given_back_is_taken() {
 }
 
 #[test]
-fn a_user_has_as_many_devices_as_its_quota_says() {
-    let test = "a_user_has_as_many_devices_as_its_quota_says";
+fn device_quota_limits_user() {
+    let test = "device_quota_limits_user";
     if !is_root() {
         return skipped(test, "needs root, who is the rack's administrator");
     }
@@ -271,7 +275,7 @@ fn a_user_has_as_many_devices_as_its_quota_says() {
     let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue: root has borrowed 2MiB"), "{plan}");
 
-    // Memory is as it was: without a limit. What is not said stays.
+    // Memory stays unlimited: unnamed kinds keep their limits.
     place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);
     place.venice(&["quota", "set", "--default", "--accelerators", "1"]).expect(0);
     let quotas = place.venice(&["quota", "list", "--json"]).expect(0).json();
@@ -299,15 +303,15 @@ fn a_user_has_as_many_devices_as_its_quota_says() {
 }
 
 #[test]
-fn what_cannot_be_lent_is_said_at_the_start() {
+fn invalid_offer_fails_at_start() {
     let place = Place::new();
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
     for (offer, code, said) in [
         ("accelerator:/dev/nvidia77", 1, "No such file"),
-        ("storage:/", 1, "say how much"),
-        ("nic:lo", 1, "way to itself"),
+        ("storage:/", 1, "give a size"),
+        ("nic:lo", 1, "loopback interface"),
         ("node9/nic:eth1", 2, "node1 to node1"),
-        ("gpu:/dev/nvidia0", 2, "neither accelerator"),
+        ("gpu:/dev/nvidia0", 2, "unknown kind"),
     ] {
         let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
         assert!(refused.err.contains(said), "{offer}: {refused:?}");
@@ -315,7 +319,7 @@ fn what_cannot_be_lent_is_said_at_the_start() {
 }
 
 #[test]
-fn one_device_is_not_offered_under_two_names() {
+fn aliased_offer_is_refused() {
     let place = Place::new();
     let file = place.file("disk");
     File::create(&file).unwrap().set_len(4 << 20).unwrap();
@@ -331,7 +335,7 @@ fn one_device_is_not_offered_under_two_names() {
     }
 }
 
-/// A block device of 8 MiB over a file; unmounted and gone when this is dropped.
+/// A block device of 8 MiB over a file; unmounted and removed on drop.
 struct Disk {
     path: String,
 }
@@ -345,7 +349,7 @@ impl Disk {
         made.status.success().then_some(Disk { path })
     }
 
-    /// As a file system, an array or a program does that has it for itself.
+    /// Opens it exclusively, like a file system, an array or a program.
     fn open_exclusively(&self) -> File {
         const O_EXCL: i32 = rustix::fs::OFlags::EXCL.bits() as i32;
         OpenOptions::new().read(true).custom_flags(O_EXCL).open(&self.path).unwrap()
@@ -361,7 +365,7 @@ impl Drop for Disk {
     }
 }
 
-/// A disk, or `None` where there can be none, which is said.
+/// Returns a disk; where none can be made, reports that and returns `None`.
 fn disk(place: &Place, test: &str) -> Option<Disk> {
     if !is_root() {
         skipped(test, "needs root");
@@ -375,9 +379,9 @@ fn disk(place: &Place, test: &str) -> Option<Disk> {
 }
 
 #[test]
-fn a_disk_that_somebody_uses_is_not_lent() {
+fn disk_in_use_is_not_lent() {
     let place = Place::new();
-    let Some(disk) = disk(&place, "a_disk_that_somebody_uses_is_not_lent") else { return };
+    let Some(disk) = disk(&place, "disk_in_use_is_not_lent") else { return };
     let refused = |offer: &str| {
         let words = ["up", "--nodes", "1", "--lend", "32MiB", "--offer", offer];
         let said = place.venice(&words);
@@ -401,11 +405,11 @@ fn a_disk_that_somebody_uses_is_not_lent() {
     assert!(twice.complaint().contains("both are block device 7:"), "{twice:?}");
 
     let image = refused(&format!("storage:{}", place.file("image").display()));
-    assert!(image.contains(&format!("it is what {name} stands on")), "{image}");
+    assert!(image.contains(&format!("it backs {name}")), "{image}");
 
     let made = Command::new("mkfs.ext4").args(["-q", &disk.path]).status();
     if !made.is_ok_and(|it| it.success()) {
-        return skipped("a_disk_that_somebody_uses_is_not_lent: mounted", "no mkfs.ext4");
+        return skipped("disk_in_use_is_not_lent: mounted", "no mkfs.ext4");
     }
     let at = place.file("mounted by somebody");
     fs::create_dir(&at).unwrap();
@@ -416,8 +420,8 @@ fn a_disk_that_somebody_uses_is_not_lent() {
 }
 
 #[test]
-fn a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it() {
-    let test = "a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it";
+fn locally_opened_disk_is_not_granted() {
+    let test = "locally_opened_disk_is_not_granted";
     let place = Place::new();
     let Some(disk) = disk(&place, test) else { return };
     let offer = format!("storage:{}", disk.path);
@@ -433,7 +437,7 @@ fn a_disk_that_gets_into_use_is_granted_to_nobody_and_its_holder_may_use_it() {
 
     let hold = holder(&place, &["get", "io", "--storage", "1MiB"]);
     let open = disk.open_exclusively();
-    // What it is used for while somebody has some of it is no fault, however often it is looked at.
+    // Use of the disk while it is granted is no fault, however often it is checked.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
     while std::time::Instant::now() < until {
         assert_eq!(health(), "ok");

@@ -1,11 +1,11 @@
-//! `venice drain`: a node becomes empty, and stays so until that is taken back.
+//! `venice drain`: a node becomes empty, and stays so until --undo.
 
 use std::process::{Child, Stdio};
 
 use crate::common::{Place, kill, pid, wait, wait_until};
 use serde_json::Value;
 
-/// A program that holds 16 MiB of `donor`'s memory until it is killed: it may go nowhere else.
+/// A program that holds 16 MiB of `donor`'s memory until it is killed; its memory cannot move.
 fn borrower(place: &Place, donor: &str) -> Child {
     let before = grants(place);
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
@@ -35,7 +35,7 @@ fn node(place: &Place, name: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
 }
 
-/// What `venice nodes` says of it.
+/// State of the node in `venice nodes`.
 fn state(place: &Place, name: &str) -> String {
     let table = place.venice(&["nodes"]).expect(0).out;
     let line = table.lines().find(|line| line.starts_with(name)).unwrap();
@@ -43,7 +43,7 @@ fn state(place: &Place, name: &str) -> String {
 }
 
 #[test]
-fn a_node_is_drained_waits_for_its_programs_and_lends_again() {
+fn drain_waits_and_undo_lends_again() {
     let place = Place::new();
     place.up(2);
     let first = borrower(&place, "node1");
@@ -78,7 +78,7 @@ fn a_node_is_drained_waits_for_its_programs_and_lends_again() {
 }
 
 #[test]
-fn a_drain_outlives_the_agent_and_the_monitor_node() {
+fn drain_survives_daemon_restarts() {
     let place = Place::new();
     place.up(2);
     place.venice(&["drain", "node2"]).expect(0);

@@ -1,4 +1,4 @@
-//! What workloads are foretold to need, and what is kept for them, over a rack's real processes.
+//! Forecast needs of workloads and their reservations, over a rack's real processes.
 
 use std::process::{Child, Stdio};
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A Monitor Node that looks every fifth of a second, foretells two seconds from eight and keeps up to
-/// half of the rack; and two donors of 128 MiB each.
+/// A Monitor Node that samples every fifth of a second, forecasts two seconds from eight and
+/// reserves up to half of the rack; and two donors of 128 MiB each.
 struct Rack {
     place: Place,
     addr: String,
@@ -46,12 +46,12 @@ impl Rack {
         said.json().as_array().unwrap().clone()
     }
 
-    /// What is foretold for a purpose, once anybody has been seen with it.
+    /// Forecast of a purpose, once it has been sampled.
     fn forecast(&self, purpose: &str) -> Option<Value> {
         self.rows("forecast").into_iter().find(|row| row["purpose"] == purpose)
     }
 
-    /// Memory for a purpose, until it is given back.
+    /// Holds memory for a purpose until it is given back.
     fn hold(&self, size: &str, purpose: &str) -> Child {
         let words = ["get", "memory", size, "--for", purpose, "--monitor", &self.addr];
         let child = self.place.command(&words).stdout(Stdio::null()).spawn().unwrap();
@@ -61,7 +61,7 @@ impl Rack {
         child
     }
 
-    /// Whether that much is to be had now.
+    /// True if that much is available now.
     fn can_get(&self, size: &str, purpose: &str) -> bool {
         let words = ["get", "memory", size, "--for", purpose, "--monitor", &self.addr];
         let said = self.place.venice(&[&words[..], &["--", "true"]].concat());
@@ -80,19 +80,19 @@ fn number(row: &Value, pointer: &str) -> u64 {
 }
 
 #[test]
-fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
+fn periodic_need_is_forecast_and_reserved() {
     let rack = Rack::start();
-    // It has 128 MiB, and has nothing, by turns. Each time it gives all of it back the forecast of that
-    // window, and of those after it, still has it.
+    // It alternates between 128 MiB and nothing. After each release, the forecast of that window
+    // and of the following ones still includes the memory.
     let has_kept = || {
         let holder = rack.hold("128MiB", "train");
-        let is_foretold = |row: Value| number(&row, "/memory_bytes/foretold") >= 128 * MIB;
+        let is_foretold = |row: Value| number(&row, "/memory_bytes/forecast") >= 128 * MIB;
         wait_until("its need is foretold", || rack.forecast("train").is_some_and(is_foretold));
         give_back(holder);
         let row = rack.forecast("train").expect("it is followed");
-        let is_kept = number(&row, "/kept_bytes") > 0;
-        // Others may not have all, although all is free; who it is kept for may. The window may end
-        // meanwhile: then it is tried anew.
+        let is_kept = number(&row, "/reserved_bytes") > 0;
+        // Others cannot have all memory, although all is free; the workload with the reservation
+        // can. The window may end meanwhile: then it is tried again.
         let refused = is_kept && !rack.can_get("256MiB", "other");
         let is_its_own = refused && rack.can_get("16MiB", "train");
         is_kept && refused && is_its_own
@@ -105,22 +105,22 @@ fn what_comes_and_goes_is_foretold_beside_persistence_and_kept_for_a_while() {
         row = rack.forecast("train").unwrap_or_default();
         scored(&row)
     });
-    for told in ["/memory_bytes/foretold", "/memory_bytes/persistence", "/mean_error_bytes"] {
+    for told in ["/memory_bytes/forecast", "/memory_bytes/persistence", "/mean_error_bytes"] {
         assert!(row.pointer(told).is_some_and(Value::is_u64), "{told}: {row}");
     }
     assert!(row["persistence_mean_error_bytes"].is_u64(), "{row}");
     assert!(row["user"].as_str().is_some_and(|user| !user.is_empty()), "{row}");
     let table = rack.place.venice(&["forecast", "--monitor", &rack.addr]).expect(0).out;
-    assert!(table.contains("PERSISTENCE OFF") && table.contains("train"), "{table}");
+    assert!(table.contains("PERSISTENCE MEAN-ERR") && table.contains("train"), "{table}");
 
     wait_until("what was kept is released", || {
-        rack.rows("forecast").iter().all(|row| number(row, "/kept_bytes") == 0)
+        rack.rows("forecast").iter().all(|row| number(row, "/reserved_bytes") == 0)
     });
     wait_until("everybody may have all of it", || rack.can_get("256MiB", "other"));
 }
 
 #[test]
-fn a_local_rack_has_the_monitor_nodes_settings() {
+fn up_passes_monitor_settings() {
     let place = Place::new();
     let port = common::port_of_its_own();
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--monitor-port", &port];
@@ -130,17 +130,17 @@ fn a_local_rack_has_the_monitor_nodes_settings() {
     place.venice(&words).expect(0);
     let said = place.venice(&[&up[..], &["--reserve-ahead", "off"]].concat()).expect(1);
     assert!(said.complaint().contains("with --reserve-ahead 0.5"), "{said:?}");
-    // Looks so often that a short run is seen.
+    // The sampling interval is short enough to catch a short run.
     let words = ["get", "memory", "16MiB", "--for", "quick"];
     let mut holder = place.command(&words).stdout(Stdio::null()).spawn().unwrap();
     let has = || place.venice(&["forecast", "--json"]).expect(0).json();
     wait_until("it is foretold", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["foretold"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     common::kill(common::pid(&place.status()["monitor"]));
     place.venice(&up).expect(0);
     wait_until("it is foretold again, as it was told to", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["foretold"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     signal(holder.id().into(), Signal::INT);
     wait(&mut holder, &["get"]);

@@ -1,5 +1,5 @@
-//! The disk of the Monitor Node's store is full: it grants nothing, loses nothing, and goes on by itself
-//! when there is room.
+//! A full disk under the Monitor Node's store: it grants nothing, loses nothing, and continues by
+//! itself once there is room.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::common::{self, Daemon, Place, exists, is_root, skipped, wait, wait_until};
 use rustix::process::Signal;
 
-/// A small file system of its own.
+/// A small file system.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -61,7 +61,8 @@ impl Monitor<'_> {
         fs::read_to_string(self.place.file("monitor.log")).unwrap()
     }
 
-    /// Sets quotas of users of that name until the disk is full: how many were set, and who waits.
+    /// Sets quotas of users of that name until the disk is full; returns how many were set, and the
+    /// waiting command.
     fn set_until_full(&self, name: &str) -> (u64, Child) {
         for number in 0.. {
             let user = format!("{name}{number}{}", "x".repeat(150));
@@ -71,7 +72,7 @@ impl Monitor<'_> {
             let is_over = |child: &mut Child| child.try_wait().unwrap().is_some();
             let is_full = || self.log().matches("no room for the store").count() > told;
             wait_until("it is set, or there is no room", || is_over(&mut child) || is_full());
-            // Opened anew the store finds room in itself at times.
+            // After a reopen, the store sometimes finds free space in its own file.
             thread::sleep(Duration::from_secs(if is_full() { 3 } else { 0 }));
             if !is_over(&mut child) {
                 return (number, child);
@@ -81,7 +82,7 @@ impl Monitor<'_> {
         unreachable!("numbers do not end");
     }
 
-    /// How many users of that name have a quota.
+    /// Counts the users of that name with a quota.
     fn quotas(&self, name: &str) -> u64 {
         let said = self.place.venice(&["quota", "list", "--json", "--monitor", &self.addr]);
         let said = said.expect(0).out;
@@ -90,9 +91,9 @@ impl Monitor<'_> {
 }
 
 #[test]
-fn a_full_disk_is_waited_for() {
+fn full_disk_blocks_changes_only() {
     if !is_root() {
-        return skipped("a_full_disk_is_waited_for", "needs root");
+        return skipped("full_disk_blocks_changes_only", "needs root");
     }
     let place = Place::new();
     let disk = Disk::new(place.file("disk"));
@@ -104,18 +105,18 @@ fn a_full_disk_is_waited_for() {
     disk.fill();
     let (set, mut waiting) = monitor.set_until_full("first");
     assert!(daemon.0.try_wait().unwrap().is_none(), "it ended");
-    // Meanwhile whoever only asks is answered, and whoever wants a change is told what is wrong.
+    // Meanwhile reads are answered, and changes report the problem.
     assert!(monitor.quotas("first") >= set);
     let words = ["quota", "set", "another", "1GiB", "--monitor", &monitor.addr];
     let said = place.venice(&words).expect(1).err;
     assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
     disk.make_room();
     wait_until("it goes on", || monitor.log().contains("there is room for the store again"));
-    // Whoever waited may have given up before.
+    // The waiting command may have given up before.
     let was_set = wait(&mut waiting, &["quota"]).success();
     assert!(monitor.quotas("first") >= set + u64::from(was_set));
 
-    // What was answered is there after a death; and one that waits for room ends when it is told to.
+    // Acknowledged changes survive a kill; a Monitor Node that waits for room ends on request.
     disk.fill();
     let (more, mut waiting) = monitor.set_until_full("second");
     assert_eq!(daemon.stop(Signal::TERM), Some(0));

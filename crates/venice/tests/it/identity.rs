@@ -1,16 +1,16 @@
-//! Who is let into a rack, over its real processes.
+//! Membership and access control, over a rack's real processes.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Place, wait_until};
-use venice_control::client::{Access, AgentClient, GateClient, Login, MonitorClient};
+use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
 use venice_control::{Caller, ControlError, LeaseState, MemoryRequest, User};
 use venice_wire::{ByteSize, GrantKey};
 
-/// A rack of one node, seen by somebody who can make certificates of it.
+/// A rack of one node, and an issuer of certificates for it.
 struct Rack {
     place: Place,
     addr: String,
@@ -39,7 +39,7 @@ impl Rack {
         Access::new(&self.addr, login)
     }
 
-    /// What comes of asking for the nodes.
+    /// Result of a request for the nodes.
     fn ask(&self, login: Login) -> Result<usize, ControlError> {
         let access = self.access(login);
         self.runtime.block_on(async {
@@ -47,7 +47,7 @@ impl Rack {
         })
     }
 
-    /// Fails unless this is refused, for this reason.
+    /// Fails unless this login is refused for this reason.
     fn expect_refused(&self, login: Login, why: &str) {
         match self.ask(login) {
             Err(ControlError::NotAdmitted { why: said, .. }) if said.contains(why) => {}
@@ -55,7 +55,7 @@ impl Rack {
         }
     }
 
-    /// How many were refused for a reason, as `venice identity` shows it.
+    /// Count of refusals for a reason, as `venice identity` shows it.
     fn refused(&self, why: &str) -> u64 {
         let shown = self.place.venice(&["identity", "--json"]).expect(0).json();
         shown["refused"][why].as_u64().unwrap()
@@ -79,7 +79,7 @@ fn user(is_admin: bool) -> Caller {
 }
 
 #[test]
-fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
+fn invalid_credentials_are_refused_and_counted() {
     let rack = Rack::new();
     let authority = rack.authority();
     assert_eq!(rack.ask(rack.login(user(false))).unwrap(), 1);
@@ -91,7 +91,7 @@ fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
     let over = Lifetimes { node: Duration::ZERO, user: Duration::ZERO };
     let over = rack.authority().with_lifetimes(over);
     let expired = over.credential(&node("late")).unwrap();
-    wait_until("it is over", || expired.said().is_over());
+    wait_until("it is over", || expired.info().is_over());
     rack.expect_refused(held(expired), "has expired");
     assert_eq!(rack.refused("expired"), 1);
 
@@ -103,18 +103,18 @@ fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
     rack.expect_refused(held(foreign), "another rack");
     assert_eq!(rack.refused("foreign"), 1);
 
-    // Who trusts another authority says nothing to this Monitor Node.
+    // A caller that trusts another authority sends nothing to this Monitor Node.
     match rack.ask(held(other.credential(&user(true)).unwrap())) {
-        Err(ControlError::Stranger { .. }) => {}
+        Err(ControlError::WrongPeer { .. }) => {}
         other => panic!("{other:?}"),
     }
-    // What is no TLS at all.
+    // A plain connection without TLS.
     let mut plain = std::net::TcpStream::connect(&rack.addr).unwrap();
     std::io::Write::write_all(&mut plain, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     wait_until("it is counted", || rack.refused("no_tls") == 1);
 
     let log = rack.log("monitor");
-    for why in ["no certificate", "late has expired", "another rack", "does not speak TLS"] {
+    for why in ["no certificate", "late has expired", "another rack", "TLS error"] {
         assert!(log.contains(why), "{why}: {log}");
     }
     let said = rack.place.venice(&["status"]).expect(0);
@@ -122,7 +122,7 @@ fn who_shows_nothing_or_what_is_worth_nothing_is_refused_counted_and_logged() {
 }
 
 #[test]
-fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() {
+fn token_is_single_use_revoked_node_rejoins() {
     let rack = Rack::new();
     let place = &rack.place;
     let token = place.venice(&["token", "new"]).expect(0).out.trim().to_string();
@@ -133,7 +133,7 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
         &fs::metadata(place.file("identity/identity.pem")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
-    // Where it cannot write, a machine does not use a token up.
+    // A machine that cannot write does not use the token.
     let spare = place.venice(&["token", "new"]).expect(0).out;
     fs::write(place.file("plain"), "").unwrap();
     let nowhere = place.file("plain/identity").display().to_string();
@@ -142,7 +142,7 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
     assert!(said.complaint().contains("the token is not used"), "{}", said.err);
     let third = place.file("third").display().to_string();
     let join = ["join", "--name", "third", "--identity", &third, spare.trim()];
-    // Where the certificate cannot be kept after all, the same machine may ask again.
+    // If the certificate cannot be stored after all, the same machine may ask again.
     fs::create_dir_all(place.file("third/identity.pem/in the way")).unwrap();
     let said = place.venice(&join).expect(1);
     assert!(said.complaint().contains("again with the same token"), "{}", said.err);
@@ -165,13 +165,13 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
 
     let guest = || held(Credential::load(&PathBuf::from(&dir)).unwrap());
     assert_eq!(rack.ask(guest()).unwrap(), 1);
-    // A connection that is open is no way round it.
+    // An open connection does not bypass the revocation.
     let access = rack.access(guest());
     let mut open = rack.runtime.block_on(MonitorClient::connect(&access)).unwrap();
     rack.runtime.block_on(open.nodes()).unwrap();
     let vouched = KeyPem::generate().unwrap();
     let vouched = rack.runtime.block_on(async {
-        let mut gate = GateClient::connect(&rack.access(guest())).await.unwrap();
+        let mut gate = EnrolmentClient::connect(&rack.access(guest())).await.unwrap();
         let certified = gate.certify_user((7, "eve".into()), vouched.request().unwrap()).await;
         let (certificate, authority) = certified.unwrap();
         Credential::new(certificate.into(), authority.into(), vouched).unwrap()
@@ -211,7 +211,7 @@ fn a_join_token_is_good_once_and_a_node_turned_out_is_out_until_it_joins_anew() 
 }
 
 #[test]
-fn who_is_known_may_not_do_what_is_for_others() {
+fn caller_cannot_exceed_its_role() {
     let rack = Rack::new();
     let forbidden = |result: Result<(), ControlError>, who: &str| match result {
         Err(ControlError::Forbidden(said)) if said.contains(who) => {}
@@ -219,29 +219,29 @@ fn who_is_known_may_not_do_what_is_for_others() {
     };
     let access = rack.access(rack.login(user(false)));
     rack.runtime.block_on(async {
-        let mut gate = GateClient::connect(&access).await.unwrap();
+        let mut gate = EnrolmentClient::connect(&access).await.unwrap();
         let hour = Duration::from_secs(3600);
         let admins = "root on the Monitor Node's machine";
         forbidden(gate.new_token(hour, "").await.map(drop), admins);
         forbidden(gate.revoke("node1", false).await, admins);
         let mut monitor = MonitorClient::connect(&access).await.unwrap();
         forbidden(monitor.drain("node1", false).await, "root on node1");
-        // The handshake is the Monitor Node's alone.
+        // Only the Monitor Node may run the grant handshake.
         let row = monitor.nodes().await.unwrap().remove(0);
         let patience = Duration::from_secs(20);
         let agent = AgentClient::connect(&access.login, "node1", &row.control_addr, patience);
         let mut agent = agent.await.unwrap();
         let released = agent.release(&[venice_wire::GrantId(1)]).await;
         forbidden(released.map(drop), "the Monitor Node");
-        // Another node's certificate at that address is noticed.
+        // The certificate of another node at that address is detected.
         let other = AgentClient::connect(&access.login, "node2", &row.control_addr, patience).await;
-        assert!(matches!(other, Err(ControlError::Stranger { .. })), "{other:?}");
+        assert!(matches!(other, Err(ControlError::WrongPeer { .. })), "{other:?}");
     });
     assert_eq!(rack.refused("forbidden"), 3);
 }
 
 #[test]
-fn a_forged_grant_key_is_refused_counted_and_logged() {
+fn forged_grant_key_is_refused() {
     let rack = Rack::new();
     let access = rack.access(rack.login(user(false)));
     rack.runtime.block_on(async {
@@ -277,16 +277,16 @@ fn a_forged_grant_key_is_refused_counted_and_logged() {
 }
 
 #[test]
-fn a_program_comes_in_by_the_socket_of_the_rack_that_it_calls() {
+fn program_uses_its_racks_socket() {
     let (one, other) = (Rack::new(), Rack::new());
     let socket = |rack: &Rack| rack.place.run_dir().join("monitor.sock");
     let sockets = || Login::at_sockets(vec![socket(&other), socket(&one)]);
     assert_eq!(one.ask(sockets()).unwrap(), 1);
-    // Once found, it stays with it; and the other rack's is found for the other.
+    // Once found, the rack is remembered; another rack is found for its own address.
     let login = sockets();
     assert_eq!(one.ask(login.clone()).unwrap(), 1);
     assert_eq!(one.ask(login.clone()).unwrap(), 1);
     assert_eq!(other.ask(login).unwrap(), 1);
     let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
-    assert!(matches!(refused, Err(ControlError::Stranger { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ControlError::WrongPeer { .. })), "{refused:?}");
 }

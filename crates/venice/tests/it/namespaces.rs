@@ -1,4 +1,4 @@
-//! `venice up --netns`: every node behind a virtual wire of its own.
+//! `venice up --netns`: every node in its own network namespace.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const UP: [&str; 8] = ["up", "--nodes", "2", "--lend", "32MiB", "--port", "udp", "--netns"];
 
-/// What of the rack is left in the kernel: namespaces that its status named.
+/// Namespaces of the rack that still exist, from those in its status.
 fn namespaces(status: &Value) -> Vec<String> {
     let agents = status["agents"].as_array().unwrap();
     agents.iter().map(|agent| agent["netns"].as_str().unwrap().to_string()).collect()
@@ -21,9 +21,9 @@ fn namespace_of(pid: u64) -> String {
 }
 
 #[test]
-fn each_node_has_a_namespace_and_down_leaves_none() {
+fn down_removes_all_namespaces() {
     if !is_root() {
-        skipped("each_node_has_a_namespace_and_down_leaves_none", "needs root");
+        skipped("down_removes_all_namespaces", "needs root");
         return;
     }
     let place = Place::new();
@@ -46,7 +46,7 @@ fn each_node_has_a_namespace_and_down_leaves_none() {
         assert!(node["udp_addr"].as_str().unwrap().starts_with("10."), "{node}");
     }
 
-    // A killed agent comes back into its namespace, at its address.
+    // A killed agent restarts in its namespace, at its address.
     kill(pid(&agents[0]));
     place.venice(&["up"]).expect(0);
     let after = place.status();
@@ -62,14 +62,14 @@ fn each_node_has_a_namespace_and_down_leaves_none() {
     }
 }
 
-/// What `ip` says of a node's interface.
+/// Output of `ip` about a node's interface.
 fn interface_of(namespace: &str) -> String {
     let words = ["-n", namespace, "link", "show", "eth0"];
     let said = Command::new("ip").args(words).output().unwrap();
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// Datagrams that came to each node past the kernel.
+/// Number of datagrams that bypassed the kernel, by node.
 fn past_kernel(place: &Place) -> Vec<u64> {
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     let rows = nodes.as_array().unwrap().iter();
@@ -77,9 +77,9 @@ fn past_kernel(place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
+fn killed_agent_leaves_no_xdp() {
     if !is_root() {
-        let test = "past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed";
+        let test = "killed_agent_leaves_no_xdp";
         skipped(test, "needs root");
         return;
     }
@@ -94,7 +94,7 @@ fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
     }
     let resources = place.venice(&["resources", "--json"]).expect(0).json();
     assert!(resources[0]["capabilities"].as_array().unwrap().contains(&"xdp".into()));
-    // The tests of the links go this way.
+    // The link tests use this path.
     let start = Instant::now();
     while past_kernel(&place).contains(&0) {
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", past_kernel(&place));
@@ -103,7 +103,7 @@ fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
     assert!(place.venice(&["nodes"]).expect(0).out.contains("PAST KERNEL"));
 
     kill(pid(&status["agents"][0]));
-    // The kernel takes a dead process's program off a moment after the process.
+    // The kernel detaches the XDP program a moment after its process has died.
     let start = Instant::now();
     while interface_of(&names[0]).contains("xdp") {
         assert!(start.elapsed() < Duration::from_secs(60), "{}", interface_of(&names[0]));
@@ -116,7 +116,7 @@ fn past_the_kernel_and_nothing_left_of_it_when_an_agent_is_killed() {
 }
 
 #[test]
-fn past_the_kernel_only_where_packets_come() {
+fn xdp_requires_netns_and_udp() {
     let place = Place::new();
     let said = place.venice(&["up", "--xdp"]).expect(2);
     assert!(said.err.contains("--netns"), "{said:?}");
@@ -125,9 +125,9 @@ fn past_the_kernel_only_where_packets_come() {
 }
 
 #[test]
-fn two_racks_with_namespaces_do_not_meet() {
+fn namespaced_racks_are_separate() {
     if !is_root() {
-        skipped("two_racks_with_namespaces_do_not_meet", "needs root");
+        skipped("namespaced_racks_are_separate", "needs root");
         return;
     }
     let (one, two) = (Place::new(), Place::new());
@@ -142,9 +142,9 @@ fn two_racks_with_namespaces_do_not_meet() {
 }
 
 #[test]
-fn a_crash_of_everything_is_cleaned_up_by_down() {
+fn down_cleans_up_after_crash() {
     if !is_root() {
-        skipped("a_crash_of_everything_is_cleaned_up_by_down", "needs root");
+        skipped("down_cleans_up_after_crash", "needs root");
         return;
     }
     let place = Place::new();

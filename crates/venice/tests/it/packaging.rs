@@ -1,11 +1,11 @@
-//! The packaged units let the daemons do what they do.
+//! The packaged units allow the system calls that the daemons need.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What a set of system calls holds, all the way down, as systemd knows it.
+/// Expands a set of system calls recursively, as defined by systemd.
 fn expand(set: &str, into: &mut BTreeSet<String>) {
     if !set.starts_with('@') {
         into.insert(set.to_string());
@@ -19,7 +19,7 @@ fn expand(set: &str, into: &mut BTreeSet<String>) {
     members.filter(|it| !it.is_empty() && !it.starts_with('#')).for_each(|it| expand(it, into));
 }
 
-/// The system calls that a unit allows: its lines one after the other, as systemd takes them.
+/// System calls that a unit allows, applying its lines in order as systemd does.
 fn allowed(unit: &str) -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
     for line in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
@@ -40,9 +40,9 @@ fn allowed(unit: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn services_may_give_their_sockets_to_the_group_that_the_package_makes() {
+fn units_allow_socket_group_setup() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        let test = "services_may_give_their_sockets_to_the_group_that_the_package_makes";
+        let test = "units_allow_socket_group_setup";
         println!("SKIPPED: {test}: no systemd-analyze");
         return;
     }
@@ -53,7 +53,7 @@ fn services_may_give_their_sockets_to_the_group_that_the_package_makes() {
         let unit = fs::read_to_string(packaging.join("systemd").join(name)).unwrap();
         assert!(unit.lines().any(|line| line == "SupplementaryGroups=venice"), "{name}");
         let allowed = allowed(&unit);
-        // What a daemon does with its socket, and with its identity.
+        // System calls for a daemon's socket and identity.
         for call in ["bind", "chmod", "fchmod", "chown", "fchownat", "fchown", "rename", "fsync"] {
             assert!(allowed.contains(call), "{name} kills its daemon at {call}");
         }

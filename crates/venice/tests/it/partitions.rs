@@ -1,5 +1,5 @@
-//! Three machines with a Monitor Node and a member of etcd each, two with donors, in network
-//! namespaces: each is cut off from all others in turn, and memory goes on being lent, once.
+//! Three machines (network namespaces) with a Monitor Node and a member of etcd each, two with
+//! donors: each is cut off from the others in turn; memory is still lent, and never twice.
 
 use std::fs;
 use std::process::Command;
@@ -13,9 +13,9 @@ use venice_testkit::etcd::{Etcd, Namespace};
 use venice_testkit::network::node_address;
 
 const MONITORS: [&str; 3] = ["monitor0", "monitor1", "monitor2"];
-/// The machine of the programs, which lends too.
+/// The machine of the programs, which also lends.
 const NEAR: u16 = 3;
-/// One that only lends.
+/// A machine that only lends.
 const FAR: u16 = 4;
 const MACHINES: u16 = 5;
 
@@ -58,7 +58,8 @@ impl Rack {
         Some(rows)
     }
 
-    /// Whether these Monitor Nodes say the same of every grant and node, and donors have lent just that.
+    /// True if these Monitor Nodes agree on every grant and node, and the donors have lent exactly
+    /// that.
     fn agrees(&self, monitors: &[u16]) -> bool {
         let said = |what: &str| -> Option<Vec<Vec<Value>>> {
             monitors.iter().map(|monitor| self.rows(what, &self.address(*monitor))).collect()
@@ -77,7 +78,7 @@ impl Rack {
         are_same && are_lent && nodes.iter().all(|said| said.len() == 2 && said.iter().all(is_true))
     }
 
-    /// From now until a program has had its memory: printed, for the decision to rest on.
+    /// Prints the time until a program has had memory, as evidence for the decision record.
     fn lends_again(&self, after: &str) {
         let (began, all) = (Instant::now(), self.all());
         let words = ["run", "--monitor", &all, "--local", "16MiB", "--remote", "16MiB"];
@@ -96,9 +97,9 @@ impl Rack {
 }
 
 #[test]
-fn each_machine_is_cut_off_in_turn() {
+fn lending_survives_each_partition() {
     if !is_root() {
-        return skipped("each_machine_is_cut_off_in_turn", "needs root");
+        return skipped("lending_survives_each_partition", "needs root");
     }
     let rack = Rack(Machines::new(MACHINES));
     let etcd = Etcd::start_in(&[0, 1, 2].map(|machine| rack.machine(machine)));
@@ -114,7 +115,7 @@ fn each_machine_is_cut_off_in_turn() {
     let new = ["token", "new", "--monitor", &address];
     let tokens = [NEAR, FAR].map(|machine| (machine, rack.0.venice(0, &new).expect(0).out));
     assert_eq!(founder.stop(Signal::TERM), Some(0));
-    // From here on this machine's programs come in at their own machine's agent.
+    // From here on this machine's programs use their own agent's socket.
     let none = ["--local-socket", "none"];
     let mut monitors: Vec<Daemon> =
         (0..3).map(|machine| rack.start_monitor(machine, &etcds, &none)).collect();
@@ -137,7 +138,7 @@ fn each_machine_is_cut_off_in_turn() {
         rack.lends_again(&format!("{} was cut off with its etcd", MONITORS[usize::from(cut)]));
         let others: Vec<u16> = (0..3).filter(|other| *other != cut).collect();
         wait_until("the others know the same", || rack.agrees(&others));
-        // It hears nobody, and has its port closed.
+        // The isolated Monitor Node receives nothing and closes its port.
         let own = ["nodes", "--monitor", &rack.address(cut)];
         wait_until("it serves nobody", || rack.0.venice(cut, &own).code() != 0);
         rack.mend(cut);
@@ -145,7 +146,7 @@ fn each_machine_is_cut_off_in_turn() {
         assert_eq!(rack.rows("grants", &rack.address(cut)).as_ref(), Some(&before));
     }
 
-    // A donor that has a copy: the program goes on with the other.
+    // A donor with a copy dies: the program continues with the other.
     rack.cut(FAR);
     let is_down = |node: &Value| node["name"] == format!("donor{FAR}") && node["state"] == "down";
     wait_until("it is known to be gone", || {

@@ -1,9 +1,9 @@
-//! Where memory would come from, told by a rack's real processes.
+//! Placement reports, over a rack's real processes.
 
 use crate::common::{self, Place};
 use serde_json::{Value, json};
 
-/// Slabs by node, of those that would give any.
+/// Slabs by node, of nodes that would give any.
 fn shares(plan: &Value) -> Vec<(String, u64)> {
     let rows = plan["nodes"].as_array().unwrap().iter();
     let share =
@@ -18,7 +18,7 @@ fn why(plan: &Value, node: &str) -> String {
 }
 
 #[test]
-fn each_policy_is_told_of_and_nothing_is_granted() {
+fn place_reports_policy_without_granting() {
     let place = Place::new();
     place.up(3);
     let plan = |more: &[&str]| {
@@ -46,14 +46,14 @@ fn each_policy_is_told_of_and_nothing_is_granted() {
         let plan = place.venice(&[&swap[..], &["--json"]].concat()).expect(0).json();
         assert_eq!((&plan["refusal"], &plan["slabs"]), (&"".into(), &4.into()), "{plan}");
     } else {
-        common::skipped("each_policy_is_told_of_and_nothing_is_granted", "swap needs root");
+        common::skipped("place_reports_policy_without_granting", "swap needs root");
     }
     assert_eq!(place.venice(&["grants", "--json"]).expect(0).json(), json!([]));
     place.venice(&["down"]).expect(0);
 }
 
 #[test]
-fn a_rack_has_a_policy_and_a_run_says_where_it_would_go() {
+fn dry_run_uses_racks_policy() {
     let place = Place::new();
     let port = common::port_of_its_own();
     let up = ["up", "--nodes", "2", "--lend", "64MiB", "--monitor-port", &port];

@@ -1,4 +1,4 @@
-//! Waiting in line for memory, over a rack's real processes.
+//! The wait queue for memory, over a rack's real processes.
 
 use crate::common::{self, Daemon, Place, exists, is_root, kill, pid, skipped, wait_until};
 use rustix::process::Signal;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A program that holds so much borrowed memory until it is ended.
+/// A program that holds this much borrowed memory until it is ended.
 fn holder(place: &Place, remote: &str) -> Daemon {
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
     let holder =
@@ -30,7 +30,7 @@ fn priorities(place: &Place) -> Vec<u64> {
     queue(place).iter().map(|row| row["priority"].as_u64().unwrap()).collect()
 }
 
-/// `venice run` for so much that waits so long, and then leaves a mark.
+/// `venice run` with this amount and wait; the program then leaves a mark.
 fn waiter(place: &Place, remote: &str, more: &[&str], mark: &str) -> Vec<String> {
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", remote];
     let mark = place.file(mark).display().to_string();
@@ -39,7 +39,7 @@ fn waiter(place: &Place, remote: &str, more: &[&str], mark: &str) -> Vec<String>
 }
 
 #[test]
-fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_again() {
+fn queue_survives_monitor_restart() {
     let place = Place::new();
     place.up(2);
     let mut first = holder(&place, "64MiB");
@@ -53,7 +53,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
     let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
     assert!(waits.contains("would wait at rank 1 of the queue: no room for 32MiB"), "{waits}");
     let late = run("32MiB", &["--wait", "1s"]).expect(1);
-    assert!(late.err.contains("waits for 32MiB: 1st in line, 0B free"), "{}", late.err);
+    assert!(late.err.contains("waiting for 32MiB: queue position 1, 0B free"), "{}", late.err);
     assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
     let never = run("128MiB", &["--wait", "1h"]).expect(1);
@@ -92,7 +92,7 @@ fn who_waits_is_served_by_priority_and_a_killed_monitor_node_finds_the_line_agai
 }
 
 #[test]
-fn memory_that_is_held_for_a_command_waits_in_line_too() {
+fn get_memory_waits_in_queue() {
     let place = Place::new();
     place.up(2);
     let mut first = holder(&place, "64MiB");
@@ -106,7 +106,7 @@ fn memory_that_is_held_for_a_command_waits_in_line_too() {
     let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = place.venice(&get(&["--wait", "1s"])).expect(1);
-    assert!(late.err.contains("waits for 32MiB: 1st in line"), "{}", late.err);
+    assert!(late.err.contains("waiting for 32MiB: queue position 1"), "{}", late.err);
 
     let mut interrupted = Daemon::start_named(&place, "interrupted", &get(&["--wait", "5m"]));
     wait_until("it waits", || priorities(&place) == [100]);
@@ -127,7 +127,7 @@ fn memory_that_is_held_for_a_command_waits_in_line_too() {
 }
 
 #[test]
-fn waits_that_make_no_sense_are_refused() {
+fn invalid_waits_are_refused() {
     let place = Place::new();
     let program = ["--", "true"];
     for (words, told) in [
@@ -149,15 +149,15 @@ fn waits_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
-    let test = "a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost";
+fn preemption_moves_memory_without_loss() {
+    let test = "preemption_moves_memory_without_loss";
     if !is_root() {
         skipped(test, "needs root, who is the rack's administrator and may page");
         return;
     }
     let place = Place::new();
     place.up(2);
-    // It has what it wrote first elsewhere, and reads it again when the grant has moved.
+    // Its first pages are far; it reads them again after the grant has moved.
     let program = place.file("holder.sh").display().to_string();
     let (moved, ready) = (place.file("moved"), place.file("ready"));
     let script = format!(
@@ -183,7 +183,7 @@ fn a_request_of_higher_priority_calls_memory_back_and_nothing_is_lost() {
     let mut waits = Daemon::start_named(&place, "waits", &words);
     wait_until("a grant is leaving", || {
         let grants = place.venice(&["grants", "--json"]).expect(0).json();
-        grants.as_array().unwrap().iter().any(|row| row["leaving_s"].is_f64())
+        grants.as_array().unwrap().iter().any(|row| row["preempted_in_s"].is_f64())
     });
     assert_eq!(common::wait(&mut waits.0, &["run"]).code(), Some(0));
     assert!(exists(&place.file("served")));

@@ -22,7 +22,7 @@ const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 const MIB: u64 = 1 << 20;
 
-/// A rack of four slabs that any user of this machine may come into.
+/// A rack of four slabs that any user of this machine may use.
 struct Rack {
     place: Place,
     addr: String,
@@ -42,7 +42,7 @@ impl Rack {
         self.place.run_dir().join(MONITOR_SOCKET)
     }
 
-    /// What the group `venice` is for, on machines that have it.
+    /// Opens the sockets to all users, like the group `venice` on real machines.
     fn open(&self) {
         let run_dir = self.place.run_dir();
         let open_to = |path: &Path, mode| {
@@ -53,11 +53,11 @@ impl Rack {
         open_to(&self.socket(), 0o666);
     }
 
-    /// Does something as a user of this machine.
+    /// Runs `work` as a user of this machine.
     fn as_user<T: Send>(&self, uid: u32, work: impl AsyncFnOnce(MonitorClient) -> T + Send) -> T {
         let (socket, addr) = (self.socket(), self.addr.clone());
         let body = move || {
-            // Of this thread alone: what the kernel tells those it connects to.
+            // The credentials of this thread alone, which the kernel reports to its peers.
             rustix::thread::set_thread_uid(Uid::from_raw(uid)).unwrap();
             runtime().block_on(async {
                 let access = Access::new(addr, Login::at_sockets(vec![socket]));
@@ -72,14 +72,14 @@ impl Rack {
         self.as_user(uid, async |mut client| client.request_memory(request(client_id, mib)).await)
     }
 
-    /// Fails unless this is refused for the quota; what the user is told.
+    /// Fails unless the request is refused for the quota; returns the user's message.
     fn expect_over(&self, uid: u32, client_id: u128, mib: u64) -> String {
         let said = self.ask(uid, client_id, mib).unwrap_err().to_string();
         assert!(said.contains("of a quota of"), "{said}");
         said
     }
 
-    /// The grants, without what changes by itself.
+    /// The grants, without volatile fields.
     fn grants(&self) -> Value {
         let mut rows = self.place.venice(&["grants", "--json"]).expect(0).json();
         for row in rows.as_array_mut().unwrap() {
@@ -121,8 +121,8 @@ struct Kept {
 impl Kept {
     fn new(rack: &Rack, grants: Vec<Grant>) -> Kept {
         let login = Login::at_sockets(vec![rack.socket()]);
-        // Made while the Monitor Node lives; what it brings is good without it.
-        runtime().block_on(login.said()).unwrap();
+        // Connected while the Monitor Node lives; renewal needs only the donors.
+        runtime().block_on(login.info()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let keep = async move || {
@@ -151,9 +151,9 @@ impl Drop for Kept {
 }
 
 #[test]
-fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
+fn quotas_survive_monitor_restart() {
     if !is_root() {
-        skipped("each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing", "needs root");
+        skipped("quotas_survive_monitor_restart", "needs root");
         return;
     }
     let rack = Rack::new();
@@ -168,7 +168,7 @@ fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
     {
         assert!(said.contains(told), "{said}");
     }
-    // Nobody's quota is not this one's, and what a request says of itself changes nothing.
+    // Quotas are separate by user, and a request's own text about itself is ignored.
     rack.expect_over(DAEMON, 3, 32);
     grants.extend(rack.ask(DAEMON, 4, 16).unwrap());
     let kept = Kept::new(&rack, grants.clone());
@@ -196,20 +196,20 @@ fn each_user_has_a_quota_and_a_killed_monitor_node_forgets_nothing() {
     let stolen = rack.ask(NOBODY, 4, 16).unwrap_err();
     assert!(matches!(stolen, ControlError::Forbidden(_)), "{stolen}");
 
-    // Nor does anybody but an administrator go before others.
+    // Only administrators may use higher priorities.
     let queueing = Queueing { priority: DEFAULT_PRIORITY + 1, ..Queueing::default() };
     let pushy = MemoryRequest { queueing, ..request(11, 16) };
     let pushed = rack.as_user(NOBODY, async |mut client| client.request_memory(pushy).await);
     let said = pushed.unwrap_err().to_string();
-    assert!(said.contains("priorities above 100 being theirs"), "{said}");
-    // Who waits for its quota waits, and is told so at the end.
+    assert!(said.contains("for priorities above 100"), "{said}");
+    // A request over its quota waits, and reports that at the end.
     let queueing = Queueing { wait_ms: 300, ..Queueing::default() };
     let patient = MemoryRequest { queueing, ..request(12, 16) };
     let waited = rack.as_user(NOBODY, async |mut client| client.request_memory(patient).await);
     let said = waited.unwrap_err().to_string();
     assert!(said.contains("nobody has borrowed 32MiB of a quota of 32MiB"), "{said}");
 
-    // Less than is used: nothing is taken away, nothing more is granted.
+    // A quota below the use takes nothing away, but blocks new grants.
     place.venice(&["quota", "set", "nobody", "16MiB"]).expect(0);
     assert_eq!(rack.grants(), before.0);
     rack.expect_over(NOBODY, 7, 16);
@@ -229,9 +229,9 @@ fn owner(row: &Value) -> String {
 }
 
 #[test]
-fn programs_of_a_user_fit_into_its_quota_or_say_why_not() {
+fn run_respects_user_quota() {
     if !is_root() {
-        skipped("programs_of_a_user_fit_into_its_quota_or_say_why_not", "needs root");
+        skipped("run_respects_user_quota", "needs root");
         return;
     }
     let rack = Rack::new();
@@ -243,10 +243,10 @@ fn programs_of_a_user_fit_into_its_quota_or_say_why_not() {
     };
     let said = run(&["--remote", "32MiB"]).expect(1);
     assert!(said.complaint().contains("root has borrowed 0B of a quota of 16MiB"), "{}", said.err);
-    // What was not said is made to fit.
+    // A default --remote is reduced to the quota.
     run(&[]).expect(0);
 
-    // Who may set one is not everybody.
+    // Only administrators may set quotas.
     let quota = QuotaRecord { of: QuotaFor::Others, limits: Limits::of_memory(Some(SLAB_BYTES)) };
     let refused = rack.as_user(NOBODY, async |mut client| {
         client.set_quota(quota).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! `venice up`, `status`, `down`: the life of a rack on one machine, accidents included.
+//! `venice up`, `status`, `down`: the life cycle of a local rack, with accidents.
 
 use std::fs;
 use std::net::TcpListener;
@@ -42,10 +42,10 @@ fn up_status_down() {
     place.venice(&["down"]).expect(0);
 }
 
-/// Where the kernel shares processors out by session (sched(7)).
+/// Applies where the kernel shares processors by session (sched(7)).
 #[test]
-fn daemons_go_before_other_sessions() {
-    const TEST: &str = "daemons_go_before_other_sessions";
+fn daemons_have_higher_session_weight() {
+    const TEST: &str = "daemons_have_higher_session_weight";
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: {TEST}: no root");
         return;
@@ -63,7 +63,7 @@ fn daemons_go_before_other_sessions() {
 }
 
 #[test]
-fn the_tables_are_lists_of_objects() {
+fn tables_print_json_lists() {
     let place = Place::new();
     place.up(2);
     let status = place.status();
@@ -89,21 +89,21 @@ fn the_tables_are_lists_of_objects() {
         let header = said.out.lines().next().unwrap();
         assert_eq!(header, header.to_uppercase(), "{list}: {}", said.out);
     }
-    // The address by hand does the same as the record.
+    // An explicit address gives the same result as the record.
     let addr = status["monitor"]["addr"].as_str().unwrap();
     let said = place.venice(&["nodes", "--json", "--monitor", addr]).expect(0);
     assert_eq!(said.json().as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn pool_nodes_lend_only() {
+fn pool_nodes_only_lend() {
     let place = Place::new();
     let said = place.venice(&["up", "--source-routes"]).expect(2);
     assert!(said.complaint().contains("--topology"), "{}", said.err);
     let words = ["up", "--topology", "mesh:3", "--pool", "1", "--lend", "32MiB"];
     let said = place.venice(&words).expect(0);
     let otherwise = place.venice(&["up", "--source-routes"]).expect(1);
-    assert!(otherwise.complaint().contains("carry no routes"), "{}", otherwise.err);
+    assert!(otherwise.complaint().contains("without --source-routes"), "{}", otherwise.err);
     assert!(said.out.contains("3 nodes (1 of them pool nodes)"), "{}", said.out);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     let roles: Vec<_> = nodes.as_array().unwrap().iter().map(|n| n["role"].clone()).collect();
@@ -115,7 +115,7 @@ fn pool_nodes_lend_only() {
 }
 
 #[test]
-fn an_external_router_leaves_nothing_behind() {
+fn down_removes_external_router() {
     let place = Place::new();
     place.venice(&["up", "--topology", "router", "--nodes", "1", "--lend", "32MiB"]).expect(0);
     place.venice(&["down"]).expect(0);
@@ -139,7 +139,7 @@ fn up_twice_changes_nothing() {
 }
 
 #[test]
-fn two_ups_at_once_make_one_rack() {
+fn concurrent_ups_make_one_rack() {
     let place = Place::new();
     let words = ["up", "--nodes", "2", "--lend", "32MiB"];
     std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn two_ups_at_once_make_one_rack() {
 }
 
 #[test]
-fn a_killed_agent_is_started_again_and_only_it() {
+fn up_restarts_only_dead_agent() {
     let place = Place::new();
     place.up(3);
     let before = place.status();
@@ -172,15 +172,15 @@ fn a_killed_agent_is_started_again_and_only_it() {
         assert_eq!(pid(&agents(&after)[index]), pid(&agents(&before)[index]));
     }
     assert_eq!(pid(&after["monitor"]), pid(&before["monitor"]));
-    // Its ports are its own only inside a namespace (namespaces.rs): here anybody may have taken
-    // them meanwhile.
+    // Its ports are exclusive only inside a namespace (namespaces.rs): here another program may
+    // have taken them meanwhile.
     assert_eq!(agents(&after)[1]["shm_socket"], agents(&before)[1]["shm_socket"]);
     let nodes = place.venice(&["nodes", "--json"]).expect(0).json();
     assert_eq!(nodes.as_array().unwrap().len(), 3, "no node twice: {nodes}");
 }
 
 #[test]
-fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
+fn silent_and_revoked_agents_get_advice() {
     let place = Place::new();
     place.up(2);
     let state = || agents(&place.status())[1]["state"].clone();
@@ -189,7 +189,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
     common::wait_until("it is missed", || state() == "silent");
     let advice = format!("kill -9 {hung}");
     let said = place.venice(&["status"]).expect(0);
-    assert!(said.out.contains(&advice) && !said.out.contains("what is dead"), "{said:?}");
+    assert!(said.out.contains(&advice) && !said.out.contains("restarts dead"), "{said:?}");
     let said = place.venice(&["up"]).expect(1);
     assert!(said.complaint().contains(&advice), "{said:?}");
     common::signal(hung, rustix::process::Signal::CONT);
@@ -197,7 +197,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
 
     let said = place.venice(&["node", "revoke", "node2"]).expect(0);
     assert!(said.out.contains("until they end"), "{said:?}");
-    common::wait_until("it is out", || state() == "turned out");
+    common::wait_until("the node is revoked", || state() == "revoked");
     for (words, code) in [(&["status"], 0), (&["up"], 1)] {
         let said = place.venice(words).expect(code);
         let all = said.out.clone() + &said.err;
@@ -211,7 +211,7 @@ fn an_agent_that_hangs_or_is_turned_out_is_called_so_with_what_to_do() {
 }
 
 #[test]
-fn a_killed_monitor_is_started_again_where_it_was() {
+fn monitor_restarts_at_its_address() {
     let place = Place::new();
     place.up(2);
     let before = place.status();
@@ -228,7 +228,7 @@ fn a_killed_monitor_is_started_again_where_it_was() {
 }
 
 #[test]
-fn a_rack_of_which_nothing_lives_comes_back() {
+fn up_revives_dead_rack() {
     let place = Place::new();
     place.up(2);
     for pid in all_pids(&place.status()) {
@@ -237,7 +237,7 @@ fn a_rack_of_which_nothing_lives_comes_back() {
     place.venice(&["up"]).expect(0);
     let status = place.status();
     assert!(agents(&status).iter().all(|agent| agent["state"] == "up"), "{status}");
-    // And in another shape, when nothing of the old one lives.
+    // A dead rack may come back in another shape.
     for pid in all_pids(&status) {
         kill(pid);
     }
@@ -246,7 +246,7 @@ fn a_rack_of_which_nothing_lives_comes_back() {
 }
 
 #[test]
-fn a_pid_that_now_is_a_stranger_is_left_alone() {
+fn down_spares_reused_pid() {
     let place = Place::new();
     place.up(1);
     let agent = pid(&agents(&place.status())[0]);
@@ -266,7 +266,7 @@ fn a_pid_that_now_is_a_stranger_is_left_alone() {
 }
 
 #[test]
-fn a_taken_port_is_named_or_avoided() {
+fn taken_port_is_named_or_avoided() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let place = Place::new();
@@ -275,7 +275,7 @@ fn a_taken_port_is_named_or_avoided() {
     assert!(said.complaint().contains(&port), "{}", said.err);
     assert!(!place.run_dir().exists(), "a failed up leaves nothing");
     drop(taken);
-    // Only a wish, where nobody asked: two racks side by side.
+    // Without an explicit port another one is taken: two racks side by side.
     let other = Place::new();
     place.venice(&words[..5]).expect(0);
     other.venice(&words[..5]).expect(0);
@@ -283,7 +283,7 @@ fn a_taken_port_is_named_or_avoided() {
 }
 
 #[test]
-fn a_stale_socket_is_no_obstacle() {
+fn stale_socket_is_replaced() {
     let place = Place::new();
     fs::create_dir_all(place.run_dir().join("node1")).unwrap();
     let socket = place.run_dir().join("node1/shm.sock");
@@ -299,7 +299,7 @@ fn a_stale_socket_is_no_obstacle() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_cleared() {
+fn damaged_record_is_cleared() {
     let place = Place::new();
     place.up(2);
     let pids = all_pids(&place.status());
@@ -311,7 +311,7 @@ fn a_damaged_record_is_told_and_cleared() {
 }
 
 #[test]
-fn daemons_without_a_record_are_found() {
+fn unrecorded_daemons_are_stopped() {
     let place = Place::new();
     place.up(1);
     let pids = all_pids(&place.status());
@@ -322,9 +322,9 @@ fn daemons_without_a_record_are_found() {
 }
 
 #[test]
-fn a_failure_half_way_stops_what_was_started() {
+fn failed_up_stops_its_processes() {
     let place = Place::new();
-    // node2's directory cannot be made: a file is in its place.
+    // node2's directory cannot be created: a file is in its place.
     fs::create_dir_all(place.run_dir()).unwrap();
     fs::write(place.run_dir().join("node2"), "in the way").unwrap();
     let said = place.venice(&["up", "--nodes", "3", "--lend", "32MiB"]).expect(1);
@@ -335,7 +335,7 @@ fn a_failure_half_way_stops_what_was_started() {
 }
 
 #[test]
-fn more_memory_than_there_is_starts_nothing() {
+fn excess_lend_starts_nothing() {
     let place = Place::new();
     let said = place.venice(&["up", "--nodes", "2", "--lend", "500TiB"]).expect(1);
     assert!(said.complaint().contains("available"), "{}", said.err);

@@ -1,5 +1,5 @@
-//! Three Monitor Nodes with one etcd, all of which serve: any of them may die, stand still or come back,
-//! and so may any member of etcd, and memory goes on being lent, once.
+//! Three Monitor Nodes that serve together with one etcd: any of them, and any member of etcd, may
+//! die, stall or come back; memory is still lent, and never twice.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use venice_testkit::etcd::Etcd;
 
-/// The Monitor Node of that name, with an address of its own.
+/// A Monitor Node of that name, with its own address.
 struct Monitor<'a> {
     place: &'a Place,
     name: &'static str,
@@ -28,7 +28,7 @@ impl Monitor<'_> {
         let _ = fs::remove_file(&ready);
         let words =
             ["monitor", "--listen", &self.addr, "--state-dir", &state, "--ready-file", &ready];
-        // This machine's programs come in at the first one's socket, and at a donor's.
+        // This machine's programs use the first one's socket, and a donor's.
         let socket = if self.name == "one" { &[][..] } else { &["--local-socket", "none"] };
         let words = [&words[..], &["--store", &self.store], socket].concat();
         let daemon = Daemon::start_named(self.place, self.name, &words);
@@ -47,13 +47,13 @@ impl Rack<'_> {
         self.monitors.each_ref().map(|monitor| monitor.addr.clone()).join(",")
     }
 
-    /// What each of them says, without what changes by itself; `None`: one says nothing.
+    /// Answers of each Monitor Node, without volatile fields; `None` if one does not answer.
     fn said(&self, what: &str) -> Option<Vec<Vec<Value>>> {
         self.monitors.iter().map(|monitor| rows(self.place, what, &monitor.addr)).collect()
     }
 
-    /// All three have the same tables, record by record, in which nothing is on its way, and each donor
-    /// says that it has so much free as the tables do not have granted.
+    /// True if all three have the same tables, record by record, without pending grants, and each
+    /// donor reports as free exactly what the tables have not granted.
     fn agrees(&self, donors: usize) -> bool {
         let (Some(grants), Some(nodes)) = (self.said("grants"), self.said("nodes")) else {
             return false;
@@ -79,7 +79,7 @@ impl Rack<'_> {
         (name.to_owned(), words)
     }
 
-    /// From now until a program has had its memory: printed, for the decision to rest on.
+    /// Prints the time until a program has had memory, as evidence for the decision record.
     fn lends_again(&self, after: &str) {
         let began = Instant::now();
         let (_, words) = self.program("quick", "16MiB", &["true"]);
@@ -102,7 +102,7 @@ fn rows(place: &Place, what: &str, addrs: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn memory_goes_on_being_lent_whoever_dies() {
+fn lending_survives_any_monitor_death() {
     let (mut etcd, place) = (Etcd::start(3), Place::new());
     let monitor = |name| Monitor {
         place: &place,
@@ -137,7 +137,7 @@ fn memory_goes_on_being_lent_whoever_dies() {
     let is_as_before = || rack.agrees(2) && rack.said("grants").unwrap()[2] == before;
     rack.lends_again("nothing at all");
 
-    // The one that everybody asks first, then another.
+    // First the Monitor Node that is asked first by all, then another.
     for (at, monitor) in rack.monitors.iter().enumerate().take(2) {
         daemons[at].stop(Signal::KILL);
         rack.lends_again("a Monitor Node was killed");
@@ -174,7 +174,7 @@ fn memory_goes_on_being_lent_whoever_dies() {
 }
 
 #[test]
-fn stores_that_make_no_sense_are_usage_errors() {
+fn invalid_store_is_usage_error() {
     let place = Place::new();
     let state = place.file("state").display().to_string();
     for (words, named) in [
@@ -191,7 +191,7 @@ fn stores_that_make_no_sense_are_usage_errors() {
 }
 
 #[test]
-fn who_waits_for_etcd_says_so_and_can_be_ended() {
+fn monitor_reports_waiting_for_etcd() {
     let place = Place::new();
     let state = place.file("state").display().to_string();
     place.venice(&["init", "--state-dir", &state]).expect(0);

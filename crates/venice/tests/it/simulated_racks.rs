@@ -1,10 +1,11 @@
-//! `venice sim rack` and `venice sim control`: runs, runs again, files in and out, and mistakes.
+//! `venice sim rack` and `venice sim control`: runs, repeated runs, input and output files, and
+//! mistakes.
 
 use std::fs;
 
 use crate::common::Place;
 
-/// A run that takes no time to speak of, and its report.
+/// A short run, and its report.
 const SMALL: [&str; 7] = ["sim", "rack", "--nodes", "4", "--accesses", "20", "--json"];
 
 fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
@@ -12,7 +13,7 @@ fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_repeats_run() {
     let place = Place::new();
     let words = with(&["--seed", "7", "--loss", "2%", "--crash", "1@100us+20ms"]);
     let once = place.venice(&words).expect(0).json();
@@ -27,7 +28,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn people_read_what_happened_and_what_the_checkers_say() {
+fn text_report_shows_checkers() {
     let place = Place::new();
     let words = ["sim", "rack", "--topology", "mesh:2x2x1", "--accesses", "20", "--loss", "5%"];
     let said = place.venice(&words).expect(0).out;
@@ -37,7 +38,7 @@ fn people_read_what_happened_and_what_the_checkers_say() {
 }
 
 #[test]
-fn packets_go_by_the_route_of_their_source_if_told() {
+fn source_routes_are_followed() {
     let place = Place::new();
     let words = ["sim", "rack", "--topology", "torus:3x3", "--accesses", "20", "--json"];
     let by_destination = place.venice(&words).expect(0).json();
@@ -47,7 +48,7 @@ fn packets_go_by_the_route_of_their_source_if_told() {
 }
 
 #[test]
-fn a_saved_scenario_gives_the_same_run() {
+fn saved_scenario_repeats_run() {
     let place = Place::new();
     let file = place.file("scenario.toml");
     let file = file.to_str().unwrap();
@@ -62,7 +63,7 @@ fn a_saved_scenario_gives_the_same_run() {
 }
 
 #[test]
-fn many_seeds_are_added_up() {
+fn seed_reports_are_summed() {
     let place = Place::new();
     let sum = place.venice(&with(&["--seeds", "3", "--seed", "5"])).expect(0).json();
     assert_eq!((&sum["ran"], sum["failed"].as_array().unwrap().len()), (&3.into(), 0));
@@ -71,19 +72,19 @@ fn many_seeds_are_added_up() {
 }
 
 #[test]
-fn what_goes_over_a_link_is_captured() {
+fn link_traffic_is_captured() {
     let place = Place::new();
     let file = place.file("link.pcapng");
     let said = place.venice(&with(&["--pcap", file.to_str().unwrap(), "--link", "0-1"])).expect(0);
     assert!(said.err.contains("frames in"), "{}", said.err);
     let bytes = fs::read(&file).unwrap();
-    // A section header block, and after it more than nothing.
+    // A section header block, followed by data.
     assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     assert!(bytes.len() > 200, "{} bytes", bytes.len());
 }
 
 #[test]
-fn a_run_that_fails_says_how_to_see_it_again_and_is_made_smaller() {
+fn failed_run_is_minimised() {
     let place = Place::new();
     let file = place.file("failed.toml");
     let file = file.to_str().unwrap();
@@ -101,7 +102,7 @@ fn a_run_that_fails_says_how_to_see_it_again_and_is_made_smaller() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_runs() {
+fn invalid_scenario_fails_before_run() {
     let place = Place::new();
     let bad = place.file("bad.toml");
     fs::write(&bad, "nodes = 4\nspeed = 7\n").unwrap();
@@ -132,11 +133,11 @@ fn mistakes_are_told_before_anything_runs() {
     place.venice(&both).expect(2);
 }
 
-/// A control plane that takes no time to speak of, and its report.
+/// A short run of a control plane, and its report.
 const CONTROL: [&str; 7] = ["sim", "control", "--monitors", "2", "--span", "6s", "--json"];
 
 #[test]
-fn a_control_plane_is_the_same_again_from_its_seed_and_from_its_file() {
+fn control_run_repeats_from_seed_or_file() {
     let place = Place::new();
     let file = place.file("control.toml");
     let file = file.to_str().unwrap();
@@ -154,7 +155,7 @@ fn a_control_plane_is_the_same_again_from_its_seed_and_from_its_file() {
 }
 
 #[test]
-fn people_read_what_a_control_plane_did_and_many_seeds_are_added_up() {
+fn control_report_sums_seeds() {
     let place = Place::new();
     let said = place.venice(&["sim", "control", "--random", "--seed", "3"]).expect(0).out;
     for part in ["donors", "seed 3", "trace ", "MESSAGES", "owners", "agreement", "ok"] {
@@ -166,7 +167,7 @@ fn people_read_what_a_control_plane_did_and_many_seeds_are_added_up() {
 }
 
 #[test]
-fn mistakes_about_a_control_plane_are_told_before_anything_runs() {
+fn invalid_control_scenario_fails_early() {
     let place = Place::new();
     let mistakes: [(&[&str], &str); 7] = [
         (&["--monitors", "9"], "9"),

@@ -16,7 +16,7 @@ use serde_json::Value;
 use signal_hook::consts::SIGBUS;
 use venice_swap::cgroup::Hierarchy;
 
-/// The machine's swap, which all programs share: whoever holds it is the only test that swaps.
+/// Exclusive use of the machine's swap, which all programs share.
 struct Alone {
     _lock: fs::File,
 }
@@ -30,7 +30,7 @@ impl Alone {
     }
 }
 
-/// What the tests need beyond a rack; prints why a test is skipped.
+/// Checks the requirements beyond a rack; reports why a test is skipped.
 fn can_swap(test: &str) -> Option<Alone> {
     let lacks = if !is_root() {
         "root"
@@ -48,8 +48,8 @@ fn can_swap(test: &str) -> Option<Alone> {
 }
 
 #[test]
-fn a_device_is_attached_listed_and_detached() {
-    let Some(_alone) = can_swap("a_device_is_attached_listed_and_detached") else { return };
+fn device_attaches_lists_detaches() {
+    let Some(_alone) = can_swap("device_attaches_lists_detaches") else { return };
     let place = Place::new();
     place.up(2);
     let said = place.venice(&["swap", "attach", "48MiB"]).expect(0);
@@ -83,14 +83,14 @@ fn a_device_is_attached_listed_and_detached() {
 
     place.venice(&["swap", "detach", "small"]).expect(0);
     assert_eq!(grants(&place), 2);
-    // The rest goes with the rack.
+    // The rest is detached with the rack.
     let down = place.venice(&["down"]).expect(0);
     assert!(down.out.contains("swap0 is detached"), "{down:?}");
     assert!(!place.run_dir().exists(), "the run directory is left");
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     let place = Place::new();
     for words in [
         &["swap", "attach", "4096"][..],
@@ -111,23 +111,22 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn a_static_program_with_threads_and_a_fork_runs_on_far_memory() {
-    let Some(_alone) = can_swap("a_static_program_with_threads_and_a_fork_runs_on_far_memory")
-    else {
+fn static_program_runs_on_swap() {
+    let Some(_alone) = can_swap("static_program_runs_on_swap") else {
         return;
     };
     bodies::a_static_program_runs(None, &["shm", "udp"]);
 }
 
 #[test]
-fn what_is_on_a_device_comes_home_or_stays() {
-    let Some(_alone) = can_swap("what_is_on_a_device_comes_home_or_stays") else { return };
+fn detach_reads_back_or_refuses() {
+    let Some(_alone) = can_swap("detach_reads_back_or_refuses") else { return };
     bodies::comes_home_or_stays();
 }
 
 #[test]
-fn a_dead_donor_is_told_by_sigbus() {
-    let Some(_alone) = can_swap("a_dead_donor_is_told_by_sigbus") else { return };
+fn dead_donor_raises_sigbus() {
+    let Some(_alone) = can_swap("dead_donor_raises_sigbus") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -137,11 +136,11 @@ fn a_dead_donor_is_told_by_sigbus() {
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(SIGBUS), "{err}");
-    assert!(err.contains("lost with what only they held of this program: node1"), "{err}");
+    assert!(err.contains("donors lost with the only copy of some pages: node1"), "{err}");
     assert_eq!(list(&place).len(), 0);
 }
 
-/// Kills the agent of `name`, and waits until the one device is told of it and has all its copies.
+/// Kills the agent of `name`, and waits until the device has noticed and repaired its copies.
 fn kill_a_donor(place: &Place, name: &str) {
     let agents = place.status()["agents"].clone();
     let agent = agents.as_array().unwrap().iter().find(|agent| agent["name"] == name).unwrap();
@@ -151,12 +150,12 @@ fn kill_a_donor(place: &Place, name: &str) {
         assert_eq!(row["lost_slabs"], 0, "{row}");
         let names =
             |key: &str, name: &str| row[key].as_array().unwrap().iter().any(|named| named == name);
-        // Its grant is let go of a moment after the last copy is there.
+        // Its grant is released a moment after the last copy is repaired.
         names("lost_donors", name) && !names("donors", name) && row["short_slabs"] == 0
     });
 }
 
-fn with_copies_dead_donors_cost_nothing(port: &str) {
+fn copies_survive_donor_death(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "4", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -179,27 +178,27 @@ fn with_copies_dead_donors_cost_nothing(port: &str) {
     assert!(status.out.contains("2 copies of 3 slabs, all there"), "{status:?}");
     let (code, out, err) = ended(child);
     assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
-    assert!(err.contains("lost, of which other nodes had copies: node1, node2"), "{err}");
+    assert!(err.contains("donors lost, other copies remain: node1, node2"), "{err}");
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
 
 #[test]
-fn with_copies_dead_donors_cost_nothing_by_shared_memory() {
-    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_shared_memory") else {
+fn copies_survive_donor_death_shm() {
+    let Some(_alone) = can_swap("copies_survive_donor_death_shm") else {
         return;
     };
-    with_copies_dead_donors_cost_nothing("shm");
+    copies_survive_donor_death("shm");
 }
 
 #[test]
-fn with_copies_dead_donors_cost_nothing_by_datagrams() {
-    let Some(_alone) = can_swap("with_copies_dead_donors_cost_nothing_by_datagrams") else {
+fn copies_survive_donor_death_udp() {
+    let Some(_alone) = can_swap("copies_survive_donor_death_udp") else {
         return;
     };
-    with_copies_dead_donors_cost_nothing("udp");
+    copies_survive_donor_death("udp");
 }
 
-fn nodes_are_drained_under_what_swaps(port: &str) {
+fn drain_under_swap(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "3", "--lend", "64MiB"]).expect(0);
     let program = pages().to_str().unwrap();
@@ -221,54 +220,54 @@ fn nodes_are_drained_under_what_swaps(port: &str) {
 }
 
 #[test]
-fn nodes_are_drained_under_what_swaps_by_shared_memory() {
-    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_shared_memory") else {
+fn drain_under_swap_shm() {
+    let Some(_alone) = can_swap("drain_under_swap_shm") else {
         return;
     };
-    nodes_are_drained_under_what_swaps("shm");
+    drain_under_swap("shm");
 }
 
 #[test]
-fn nodes_are_drained_under_what_swaps_by_datagrams() {
-    let Some(_alone) = can_swap("nodes_are_drained_under_what_swaps_by_datagrams") else {
+fn drain_under_swap_udp() {
+    let Some(_alone) = can_swap("drain_under_swap_udp") else {
         return;
     };
-    nodes_are_drained_under_what_swaps("udp");
+    drain_under_swap("udp");
 }
 
 #[test]
-fn requests_come_by_rings() {
-    let Some(_alone) = can_swap("requests_come_by_rings") else { return };
+fn swap_requests_use_fuse_rings() {
+    let Some(_alone) = can_swap("swap_requests_use_fuse_rings") else { return };
     if let Err(error) = venice_swap::BlockKind::fuse_rings_serve() {
-        return println!("SKIPPED: requests_come_by_rings: {error}");
+        return println!("SKIPPED: swap_requests_use_fuse_rings: {error}");
     }
     bodies::requests_come_by("fuse-ring");
 }
 
 #[test]
-fn requests_come_by_dev_fuse() {
-    let Some(_alone) = can_swap("requests_come_by_dev_fuse") else { return };
+fn swap_requests_use_dev_fuse() {
+    let Some(_alone) = can_swap("swap_requests_use_dev_fuse") else { return };
     bodies::requests_come_by("fuse");
 }
 
 #[test]
-fn a_program_that_uses_all_its_pages_at_once_is_not_killed() {
-    let Some(_alone) = can_swap("a_program_that_uses_all_its_pages_at_once_is_not_killed") else {
+fn thrashing_program_is_not_killed() {
+    let Some(_alone) = can_swap("thrashing_program_is_not_killed") else {
         return;
     };
     bodies::all_pages_at_once("20000");
 }
 
 #[test]
-fn groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed() {
-    let test = "groups_of_others_keep_a_page_until_it_is_let_go_or_they_are_removed";
+fn anchor_keeps_page_in_cgroup() {
+    let test = "anchor_keeps_page_in_cgroup";
     let Some(_alone) = can_swap(test) else { return };
     anchored::groups_keep_a_page();
 }
 
 #[test]
-fn a_device_says_how_many_copies_it_has() {
-    let Some(_alone) = can_swap("a_device_says_how_many_copies_it_has") else { return };
+fn device_reports_its_copies() {
+    let Some(_alone) = can_swap("device_reports_its_copies") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
     let two = place.venice(&["swap", "attach", "32MiB"]).expect(0);
@@ -285,17 +284,17 @@ fn a_device_says_how_many_copies_it_has() {
 }
 
 #[test]
-fn a_program_that_swaps_gets_another_budget() {
-    let Some(_alone) = can_swap("a_program_that_swaps_gets_another_budget") else { return };
+fn limit_changes_swap_budget() {
+    let Some(_alone) = can_swap("limit_changes_swap_budget") else { return };
     bodies::gets_another_budget();
 }
 
 #[test]
-fn what_the_dead_left_is_cleared_away() {
-    let Some(_alone) = can_swap("what_the_dead_left_is_cleared_away") else { return };
+fn dead_servers_are_cleaned_up() {
+    let Some(_alone) = can_swap("dead_servers_are_cleaned_up") else { return };
     let place = Place::new();
     place.venice(&["up", "--nodes", "1", "--lend", "96MiB"]).expect(0);
-    // A server; one that only stands still is not waited for.
+    // A stopped server is reported, not waited for.
     place.venice(&["swap", "attach", "16MiB"]).expect(0);
     let server = pid(&list(&place)[0]);
     common::signal(server, rustix::process::Signal::STOP);
@@ -308,12 +307,12 @@ fn what_the_dead_left_is_cleared_away() {
     kill(server);
     assert_eq!(list(&place)[0]["state"], "dead");
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
+    assert!(said.out.contains("was dead and is removed"), "{said:?}");
     assert_eq!(list(&place).len(), 0);
     let group = Hierarchy::find().unwrap().mount().join("venice-swap");
     let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     assert!(!group.exists() || !members.is_empty(), "its cgroup is left, with nobody in it");
-    // `venice run`, with its program still at work.
+    // `venice run` is killed while its program works.
     let program = pages().to_str().unwrap();
     let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--"];
     let run = filled(place.command(&[&words[..], &[program, "24", "wait"]].concat()));
@@ -335,8 +334,8 @@ fn what_the_dead_left_is_cleared_away() {
 }
 
 #[test]
-fn a_server_asked_to_end_brings_everything_home() {
-    let Some(_alone) = can_swap("a_server_asked_to_end_brings_everything_home") else { return };
+fn sigterm_reads_everything_back() {
+    let Some(_alone) = can_swap("sigterm_reads_everything_back") else { return };
     let place = Place::new();
     place.up(1);
     place.venice(&["swap", "attach", "16MiB"]).expect(0);
@@ -344,7 +343,7 @@ fn a_server_asked_to_end_brings_everything_home() {
     common::signal(server, rustix::process::Signal::TERM);
     wait_until("the server has ended", || !runs(server));
     assert_eq!(grants(&place), 0);
-    // A rack that was never up has nothing to detach.
+    // Without a rack there is nothing to detach.
     let all = finish(place.command(&["swap", "detach", "--all"]), &["swap", "detach", "--all"]);
     all.expect(0);
 }

@@ -1,5 +1,5 @@
-//! A Monitor Node that was killed and started again, and another one of the rack, know all that the first
-//! one knew: every table is compared record by record.
+//! A restarted Monitor Node, and another one of the same rack, have all tables of the first one:
+//! compared record by record.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use crate::common::rack::Rack;
 use crate::common::{self, Daemon};
 use tokio::runtime::Runtime;
-use venice_control::client::{GateClient, MonitorClient};
+use venice_control::client::{EnrolmentClient, MonitorClient};
 use venice_control::{Limits, QuotaFor, QuotaRecord};
 use venice_testkit::etcd::Etcd;
 use venice_testkit::tables::{ALL, Table, Tables};
 
-/// Far longer than anything here takes.
+/// Far longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something in every table.
+/// A rack with a record in every table.
 struct Filled {
     rack: Rack,
     runtime: Runtime,
@@ -36,7 +36,7 @@ impl Filled {
         Filled { rack, runtime, _users }
     }
 
-    /// What one of them says as soon as it answers.
+    /// Tables of a Monitor Node, as soon as it answers.
     fn tables(&self, monitor: usize) -> Tables {
         let began = Instant::now();
         loop {
@@ -61,7 +61,7 @@ impl Filled {
         }
     }
 
-    /// Waits until all is there, and nothing on its way.
+    /// Waits until every table is filled and nothing is pending.
     fn settled(&self) -> Tables {
         let began = Instant::now();
         loop {
@@ -81,10 +81,10 @@ impl Filled {
     }
 }
 
-/// A join token that nobody uses, a node that was turned out, quotas.
+/// Adds an unused join token, a revoked node and quotas.
 async fn admit_and_limit(rack: &Rack) {
     let access = rack.access(0);
-    let mut gate = GateClient::connect(&access).await.unwrap();
+    let mut gate = EnrolmentClient::connect(&access).await.unwrap();
     gate.new_token(Duration::from_secs(3600), "donor4").await.unwrap();
     gate.revoke("strange", true).await.unwrap();
     let mut monitor = MonitorClient::connect(&access).await.unwrap();
@@ -95,7 +95,7 @@ async fn admit_and_limit(rack: &Rack) {
     }
 }
 
-/// Who has memory, who has a device, and who waits for more memory than is left.
+/// Starts programs that hold memory, hold a device, and wait for more memory than is left.
 fn borrow(rack: &Rack) -> [Daemon; 3] {
     let all = rack.all();
     let runtime = Runtime::new().unwrap();
@@ -120,25 +120,25 @@ fn borrow(rack: &Rack) -> [Daemon; 3] {
 }
 
 #[test]
-fn one_that_was_killed_has_every_table_right_again() {
+fn restarted_monitor_recovers_every_table() {
     let mut filled = Filled::start(1, &[]);
     let before = filled.settled();
     filled.rack.monitors[0].kill();
     let place = &filled.rack.place;
     filled.rack.monitors[0].start(place);
-    // At once what is in its store, and with the next heartbeats all of it.
+    // At once it has what is in its store, and after the next heartbeats everything.
     let after = filled.tables(0);
     before.recorded().assert_same(&after.recorded(), "after kill -9");
     filled.wait_until_same(&before, 0, None);
 }
 
 #[test]
-fn another_one_has_every_table_of_one_that_was_killed() {
+fn second_monitor_takes_over_every_table() {
     let etcd = Etcd::start(1);
     let store = format!("etcd://{}", etcd.addresses());
     let mut filled = Filled::start(2, &["--store", &store]);
     let before = filled.settled();
-    // Who waits does so at one of them.
+    // A queued request waits at one Monitor Node.
     filled.wait_until_same(&before, 1, Some(Table::Queue));
     filled.rack.monitors[0].kill();
     filled.tables(1).recorded().assert_same(&before.recorded(), "after the death of the other");

@@ -1,5 +1,5 @@
-//! `venice window` for real, in a guest whose memory device is a file of this machine: the donor's
-//! memory as the recipient's own.
+//! `venice window` in a guest whose memory device is a file of this machine: the donor's memory
+//! becomes system memory of the recipient.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,12 @@ use std::time::Duration;
 use venice_testkit::guest::{Guest, GuestPlan, Room};
 
 const LIMIT: Duration = Duration::from_secs(200);
-/// The donor's memory, seen from here and, by QEMU, from the folder of this crate.
+/// The donor's memory, as seen from here and, by QEMU, from this crate's directory.
 const DONOR: &str = "../../target/guest/window-donor.mem";
 
-/// An NVDIMM on a NUMA node without processors stands for memory behind a fabric: firmware tells of
-/// it as of a CXL device, and it becomes a DAX device. It is a file of this machine's.
+/// An NVDIMM on a NUMA node without processors stands for memory behind a fabric: firmware
+/// describes it like a CXL device, and it becomes a DAX device. It is backed by a file of this
+/// machine.
 static ROOM: Room = Room::new(GuestPlan {
     devices: &[
         "-M",
@@ -31,7 +32,7 @@ static ROOM: Room = Room::new(GuestPlan {
         "-device",
         "nvdimm,id=nvdimm,memdev=donor,node=1",
     ],
-    // As `ndctl create-namespace --mode=devdax --map=mem` does.
+    // Does what `ndctl create-namespace --mode=devdax --map=mem` does.
     set_up: "cd /sys/bus/nd && echo namespace0.0 >drivers/nd_pmem/unbind &&
         echo 2097152 >devices/dax0.0/align && echo ram >devices/dax0.0/mode &&
         cat /proc/sys/kernel/random/uuid >devices/dax0.0/uuid &&
@@ -42,7 +43,7 @@ static ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("window", &["nfit", "nd_pmem", "dax_pmem", "device_dax"])
 });
 
-/// A program that fills memory of NUMA node 1 with lines that it knows, waits, and looks again.
+/// A program that fills memory of NUMA node 1 with known lines, waits, and checks them.
 const PROGRAM: &str = r#"
 (echo $BASHPID >/tmp/groups/far/cgroup.procs; exec python3 -c '
 import os, time
@@ -59,21 +60,21 @@ fn venice(guest: &mut Guest, words: &str) -> String {
     guest.must(&format!("'{}' {words}", env!("CARGO_BIN_EXE_venice")), LIMIT).unwrap()
 }
 
-/// The memory of NUMA node 1 in there, in KiB.
+/// Memory of NUMA node 1 in the guest, in KiB.
 fn node_kib(guest: &mut Guest, what: &str) -> u64 {
     let command = format!("grep -s {what} /sys/devices/system/node/node1/meminfo || echo x x x 0");
     let said = guest.must(&command, LIMIT).unwrap();
     said.split_whitespace().nth(3).unwrap().parse().unwrap()
 }
 
-/// How often the donor's memory holds the beginning of one of the program's lines.
+/// Counts the beginnings of the program's lines in the donor's memory.
 fn lines_at_the_donor() -> usize {
     let found = Command::new("grep").args(["-a", "-o", "venice-window-00011", DONOR]).output();
     String::from_utf8_lossy(&found.unwrap().stdout).lines().count()
 }
 
 #[test]
-fn a_donors_memory_is_the_recipients_own_and_goes_again() {
+fn donor_memory_attaches_and_detaches() {
     let _ = fs::remove_file(DONOR);
     let told = ROOM.with(|guest| {
         let without =
@@ -81,7 +82,7 @@ fn a_donors_memory_is_the_recipients_own_and_goes_again() {
         let without = without.unwrap();
         assert!(without.status == 1 && without.output.contains("modprobe kmem"), "{without:?}");
         guest.must("modprobe kmem", LIMIT).unwrap();
-        // What else the doctor finds there is not asked: a shim, for one, need not be built yet.
+        // The doctor's other rows are ignored: the shim, for one, need not be built yet.
         let doctor = format!("'{}' doctor", env!("CARGO_BIN_EXE_venice"));
         let said = guest.run(&doctor, LIMIT).unwrap().output;
         assert!(said.contains("dax0.0 510MiB (device)"), "{said}");
@@ -106,7 +107,7 @@ fn a_donors_memory_is_the_recipients_own_and_goes_again() {
         assert!(used_kib > 15_000, "the program is elsewhere: {used_kib} KiB used");
         assert!(lines_at_the_donor() > 1000, "the donor's memory holds nothing of it");
 
-        // Its pages move to the guest's own memory; the program does not know.
+        // The pages move to the guest's own memory, unnoticed by the program.
         let said = venice(guest, "window detach dax0.0");
         assert!(said.contains("dax0.0 is a device again"), "{said}");
         assert_eq!(node_kib(guest, "MemTotal"), 0);
@@ -118,9 +119,7 @@ fn a_donors_memory_is_the_recipients_own_and_goes_again() {
         assert!(again.contains("3 blocks"), "{again}");
     });
     if let Err(reason) = told {
-        println!(
-            "SKIPPED: a_donors_memory_is_the_recipients_own_and_goes_again: no qemu: {reason}"
-        );
+        println!("SKIPPED: donor_memory_attaches_and_detaches: no qemu: {reason}");
     }
     let _ = fs::remove_file(Path::new(DONOR));
 }

@@ -23,14 +23,14 @@ use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A daemon's task; dropping it is the daemon's sudden death.
+/// The task of a daemon; dropping it is the daemon's sudden death.
 pub struct Daemon<E> {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), E>>,
 }
 
 impl<E> Daemon<E> {
-    /// An orderly end.
+    /// Stops the daemon in an orderly way.
     pub async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         let ended = tokio::time::timeout(PATIENCE, &mut self.task).await.expect("it does not stop");
@@ -106,7 +106,7 @@ pub async fn start_agent(config: AgentConfig) -> (Daemon<AgentError>, AgentReady
     (Daemon { stop: Some(stop), task }, at)
 }
 
-/// Tries `attempt` until it gives something, for a bounded time.
+/// Retries `attempt` until it yields a value, for a bounded time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut attempt: impl FnMut() -> F,
@@ -122,7 +122,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("in vain: {what}"))
 }
 
-/// Connects, and waits until so many nodes are up with so many bytes free altogether.
+/// Connects, and waits until `nodes` nodes are up with `free_bytes` bytes free altogether.
 pub async fn rack_with(monitor: SocketAddr, nodes: usize, free_bytes: u64) -> MonitorClient {
     eventually(&format!("{nodes} nodes up, {free_bytes} bytes free"), || async {
         let mut client = MonitorClient::connect(&access(monitor)).await.ok()?;
@@ -149,7 +149,7 @@ pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
     }
 }
 
-/// What gives these back.
+/// Returns the leases of these grants, for a release.
 pub fn leases(grants: &[Grant]) -> Vec<(GrantId, GrantKey)> {
     grants.iter().map(|grant| (grant.id, grant.key)).collect()
 }
@@ -166,7 +166,7 @@ impl Far {
         Self::reaching(grant, None)
     }
 
-    /// Straight to the donor, or in at the relay of a node; sealed if the rack is.
+    /// Reaches the donor directly, or through the relay of a node; sealed if the rack is.
     pub fn reaching(grant: &Grant, home: Option<SocketAddr>) -> Self {
         let address: SocketAddr = grant.udp_addr.parse().unwrap();
         let config = InitiatorConfig::new(NodeId(1000), monotonic_ns());
@@ -186,13 +186,13 @@ impl Far {
         Self { driver, peer }
     }
 
-    /// Asks for nothing, and waits until the donor says that the grant is over.
+    /// Waits, idle, until the donor reports the end of the grant.
     pub fn await_revocation(&mut self) -> Revocation {
         let start = std::time::Instant::now();
         loop {
             assert!(start.elapsed() < PATIENCE, "nobody says that the grant is over");
             self.driver.pump(monotonic_ns()).unwrap();
-            // Whoever finds out by itself has not been told.
+            // A recipient that detects it by itself has not been notified.
             assert!(!matches!(self.state(), PeerState::Down { .. }), "{:?}", self.state());
             if let Some(revocation) = self.driver.initiator().poll_revoked() {
                 return revocation;
@@ -206,7 +206,7 @@ impl Far {
         self.driver.initiator().peer_state(peer)
     }
 
-    /// Whether an access is taken.
+    /// True if an access is accepted.
     pub fn try_read(&mut self) -> Result<(), FabricError> {
         self.driver.initiator().read(monotonic_ns(), 1, 0, 8)
     }
@@ -240,7 +240,7 @@ pub async fn renew(grant: &Grant) -> LeaseState {
     agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0]
 }
 
-/// A connection to a grant's donor.
+/// Connects to a grant's donor.
 pub async fn agent_of(grant: &Grant) -> AgentClient {
     let login = venice_testkit::identity::login();
     AgentClient::connect(&login, &grant.donor, &grant.control_addr, PATIENCE).await.unwrap()

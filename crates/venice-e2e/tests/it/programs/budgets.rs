@@ -112,7 +112,7 @@ fn redis_is_shown_and_follows_its_budget() {
 
     refused(&limit(&rack, pid, 3), 2, "ask for 4MiB at least");
     refused(&limit(&rack, pid, 1 << 30), 2, "more than this machine has");
-    refused(&limit(&rack, 1, 64), 1, "process 1 is no program on borrowed memory");
+    refused(&limit(&rack, 1, 64), 1, "process 1 is not a program on borrowed memory");
     client.shut_down();
     server.finish(LIMIT).expect_code(0);
     assert_eq!(rack.json(&["ps"]), Value::Array(Vec::new()));
@@ -183,7 +183,7 @@ fn somewhat_more_than_fits(test: &str, port: Port, local: &str, pages: u64) {
     let options = ["--local", local, "--remote", "64MiB", "--copies", "1", "--stats"];
     let outcome = Rack::shared(port).run(&options, &command).finish(LIMIT);
     outcome.expect_code(0);
-    let [staged, far] = [" still staged", " far;"].map(|words| outcome.number_before(words));
+    let [staged, far] = [" staged", " far;"].map(|words| outcome.number_before(words));
     let (first, touches) = (2 * pages, TOUCHES as f64);
     let share = (staged + far).saturating_sub(first) as f64 / touches;
     println!("{staged} staged, {far} far, {share:.3} of all touches after the first ones");

@@ -43,7 +43,7 @@ fn as_many_donors_as_are_computed_die_at_once(test: &str, port: Port) {
     let rack = Rack::of(port, NODES, LEND_MIB);
     let mut busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
     let row = rack.json(&["ps"])[0].clone();
-    assert_eq!(row["kept"], "coded 4+2", "{row}");
+    assert_eq!(row["replicas"], "coded 4+2", "{row}");
     kill_at_once(&rack, &["node2", "node5"]);
     wait_for_all_fragments(&rack, &mut busy, &["node2", "node5"]);
     // Six are left, which have all of it: no node is left to have what one more has.

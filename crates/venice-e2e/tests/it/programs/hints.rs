@@ -28,7 +28,7 @@ fn number_before(stats: &str, words: &str) -> u64 {
 
 /// Pages brought in and taken out by advice.
 fn advised(stats: &str) -> [u64; 2] {
-    let line = stats.lines().find(|line| line.contains("by advice of the program"));
+    let line = stats.lines().find(|line| line.contains("venice: madvise: "));
     let line = line.unwrap_or_else(|| panic!("no such line in {stats}"));
     let [(_, pages_in), (_, out)] =
         [" in ", " out "].map(|word| line.split_once(word).expect(word));

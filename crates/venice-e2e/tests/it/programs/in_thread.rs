@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Faults that `--stats` counts as served in the thread.
 #[track_caller]
 fn served_in_thread(stats: &str) -> u64 {
-    let said = stats.lines().find_map(|line| line.strip_prefix("venice: of these faults "));
+    let said = stats.lines().find_map(|line| line.strip_prefix("venice: in-thread faults: "));
     let number = said.and_then(|said| said.split(' ').next()).and_then(|n| n.parse().ok());
     number.unwrap_or_else(|| panic!("no such line in {stats}"))
 }

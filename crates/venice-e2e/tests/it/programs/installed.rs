@@ -38,7 +38,7 @@ fn an_installed_venice_finds_its_shim() {
         .expect("the installed binary");
     let said: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
     let rows = said.as_array().expect("a list");
-    let row = rows.iter().find(|row| row["what"] == "shim library").expect("a row for the shim");
+    let row = rows.iter().find(|row| row["check"] == "shim library").expect("a row for the shim");
     let found = Path::new(row["detail"].as_str().expect("a path")).canonicalize();
     let shim = prefix.path().join("lib/venice/libvenice_preload.so");
     assert_eq!(found.expect("the shim is found"), shim);

@@ -16,7 +16,7 @@ const TIGHT: [&str; 7] = ["--local", "8MiB", "--remote", "128MiB", "--stats", "-
 /// Pages that `--stats` counts as come beside another of their large page.
 #[track_caller]
 fn came_beside(outcome: &Outcome) -> u64 {
-    let said = " pages came beside another of the same large page";
+    let said = " pages brought in with a large page";
     let number = outcome.stderr.lines().find_map(|line| line.strip_suffix(said));
     let number = number.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     number.unwrap_or_else(|| panic!("no such line in {}", outcome.stderr))
@@ -107,7 +107,7 @@ fn what_the_program_says_of_its_memory_comes_first() {
         let command = program.command(&[advice]);
         let outcome = Rack::shared(Port::Shm).run(&options, &command).finish(PROGRAM_LIMIT);
         outcome.expect_code(0);
-        if outcome.stderr.contains("same large page") { came_beside(&outcome) } else { 0 }
+        if outcome.stderr.contains("with a large page") { came_beside(&outcome) } else { 0 }
     };
     assert!(beside("64k", "nothing") > 4000 && beside("advised", "huge") > 4000);
     assert!(beside("64k", "no huge") < 1000 && beside("advised", "nothing") < 1000);

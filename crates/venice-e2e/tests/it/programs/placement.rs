@@ -6,8 +6,8 @@ use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 
 /// Of the threads that waited, those left to the waker, as `--stats` has it; 0: it says nothing.
 fn left_to_waker(stats: &str) -> u64 {
-    let said = stats.lines().find(|line| line.contains("left to the waker"));
-    let number = said.and_then(|line| line.strip_prefix("venice: ")?.split(' ').next());
+    let said = stats.lines().find(|line| line.contains("venice: waker: "));
+    let number = said.and_then(|line| line.strip_prefix("venice: waker: ")?.split(' ').next());
     number.map_or(0, |number| number.parse().expect("a number"))
 }
 

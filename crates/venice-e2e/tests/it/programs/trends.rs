@@ -7,10 +7,10 @@ use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 struct Seen {
     /// Faults that asked a donor.
     far: u64,
-    /// Pages that came ahead, those gone past, and those that left unused.
+    /// Pages that came ahead, those gone past, and those that left wasted.
     ahead: u64,
     used: u64,
-    unused: u64,
+    wasted: u64,
 }
 
 fn read(port: Port, order: &str) -> Seen {
@@ -23,9 +23,9 @@ fn read(port: Port, order: &str) -> Seen {
     let before = |words| outcome.number_before(words);
     Seen {
         far: before(" far;"),
-        ahead: before(" read ahead;"),
-        used: before(" were gone past"),
-        unused: before(" left unused"),
+        ahead: before(" prefetched;"),
+        used: before(" used,"),
+        wasted: before(" wasted"),
     }
 }
 
@@ -35,7 +35,7 @@ fn finds_it(test: &str, port: Port, order: &str) {
     }
     let seen = read(port, order);
     assert!(seen.ahead > 3 * seen.far, "{} far faults, {} ahead", seen.far, seen.ahead);
-    assert!(seen.used > 4 * seen.unused, "{} used, {} unused", seen.used, seen.unused);
+    assert!(seen.used > 4 * seen.wasted, "{} used, {} wasted", seen.used, seen.wasted);
 }
 
 macro_rules! trends_are_found {
@@ -61,7 +61,7 @@ fn a_majority_is_followed_under_noise() {
         return;
     }
     let seen = read(Port::Shm, "noisy");
-    assert!(seen.ahead > seen.far && seen.used > 2 * seen.unused, "{} far", seen.far);
+    assert!(seen.ahead > seen.far && seen.used > 2 * seen.wasted, "{} far", seen.far);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn only_copies_die(test: &str, port: Port) {
     let row = run(&rack).unwrap();
     assert_eq!((&row["copies"], &row["lost_slabs"]), (&1.into(), &0.into()));
     assert_eq!(row["behind"]["slabs"], row["behind"]["of_slabs"], "{row}");
-    let kept = rack.json(&["ps"])[0]["kept"].to_string();
+    let kept = rack.json(&["ps"])[0]["replicas"].to_string();
     assert!(kept.contains("1 copy, on disk too"), "{kept}");
     let said = busy.stop();
     for name in ["node1", "node2"] {
@@ -89,7 +89,7 @@ fn only_copies_die(test: &str, port: Port) {
         assert!(said.contains(&told), "{said}");
     }
     assert!(
-        said.contains("all copies are there again") && said.contains("written behind"),
+        said.contains("all copies are there again") && said.contains("write-behind:"),
         "{said}"
     );
     assert!(!said.contains("SIGBUS"), "{said}");
@@ -124,8 +124,8 @@ fn all_donors_die(test: &str, port: Port, more: &[&str]) {
     assert_eq!(run(&rack).unwrap()["lost_slabs"], 0);
     let said = busy.stop();
     assert!(said.contains("lost copies are not there again"), "{said}");
-    let from_disk = said.lines().find(|line| line.contains("brought in from there")).unwrap();
-    assert!(!from_disk.contains("brought in from there 0 "), "{from_disk}");
+    let from_disk = said.lines().find(|line| line.contains("write-behind:")).unwrap();
+    assert!(!from_disk.contains(", in 0 "), "{from_disk}");
 }
 
 #[test]

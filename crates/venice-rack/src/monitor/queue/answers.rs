@@ -63,10 +63,10 @@ impl MonitorCore {
             asked_bytes: if is_whole { 0 } else { amounts.asked_bytes },
             free_bytes: amounts.free_bytes,
             waited_ms: waiter.waited_ms(now_ns),
-            called_back_bytes: amounts.called_back_bytes,
+            preempting_bytes: amounts.preempting_bytes,
             is_over_quota: waiter.needs == Needs::Quota,
             device: waiter.as_device().map(|it| it.request.wanted()).unwrap_or_default(),
-            called_back_devices: amounts.called_back_devices,
+            preempting_devices: amounts.preempting_devices,
         }
     }
 
@@ -149,8 +149,8 @@ impl MonitorCore {
         Amounts {
             asked_bytes: bytes(memory.slabs),
             free_bytes: self.free_bytes_for(waiter),
-            passed_bytes: slabs(waiter.passed()),
-            called_back_bytes: slabs(called.sum()),
+            backfilled_bytes: slabs(waiter.passed()),
+            preempting_bytes: slabs(called.sum()),
             ..Amounts::default()
         }
     }
@@ -184,11 +184,11 @@ impl MonitorCore {
             waited_s: (waiter.waited_ms(now_ns) * crate::NS_PER_MS) as f64 / NS_PER_S,
             left_s: waiter.left_s(now_ns),
             free_bytes: amounts.free_bytes,
-            passed_bytes: amounts.passed_bytes,
-            called_back_bytes: amounts.called_back_bytes,
+            backfilled_bytes: amounts.backfilled_bytes,
+            preempting_bytes: amounts.preempting_bytes,
             free_devices: amounts.free_devices,
-            passed_devices: amounts.passed_devices,
-            called_back_devices: amounts.called_back_devices,
+            backfilled_devices: amounts.backfilled_devices,
+            preempting_devices: amounts.preempting_devices,
             needs: waiter.needs.name(&waiter.wanted).to_owned(),
         }
     }
@@ -199,11 +199,11 @@ impl MonitorCore {
 pub(super) struct Amounts {
     pub(super) asked_bytes: u64,
     pub(super) free_bytes: u64,
-    pub(super) passed_bytes: u64,
-    pub(super) called_back_bytes: u64,
+    pub(super) backfilled_bytes: u64,
+    pub(super) preempting_bytes: u64,
     pub(super) free_devices: u32,
-    pub(super) passed_devices: u32,
-    pub(super) called_back_devices: u32,
+    pub(super) backfilled_devices: u32,
+    pub(super) preempting_devices: u32,
 }
 
 fn bytes(slabs: u32) -> u64 {

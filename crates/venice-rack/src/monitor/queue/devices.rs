@@ -177,15 +177,15 @@ impl MonitorCore {
             0 => Amounts {
                 asked_bytes,
                 free_devices: free.count() as u32,
-                passed_devices: waiter.passed() as u32,
-                called_back_devices: called as u32,
+                backfilled_devices: waiter.passed() as u32,
+                preempting_devices: called as u32,
                 ..Amounts::default()
             },
             _ => Amounts {
                 asked_bytes: request.amount(),
                 free_bytes: free.max().unwrap_or(0),
-                passed_bytes: waiter.passed(),
-                called_back_bytes: called,
+                backfilled_bytes: waiter.passed(),
+                preempting_bytes: called,
                 ..Amounts::default()
             },
         }

@@ -197,8 +197,8 @@ impl MonitorCore {
         called.map(|grant| CalledBack { grant: grant.id, within_ms }).collect()
     }
 
-    /// Returns the seconds until a preempted grant ends, counted from the decision.
-    pub(in crate::monitor) fn leaving_s(&self, now_ns: u64, grant: GrantId) -> Option<f64> {
+    /// Seconds until a grant that is called back ends, by when that was decided.
+    pub(in crate::monitor) fn preempted_in_s(&self, now_ns: u64, grant: GrantId) -> Option<f64> {
         let call = self.call(grant)?;
         let until_ns = call.since_ns.saturating_add(self.settings.preempt_notice_ns);
         Some(until_ns.saturating_sub(now_ns) as f64 / NS_PER_S)

@@ -1,4 +1,4 @@
-//! Machines of their own, each a network namespace, and `venice` on them.
+//! Machines of a test, each a network namespace, with `venice` on them.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -15,12 +15,12 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// So many, which needs root.
+    /// Creates `count` machines; requires root.
     pub fn new(count: u16) -> Self {
         Self { network: Namespaces::new(count).unwrap(), place: Place::new() }
     }
 
-    /// `venice WORDS` on one of the machines.
+    /// Returns the command `venice WORDS` on one of the machines.
     pub fn command(&self, machine: u16, words: &[&str]) -> Command {
         let venice = self.place.command(&[]);
         let mut command = Command::new("ip");
@@ -50,7 +50,7 @@ impl Machines {
         self.place.file(&format!("{name}-{what}")).display().to_string()
     }
 
-    /// An agent `donorN` that lends 96 MiB, of a machine that joins by `token`.
+    /// Starts an agent `donorN` that lends 96 MiB, on a machine that joins with `token`.
     pub fn start_agent(&self, machine: u16, token: &str, monitors: &str, more: &[&str]) -> Daemon {
         let name = format!("donor{machine}");
         let identity = self.file(&name, "identity");

@@ -1,4 +1,4 @@
-//! A rack of the test's own, and the `venice` command to use it with.
+//! A rack of the test's own, and the `venice` command for it.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -20,9 +20,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use venice_testkit::process::ChildGuard;
 
-/// No command takes longer than this, whatever the machine's mood.
+/// Time limit of every command, even on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Nor in a guest, where all takes ten to thirty times as long.
+/// Time limit in a guest, which is ten to thirty times slower.
 const LIMIT_IN_GUEST: Duration = Duration::from_secs(300);
 
 /// Of each test process: more than its tests ask for, so that none gets one that another test still uses.
@@ -37,7 +37,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
@@ -48,12 +48,12 @@ impl Said {
         self
     }
 
-    /// Standard output as JSON.
+    /// Parses standard output as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The last line on stderr, which has to be `venice: ...`.
+    /// Returns the last line on stderr, which must be `venice: ...`.
     pub fn complaint(&self) -> &str {
         let line = self.err.lines().last().unwrap_or_default();
         assert!(line.starts_with("venice: "), "no one-line error at the end: {self:?}");
@@ -61,17 +61,17 @@ impl Said {
     }
 }
 
-/// A run directory of the test's own. The rack in it, if any, is down when this is dropped.
+/// A run directory of the test's own. Dropping it stops the rack in it, if any.
 pub struct Place {
     temp: TempDir,
     monitor_port: String,
-    /// Where commands find the Monitor Node of a rack that is not of `venice up`.
+    /// Address of a Monitor Node that was not started by `venice up`.
     monitor: OnceLock<String>,
 }
 
 impl Place {
     pub fn new() -> Place {
-        // Short, because socket paths are.
+        // Short, because socket paths are limited.
         let temp = tempfile::Builder::new().prefix("vt").tempdir_in("/tmp").unwrap();
         Place { temp, monitor_port: port_of_its_own(), monitor: OnceLock::new() }
     }
@@ -80,12 +80,12 @@ impl Place {
         self.temp.path().join("run")
     }
 
-    /// From now on commands find the Monitor Node there.
+    /// Sets the address of the Monitor Node for later commands.
     pub fn find_monitor_at(&self, addr: &str) {
         self.monitor.set(addr.to_owned()).unwrap();
     }
 
-    /// A file beside the run directory.
+    /// Returns the path of a file beside the run directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
@@ -107,15 +107,15 @@ impl Place {
         finish(self.command(words), words)
     }
 
-    /// Starts a rack of `nodes` small nodes. Its Monitor Node has a port that no other test takes
-    /// while it is dead.
+    /// Starts a rack of `nodes` small nodes. No other test takes its Monitor Node's port while it
+    /// is dead.
     pub fn up(&self, nodes: u32) -> Said {
         let (nodes, port) = (nodes.to_string(), &self.monitor_port);
         let words = ["up", "--nodes", &nodes, "--lend", "32MiB", "--monitor-port", port];
         self.venice(&words).expect(0)
     }
 
-    /// Has a machine join as the node `name`, by a token; what `--identity` takes.
+    /// Joins a machine as the node `name`, with a token; returns the value for `--identity`.
     pub fn join(&self, name: &str, monitor: &str) -> String {
         let token = self.venice(&["token", "new", "--monitor", monitor]).expect(0).out;
         let dir = self.file(&format!("identity-{name}")).display().to_string();
@@ -123,7 +123,7 @@ impl Place {
         dir
     }
 
-    /// `venice status --json`
+    /// Returns the output of `venice status --json`.
     pub fn status(&self) -> Value {
         self.venice(&["status", "--json"]).expect(0).json()
     }
@@ -146,7 +146,7 @@ impl Daemon {
         Daemon::start_named(place, words[0], words)
     }
 
-    /// The same for one of several, each with a log of its own.
+    /// Starts one of several daemons, each with its own log.
     pub fn start_named(place: &Place, name: &str, words: &[&str]) -> Daemon {
         let log = File::create(place.file(&format!("{name}.log"))).unwrap();
         let mut command = place.command(words);
@@ -154,14 +154,15 @@ impl Daemon {
         Daemon(ChildGuard(command.spawn().unwrap()))
     }
 
-    /// Sends it that signal, which is to end it, and returns the exit code.
+    /// Sends a signal that ends the daemon, and returns the exit code.
     pub fn stop(&mut self, how: Signal) -> Option<i32> {
         signal(self.0.id().into(), how);
         wait(&mut self.0, &["daemon"]).code()
     }
 }
 
-/// A free port below those that the kernel gives away by itself.
+
+/// Returns a free port below the kernel's ephemeral range.
 pub fn port_of_its_own() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
@@ -170,7 +171,7 @@ pub fn port_of_its_own() -> String {
     candidates.find(is_free).expect("no port is free").to_string()
 }
 
-/// Runs a command to its end, or fails the test after a long while.
+/// Runs a command to its end; fails the test after a long timeout.
 pub fn finish(mut command: Command, words: &[&str]) -> Said {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -192,7 +193,7 @@ fn reader(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// Waits for the end of a child, a long while at most.
+/// Waits for the end of a child, with a long timeout.
 pub fn wait(child: &mut Child, words: &[&str]) -> ExitStatus {
     let deadline = Instant::now() + limit();
     loop {
@@ -218,35 +219,35 @@ pub fn signal(pid: u64, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// Kills a process outright and waits until it is gone.
+/// Kills a process and waits until it is gone.
 pub fn kill(pid: u64) {
     signal(pid, Signal::KILL);
     wait_until("a killed process is gone", || !runs(pid));
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
+/// True if a process runs; a zombie does not.
 pub fn runs(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// The pid in a row of `venice status --json`.
+/// Returns the pid in a row of `venice status --json`.
 pub fn pid(row: &Value) -> u64 {
     row["pid"].as_u64().unwrap_or_else(|| panic!("no pid in {row}"))
 }
 
-/// Says loudly that a test did nothing here.
+/// Reports a skipped test.
 pub fn skipped(test: &str, why: &str) {
     eprintln!("\n*** SKIPPED {test}: {why} ***\n");
 }
 
-/// Whether this is root.
+/// True if the test runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether a file is there.
+/// True if the file exists.
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -1,5 +1,5 @@
-//! A rack of processes of a test's own: Monitor Nodes and agents, each of which is killed, stopped and
-//! started again.
+//! A rack of processes of the test's own: Monitor Nodes and agents that can be killed, stopped and
+//! restarted one by one.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -15,13 +15,13 @@ use venice_testkit::tables::Tables;
 
 use crate::common::{Place, exists, port_of_its_own, signal, wait, wait_until};
 
-/// What is said of a process that failed a test: so many lines of its log.
+/// Number of log lines shown of a failed process.
 const LAST_WORDS: usize = 40;
 
-/// A Monitor Node, or an agent.
+/// A Monitor Node or an agent.
 pub struct Member {
     pub name: String,
-    /// Where it listens; port 0: where it likes.
+    /// Address to listen on; port 0 takes any.
     pub addr: String,
     words: Vec<String>,
     ready: PathBuf,
@@ -36,8 +36,7 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// Starts so many Monitor Nodes, each of which is told these words besides, and waits until they
-    /// serve.
+    /// Starts Monitor Nodes with these additional arguments, and waits until they serve.
     pub fn start(monitors: usize, words: &[&str]) -> Rack {
         let mut rack = Rack { place: Place::new(), monitors: Vec::new(), agents: Vec::new() };
         for number in 0..monitors {
@@ -56,7 +55,7 @@ impl Rack {
         let addr = format!("127.0.0.1:{}", port_of_its_own());
         let state = state.display().to_string();
         let own = ["monitor", "--listen", &addr, "--state-dir", &state];
-        // This machine's programs come in at the first one's socket, and at an agent's.
+        // This machine's programs use the first one's socket, and an agent's.
         let socket = if number == 0 { &[][..] } else { &["--local-socket", "none"] };
         let words = [&own[..], socket, words].concat();
         Member::new(&self.place, name, addr.clone(), &words)
@@ -77,18 +76,18 @@ impl Rack {
         self.agents.push(agent);
     }
 
-    /// The addresses of all Monitor Nodes, for callers.
+    /// Returns the addresses of all Monitor Nodes, for callers.
     pub fn all(&self) -> String {
         let addrs: Vec<&str> = self.monitors.iter().map(|it| it.addr.as_str()).collect();
         addrs.join(",")
     }
 
-    /// An administrator's way to one of them.
+    /// Returns an administrator's access to one of them.
     pub fn access(&self, monitor: usize) -> Access {
         venice_testkit::identity::access(&self.monitors[monitor].addr)
     }
 
-    /// What one of them knows.
+    /// Returns the tables of one of them.
     pub async fn tables(&self, monitor: usize) -> Result<Tables, ControlError> {
         Tables::of(&self.access(monitor)).await
     }
@@ -116,7 +115,7 @@ impl Member {
         Member { name, addr, words, ready, process: None }
     }
 
-    /// Starts it; it is not ready yet then.
+    /// Starts it, without waiting until it is ready.
     pub fn start(&mut self, place: &Place) {
         assert!(self.process.is_none(), "{} runs", self.name);
         let _ = fs::remove_file(&self.ready);
@@ -139,22 +138,22 @@ impl Member {
         process.wait().unwrap();
     }
 
-    /// Stops it as a machine that hangs does.
+    /// Stops it, like a hanging machine.
     pub fn stall(&mut self) {
         signal(self.pid(), Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn go_on(&mut self) {
         signal(self.pid(), Signal::CONT);
     }
 
-    /// It was started, and not killed, and runs no more.
+    /// True if it was started, was not killed, and has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Ends it in order; its exit code.
+    /// Stops it in an orderly way; returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         signal(self.pid(), Signal::TERM);
         wait(self.process.as_mut().expect("it runs"), &["daemon"]).code()

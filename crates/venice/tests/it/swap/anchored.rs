@@ -1,4 +1,4 @@
-//! `venice swap anchor`: a page in a cgroup of the user's own.
+//! `venice swap anchor`: a page in a user's own cgroup.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use venice_swap::cgroup::Hierarchy;
 use crate::common::{Place, wait_until};
 use crate::swap::programs::Donors;
 
-/// A memory cgroup that is not one of ours.
+/// A memory cgroup outside of Venice.
 struct Group(PathBuf);
 
 impl Group {
@@ -26,15 +26,15 @@ impl Group {
         Group(folder)
     }
 
-    /// Bytes of files that stay when the kernel takes back all it can.
+    /// Bytes of file pages that stay when the kernel reclaims all it can.
     fn kept_bytes(&self) -> u64 {
-        // It gives up where there is a page that does not leave.
+        // Reclaim gives up at a page that does not leave.
         for (file, what) in [("memory.force_empty", "0"), ("memory.reclaim", "8M")] {
             let _ = fs::write(self.0.join(file), what);
         }
         let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap();
-        // What its lists have, whether a device still knows of it or not; the kernel counts this anew
-        // every two seconds.
+        // Pages on its LRU lists, known to a device or not; the kernel updates this every two
+        // seconds.
         let files = |line: &str| {
             let (name, bytes) = line.split_once(' ')?;
             ["active_file", "inactive_file"].contains(&name).then(|| bytes.parse::<u64>().unwrap())
@@ -49,7 +49,7 @@ impl Drop for Group {
     }
 }
 
-/// `venice swap anchor`, once it has the page.
+/// Starts `venice swap anchor` and waits until it has the page.
 fn anchored(place: &Place, group: &str) -> Child {
     let mut command = place.command(&["swap", "anchor", group]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -61,7 +61,7 @@ fn anchored(place: &Place, group: &str) -> Child {
     child
 }
 
-/// Groups of others keep a page until it is let go, or they are removed.
+/// A user's cgroups keep a page until it is released or they are removed.
 pub fn groups_keep_a_page() {
     let place = Donors::start(1, "32MiB");
     let (one, other) = (Group::make("one"), Group::make("other"));
@@ -85,11 +85,11 @@ pub fn groups_keep_a_page() {
         wait_until("both pages", || (one.kept_bytes(), other.kept_bytes()) == (4096, 4096));
     };
     let first = anchored(&place, &path(&one));
-    // By its name, and of the same device.
+    // By its name, on the same device.
     let second = anchored(&place, one_name(&other.0));
     both_keep_a_page();
     assert_eq!(fs::read_to_string(one.0.join("cgroup.procs")).unwrap(), "");
-    // It keeps nobody from taking the device away.
+    // It does not block detaching the device.
     place.venice(&["swap", "detach", "swap0"]).expect(0);
     both_keep_a_page();
 

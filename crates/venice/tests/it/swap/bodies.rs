@@ -1,4 +1,4 @@
-//! What is tried of the kernel's own paging both on this machine and in guests.
+//! Test bodies of kernel swap, shared by tests on this machine and in guests.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -12,7 +12,8 @@ use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 use crate::common::{Place, kill, pid, wait};
 use crate::swap::programs::{Donors, ended_right, filled, grants, list, pages, swap_run, thrash};
 
-/// A static program with threads and a fork, over each of `ports`; `kind`: what it is to be swapped by.
+/// Runs a static program with threads and a fork, over each of `ports`; `kind` is the block device
+/// to expect.
 pub fn a_static_program_runs(kind: Option<&str>, ports: &[&str]) {
     let place = Donors::start(2, "64MiB");
     let program = pages().to_str().unwrap();
@@ -30,20 +31,20 @@ pub fn a_static_program_runs(kind: Option<&str>, ports: &[&str]) {
         }
         assert_eq!((list(&place).len(), grants(&place)), (0, 0));
     }
-    // Its exit code and its signal are those of the run.
+    // The run returns the program's exit code and signal.
     let code = swap_run(&place, "shm", &["--", "sh", "-c", "exit 7"]);
     assert_eq!(code.code(), 7);
     let little = swap_run(&place, "shm", &["--remote", "16MiB", "--", program, "32"]);
     assert_ne!(little.code(), 0);
-    assert!(little.err.contains("for want of memory: it outgrew --local"), "{little:?}");
+    assert!(little.err.contains("(out of memory): it outgrew --local"), "{little:?}");
     assert!(little.err.contains("16MiB of its swap device: give it more --remote"), "{little:?}");
     assert_eq!((list(&place).len(), grants(&place)), (0, 0));
 }
 
-/// What is on a device comes home where its cgroup has room for it, and stays where not.
+/// Detach reads everything back if its cgroup has room, and refuses otherwise.
 pub fn comes_home_or_stays() {
     let place = Donors::start(2, "32MiB");
-    // Above what other tests have: the pages come here.
+    // Above the priority of other tests' areas: the pages go here.
     place.venice(&["swap", "attach", "64MiB", "--priority", "32767", "--port", "shm"]).expect(0);
     let group = MemoryCgroup::create("swap-test", 8 << 20, None).unwrap();
     let mut command = group.command(pages());
@@ -68,12 +69,12 @@ pub fn comes_home_or_stays() {
     ended_right(child);
 }
 
-/// The switch of the whole machine for FUSE over io_uring; `None` where the kernel has none.
+/// The machine-wide switch of FUSE over io_uring; `None` if the kernel has none.
 fn ring_switch() -> Option<String> {
     fs::read_to_string("/sys/module/fuse/parameters/enable_uring").ok()
 }
 
-/// A device by `kind` with a program on it that reads and writes, alone on this machine's swap.
+/// A device by `kind` with a program that reads and writes, alone on this machine's swap.
 fn busy_on(place: &Place, kind: &str) -> (MemoryCgroup, Child) {
     let words = ["swap", "attach", "64MiB", "--port", "shm", "--priority", "32767"];
     place.venice(&[&words[..], &["--device", kind]].concat()).expect(0);
@@ -85,7 +86,7 @@ fn busy_on(place: &Place, kind: &str) -> (MemoryCgroup, Child) {
     (group, child)
 }
 
-/// A device by `kind` carries what a program swaps, and nobody waits for its server that is dead.
+/// A device by `kind` serves a swapping program, and a dead server blocks nobody.
 pub fn requests_come_by(kind: &str) {
     let switch = ring_switch();
     let place = Donors::start(2, "96MiB");
@@ -98,19 +99,19 @@ pub fn requests_come_by(kind: &str) {
     drop(group);
     place.venice(&["swap", "detach", "swap0"]).expect(0);
 
-    // Nobody waits for a server that is killed at work.
+    // A server that is killed at work blocks nobody.
     let (_group, mut child) = busy_on(&place, kind);
     kill(pid(&list(&place)[0]));
     assert_eq!(wait(&mut child, &["pages"]).signal(), Some(SIGBUS));
     let said = place.venice(&["swap", "detach", "swap0"]).expect(0);
-    assert!(said.out.contains("was dead and is cleared away"), "{said:?}");
+    assert!(said.out.contains("was dead and is removed"), "{said:?}");
     place.venice(&["swap", "attach", "1MiB", "--port", "shm", "--device", kind]).expect(0);
     place.venice(&["swap", "detach", "--all"]).expect(0);
     assert_eq!(ring_switch(), switch, "it is as it was");
 }
 
-/// The kernel's statistics say that there are pages to be had where there are none; see
-/// `venice-swap/src/anchor.rs`. The program touches a page so many times in each of three rounds.
+/// The kernel's statistics show reclaimable pages where there are none; see
+/// `venice-swap/src/anchor.rs`. The program touches a page this many times in each of three rounds.
 pub fn all_pages_at_once(touches: &str) {
     let place = Donors::start(2, "48MiB");
     let words = ["--remote", "48MiB", "--copies", "1", "--", thrash().to_str().unwrap()];
@@ -130,12 +131,12 @@ pub fn all_pages_at_once(touches: &str) {
     ended_right(child);
 }
 
-/// A program that swaps gets another budget while it runs.
+/// Changes the budget of a swapping program while it runs.
 pub fn gets_another_budget() {
     let place = Donors::start(1, "96MiB");
     let program = pages().to_str().unwrap();
-    // At last there are 16 MiB here, for 32 and a child's 8 of its own; and what has come back keeps its
-    // place on the device for a while.
+    // At last there are 16 MiB for 32 MiB and 8 MiB of a child; pages that have come back keep
+    // their place on the device for a while.
     let words = ["run", "--mode", "swap", "--port", "shm", "--local", "40MiB", "--remote", "64MiB"];
     let child = filled(place.command(&[&words[..], &["--", program, "32", "wait"]].concat()));
     let rows = place.venice(&["ps", "--json"]).expect(0).json();
@@ -157,5 +158,5 @@ pub fn gets_another_budget() {
     assert!(limit("1MiB").expect(2).complaint().contains("4MiB at least"));
     ended_right(child);
     let none = place.venice(&["limit", &pid, "--local", "16MiB"]).expect(1);
-    assert!(none.complaint().contains("no program on borrowed memory"), "{none:?}");
+    assert!(none.complaint().contains("not a program on borrowed memory"), "{none:?}");
 }

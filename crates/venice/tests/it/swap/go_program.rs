@@ -1,5 +1,5 @@
-//! A program in Go: its runtime maps memory by bare system calls, which no shim sees, and only the
-//! kernel takes its pages elsewhere.
+//! A program in Go: its runtime maps memory by bare system calls, invisible to a shim, so that only
+//! the kernel can page it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::common::{Place, Said, finish};
 
 const LINES: u64 = 400_000;
 const WANTED: &str = "f00d";
-/// In every program that Go's linker has made.
+/// Marker in every program made by Go's linker.
 const GO_BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 
-/// Lines of hexadecimal digits, another for each number, in order.
+/// Lines of hexadecimal digits, one for each number, in order.
 fn lines() -> String {
     let mut text = String::new();
     for number in 0..LINES {
@@ -26,10 +26,10 @@ fn lines() -> String {
     text
 }
 
-/// Debian's `fzf` reads a list before it prints what it finds, in a fraction of what that takes.
+/// Debian's `fzf` reads a list before it prints its matches, in a fraction of the memory.
 #[test]
-fn a_go_program_runs_on_less_memory_than_it_needs() {
-    const TEST: &str = "a_go_program_runs_on_less_memory_than_it_needs";
+fn go_program_runs_on_swap() {
+    const TEST: &str = "go_program_runs_on_swap";
     let Some(_alone) = can_swap(TEST) else { return };
     let program = fs::read("/usr/bin/fzf").expect("scripts/setup.sh installs fzf");
     let marks = program.windows(GO_BUILD_INFO.len()).filter(|bytes| *bytes == GO_BUILD_INFO);
@@ -56,7 +56,7 @@ fn a_go_program_runs_on_less_memory_than_it_needs() {
 }
 
 fn find(place: &Place, input: &Path) -> Said {
-    // Nothing is printed before all of the list is there.
+    // It prints nothing before it has read the whole list.
     let script = "exec fzf --exact --no-sort --sync --filter \"$1\" <\"$2\"";
     let input = input.to_str().unwrap();
     let run = ["run", "--mode", "swap", "--local", "24MiB", "--remote", "192MiB", "--copies", "1"];

@@ -1,4 +1,4 @@
-//! A swap device whose donors want their memory back, or stand still for a while.
+//! A swap device whose donors reclaim memory, or stall for a while.
 
 use std::fs;
 use std::thread;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{can_swap, ended, filled, grants, list, pages};
 use crate::common::{Place, kill, pid, signal, wait_until};
 
-/// How long a donor stands still: less than its lease, longer than what is waited for one answer.
+/// Duration of a donor's stall: shorter than its lease, longer than the timeout of one answer.
 const STALL: Duration = Duration::from_secs(5);
 
 fn written_bytes(place: &Place) -> u64 {
@@ -43,8 +43,8 @@ fn locked_slab_bytes(pid: u64) -> u64 {
     locked_kib << 10
 }
 
-/// Nobody but this machine has room.
-fn all_nodes_are_drained_under_what_swaps(port: &str, more: &[&str]) {
+/// Only this machine has room.
+fn drain_all_under_swap(port: &str, more: &[&str]) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "2", "--lend", "64MiB"]).expect(0);
     let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--copies", "1"];
@@ -70,24 +70,24 @@ fn all_nodes_are_drained_under_what_swaps(port: &str, more: &[&str]) {
 }
 
 #[test]
-fn all_nodes_are_drained_under_what_swaps_by_shared_memory() {
-    let Some(_alone) = can_swap("all_nodes_are_drained_under_what_swaps_by_shared_memory") else {
+fn drain_all_under_swap_shm() {
+    let Some(_alone) = can_swap("drain_all_under_swap_shm") else {
         return;
     };
-    all_nodes_are_drained_under_what_swaps("shm", &[]);
+    drain_all_under_swap("shm", &[]);
 }
 
 #[test]
-fn all_nodes_are_drained_under_what_swaps_by_datagrams() {
-    let Some(_alone) = can_swap("all_nodes_are_drained_under_what_swaps_by_datagrams") else {
+fn drain_all_under_swap_udp() {
+    let Some(_alone) = can_swap("drain_all_under_swap_udp") else {
         return;
     };
-    all_nodes_are_drained_under_what_swaps("udp", &["--reclaim-to", "local"]);
+    drain_all_under_swap("udp", &["--reclaim-to", "local"]);
 }
 
 #[test]
-fn a_device_goes_where_it_may() {
-    let Some(_alone) = can_swap("a_device_goes_where_it_may") else { return };
+fn reclaim_to_limits_destinations() {
+    let Some(_alone) = can_swap("reclaim_to_limits_destinations") else { return };
     let place = Place::new();
     place.up(1);
     let attach = ["swap", "attach", "16MiB", "--copies", "1", "--priority", "0"];
@@ -105,7 +105,7 @@ fn a_device_goes_where_it_may() {
     assert_eq!(grants(&place), 0);
 }
 
-/// A donor that stands still, and goes on when this is dropped, whatever became of the test.
+/// A stalled donor; dropping it resumes the donor, whatever the test's outcome.
 struct Stalled(u64);
 
 impl Stalled {
@@ -121,8 +121,8 @@ impl Drop for Stalled {
     }
 }
 
-/// With the copies that there are by default.
-fn a_donor_stalls_under_what_swaps(port: &str) {
+/// Runs with the default number of copies.
+fn donor_stall_under_swap(port: &str) {
     let place = Place::new();
     place.venice(&["up", "--nodes", "4", "--lend", "64MiB"]).expect(0);
     let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "48MiB", "--port", port];
@@ -148,15 +148,15 @@ fn a_donor_stalls_under_what_swaps(port: &str) {
 }
 
 #[test]
-fn a_donor_stalls_under_what_swaps_by_shared_memory() {
-    let Some(_alone) = can_swap("a_donor_stalls_under_what_swaps_by_shared_memory") else {
+fn donor_stall_under_swap_shm() {
+    let Some(_alone) = can_swap("donor_stall_under_swap_shm") else {
         return;
     };
-    a_donor_stalls_under_what_swaps("shm");
+    donor_stall_under_swap("shm");
 }
 
 #[test]
-fn a_donor_stalls_under_what_swaps_by_datagrams() {
-    let Some(_alone) = can_swap("a_donor_stalls_under_what_swaps_by_datagrams") else { return };
-    a_donor_stalls_under_what_swaps("udp");
+fn donor_stall_under_swap_udp() {
+    let Some(_alone) = can_swap("donor_stall_under_swap_udp") else { return };
+    donor_stall_under_swap("udp");
 }

@@ -1,4 +1,4 @@
-//! Programs that swap, and what `venice swap` says meanwhile.
+//! Programs that swap, and the reports of `venice swap` meanwhile.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -13,16 +13,16 @@ use serde_json::Value;
 use crate::common::rack::Rack;
 use crate::common::{Place, Said};
 
-/// Who lends to programs that swap.
+/// The rack of a swapping program.
 pub enum Donors {
     /// A rack of `venice up`.
     Up(Place),
-    /// One that does not take what is slow for what is dead.
+    /// A rack with long timeouts, for slow machines.
     Patient(Rack),
 }
 
 impl Donors {
-    /// So many nodes that lend so much each.
+    /// Starts `nodes` nodes that lend `lend` each.
     pub fn start(nodes: u32, lend: &str) -> Donors {
         if venice_testkit::guest::is_inside() {
             return Donors::Patient(patient_rack(nodes, lend, &[]));
@@ -44,7 +44,8 @@ impl Deref for Donors {
     }
 }
 
-/// A Monitor Node and agents that have all the time of a guest; the agents are told these words besides.
+/// Starts a Monitor Node and agents with timeouts for a guest, and these additional arguments of
+/// the agents.
 pub fn patient_rack(nodes: u32, lend: &str, words: &[&str]) -> Rack {
     let patient = ["--lease-s", "600", "--heartbeat-interval-s", "20", "--donor-timeout-s", "60"];
     let mut rack = Rack::start(1, &patient);
@@ -56,19 +57,19 @@ pub fn patient_rack(nodes: u32, lend: &str, words: &[&str]) -> Rack {
     rack
 }
 
-/// The static program of `swap/pages.c`.
+/// Builds the static program of `swap/pages.c`.
 pub fn pages() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built("pages"))
 }
 
-/// The static program of `swap/thrash.c`.
+/// Builds the static program of `swap/thrash.c`.
 pub fn thrash() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built("thrash"))
 }
 
-/// The static program of `swap/NAME.c`. In a guest it is there: built before the guest was wanted.
+/// Builds the static program of `swap/NAME.c`. A guest finds it built before.
 fn built(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/swap/{name}.c"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -82,7 +83,7 @@ fn built(name: &str) -> PathBuf {
     program
 }
 
-/// `pages MIB wait`, started and full, whatever wraps it.
+/// Starts `pages MIB wait` and waits until it has filled its memory; `command` may wrap it.
 pub fn filled(mut command: Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -94,31 +95,31 @@ pub fn filled(mut command: Command) -> Child {
     child
 }
 
-/// Ends a [`filled`] program's reading; what it said.
+/// Lets a [`filled`] program read back; returns its output.
 pub fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Ends a [`filled`] program's reading; everything it read back has to be what it wrote.
+/// Lets a [`filled`] program read back, and checks that every byte is right.
 pub fn ended_right(child: Child) {
     let (code, out, err) = ended(child);
     assert_eq!((code, out.as_str()), (Some(0), "right\n"), "{err}");
 }
 
-/// The rows of `venice swap list`.
+/// Returns the rows of `venice swap list`.
 pub fn list(place: &Place) -> Vec<Value> {
     let rows = place.venice(&["swap", "list", "--json"]).expect(0).json();
     rows.as_array().unwrap().clone()
 }
 
-/// How many grants there are.
+/// Returns the number of grants.
 pub fn grants(place: &Place) -> usize {
     place.venice(&["grants", "--json"]).expect(0).json().as_array().unwrap().len()
 }
 
-/// `venice run --mode swap` over `port` to its end, with 8 MiB here.
+/// Runs `venice run --mode swap` over `port` to its end, with 8 MiB local.
 pub fn swap_run(place: &Place, port: &str, words: &[&str]) -> Said {
     let own = ["run", "--mode", "swap", "--local", "8MiB", "--stats", "--port", port];
     let words = [&own[..], words].concat();

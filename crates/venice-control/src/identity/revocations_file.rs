@@ -1,5 +1,5 @@
-//! Who was turned out of the rack, kept beside a node's certificate: its door knows it when it opens
-//! again, before anybody tells it.
+//! The revocations stored beside a node's certificate: they are in force again as soon as its agent
+//! restarts.
 
 use super::error::IdentityError;
 use super::files::{read, write_private};
@@ -8,7 +8,7 @@ use venice_rack::revocation::{Revocation, Revocations};
 
 const FILE: &str = "revoked.json";
 
-/// Reads what is kept in `dir`; nothing, where nothing is.
+/// Loads the revocations in `dir`; none if there is no file.
 ///
 /// # Errors
 /// [`IdentityError::File`], [`IdentityError::Damaged`].
@@ -22,7 +22,7 @@ pub fn load_revoked(dir: &Path) -> Result<Revocations, IdentityError> {
     Ok(kept.into_iter().collect())
 }
 
-/// Keeps it in `dir`.
+/// Stores the revocations in `dir`.
 ///
 /// # Errors
 /// [`IdentityError::File`].

@@ -1,5 +1,5 @@
-//! Who was turned out of the rack, as this node knows it: in force at its door at once, and kept beside
-//! its certificate soon after.
+//! Revocations in force at this node: applied to its server at once, and stored beside its
+//! certificate soon after.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use venice_control::identity::{IdentityError, load_revoked, save_revoked};
-use venice_control::server::Door;
+use venice_control::server::TlsServer;
 use venice_control::{Revocation, RevocationNews, Revocations};
 
-/// First and longest pause between two attempts to write them down.
+/// First and longest pause between two attempts to store them.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
-/// The revocations that a door goes by.
+/// The revocations in force at the server.
 #[derive(Debug, Clone)]
-pub(crate) struct TurnedOut {
+pub(crate) struct RevokedNodes {
     dir: PathBuf,
-    door: Arc<Door>,
-    /// What is to be kept; whoever writes takes the newest.
+    tls: Arc<TlsServer>,
+    /// Revocations to store; the writer takes the newest.
     newest: Arc<watch::Sender<Revocations>>,
 }
 
-impl TurnedOut {
-    /// The door goes by those that are kept in `dir`.
-    pub(crate) fn load(dir: PathBuf, door: Arc<Door>) -> Result<Self, IdentityError> {
+impl RevokedNodes {
+    /// Loads the revocations stored in `dir` and puts them in force.
+    pub(crate) fn load(dir: PathBuf, tls: Arc<TlsServer>) -> Result<Self, IdentityError> {
         let kept = load_revoked(&dir)?;
-        door.set_revoked(kept.clone());
-        Ok(Self { dir, door, newest: Arc::new(watch::Sender::new(kept)) })
+        tls.set_revoked(kept.clone());
+        Ok(Self { dir, tls, newest: Arc::new(watch::Sender::new(kept)) })
     }
 
-    /// Takes in what the Monitor Node says, from now on and when the door opens again. Those that it
-    /// does not know, to tell it.
+    /// Puts the Monitor Node's revocations in force and stores them. Returns those that the Monitor
+    /// Node lacks.
     pub(crate) fn learn(&self, news: RevocationNews) -> Vec<Revocation> {
-        let mut all = self.door.revoked();
+        let mut all = self.tls.revoked();
         let besides = all.learn(news);
-        self.door.set_revoked(all.clone());
+        self.tls.set_revoked(all.clone());
         self.newest.send_if_modified(|newest| {
             let is_other = *newest != all;
             *newest = all;
@@ -45,8 +45,7 @@ impl TurnedOut {
         besides
     }
 
-    /// Writes them down whenever they are others, for ever: one at a time, the newest, and again
-    /// where that fails.
+    /// Stores the revocations whenever they change, the newest first, with retries; never returns.
     pub(crate) async fn keep(self) {
         let mut changes = self.newest.subscribe();
         while changes.changed().await.is_ok() {
@@ -55,7 +54,7 @@ impl TurnedOut {
                 let newest = changes.borrow_and_update().clone();
                 let Err(error) = self.save(newest).await else { break };
                 if pause == MIN_PAUSE {
-                    tracing::warn!(%error, "cannot keep who was turned out; trying again");
+                    tracing::warn!(%error, "cannot store the revocations; trying again");
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MAX_PAUSE);
@@ -80,11 +79,11 @@ mod tests {
     use venice_control::Caller;
     use venice_control::identity::Holder;
 
-    fn turned_out(dir: PathBuf) -> TurnedOut {
+    fn revoked_nodes(dir: PathBuf) -> RevokedNodes {
         let node1 = Caller::Node("node1".into());
         let credential = venice_testkit::identity::authority().credential(&node1).unwrap();
-        let door = Door::new(Holder::new(credential).unwrap()).unwrap();
-        TurnedOut::load(dir, door).unwrap()
+        let tls = TlsServer::new(Holder::new(credential).unwrap()).unwrap();
+        RevokedNodes::load(dir, tls).unwrap()
     }
 
     fn news(of: &[(&str, u64)]) -> RevocationNews {
@@ -93,20 +92,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_are_kept_in_the_end_though_writing_fails_at_first() {
+    async fn failed_store_is_retried() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("identity");
-        let turned_out = turned_out(dir.clone());
-        // Nothing can be written below a file.
+        let revoked_nodes = revoked_nodes(dir.clone());
+        // A file in place of the directory blocks writing.
         std::fs::write(&dir, b"").unwrap();
-        let keeping = tokio::spawn(turned_out.clone().keep());
+        let keeping = tokio::spawn(revoked_nodes.clone().keep());
         tokio::task::yield_now().await;
-        turned_out.learn(news(&[("node7", 5)]));
+        revoked_nodes.learn(news(&[("node7", 5)]));
         tokio::time::sleep(2 * MIN_PAUSE).await;
-        turned_out.learn(news(&[("node7", 7)]));
+        revoked_nodes.learn(news(&[("node7", 7)]));
         std::fs::remove_file(&dir).unwrap();
         let kept = async {
-            while load_revoked(&dir).unwrap() != turned_out.door.revoked() {
+            while load_revoked(&dir).unwrap() != revoked_nodes.tls.revoked() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -116,12 +115,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_monitor_node_that_knows_less_lets_nobody_in_again() {
+    async fn outdated_monitor_keeps_revocations() {
         let temp = tempfile::tempdir().unwrap();
-        let turned_out = turned_out(temp.path().to_owned());
-        assert!(turned_out.learn(news(&[("node7", 5), ("node8", 5)])).is_empty());
-        let besides = turned_out.learn(news(&[("node8", 5)]));
+        let revoked_nodes = revoked_nodes(temp.path().to_owned());
+        assert!(revoked_nodes.learn(news(&[("node7", 5), ("node8", 5)])).is_empty());
+        let besides = revoked_nodes.learn(news(&[("node8", 5)]));
         assert_eq!(besides, [Revocation::new("node7", 5)]);
-        assert_eq!(turned_out.door.revoked_until_ms("node7"), Some(5));
+        assert_eq!(revoked_nodes.tls.revoked_until_ms("node7"), Some(5));
     }
 }

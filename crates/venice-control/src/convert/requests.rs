@@ -1,4 +1,4 @@
-//! Requests for memory, and what comes of them.
+//! Requests for memory, and their answers.
 
 use super::{grant_in, grant_out, names_in, standing_in, standing_out};
 use crate::proto;
@@ -43,7 +43,7 @@ pub(super) fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status>
     let too_high = |_| Status::invalid_argument("a priority is a number from 0 to 255");
     let priority = priority.map(u8::try_from).transpose().map_err(too_high)?;
     let priority = priority.unwrap_or(DEFAULT_PRIORITY);
-    // Whether it is anybody's, the door says.
+    // The server checks the ownership.
     let preempt = if preempt { Preempt::Own } else { Preempt::No };
     Ok(Queueing { wait_ms, waited_ms, priority, preempt })
 }
@@ -76,7 +76,7 @@ pub(crate) fn asked_out(asked: Asked) -> proto::RequestMemoryResponse {
     }
 }
 
-/// The client's number for a request.
+/// Parses the client's id of a request.
 pub(crate) fn client_id_in(client_id: &[u8]) -> Result<u128, Status> {
     let client_id = <[u8; 16]>::try_from(client_id);
     let wrong = |_| Status::invalid_argument("client_id has to be 16 bytes");

@@ -1,6 +1,6 @@
-//! The key that a machine joins with. It is kept from before its token is used until its certificate
-//! is: a machine whose answer was lost, or whose disk was full, asks again with the same key, and is
-//! answered again.
+//! The key of a joining machine. It is stored from before its token is used until its certificate
+//! is stored: after a lost answer or a full disk, the machine asks again with the same key and gets
+//! the answer again.
 
 use super::credential::KeyPem;
 use super::error::IdentityError;
@@ -9,17 +9,17 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const FILE: &str = "joining.key";
+const FILE: &str = "join_key.key";
 
 impl KeyPem {
-    /// The key of a join in `dir` that came to no end, or a new one, which is kept there.
+    /// Loads the key of an unfinished join in `dir`, or generates and stores a new one.
     ///
     /// # Errors
     /// [`IdentityError::File`], [`IdentityError::Damaged`].
-    pub fn for_joining(dir: &Path) -> Result<Self, IdentityError> {
+    pub fn for_join(dir: &Path) -> Result<Self, IdentityError> {
         let path = dir.join(FILE);
         if path.exists() {
-            let why = "it holds no key: remove it".to_owned();
+            let why = "it contains no key: remove it".to_owned();
             return Self::from_pem(&read(&path)?)
                 .ok_or_else(|| IdentityError::Damaged { path, why });
         }
@@ -29,11 +29,11 @@ impl KeyPem {
     }
 }
 
-/// The join in `dir` has come to its end, one way or the other.
+/// Removes the key after the join in `dir` has finished or failed.
 ///
 /// # Errors
 /// [`IdentityError::File`].
-pub fn forget_joining_key(dir: &Path) -> Result<(), IdentityError> {
+pub fn remove_join_key(dir: &Path) -> Result<(), IdentityError> {
     let path = dir.join(FILE);
     match fs::remove_file(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! A TCP connection that may go on under another runtime than that which accepted it.
+//! A TCP connection that can move to another runtime than the one that accepted it.
 
 use std::io;
 use std::pin::Pin;
@@ -6,21 +6,21 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection. What is ready to be read is told by the runtime that it belongs to.
-pub(super) struct Line {
-    /// `None` only while it moves, or where that failed.
+/// A TCP connection. Its runtime reports its readiness.
+pub(super) struct MovableStream {
+    /// `None` only while it moves, or after a failed move.
     stream: Option<TcpStream>,
 }
 
-impl Line {
+impl MovableStream {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self { stream: Some(stream) }
     }
 
-    /// From now on it belongs to the runtime that this is called in.
+    /// Moves it to the current runtime.
     ///
     /// # Errors
-    /// When the kernel does not watch one connection more. The connection is closed then.
+    /// Fails if the kernel cannot watch another descriptor. The connection is closed then.
     pub(super) fn move_here(&mut self) -> io::Result<()> {
         let stream = self.stream.take().ok_or(io::ErrorKind::NotConnected)?;
         self.stream = Some(TcpStream::from_std(stream.into_std()?)?);
@@ -33,7 +33,7 @@ impl Line {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for MovableStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -43,7 +43,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for MovableStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -85,14 +85,15 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_was_moved_to_when_the_first_runtime_is_gone() {
+    fn moved_stream_survives_its_runtime() {
         let (first, second) = (runtime(), runtime());
         let (mut here, mut there) = first.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addr = listener.local_addr().unwrap();
             let (here, there) = tokio::join!(TcpStream::connect(addr), listener.accept());
-            let (mut here, mut there) = (Line::new(here.unwrap()), Line::new(there.unwrap().0));
-            // Bytes are under way while it moves.
+            let (mut here, mut there) =
+                (MovableStream::new(here.unwrap()), MovableStream::new(there.unwrap().0));
+            // Bytes are in flight while it moves.
             here.write_all(b"early").await.unwrap();
             let mut byte = [0];
             there.read_exact(&mut byte).await.unwrap();
@@ -105,7 +106,7 @@ mod tests {
             let mut rest = [0; 4];
             there.read_exact(&mut rest).await.unwrap();
             assert_eq!(&rest, b"arly");
-            // Here it has to be woken, too.
+            // The new runtime must wake the reader.
             let (said, heard) = tokio::join!(
                 async {
                     tokio::task::yield_now().await;

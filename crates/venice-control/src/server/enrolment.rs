@@ -1,7 +1,8 @@
-//! The Gate service over a [`GateHandler`]: who becomes part of the rack.
+//! The enrolment service (proto `Gate`) over an [`EnrolmentHandler`]: join tokens, certificates and
+//! revocations.
 
-use super::door::Door;
-use super::visitor::visitor;
+use super::peer_identity::peer;
+use super::tls_server::TlsServer;
 use crate::convert::{self, refused_out, revocation_out};
 use crate::error::rack_status;
 use crate::identity::{Fingerprint, TokenSecret, hash_of_requested_key};
@@ -15,47 +16,47 @@ use venice_rack::types::RackError;
 
 pub(super) const ADMINS: &str = "root on the Monitor Node's machine";
 
-/// A token just made.
+/// A new join token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// Its number.
+    /// Id of the token.
     pub id: u64,
-    /// Its secret.
+    /// Secret of the token.
     pub secret: TokenSecret,
-    /// The rack's authority.
+    /// Fingerprint of the rack's authority.
     pub authority: Fingerprint,
 }
 
-/// A token, without what one joins with.
+/// A join token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its number.
+    /// Id of the token.
     pub id: u64,
-    /// The only node it lets in; empty: any.
+    /// The only node that may join with it; empty: any.
     pub node: String,
-    /// Until when, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub expires_ms: u64,
-    /// Who came in by it; empty: nobody yet.
+    /// Node that joined with it; empty: none yet.
     pub used_by: String,
 }
 
-/// What the Monitor Node says of itself.
+/// The Monitor Node's authority and revocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// The rack's authority's certificate, DER.
+    /// Certificate of the rack's authority, DER.
     pub authority: Vec<u8>,
-    /// Who was turned out.
+    /// Revoked nodes.
     pub revoked: Vec<Revocation>,
 }
 
 /// A certificate and the authority's, DER.
 pub(crate) type Certified = (Vec<u8>, Vec<u8>);
 
-/// What the Monitor Node does at its gate. Write the methods as `async fn`. Who may do what has been
-/// looked at.
-pub trait GateHandler: Send + Sync + 'static {
-    /// A machine wants to be the node `name`, by a token, with a public key of this SHA-256. The
-    /// machine with that key may ask again.
+/// The calls of the enrolment service. Write the methods as `async fn`. Permissions have been
+/// checked.
+pub trait EnrolmentHandler: Send + Sync + 'static {
+    /// Admits a machine as the node `name`, by a token, with a public key of this SHA-256. The
+    /// machine with that key may repeat the call.
     fn join(
         &self,
         token: (u64, TokenSecret),
@@ -63,41 +64,41 @@ pub trait GateHandler: Send + Sync + 'static {
         key: [u8; 32],
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Signs for `caller` the key of a request.
+    /// Signs the key of a request for `caller`.
     fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError>;
 
-    /// Makes a token.
+    /// Creates a join token.
     fn new_token(
         &self,
         valid_s: u64,
         node: String,
     ) -> impl Future<Output = Result<NewToken, RackError>> + Send;
 
-    /// The tokens.
+    /// Returns the join tokens.
     fn tokens(&self) -> impl Future<Output = Vec<TokenRow>> + Send;
 
-    /// Takes a token back.
+    /// Deletes a join token.
     fn delete_token(&self, id: u64) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Turns a node out; one that the rack does not know only if the caller `is_sure`.
+    /// Revokes a node; one that the rack does not list only if the caller `is_sure`.
     fn revoke(
         &self,
         name: String,
         is_sure: bool,
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// What everybody in the rack may know of it.
+    /// Returns the authority and the revocations.
     fn show(&self) -> impl Future<Output = Shown> + Send;
 }
 
-pub(super) struct GateService<H> {
+pub(super) struct EnrolmentService<H> {
     handler: Arc<H>,
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
 }
 
-impl<H: GateHandler> GateService<H> {
-    pub(super) fn new(handler: Arc<H>, door: Arc<Door>) -> Self {
-        Self { handler, door }
+impl<H: EnrolmentHandler> EnrolmentService<H> {
+    pub(super) fn new(handler: Arc<H>, tls: Arc<TlsServer>) -> Self {
+        Self { handler, tls }
     }
 
     fn certify(
@@ -110,7 +111,7 @@ impl<H: GateHandler> GateService<H> {
         Ok(Response::new(CertificateResponse { certificate, authority }))
     }
 
-    /// A certificate on the word of the node that calls.
+    /// Certifies on behalf of the calling node.
     fn certify_for<T>(
         &self,
         request: &Request<T>,
@@ -118,51 +119,53 @@ impl<H: GateHandler> GateService<H> {
         whom: impl FnOnce(String) -> Caller,
     ) -> Result<Response<CertificateResponse>, Status> {
         let certified = self.certify(&whom(self.admit_node(request)?), csr)?;
-        // Turned out since: what was just signed may be dated later than that.
+        // The node may have been revoked meanwhile: what was just signed may be dated later than
+        // the revocation.
         self.admit_node(request)?;
         Ok(certified)
     }
 
     fn admit_admin<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        self.door.admit_if(request, ADMINS, Caller::is_admin)
+        self.tls.admit_if(request, ADMINS, Caller::is_admin)
     }
 
-    /// The name of the node that calls.
+    /// Returns the name of the calling node.
     fn admit_node<T>(&self, request: &Request<T>) -> Result<String, Status> {
-        match self.door.admit(request)? {
+        match self.tls.admit(request)? {
             Caller::Node(name) => Ok(name),
-            caller => Err(self.door.forbid(&caller, "agents")),
+            caller => Err(self.tls.forbid(&caller, "agents")),
         }
     }
 }
 
 #[tonic::async_trait]
-impl<H: GateHandler> Gate for GateService<H> {
+impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
     async fn join(
         &self,
         request: Request<proto::JoinRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
-        let from = visitor(&request).addr;
+        let from = peer(&request).addr;
         let proto::JoinRequest { token_id, token_secret, name, request } = request.into_inner();
         let name = convert::name_in(name, "the node")?;
         let secret = token_secret.try_into().map(TokenSecret);
         let secret =
             secret.map_err(|_| Status::invalid_argument("a token's secret has 16 bytes"))?;
-        // Before the token is used: what cannot be signed does not use it up.
+        // Before the token is used: a request that cannot be signed does not use it up.
         let key = hash_of_requested_key(&request)
             .map_err(|error| rack_status(&RackError::BadRequest(error.to_string())))?;
-        let before = self.door.revoked_until_ms(&name);
+        let before = self.tls.revoked_until_ms(&name);
         if let Err(error) = self.handler.join((token_id, secret), name.clone(), key).await {
             if let RackError::BadToken(why) | RackError::Forbidden(why) = &error {
-                self.door.refuse_token(Some(from), why);
+                self.tls.refuse_token(Some(from), why);
             }
             return Err(rack_status(&error));
         }
         let certified = self.certify(&Caller::Node(name.clone()), &request)?;
-        // Turned out since: what was just signed may be dated later than that.
-        if self.door.revoked_until_ms(&name) != before {
-            let why = format!("node {name} was turned out while it joined");
-            self.door.refuse_token(Some(from), &why);
+        // The node may have been revoked meanwhile: what was just signed may be dated later than
+        // the revocation.
+        if self.tls.revoked_until_ms(&name) != before {
+            let why = format!("node {name} was revoked while it joined");
+            self.tls.refuse_token(Some(from), &why);
             return Err(rack_status(&RackError::BadToken(why)));
         }
         Ok(certified)
@@ -181,7 +184,7 @@ impl<H: GateHandler> Gate for GateService<H> {
     ) -> Result<Response<CertificateResponse>, Status> {
         let proto::CertifyUserRequest { uid, name, request: csr } = request.get_ref().clone();
         let name = convert::name_in(name, "the user")?;
-        // A node vouches for its own users, and for no administrator.
+        // A node vouches for its own users only, and for no administrator.
         let user = |node| Caller::User(User { node, uid, name, is_admin: false });
         self.certify_for(&request, &csr, user)
     }
@@ -237,12 +240,12 @@ impl<H: GateHandler> Gate for GateService<H> {
         &self,
         request: Request<proto::ShowIdentityRequest>,
     ) -> Result<Response<proto::ShowIdentityResponse>, Status> {
-        self.door.admit(&request)?;
+        self.tls.admit(&request)?;
         let Shown { authority, revoked } = self.handler.show().await;
         Ok(Response::new(proto::ShowIdentityResponse {
             authority,
-            expires_s: self.door.holder().said().expires_s,
-            refused: Some(refused_out(self.door.refused())),
+            expires_s: self.tls.holder().info().expires_s,
+            refused: Some(refused_out(self.tls.refused())),
             revoked: revoked.into_iter().map(revocation_out).collect(),
         }))
     }
@@ -252,26 +255,26 @@ impl<H: GateHandler> Gate for GateService<H> {
 mod tests {
     use super::*;
     use crate::identity::{Authority, Holder, KeyPem, NotAdmitted};
-    use crate::server::visitor::Visitor;
+    use crate::server::peer_identity::Peer;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use venice_rack::revocation::Revocations;
 
-    /// A gate at which an administrator turns node7 out just when it is signed for.
-    struct Turning {
+    /// A handler during whose signing node7 is revoked.
+    struct Revoking {
         authority: Authority,
         joins: AtomicUsize,
-        door: Arc<Door>,
+        tls: Arc<TlsServer>,
     }
 
-    impl Turning {
-        fn turn_out(&self, until_ms: u64) {
+    impl Revoking {
+        fn revoke_node7(&self, until_ms: u64) {
             let revoked = Revocation::new("node7", until_ms);
-            self.door.set_revoked([revoked].into_iter().collect::<Revocations>());
+            self.tls.set_revoked([revoked].into_iter().collect::<Revocations>());
             self.authority.sign_after(until_ms);
         }
     }
 
-    impl GateHandler for Turning {
+    impl EnrolmentHandler for Revoking {
         async fn join(
             &self,
             _: (u64, TokenSecret),
@@ -287,7 +290,7 @@ mod tests {
             caller: &Caller,
             request: &[u8],
         ) -> Result<(Vec<u8>, Vec<u8>), RackError> {
-            self.turn_out(self.authority.newest_ms() + 1000);
+            self.revoke_node7(self.authority.newest_ms() + 1000);
             let certificate = self.authority.answer(caller, request).unwrap();
             Ok((certificate.to_vec(), self.authority.certificate().to_vec()))
         }
@@ -317,67 +320,67 @@ mod tests {
         Caller::Node("node7".into())
     }
 
-    fn gate() -> GateService<Turning> {
+    fn enrolment() -> EnrolmentService<Revoking> {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-        let door = Door::new(holder).unwrap();
+        let tls = TlsServer::new(holder).unwrap();
         let handler =
-            Arc::new(Turning { authority, joins: AtomicUsize::new(0), door: Arc::clone(&door) });
-        GateService::new(handler, door)
+            Arc::new(Revoking { authority, joins: AtomicUsize::new(0), tls: Arc::clone(&tls) });
+        EnrolmentService::new(handler, tls)
     }
 
-    /// A request of node7, whose connection was judged so.
+    /// A request of node7 with this verdict on its connection.
     fn of_node7<T>(
-        gate: &GateService<Turning>,
+        enrolment: &EnrolmentService<Revoking>,
         message: T,
         thought: Option<NotAdmitted>,
     ) -> Request<T> {
-        let credential = gate.handler.authority.credential(&node7()).unwrap();
+        let credential = enrolment.handler.authority.credential(&node7()).unwrap();
         let mut request = Request::new(message);
-        request.extensions_mut().insert(Visitor::showing(&credential, thought));
+        request.extensions_mut().insert(Peer::showing(&credential, thought));
         request
     }
 
     #[tokio::test]
-    async fn who_is_turned_out_while_it_is_signed_for_gets_nothing() {
-        let gate = gate();
+    async fn revocation_during_signing_refuses() {
+        let enrolment = enrolment();
         let request = KeyPem::generate().unwrap().request().unwrap();
         let renew = proto::RenewCertificateRequest { request: request.clone() };
-        let renewed = gate.renew_certificate(of_node7(&gate, renew, None)).await;
+        let renewed = enrolment.renew_certificate(of_node7(&enrolment, renew, None)).await;
         assert!(renewed.unwrap_err().message().contains("was revoked"));
         let (uid, name) = (7, "eve".to_owned());
         let user = proto::CertifyUserRequest { uid, name, request: request.clone() };
-        let vouched = gate.certify_user(of_node7(&gate, user, None)).await;
+        let vouched = enrolment.certify_user(of_node7(&enrolment, user, None)).await;
         assert!(vouched.unwrap_err().message().contains("was revoked"));
         let (token_id, token_secret) = (1, vec![0; 16]);
         let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
-        let joined = gate.join(of_node7(&gate, join, None)).await;
-        assert!(joined.unwrap_err().message().contains("was turned out"));
+        let joined = enrolment.join(of_node7(&enrolment, join, None)).await;
+        assert!(joined.unwrap_err().message().contains("was revoked"));
     }
 
     #[tokio::test]
-    async fn a_request_that_cannot_be_signed_uses_no_token() {
-        let gate = gate();
+    async fn unsignable_request_uses_no_token() {
+        let enrolment = enrolment();
         let mut forged = KeyPem::generate().unwrap().request().unwrap();
         *forged.last_mut().unwrap() ^= 1;
         for request in [Vec::new(), b"nonsense".to_vec(), forged] {
             let (token_id, token_secret) = (1, vec![0; 16]);
             let join = proto::JoinRequest { token_id, token_secret, name: "node7".into(), request };
-            let refused = gate.join(of_node7(&gate, join, None)).await.unwrap_err();
+            let refused = enrolment.join(of_node7(&enrolment, join, None)).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
         }
-        assert_eq!(gate.handler.joins.load(Ordering::Relaxed), 0);
+        assert_eq!(enrolment.handler.joins.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn who_came_while_a_clock_was_wrong_is_let_in_when_it_is_right() {
-        let gate = gate();
+    fn corrected_clock_admits_peer() {
+        let enrolment = enrolment();
         for thought in [NotAdmitted::NotYet(node7()), NotAdmitted::Expired(node7())] {
-            let request = of_node7(&gate, (), Some(thought));
-            assert_eq!(gate.door.admit(&request).unwrap(), node7());
+            let request = of_node7(&enrolment, (), Some(thought));
+            assert_eq!(enrolment.tls.admit(&request).unwrap(), node7());
         }
-        let request = of_node7(&gate, (), Some(NotAdmitted::Foreign));
-        assert!(gate.door.admit(&request).is_err());
+        let request = of_node7(&enrolment, (), Some(NotAdmitted::Foreign));
+        assert!(enrolment.tls.admit(&request).is_err());
     }
 }

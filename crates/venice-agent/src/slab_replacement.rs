@@ -1,5 +1,5 @@
-//! Slabs that come back, and fresh ones in their place: of this machine's memory, or of a device where
-//! nobody has the place mapped any more.
+//! Replacement of returned slabs by fresh ones: from this machine's memory, or from a device once
+//! no process has the range mapped.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use venice_rack::pressure::PressureLevel;
 
 use crate::lender::Lender;
 
-/// How long to wait before another attempt at slabs for which there was no memory.
+/// Pause between two attempts to make slabs without enough memory.
 const REPLENISH_PAUSE: Duration = Duration::from_secs(1);
-/// How often places of devices are looked at that somebody has mapped.
+/// Interval between two checks of device memory that is still mapped.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl Lender {
-    /// Puts fresh slabs in the place of these, however long there is no memory for them; but a
-    /// machine under pressure gets the memory. Returns how many slabs it got.
+    /// Replaces these slabs, retrying while there is no memory for them; a machine under pressure
+    /// keeps the memory instead. Returns how many slabs it keeps.
     pub(crate) fn replace(&self, slabs: Vec<Slab>) -> u32 {
         let mut mine = self.replacing();
         self.pool.take_in(slabs);
@@ -28,7 +28,7 @@ impl Lender {
             let error = match self.pool.replenish() {
                 Ok(()) => return 0,
                 Err(error @ DonorError::StillMapped { .. }) => {
-                    tracing::info!("{error}: to lend again when that is over");
+                    tracing::info!("{error}: lent again when it is unmapped");
                     return self.pool.give_up_missing() as u32;
                 }
                 Err(error) => error,
@@ -40,7 +40,7 @@ impl Lender {
         }
     }
 
-    /// Makes slabs of those that are withheld, as far as they can be had; how many.
+    /// Makes slabs from withheld ones, as far as possible; returns their number.
     pub(crate) fn remake(&self, slabs: u32) -> u32 {
         if slabs == 0 {
             return 0;
@@ -58,7 +58,7 @@ impl Lender {
     }
 }
 
-/// Lends places of memory devices again that nobody has mapped any more, until dropped.
+/// Lends device memory again once no process has it mapped; runs until dropped.
 pub(crate) async fn watch_devices(lender: Arc<Lender>) {
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -68,16 +68,16 @@ pub(crate) async fn watch_devices(lender: Arc<Lender>) {
         if held == 0 {
             continue;
         }
-        // A slab takes milliseconds to wipe.
+        // Wiping a slab takes milliseconds.
         let lending = Arc::clone(&lender);
         let made = tokio::task::spawn_blocking(move || lending.remake(held));
         match made.await {
             Ok(0) => {}
             Ok(slabs) => {
-                tracing::info!(slabs, "mapped by nobody any more: to lend again");
-                lender.tell_change();
+                tracing::info!(slabs, "unmapped: lent again");
+                lender.notify_change();
             }
-            // The agent ends, and its threads take nothing more on.
+            // The agent is ending, and its thread pool accepts no more work.
             Err(ended) if ended.is_cancelled() => return,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }

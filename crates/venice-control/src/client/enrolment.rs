@@ -1,6 +1,6 @@
-//! A caller of the Monitor Node's gate.
+//! A client of the Monitor Node's enrolment service.
 
-use super::channel::{self, Whom};
+use super::channel::{self, Target};
 use super::login::{Access, Login, no_login};
 use crate::convert::{refused_in, revocation_in};
 use crate::error::{ControlError, PeerKind};
@@ -16,36 +16,36 @@ use venice_rack::revocation::Revocation;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a Monitor Node says of itself.
+/// The Monitor Node's identity and refusals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorIdentity {
-    /// The rack's authority.
+    /// Fingerprint of the rack's authority.
     pub authority: Fingerprint,
-    /// When the Monitor Node's certificate ends, in seconds since 1970.
+    /// Expiry of the Monitor Node's certificate, in seconds since 1970.
     pub expires_s: u64,
-    /// What its door has refused since it started.
+    /// Callers refused since it started.
     pub refused: RefusedCounts,
-    /// Who was turned out.
+    /// Revoked nodes.
     pub revoked: Vec<Revocation>,
 }
 
-/// A connection to the gate.
+/// A connection to the enrolment service.
 #[derive(Debug, Clone)]
-pub struct GateClient {
+pub struct EnrolmentClient {
     addr: String,
-    inner: gate_client::GateClient<Channel>,
+    inner: gate_client::EnrolmentClient<Channel>,
 }
 
-/// Becomes the node `name` of the rack that made the token. The Monitor Node is known by its
-/// authority's fingerprint before anything is said to it. Where the answer is lost the same may be
-/// asked again, with the same key.
+/// Joins the rack that made the token as the node `name`. The Monitor Node is verified by its
+/// authority's fingerprint before anything is sent. If the answer is lost, the call may be repeated
+/// with the same key.
 ///
 /// # Errors
-/// [`ControlError::Stranger`] when another rack answers at the token's address;
-/// [`ControlError::NotAdmitted`] when the token is worth nothing.
+/// [`ControlError::WrongPeer`] if another rack answers at the token's address;
+/// [`ControlError::NotAdmitted`] if the token is invalid.
 pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credential, ControlError> {
     let access = Access::new(&token.monitor, Login::nobody(token.authority)?);
-    let mut client = GateClient::connect(&access).await?;
+    let mut client = EnrolmentClient::connect(&access).await?;
     let request = proto::JoinRequest {
         token_id: token.id,
         token_secret: token.secret.0.to_vec(),
@@ -56,22 +56,22 @@ pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credenti
     credential(answer.into_inner(), key)
 }
 
-impl GateClient {
-    /// Connects to a rack's Monitor Node, as [`super::MonitorClient::connect`] does.
+impl EnrolmentClient {
+    /// Connects to a rack's Monitor Node.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`super::MonitorClient::connect`].
     pub async fn connect(access: &Access) -> Result<Self, ControlError> {
         let Access { monitor: addr, login } = access;
-        let (whom, wait) = (Whom::Monitor, CONNECT_TIMEOUT);
+        let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
-        Ok(Self { addr: addr.clone(), inner: gate_client::GateClient::new(channel) })
+        Ok(Self { addr: addr.clone(), inner: gate_client::EnrolmentClient::new(channel) })
     }
 
-    /// A node's next credential, with a new key.
+    /// Renews a node's credential, with a new key.
     ///
     /// # Errors
-    /// [`ControlError`], so for all calls.
+    /// [`ControlError`], like all calls.
     pub async fn renew(&mut self) -> Result<Credential, ControlError> {
         let key = KeyPem::generate().map_err(no_login)?;
         let request = key.request().map_err(no_login)?;
@@ -79,7 +79,7 @@ impl GateClient {
         credential(answer.map_err(|status| self.error(status))?.into_inner(), key)
     }
 
-    /// A certificate for a user of this node, and the authority's, DER.
+    /// Certifies a user of this node; returns the certificate and the authority's, DER.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -94,7 +94,7 @@ impl GateClient {
         Ok((certificate, authority))
     }
 
-    /// Makes a join token that is good for so long, for one node or (empty) for any.
+    /// Creates a join token with this lifetime, for one node or (empty) for any.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -114,7 +114,7 @@ impl GateClient {
         Ok(NewToken { id, secret, authority })
     }
 
-    /// The join tokens.
+    /// Returns the join tokens.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -128,17 +128,17 @@ impl GateClient {
         Ok(rows.map(row).collect())
     }
 
-    /// Takes a join token back, by its number.
+    /// Deletes a join token.
     ///
     /// # Errors
-    /// [`ControlError::Rack`] where there is none.
+    /// [`ControlError::Rack`] if there is no such token.
     pub async fn delete_token(&mut self, id: u64) -> Result<(), ControlError> {
         let request = proto::DeleteTokenRequest { id };
         self.inner.delete_token(request).await.map_err(|status| self.error(status))?;
         Ok(())
     }
 
-    /// Turns a node out; one that the rack does not know only if the caller `is_sure`.
+    /// Revokes a node; one that the rack does not list only if the caller `is_sure`.
     ///
     /// # Errors
     /// [`ControlError::UnknownNode`].
@@ -148,7 +148,7 @@ impl GateClient {
         Ok(())
     }
 
-    /// What the Monitor Node says of itself.
+    /// Returns the Monitor Node's identity.
     ///
     /// # Errors
     /// [`ControlError`].

@@ -1,10 +1,10 @@
-//! Certificates and refusals in words.
+//! Texts for the lifetime of certificates and for refused callers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use venice_control::RefusedCounts;
 
-/// How long from now until a moment in seconds since 1970, for people.
+/// Describes the time until `until_s`, in seconds since 1970, for people.
 pub fn left(until_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match (until_s.checked_sub(now), now.saturating_sub(until_s)) {
@@ -23,7 +23,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Whom a door has refused.
+/// Describes the callers that a TLS server has refused.
 pub fn refused_text(refused: &RefusedCounts) -> String {
     let RefusedCounts { no_tls, no_certificate, expired, revoked, .. } = refused;
     let RefusedCounts { foreign, forbidden, bad_token, wrong_key, .. } = refused;
@@ -33,13 +33,13 @@ pub fn refused_text(refused: &RefusedCounts) -> String {
         (expired, "with an expired certificate"),
         (revoked, "with a revoked certificate"),
         (foreign, "of another rack"),
-        (forbidden, "not allowed what they asked for"),
+        (forbidden, "without permission"),
         (bad_token, "with a bad join token"),
         (wrong_key, "with a wrong grant key"),
     ];
     let told = counts.into_iter().filter(|(count, _)| **count > 0);
     let told: Vec<_> = told.map(|(count, what)| format!("{count} {what}")).collect();
-    if told.is_empty() { "nobody".to_string() } else { told.join(", ") }
+    if told.is_empty() { "none".to_string() } else { told.join(", ") }
 }
 
 #[cfg(test)]
@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_is_said_to_be() {
+    fn expired_certificate_says_ended() {
         assert!(left(5).starts_with("ended "));
         assert_eq!(span(86_400 * 30), "30 days");
     }
 
     #[test]
-    fn refusals_have_reasons() {
-        assert_eq!(refused_text(&RefusedCounts::default()), "nobody");
+    fn refusals_are_listed_by_reason() {
+        assert_eq!(refused_text(&RefusedCounts::default()), "none");
         let refused = RefusedCounts { expired: 2, bad_token: 1, ..RefusedCounts::default() };
         let text = "2 with an expired certificate, 1 with a bad join token";
         assert_eq!(refused_text(&refused), text);

@@ -1,4 +1,4 @@
-//! A donor's own memory stays in memory.
+//! Locks a donor's own memory.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
@@ -6,10 +6,10 @@ use rustix::thread::CapabilitySet;
 
 use crate::doctor::has_capability;
 
-/// Keeps the kernel from swapping this process out, pages that come later included. Where donors swap
-/// to each other's memory, two agents could otherwise wait for each other's pages for ever.
+/// Keeps the kernel from swapping this process out, later pages included. If donors swap to each
+/// other's memory, two agents could otherwise wait for each other's pages forever.
 ///
-/// Without a right to lock all that it will ever need, nothing is locked: a limit that is reached
+/// Without the privilege to lock all that it will ever need, it locks nothing: a limit reached
 /// later would refuse the agent memory.
 pub fn lock() {
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
@@ -20,7 +20,7 @@ pub fn lock() {
         );
         return;
     }
-    // Only what is used: what is lent and not used yet is no memory at all.
+    // Locks only pages in use: lent but unused memory takes no pages.
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(errno) = mlockall(all) {
         tracing::warn!("this agent's own memory is not locked: {errno}");

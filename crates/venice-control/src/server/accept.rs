@@ -1,9 +1,9 @@
-//! Who comes to a door: connections with their TLS handshake behind them.
+//! The accept loop of a TLS server: yields connections that have completed their handshake.
 
-use super::door::Door;
-use super::line::Line;
-use super::turns::{Turns, Visit};
-use super::visitor::Visitor;
+use super::handshake_limiter::{HandshakeLimiter, PendingHandshake};
+use super::movable_stream::MovableStream;
+use super::peer_identity::Peer;
+use super::tls_server::TlsServer;
 use crate::identity::IdentityError;
 use std::io;
 use std::pin::Pin;
@@ -21,143 +21,143 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use venice_rack::caller::Caller;
 
-/// A handshake that takes longer is given up.
+/// Timeout of a handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that wait to be served.
+/// Connections waiting to be served.
 const QUEUE: usize = 64;
 
-/// Where those who came in go: nodes, and everybody else.
+/// Queues of accepted connections: nodes, and all other peers.
 #[derive(Clone)]
-struct Rooms {
-    nodes: mpsc::Sender<Guest>,
-    others: mpsc::Sender<Guest>,
+struct Queues {
+    nodes: mpsc::Sender<Connection>,
+    others: mpsc::Sender<Connection>,
 }
 
-impl Rooms {
-    fn of(&self, visitor: &Visitor) -> &mpsc::Sender<Guest> {
-        let is_node = matches!(&visitor.said, Ok(said) if matches!(said.caller, Caller::Node(_)));
+impl Queues {
+    fn of(&self, peer: &Peer) -> &mpsc::Sender<Connection> {
+        let is_node = matches!(&peer.info, Ok(info) if matches!(info.caller, Caller::Node(_)));
         if is_node { &self.nodes } else { &self.others }
     }
 }
 
 async fn accept_all(
-    door: Arc<Door>,
+    tls: Arc<TlsServer>,
     listener: TcpListener,
     (acceptor, patience): (TlsAcceptor, Duration),
-    rooms: Rooms,
+    queues: Queues,
 ) {
-    let turns = Turns::new();
+    let limiter = HandshakeLimiter::new();
     loop {
         let (stream, addr) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, or the caller is gone again.
+                // Out of descriptors, or the peer is gone again.
                 tracing::debug!(%error, "accepting a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        if rooms.nodes.is_closed() && rooms.others.is_closed() {
+        if queues.nodes.is_closed() && queues.others.is_closed() {
             return;
         }
-        let Some(visit) = turns.come(addr.ip()) else {
-            door.note_crowd(addr);
+        let Some(pending) = limiter.register(addr.ip()) else {
+            tls.note_flood(addr);
             continue;
         };
-        let (door, acceptor, rooms) = (Arc::clone(&door), acceptor.clone(), rooms.clone());
+        let (tls, acceptor, queues) = (Arc::clone(&tls), acceptor.clone(), queues.clone());
         tokio::spawn(async move {
-            match shake_hands(&visit, (acceptor, patience), stream).await {
+            match handshake(&pending, (acceptor, patience), stream).await {
                 Ok(Ok(stream)) => {
-                    let visitor = door.receive(addr, stream.get_ref().1.peer_certificates());
-                    // Nobody serves any more: the connection ends.
-                    let _ = rooms.of(&visitor).send(Guest { stream, visitor }).await;
+                    let peer = tls.identify(addr, stream.get_ref().1.peer_certificates());
+                    // If nobody serves any more, the connection is closed.
+                    let _ = queues.of(&peer).send(Connection { stream, peer }).await;
                 }
-                Ok(Err(error)) => door.note_failure(addr, &error),
-                Err(_) => door.note_silence(addr),
+                Ok(Err(error)) => tls.note_failure(addr, &error),
+                Err(_) => tls.note_timeout(addr),
             }
         });
     }
 }
 
-async fn shake_hands(
-    visit: &Visit,
+async fn handshake(
+    pending: &PendingHandshake,
     (acceptor, patience): (TlsAcceptor, Duration),
     stream: TcpStream,
-) -> Result<io::Result<TlsStream<Line>>, Elapsed> {
-    // Whoever says nothing takes no turn from those who do.
+) -> Result<io::Result<TlsStream<MovableStream>>, Elapsed> {
+    // A silent peer takes no permit from others.
     tokio::time::timeout(patience, stream.peek(&mut [0])).await.map(drop)?;
-    let _turn = visit.turn().await;
+    let _permit = pending.permit().await;
     let _ = stream.set_nodelay(true);
-    tokio::time::timeout(patience, acceptor.accept(Line::new(stream))).await
+    tokio::time::timeout(patience, acceptor.accept(MovableStream::new(stream))).await
 }
 
-/// Connections with their handshake behind them. Dropped, it listens no more.
-pub(super) struct Guests {
-    received: mpsc::Receiver<Guest>,
-    /// Of all who come to the door.
+/// Accepted connections. Dropping the last stream stops the listener.
+pub(super) struct Connections {
+    received: mpsc::Receiver<Connection>,
+    /// The accept task, shared with the other stream.
     _accepting: Arc<Accepting>,
 }
 
-/// Aborted when the last of its guests' lists is dropped.
+/// The accept task, aborted when its last stream is dropped.
 struct Accepting(AbortHandle);
 
-impl Guests {
-    /// Those who come to `door` at this listener.
-    pub(super) fn at(door: &Arc<Door>, listener: TcpListener) -> Result<Self, IdentityError> {
-        Self::within(HANDSHAKE_PATIENCE, door, listener)
+impl Connections {
+    /// Accepts the connections of `tls` at this listener.
+    pub(super) fn at(tls: &Arc<TlsServer>, listener: TcpListener) -> Result<Self, IdentityError> {
+        Self::within(HANDSHAKE_PATIENCE, tls, listener)
     }
 
     fn within(
         patience: Duration,
-        door: &Arc<Door>,
+        tls: &Arc<TlsServer>,
         listener: TcpListener,
     ) -> Result<Self, IdentityError> {
         let (sender, received) = mpsc::channel(QUEUE);
-        let rooms = Rooms { nodes: sender.clone(), others: sender };
-        let accepting = accept(patience, door, listener, rooms, &Handle::current())?;
+        let queues = Queues { nodes: sender.clone(), others: sender };
+        let accepting = accept(patience, tls, listener, queues, &Handle::current())?;
         Ok(Self { received, _accepting: accepting })
     }
 
-    /// The same, nodes apart from everybody else; who it is shows in the handshake, and handshakes are
-    /// made in the runtime `nodes`.
+    /// Accepts nodes and other peers as two streams. The certificate decides; handshakes run in the
+    /// runtime `nodes`.
     pub(super) fn apart(
-        door: &Arc<Door>,
+        tls: &Arc<TlsServer>,
         listener: TcpListener,
         nodes: &Handle,
     ) -> Result<(Self, Self), IdentityError> {
         let ((nodes_in, of_nodes), (others_in, of_others)) =
             (mpsc::channel(QUEUE), mpsc::channel(QUEUE));
-        let rooms = Rooms { nodes: nodes_in, others: others_in };
-        let accepting = accept(HANDSHAKE_PATIENCE, door, listener, rooms, nodes)?;
-        let guests = |received| Self { received, _accepting: Arc::clone(&accepting) };
-        Ok((guests(of_nodes), guests(of_others)))
+        let queues = Queues { nodes: nodes_in, others: others_in };
+        let accepting = accept(HANDSHAKE_PATIENCE, tls, listener, queues, nodes)?;
+        let accept = |received| Self { received, _accepting: Arc::clone(&accepting) };
+        Ok((accept(of_nodes), accept(of_others)))
     }
 }
 
 fn accept(
     patience: Duration,
-    door: &Arc<Door>,
+    tls: &Arc<TlsServer>,
     listener: TcpListener,
-    rooms: Rooms,
+    queues: Queues,
     runtime: &Handle,
 ) -> Result<Arc<Accepting>, IdentityError> {
-    let tls = (door.acceptor()?, patience);
-    let accepting = runtime.spawn(accept_all(Arc::clone(door), listener, tls, rooms));
+    let acceptor = (tls.acceptor()?, patience);
+    let accepting = runtime.spawn(accept_all(Arc::clone(tls), listener, acceptor, queues));
     Ok(Arc::new(Accepting(accepting.abort_handle())))
 }
 
-impl tokio_stream::Stream for Guests {
-    type Item = io::Result<Guest>;
+impl tokio_stream::Stream for Connections {
+    type Item = io::Result<Connection>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let Some(mut guest) = ready!(self.received.poll_recv(cx)) else {
+            let Some(mut connection) = ready!(self.received.poll_recv(cx)) else {
                 return Poll::Ready(None);
             };
-            // One that cannot be served here is gone, and the next is looked at.
-            match guest.stream.get_mut().0.move_here() {
-                Ok(()) => return Poll::Ready(Some(Ok(guest))),
-                Err(error) => tracing::warn!(%error, "a connection cannot be served"),
+            // A connection that cannot move to this runtime is dropped, and the next one is taken.
+            match connection.stream.get_mut().0.move_here() {
+                Ok(()) => return Poll::Ready(Some(Ok(connection))),
+                Err(error) => tracing::warn!(%error, "cannot serve a connection"),
             }
         }
     }
@@ -169,21 +169,21 @@ impl Drop for Accepting {
     }
 }
 
-/// A connection, and who is at its other end.
-pub(super) struct Guest {
-    stream: TlsStream<Line>,
-    visitor: Visitor,
+/// A connection and its peer.
+pub(super) struct Connection {
+    stream: TlsStream<MovableStream>,
+    peer: Peer,
 }
 
-impl Connected for Guest {
-    type ConnectInfo = Visitor;
+impl Connected for Connection {
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> Visitor {
-        self.visitor.clone()
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl AsyncRead for Guest {
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -230,19 +230,19 @@ mod tests {
     use tokio_rustls::TlsConnector;
     use tokio_stream::StreamExt as _;
 
-    /// More than have a turn at a time of one address.
+    /// More than the permits of one address.
     const SILENT: usize = 100;
 
     #[tokio::test]
-    async fn who_says_nothing_keeps_nobody_waiting() {
+    async fn silent_peers_block_no_handshake() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-        let door = Door::new(holder.clone()).unwrap();
+        let tls = TlsServer::new(holder.clone()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let hours = Duration::from_secs(36_000);
-        let mut guests = Guests::within(hours, &door, listener).unwrap();
+        let mut accept = Connections::within(hours, &tls, listener).unwrap();
         let mut silent = Vec::new();
         for _ in 0..SILENT {
             silent.push(TcpStream::connect(addr).await.unwrap());
@@ -250,42 +250,43 @@ mod tests {
         let stream = TcpStream::connect(addr).await.unwrap();
         let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS).unwrap();
         let coming = TlsConnector::from(holder.client()).connect(dns, stream);
-        let both = async { tokio::join!(coming, guests.next()) };
-        let (came, guest) = tokio::time::timeout(Duration::from_secs(60), both)
+        let both = async { tokio::join!(coming, accept.next()) };
+        let (came, connection) = tokio::time::timeout(Duration::from_secs(60), both)
             .await
-            .expect("it waits for those who say nothing");
+            .expect("it waits for silent peers");
         came.unwrap();
-        assert!(guest.unwrap().unwrap().visitor.said.is_ok());
+        assert!(connection.unwrap().unwrap().peer.info.is_ok());
         drop(silent);
     }
 
     #[tokio::test]
-    async fn nodes_come_apart_from_everybody_else() {
+    async fn nodes_have_their_own_stream() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::create(dir.path()).unwrap();
         let holder = |caller| Holder::new(authority.credential(&caller).unwrap()).unwrap();
         let monitor = holder(Caller::Monitor);
-        let door = Door::new(monitor.clone()).unwrap();
+        let tls = TlsServer::new(monitor.clone()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let elsewhere = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let (mut nodes, mut others) = Guests::apart(&door, listener, elsewhere.handle()).unwrap();
+        let (mut nodes, mut others) =
+            Connections::apart(&tls, listener, elsewhere.handle()).unwrap();
         let user = venice_rack::caller::User {
             node: "node7".to_owned(),
             uid: 1,
             name: "ada".to_owned(),
             is_admin: false,
         };
-        for (who, guests) in
+        for (who, accept) in
             [(Caller::User(user), &mut others), (Caller::Node("node7".to_owned()), &mut nodes)]
         {
             let stream = TcpStream::connect(addr).await.unwrap();
             let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS);
             let connector = TlsConnector::from(holder(who.clone()).client());
             let coming = connector.connect(dns.unwrap(), stream);
-            let (came, guest) = tokio::join!(coming, guests.next());
+            let (came, connection) = tokio::join!(coming, accept.next());
             came.unwrap();
-            assert_eq!(guest.unwrap().unwrap().visitor.said.unwrap().caller, who);
+            assert_eq!(connection.unwrap().unwrap().peer.info.unwrap().caller, who);
         }
         elsewhere.shutdown_background();
     }
