@@ -181,7 +181,7 @@ impl Evictor {
         2 * self.batch() * CHUNK_FRAMES
     }
 
-    /// Moves to the processor chosen by `placement`, unless the move was already made.
+    /// Moves to the processor chosen by `thread_affinity`, unless the move was already made.
     fn follow_handler(&mut self) {
         let cpu = self.pager.followed_cpu.load(Ordering::Relaxed);
         if cpu != self.cpu {
