@@ -84,12 +84,12 @@ pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 pub enum PagerError {
     /// There is no userfaultfd.
     #[error(
-        "userfaultfd is not to be had ({0}): the paged mode needs Linux 6.8 or newer and \
-         CAP_SYS_PTRACE (run as root); `venice doctor` tells more"
+        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer and \
+         CAP_SYS_PTRACE; run as root, and see `venice doctor`"
     )]
     Userfaultfd(#[source] Errno),
     /// The kernel refused something else.
-    #[error("the pager could not {doing} ({source})")]
+    #[error("the pager could not {doing}: {source}")]
     Kernel {
         /// The operation.
         doing: &'static str,

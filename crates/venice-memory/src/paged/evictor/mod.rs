@@ -201,7 +201,7 @@ impl Evictor {
         let since_ns = *self.far_full_since_ns.get_or_insert(now_ns);
         if now_ns - since_ns > FAR_FULL_PATIENCE_NS {
             if self.pager.block.donors().iter().any(|donor| donor.is_lost()) {
-                sys::die("a donor is lost, and those that are left have no room for its share");
+                sys::die("a donor is lost, and the others have no room for its pages");
             }
             sys::die("far memory is used up and so is --local: run with a larger --remote");
         }
@@ -246,7 +246,7 @@ impl Evictor {
         let mut connection =
             [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
         if sys::poll(&mut connection, 0) > 0 {
-            sys::die("`venice run` is gone, and with it this program's far memory");
+            sys::die("`venice run` has ended: this program's far memory is lost");
         }
     }
 

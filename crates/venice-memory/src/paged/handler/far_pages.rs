@@ -118,7 +118,7 @@ impl Handler {
             any = true;
             self.awaited_count -= 1;
             let awaited = std::mem::take(&mut self.awaited[token as usize]);
-            let entry = pager.table.entry(awaited.page).expect("asked for");
+            let entry = pager.table.entry(awaited.page).expect("requested");
             if !arrived {
                 let slot = entry.slot().expect("a far page has a slot");
                 if awaited.started_ns == 0 {
