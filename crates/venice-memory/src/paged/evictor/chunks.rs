@@ -50,7 +50,7 @@ impl Evictor {
             };
             let first = range.start;
             let is_live = self.pager.table.block_is_live(first);
-            let is_huge = is_live && self.is_huge_and_here(&range);
+            let is_huge = is_live && self.is_resident_huge(&range);
             let length = if is_live && !is_huge { CHUNK_FRAMES } else { BLOCK_PAGES };
             let pages = first..range.end.min((first / length + 1) * length);
             guarded.hand = pages.end;
@@ -97,7 +97,7 @@ impl Evictor {
     }
 
     /// True if the range begins with a huge page that is all resident.
-    pub(super) fn is_huge_and_here(&self, range: &Range<PageNumber>) -> bool {
+    pub(super) fn is_resident_huge(&self, range: &Range<PageNumber>) -> bool {
         let table = &self.pager.table;
         let is_resident =
             |page| table.entry(page).is_some_and(|entry| entry.state() == State::Resident);

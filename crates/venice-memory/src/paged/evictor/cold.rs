@@ -37,7 +37,7 @@ impl Evictor {
     fn cold_huge_page_of(&self, page: PageNumber) -> Option<Range<PageNumber>> {
         let huge = self.pager.table.huge_page_of(page)?;
         let is_cold = |page| self.managed(page).is_cold();
-        (self.is_huge_and_here(&huge) && huge.clone().all(is_cold)).then_some(huge)
+        (self.is_resident_huge(&huge) && huge.clone().all(is_cold)).then_some(huge)
     }
 
     /// Evicts what threads of the program wait to have paged out.

@@ -56,10 +56,10 @@ impl Handler {
         let retry = || self.pager.uffd().copy(address + at * PAGE, source, PAGE, true).is_ok();
         let is_late = done <= at && stretch.len() > 1 && retry();
         self.wait_for_forks();
-        self.release_but(&stretch, fault.page, done, state);
+        self.release_except(&stretch, fault.page, done, state);
         let came = done + usize::from(is_late);
         let is_there = done > at || is_late;
-        self.count_came(came, came - usize::from(is_there), state, Cause::LargePage);
+        self.count_arrived(came, came - usize::from(is_there), state, Cause::LargePage);
         if done <= at && !is_late {
             return self.undo_placement(fault, entry, state, outcome);
         }
@@ -167,7 +167,7 @@ impl Handler {
         }
         self.release_stretch(&stretch, done, state, cause);
         drop(apart);
-        self.count_came(done, done, state, cause);
+        self.count_arrived(done, done, state, cause);
         Some(stretch.end)
     }
 
@@ -273,7 +273,7 @@ impl Handler {
     }
 
     /// Does the same as [`Handler::release_stretch`] for all pages but `kept`.
-    fn release_but(
+    fn release_except(
         &self,
         stretch: &Range<PageNumber>,
         kept: PageNumber,
@@ -288,7 +288,7 @@ impl Handler {
 
     /// Counts `pages` pages as resident, `unasked` of them not touched by the fault. Staged pages
     /// already count as resident.
-    fn count_came(&self, pages: usize, unasked: usize, state: State, cause: Cause) {
+    fn count_arrived(&self, pages: usize, unasked: usize, state: State, cause: Cause) {
         if pages == 0 || state == State::Staged {
             return;
         }

@@ -248,7 +248,7 @@ mod tests {
 
     /// Returns the prefetch windows of `n` faults of one thread, where all planned pages are
     /// brought in.
-    fn windows(
+    fn prefetch_windows(
         read_ahead: &mut ReadAhead,
         start: PageNumber,
         stride: isize,
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn only_scans_open_window() {
         let mut read_ahead = ReadAhead::default();
-        assert_eq!(windows(&mut read_ahead, 100, 1, 6), [0, 1, 3, 7, 15, 15]);
+        assert_eq!(prefetch_windows(&mut read_ahead, 100, 1, 6), [0, 1, 3, 7, 15, 15]);
         for page in [7000, 3, 912, 44_444, 81, 90_000, 17, 6] {
             assert_eq!(read_ahead.on_fault(1, page, Pattern::Normal, 16), Plan::default());
         }
@@ -276,7 +276,7 @@ mod tests {
     fn strides_are_found_at_fourth_fault() {
         for stride in [-1, 7, -300, 5000] {
             let mut read_ahead = ReadAhead::default();
-            let opened = windows(&mut read_ahead, 1_000_000, stride, 8);
+            let opened = prefetch_windows(&mut read_ahead, 1_000_000, stride, 8);
             assert_eq!(opened, [0, 0, 0, 1, 3, 7, 15, 15], "stride {stride}");
         }
     }
