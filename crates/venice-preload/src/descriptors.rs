@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{Descriptors, Pager, Tether};
 
-use crate::the_pager::pager;
+use crate::pager_instance::pager;
 use crate::window_calls::tether;
 use crate::{c, patch};
 

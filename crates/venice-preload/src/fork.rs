@@ -8,11 +8,11 @@ use venice_memory::paged::{ForkedChild, Tether, Window, WindowFork, sys};
 
 use crate::c;
 use crate::heap::heap;
-use crate::the_pager::pager;
+use crate::pager_instance::pager;
 use crate::window_calls::{tether, window};
 
 /// The fork under way. The structure lock, held from `prepare` on, limits it to one thread.
-struct UnderWay(UnsafeCell<Option<Fork>>);
+struct PendingFork(UnsafeCell<Option<Fork>>);
 
 /// A fork under a pager, or under a window.
 enum Fork {
@@ -21,9 +21,9 @@ enum Fork {
 }
 
 // SAFETY: only the thread that holds the structure lock accesses it.
-unsafe impl Sync for UnderWay {}
+unsafe impl Sync for PendingFork {}
 
-static UNDER_WAY: UnderWay = UnderWay(UnsafeCell::new(None));
+static PENDING_FORK: PendingFork = PendingFork(UnsafeCell::new(None));
 
 /// Registers the handlers around forks. False if the C library has no room for them.
 pub fn install() -> bool {
@@ -34,7 +34,7 @@ extern "C" fn prepare() {
     match (pager(), window()) {
         (Some(pager), _) => begin(Fork::Paged(pager.before_fork())),
         (None, Some(window)) => begin(Fork::Window(prepare_window(window))),
-        (None, None) => forget_parents(),
+        (None, None) => drop_foreign_fork(),
     }
     if let Err(errno) = heap().before_fork() {
         sys::die(&format!("fork failed: {errno}"));
@@ -43,16 +43,16 @@ extern "C" fn prepare() {
 
 fn begin(fork: Fork) {
     // SAFETY: the structure lock is held by `fork`.
-    unsafe { *UNDER_WAY.0.get() = Some(fork) };
+    unsafe { *PENDING_FORK.0.get() = Some(fork) };
 }
 
 /// Drops a fork that is not this process's own: a process that is no longer served may have been
 /// made by a bare `clone` while its parent forked.
-fn forget_parents() {
+fn drop_foreign_fork() {
     // SAFETY: in a process that is not served nothing is stored there.
-    let under_way = unsafe { &mut *UNDER_WAY.0.get() };
-    if under_way.is_some() {
-        std::mem::forget(under_way.take());
+    let pending = unsafe { &mut *PENDING_FORK.0.get() };
+    if pending.is_some() {
+        std::mem::forget(pending.take());
     }
 }
 
@@ -67,7 +67,7 @@ fn prepare_window(window: &'static Window) -> WindowFork {
 /// Takes the fork under way.
 fn take() -> Option<Fork> {
     // SAFETY: called by the thread that prepared; it holds the structure lock if there is one.
-    unsafe { (*UNDER_WAY.0.get()).take() }
+    unsafe { (*PENDING_FORK.0.get()).take() }
 }
 
 extern "C" fn in_parent() {

@@ -13,10 +13,10 @@ mod descriptors;
 mod fork;
 mod heap;
 mod mappings;
+mod pager_instance;
 mod patch;
 mod signals;
 mod start;
-mod the_pager;
 mod window_calls;
 
 /// Runs when the shim is loaded.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{Hint, PAGE, PageSize, Pager, Structure, is_manageable};
 
-use crate::the_pager::pager;
+use crate::pager_instance::pager;
 use crate::{c, patch};
 
 pub const MAP_FIXED: usize = 0x10;
@@ -39,7 +39,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     };
     // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
-        put(&calls)?;
+        install_calls(&calls)?;
         let posix_madvise = posix_madvise as *const () as usize;
         patch::replace(c"posix_madvise", posix_madvise).map_err(|e| ("posix_madvise", e))
     }
@@ -67,7 +67,7 @@ pub struct Calls {
 /// # Safety
 /// Each must take and return the same as the function that it replaces, and no other thread may be
 /// running.
-pub unsafe fn put(calls: &Calls) -> Result<(), (&'static str, patch::PatchError)> {
+pub unsafe fn install_calls(calls: &Calls) -> Result<(), (&'static str, patch::PatchError)> {
     let missing = ("__curbrk", patch::PatchError::Missing);
     let current_break = c::libc_symbol(c"__curbrk").ok_or(missing)?;
     CURRENT_BREAK.store(current_break.address, Ordering::Relaxed);
@@ -182,7 +182,7 @@ extern "C" fn posix_madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) 
         if let Some(pager) = pager().filter(|_| is_range(addr, len_bytes))
             && pager.hold_structure().touches(addr, len_bytes)
         {
-            let _ = pager.heed(addr, len_bytes, Hint::Cold);
+            let _ = pager.apply_hint(addr, len_bytes, Hint::Cold);
         }
         return 0;
     }
@@ -198,7 +198,7 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
         if structure.touches(addr, len_bytes) {
             if let Some(hint) = Hint::of(advice) {
                 drop(structure);
-                return pager.heed(addr, len_bytes, hint);
+                return pager.apply_hint(addr, len_bytes, hint);
             }
             let is_to_populate =
                 matches!(advice, sys::MADV_POPULATE_READ | sys::MADV_POPULATE_WRITE);
@@ -230,12 +230,12 @@ fn advise_managed(
         sys::MADV_HUGEPAGE => {
             let size = pager.block().advised_page_size();
             if size != PageSize::Small {
-                structure.choose_page_size(addr, len_bytes, size);
+                structure.set_page_size(addr, len_bytes, size);
             }
             Some(Ok(()))
         }
         sys::MADV_NOHUGEPAGE => {
-            structure.choose_page_size(addr, len_bytes, PageSize::Small);
+            structure.set_page_size(addr, len_bytes, PageSize::Small);
             None
         }
         sys::MADV_COLLAPSE => Some(Ok(())),

@@ -9,7 +9,7 @@ use venice_memory::paged::attach::{self, Attached, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
 
-use crate::{descriptors, fork, heap, mappings, patch, signals, the_pager, window_calls};
+use crate::{descriptors, fork, heap, mappings, pager_instance, patch, signals, window_calls};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
 /// must not run without one unnoticed.
@@ -43,7 +43,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         lowest_fd: lowest_fd(),
     };
     let pager = paged::start(setup).map_err(|e| e.to_string())?;
-    the_pager::set(pager);
+    pager_instance::set(pager);
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
         mappings::install().map_err(unpatched)?;

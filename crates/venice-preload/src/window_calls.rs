@@ -50,7 +50,7 @@ pub unsafe fn install(
     };
     // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
-        mappings::put(&calls)?;
+        mappings::install_calls(&calls)?;
         let mprotect = mprotect as *const () as usize;
         patch::replace(c"mprotect", mprotect).map_err(|e| ("mprotect", e))?;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::Rack as Daemons;
 use proptest::prelude::*;
 use venice_client::{Error, MemoryOptions, PageSize, PagedMemory, PagedRegion, PortKind, Rack};
-use venice_memory::paged::huge_pages::are_to_be_had;
+use venice_memory::paged::huge_pages::check_available;
 use venice_wire::SLAB_BYTES;
 
 const PAGE: usize = 4096;
@@ -156,9 +156,9 @@ fn udp_regions_keep_values() {
 }
 
 #[test]
-fn huge_page_regions_keep_values() {
-    let test = "huge_page_regions_keep_values";
-    if let Err(none) = are_to_be_had() {
+fn regions_of_huge_pages_hold_what_was_written() {
+    let test = "regions_of_huge_pages_hold_what_was_written";
+    if let Err(none) = check_available() {
         println!("SKIPPED: {test}: {none}");
         return;
     }

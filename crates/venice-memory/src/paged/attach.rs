@@ -125,16 +125,16 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
 /// Requests the slab of a replica from the supervisor at the other end of `socket`, and waits for
 /// it. `None`: there is none, or the supervisor is gone. It works without the C library, but needs
 /// descriptors: the program's limit, which may be reached, is lifted meanwhile.
-pub(super) fn ask_for_slab(socket: i32, replica: usize) -> Option<SlabFile> {
+pub(super) fn request_slab(socket: i32, replica: usize) -> Option<SlabFile> {
     let [limit, most] = sys::descriptor_limits();
     sys::set_descriptor_limit(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
-    let answer = ask(unsafe { BorrowedFd::borrow_raw(socket) }, replica);
+    let answer = request(unsafe { BorrowedFd::borrow_raw(socket) }, replica);
     sys::set_descriptor_limit(limit);
     answer.ok()?
 }
 
-fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno> {
+fn request(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno> {
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (here, there) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
     let mut question = [SLAB, 0, 0, 0, 0];
@@ -156,19 +156,22 @@ fn ask(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno
 
 /// The result of a readable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Served {
     /// A request, which was served.
-    Question,
+    Request,
     /// Its process, and all that share it, are gone.
-    End,
+    Closed,
 }
 
 /// Serves a request of an attached process: `slab` returns the memory of a replica. To be called
 /// when the connection can be read.
-pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<SlabFile>) -> Heard {
+pub fn serve_request(
+    connection: BorrowedFd<'_>,
+    slab: impl FnOnce(usize) -> Option<SlabFile>,
+) -> Served {
     let mut question = [0u8; 5];
-    let Ok((len, [reply, _])) = receive(connection, &mut question) else { return Heard::End };
-    let ([SLAB, a, b, c, d], 5) = (question, len) else { return Heard::End };
+    let Ok((len, [reply, _])) = receive(connection, &mut question) else { return Served::Closed };
+    let ([SLAB, a, b, c, d], 5) = (question, len) else { return Served::Closed };
     let slab = slab(u32::from_le_bytes([a, b, c, d]) as usize);
     if let Some(reply) = reply {
         let fds: Vec<BorrowedFd<'_>> = slab.iter().map(AsFd::as_fd).collect();
@@ -176,7 +179,7 @@ pub fn answer(connection: BorrowedFd<'_>, slab: impl FnOnce(usize) -> Option<Sla
         // A process that died meanwhile needs no reply.
         let _ = send(reply.as_fd(), &offset_bytes.to_le_bytes(), &fds);
     }
-    Heard::Question
+    Served::Request
 }
 
 fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
@@ -225,23 +228,23 @@ mod tests {
             let socket = rustix::net::accept(&listener).unwrap();
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
-                let heard = answer(socket.as_fd(), |replica| {
+                let served = serve_request(socket.as_fd(), |replica| {
                     (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24))
                 });
-                assert_eq!(heard, Heard::Question);
+                assert_eq!(served, Served::Request);
             }
-            assert_eq!(answer(socket.as_fd(), |_| None), Heard::End);
+            assert_eq!(serve_request(socket.as_fd(), |_| None), Served::Closed);
             block
         });
         let attached = attach(&path).unwrap();
         let socket = std::os::fd::AsRawFd::as_raw_fd(&attached.supervisor);
-        let slab = ask_for_slab(socket, 7).unwrap();
+        let slab = request_slab(socket, 7).unwrap();
         assert_eq!(slab.offset_bytes(), 3 << 24);
         assert_eq!(
             rustix::fs::fstat(slab.as_fd()).unwrap().st_size as u64,
             venice_wire::SLAB_BYTES
         );
-        assert!(ask_for_slab(socket, 7).is_none(), "the supervisor has no such slab");
+        assert!(request_slab(socket, 7).is_none(), "the supervisor has no such slab");
         assert!(attached.lifeline.is_none());
         drop(attached.supervisor);
         let block = supervisor.join().unwrap();

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
 use super::PAGE;
-use super::fork_window::Content;
+use super::fork_state::Content;
 use super::in_thread::signal;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
@@ -71,13 +71,13 @@ impl Pager {
         // it would open its device. Such a child gets a full copy instead.
         let may_page = self.block.port() != PortKind::Verbs;
         let place = may_page.then(|| self.block.enter_forking(sys::getpid())).flatten();
-        let sockets = place.and_then(|_| self.open_window());
+        let sockets = place.and_then(|_| self.open_sockets());
         match (place, &sockets) {
             (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),
-            _ => self.fork.prepare_whole(),
+            _ => self.fork.prepare_full_copy(),
         }
         let resident_pages = self.resident().load(Ordering::Relaxed);
-        self.lending.open();
+        self.fork_lock.offer();
         ForkedChild { structure, place, sockets, resident_pages }
     }
 
@@ -90,12 +90,12 @@ impl Pager {
     }
 
     /// Frees, in the child, the slots that the parent's handler was using.
-    fn drop_left_over(&self) {
-        self.staging.huge().left_over().for_each(|slot| self.empty_slot(slot));
+    fn drop_parent_slots(&self) {
+        self.staging.huge().parent_slots().for_each(|slot| self.empty_slot(slot));
     }
 
     /// Opens the fork; `None` if there are no descriptors left.
-    fn open_window(&self) -> Option<(i32, i32)> {
+    fn open_sockets(&self) -> Option<(i32, i32)> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (parent, child) = socketpair(kind.0, kind.1, kind.2, None).ok()?;
@@ -126,15 +126,15 @@ impl ForkedChild {
     /// the child no longer needs the parent.
     pub fn in_parent(self) {
         let pager = self.structure.pager;
-        pager.lending.close();
+        pager.fork_lock.withdraw();
         let Some((parent, child)) = self.sockets else {
-            pager.fork.wait_until_whole();
+            pager.fork.wait_for_full_copy();
             return self.forget_place();
         };
         pager.descriptors.close(child);
         let answer = receive(parent);
         if answer == CANNOT_PAGE[0] {
-            pager.fork.close_with_whole_child();
+            pager.fork.close_with_full_copy();
         } else {
             pager.fork.close(&pager.descriptors);
         }
@@ -178,16 +178,16 @@ impl ForkedChild {
         if !serves_this_process(uffd) {
             sys::die("fork failed: two forks at once were confused");
         }
-        if pager.lending.is_lent() {
+        if pager.fork_lock.is_borrowed() {
             // A thread of the parent, absent here, was about to change the pager's state.
             sys::close(uffd.fd);
-            tell_and_wait(child, CANNOT_PAGE);
+            report_and_wait(child, CANNOT_PAGE);
             // Only registered memory can be copied.
             in_thread.into_iter().for_each(sys::close);
             pager.descriptors.close_all_but(&[]);
             return Ok(());
         }
-        pager.lending.reset();
+        pager.fork_lock.reset();
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
         if let (Some(in_thread), Some(fd)) = (&pager.in_thread, in_thread) {
             in_thread.set_uffd(pager.descriptors.keep(fd));
@@ -196,11 +196,11 @@ impl ForkedChild {
         if let Some(window) = &pager.window {
             window.reset_after_fork();
         }
-        pager.forget_handlers();
-        pager.drop_left_over();
+        pager.reset_handlers();
+        pager.drop_parent_slots();
         self.take_place(place);
         self.settle_busy_pages();
-        tell_and_wait(child, READY);
+        report_and_wait(child, READY);
         pager.descriptors.close(child);
         pager.mark.set();
         start::threads(pager)
@@ -268,7 +268,7 @@ fn is_there(address: usize) -> bool {
 }
 
 /// Reports the child's outcome to the parent, and waits for its permission to go on.
-fn tell_and_wait(parent: i32, what: &[u8]) {
+fn report_and_wait(parent: i32, what: &[u8]) {
     send(parent, what);
     if receive(parent) != GO[0] {
         sys::die("fork failed: the parent died before the child had its memory");

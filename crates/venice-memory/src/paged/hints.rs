@@ -3,7 +3,7 @@
 //! - NORMAL, SEQUENTIAL, RANDOM: recorded for each page ([`Pattern`]); a fault reads it.
 //! - WILLNEED: brought in before the call returns, by the handler: the calling thread touches one
 //!   page of each stretch, and the handler brings in the whole stretch
-//!   ([`Wanted`](super::requests::Wanted)).
+//!   ([`WillNeed`](super::requests::WillNeed)).
 //! - COLD: evicted before anything else, when room is needed.
 //! - PAGEOUT: evicted at once by the evictor, while the call waits
 //!   ([`PageOuts`](super::requests::PageOuts)).
@@ -21,7 +21,7 @@ use super::page_size::PageSize;
 use super::page_table::{PageNumber, State};
 use super::pager::{Pager, Structure};
 use super::pages_of;
-use super::read_ahead::MAX_WINDOW;
+use super::read_ahead::MAX_PREFETCH;
 use super::sys::{self, Errno, SysResult};
 
 /// Longest wait of WILLNEED for room, in nanoseconds.
@@ -29,7 +29,7 @@ const ROOM_PATIENCE_NS: u64 = 2_000_000_000;
 /// Period at which it checks meanwhile, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 /// WILLNEED fills at most one part in this many of the budget.
-const WANTED_SHARE: u64 = 2;
+const WILLNEED_SHARE: u64 = 2;
 
 const MADV_NORMAL: usize = 0;
 const MADV_RANDOM: usize = 1;
@@ -104,7 +104,7 @@ impl Pager {
     /// # Errors
     /// The kernel's. `ENOMEM`: part of the range is not mapped; the hint is applied to the rest all
     /// the same.
-    pub fn heed(&'static self, addr: usize, len_bytes: usize, hint: Hint) -> SysResult<()> {
+    pub fn apply_hint(&'static self, addr: usize, len_bytes: usize, hint: Hint) -> SysResult<()> {
         let pages = pages_of(addr, len_bytes);
         let mut structure = self.hold_structure();
         // SAFETY: these change no contents.
@@ -113,7 +113,7 @@ impl Pager {
             return outcome;
         }
         match hint {
-            Hint::Use(pattern) => structure.say_pattern(pages, pattern),
+            Hint::Use(pattern) => structure.set_pattern(pages, pattern),
             Hint::Cold => structure.make_cold(pages),
             Hint::WillNeed => {
                 drop(structure);
@@ -135,21 +135,21 @@ impl Pager {
     /// room. Others are evicted for it.
     fn bring_in(&'static self, pages: Range<PageNumber>) {
         let thread = sys::gettid();
-        let most = self.limit_pages.load(Ordering::Relaxed) / WANTED_SHARE;
+        let most = self.limit_pages.load(Ordering::Relaxed) / WILLNEED_SHARE;
         let mut brought = 0;
         let mut page = pages.start;
         while page < pages.end && brought < most {
-            let far = self.hold_structure().next_away(page..pages.end);
+            let far = self.hold_structure().next_nonresident(page..pages.end);
             let Some(first) = far else { return };
             let Some(room) = self.make_room() else { return };
             // Held, so that nothing leaves and nothing is unmapped meanwhile.
             let mut structure = self.hold_structure();
-            let end = pages.end.min(first + room.min(MAX_WINDOW));
+            let end = pages.end.min(first + room.min(MAX_PREFETCH));
             page = first;
-            while let Some(next) = structure.next_away(page..end) {
-                self.wanted.set(thread, end);
+            while let Some(next) = structure.next_nonresident(page..end) {
+                self.will_need.set(thread, end);
                 let came = self.populate(next, true);
-                self.wanted.set(0, 0);
+                self.will_need.set(0, 0);
                 if came.is_err() {
                     // It may not be read just now (`PROT_NONE`), or is lost.
                     return;
@@ -183,7 +183,7 @@ impl Pager {
 }
 
 impl Structure {
-    fn say_pattern(&mut self, pages: Range<PageNumber>, pattern: Pattern) {
+    fn set_pattern(&mut self, pages: Range<PageNumber>, pattern: Pattern) {
         let pager = self.pager;
         for part in self.guarded().regions.parts(pages) {
             pager.table.set_pattern(part, pattern);
@@ -192,7 +192,7 @@ impl Structure {
 
     /// Sets the page size by which the range is brought in from now on. Resident pages stay as they
     /// are.
-    pub fn choose_page_size(&mut self, addr: usize, len_bytes: usize, size: PageSize) {
+    pub fn set_page_size(&mut self, addr: usize, len_bytes: usize, size: PageSize) {
         let pager = self.pager;
         pager.block.note_page_size(size);
         for part in self.guarded().regions.parts(pages_of(addr, len_bytes)) {
@@ -205,7 +205,7 @@ impl Structure {
         let guarded = self.guarded();
         for part in guarded.regions.parts(pages) {
             if make_cold(pager, part.clone()) {
-                guarded.first_out.push(part);
+                guarded.advised_cold.push(part);
             }
         }
     }
@@ -225,7 +225,7 @@ impl Structure {
     }
 
     /// Returns the first managed page of the range that was written and is not resident.
-    fn next_away(&mut self, pages: Range<PageNumber>) -> Option<PageNumber> {
+    fn next_nonresident(&mut self, pages: Range<PageNumber>) -> Option<PageNumber> {
         let table = &self.pager.table;
         let mut parts = self.guarded().regions.parts(pages);
         parts.find_map(|part| {

@@ -41,24 +41,24 @@ pub enum NoHugePages {
     Untried(Errno),
 }
 
-/// Set once a huge page stayed one in the trial: the kernel does not change.
-static ONE_STAYED: AtomicBool = AtomicBool::new(false);
+/// Set once a huge page survived the move of a trial: the kernel does not change.
+static MOVE_SURVIVED: AtomicBool = AtomicBool::new(false);
 
 /// Checks the kernel's switches, and tries one huge page: it is moved to where a small page was.
 /// If memory is so fragmented that there is none to try, huge pages count as available.
 ///
 /// # Errors
 /// [`NoHugePages`].
-pub fn are_to_be_had() -> Result<(), NoHugePages> {
+pub fn check_available() -> Result<(), NoHugePages> {
     let read = |path| fs::read_to_string(path).ok();
-    judge(read(ALL_SIZES).as_deref(), read(OF_2_MIB).as_deref())?;
-    if ONE_STAYED.load(Relaxed) {
+    check_switches(read(ALL_SIZES).as_deref(), read(OF_2_MIB).as_deref())?;
+    if MOVE_SURVIVED.load(Relaxed) {
         return Ok(());
     }
-    match stays_one(|| {}) {
+    match survives_move(|| {}) {
         Ok(Some(false)) => Err(NoHugePages::TablesStay),
-        Ok(stayed) => {
-            ONE_STAYED.store(stayed.is_some(), Relaxed);
+        Ok(survived) => {
+            MOVE_SURVIVED.store(survived.is_some(), Relaxed);
             Ok(())
         }
         Err(errno) => Err(NoHugePages::Untried(errno)),
@@ -66,7 +66,7 @@ pub fn are_to_be_had() -> Result<(), NoHugePages> {
 }
 
 /// Checks the contents of the two files; the one for 2 MiB came with Linux 6.8.
-fn judge(all_sizes: Option<&str>, of_2_mib: Option<&str>) -> Result<(), NoHugePages> {
+fn check_switches(all_sizes: Option<&str>, of_2_mib: Option<&str>) -> Result<(), NoHugePages> {
     let all_sizes = chosen(all_sizes.ok_or(NoHugePages::NotBuilt)?);
     match of_2_mib.map_or("inherit", chosen) {
         "always" | "madvise" => Ok(()),
@@ -84,7 +84,7 @@ fn chosen(choices: &str) -> &str {
 
 /// True if a huge page that is moved to where a small one was stays a huge one; `None`: there was
 /// none to move. `meanwhile` runs between.
-fn stays_one(meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
+fn survives_move(meanwhile: impl FnOnce()) -> Result<Option<bool>, Errno> {
     let uffd = Uffd::open()?;
     let tried = sys::map_aligned(2 * HUGE_BYTES, HUGE_BYTES).and_then(|memory| {
         let tried = try_one(uffd, memory, meanwhile);
@@ -134,17 +134,17 @@ mod tests {
         let on = Some("always [madvise] never\n");
         let off = Some("always madvise [never]\n");
         let inherit = Some("always [inherit] madvise never\n");
-        assert_eq!(judge(None, None), Err(NoHugePages::NotBuilt));
-        assert_eq!(judge(on, None), Ok(()));
-        assert_eq!(judge(on, inherit), Ok(()));
-        assert_eq!(judge(off, inherit), Err(NoHugePages::Off { file: ALL_SIZES }));
-        assert_eq!(judge(on, off), Err(NoHugePages::Off { file: OF_2_MIB }));
-        assert_eq!(judge(off, on), Ok(()), "the switch of the size takes precedence");
+        assert_eq!(check_switches(None, None), Err(NoHugePages::NotBuilt));
+        assert_eq!(check_switches(on, None), Ok(()));
+        assert_eq!(check_switches(on, inherit), Ok(()));
+        assert_eq!(check_switches(off, inherit), Err(NoHugePages::Off { file: ALL_SIZES }));
+        assert_eq!(check_switches(on, off), Err(NoHugePages::Off { file: OF_2_MIB }));
+        assert_eq!(check_switches(off, on), Ok(()), "the switch of the size takes precedence");
     }
 
     #[test]
     fn huge_page_trial_runs() {
-        match are_to_be_had() {
+        match check_available() {
             Ok(()) => {}
             Err(none) => println!("SKIPPED: huge_page_trial_runs: {none}"),
         }
@@ -152,17 +152,17 @@ mod tests {
 
     #[test]
     fn concurrent_fork_keeps_huge_page() {
-        if let Err(none) = are_to_be_had() {
+        if let Err(none) = check_available() {
             println!("SKIPPED: concurrent_fork_keeps_huge_page: {none}");
             return;
         }
         let mut child = None;
-        let stayed = stays_one(|| child = Some(fork(sleep)));
+        let survived = survives_move(|| child = Some(fork(sleep)));
         let child = child.unwrap();
         kill_process(child, Signal::KILL).unwrap();
         waitpid(Some(child), WaitOptions::empty()).unwrap();
-        assert_ne!(stayed, Ok(Some(false)));
-        assert_eq!(stayed.map(drop), Ok(()));
+        assert_ne!(survived, Ok(Some(false)));
+        assert_eq!(survived.map(drop), Ok(()));
     }
 
     /// Sleeps in a child until it is killed.

@@ -90,7 +90,7 @@ impl HugeSlots {
 
     /// Returns, in a forked child, the slots of the parent's handler, which does not exist here,
     /// and the spares. The caller owns them.
-    pub fn left_over(&self) -> impl Iterator<Item = HugeSlot> {
+    pub fn parent_slots(&self) -> impl Iterator<Item = HugeSlot> {
         self.spares.store(0, Ordering::Relaxed);
         let uses = self.uses.iter().enumerate();
         uses.filter(|(_, word)| matches!(word.load(Ordering::Relaxed), SPARE | TAKEN))
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((slots.spares(), slots.hold(), slots.hold()), (1, Some(2), None));
         assert_eq!((slots.take_spare(), slots.take_spare(), slots.spares()), (Some(1), None, 0));
         slots.give_spare(2);
-        assert_eq!(slots.left_over().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(slots.parent_slots().collect::<Vec<_>>(), [1, 2]);
         slots.give_empty(1);
         slots.give_empty(2);
         assert_eq!((slots.hold(), slots.hold()), (Some(1), Some(2)));

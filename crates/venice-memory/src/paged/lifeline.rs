@@ -40,7 +40,7 @@ impl Lifeline {
     }
 
     /// Releases the processes: the run is over and nothing of it is borrowed, so they may go on.
-    pub fn let_go(&self) {
+    pub fn release(&self) {
         // The byte stays in the pipe for all processes.
         let _ = rustix::io::write(&self.held, b".");
     }
@@ -122,7 +122,7 @@ mod tests {
             let lifeline = Lifeline::new().unwrap();
             let process = lifeline.for_processes().try_clone_to_owned().unwrap();
             if releases {
-                lifeline.let_go();
+                lifeline.release();
             }
             drop(lifeline);
             let expected = if releases { SupervisorEnd::Released } else { SupervisorEnd::Killed };

@@ -47,11 +47,11 @@ impl StructureLock {
     /// holds it: `borrow` is called whenever the wait has lasted another [`PATIENCE_NS`].
     pub fn hold_or_borrow(&self, borrow: impl Fn() -> bool) -> StructureGuard<'_> {
         let signal_mask = Some(sys::block_signals());
-        if !self.is_taken_at_once() {
+        if !self.try_take() {
             let mut patience_ends_ns = sys::monotonic_ns() + PATIENCE_NS;
             // A woken thread first marks the lock again as waited for: it was woken for all
             // waiters.
-            while !self.is_taken_by_waiter() {
+            while !self.take_as_waiter() {
                 if sys::monotonic_ns() >= patience_ends_ns {
                     if borrow() {
                         return StructureGuard { lock: None, signal_mask };
@@ -76,7 +76,7 @@ impl StructureLock {
     /// waiting for the handler.
     pub fn hold_as_handler(&self) -> Option<StructureGuard<'_>> {
         let mut by_program = 0;
-        while !self.is_taken_at_once() {
+        while !self.try_take() {
             by_program += u32::from(self.is_held_by_program());
             if by_program >= HANDLER_LOOKS {
                 return None;
@@ -93,21 +93,21 @@ impl StructureLock {
     }
 
     fn acquire(&self) {
-        if self.is_taken_at_once() {
+        if self.try_take() {
             return;
         }
-        while !self.is_taken_by_waiter() {
+        while !self.take_as_waiter() {
             sys::futex_wait(&self.word, HELD_WITH_WAITERS, None, false);
         }
     }
 
-    fn is_taken_at_once(&self) -> bool {
+    fn try_take(&self) -> bool {
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the lock, marked as waited for: a thread that has waited cannot tell if others wait
     /// too.
-    fn is_taken_by_waiter(&self) -> bool {
+    fn take_as_waiter(&self) -> bool {
         self.word.swap(HELD_WITH_WAITERS, Ordering::Acquire) == FREE
     }
 

@@ -27,13 +27,14 @@ impl Structure {
     /// large one is served in the threads that touch it, where the run does so.
     pub fn adopt_usable(&mut self, addr: usize, len_bytes: usize) {
         let in_thread = self.pager.in_thread.as_ref();
-        let is_in_thread = in_thread.is_some_and(|in_thread| in_thread.takes(addr, len_bytes));
+        let is_in_thread =
+            in_thread.is_some_and(|in_thread| in_thread.serves_mapping(addr, len_bytes));
         self.adopt_as(addr, len_bytes, is_in_thread);
     }
 
     fn adopt_as(&mut self, addr: usize, len_bytes: usize, is_in_thread: bool) {
         let pages = pages_of(addr, len_bytes);
-        self.forget(addr, len_bytes);
+        self.forget_range(addr, len_bytes);
         let pager = self.pager;
         if pager.table.cover(pages.clone()).is_err() {
             return;
@@ -67,26 +68,26 @@ impl Structure {
         let outcome = change();
         for part in parts {
             match outcome {
-                Ok(_) => self.drop_all_even_late(part),
+                Ok(_) => self.drop_all_with_late(part),
                 Err(_) => self.restore_all(part),
             }
         }
         if outcome.is_ok() {
-            self.say_nothing(pages);
+            self.unmanage(pages);
         }
         outcome
     }
 
     /// Drops the pager's state of a range that was mapped anew by a bare system call.
-    fn forget(&mut self, addr: usize, len_bytes: usize) {
+    fn forget_range(&mut self, addr: usize, len_bytes: usize) {
         let pages = pages_of(addr, len_bytes);
         self.claim_all(pages.clone());
-        self.drop_all_even_late(pages.clone());
-        self.say_nothing(pages);
+        self.drop_all_with_late(pages.clone());
+        self.unmanage(pages);
     }
 
     /// Ends the management of the pages, and clears their attributes.
-    fn say_nothing(&mut self, pages: Range<PageNumber>) {
+    fn unmanage(&mut self, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.set_pattern(pages.clone(), Pattern::Normal);
         table.set_page_size(pages.clone(), PageSize::Small);
@@ -156,7 +157,7 @@ impl Structure {
         if whole {
             self.follow_move(old_pages, new, new_len.div_ceil(PAGE), flags);
         } else {
-            self.forget(new, new_len);
+            self.forget_range(new, new_len);
         }
         Ok(new)
     }
@@ -168,24 +169,24 @@ impl Structure {
         if new_pages.start == old.start {
             self.restore_all(old.start..old.start + kept);
             self.drop_all(old.start + kept..old.end);
-            self.say_nothing(old.start + kept..old.end);
+            self.unmanage(old.start + kept..old.end);
             if new_count > old.len() {
                 let more_bytes = (new_count - old.len()) * PAGE;
                 self.adopt_as(address_of(old.end), more_bytes, was_in_thread);
-                self.say_as_of(old.end - 1, old.end..new_pages.end);
+                self.extend_attributes(old.end - 1, old.end..new_pages.end);
             }
             return;
         }
         let reaches = self.pager.in_thread.as_ref().is_some_and(|it| it.reaches(new));
         self.adopt_as(new, new_count * PAGE, was_in_thread && reaches);
-        self.pager.table.copy_said(old.start..old.start + kept, new_pages.start);
-        self.say_as_of(old.start + kept - 1, new_pages.start + kept..new_pages.end);
+        self.pager.table.copy_attributes(old.start..old.start + kept, new_pages.start);
+        self.extend_attributes(old.start + kept - 1, new_pages.start + kept..new_pages.end);
         for offset in 0..kept {
             self.pager.move_entry(old.start + offset, new_pages.start + offset);
         }
         self.drop_all(old.start + kept..old.end);
         if flags & MREMAP_DONTUNMAP == 0 {
-            self.say_nothing(old);
+            self.unmanage(old);
         } else {
             let uffd = self.pager.uffd_of(old.start);
             let _ = uffd.register(address_of(old.start), old.len() * PAGE);
@@ -193,7 +194,7 @@ impl Structure {
     }
 
     /// Copies the attributes of `page` to the `pages` by which a mapping grew.
-    fn say_as_of(&mut self, page: PageNumber, pages: Range<PageNumber>) {
+    fn extend_attributes(&mut self, page: PageNumber, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.set_pattern(pages.clone(), table.pattern(page));
         table.set_page_size(pages, table.page_size(page));
@@ -219,7 +220,7 @@ impl Structure {
             let _ = self.pager.uffd_of(part.start).unregister(start, len_bytes);
             self.claim_all(part.clone());
             self.drop_all(part.clone());
-            self.say_nothing(part);
+            self.unmanage(part);
         }
     }
 
@@ -268,7 +269,7 @@ impl Structure {
 
     /// Does the same as [`Structure::drop_all`] where the mapping itself is gone: pages that came
     /// in between the claim and the kernel's act went with it.
-    fn drop_all_even_late(&mut self, pages: Range<PageNumber>) {
+    fn drop_all_with_late(&mut self, pages: Range<PageNumber>) {
         let pager = self.pager;
         let slots = &self.guarded().slots;
         pager.table.for_each_live(pages, |page, entry| {
@@ -309,11 +310,11 @@ impl Pager {
         {
             self.staging.set(entry.frame(), Frame::Orphan);
         }
-        self.end_life(page, entry);
+        self.make_zero(page, entry);
     }
 
     /// Makes a busy page one of zeros.
-    fn end_life(&self, page: PageNumber, entry: &Entry) {
+    fn make_zero(&self, page: PageNumber, entry: &Entry) {
         self.table.count_dead(page);
         if entry.release(State::Zero) {
             self.wake_page(page);
@@ -341,7 +342,7 @@ impl Pager {
             }
             let _ = to.release(state);
         }
-        self.end_life(old, from);
+        self.make_zero(old, from);
     }
 }
 

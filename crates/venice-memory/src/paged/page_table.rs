@@ -41,7 +41,7 @@ const STATE_MASK: u32 = 7;
 const WAITED: u32 = 8;
 const YOUNG: u32 = 16;
 const COLD: u32 = 32;
-const AHEAD: u32 = 64;
+const PREFETCHED: u32 = 64;
 
 /// No far slot.
 pub const NO_SLOT: u32 = 0;
@@ -120,7 +120,7 @@ impl Entry {
     }
 
     /// Ends the second chance of a resident page. True if it had one.
-    pub fn take_youth(&self) -> bool {
+    pub fn clear_young(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         if decode(word) != State::Resident || word & YOUNG == 0 {
             return false;
@@ -144,26 +144,26 @@ impl Entry {
     /// Releases a busy page that was prefetched: it is resident, and not young before it is used.
     /// True if threads wait for it already and must be woken; then it counts as used.
     #[must_use]
-    pub fn release_ahead(&self) -> bool {
-        let before = self.word.swap(State::Resident as u32 | AHEAD, Ordering::Release);
+    pub fn release_prefetched(&self) -> bool {
+        let before = self.word.swap(State::Resident as u32 | PREFETCHED, Ordering::Release);
         assert!(decode(before) == State::Busy, "only a busy page can be released");
         let is_waited_for = before & WAITED != 0;
         if is_waited_for {
-            self.use_ahead();
+            self.mark_used();
         }
         is_waited_for
     }
 
     /// Marks a prefetched page as used. False if it was not prefetched, or was used before.
-    pub fn use_ahead(&self) -> bool {
-        let is_ahead = |word| decode(word) == State::Resident && word & AHEAD != 0;
-        let used = |word| is_ahead(word).then_some(word & !(AHEAD | COLD) | YOUNG);
+    pub fn mark_used(&self) -> bool {
+        let is_prefetched = |word| decode(word) == State::Resident && word & PREFETCHED != 0;
+        let used = |word| is_prefetched(word).then_some(word & !(PREFETCHED | COLD) | YOUNG);
         self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, used).is_ok()
     }
 
     /// True if it was prefetched and no use of it is known.
-    pub fn is_ahead(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & AHEAD != 0
+    pub fn is_prefetched(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & PREFETCHED != 0
     }
 
     /// The far slot, if it has one. Changed only by the page's owner.
@@ -355,12 +355,12 @@ impl PageTable {
 
     /// Copies the attributes (pattern and size) of the pages of `from` to the pages from `to` on.
     /// Only under the structure lock.
-    pub fn copy_said(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
-        let said = |page| (self.pattern(page), self.page_size(page));
+    pub fn copy_attributes(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
+        let attributes = |page| (self.pattern(page), self.page_size(page));
         let mut start = from.start;
         while start < from.end {
-            let (pattern, size) = said(start);
-            let is_other = |page: &PageNumber| said(*page) != (pattern, size);
+            let (pattern, size) = attributes(start);
+            let is_other = |page: &PageNumber| attributes(*page) != (pattern, size);
             let end = (start..from.end).find(is_other).unwrap_or(from.end);
             let pages = to + (start - from.start)..to + (end - from.start);
             self.set_pattern(pages.clone(), pattern);
@@ -516,20 +516,20 @@ mod tests {
         assert!(entry.mark_waited());
         assert!(entry.release(State::Resident), "the owner must wake the waiter");
         assert!(!entry.mark_waited());
-        assert!(entry.take_youth());
-        assert!(!entry.take_youth());
+        assert!(entry.clear_young());
+        assert!(!entry.clear_young());
     }
 
     #[test]
     fn used_prefetch_becomes_young() {
         let entry = Entry::default();
-        assert!(entry.claim(State::Zero) && !entry.release_ahead());
-        assert!(entry.is_ahead() && !entry.is_young());
-        assert!(entry.use_ahead() && entry.is_young() && !entry.use_ahead());
+        assert!(entry.claim(State::Zero) && !entry.release_prefetched());
+        assert!(entry.is_prefetched() && !entry.is_young());
+        assert!(entry.mark_used() && entry.is_young() && !entry.mark_used());
         assert!(entry.make_cold() && entry.is_cold() && !entry.is_young());
         assert!(entry.claim(State::Resident) && !entry.make_cold());
-        assert!(entry.mark_waited() && entry.release_ahead(), "a thread waits for it");
-        assert!(!entry.is_ahead() && entry.is_young() && !entry.is_cold());
+        assert!(entry.mark_waited() && entry.release_prefetched(), "a thread waits for it");
+        assert!(!entry.is_prefetched() && entry.is_young() && !entry.is_cold());
     }
 
     #[test]
@@ -539,7 +539,7 @@ mod tests {
         let border = LEAF_PAGES - 3..LEAF_PAGES + 5;
         table.set_pattern(border.clone(), Pattern::Random);
         table.set_page_size(border.clone(), PageSize::Large);
-        table.copy_said(border.start - 1..border.end + 1, 100);
+        table.copy_attributes(border.start - 1..border.end + 1, 100);
         for (page, pattern) in [
             (border.end - 1, Pattern::Random),
             (border.end, Pattern::Normal),

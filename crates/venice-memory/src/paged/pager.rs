@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use super::attach;
 use super::budget;
+use super::cold_spans::ColdSpans;
 use super::descriptors::Descriptors;
 use super::far::{Far, FarError};
-use super::first_out::FirstOut;
+use super::fork_lock::ForkLock;
 use super::fork_mark::ForkMark;
-use super::fork_window::ForkWindow;
+use super::fork_state::ForkState;
 use super::huge_slots::{HugeSlot, MOST_SPARES};
 use super::in_thread::InThread;
-use super::lending::Lending;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
-use super::read_ahead::{MAX_WINDOW, ReadAhead};
+use super::read_ahead::{MAX_PREFETCH, ReadAhead};
 use super::refaults::Refaults;
 use super::regions::Regions;
-use super::requests::{PageOuts, Wanted};
+use super::requests::{PageOuts, WillNeed};
 use super::run_block::{Owner, PortKind, Process, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::slots::Slots;
@@ -84,12 +84,12 @@ pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 pub enum PagerError {
     /// There is no userfaultfd.
     #[error(
-        "userfaultfd is not to be had ({0}): the paged mode needs Linux 6.8 or newer and \
-         CAP_SYS_PTRACE (run as root); `venice doctor` tells more"
+        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer and \
+         CAP_SYS_PTRACE; run as root, and see `venice doctor`"
     )]
     Userfaultfd(#[source] Errno),
     /// The kernel refused something else.
-    #[error("the pager could not {doing} ({source})")]
+    #[error("the pager could not {doing}: {source}")]
     Kernel {
         /// The operation.
         doing: &'static str,
@@ -149,9 +149,9 @@ pub struct Pager {
     pub(super) read_ahead: Spin<ReadAhead>,
     pub(super) refaults: Refaults,
     /// Spans of cold pages that streams have left behind, or whose prefetch was wasted.
-    pub(super) behind: Spin<FirstOut>,
+    pub(super) stream_cold: Spin<ColdSpans>,
     /// The pages that a thread wants brought in.
-    pub(super) wanted: Wanted,
+    pub(super) will_need: WillNeed,
     /// Calls that wait for pages to be paged out.
     pub(super) page_outs: PageOuts,
     /// The processor on which the handler follows the program; `NO_CPU`: none yet.
@@ -160,9 +160,9 @@ pub struct Pager {
     pub(super) evictor_thread: AtomicU32,
     /// Nonzero while the evictor is in the middle of a turn.
     pub(super) evictor_busy: AtomicU32,
-    pub(super) fork: ForkWindow,
+    pub(super) fork: ForkState,
     /// The loan of a forking thread's structure lock.
-    pub(super) lending: Lending,
+    pub(super) fork_lock: ForkLock,
     /// Set while this process pages by itself.
     pub(super) mark: ForkMark,
     /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
@@ -178,7 +178,7 @@ pub struct Guarded {
     /// Slots with huge pages on their way out, the oldest first.
     pub(super) huge_out: VecDeque<HugeSlot>,
     /// Spans of pages advised as cold.
-    pub(super) first_out: FirstOut,
+    pub(super) advised_cold: ColdSpans,
     /// Spans to be paged out at once.
     pub(super) page_outs: VecDeque<Range<PageNumber>>,
 }
@@ -195,7 +195,7 @@ impl Drop for Pager {
         self.descriptors.close(self.uffd_fd.load(Ordering::Relaxed));
         // SAFETY: the pager's own memory, which its threads used, and these have ended.
         unsafe {
-            sys::unmap(self.zeros as *mut _, MAX_WINDOW * PAGE);
+            sys::unmap(self.zeros as *mut _, MAX_PREFETCH * PAGE);
             sys::unmap(self.landing as *mut _, HUGE_BYTES);
         }
     }
@@ -218,7 +218,7 @@ impl Pager {
             Serves::Regions { window } => (-1, window.map(|shared| shared.0)),
         };
         let disk = setup.block.first_on_disk().map(|replica| {
-            attach::ask_for_slab(supervisor_fd, replica)
+            attach::request_slab(supervisor_fd, replica)
                 .ok_or(kernel("reach the file of --write-behind")(Errno::ENOENT))
         });
         let disk_fd =
@@ -235,7 +235,7 @@ impl Pager {
             let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_DONTFORK) };
         }
         Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
-        let zeros = sys::map_private(MAX_WINDOW * PAGE).map_err(kernel("map its zeros"))?;
+        let zeros = sys::map_private(MAX_PREFETCH * PAGE).map_err(kernel("map its zeros"))?;
         let landing = map_landing().map_err(kernel("map where huge pages land"))?;
         let forks = supervisor_fd >= 0;
         let in_thread =
@@ -258,7 +258,7 @@ impl Pager {
                 hand: 0,
                 head_chunk: 0,
                 huge_out: VecDeque::with_capacity(huge_slots),
-                first_out: FirstOut::default(),
+                advised_cold: ColdSpans::default(),
                 page_outs: VecDeque::new(),
             }),
             zeros: zeros as usize,
@@ -267,16 +267,16 @@ impl Pager {
             evictor_bell: AtomicU32::new(0),
             evictor_progress: AtomicU32::new(0),
             waker: Waker::default(),
-            fork: ForkWindow::default(),
-            lending: Lending::default(),
+            fork: ForkState::default(),
+            fork_lock: ForkLock::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
             reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
             refaults: Refaults::default(),
-            behind: Spin::default(),
-            wanted: Wanted::default(),
+            stream_cold: Spin::default(),
+            will_need: WillNeed::default(),
             page_outs: PageOuts::default(),
             followed_cpu: AtomicUsize::new(NO_CPU),
             evictor_thread: AtomicU32::new(0),
@@ -329,11 +329,11 @@ impl Pager {
 
     fn borrows_structure(&self) -> bool {
         let is_too_late = || !self.fork.is_prepared() || self.is_forking_now();
-        if is_too_late() || !self.lending.borrow() {
+        if is_too_late() || !self.fork_lock.borrow() {
             return false;
         }
         if is_too_late() {
-            self.lending.give_back();
+            self.fork_lock.return_lock();
             return false;
         }
         true
@@ -364,11 +364,11 @@ impl Pager {
     }
 
     pub(super) fn resident(&self) -> &AtomicU64 {
-        &self.own_place().resident_pages
+        &self.own_process().resident_pages
     }
 
     /// This process's entry in the run block.
-    pub(super) fn own_place(&self) -> &Process {
+    pub(super) fn own_process(&self) -> &Process {
         &self.block.processes[self.process.load(Ordering::Relaxed)]
     }
 
@@ -389,7 +389,7 @@ impl Pager {
 
     /// Keeps the handler from reading the next message, which may be a fork, and waits for a copy
     /// into a forked child to end. `None` if the handler serves alone: it need not lock.
-    pub(super) fn keep_readers_out(&self) -> Option<SpinGuard<'_, ()>> {
+    pub(super) fn block_event_reads(&self) -> Option<SpinGuard<'_, ()>> {
         loop {
             if self.is_served_by_one() {
                 return None;
@@ -404,12 +404,12 @@ impl Pager {
     }
 
     /// Resets the state of the parent's handlers in the child of a fork.
-    pub(super) fn forget_handlers(&self) {
+    pub(super) fn reset_handlers(&self) {
         // SAFETY: the holders are threads of the parent.
         unsafe {
             self.reading.forget_holder(());
             self.read_ahead.forget_holder(ReadAhead::default());
-            self.behind.forget_holder(FirstOut::default());
+            self.stream_cold.forget_holder(ColdSpans::default());
         }
         self.waker.reset();
         self.evictor_thread.store(0, Ordering::Relaxed);
@@ -440,7 +440,7 @@ fn window(block: &RunBlockMap, supervisor_fd: i32) -> Result<Option<Arc<SlabWind
     if block.port() != PortKind::Shm {
         return Ok(None);
     }
-    let source = move |replica| attach::ask_for_slab(supervisor_fd, replica);
+    let source = move |replica| attach::request_slab(supervisor_fd, replica);
     let window = SlabWindow::new(block, Box::new(source));
     window.map(|window| Some(Arc::new(window))).map_err(|errno| Errno(errno.raw_os_error()))
 }
@@ -455,7 +455,7 @@ pub struct Structure {
 impl Drop for Structure {
     fn drop(&mut self) {
         if self.guard.is_borrowed() {
-            self.pager.lending.give_back();
+            self.pager.fork_lock.return_lock();
         }
     }
 }

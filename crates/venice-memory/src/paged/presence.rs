@@ -45,7 +45,7 @@ pub struct Presence {
 pub const MOST_PAGES: usize = HUGE_PAGES;
 
 /// The presence of pages in a row.
-pub type There = [bool; MOST_PAGES];
+pub type PresentPages = [bool; MOST_PAGES];
 
 impl Presence {
     /// Opens the page map of this process.
@@ -66,7 +66,7 @@ impl Presence {
     }
 
     /// True if swapped-out pages are recognised.
-    pub fn knows_swap(&self) -> bool {
+    pub fn reports_swap(&self) -> bool {
         self.fd >= 0
     }
 
@@ -74,7 +74,7 @@ impl Presence {
     ///
     /// # Errors
     /// The kernel's; `ENOMEM` where a page is not mapped and swap is not recognised.
-    pub fn look(&self, addr: usize, pages: usize) -> SysResult<There> {
+    pub fn look(&self, addr: usize, pages: usize) -> SysResult<PresentPages> {
         look(self.fd, addr, pages)
     }
 
@@ -103,14 +103,14 @@ impl Presence {
 ///
 /// # Errors
 /// The errors of [`Presence::look`].
-pub fn look_once(addr: usize, pages: usize) -> SysResult<There> {
+pub fn look_once(addr: usize, pages: usize) -> SysResult<PresentPages> {
     let presence = Presence::open_here();
     let there = presence.look(addr, pages);
     presence.close();
     there
 }
 
-fn look(fd: i32, addr: usize, pages: usize) -> SysResult<There> {
+fn look(fd: i32, addr: usize, pages: usize) -> SysResult<PresentPages> {
     let mut there = [false; MOST_PAGES];
     if fd < 0 {
         let mut bytes = [0u8; MOST_PAGES];
@@ -129,12 +129,12 @@ fn look(fd: i32, addr: usize, pages: usize) -> SysResult<There> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::huge_pages::are_to_be_had;
+    use super::super::huge_pages::check_available;
     use super::*;
 
     #[test]
     fn huge_page_is_recognised() {
-        if let Err(none) = are_to_be_had() {
+        if let Err(none) = check_available() {
             println!("SKIPPED: huge_page_is_recognised: {none}");
             return;
         }

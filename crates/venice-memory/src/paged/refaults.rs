@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Refaults that are judged together.
-const JUDGED_AT_ONCE: u32 = 256;
+const JUDGED_TOGETHER: u32 = 256;
 
 /// The refault statistics. Handlers record, the evictor judges.
 #[derive(Debug, Default)]
@@ -42,10 +42,10 @@ impl Refaults {
 
     /// True if pages are to be evicted at random. More than half of the refaults must be near
     /// before they are, and less than a quarter before they no longer are.
-    pub fn judge(&self) -> bool {
+    pub fn should_scatter(&self) -> bool {
         let before = self.is_scattering.load(Ordering::Relaxed);
         let all = self.all.load(Ordering::Relaxed);
-        if all < JUDGED_AT_ONCE {
+        if all < JUDGED_TOGETHER {
             return before;
         }
         let soon = self.soon.swap(0, Ordering::Relaxed);
@@ -63,20 +63,20 @@ mod tests {
     const LIMIT: u64 = 1000;
 
     fn faults_at(refaults: &Refaults, distance: u32) -> bool {
-        for _ in 0..JUDGED_AT_ONCE {
+        for _ in 0..JUDGED_TOGETHER {
             let left_at = refaults.leave(1).wrapping_sub(distance);
             refaults.note(left_at, LIMIT);
         }
-        refaults.judge()
+        refaults.should_scatter()
     }
 
     #[test]
     fn near_refaults_randomise_eviction() {
         let refaults = Refaults::default();
-        assert!(!refaults.judge(), "in order at first");
+        assert!(!refaults.should_scatter(), "in order at first");
         assert!(!faults_at(&refaults, 200));
         assert!(faults_at(&refaults, 10));
-        assert!(refaults.judge(), "no new refaults");
+        assert!(refaults.should_scatter(), "no new refaults");
         assert!(!faults_at(&refaults, 3000));
     }
 
@@ -84,11 +84,11 @@ mod tests {
     fn mixed_refaults_keep_order() {
         let refaults = Refaults::default();
         let mixed = |refaults: &Refaults| {
-            for at in 0..JUDGED_AT_ONCE {
+            for at in 0..JUDGED_TOGETHER {
                 let distance = if at % 5 < 2 { 100 } else { 900 };
                 refaults.note(refaults.leave(1).wrapping_sub(distance), LIMIT);
             }
-            refaults.judge()
+            refaults.should_scatter()
         };
         assert!(!mixed(&refaults));
         assert!(faults_at(&refaults, 1));

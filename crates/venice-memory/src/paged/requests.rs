@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::page_table::PageNumber;
-use super::read_ahead::MAX_WINDOW;
+use super::read_ahead::MAX_PREFETCH;
 use super::sys;
 
 /// Longest wait of a request without progress of the evictor, in nanoseconds.
@@ -15,14 +15,14 @@ const LOOK_EVERY_NS: u64 = 1_000_000;
 /// The pages that a WILLNEED call wants brought in. There is one such call at a time, under the
 /// structure lock.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct WillNeed {
     thread: AtomicU32,
     end: AtomicUsize,
 }
 
-impl Wanted {
+impl WillNeed {
     /// True if a fault of `thread` on `page` belongs to the call.
-    pub fn is_by(&self, thread: u32, page: PageNumber) -> bool {
+    pub fn covers(&self, thread: u32, page: PageNumber) -> bool {
         self.thread.load(Ordering::Acquire) == thread && self.pages_from(page) > 0
     }
 
@@ -30,7 +30,7 @@ impl Wanted {
     pub fn pages_from(&self, page: PageNumber) -> usize {
         // Further off it is a fault on the caller's own stack.
         let count = self.end.load(Ordering::Relaxed).saturating_sub(page);
-        if count <= MAX_WINDOW { count } else { 0 }
+        if count <= MAX_PREFETCH { count } else { 0 }
     }
 
     /// Sets the call of `thread`, which wants the pages up to `end`; thread 0: no call.
@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn willneed_covers_only_its_range() {
-        let wanted = Wanted::default();
-        assert!(!wanted.is_by(7, 100));
-        wanted.set(7, 150);
-        assert!(wanted.is_by(7, 149) && !wanted.is_by(7, 150) && !wanted.is_by(8, 149));
-        assert_eq!(wanted.pages_from(140), 10);
-        assert!(!wanted.is_by(7, 150 - MAX_WINDOW - 1), "a fault on its own stack");
-        wanted.set(0, 0);
-        assert!(!wanted.is_by(7, 149));
+        let will_need = WillNeed::default();
+        assert!(!will_need.covers(7, 100));
+        will_need.set(7, 150);
+        assert!(will_need.covers(7, 149) && !will_need.covers(7, 150) && !will_need.covers(8, 149));
+        assert_eq!(will_need.pages_from(140), 10);
+        assert!(!will_need.covers(7, 150 - MAX_PREFETCH - 1), "a fault on its own stack");
+        will_need.set(0, 0);
+        assert!(!will_need.covers(7, 149));
     }
 
     #[test]

@@ -268,7 +268,7 @@ impl Space {
             if self.pager.window.is_none() {
                 return Err(SpaceError::HugeNotMapped);
             }
-            huge_pages::are_to_be_had()?;
+            huge_pages::check_available()?;
             let pages = self.far.block().limit_pages.load(Ordering::Relaxed);
             let local_bytes = pages * PAGE as u64;
             if local_bytes < LEAST_LOCAL_BYTES_HUGE {
@@ -285,7 +285,7 @@ impl Space {
         unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTFORK)? };
         let mut structure = self.pager.hold_structure();
         structure.adopt(addr, len_bytes);
-        structure.choose_page_size(addr, len_bytes, page_size);
+        structure.set_page_size(addr, len_bytes, page_size);
         if structure.touches(addr, len_bytes) {
             return Ok(addr);
         }
@@ -390,7 +390,7 @@ impl Region {
         }
         let first = offset / PAGE * PAGE;
         let len_bytes = end.next_multiple_of(PAGE) - first;
-        self.space.pager.heed(self.addr + first, len_bytes, hint).map_err(SpaceError::Advice)
+        self.space.pager.apply_hint(self.addr + first, len_bytes, hint).map_err(SpaceError::Advice)
     }
 
     /// The space of the region.

@@ -260,7 +260,7 @@ pub fn map_aligned(len_bytes: usize, align_bytes: usize) -> SysResult<usize> {
     let (before, after) = (start - base, align_bytes - (start - base));
     for (addr, len_bytes) in [(base, before), (start + len_bytes, after)] {
         if len_bytes > 0 {
-            // SAFETY: the ends of the fresh mapping, which nobody has.
+            // SAFETY: the ends of the fresh mapping, which are not used.
             unsafe { unmap(addr as *mut c_void, len_bytes) };
         }
     }

@@ -9,7 +9,7 @@
 //! there (docs/decisions/0068).
 //!
 //! If anything else wants that processor the waker comes late, by seconds even. Then the evictor
-//! [completes the wake-up](Waker::overdue), [`Waker::times_late`] counts it, and the handler does
+//! [completes the wake-up](Waker::take_overdue), [`Waker::times_late`] counts it, and the handler does
 //! without the waker for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const TAKEN: usize = 1 << (usize::BITS - 1);
 
 /// A wake-up to be done: a thread waits for a page that is resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owed {
+pub struct PendingWake {
     /// The page.
     pub page: PageNumber,
     /// Time at which its fault was read, if its duration is to be recorded; else 0.
@@ -66,7 +66,7 @@ pub extern "C" fn run(pager: usize) -> ! {
     let pager = unsafe { &*(pager as *const Pager) };
     pager.waker.begin(&pager.followed_cpu);
     loop {
-        turn(pager, pager.waker.heard());
+        turn(pager, pager.waker.bell_value());
     }
 }
 
@@ -75,71 +75,71 @@ pub fn run_until_ended(pager: &Pager) {
     pager.waker.begin(&pager.followed_cpu);
     loop {
         // In this order: the flag is set before the bell rings.
-        let heard = pager.waker.heard();
+        let bell_value = pager.waker.bell_value();
         if pager.is_ending() {
             return;
         }
-        turn(pager, heard);
+        turn(pager, bell_value);
     }
 }
 
-fn turn(pager: &Pager, heard: u32) {
+fn turn(pager: &Pager, bell_value: u32) {
     let waker = &pager.waker;
-    if !waker.owes() {
-        return sys::futex_wait(&waker.bell, heard, None, false);
+    if !waker.has_pending() {
+        return sys::futex_wait(&waker.bell, bell_value, None, false);
     }
     // A thread that has just gone to sleep may stay on the processor's run queue until the
     // scheduler has passed over it once (Linux 6.12: "delayed dequeue"), and counts as running.
     // Nothing is taken yet: it may be long until the processor comes back.
     sys::yield_now();
-    if let Some(owed) = waker.take(pager.moment()) {
-        pager.let_go_on(owed);
+    if let Some(pending) = waker.take(pager.moment()) {
+        pager.complete_wake(pending);
     }
 }
 
 impl Waker {
     /// True if the thread has started.
-    pub fn is_there(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         self.thread.load(Ordering::Acquire) != 0
     }
 
     /// Posts the next wake-up. The one before must have been [taken back](Waker::take_back), or
-    /// [finished](Waker::unfinished), as it is when the same thread waits again.
-    pub fn owe(&self, owed: Owed, asked: Moment) {
-        self.recorded_from_ns.store(owed.recorded_from_ns, Ordering::Relaxed);
+    /// [finished](Waker::take_unfinished), as it is when the same thread waits again.
+    pub fn post(&self, pending: PendingWake, asked: Moment) {
+        self.recorded_from_ns.store(pending.recorded_from_ns, Ordering::Relaxed);
         self.asked_ns.store(asked.now_ns, Ordering::Relaxed);
         self.asked_evictions.store(asked.evictions, Ordering::Relaxed);
-        self.page.store(owed.page, Ordering::Release);
+        self.page.store(pending.page, Ordering::Release);
         self.ring();
     }
 
     /// True if a wake-up is pending that the waker has not taken.
-    pub fn owes(&self) -> bool {
-        is_owed(self.page.load(Ordering::Relaxed))
+    pub fn has_pending(&self) -> bool {
+        is_pending(self.page.load(Ordering::Relaxed))
     }
 
     /// Takes back a pending wake-up that the waker has not taken. The caller completes it.
-    pub fn take_back(&self, now: Moment) -> Option<Owed> {
+    pub fn take_back(&self, now: Moment) -> Option<PendingWake> {
         self.settle(now, |_| 0)
     }
 
     /// Takes a wake-up that the waker has taken and may not have completed, having lost its
     /// processor. The caller completes it, perhaps for the second time.
-    pub fn unfinished(&self) -> Option<Owed> {
+    pub fn take_unfinished(&self) -> Option<PendingWake> {
         let page = self.page.load(Ordering::Acquire);
         if page & TAKEN == 0 {
             return None;
         }
         self.page.compare_exchange(page, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        Some(Owed { page: page & !TAKEN, recorded_from_ns: 0 })
+        Some(PendingWake { page: page & !TAKEN, recorded_from_ns: 0 })
     }
 
     /// Takes a late wake-up, taken by the waker or not.
-    pub fn overdue(&self, now: Moment) -> Option<Owed> {
+    pub fn take_overdue(&self, now: Moment) -> Option<PendingWake> {
         if self.page.load(Ordering::Acquire) == 0 || !self.is_late(now) {
             return None;
         }
-        self.take_back(now).or_else(|| self.unfinished())
+        self.take_back(now).or_else(|| self.take_unfinished())
     }
 
     /// Number of late wake-ups so far. It wraps.
@@ -148,7 +148,7 @@ impl Waker {
     }
 
     /// Sets if the handler leaves wake-ups to the waker.
-    pub fn use_it(&self, is_in_use: bool) {
+    pub fn set_in_use(&self, is_in_use: bool) {
         self.is_in_use.store(is_in_use, Ordering::Relaxed);
     }
 
@@ -175,11 +175,11 @@ impl Waker {
     /// Resets the state in the child of a fork, which has no such thread, and no waiting threads.
     pub fn reset(&self) {
         self.page.store(0, Ordering::Relaxed);
-        self.use_it(false);
+        self.set_in_use(false);
         self.thread.store(0, Ordering::Release);
     }
 
-    fn heard(&self) -> u32 {
+    fn bell_value(&self) -> u32 {
         self.bell.load(Ordering::Acquire)
     }
 
@@ -193,14 +193,14 @@ impl Waker {
 
     /// Takes the pending wake-up for the waker, which may lose its processor before it completes
     /// it.
-    fn take(&self, now: Moment) -> Option<Owed> {
+    fn take(&self, now: Moment) -> Option<PendingWake> {
         self.settle(now, |page| page | TAKEN)
     }
 
     /// Takes the pending wake-up and leaves `left` of its page.
-    fn settle(&self, now: Moment, left: impl Fn(PageNumber) -> usize) -> Option<Owed> {
+    fn settle(&self, now: Moment, left: impl Fn(PageNumber) -> usize) -> Option<PendingWake> {
         let page = self.page.load(Ordering::Acquire);
-        if !is_owed(page) {
+        if !is_pending(page) {
             return None;
         }
         let recorded_from_ns = self.recorded_from_ns.load(Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Waker {
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         self.page.compare_exchange(page, left(page), done, failed).ok()?;
         self.late.fetch_add(late, Ordering::Relaxed);
-        Some(Owed { page, recorded_from_ns })
+        Some(PendingWake { page, recorded_from_ns })
     }
 
     fn is_late(&self, now: Moment) -> bool {
@@ -220,17 +220,17 @@ impl Waker {
 
 impl Pager {
     /// Completes a wake-up, and records the fault's duration.
-    pub(super) fn let_go_on(&self, owed: Owed) {
-        if owed.recorded_from_ns != 0 {
-            self.block.record_fault_ns(sys::monotonic_ns() - owed.recorded_from_ns);
+    pub(super) fn complete_wake(&self, pending: PendingWake) {
+        if pending.recorded_from_ns != 0 {
+            self.block.record_fault_ns(sys::monotonic_ns() - pending.recorded_from_ns);
         }
-        self.wake_page(owed.page);
+        self.wake_page(pending.page);
     }
 
     /// Completes a wake-up that the waker is late with.
-    pub(super) fn look_after_waker(&self) {
-        if let Some(owed) = self.waker.overdue(self.moment()) {
-            self.let_go_on(owed);
+    pub(super) fn complete_late_wakes(&self) {
+        if let Some(pending) = self.waker.take_overdue(self.moment()) {
+            self.complete_wake(pending);
         }
     }
 
@@ -240,7 +240,7 @@ impl Pager {
     }
 }
 
-fn is_owed(page: usize) -> bool {
+fn is_pending(page: usize) -> bool {
     page != 0 && page & TAKEN == 0
 }
 
@@ -252,20 +252,20 @@ mod tests {
         Moment { now_ns, evictions: 0 }
     }
 
-    fn owed(page: PageNumber) -> Owed {
-        Owed { page, recorded_from_ns: 7 }
+    fn pending(page: PageNumber) -> PendingWake {
+        PendingWake { page, recorded_from_ns: 7 }
     }
 
     #[test]
     fn pending_wake_is_taken_once() {
         let waker = Waker::default();
         assert_eq!(waker.take(at(1)), None);
-        waker.owe(owed(5), at(1));
-        assert_eq!(waker.take(at(2)), Some(owed(5)));
+        waker.post(pending(5), at(1));
+        assert_eq!(waker.take(at(2)), Some(pending(5)));
         assert_eq!(waker.take(at(2)), None);
         assert_eq!(waker.take_back(at(2)), None);
-        waker.owe(owed(6), at(3));
-        assert_eq!(waker.take_back(at(4)), Some(owed(6)));
+        waker.post(pending(6), at(3));
+        assert_eq!(waker.take_back(at(4)), Some(pending(6)));
         assert_eq!(waker.take(at(4)), None);
         assert_eq!(waker.times_late(), 0);
     }
@@ -273,25 +273,25 @@ mod tests {
     #[test]
     fn late_wake_is_taken_over() {
         let waker = Waker::default();
-        waker.owe(owed(5), at(1));
-        assert_eq!(waker.overdue(at(1 + LATE_NS)), None);
-        assert_eq!(waker.overdue(at(2 + LATE_NS)), Some(owed(5)));
+        waker.post(pending(5), at(1));
+        assert_eq!(waker.take_overdue(at(1 + LATE_NS)), None);
+        assert_eq!(waker.take_overdue(at(2 + LATE_NS)), Some(pending(5)));
         assert_eq!((waker.times_late(), waker.take(at(3 + LATE_NS))), (1, None));
-        waker.owe(owed(6), at(1));
-        assert_eq!(waker.take(at(2)), Some(owed(6)));
-        let once_more = Owed { page: 6, recorded_from_ns: 0 };
-        assert_eq!(waker.overdue(at(2 + LATE_NS)), Some(once_more));
-        assert_eq!(waker.overdue(at(3 + LATE_NS)), None);
+        waker.post(pending(6), at(1));
+        assert_eq!(waker.take(at(2)), Some(pending(6)));
+        let once_more = PendingWake { page: 6, recorded_from_ns: 0 };
+        assert_eq!(waker.take_overdue(at(2 + LATE_NS)), Some(once_more));
+        assert_eq!(waker.take_overdue(at(3 + LATE_NS)), None);
         assert_eq!(waker.times_late(), 1);
     }
 
     #[test]
     fn evictor_progress_extends_deadline() {
         let waker = Waker::default();
-        waker.owe(owed(5), at(0));
+        waker.post(pending(5), at(0));
         let behind = |now_ns| Moment { now_ns, evictions: 1 };
-        assert_eq!(waker.overdue(behind(LATE_BEHIND_EVICTOR_NS)), None);
-        assert_eq!(waker.overdue(behind(1 + LATE_BEHIND_EVICTOR_NS)), Some(owed(5)));
+        assert_eq!(waker.take_overdue(behind(LATE_BEHIND_EVICTOR_NS)), None);
+        assert_eq!(waker.take_overdue(behind(1 + LATE_BEHIND_EVICTOR_NS)), Some(pending(5)));
     }
 
     /// Three threads act as the handler, the waker and the evictor, with times that make everything
@@ -303,9 +303,9 @@ mod tests {
         let woken: Vec<AtomicU32> = (0..=PAGES).map(|_| AtomicU32::new(0)).collect();
         let is_over = AtomicBool::new(false);
         let now = at(2 * LATE_NS);
-        let wake = |owed: Option<Owed>| {
-            let Some(owed) = owed else { return false };
-            woken[owed.page].fetch_add(1, Ordering::Relaxed);
+        let wake = |pending: Option<PendingWake>| {
+            let Some(pending) = pending else { return false };
+            woken[pending.page].fetch_add(1, Ordering::Relaxed);
             true
         };
         let until_over = |look: &dyn Fn() -> bool| {
@@ -316,13 +316,15 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| until_over(&|| wake(waker.overdue(now))));
+            scope.spawn(|| until_over(&|| wake(waker.take_overdue(now))));
             scope.spawn(|| {
-                until_over(&|| wake(waker.take(now).filter(|owed| !owed.page.is_multiple_of(8))))
+                until_over(&|| {
+                    wake(waker.take(now).filter(|pending| !pending.page.is_multiple_of(8)))
+                })
             });
             for page in 1..=PAGES {
-                wake(waker.take_back(now).or_else(|| waker.unfinished()));
-                waker.owe(owed(page), at(1));
+                wake(waker.take_back(now).or_else(|| waker.take_unfinished()));
+                waker.post(pending(page), at(1));
                 (0..page % 64).for_each(|_| std::hint::spin_loop());
             }
             while waker.page.load(Ordering::Relaxed) != 0 {

@@ -111,7 +111,7 @@ impl Window {
         tether: &'static Tether,
     ) -> Result<&'static Window, WindowError> {
         let socket = supervisor.as_raw_fd();
-        let source = move |replica| attach::ask_for_slab(socket, replica);
+        let source = move |replica| attach::request_slab(socket, replica);
         let window = Window::new(block, process, Box::new(source))?;
         tether.watch().map_err(WindowError::NoThread)?;
         window.count_own_thread();

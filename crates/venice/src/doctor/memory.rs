@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use venice_memory::paged::huge_pages::{NoHugePages, are_to_be_had};
+use venice_memory::paged::huge_pages::{NoHugePages, check_available};
 
 use super::Finding;
 use venice_cli::terminal;
@@ -15,7 +15,7 @@ pub fn examine() -> Vec<Finding> {
     vec![
         available(),
         overcommit(&read("/proc/sys/vm/overcommit_memory")),
-        huge_pages(are_to_be_had()),
+        huge_pages(check_available()),
         map_count(&read("/proc/sys/vm/max_map_count")),
     ]
 }

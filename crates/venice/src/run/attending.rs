@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use venice_memory::paged::Lifeline;
-use venice_memory::paged::attach::{self, Heard};
+use venice_memory::paged::attach::{self, Served};
 use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
 use venice_memory::paged::slots;
@@ -70,7 +70,7 @@ impl Attending {
         while self.block.live_processes().next().is_some() {
             std::thread::sleep(LOOK_EVERY);
         }
-        self.lifeline.let_go();
+        self.lifeline.release();
     }
 }
 
@@ -132,7 +132,9 @@ struct Connection {
 impl Connection {
     /// Answers the process's message; `false` at the end of the connection.
     fn goes_on(&self, holding: &Holding) -> bool {
-        if attach::answer(self.socket.as_fd(), |replica| holding.slab(replica)) == Heard::Question {
+        if attach::serve_request(self.socket.as_fd(), |replica| holding.slab(replica))
+            == Served::Request
+        {
             return true;
         }
         let block = holding.block();

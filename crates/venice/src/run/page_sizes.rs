@@ -71,8 +71,8 @@ impl PageSizes {
                 ByteSize(least),
                 ByteSize(local_bytes)
             )
-        } else if let Err(none) = huge_pages::are_to_be_had() {
-            format!("pages of 2 MiB are unavailable: {none}")
+        } else if let Err(none) = huge_pages::check_available() {
+            format!("no pages of 2 MiB: {none}")
         } else {
             return Ok(());
         };

@@ -15,7 +15,7 @@ const OPTIONS: [&str; 7] =
 
 /// As [`paged_mode_is_missing`]; they also take a kernel that has them.
 fn are_missing(test: &str) -> bool {
-    if let Err(none) = huge_pages::are_to_be_had() {
+    if let Err(none) = huge_pages::check_available() {
         println!("SKIPPED: {test}: {none}");
         return true;
     }

@@ -17,17 +17,17 @@ const LOOKS: usize = 512;
 impl Evictor {
     /// Returns the next sweep chunk with cold pages, if any are known; a huge page if all of it is
     /// cold.
-    pub(super) fn next_cold_window(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
+    pub(super) fn next_cold_chunk(&self, guarded: &mut Guarded) -> Option<Range<PageNumber>> {
         let pager = self.pager;
         for _ in 0..LOOKS {
-            let behind = || pager.behind.hold().take(CHUNK_FRAMES);
-            let span = guarded.first_out.take(CHUNK_FRAMES).or_else(behind)?;
+            let behind = || pager.stream_cold.hold().take(CHUNK_FRAMES);
+            let span = guarded.advised_cold.take(CHUNK_FRAMES).or_else(behind)?;
             // Part of it may have been unmapped since.
             let Some(managed) = guarded.regions.next_from(span.start) else { continue };
-            let window = managed.start..managed.end.min(span.end);
+            let pages = managed.start..managed.end.min(span.end);
             let is_cold = |entry: &Entry| entry.is_cold();
-            if pager.table.first_live(window.clone(), is_cold).is_some() {
-                return Some(self.cold_huge_page_of(window.start).unwrap_or(window));
+            if pager.table.first_live(pages.clone(), is_cold).is_some() {
+                return Some(self.cold_huge_page_of(pages.start).unwrap_or(pages));
             }
         }
         None
@@ -37,18 +37,18 @@ impl Evictor {
     fn cold_huge_page_of(&self, page: PageNumber) -> Option<Range<PageNumber>> {
         let huge = self.pager.table.huge_page_of(page)?;
         let is_cold = |page| self.managed(page).is_cold();
-        (self.is_huge_and_here(&huge) && huge.clone().all(is_cold)).then_some(huge)
+        (self.is_resident_huge(&huge) && huge.clone().all(is_cold)).then_some(huge)
     }
 
     /// Evicts what threads of the program wait to have paged out.
     pub(super) fn page_out(&mut self) {
         while self.pager.page_outs.is_any() {
-            let has_room = self.has_room_on_disk();
-            if !has_room || self.apart(Evictor::page_out_batch).is_none() {
+            let has_room = self.reserve_disk_room();
+            if !has_room || self.with_structure(Evictor::page_out_batch).is_none() {
                 // The disk is slow, or a child's memory is being copied.
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
             }
-            self.tell_progress();
+            self.announce_progress();
         }
     }
 
@@ -58,10 +58,10 @@ impl Evictor {
         let first = guarded.head_chunk;
         if self.retire(first, guarded).is_some() {
             for offset in 0..self.batch() {
-                let Some(window) = self.next_to_page_out(guarded) else { break };
-                self.see_off(window.clone(), guarded);
-                if window.len() == HUGE_PAGES {
-                    let staged = self.stage_huge(window, true, guarded);
+                let Some(pages) = self.next_to_page_out(guarded) else { break };
+                self.retire_staged(pages.clone(), guarded);
+                if pages.len() == HUGE_PAGES {
+                    let staged = self.stage_huge(pages, true, guarded);
                     if staged.is_none() || self.retire_last_huge(guarded).is_none() {
                         guarded.page_outs.clear();
                     }
@@ -69,7 +69,7 @@ impl Evictor {
                 }
                 let staging = &self.pager.staging;
                 let chunk = staging.frames_of(staging.chunk_after(first, offset));
-                self.stage(window, chunk, true);
+                self.stage(pages, chunk, true);
             }
         }
         if self.retire(first, guarded).is_none() {
@@ -87,9 +87,9 @@ impl Evictor {
             let is_here = |entry: &Entry| entry.is_cold() || entry.state() == State::Staged;
             if let Some(first) = self.pager.table.first_live(span.clone(), is_here) {
                 let huge = self.cold_huge_page_of(first).filter(|huge| huge.end <= span.end);
-                let window = huge.unwrap_or(first..span.end.min(first + CHUNK_FRAMES));
-                span.start = window.end;
-                return Some(window);
+                let pages = huge.unwrap_or(first..span.end.min(first + CHUNK_FRAMES));
+                span.start = pages.end;
+                return Some(pages);
             }
             guarded.page_outs.pop_front();
         }
@@ -98,8 +98,8 @@ impl Evictor {
 
     /// Retires the pages of the sweep chunk that are staged already, unless the disk is slow: the
     /// lock is held.
-    fn see_off(&mut self, window: Range<PageNumber>, guarded: &mut Guarded) {
-        for page in window {
+    fn retire_staged(&mut self, pages: Range<PageNumber>, guarded: &mut Guarded) {
+        for page in pages {
             let entry = self.pager.table.entry(page).expect("managed pages are in the table");
             if entry.state() == State::Staged {
                 if !self.far.reserve_more(&self.pager.block, self.pages_of_turn()) {

@@ -17,13 +17,13 @@ impl Evictor {
     /// far memory is used up, and the pages in the slots had to stay.
     pub(super) fn stage_huge(
         &mut self,
-        window: Range<PageNumber>,
+        pages: Range<PageNumber>,
         only_cold: bool,
         guarded: &mut Guarded,
     ) -> Option<usize> {
         let slot = self.free_slot(guarded)?;
         let frames = self.pager.staging.frames_of_huge(slot);
-        let moved = self.stage(window, frames, only_cold);
+        let moved = self.stage(pages, frames, only_cold);
         guarded.huge_out.push_back(slot);
         if moved == HUGE_PAGES {
             self.pager.block.counters.huge_out.fetch_add(1, Ordering::Relaxed);

@@ -1,14 +1,14 @@
 //! The evictor: keeps the process within its budget, off the fault path.
 //!
-//! Sweep chunks of consecutive pages leave the program for the staging ring ([`windows`]). The
+//! Sweep chunks of consecutive pages leave the program for the staging ring ([`chunks`]). The
 //! ring's oldest chunks are written out first and their frames freed ([`retire`]). A page that is
 //! touched while it is staged is brought back whole, and counts as young again. Cold pages leave
 //! first ([`cold`]). Huge pages leave by slots of their own ([`huge`]).
 
+mod chunks;
 mod cold;
 mod huge;
 mod retire;
-mod windows;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,8 +20,8 @@ use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::transfer::WriteOut;
+use chunks::Exhausted;
 use retire::Leaving;
-use windows::Exhausted;
 
 /// Most chunks retired and filled in one turn with the lock held.
 const BATCH_CHUNKS: usize = 4;
@@ -52,11 +52,11 @@ pub struct Evictor {
     cpu: usize,
     exhausted: bool,
     /// Turns in a row in which no page could be moved: locked, pinned or protected pages.
-    fruitless: u64,
+    futile_turns: u64,
     far_full_since_ns: Option<u64>,
     idle: AtomicU32,
     /// State of the random generator.
-    chance: u64,
+    random_state: u64,
 }
 
 /// The result of a turn.
@@ -108,10 +108,10 @@ impl Evictor {
             overhead_pages: 0,
             cpu: NO_CPU,
             exhausted: false,
-            fruitless: 0,
+            futile_turns: 0,
             far_full_since_ns: None,
             idle: AtomicU32::new(0),
-            chance: 1,
+            random_state: 1,
         }
     }
 
@@ -122,8 +122,8 @@ impl Evictor {
     fn turn(&mut self) {
         let pager = self.pager;
         pager.evictor_bell.store(0, Ordering::Release);
-        self.follow();
-        pager.look_after_waker();
+        self.follow_handler();
+        pager.complete_late_wakes();
         self.refresh_limit();
         if pager.page_outs.is_any() {
             self.page_out();
@@ -141,17 +141,17 @@ impl Evictor {
         }
         while resident() > low_watermark(limit(), most) {
             self.refresh_limit();
-            if !self.has_room_on_disk() {
-                self.tell_progress();
+            if !self.reserve_disk_room() {
+                self.announce_progress();
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
-            let outcome = self.apart(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
+            let outcome = self.with_structure(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
             let at_limit = resident() >= limit();
             self.note_far_full(outcome, at_limit);
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
-            self.tell_progress();
+            self.announce_progress();
             if outcome != Outcome::Progress {
                 // Other processes may be able to write.
                 self.far.release(&pager.block);
@@ -168,7 +168,7 @@ impl Evictor {
 
     /// Reserves room among the pages on their way to the disk for what one turn writes, even if all
     /// of it has to be written twice. True if there is room. No lock is held.
-    fn has_room_on_disk(&mut self) -> bool {
+    fn reserve_disk_room(&mut self) -> bool {
         let has_room = self.far.reserve(&self.pager.block, self.pages_of_turn());
         if !has_room {
             self.pager.block.counters.behind_waits.fetch_add(1, Ordering::Relaxed);
@@ -181,8 +181,8 @@ impl Evictor {
         2 * self.batch() * CHUNK_FRAMES
     }
 
-    /// Moves to the processor chosen by `placement`, unless the move was already made.
-    fn follow(&mut self) {
+    /// Moves to the processor chosen by `thread_affinity`, unless the move was already made.
+    fn follow_handler(&mut self) {
         let cpu = self.pager.followed_cpu.load(Ordering::Relaxed);
         if cpu != self.cpu {
             self.cpu = cpu;
@@ -201,7 +201,7 @@ impl Evictor {
         let since_ns = *self.far_full_since_ns.get_or_insert(now_ns);
         if now_ns - since_ns > FAR_FULL_PATIENCE_NS {
             if self.pager.block.donors().iter().any(|donor| donor.is_lost()) {
-                sys::die("a donor is lost, and those that are left have no room for its share");
+                sys::die("a donor is lost, and the others have no room for its pages");
             }
             sys::die("far memory is used up and so is --local: run with a larger --remote");
         }
@@ -215,7 +215,7 @@ impl Evictor {
         if now_ns >= self.measured_ns + MEASURE_EVERY_NS {
             self.measured_ns = now_ns;
             self.overhead_pages = self.measure_overhead();
-            pager.own_place().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
+            pager.own_process().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
             self.check_supervisor();
         }
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
@@ -246,19 +246,22 @@ impl Evictor {
         let mut connection =
             [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
         if sys::poll(&mut connection, 0) > 0 {
-            sys::die("`venice run` is gone, and with it this program's far memory");
+            sys::die("`venice run` has ended: this program's far memory is lost");
         }
     }
 
     /// Wakes the threads that wait for room.
-    fn tell_progress(&self) {
+    fn announce_progress(&self) {
         self.pager.evictor_progress.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.pager.evictor_progress, u32::MAX >> 1, false);
     }
 
     /// Does `work` with the structure lock held, unless the handler is copying this process's
     /// memory into a child.
-    fn apart<T>(&mut self, work: impl FnOnce(&mut Evictor, &mut Guarded) -> T) -> Option<T> {
+    fn with_structure<T>(
+        &mut self,
+        work: impl FnOnce(&mut Evictor, &mut Guarded) -> T,
+    ) -> Option<T> {
         let pager = self.pager;
         let _held = pager.lock.hold_as_evictor();
         pager.evictor_busy.store(1, Ordering::SeqCst);
@@ -285,10 +288,10 @@ impl Evictor {
         retired += of_huge;
         guarded.head_chunk = pager.staging.chunk_after(first, self.batch());
         let was_exhausted = std::mem::replace(&mut self.exhausted, exhausted);
-        self.fruitless = if retired + moved == 0 { self.fruitless + 1 } else { 0 };
-        let seen_all = self.fruitless * (self.batch() * CHUNK_FRAMES) as u64
+        self.futile_turns = if retired + moved == 0 { self.futile_turns + 1 } else { 0 };
+        let seen_all = self.futile_turns * (self.batch() * CHUNK_FRAMES) as u64
             >= pager.resident().load(Ordering::Relaxed);
-        let nothing = self.fruitless > 0 && (exhausted && was_exhausted || seen_all);
+        let nothing = self.futile_turns > 0 && (exhausted && was_exhausted || seen_all);
         let holds_pages = self.ring_holds_pages() || !guarded.huge_out.is_empty();
         if nothing && !holds_pages { Outcome::Nothing } else { Outcome::Progress }
     }
@@ -327,24 +330,24 @@ impl Evictor {
     fn fill(&mut self, first: usize, guarded: &mut Guarded) -> Option<(usize, bool)> {
         let staging = &self.pager.staging;
         let mut moved = 0;
-        if self.pager.refaults.judge() {
-            guarded.hand = self.anywhere(guarded);
+        if self.pager.refaults.should_scatter() {
+            guarded.hand = self.random_chunk(guarded);
         }
         for offset in 0..self.batch() {
             let chunk = staging.frames_of(staging.chunk_after(first, offset));
-            let (window, only_cold) = match self.next_cold_window(guarded) {
-                Some(window) => (window, true),
-                None => match self.next_window(guarded) {
-                    Ok(Some(window)) => (window, false),
+            let (pages, only_cold) = match self.next_cold_chunk(guarded) {
+                Some(pages) => (pages, true),
+                None => match self.next_sweep_chunk(guarded) {
+                    Ok(Some(pages)) => (pages, false),
                     Ok(None) => return Some((moved, false)),
                     Err(Exhausted) => return Some((moved, true)),
                 },
             };
-            if window.len() == HUGE_PAGES {
+            if pages.len() == HUGE_PAGES {
                 // That is as much as a turn retires.
-                return Some((moved + self.stage_huge(window, only_cold, guarded)?, false));
+                return Some((moved + self.stage_huge(pages, only_cold, guarded)?, false));
             }
-            moved += self.stage(window, chunk, only_cold);
+            moved += self.stage(pages, chunk, only_cold);
         }
         Some((moved, false))
     }

@@ -74,7 +74,7 @@ impl Evictor {
             frames.clone().for_each(|frame| pager.staging.set(frame, Frame::Empty));
             pager.count_gone(freed as u64);
         }
-        self.let_leave();
+        self.finish_eviction();
         Some(freed.iter().sum())
     }
 
@@ -171,7 +171,7 @@ impl Evictor {
     }
 
     /// Completes the eviction of the pages whose contents are where they belong.
-    fn let_leave(&mut self) {
+    fn finish_eviction(&mut self) {
         let pager = self.pager;
         let counters = &pager.block.counters;
         let left_at = pager.refaults.leave(self.leaving.len() as u32);

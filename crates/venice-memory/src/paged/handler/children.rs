@@ -1,6 +1,6 @@
 //! Service for children that were just forked and have no pager of their own yet.
 
-use super::super::fork_window::Content;
+use super::super::fork_state::Content;
 use super::super::in_thread::InThread;
 use super::super::page_table::{PageNumber, State};
 use super::super::sys::{self, Errno, SysResult};
@@ -10,7 +10,7 @@ use super::Handler;
 
 impl Handler {
     /// Copies all far and staged pages into `child`, which cannot have a pager of its own.
-    pub(super) fn make_whole(&mut self, child: Uffd) {
+    pub(super) fn copy_all_to_child(&mut self, child: Uffd) {
         let pager = self.pager;
         pager.fork.wait_for_evictor(&pager.evictor_busy);
         pager.table.for_each_live_anywhere(|page, entry| {
@@ -20,31 +20,31 @@ impl Handler {
         });
         // If part of the memory is served in threads, the child does not run before this is
         // read.
-        let in_thread = pager.in_thread.as_ref().map(InThread::child_of_fork);
-        pager.fork.made_whole(child, in_thread);
+        let in_thread = pager.in_thread.as_ref().map(InThread::read_forked_child);
+        pager.fork.finish_full_copy(child, in_thread);
     }
 
     /// Serves the faults of children that were just forked and have no pager of their own yet.
     pub(super) fn serve_forked_children(&mut self) {
         let pager = self.pager;
         if let Some(child) = pager.fork.child_that_cannot_page() {
-            self.make_whole_after_all(child);
-            return pager.fork.let_go(&pager.descriptors);
+            self.copy_rest_to_child(child);
+            return pager.fork.release_child(&pager.descriptors);
         }
         while let Some((child, page)) = pager.fork.next_child_fault(&pager.descriptors) {
             // Keeps other handlers from dropping the page's source meanwhile.
-            let _apart = pager.keep_readers_out();
+            let _apart = pager.block_event_reads();
             self.place_in_child(child, page);
             child.wake(address_of(page), PAGE);
         }
     }
 
-    /// Does the same as [`Handler::make_whole`] for a child that was to have a pager of its own.
+    /// Does the same as [`Handler::copy_all_to_child`] for a child that was to have a pager of its own.
     /// Frames and slots are as they were at the fork, but pages that came in since are in the
     /// parent alone.
-    fn make_whole_after_all(&mut self, child: Uffd) {
+    fn copy_rest_to_child(&mut self, child: Uffd) {
         let pager = self.pager;
-        let _apart = pager.keep_readers_out();
+        let _apart = pager.block_event_reads();
         pager.table.for_each_live_anywhere(|page, entry| {
             if entry.state() != State::Zero {
                 self.place_in_child(child, page);

@@ -8,13 +8,13 @@ use super::super::read_ahead::Steps;
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
-use super::{Awaited, Fault, Handler, Why};
+use super::{Awaited, Cause, Fault, Handler};
 
 impl Handler {
     pub(super) fn bring_far(&mut self, fault: Fault, entry: &Entry) {
         let slot = entry.slot().expect("a far page has a slot");
         self.note_refault(&fault);
-        self.count_fault(fault.why, &self.pager.block.counters.far_faults);
+        self.count_fault(fault.cause, &self.pager.block.counters.far_faults);
         let Some(token) = self.free_token() else {
             self.release_quietly(fault.page, entry, State::Far);
             return self.defer(fault);
@@ -28,38 +28,38 @@ impl Handler {
                 self.bring_large(fault, entry, State::Far, source);
             }
             Fetch::Ready(source) => {
-                let ahead = self.ahead_of(&fault);
-                self.install_ready(fault, entry, source, slot, ahead);
+                let prefetch = self.plan_prefetch(&fault);
+                self.install_ready(fault, entry, source, slot, prefetch);
             }
             Fetch::Pending => {
-                let Fault { page, thread, why, started_ns, .. } = fault;
-                self.awaited[token as usize] = Awaited { page, started_ns, thread, why };
+                let Fault { page, thread, cause, started_ns, .. } = fault;
+                self.awaited[token as usize] = Awaited { page, started_ns, thread, cause };
                 self.awaited_count += 1;
                 if self.is_large(&fault) {
-                    return self.ask_large(&fault);
+                    return self.request_large(&fault);
                 }
-                let ahead = self.ahead_of(&fault);
-                self.ask_ahead(&fault, ahead);
+                let prefetch = self.plan_prefetch(&fault);
+                self.request_prefetch(&fault, prefetch);
             }
             Fetch::Full => {
                 self.release_quietly(fault.page, entry, State::Far);
                 self.defer(fault);
             }
-            Fetch::Lost => self.lose(fault.page, entry, slot),
+            Fetch::Lost => self.lose_page(fault.page, entry, slot),
         }
     }
 
     /// Records a refault. Only demand faults count.
     fn note_refault(&self, fault: &Fault) {
         let pager = self.pager;
-        if fault.why == Why::Touched
+        if fault.cause == Cause::Demand
             && let Some(left_at) = pager.table.left_at(fault.page)
         {
             pager.refaults.note(left_at, pager.limit_pages.load(Ordering::Relaxed));
         }
     }
 
-    /// Installs the page at `source` and the prefetch `ahead`. Pages beside it whose slots lie
+    /// Installs the page at `source` and its `prefetch`. Pages beside it whose slots lie
     /// beside its own go in one call.
     fn install_ready(
         &mut self,
@@ -67,41 +67,41 @@ impl Handler {
         entry: &Entry,
         source: usize,
         slot: u32,
-        ahead: Steps,
+        prefetch: Steps,
     ) {
         let uffd = self.pager.uffd();
-        let beside = self.claim_beside(slot, ahead);
+        let beside = self.claim_adjacent(slot, prefetch);
         // Backwards they lie below it.
-        let below = if ahead.stride() < 0 { beside } else { 0 };
+        let below = if prefetch.stride() < 0 { beside } else { 0 };
         let address = address_of(fault.page);
         self.far.hold_for(beside + 1);
-        let outcome = self.hand_over(&fault, |uffd, wake| {
+        let outcome = self.install_and_wake(&fault, |uffd, wake| {
             let (to, from) = (address - below * PAGE, source - below * PAGE);
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
         });
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
         // The faulting page itself counts: the others may fail.
         let is_there = done > below || beside > 0 && uffd.copy(address, source, PAGE, true).is_ok();
-        self.let_forks_pass();
+        self.wait_for_forks();
         let mut came = usize::from(is_there);
-        for (at, page) in ahead.pages().take(beside).enumerate() {
+        for (at, page) in prefetch.pages().take(beside).enumerate() {
             let is_placed = if below > 0 { below - 1 - at < done } else { at + 1 < done };
             if is_placed {
                 came += 1;
-                self.release_brought(page, fault.why);
+                self.release_prefetched(page, fault.cause);
             } else {
                 self.release_entry(page, State::Far);
             }
         }
         if came > 0 {
             self.arrived(came);
-            self.count_in(fault.why, came, came - usize::from(is_there));
+            self.count_in(fault.cause, came, came - usize::from(is_there));
         }
         if !is_there {
-            return self.give_back(fault, entry, State::Far, outcome);
+            return self.undo_placement(fault, entry, State::Far, outcome);
         }
         self.release(fault.page, entry, State::Resident);
-        self.install_ahead(fault.why, ahead, beside);
+        self.install_prefetch(fault.cause, prefetch, beside);
     }
 
     /// Installs the pages that arrived by frames. True if there were any.
@@ -118,7 +118,7 @@ impl Handler {
             any = true;
             self.awaited_count -= 1;
             let awaited = std::mem::take(&mut self.awaited[token as usize]);
-            let entry = pager.table.entry(awaited.page).expect("asked for");
+            let entry = pager.table.entry(awaited.page).expect("requested");
             if !arrived {
                 let slot = entry.slot().expect("a far page has a slot");
                 if awaited.started_ns == 0 {
@@ -126,7 +126,7 @@ impl Handler {
                     continue;
                 }
                 if !self.far.read_disk(&pager.block, slot, &mut buffer) {
-                    self.lose(awaited.page, entry, slot);
+                    self.lose_page(awaited.page, entry, slot);
                     continue;
                 }
                 pager.block.counters.behind_in.fetch_add(1, Ordering::Relaxed);
@@ -143,9 +143,9 @@ impl Handler {
         let mut outcome = if started_ns == 0 {
             pager.uffd().copy(address, source, PAGE, true)
         } else {
-            let Awaited { page, thread, why, .. } = awaited;
-            let fault = Fault { page, write: false, thread, why, started_ns };
-            self.hand_over(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
+            let Awaited { page, thread, cause, .. } = awaited;
+            let fault = Fault { page, write: false, thread, cause, started_ns };
+            self.install_and_wake(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
         };
         while outcome == Err(Errno::EAGAIN) {
             self.read_event_before_retry();
@@ -154,9 +154,9 @@ impl Handler {
         match outcome {
             Ok(_) => {
                 self.arrived(1);
-                self.count_in(awaited.why, 1, usize::from(awaited.why != Why::Touched));
-                match awaited.why {
-                    Why::Ahead => self.release_brought(awaited.page, Why::Ahead),
+                self.count_in(awaited.cause, 1, usize::from(awaited.cause != Cause::Demand));
+                match awaited.cause {
+                    Cause::Prefetch => self.release_prefetched(awaited.page, Cause::Prefetch),
                     _ => self.release(awaited.page, entry, State::Resident),
                 }
             }
@@ -168,9 +168,9 @@ impl Handler {
     }
 
     /// Poisons a page whose last copy is lost: touching it is an error from now on.
-    fn lose(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
+    fn lose_page(&mut self, page: PageNumber, entry: &Entry, slot: u32) {
         let pager = self.pager;
-        let _apart = pager.keep_readers_out();
+        let _apart = pager.block_event_reads();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
         loss::note(process, slot, address_of(page));
         if pager.serves_regions() {

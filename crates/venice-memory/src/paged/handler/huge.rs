@@ -24,7 +24,7 @@ use super::super::staging::Frame;
 use super::super::sys::{self, Errno};
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
-use super::{Fault, Handler, Why};
+use super::{Cause, Fault, Handler};
 
 /// The state of each page of a huge page when it was claimed.
 type Claimed = [State; HUGE_PAGES];
@@ -40,7 +40,7 @@ struct Landing {
 impl Handler {
     /// True if a huge page is to come with the page of `fault`.
     pub(super) fn is_huge(&self, fault: &Fault) -> bool {
-        matches!(fault.why, Why::Touched | Why::Wanted)
+        matches!(fault.cause, Cause::Demand | Cause::Advised)
             && !self.is_in_thread
             && self.far.is_mapped()
             && self.pager.table.huge_page_of(fault.page).is_some()
@@ -55,7 +55,7 @@ impl Handler {
         let may_come =
             self.may_come(&huge) && (self.staged_whole(&huge).is_some() || self.has_room(slot));
         // The caller of an advised prefetch holds the lock.
-        let has_lock = fault.why == Why::Wanted;
+        let has_lock = fault.cause == Cause::Advised;
         let held = if may_come && !has_lock { pager.lock.hold_as_handler() } else { None };
         let comes = may_come
             && (has_lock || held.is_some())
@@ -70,7 +70,7 @@ impl Handler {
                 true
             }
             Err(_) => {
-                if fault.why == Why::Touched {
+                if fault.cause == Cause::Demand {
                     pager.block.counters.huge_in_part.fetch_add(1, Ordering::Relaxed);
                 }
                 false
@@ -123,13 +123,13 @@ impl Handler {
         });
         let count = claims.by_ref().take_while(|is_claimed| *is_claimed).count();
         if count < HUGE_PAGES {
-            self.let_go(&(huge.start..huge.start + count), claimed);
+            self.release_claims(&(huge.start..huge.start + count), claimed);
         }
         count == HUGE_PAGES
     }
 
     /// Releases pages in the state that they had before the claim.
-    fn let_go(&self, pages: &Range<PageNumber>, was: &[State]) {
+    fn release_claims(&self, pages: &Range<PageNumber>, was: &[State]) {
         for (page, was) in pages.clone().zip(was) {
             self.release_entry(page, *was);
         }
@@ -150,20 +150,22 @@ impl Handler {
             Some(frame) => Some(Landing { address: pager.staging.address(frame), slot: None }),
             // It may have left its staging slot since the check.
             None if self.room() < HUGE_PAGES => None,
-            None => self.put_together(huge, claimed),
+            None => self.assemble(huge, claimed),
         };
         let Some(landing) = landing else {
-            self.let_go(huge, claimed);
+            self.release_claims(huge, claimed);
             return Err(None);
         };
-        if landing.slot.is_none() && staged.is_none() && self.is_one(landing.address) == Some(false)
+        if landing.slot.is_none()
+            && staged.is_none()
+            && self.is_huge_at(landing.address) == Some(false)
         {
             pager.block.counters.huge_refused.fetch_add(1, Ordering::Relaxed);
         }
         self.clear_table(address_of(huge.start));
         let placed = self.move_huge(address_of(huge.start), landing.address);
         if staged.is_none() {
-            self.leave_landing(landing);
+            self.free_landing(landing);
         }
         let done = placed.as_ref().map_or(0, |bytes| bytes / PAGE);
         if done > 0 {
@@ -185,7 +187,7 @@ impl Handler {
 
     /// True if a huge page of the kernel's is at `address`; `None` if the kernel does not report
     /// it.
-    fn is_one(&self, address: usize) -> Option<bool> {
+    fn is_huge_at(&self, address: usize) -> Option<bool> {
         self.presence.as_ref()?.is_huge(address)
     }
 
@@ -204,7 +206,7 @@ impl Handler {
     }
 
     /// Assembles a claimed huge page. `None`: part of it is lost.
-    fn put_together(&mut self, huge: &Range<PageNumber>, claimed: &Claimed) -> Option<Landing> {
+    fn assemble(&mut self, huge: &Range<PageNumber>, claimed: &Claimed) -> Option<Landing> {
         let landing = self.landing();
         let far = claimed.iter().filter(|was| **was == State::Far).count();
         if far > 0 {
@@ -219,7 +221,7 @@ impl Handler {
                 _ => {
                     let slot = entry.slot().expect("a far page has a slot");
                     let Fetch::Ready(source) = self.far.fetch(&self.pager.block, slot, 0) else {
-                        self.leave_landing(landing);
+                        self.free_landing(landing);
                         return None;
                     };
                     Some(source)
@@ -251,7 +253,7 @@ impl Handler {
     }
 
     /// Frees the landing. After a failed move its contents are not needed.
-    fn leave_landing(&self, landing: Landing) {
+    fn free_landing(&self, landing: Landing) {
         match landing.slot {
             Some(slot) => self.pager.empty_slot(slot),
             None => {
@@ -271,24 +273,25 @@ impl Handler {
     ) {
         let counters = &self.pager.block.counters;
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        self.count_fault(fault.why, &counters.faults);
+        self.count_fault(fault.cause, &counters.faults);
         let touched = claimed[fault.page - huge.start];
         match touched {
             State::Zero => add(&counters.zero_faults),
             State::Staged => add(&counters.staged_faults),
             _ => {
-                self.count_fault(fault.why, &counters.far_faults);
+                self.count_fault(fault.cause, &counters.far_faults);
                 0
             }
         };
-        match self.is_one(address_of(huge.start)) {
+        match self.is_huge_at(address_of(huge.start)) {
             Some(false) => add(&counters.huge_in_small),
             _ => add(&counters.huge_in),
         };
         let far = claimed[..done].iter().filter(|was| **was == State::Far).count();
         if far > 0 {
-            let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Beside };
-            self.count_in(why, far, far - usize::from(touched == State::Far));
+            let cause =
+                if fault.cause == Cause::Advised { Cause::Advised } else { Cause::LargePage };
+            self.count_in(cause, far, far - usize::from(touched == State::Far));
         }
         self.pager.block.record_fault_ns(sys::monotonic_ns() - fault.started_ns);
     }

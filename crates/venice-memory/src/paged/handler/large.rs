@@ -15,7 +15,7 @@ use super::super::staging::Frame;
 use super::super::sys::SysResult;
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
-use super::{Fault, Handler, Why};
+use super::{Cause, Fault, Handler};
 
 /// The states of a page that is not resident.
 const AWAY: [State; 3] = [State::Zero, State::Staged, State::Far];
@@ -23,7 +23,7 @@ const AWAY: [State; 3] = [State::Zero, State::Staged, State::Far];
 impl Handler {
     /// True if the page of `fault` is part of a larger one that is to come with it.
     pub(super) fn is_large(&self, fault: &Fault) -> bool {
-        fault.why == Why::Touched && self.pager.table.page_size(fault.page) != PageSize::Small
+        fault.cause == Cause::Demand && self.pager.table.page_size(fault.page) != PageSize::Small
     }
 
     /// Returns how many pages must have room before the page of `fault` is brought in.
@@ -50,32 +50,32 @@ impl Handler {
         }
         let (address, len_bytes) = (address_of(stretch.start), stretch.len() * PAGE);
         let outcome =
-            self.hand_over(&fault, |uffd, wake| uffd.copy(address, first, len_bytes, wake));
+            self.install_and_wake(&fault, |uffd, wake| uffd.copy(address, first, len_bytes, wake));
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
         // The faulting page itself counts: the large one may span mappings that differ.
         let retry = || self.pager.uffd().copy(address + at * PAGE, source, PAGE, true).is_ok();
         let is_late = done <= at && stretch.len() > 1 && retry();
-        self.let_forks_pass();
-        self.release_but(&stretch, fault.page, done, state);
+        self.wait_for_forks();
+        self.release_except(&stretch, fault.page, done, state);
         let came = done + usize::from(is_late);
         let is_there = done > at || is_late;
-        self.count_came(came, came - usize::from(is_there), state, Why::Beside);
+        self.count_arrived(came, came - usize::from(is_there), state, Cause::LargePage);
         if done <= at && !is_late {
-            return self.give_back(fault, entry, state, outcome);
+            return self.undo_placement(fault, entry, state, outcome);
         }
         self.release(fault.page, entry, State::Resident);
         self.bring_beside(extent);
-        self.bring_ahead_of_large(&fault, state);
+        self.prefetch_large(&fault, state);
     }
 
     /// Requests by frames the rest of the large page of `fault`, and the prefetch beyond it.
-    pub(super) fn ask_large(&mut self, fault: &Fault) {
+    pub(super) fn request_large(&mut self, fault: &Fault) {
         let extent = self.extent(fault.page);
         let around = (fault.page + 1..extent.end).chain(extent.start..fault.page);
-        self.ask(Why::Beside, around);
-        self.bring_ahead_of_large(fault, State::Far);
+        self.request(Cause::LargePage, around);
+        self.prefetch_large(fault, State::Far);
         self.far.flush();
-        self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
+        self.bring_stretches(extent, &[State::Zero, State::Staged], Cause::LargePage);
     }
 
     /// Brings in the rest of the large page around `page`, which is resident already.
@@ -86,56 +86,56 @@ impl Handler {
 
     fn bring_beside(&mut self, extent: Range<PageNumber>) {
         if self.far.is_mapped() {
-            return self.bring_stretches(extent, &AWAY, Why::Beside);
+            return self.bring_stretches(extent, &AWAY, Cause::LargePage);
         }
-        self.ask(Why::Beside, extent.clone());
+        self.request(Cause::LargePage, extent.clone());
         self.far.flush();
-        self.bring_stretches(extent, &[State::Zero, State::Staged], Why::Beside);
+        self.bring_stretches(extent, &[State::Zero, State::Staged], Cause::LargePage);
     }
 
     /// Prefetches large pages beyond that of `fault`: those of their pages that are in `state`.
-    fn bring_ahead_of_large(&mut self, fault: &Fault, state: State) {
-        let ahead = self.ahead_of_large(fault);
-        if state == State::Zero && ahead.stride() != 1 {
+    fn prefetch_large(&mut self, fault: &Fault, state: State) {
+        let prefetch = self.plan_large_prefetch(fault);
+        if state == State::Zero && prefetch.stride() != 1 {
             return;
         }
-        for number in ahead.pages() {
+        for number in prefetch.pages() {
             let first = number * LARGE_PAGES;
             if self.pager.table.page_size(first) == PageSize::Small {
                 continue;
             }
             let pages = self.pager.table.large_page_of(first);
             if state == State::Far && !self.far.is_mapped() {
-                self.ask(Why::Ahead, pages);
+                self.request(Cause::Prefetch, pages);
             } else {
-                self.bring_stretches(pages, &[state], Why::Ahead);
+                self.bring_stretches(pages, &[state], Cause::Prefetch);
             }
         }
     }
 
-    /// Plans a prefetch like [`Handler::ahead_of`], in numbers of large pages.
-    fn ahead_of_large(&self, fault: &Fault) -> Steps {
+    /// Plans a prefetch like [`Handler::plan_prefetch`], in numbers of large pages.
+    fn plan_large_prefetch(&self, fault: &Fault) -> Steps {
         let pager = self.pager;
         let pattern = pager.table.pattern(fault.page);
-        let Some(most) = self.most_ahead(pattern) else { return Steps::default() };
+        let Some(most) = self.prefetch_limit(pattern) else { return Steps::default() };
         let limit = ((most + 1) / LARGE_PAGES).min(1 + self.room() / LARGE_PAGES);
         let number = fault.page / LARGE_PAGES;
         let plan = pager.read_ahead.hold().on_fault(fault.thread, number, pattern, limit);
         let small =
             |steps: Steps| steps.pages().flat_map(|number| large_page_around(number * LARGE_PAGES));
-        self.note_passed(small(plan.passed));
-        self.give_up(small(plan.given_up));
+        self.count_used(small(plan.used));
+        self.mark_wasted(small(plan.wasted));
         if pattern == Pattern::Sequential {
-            self.leave_behind(large_page_around(fault.page).start);
+            self.mark_behind_cold(large_page_around(fault.page).start);
         }
-        plan.ahead
+        plan.prefetch
     }
 
     /// Brings in the pages of `pages` that are in one of `states`, stretch by stretch.
-    fn bring_stretches(&mut self, pages: Range<PageNumber>, states: &[State], why: Why) {
+    fn bring_stretches(&mut self, pages: Range<PageNumber>, states: &[State], cause: Cause) {
         let mut page = pages.start;
         while page < pages.end {
-            page = self.bring_stretch(page..pages.end, states, why).unwrap_or(page + 1);
+            page = self.bring_stretch(page..pages.end, states, cause).unwrap_or(page + 1);
         }
     }
 
@@ -145,7 +145,7 @@ impl Handler {
         &mut self,
         pages: Range<PageNumber>,
         states: &[State],
-        why: Why,
+        cause: Cause,
     ) -> Option<PageNumber> {
         let pager = self.pager;
         let entry = pager.table.entry(pages.start)?;
@@ -154,7 +154,7 @@ impl Handler {
             return None;
         }
         // As for a touched staged page: no fork is read until the page is in place.
-        let apart = (state == State::Staged).then(|| pager.keep_readers_out());
+        let apart = (state == State::Staged).then(|| pager.block_event_reads());
         let must_stay = state == State::Staged && pager.fork.is_open();
         if must_stay || !self.claim(pages.start, entry, state) {
             return None;
@@ -163,11 +163,11 @@ impl Handler {
         let source = self.source_of(&stretch, state);
         let done = source.map_or(0, |source| self.place(&stretch, state, source).unwrap_or(0));
         if apart.is_none() {
-            self.let_forks_pass();
+            self.wait_for_forks();
         }
-        self.release_stretch(&stretch, done, state, why);
+        self.release_stretch(&stretch, done, state, cause);
         drop(apart);
-        self.count_came(done, done, state, why);
+        self.count_arrived(done, done, state, cause);
         Some(stretch.end)
     }
 
@@ -193,7 +193,7 @@ impl Handler {
         let joins = |other: &PageNumber| {
             let place = |of: u32| of.checked_add_signed((*other as isize - page as isize) as i32);
             match state {
-                State::Zero => self.claim_ahead(*other, State::Zero),
+                State::Zero => self.claim_in_state(*other, State::Zero),
                 State::Staged => {
                     place(entry.frame()).is_some_and(|frame| self.claim_frame(*other, frame))
                 }
@@ -248,7 +248,13 @@ impl Handler {
     }
 
     /// Releases a stretch whose first `done` pages are resident.
-    fn release_stretch(&self, stretch: &Range<PageNumber>, done: usize, state: State, why: Why) {
+    fn release_stretch(
+        &self,
+        stretch: &Range<PageNumber>,
+        done: usize,
+        state: State,
+        cause: Cause,
+    ) {
         for (at, page) in stretch.clone().enumerate() {
             if at >= done {
                 self.release_entry(page, state);
@@ -260,14 +266,14 @@ impl Handler {
                     self.pager.staging.set(entry.frame(), Frame::Empty);
                     self.release(page, entry, State::Resident);
                 }
-                State::Far if why == Why::Ahead => self.release_brought(page, why),
+                State::Far if cause == Cause::Prefetch => self.release_prefetched(page, cause),
                 _ => self.release_entry(page, State::Resident),
             }
         }
     }
 
     /// Does the same as [`Handler::release_stretch`] for all pages but `kept`.
-    fn release_but(
+    fn release_except(
         &self,
         stretch: &Range<PageNumber>,
         kept: PageNumber,
@@ -282,13 +288,13 @@ impl Handler {
 
     /// Counts `pages` pages as resident, `unasked` of them not touched by the fault. Staged pages
     /// already count as resident.
-    fn count_came(&self, pages: usize, unasked: usize, state: State, why: Why) {
+    fn count_arrived(&self, pages: usize, unasked: usize, state: State, cause: Cause) {
         if pages == 0 || state == State::Staged {
             return;
         }
         self.arrived(pages);
         if state == State::Far {
-            self.count_in(why, pages, unasked);
+            self.count_in(cause, pages, unasked);
         }
     }
 }

@@ -6,33 +6,33 @@
 //! waiting for the handler). It waits for no other thread. Several handlers on one queue wake each
 //! other for nothing (docs/decisions/0026).
 
-mod ahead;
+mod affinity;
 mod children;
-mod deference;
 mod far_pages;
 mod huge;
 mod large;
-mod letting_go;
+mod prefetch;
 mod serve;
-mod whereabouts;
+mod wake;
+mod wake_policy;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::PAGE;
 use super::far::Far;
-use super::fork_window::WATCHED_FDS;
+use super::fork_state::WATCHED_FDS;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::Pager;
 use super::presence::Presence;
-use super::read_ahead::MAX_WINDOW;
+use super::read_ahead::MAX_PREFETCH;
 use super::run_block::SLAB_SLOTS;
 use super::slots::Slots;
 use super::sys::{self, PollFd};
 use super::thread::{self, processor_of};
 use super::transfer::MAX_IN_FLIGHT;
 use super::uffd::Event;
-use deference::Deference;
-use whereabouts::Whereabouts;
+use affinity::Affinity;
+use wake_policy::WakePolicy;
 
 /// Time that the handler polls for frames before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 60_000;
@@ -44,22 +44,22 @@ struct Fault {
     write: bool,
     /// The thread that touched the page.
     thread: u32,
-    why: Why,
+    cause: Cause,
     started_ns: u64,
 }
 
-/// The reason why a page is brought in.
+/// The cause for which a page is brought in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Why {
+enum Cause {
     /// The program touched it: a demand fault.
     #[default]
-    Touched,
+    Demand,
     /// It is prefetched around a touched page.
-    Ahead,
+    Prefetch,
     /// It is part of the same large page as a touched one.
-    Beside,
+    LargePage,
     /// The program advised that it will need it.
-    Wanted,
+    Advised,
 }
 
 /// A page that was requested by frames and has not arrived.
@@ -70,18 +70,18 @@ struct Awaited {
     started_ns: u64,
     /// The thread that waits.
     thread: u32,
-    why: Why,
+    cause: Cause,
 }
 
 /// The state of a handler.
 pub struct Handler {
     pager: &'static Pager,
     far: Far,
-    whereabouts: Whereabouts,
-    deference: Deference,
-    has_called_waker: bool,
+    affinity: Affinity,
+    wake_policy: WakePolicy,
+    has_started_waker: bool,
     /// The thread whose wake-up was last left to the waker.
-    left_thread: u32,
+    delegated_thread: u32,
     awaited: [Awaited; MAX_IN_FLIGHT],
     /// Faults that met a change of the address space, to be served again.
     deferred: Vec<Fault>,
@@ -117,22 +117,26 @@ impl Handler {
     /// Makes a handler that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Handler {
         let presence = Some(Presence::open(&pager.descriptors));
-        Handler { deferred: Vec::with_capacity(1024), presence, ..Handler::unused(pager, far) }
+        Handler {
+            deferred: Vec::with_capacity(1024),
+            presence,
+            ..Handler::with_defaults(pager, far)
+        }
     }
 
     /// Makes a handler that serves faults in the threads of the program. It allocates nothing.
     pub fn in_thread(pager: &'static Pager, far: Far) -> Handler {
-        Handler { is_in_thread: true, ..Handler::unused(pager, far) }
+        Handler { is_in_thread: true, ..Handler::with_defaults(pager, far) }
     }
 
-    fn unused(pager: &'static Pager, far: Far) -> Handler {
+    fn with_defaults(pager: &'static Pager, far: Far) -> Handler {
         Handler {
             pager,
             far,
-            whereabouts: Whereabouts::default(),
-            deference: Deference::default(),
-            has_called_waker: false,
-            left_thread: 0,
+            affinity: Affinity::default(),
+            wake_policy: WakePolicy::default(),
+            has_started_waker: false,
+            delegated_thread: 0,
             awaited: [Awaited::default(); MAX_IN_FLIGHT],
             deferred: Vec::new(),
             presence: None,
@@ -146,11 +150,11 @@ impl Handler {
 
     /// Serves a fault of the calling thread. `false`: its page is unrecoverable; else the thread
     /// may try again.
-    pub fn serve_in_thread(&mut self, page: PageNumber, write: bool, is_wanted: bool) -> bool {
+    pub fn serve_in_thread(&mut self, page: PageNumber, write: bool, is_advised: bool) -> bool {
         self.is_refused = false;
-        let why = if is_wanted { Why::Wanted } else { Why::Touched };
+        let cause = if is_advised { Cause::Advised } else { Cause::Demand };
         let thread = thread::this_one();
-        self.serve(Fault { page, write, thread, why, started_ns: sys::monotonic_ns() });
+        self.serve(Fault { page, write, thread, cause, started_ns: sys::monotonic_ns() });
         self.far.end_visit(&self.pager.block);
         !self.is_refused
     }
@@ -182,7 +186,7 @@ impl Handler {
         }
         if self.awaited_count > 0 {
             // The waker does not run while this thread spins.
-            self.let_others_go_on(self.left_thread);
+            self.wake_others(self.delegated_thread);
             if self.spin_for_arrivals() {
                 timeout_ms = 0;
             }
@@ -224,34 +228,34 @@ impl Handler {
     fn serve_event(&mut self) {
         if let Some(Event::Fault { address, write, thread }) = self.next_event() {
             let started_ns = sys::monotonic_ns();
-            self.let_others_go_on(thread);
-            self.follow(thread, started_ns);
+            self.wake_others(thread);
+            self.follow_faults(thread, started_ns);
             self.serve(self.fault(address, write, thread, started_ns));
         }
     }
 
     /// Reads the next message; a fork is handled at once. Threads that serve themselves and have
-    /// placed a page meanwhile see that a fork may have been read ([`Handler::let_forks_pass`]).
+    /// placed a page meanwhile see that a fork may have been read ([`Handler::wait_for_forks`]).
     fn next_event(&mut self) -> Option<Event> {
         let pager = self.pager;
-        let reading = pager.keep_readers_out();
+        let reading = pager.block_event_reads();
         let event = pager.uffd().read_event();
         if let Some(Event::Fork { child }) = event {
             let whole = pager.fork.adopt_child(&pager.descriptors, child);
             drop(reading);
             if whole {
-                self.make_whole(child);
+                self.copy_all_to_child(child);
             } else if let Some(in_thread) = &pager.in_thread {
-                pager.fork.pass_on(in_thread.child_of_fork());
+                pager.fork.send_in_thread_uffd(in_thread.read_forked_child());
             }
         }
         event
     }
 
     /// Follows the faults to their processor, and updates the wake policy.
-    fn follow(&mut self, thread: u32, now_ns: u64) {
+    fn follow_faults(&mut self, thread: u32, now_ns: u64) {
         let counters = &self.pager.block.counters;
-        let late = self.deference.note_fault(thread, self.pager.waker.times_late(), now_ns);
+        let late = self.wake_policy.note_fault(thread, self.pager.waker.times_late(), now_ns);
         if late > 0 {
             counters.woken_late.fetch_add(u64::from(late), Ordering::Relaxed);
         }
@@ -260,18 +264,18 @@ impl Handler {
             is_asked = true;
             processor_of(thread)
         };
-        if let Some(cpu) = self.whereabouts.on_fault(thread, now_ns, processor_of) {
+        if let Some(cpu) = self.affinity.on_fault(thread, now_ns, processor_of) {
             sys::pin_to_cpu(cpu);
-            self.whereabouts.moved_to(cpu);
-            self.pager.lead_to(cpu);
+            self.affinity.moved_to(cpu);
+            self.pager.move_threads_to(cpu);
             counters.handler_moves.fetch_add(1, Ordering::Relaxed);
-            self.deference.note_move(now_ns);
+            self.wake_policy.note_move(now_ns);
         }
-        if is_asked && self.deference.is_on() && !sys::may_move(thread) {
-            self.deference.note_pinned();
+        if is_asked && self.wake_policy.is_on() && !sys::may_move(thread) {
+            self.wake_policy.note_pinned();
         }
-        self.whereabouts.be_eager(self.deference.is_on());
-        self.pager.waker.use_it(self.deference.is_on());
+        self.affinity.set_eager(self.wake_policy.is_on());
+        self.pager.waker.set_in_use(self.wake_policy.is_on());
     }
 
     /// Waits for a fork that may be under way. To be called between the placement of pages and
@@ -281,7 +285,7 @@ impl Handler {
     /// placed by itself may have been placed after the fork, in the parent alone. The handler
     /// copies them into the child from where they came from; for that they must stay busy until it
     /// is done.
-    fn let_forks_pass(&self) {
+    fn wait_for_forks(&self) {
         let pager = self.pager;
         if !pager.is_served_by_one() {
             pager.reading.wait_until_free();
@@ -310,13 +314,13 @@ impl Handler {
 
     fn fault(&self, address: usize, write: bool, thread: u32, started_ns: u64) -> Fault {
         let page = address / PAGE;
-        let is_wanted = self.pager.wanted.is_by(thread, page);
-        let why = if is_wanted { Why::Wanted } else { Why::Touched };
-        Fault { page, write, thread, why, started_ns }
+        let is_advised = self.pager.will_need.covers(thread, page);
+        let cause = if is_advised { Cause::Advised } else { Cause::Demand };
+        Fault { page, write, thread, cause, started_ns }
     }
 
     /// Claims a page if it is in `state` and in the table.
-    fn claim_ahead(&self, page: PageNumber, state: State) -> bool {
+    fn claim_in_state(&self, page: PageNumber, state: State) -> bool {
         self.pager.table.entry(page).is_some_and(|entry| self.claim(page, entry, state))
     }
 
@@ -375,22 +379,22 @@ impl Handler {
     }
 
     /// Counts pages that were brought in, `ahead` of them beside the requested one.
-    fn count_in(&self, why: Why, pages: usize, ahead: usize) {
+    fn count_in(&self, cause: Cause, pages: usize, ahead: usize) {
         let counters = &self.pager.block.counters;
         counters.pages_in.fetch_add(pages as u64, Ordering::Relaxed);
-        match why {
-            Why::Wanted => counters.wanted_in.fetch_add(pages as u64, Ordering::Relaxed),
-            Why::Beside => counters.large_in.fetch_add(ahead as u64, Ordering::Relaxed),
+        match cause {
+            Cause::Advised => counters.wanted_in.fetch_add(pages as u64, Ordering::Relaxed),
+            Cause::LargePage => counters.large_in.fetch_add(ahead as u64, Ordering::Relaxed),
             _ => counters.read_ahead.fetch_add(ahead as u64, Ordering::Relaxed),
         };
     }
 
     /// Counts a demand fault.
-    fn count_fault(&self, why: Why, counter: &AtomicU64) {
-        if why == Why::Touched {
+    fn count_fault(&self, cause: Cause, counter: &AtomicU64) {
+        if cause == Cause::Demand {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-const _: () = assert!(MAX_WINDOW < SLAB_SLOTS as usize, "a prefetch spans two slabs at most");
+const _: () = assert!(MAX_PREFETCH < SLAB_SLOTS as usize, "a prefetch spans two slabs at most");

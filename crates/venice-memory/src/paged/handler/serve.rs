@@ -65,13 +65,13 @@ impl Handler {
             self.wait_for_room(slot, self.room_wanted(&fault) as u64);
             // Its frame must be there for a child that is forked before this, and may be gone for
             // one forked later: no fork is read in between.
-            let apart = (state == State::Staged).then(|| pager.keep_readers_out());
+            let apart = (state == State::Staged).then(|| pager.block_event_reads());
             if !self.claim(fault.page, entry, state) {
                 continue;
             }
-            self.count_fault(fault.why, &counters.faults);
+            self.count_fault(fault.cause, &counters.faults);
             if self.is_in_thread {
-                self.count_fault(fault.why, &counters.in_thread_faults);
+                self.count_fault(fault.cause, &counters.in_thread_faults);
             }
             match state {
                 State::Zero => self.bring_zeros(fault, entry),
@@ -92,7 +92,7 @@ impl Handler {
     fn serve_resident(&mut self, fault: Fault, entry: &Entry) {
         let pager = self.pager;
         let address = address_of(fault.page);
-        let apart = pager.keep_readers_out();
+        let apart = pager.block_event_reads();
         if !entry.claim(State::Resident) {
             drop(apart);
             return self.serve(fault);
@@ -115,14 +115,14 @@ impl Handler {
             pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
             return self.bring_large(fault, entry, State::Zero, pager.zeros);
         }
-        let ahead = self.ahead_of(&fault);
+        let ahead = self.plan_prefetch(&fault);
         let ahead = if ahead.stride() == 1 { ahead.count() } else { 0 };
         let mut count = 1;
-        while count <= ahead && self.claim_ahead(fault.page + count, State::Zero) {
+        while count <= ahead && self.claim_in_state(fault.page + count, State::Zero) {
             count += 1;
         }
         let address = address_of(fault.page);
-        let mut placed = self.hand_over(&fault, |uffd, wake| {
+        let mut placed = self.install_and_wake(&fault, |uffd, wake| {
             if count == 1 && !fault.write {
                 uffd.zero(address, PAGE, wake)
             } else {
@@ -134,7 +134,7 @@ impl Handler {
             // system call.
             placed = pager.uffd().copy(address, pager.zeros, PAGE, true);
         }
-        self.let_forks_pass();
+        self.wait_for_forks();
         let done = placed.map_or(0, |bytes| bytes / PAGE);
         for ahead in 1..count {
             let state = if ahead < done { State::Resident } else { State::Zero };
@@ -142,7 +142,7 @@ impl Handler {
         }
         pager.block.counters.zero_faults.fetch_add(1, Ordering::Relaxed);
         if done == 0 {
-            return self.give_back(fault, entry, State::Zero, placed);
+            return self.undo_placement(fault, entry, State::Zero, placed);
         }
         self.arrived(done);
         self.release(fault.page, entry, State::Resident);
@@ -158,7 +158,7 @@ impl Handler {
         let mut moved = Err(Errno::EBUSY);
         let mut beside = 0;
         if !pager.fork.is_open() {
-            beside = self.claim_staged_ahead(&fault, frame);
+            beside = self.claim_staged_prefetch(&fault, frame);
             let uffd = pager.uffd_of(fault.page);
             moved = uffd.move_pages(address, source, (1 + beside) * PAGE);
             if moved.is_err() && beside > 0 {
@@ -166,11 +166,16 @@ impl Handler {
                 moved = uffd.move_pages(address, source, PAGE);
             }
         }
-        self.settle_staged_ahead(fault.page, frame, beside, moved.map_or(0, |bytes| bytes / PAGE));
+        self.settle_staged_prefetch(
+            fault.page,
+            frame,
+            beside,
+            moved.map_or(0, |bytes| bytes / PAGE),
+        );
         let outcome = match moved {
             Ok(_) => {
                 pager.staging.set(frame, Frame::Empty);
-                self.let_go_on(&fault, true);
+                self.wake_thread(&fault, true);
                 moved
             }
             Err(_) => {
@@ -184,10 +189,10 @@ impl Handler {
         };
         match outcome {
             Ok(_) => {
-                self.count_fault(fault.why, &pager.block.counters.staged_faults);
+                self.count_fault(fault.cause, &pager.block.counters.staged_faults);
                 self.release(fault.page, entry, State::Resident);
             }
-            Err(_) => self.give_back(fault, entry, State::Staged, outcome),
+            Err(_) => self.undo_placement(fault, entry, State::Staged, outcome),
         }
     }
 
@@ -206,16 +211,16 @@ impl Handler {
 
     /// Undoes a placement that failed: the page is as before, and the fault is served again later
     /// if the address space was changing, or else its thread is woken to fault again.
-    pub(super) fn give_back(
+    pub(super) fn undo_placement(
         &mut self,
         fault: Fault,
         entry: &Entry,
         to: State,
-        why: SysResult<usize>,
+        outcome: SysResult<usize>,
     ) {
         self.release_quietly(fault.page, entry, to);
-        self.note_refused(&why);
-        match why {
+        self.note_refused(&outcome);
+        match outcome {
             Err(Errno::EAGAIN) => self.defer(fault),
             Err(Errno::ENOMEM) => {
                 sys::die("this machine is out of memory for a page of the program")

@@ -4,16 +4,16 @@
 //!
 //! These mappings are registered with a userfaultfd of their own. The rest of the program's memory,
 //! which is passed to system calls far more often, keeps the fault handler. A thread that gets the
-//! signal takes a [`Handler`](super::handler::Handler) from a fixed pool and does what the pager's
-//! handler does, concurrently with it: it claims the page, places it, releases it. It does so on a
-//! stack of the pool, because its own may be far, and with all signals blocked, so that no lock is
-//! held by a thread that a signal diverts. It uses neither thread-local storage nor the program's
-//! heap.
+//! signal takes a [`Handler`](super::handler::Handler) from a fixed pool and does the work of the
+//! pager's handler, concurrently with it: it claims the page, places it, releases it. It does so on
+//! a stack of the pool, because its own may be far, and with all signals blocked, so that no lock
+//! is held by a thread that a signal diverts. It uses neither thread-local storage nor the
+//! program's heap.
 //!
-//! [`signal`] is the signal handler and passes other signals on; [`places`] is the pool;
+//! [`signal`] is the signal handler and passes other signals on; [`pool`] holds the handlers;
 //! [`populate`] serves memory that the kernel is asked to populate before it is touched.
 
-mod places;
+mod pool;
 mod populate;
 pub mod signal;
 
@@ -26,14 +26,14 @@ use super::pager::{NO_CPU, Pager};
 use super::sys::{self, Errno, PollFd, SysResult};
 use super::uffd::{Event, Uffd};
 use super::{PAGE, address_of};
-use places::{Asked, Places};
+use pool::{FaultRequest, HandlerPool};
 
 /// Least length of a mapping served in the thread, in bytes. Shorter ones hold what allocators hand
 /// out in small pieces: buffers and locks that are passed to the kernel.
 pub const LEAST_BYTES: usize = 4 << 20;
 
 /// One fault in this many reports its processor.
-const ASK_ONE_IN: u32 = 16;
+const REPORT_ONE_IN: u32 = 16;
 /// Reports in a row from another processor after which the evictor moves there.
 const MOVE_AFTER: u32 = 16;
 
@@ -43,12 +43,12 @@ pub struct InThread {
     /// Address of a page of the pager's own userfaultfd, below all others, so that a fork is
     /// reported to that one first.
     lowest: usize,
-    places: AtomicPtr<Places>,
+    pool: AtomicPtr<HandlerPool>,
     stacks: usize,
     /// Faults, modulo 2^32.
     served: AtomicU32,
     /// Reports in a row that named another processor than the evictor's.
-    elsewhere: AtomicU32,
+    remote_reports: AtomicU32,
 }
 
 impl InThread {
@@ -65,10 +65,10 @@ impl InThread {
         Ok(InThread {
             uffd_fd,
             lowest,
-            places: AtomicPtr::new(std::ptr::null_mut()),
-            stacks: places::map_stacks()?,
+            pool: AtomicPtr::new(std::ptr::null_mut()),
+            stacks: pool::map_stacks()?,
             served: AtomicU32::new(0),
-            elsewhere: AtomicU32::new(0),
+            remote_reports: AtomicU32::new(0),
         })
     }
 
@@ -78,9 +78,9 @@ impl InThread {
     /// # Errors
     /// [`FarError`].
     pub fn begin(&self, pager: &'static Pager) -> Result<(), FarError> {
-        let places = Box::leak(Box::new(Places::new(pager, self.stacks)?));
+        let pool = Box::leak(Box::new(HandlerPool::new(pager, self.stacks)?));
         // In a child the former pool may be half changed: it is leaked, unused.
-        self.places.store(places, Ordering::Release);
+        self.pool.store(pool, Ordering::Release);
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl InThread {
     }
 
     /// True if a fresh mapping is to be served in threads.
-    pub fn takes(&self, addr: usize, len_bytes: usize) -> bool {
+    pub fn serves_mapping(&self, addr: usize, len_bytes: usize) -> bool {
         len_bytes >= LEAST_BYTES && addr > self.lowest
     }
 
@@ -106,7 +106,7 @@ impl InThread {
 
     /// Returns the child's userfaultfd of a fork that the pager's userfaultfd has reported: this
     /// one reports it next. Neither parent nor child go on before it is read.
-    pub fn child_of_fork(&self) -> Uffd {
+    pub fn read_forked_child(&self) -> Uffd {
         let uffd = self.uffd();
         loop {
             let mut queue = [PollFd { fd: uffd.fd, events: sys::POLLIN, revents: 0 }];
@@ -118,23 +118,23 @@ impl InThread {
     }
 
     /// Serves a fault. `false`: the page cannot be placed.
-    fn serve(&self, page: PageNumber, write: bool, is_wanted: bool) -> bool {
+    fn serve(&self, page: PageNumber, write: bool, is_advised: bool) -> bool {
         // SAFETY: null, or leaked by `begin`; freed when no thread touches what the pager serves.
-        let Some(places) = (unsafe { self.places.load(Ordering::Acquire).as_ref() }) else {
+        let Some(pool) = (unsafe { self.pool.load(Ordering::Acquire).as_ref() }) else {
             return false;
         };
-        places.serve(Asked { page, write, is_wanted })
+        pool.serve(FaultRequest { page, write, is_advised })
     }
 }
 
 impl Drop for InThread {
     fn drop(&mut self) {
-        let places = self.places.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        if !places.is_null() {
+        let pool = self.pool.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !pool.is_null() {
             // SAFETY: leaked by `begin`, and no thread serves any more.
-            drop(unsafe { Box::from_raw(places) });
+            drop(unsafe { Box::from_raw(pool) });
         }
-        places::unmap_stacks(self.stacks);
+        pool::unmap_stacks(self.stacks);
     }
 }
 
@@ -146,7 +146,7 @@ impl Pager {
         let Some(in_thread) = &self.in_thread else { return false };
         // A child without a pager of its own got all its memory before it ran.
         let is_ours = self.table.is_in_thread(page) && self.is_paging();
-        if is_ours && in_thread.served.fetch_add(1, Ordering::Relaxed) % ASK_ONE_IN == 0 {
+        if is_ours && in_thread.served.fetch_add(1, Ordering::Relaxed) % REPORT_ONE_IN == 0 {
             self.lead_evictor(in_thread);
         }
         is_ours && in_thread.serve(page, write, false)
@@ -158,12 +158,12 @@ impl Pager {
         let followed = self.followed_cpu.load(Ordering::Relaxed);
         match sys::current_cpu() {
             Some(cpu) if cpu != followed => {
-                let others = in_thread.elsewhere.fetch_add(1, Ordering::Relaxed);
+                let others = in_thread.remote_reports.fetch_add(1, Ordering::Relaxed);
                 if others >= MOVE_AFTER || followed == NO_CPU {
                     self.followed_cpu.store(cpu, Ordering::Relaxed);
                 }
             }
-            _ => in_thread.elsewhere.store(0, Ordering::Relaxed),
+            _ => in_thread.remote_reports.store(0, Ordering::Relaxed),
         }
     }
 
@@ -172,11 +172,11 @@ impl Pager {
     ///
     /// # Errors
     /// The page may not be read just now (`PROT_NONE`), or is lost.
-    pub(super) fn populate(&'static self, page: PageNumber, is_wanted: bool) -> SysResult<()> {
+    pub(super) fn populate(&'static self, page: PageNumber, is_advised: bool) -> SysResult<()> {
         match &self.in_thread {
             Some(in_thread) if self.table.is_in_thread(page) => {
                 let state = || self.table.entry(page).map(Entry::state);
-                while in_thread.serve(page, false, is_wanted) {
+                while in_thread.serve(page, false, is_advised) {
                     match state() {
                         Some(State::Resident) => return Ok(()),
                         Some(State::Poisoned) | None => break,
@@ -206,8 +206,8 @@ impl Pager {
 fn anchor(uffd: Uffd, in_thread: Uffd) -> SysResult<usize> {
     const FIRST_ALLOWED: usize = 1 << 16;
     const TRIED: usize = 256;
-    let mut places = (0..TRIED).map(|at| FIRST_ALLOWED + at * PAGE);
-    let low = places.find_map(|addr| sys::reserve(addr, PAGE).ok()).ok_or(Errno::ENOMEM)?;
+    let mut pool = (0..TRIED).map(|at| FIRST_ALLOWED + at * PAGE);
+    let low = pool.find_map(|addr| sys::reserve(addr, PAGE).ok()).ok_or(Errno::ENOMEM)?;
     uffd.register(low, PAGE)?;
     in_thread.register(sys::reserve(0, PAGE)?, PAGE)?;
     Ok(low)

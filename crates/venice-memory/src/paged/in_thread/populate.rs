@@ -37,7 +37,7 @@ impl Pager {
             }
             match self.first_missing(from, end)? {
                 Some(page) if self.table.is_in_thread(page) => {
-                    if !self.serve_unasked(page, is_to_write) {
+                    if !self.serve_untouched(page, is_to_write) {
                         return outcome;
                     }
                     (from, refusals) = (address_of(page), 0);
@@ -49,7 +49,7 @@ impl Pager {
     }
 
     /// Serves a page that no thread has touched.
-    fn serve_unasked(&'static self, page: PageNumber, write: bool) -> bool {
+    fn serve_untouched(&'static self, page: PageNumber, write: bool) -> bool {
         let Some(in_thread) = &self.in_thread else { return false };
         // As in the signal handler: this thread's own stack may be far.
         let mask = sys::set_signal_mask(!SIGBUS_BIT);

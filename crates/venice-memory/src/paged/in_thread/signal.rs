@@ -66,23 +66,23 @@ static SERVING: [Serving; PAGERS] = [const { Serving::none() }; PAGERS];
 /// A pager, and the number of threads that use the reference to it.
 struct Serving {
     pager: AtomicPtr<Pager>,
-    lookers: AtomicU32,
+    users: AtomicU32,
 }
 
 impl Serving {
     const fn none() -> Serving {
-        Serving { pager: AtomicPtr::new(std::ptr::null_mut()), lookers: AtomicU32::new(0) }
+        Serving { pager: AtomicPtr::new(std::ptr::null_mut()), users: AtomicU32::new(0) }
     }
 
     fn serve(&self, address: usize, write: bool) -> bool {
         if self.pager.load(Ordering::Relaxed).is_null() {
             return false;
         }
-        self.lookers.fetch_add(1, Ordering::SeqCst);
+        self.users.fetch_add(1, Ordering::SeqCst);
         // SAFETY: `end` clears the pointer and waits for these threads before the pager goes.
         let pager = unsafe { self.pager.load(Ordering::SeqCst).as_ref() };
         let is_served = pager.is_some_and(|pager| pager.serve_in_thread(address, write));
-        self.lookers.fetch_sub(1, Ordering::SeqCst);
+        self.users.fetch_sub(1, Ordering::SeqCst);
         is_served
     }
 }
@@ -115,7 +115,7 @@ pub fn end(pager: &Pager) {
     let is_it = |serving: &&Serving| std::ptr::eq(serving.pager.load(Ordering::Relaxed), pager);
     if let Some(serving) = SERVING.iter().find(is_it) {
         serving.pager.store(std::ptr::null_mut(), Ordering::SeqCst);
-        while serving.lookers.load(Ordering::SeqCst) != 0 {
+        while serving.users.load(Ordering::SeqCst) != 0 {
             sys::yield_now();
         }
     }

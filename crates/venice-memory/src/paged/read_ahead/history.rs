@@ -3,13 +3,13 @@
 use super::super::page_table::PageNumber;
 
 /// Faults remembered.
-const KEPT: usize = 32;
+const REMEMBERED: usize = 32;
 /// Last faults of which the next page begins a stream.
 const NEIGHBOURS: usize = 8;
 /// Numbers of steps checked for a majority, the fewest first.
 const MAJORITIES: [usize; 4] = [4, 8, 16, 31];
 /// Most streams that may alternate and still be recognised.
-const TAKING_TURNS: usize = 4;
+const ALTERNATING_STREAMS: usize = 4;
 /// Steps that must be equal where streams alternate.
 const EQUAL_STEPS: usize = 3;
 
@@ -17,13 +17,13 @@ const EQUAL_STEPS: usize = 3;
 #[derive(Debug, Default)]
 pub struct History {
     thread: u32,
-    heard_at: u64,
+    last_fault_at: u64,
     confidence: u8,
     most_confidence: u8,
     /// Faulting pages, the latest first; 0: none.
-    pages: [PageNumber; KEPT],
+    pages: [PageNumber; REMEMBERED],
     /// Steps from the fault before to each of them; 0: there was none.
-    steps: [isize; KEPT],
+    steps: [isize; REMEMBERED],
 }
 
 impl History {
@@ -34,21 +34,21 @@ impl History {
 
     /// True if it is the history of `thread`.
     pub fn is_of(&self, thread: u32) -> bool {
-        self.heard_at > 0 && self.thread == thread
+        self.last_fault_at > 0 && self.thread == thread
     }
 
     /// Clock of the last fault pushed.
-    pub fn heard_at(&self) -> u64 {
-        self.heard_at
+    pub fn last_fault_at(&self) -> u64 {
+        self.last_fault_at
     }
 
     /// Records a fault that no stream explains.
     pub fn push(&mut self, page: PageNumber, clock: u64) {
-        self.heard_at = clock;
+        self.last_fault_at = clock;
         let step = self.step(page, 0).unwrap_or(0);
-        self.pages.copy_within(..KEPT - 1, 1);
+        self.pages.copy_within(..REMEMBERED - 1, 1);
         self.pages[0] = page;
-        self.steps.copy_within(..KEPT - 1, 1);
+        self.steps.copy_within(..REMEMBERED - 1, 1);
         self.steps[0] = step;
     }
 
@@ -72,11 +72,11 @@ impl History {
         if page > 1 && self.pages[..NEIGHBOURS].contains(&(page - 1)) {
             return Some(1);
         }
-        self.majority(page).or_else(|| self.turns(page))
+        self.majority_step(page).or_else(|| self.alternating_step(page))
     }
 
     /// Returns the latest step if most of the last few steps equal it.
-    fn majority(&self, page: PageNumber) -> Option<isize> {
+    fn majority_step(&self, page: PageNumber) -> Option<isize> {
         let step = self.step(page, 0)?;
         let equal = |of: &[isize]| 1 + of.iter().filter(|&&other| other == step).count();
         // In most cases this settles it.
@@ -88,8 +88,8 @@ impl History {
     }
 
     /// Returns the step if every second, third, or fourth fault goes by equal steps.
-    fn turns(&self, page: PageNumber) -> Option<isize> {
-        (2..=TAKING_TURNS).find_map(|turns| {
+    fn alternating_step(&self, page: PageNumber) -> Option<isize> {
+        (2..=ALTERNATING_STREAMS).find_map(|turns| {
             let step = self.step(page, turns - 1)?;
             let is_equal = |nth: usize| {
                 let at = nth * turns - 1;

@@ -24,7 +24,7 @@ use super::access_pattern::Pattern;
 use super::page_table::PageNumber;
 
 /// Most pages brought in at once, the touched one included.
-pub const MAX_WINDOW: usize = 128;
+pub const MAX_PREFETCH: usize = 128;
 
 const STREAMS: usize = 16;
 const THREADS: usize = 16;
@@ -39,9 +39,9 @@ const OLD_FAULTS: u64 = 512;
 /// A thread's initial confidence, and its maximum.
 const CONFIDENCE: (u8, u8) = (8, 16);
 /// Confidence gained by a used prefetch.
-const FOR_A_HIT: u8 = 2;
+const GAIN_USED: u8 = 2;
 /// Confidence gained where a prefetch would have been used.
-const FOR_A_MISSED_CHANCE: u8 = 8;
+const GAIN_MISSED: u8 = 8;
 
 /// Pages at equal distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,11 +79,11 @@ impl Steps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Pages to prefetch.
-    pub ahead: Steps,
+    pub prefetch: Steps,
     /// Prefetched pages that the stream has used.
-    pub passed: Steps,
+    pub used: Steps,
     /// Prefetched pages of a stream that ended: wasted.
-    pub given_up: Steps,
+    pub wasted: Steps,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +93,7 @@ struct Stream {
     /// Pages from one step to the next; 0: there is no such stream.
     stride: isize,
     /// Pages prefetched beyond the latest fault.
-    ahead: usize,
+    prefetched: usize,
     used_at: u64,
     /// Index of the history that began it.
     thread: usize,
@@ -102,11 +102,17 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(last: PageNumber, stride: isize, ahead: usize, used_at: u64, thread: usize) -> Stream {
-        let farthest = stride.saturating_mul((ahead + 1 + SKIPPED_STEPS) as isize);
+    fn new(
+        last: PageNumber,
+        stride: isize,
+        prefetched: usize,
+        used_at: u64,
+        thread: usize,
+    ) -> Stream {
+        let farthest = stride.saturating_mul((prefetched + 1 + SKIPPED_STEPS) as isize);
         let farthest = last.saturating_add_signed(farthest);
         let within = (last.min(farthest), last.abs_diff(farthest));
-        Stream { last, stride, ahead, used_at, thread, within }
+        Stream { last, stride, prefetched, used_at, thread, within }
     }
 
     /// True if the stream may go on at `page`. Every fault checks every stream; almost all are
@@ -118,14 +124,14 @@ impl Stream {
     /// Returns how many steps on `page` is, if the stream goes on there.
     fn steps_to(&self, page: PageNumber, clock: u64) -> Option<usize> {
         let distance = page as isize - self.last as isize;
-        let is_fresh = self.ahead > 0 && clock <= self.used_at + FRESH_FAULTS;
+        let is_fresh = self.prefetched > 0 && clock <= self.used_at + FRESH_FAULTS;
         if distance == 0 {
             return is_fresh.then_some(0);
         }
         if self.stride == 0 {
             return None;
         }
-        let most = self.ahead + 1 + if is_fresh { SKIPPED_STEPS } else { 0 };
+        let most = self.prefetched + 1 + if is_fresh { SKIPPED_STEPS } else { 0 };
         let reach = self.stride.saturating_mul(most as isize);
         let is_within = if reach > 0 {
             (1..=reach).contains(&distance)
@@ -136,7 +142,7 @@ impl Stream {
             return None;
         }
         let steps = (distance / self.stride) as usize;
-        (is_fresh || steps == self.ahead + 1).then_some(steps)
+        (is_fresh || steps == self.prefetched + 1).then_some(steps)
     }
 }
 
@@ -159,76 +165,76 @@ impl ReadAhead {
         limit: usize,
     ) -> Plan {
         self.clock += 1;
-        let most = limit.min(MAX_WINDOW).saturating_sub(1);
+        let most = limit.min(MAX_PREFETCH).saturating_sub(1);
         let clock = self.clock;
         let known = self
             .streams
             .iter()
             .position(|stream| stream.is_near(page) && stream.steps_to(page, clock).is_some());
         match known {
-            Some(stream) => self.go_on(stream, page, most),
-            None => self.look_for_a_trend(thread, page, pattern, most),
+            Some(stream) => self.continue_stream(stream, page, most),
+            None => self.detect_trend(thread, page, pattern, most),
         }
     }
 
-    fn go_on(&mut self, stream: usize, page: PageNumber, most: usize) -> Plan {
+    fn continue_stream(&mut self, stream: usize, page: PageNumber, most: usize) -> Plan {
         let stream = &mut self.streams[stream];
         let steps = stream.steps_to(page, self.clock).expect("just found");
         if steps == 0 {
             // The same fault again: it could not be served.
-            let ahead = Steps::after(page, stream.stride, stream.ahead.min(most));
-            return Plan { ahead, ..Plan::default() };
+            let prefetch = Steps::after(page, stream.stride, stream.prefetched.min(most));
+            return Plan { prefetch, ..Plan::default() };
         }
-        let passed = Steps::after(stream.last, stream.stride, stream.ahead.min(steps - 1));
+        let used = Steps::after(stream.last, stream.stride, stream.prefetched.min(steps - 1));
         let history = &mut self.threads[stream.thread];
-        if stream.ahead > 0 {
-            history.gain(FOR_A_HIT);
+        if stream.prefetched > 0 {
+            history.gain(GAIN_USED);
         } else if most > 0 {
-            history.gain(FOR_A_MISSED_CHANCE);
+            history.gain(GAIN_MISSED);
         }
         let is_old = self.clock > stream.used_at + OLD_FAULTS;
-        let next = match steps == stream.ahead + 1 {
+        let next = match steps == stream.prefetched + 1 {
             _ if is_old => 1,
-            true => 2 * stream.ahead + 1,
-            false => stream.ahead,
+            true => 2 * stream.prefetched + 1,
+            false => stream.prefetched,
         };
         *stream = Stream::new(page, stream.stride, next.min(most), self.clock, stream.thread);
-        let ahead = Steps::after(page, stream.stride, stream.ahead);
-        Plan { ahead, passed, ..Plan::default() }
+        let prefetch = Steps::after(page, stream.stride, stream.prefetched);
+        Plan { prefetch, used, ..Plan::default() }
     }
 
-    fn look_for_a_trend(
+    fn detect_trend(
         &mut self,
         thread: u32,
         page: PageNumber,
         pattern: Pattern,
         most: usize,
     ) -> Plan {
-        let place = self.place_of(thread);
+        let place = self.history_index(thread);
         let history = &mut self.threads[place];
         let is_advised = pattern == Pattern::Sequential;
         let stride = if is_advised { Some(1) } else { history.trend(page) };
         history.push(page, self.clock);
         let Some(stride) = stride else { return Plan::default() };
-        let ahead = match is_advised {
+        let count = match is_advised {
             true => most,
             false => most.min(usize::from(history.is_confident())),
         };
         let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used_at);
         let stream = oldest.expect("there are streams");
-        if stream.ahead > 0 {
+        if stream.prefetched > 0 {
             self.threads[stream.thread].lose();
         }
-        let given_up = Steps::after(stream.last, stream.stride, stream.ahead);
-        *stream = Stream::new(page, stride, ahead, self.clock, place);
-        Plan { ahead: Steps::after(page, stride, ahead), given_up, ..Plan::default() }
+        let wasted = Steps::after(stream.last, stream.stride, stream.prefetched);
+        *stream = Stream::new(page, stride, count, self.clock, place);
+        Plan { prefetch: Steps::after(page, stride, count), wasted, ..Plan::default() }
     }
 
     /// Returns the thread's history. A new thread replaces the one whose last fault is longest ago.
-    fn place_of(&mut self, thread: u32) -> usize {
+    fn history_index(&mut self, thread: u32) -> usize {
         let known = self.threads.iter().position(|history| history.is_of(thread));
         known.unwrap_or_else(|| {
-            let oldest = (0..THREADS).min_by_key(|&place| self.threads[place].heard_at());
+            let oldest = (0..THREADS).min_by_key(|&place| self.threads[place].last_fault_at());
             let place = oldest.expect("there are places");
             self.threads[place] = History::of(thread, CONFIDENCE);
             place
@@ -242,7 +248,7 @@ mod tests {
 
     /// Returns the prefetch windows of `n` faults of one thread, where all planned pages are
     /// brought in.
-    fn windows(
+    fn prefetch_windows(
         read_ahead: &mut ReadAhead,
         start: PageNumber,
         stride: isize,
@@ -251,8 +257,8 @@ mod tests {
         let mut page = start;
         let mut fault = || {
             let plan = read_ahead.on_fault(1, page, Pattern::Normal, 16);
-            page = page.strict_add_signed(stride * (1 + plan.ahead.count() as isize));
-            plan.ahead.count()
+            page = page.strict_add_signed(stride * (1 + plan.prefetch.count() as isize));
+            plan.prefetch.count()
         };
         (0..n).map(|_| fault()).collect()
     }
@@ -260,7 +266,7 @@ mod tests {
     #[test]
     fn only_scans_open_window() {
         let mut read_ahead = ReadAhead::default();
-        assert_eq!(windows(&mut read_ahead, 100, 1, 6), [0, 1, 3, 7, 15, 15]);
+        assert_eq!(prefetch_windows(&mut read_ahead, 100, 1, 6), [0, 1, 3, 7, 15, 15]);
         for page in [7000, 3, 912, 44_444, 81, 90_000, 17, 6] {
             assert_eq!(read_ahead.on_fault(1, page, Pattern::Normal, 16), Plan::default());
         }
@@ -270,7 +276,7 @@ mod tests {
     fn strides_are_found_at_fourth_fault() {
         for stride in [-1, 7, -300, 5000] {
             let mut read_ahead = ReadAhead::default();
-            let opened = windows(&mut read_ahead, 1_000_000, stride, 8);
+            let opened = prefetch_windows(&mut read_ahead, 1_000_000, stride, 8);
             assert_eq!(opened, [0, 0, 0, 1, 3, 7, 15, 15], "stride {stride}");
         }
     }
@@ -280,52 +286,52 @@ mod tests {
         let mut read_ahead = ReadAhead::default();
         let mut fault = |page| read_ahead.on_fault(1, page, Pattern::Normal, 64);
         fault(10);
-        assert_eq!(fault(11).ahead.pages().collect::<Vec<_>>(), [12]);
+        assert_eq!(fault(11).prefetch.pages().collect::<Vec<_>>(), [12]);
         let plan = fault(13);
-        assert_eq!(plan.passed.pages().collect::<Vec<_>>(), [12]);
-        assert_eq!(plan.ahead.pages().collect::<Vec<_>>(), [14, 15, 16]);
+        assert_eq!(plan.used.pages().collect::<Vec<_>>(), [12]);
+        assert_eq!(plan.prefetch.pages().collect::<Vec<_>>(), [14, 15, 16]);
         // A page that was resident is skipped without a fault.
-        assert_eq!(fault(18).passed.pages().collect::<Vec<_>>(), [14, 15, 16]);
-        let given_up = (1..=STREAMS).find_map(|pair| {
+        assert_eq!(fault(18).used.pages().collect::<Vec<_>>(), [14, 15, 16]);
+        let wasted = (1..=STREAMS).find_map(|pair| {
             fault(pair * pair * 1000);
             let plan = fault(pair * pair * 1000 + 1);
-            (plan.given_up.count() > 0).then_some(plan.given_up)
+            (plan.wasted.count() > 0).then_some(plan.wasted)
         });
-        let given_up = given_up.expect("there are no more streams than that");
-        assert_eq!(given_up.pages().collect::<Vec<_>>(), [19, 20, 21]);
+        let wasted = wasted.expect("there are no more streams than that");
+        assert_eq!(wasted.pages().collect::<Vec<_>>(), [19, 20, 21]);
     }
 
     #[test]
     fn sequential_advice_opens_window() {
         let mut read_ahead = ReadAhead::default();
         let plan = read_ahead.on_fault(1, 500, Pattern::Sequential, 64);
-        assert_eq!((plan.ahead.stride(), plan.ahead.count()), (1, 63));
-        assert_eq!(read_ahead.on_fault(2, 564, Pattern::Sequential, 1).ahead.count(), 0);
+        assert_eq!((plan.prefetch.stride(), plan.prefetch.count()), (1, 63));
+        assert_eq!(read_ahead.on_fault(2, 564, Pattern::Sequential, 1).prefetch.count(), 0);
     }
 
     #[test]
     fn short_runs_lose_confidence() {
-        let ahead_of = |run: usize| {
+        let prefetch_in_runs = |run: usize| {
             let mut read_ahead = ReadAhead::default();
-            let (mut ahead, mut useful) = (0, 0);
+            let (mut prefetched, mut used) = (0, 0);
             for start in (1..400).map(|i: usize| i * i * 7919 % 100_003 * 100 + 100) {
                 let mut skip = 0;
                 for page in start..start + run {
                     if skip > 0 {
-                        (skip, useful) = (skip - 1, useful + 1);
+                        (skip, used) = (skip - 1, used + 1);
                         continue;
                     }
                     let plan = read_ahead.on_fault(1, page, Pattern::Normal, 64);
-                    skip = plan.ahead.count();
-                    ahead += skip;
+                    skip = plan.prefetch.count();
+                    prefetched += skip;
                 }
             }
-            (ahead, useful)
+            (prefetched, used)
         };
-        let (ahead, _) = ahead_of(2);
-        assert!(ahead < 40, "{ahead} pages were prefetched");
-        let (ahead, useful) = ahead_of(8);
-        assert!(useful * 3 > ahead, "{useful} of {ahead} were used");
+        let (prefetched, _) = prefetch_in_runs(2);
+        assert!(prefetched < 40, "{prefetched} pages were prefetched");
+        let (prefetched, used) = prefetch_in_runs(8);
+        assert!(used * 3 > prefetched, "{used} of {prefetched} were used");
     }
 
     #[test]

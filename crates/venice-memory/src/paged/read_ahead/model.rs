@@ -30,19 +30,19 @@ const ROOM: usize = 1 << 12;
 struct Model {
     read_ahead: ReadAhead,
     /// Resident pages: the time of the last use, and true while a prefetched page is untouched.
-    here: BTreeMap<PageNumber, (u64, bool)>,
+    resident: BTreeMap<PageNumber, (u64, bool)>,
     by_age: BTreeSet<(u64, PageNumber)>,
     now: u64,
     touches: u64,
     faults: u64,
-    ahead: u64,
+    prefetched: u64,
     used: u64,
 }
 
 impl Model {
     fn touch(&mut self, thread: u32, page: PageNumber) {
         self.touches += 1;
-        let is_prefetched = match self.here.get(&page) {
+        let is_prefetched = match self.resident.get(&page) {
             Some(&(_, is_prefetched)) => is_prefetched,
             None => {
                 self.fault(thread, page);
@@ -56,30 +56,30 @@ impl Model {
     fn fault(&mut self, thread: u32, page: PageNumber) {
         self.faults += 1;
         let plan = self.read_ahead.on_fault(thread, page, Pattern::Normal, 64);
-        for ahead in plan.ahead.pages().filter(|&page| page < PAGES as usize) {
-            if !self.here.contains_key(&ahead) {
-                self.ahead += 1;
-                self.place(ahead, true);
+        for page in plan.prefetch.pages().filter(|&page| page < PAGES as usize) {
+            if !self.resident.contains_key(&page) {
+                self.prefetched += 1;
+                self.place(page, true);
             }
         }
     }
 
     fn place(&mut self, page: PageNumber, is_prefetched: bool) {
         self.now += 1;
-        if let Some((age, _)) = self.here.insert(page, (self.now, is_prefetched)) {
+        if let Some((age, _)) = self.resident.insert(page, (self.now, is_prefetched)) {
             self.by_age.remove(&(age, page));
         }
         self.by_age.insert((self.now, page));
-        if self.here.len() > ROOM {
+        if self.resident.len() > ROOM {
             let (_, oldest) = self.by_age.pop_first().expect("there are pages");
-            self.here.remove(&oldest);
+            self.resident.remove(&oldest);
         }
     }
 
     /// The share of touches that did not fault, and the share of prefetched pages that were used.
     fn shares(&self) -> (f64, f64) {
         let spared = 1.0 - self.faults as f64 / self.touches as f64;
-        (spared, self.used as f64 / self.ahead.max(1) as f64)
+        (spared, self.used as f64 / self.prefetched.max(1) as f64)
     }
 }
 
@@ -159,7 +159,12 @@ fn random_access_prefetches_little() {
             let thread = random.below(3) as u32;
             model.touch(thread, 1 + random.below(PAGES - 1) as usize);
         }
-        assert!(model.ahead * 200 < model.touches, "{} of {}", model.ahead, model.touches);
+        assert!(
+            model.prefetched * 200 < model.touches,
+            "{} of {}",
+            model.prefetched,
+            model.touches
+        );
     }
 }
 
@@ -169,9 +174,9 @@ fn finished_scan_stops_prefetch() {
     let (mut random, mut model) = (Random(5), Model::default());
     let mut page = walk(0, 1);
     (0..40_000).for_each(|_| model.touch(1, page()));
-    let before = model.ahead;
+    let before = model.prefetched;
     (0..20_000).for_each(|_| model.touch(1, 1 + random.below(PAGES - 1) as usize));
-    let came = model.ahead - before;
+    let came = model.prefetched - before;
     assert!(came < 600, "{came} pages prefetched for 20 000 random touches");
 }
 
@@ -184,7 +189,7 @@ fn unprofitable_prefetch_stops() {
         model.touch(1, page);
         model.touch(1, page + 1);
     }
-    assert!(model.ahead < 800, "{} prefetched, {} used", model.ahead, model.used);
+    assert!(model.prefetched < 800, "{} prefetched, {} used", model.prefetched, model.used);
     // A scan then is served all the same.
     let mut page = walk(1000, 1);
     let faults = model.faults;
@@ -208,16 +213,16 @@ proptest! {
                 let page = page.strict_add_signed(step * stride);
                 let plan = read_ahead.on_fault(thread, page, Pattern::Normal, limit);
                 prop_assert_eq!(plan, again.on_fault(thread, page, Pattern::Normal, limit));
-                prop_assert!(plan.ahead.count() < limit.clamp(1, MAX_WINDOW));
-                prop_assert!(plan.ahead.pages().all(|ahead| ahead != page));
-                for settled in plan.passed.pages().chain(plan.given_up.pages()) {
+                prop_assert!(plan.prefetch.count() < limit.clamp(1, MAX_PREFETCH));
+                prop_assert!(plan.prefetch.pages().all(|other| other != page));
+                for settled in plan.used.pages().chain(plan.wasted.pages()) {
                     let times = planned.get_mut(&settled).expect("it was planned");
                     *times -= 1;
                     outstanding -= 1;
                     prop_assert!(*times >= 0, "page {} is settled twice", settled);
                 }
-                for ahead in plan.ahead.pages() {
-                    *planned.entry(ahead).or_default() += 1;
+                for page in plan.prefetch.pages() {
+                    *planned.entry(page).or_default() += 1;
                     outstanding += 1;
                 }
             }

@@ -11,21 +11,21 @@ use super::super::sys::{self, SysResult};
 
 /// Threads that are served at the same time. Others wait for a free handler, each for as long as a
 /// fault takes.
-const PLACES: usize = 32;
+const HANDLERS: usize = 32;
 /// Bytes of a stack, used from the top; the lowest page is never touched in order.
 const STACK_BYTES: usize = 64 * 1024;
 
 /// A fault to be served by a handler of the pool.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct FaultRequest {
     pub page: PageNumber,
     pub write: bool,
     /// True if the program advised that it will need the page, and has not touched it.
-    pub is_wanted: bool,
+    pub is_advised: bool,
 }
 
 /// The pool. See the module.
-pub struct Places {
+pub struct HandlerPool {
     /// A bit for each free handler.
     free: AtomicU64,
     handlers: Box<[UnsafeCell<Handler>]>,
@@ -33,59 +33,59 @@ pub struct Places {
 }
 
 // SAFETY: a handler is reached only by the thread that took its bit, one at a time.
-unsafe impl Sync for Places {}
+unsafe impl Sync for HandlerPool {}
 
 /// Maps the memory of all stacks.
 ///
 /// # Errors
 /// The kernel's, when there is no address space.
 pub fn map_stacks() -> SysResult<usize> {
-    sys::map_private(PLACES * STACK_BYTES).map(|stacks| stacks as usize)
+    sys::map_private(HANDLERS * STACK_BYTES).map(|stacks| stacks as usize)
 }
 
 /// Unmaps the stacks; no thread may be on one of them.
 pub fn unmap_stacks(stacks: usize) {
     // SAFETY: mapped by `map_stacks`; that no stack is in use is the caller's promise.
-    unsafe { sys::unmap(stacks as *mut _, PLACES * STACK_BYTES) };
+    unsafe { sys::unmap(stacks as *mut _, HANDLERS * STACK_BYTES) };
 }
 
-impl Places {
+impl HandlerPool {
     /// Makes a pool on `stacks`, all of it free.
     ///
     /// # Errors
     /// [`FarError`].
-    pub fn new(pager: &'static Pager, stacks: usize) -> Result<Places, FarError> {
+    pub fn new(pager: &'static Pager, stacks: usize) -> Result<HandlerPool, FarError> {
         let handler = |_| Ok(UnsafeCell::new(Handler::in_thread(pager, pager.far()?)));
-        let handlers = (0..PLACES).map(handler).collect::<Result<_, FarError>>()?;
-        Ok(Places { free: AtomicU64::new((1 << PLACES) - 1), handlers, stacks })
+        let handlers = (0..HANDLERS).map(handler).collect::<Result<_, FarError>>()?;
+        Ok(HandlerPool { free: AtomicU64::new((1 << HANDLERS) - 1), handlers, stacks })
     }
 
     /// Serves a fault. `false`: the page cannot be placed.
     ///
     /// All signals must be blocked.
-    pub fn serve(&self, asked: Asked) -> bool {
-        let place = self.take();
-        let stack_top = self.stacks + (place + 1) * STACK_BYTES;
-        let mut call = Call { asked, handler: self.handlers[place].get(), is_served: false };
+    pub fn serve(&self, request: FaultRequest) -> bool {
+        let index = self.take();
+        let stack_top = self.stacks + (index + 1) * STACK_BYTES;
+        let mut call = Call { request, handler: self.handlers[index].get(), is_served: false };
         // SAFETY: the handler and its stack are this thread's alone.
         unsafe { call_on(stack_top, &mut call) };
-        self.free.fetch_or(1 << place, Ordering::Release);
+        self.free.fetch_or(1 << index, Ordering::Release);
         call.is_served
     }
 
     fn take(&self) -> usize {
         loop {
             let free = self.free.load(Ordering::Relaxed);
-            let place = free.trailing_zeros() as usize;
-            if place >= PLACES {
+            let index = free.trailing_zeros() as usize;
+            if index >= HANDLERS {
                 sys::yield_now();
                 continue;
             }
-            let left = free & !(1 << place);
+            let left = free & !(1 << index);
             let taken =
                 self.free.compare_exchange_weak(free, left, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                return place;
+                return index;
             }
         }
     }
@@ -93,17 +93,17 @@ impl Places {
 
 /// The arguments that a thread takes to another stack.
 struct Call {
-    asked: Asked,
+    request: FaultRequest,
     handler: *mut Handler,
     is_served: bool,
 }
 
 extern "C" fn serve(call: &mut Call) {
     // The caller's stack may be far: it is read while no lock is held.
-    let (asked, handler) = (call.asked, call.handler);
+    let (request, handler) = (call.request, call.handler);
     // SAFETY: the caller has taken the handler.
     let handler = unsafe { &mut *handler };
-    call.is_served = handler.serve_in_thread(asked.page, asked.write, asked.is_wanted);
+    call.is_served = handler.serve_in_thread(request.page, request.write, request.is_advised);
 }
 
 /// Calls [`serve`] on another stack.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn pool_bits_fit_one_word() {
-        assert!(PLACES < u64::BITS as usize);
+        assert!(HANDLERS < u64::BITS as usize);
         let stacks = map_stacks().expect("address space");
         unmap_stacks(stacks);
     }

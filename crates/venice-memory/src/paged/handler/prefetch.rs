@@ -5,37 +5,37 @@ use std::sync::atomic::Ordering;
 
 use super::super::access_pattern::Pattern;
 use super::super::page_table::{PageNumber, State};
-use super::super::read_ahead::{MAX_WINDOW, Steps};
+use super::super::read_ahead::{MAX_PREFETCH, Steps};
 use super::super::staging::Frame;
 use super::super::transfer::Fetch;
 use super::super::{PAGE, address_of};
-use super::{Awaited, Fault, Handler, Why};
+use super::{Awaited, Cause, Fault, Handler};
 
 /// Pages behind a sequential stream that are checked for being cold.
-const BEHIND: usize = 2 * MAX_WINDOW;
+const BEHIND: usize = 2 * MAX_PREFETCH;
 /// Factor on the prefetch limit where the program announced sequential access.
 const IN_ORDER_FACTOR: usize = 2;
 
 impl Handler {
     /// Returns the pages to bring in together with that of `fault`. Accounts for the earlier
     /// prefetches that the plan found used or wasted.
-    pub(super) fn ahead_of(&self, fault: &Fault) -> Steps {
+    pub(super) fn plan_prefetch(&self, fault: &Fault) -> Steps {
         let pager = self.pager;
         let room = self.room();
-        if fault.why == Why::Wanted {
-            let wanted = pager.wanted.pages_from(fault.page).min(room);
+        if fault.cause == Cause::Advised {
+            let wanted = pager.will_need.pages_from(fault.page).min(room);
             return Steps::after(fault.page, 1, wanted.saturating_sub(1));
         }
         let pattern = pager.table.pattern(fault.page);
-        let Some(most) = self.most_ahead(pattern) else { return Steps::default() };
+        let Some(most) = self.prefetch_limit(pattern) else { return Steps::default() };
         let limit = room.min(most + 1);
         let plan = pager.read_ahead.hold().on_fault(fault.thread, fault.page, pattern, limit);
-        self.note_passed(plan.passed.pages());
-        self.give_up(plan.given_up.pages());
+        self.count_used(plan.used.pages());
+        self.mark_wasted(plan.wasted.pages());
         if pattern == Pattern::Sequential {
-            self.leave_behind(fault.page);
+            self.mark_behind_cold(fault.page);
         }
-        plan.ahead
+        plan.prefetch
     }
 
     /// Returns the number of pages that the budget has room for.
@@ -46,38 +46,38 @@ impl Handler {
 
     /// Returns the most pages to prefetch under `pattern`; `None` if such a fault starts no
     /// prefetch.
-    pub(super) fn most_ahead(&self, pattern: Pattern) -> Option<usize> {
+    pub(super) fn prefetch_limit(&self, pattern: Pattern) -> Option<usize> {
         let most = self.pager.block.read_ahead_pages.load(Ordering::Relaxed) as usize;
         match pattern {
             Pattern::Random => None,
-            Pattern::Sequential => Some((most * IN_ORDER_FACTOR).min(MAX_WINDOW - 1)),
+            Pattern::Sequential => Some((most * IN_ORDER_FACTOR).min(MAX_PREFETCH - 1)),
             Pattern::Normal => Some(most),
         }
     }
 
     /// Counts prefetched pages as used. They are ordinary pages from now on.
-    pub(super) fn note_passed(&self, passed: impl Iterator<Item = PageNumber>) {
+    pub(super) fn count_used(&self, used: impl Iterator<Item = PageNumber>) {
         let is_used = |page: &PageNumber| {
-            self.pager.table.entry(*page).is_some_and(|entry| entry.use_ahead())
+            self.pager.table.entry(*page).is_some_and(|entry| entry.mark_used())
         };
-        let used = passed.filter(is_used).count();
+        let used = used.filter(is_used).count();
         if used > 0 {
             self.pager.block.counters.read_ahead_used.fetch_add(used as u64, Ordering::Relaxed);
         }
     }
 
     /// Marks the wasted prefetches of a stream that ended as cold: they are evicted before others.
-    pub(super) fn give_up(&self, given_up: impl Iterator<Item = PageNumber>) {
-        for page in given_up {
+    pub(super) fn mark_wasted(&self, wasted: impl Iterator<Item = PageNumber>) {
+        for page in wasted {
             let entry = self.pager.table.entry(page);
-            if entry.is_some_and(|entry| entry.is_ahead() && entry.make_cold()) {
-                self.pager.behind.hold().push(page..page + 1);
+            if entry.is_some_and(|entry| entry.is_prefetched() && entry.make_cold()) {
+                self.pager.stream_cold.hold().push(page..page + 1);
             }
         }
     }
 
     /// Marks the pages just behind a sequential read as cold: they will not be read again.
-    pub(super) fn leave_behind(&self, page: PageNumber) {
+    pub(super) fn mark_behind_cold(&self, page: PageNumber) {
         let table = &self.pager.table;
         let is_behind = |page: &PageNumber| {
             table.pattern(*page) == Pattern::Sequential
@@ -85,14 +85,14 @@ impl Handler {
         };
         let behind = (page.saturating_sub(BEHIND)..page).rev().take_while(is_behind).last();
         if let Some(first) = behind {
-            self.pager.behind.hold().push(first..page);
+            self.pager.stream_cold.hold().push(first..page);
         }
     }
 
     /// Claims the far pages next to the one in `slot` that can come in one call with it: their
     /// slots lie beside it in the same order. Returns their number.
-    pub(super) fn claim_beside(&self, slot: u32, ahead: Steps) -> usize {
-        let forward = match ahead.stride() {
+    pub(super) fn claim_adjacent(&self, slot: u32, prefetch: Steps) -> usize {
+        let forward = match prefetch.stride() {
             1 => true,
             -1 => false,
             _ => return 0,
@@ -103,27 +103,27 @@ impl Handler {
             let expected = if forward { slot + distance } else { slot - distance };
             self.claim_slot(page, expected)
         };
-        let pages = ahead.pages().zip(1..=in_a_row);
+        let pages = prefetch.pages().zip(1..=in_a_row);
         pages.map(beside).take_while(|claimed| *claimed).count()
     }
 
     /// Claims the pages of the prefetch plan that lie behind a staged page in the staging area in
     /// the same order. Returns their number.
-    pub(super) fn claim_staged_ahead(&self, fault: &Fault, frame: u32) -> usize {
-        if fault.why != Why::Touched || self.is_large(fault) {
+    pub(super) fn claim_staged_prefetch(&self, fault: &Fault, frame: u32) -> usize {
+        if fault.cause != Cause::Demand || self.is_large(fault) {
             return 0;
         }
-        let ahead = self.ahead_of(fault);
-        if ahead.stride() != 1 {
+        let prefetch = self.plan_prefetch(fault);
+        if prefetch.stride() != 1 {
             return 0;
         }
-        let beside = ahead.pages().zip(frame + 1..);
+        let beside = prefetch.pages().zip(frame + 1..);
         beside.take_while(|&(page, frame)| self.claim_frame(page, frame)).count()
     }
 
     /// Releases the `claimed` pages behind `page`, which is in `frame`. The first `done` pages,
     /// `page` included, were moved; the others stay staged.
-    pub(super) fn settle_staged_ahead(
+    pub(super) fn settle_staged_prefetch(
         &self,
         page: PageNumber,
         frame: u32,
@@ -137,7 +137,7 @@ impl Handler {
             }
             self.pager.staging.set(frame + at as u32, Frame::Empty);
             self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
-            self.release_brought(page + at, Why::Ahead);
+            self.release_prefetched(page + at, Cause::Prefetch);
         }
     }
 
@@ -155,10 +155,10 @@ impl Handler {
         is_there
     }
 
-    /// Installs the far pages of `ahead`, beyond the first `skip`, one by one.
-    pub(super) fn install_ahead(&mut self, why: Why, ahead: Steps, skip: usize) {
-        for page in ahead.pages().skip(skip) {
-            if !self.claim_ahead(page, State::Far) {
+    /// Installs the far pages of `prefetch`, beyond the first `skip`, one by one.
+    pub(super) fn install_prefetch(&mut self, cause: Cause, prefetch: Steps, skip: usize) {
+        for page in prefetch.pages().skip(skip) {
+            if !self.claim_in_state(page, State::Far) {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
@@ -170,35 +170,36 @@ impl Handler {
                 }
                 _ => false,
             };
-            self.let_forks_pass();
+            self.wait_for_forks();
             if !placed {
                 return self.release_entry(page, State::Far);
             }
             self.arrived(1);
-            self.count_in(why, 1, 1);
-            self.release_brought(page, why);
+            self.count_in(cause, 1, 1);
+            self.release_prefetched(page, cause);
         }
     }
 
-    /// Requests the far pages of `ahead` from the donors by frames, and flushes.
-    pub(super) fn ask_ahead(&mut self, fault: &Fault, ahead: Steps) {
-        let why = if fault.why == Why::Wanted { Why::Wanted } else { Why::Ahead };
-        self.ask(why, ahead.pages());
+    /// Requests the far pages of `prefetch` from the donors by frames, and flushes.
+    pub(super) fn request_prefetch(&mut self, fault: &Fault, prefetch: Steps) {
+        let cause = if fault.cause == Cause::Advised { Cause::Advised } else { Cause::Prefetch };
+        self.request(cause, prefetch.pages());
         self.far.flush();
     }
 
     /// Requests the far pages of `pages` by frames; the caller flushes.
-    pub(super) fn ask(&mut self, why: Why, pages: impl Iterator<Item = PageNumber>) {
+    pub(super) fn request(&mut self, cause: Cause, pages: impl Iterator<Item = PageNumber>) {
         for page in pages {
             let Some(token) = self.free_token() else { break };
-            if !self.claim_ahead(page, State::Far) {
+            if !self.claim_in_state(page, State::Far) {
                 continue;
             }
             let entry = self.pager.table.entry(page).expect("just claimed");
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
-                    self.awaited[token as usize] = Awaited { page, started_ns: 0, thread: 0, why };
+                    self.awaited[token as usize] =
+                        Awaited { page, started_ns: 0, thread: 0, cause };
                     self.awaited_count += 1;
                 }
                 _ => {
@@ -210,12 +211,12 @@ impl Handler {
     }
 
     /// Releases a page that was brought in before any known touch.
-    pub(super) fn release_brought(&self, page: PageNumber, why: Why) {
-        if why == Why::Wanted {
+    pub(super) fn release_prefetched(&self, page: PageNumber, cause: Cause) {
+        if cause == Cause::Advised {
             return self.release_entry(page, State::Resident);
         }
         let entry = self.pager.table.entry(page).expect("just brought in");
-        if entry.release_ahead() {
+        if entry.release_prefetched() {
             // A thread waits for it already.
             self.pager.block.counters.read_ahead_used.fetch_add(1, Ordering::Relaxed);
             self.pager.wake_page(page);

@@ -13,23 +13,23 @@ use super::page_table::PageNumber;
 use super::sys::{self, PollFd};
 use super::uffd::{Event, Uffd};
 
-/// Descriptors that [`ForkWindow::watch`] fills in.
+/// Descriptors that [`ForkState::watch`] fills in.
 pub const WATCHED_FDS: usize = 2;
 /// Time that the parent of a child which is to get a full copy waits for the handler to read the
 /// event, before it takes the fork for failed, in nanoseconds.
-const HEARD_WITHIN_NS: u64 = 200_000_000;
+const EVENT_TIMEOUT_NS: u64 = 200_000_000;
 
 const CLOSED: u32 = 0;
 const PREPARED: u32 = 1;
 const OPEN: u32 = 2;
 const CLOSING: u32 = 3;
-const TO_BE_WHOLE: u32 = 4;
-const BEING_MADE_WHOLE: u32 = 5;
+const COPY_PENDING: u32 = 4;
+const COPYING: u32 = 5;
 const CANNOT_PAGE: u32 = 6;
 
 /// The state of forks under way.
 #[derive(Debug)]
-pub struct ForkWindow {
+pub struct ForkState {
     state: AtomicU32,
     child_fd: AtomicI32,
     parent_socket: AtomicI32,
@@ -38,9 +38,9 @@ pub struct ForkWindow {
     copying: AtomicU32,
 }
 
-impl Default for ForkWindow {
+impl Default for ForkState {
     fn default() -> Self {
-        ForkWindow {
+        ForkState {
             state: AtomicU32::new(CLOSED),
             child_fd: AtomicI32::new(-1),
             parent_socket: AtomicI32::new(-1),
@@ -63,7 +63,7 @@ pub enum Content {
     Lost,
 }
 
-impl ForkWindow {
+impl ForkState {
     /// True if frames and slots must stay as they are.
     pub fn is_open(&self) -> bool {
         self.state.load(Ordering::Acquire) != CLOSED
@@ -71,7 +71,7 @@ impl ForkWindow {
 
     /// True if a fork is announced and not yet read.
     pub fn is_prepared(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), PREPARED | TO_BE_WHOLE)
+        matches!(self.state.load(Ordering::Acquire), PREPARED | COPY_PENDING)
     }
 
     /// True if the handler must watch descriptors of a fork.
@@ -106,7 +106,7 @@ impl ForkWindow {
     }
 
     /// Takes `child`, whose fork the handler has read. True if the handler must copy everything
-    /// into it, and then call [`ForkWindow::made_whole`]; until then the evictor, and threads that
+    /// into it, and then call [`ForkState::finish_full_copy`]; until then the evictor, and threads that
     /// serve themselves, stand still.
     #[must_use]
     pub fn adopt_child(&self, descriptors: &Descriptors, child: Uffd) -> bool {
@@ -115,7 +115,7 @@ impl ForkWindow {
         };
         if !begins(PREPARED, OPEN) {
             self.copying.store(1, Ordering::SeqCst);
-            if begins(TO_BE_WHOLE, BEING_MADE_WHOLE) {
+            if begins(COPY_PENDING, COPYING) {
                 sys::futex_wake(&self.state, u32::MAX >> 1, false);
             }
             return true;
@@ -130,7 +130,7 @@ impl ForkWindow {
 
     /// Sends the child its second userfaultfd, for the memory that is served in its threads. This
     /// process places nothing by it.
-    pub fn pass_on(&self, in_thread: Uffd) {
+    pub fn send_in_thread_uffd(&self, in_thread: Uffd) {
         // SAFETY: the socket is open for as long as the fork is.
         let socket = unsafe { BorrowedFd::borrow_raw(self.parent_socket.load(Ordering::Acquire)) };
         send_fd(socket, in_thread.fd);
@@ -139,7 +139,7 @@ impl ForkWindow {
 
     /// Ends a full copy: the kernel serves the child now, also in the memory that was registered
     /// with `in_thread`.
-    pub fn made_whole(&self, child: Uffd, in_thread: Option<Uffd>) {
+    pub fn finish_full_copy(&self, child: Uffd, in_thread: Option<Uffd>) {
         self.copying.store(0, Ordering::SeqCst);
         sys::futex_wake(&self.copying, u32::MAX >> 1, false);
         // Their last references: the kernel wakes the waiting threads and drops the registrations.
@@ -147,12 +147,8 @@ impl ForkWindow {
         if let Some(in_thread) = in_thread {
             sys::close(in_thread.fd);
         }
-        let ended = self.state.compare_exchange(
-            BEING_MADE_WHOLE,
-            CLOSED,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let ended =
+            self.state.compare_exchange(COPYING, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         if ended.is_ok() {
             sys::futex_wake(&self.state, u32::MAX >> 1, false);
         }
@@ -162,13 +158,13 @@ impl ForkWindow {
     /// pager of its own.
     pub fn next_child_fault(&self, descriptors: &Descriptors) -> Option<(Uffd, PageNumber)> {
         if self.state.load(Ordering::Acquire) == CLOSING {
-            self.let_go(descriptors);
+            self.release_child(descriptors);
         }
         next_fault(self.child_fd.load(Ordering::Acquire))
     }
 
     /// Closes the child's userfaultfd; the forking thread goes on.
-    pub fn let_go(&self, descriptors: &Descriptors) {
+    pub fn release_child(&self, descriptors: &Descriptors) {
         descriptors.close(self.child_fd.swap(-1, Ordering::AcqRel));
         descriptors.close(self.nudge_fd.swap(-1, Ordering::AcqRel));
         self.state.store(CLOSED, Ordering::Release);
@@ -188,7 +184,7 @@ impl ForkWindow {
 
     /// Requests the handler to copy everything into the child that it serves and to release it, and
     /// waits until it has: the child cannot have a pager of its own after all.
-    pub fn close_with_whole_child(&self) {
+    pub fn close_with_full_copy(&self) {
         self.ask_handler(CANNOT_PAGE);
     }
 
@@ -215,8 +211,8 @@ impl ForkWindow {
     }
 
     /// Announces a fork whose child is to get a full copy.
-    pub fn prepare_whole(&self) {
-        self.state.store(TO_BE_WHOLE, Ordering::Release);
+    pub fn prepare_full_copy(&self) {
+        self.state.store(COPY_PENDING, Ordering::Release);
     }
 
     /// Resets the state in the child, for which no fork is under way. Its parent's descriptors are
@@ -229,12 +225,12 @@ impl ForkWindow {
     }
 
     /// Waits until the child, if there is one, has its full copy.
-    pub fn wait_until_whole(&self) {
-        sys::futex_wait(&self.state, TO_BE_WHOLE, Some(HEARD_WITHIN_NS), false);
+    pub fn wait_for_full_copy(&self) {
+        sys::futex_wait(&self.state, COPY_PENDING, Some(EVENT_TIMEOUT_NS), false);
         let failed =
-            self.state.compare_exchange(TO_BE_WHOLE, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+            self.state.compare_exchange(COPY_PENDING, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         while failed.is_err() && self.is_open() {
-            sys::futex_wait(&self.state, BEING_MADE_WHOLE, None, false);
+            sys::futex_wait(&self.state, COPYING, None, false);
         }
     }
 }

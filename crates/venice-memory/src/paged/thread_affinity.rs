@@ -13,7 +13,7 @@ use super::sys;
 impl Pager {
     /// Moves the waker and the evictor to `cpu`, where the handler runs now. A thread that moved
     /// itself would wake up where it was, and disturb the threads there.
-    pub(super) fn lead_to(&self, cpu: usize) {
+    pub(super) fn move_threads_to(&self, cpu: usize) {
         self.followed_cpu.store(cpu, Ordering::SeqCst);
         self.waker.move_to(cpu);
         let evictor = self.evictor_thread.load(Ordering::Acquire);

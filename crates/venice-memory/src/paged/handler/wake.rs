@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use super::super::sys::SysResult;
 use super::super::thread;
 use super::super::uffd::Uffd;
-use super::super::waker::{self, Owed};
-use super::{Fault, Handler, Why};
+use super::super::waker::{self, PendingWake};
+use super::{Cause, Fault, Handler};
 
 /// Number of first faults that are all timed; after those, one in [`TIME_ONE_IN`] is.
 const TIME_FIRST: u64 = 256;
@@ -18,61 +18,61 @@ impl Handler {
     /// Installs the page of a fault and wakes its thread. The thread may take the processor as soon
     /// as it is woken, so the time is taken before, at the price of one more system call, and only
     /// for some of the faults.
-    pub(super) fn hand_over(
+    pub(super) fn install_and_wake(
         &mut self,
         fault: &Fault,
         install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
     ) -> SysResult<usize> {
         self.handed_over += 1;
         let timed = self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
-        let wakes = !timed && !self.deference.is_on();
+        let wakes = !timed && !self.wake_policy.is_on();
         let outcome = install(self.pager.uffd(), wakes);
         if !wakes && outcome.is_ok() {
-            self.let_go_on(fault, timed && fault.why == Why::Touched);
+            self.wake_thread(fault, timed && fault.cause == Cause::Demand);
         }
         outcome
     }
 
     /// Wakes the thread of a fault, and records how long the fault took, if `recorded`.
-    pub(super) fn let_go_on(&mut self, fault: &Fault, recorded: bool) {
+    pub(super) fn wake_thread(&mut self, fault: &Fault, recorded: bool) {
         let recorded_from_ns = if recorded { fault.started_ns } else { 0 };
-        let owed = Owed { page: fault.page, recorded_from_ns };
+        let pending = PendingWake { page: fault.page, recorded_from_ns };
         // A thread that holds the structure lock may block the evictor, which then checks no waker.
-        let can_wait = self.deference.is_on() && !self.pager.lock.is_held_by_program();
-        if can_wait && self.starts_waker() {
-            self.let_others_go_on(fault.thread);
-            self.left_thread = fault.thread;
+        let can_wait = self.wake_policy.is_on() && !self.pager.lock.is_held_by_program();
+        if can_wait && self.ensure_waker() {
+            self.wake_others(fault.thread);
+            self.delegated_thread = fault.thread;
             self.pager.block.counters.left_to_waker.fetch_add(1, Ordering::Relaxed);
-            self.pager.waker.owe(owed, self.pager.moment());
+            self.pager.waker.post(pending, self.pager.moment());
         } else {
-            self.pager.let_go_on(owed);
+            self.pager.complete_wake(pending);
         }
     }
 
     /// Completes a wake-up that the waker has not started, or may not have finished. To be called
     /// before this thread serves `thread`. (A thread that faults again has been woken.)
-    pub(super) fn let_others_go_on(&self, thread: u32) {
+    pub(super) fn wake_others(&self, thread: u32) {
         let waker = &self.pager.waker;
-        let waiting = if waker.owes() {
+        let waiting = if waker.has_pending() {
             waker.take_back(self.pager.moment())
-        } else if thread != self.left_thread {
-            waker.unfinished()
+        } else if thread != self.delegated_thread {
+            waker.take_unfinished()
         } else {
             None
         };
-        if let Some(owed) = waiting {
-            self.pager.let_go_on(owed);
+        if let Some(pending) = waiting {
+            self.pager.complete_wake(pending);
         }
     }
 
     /// Starts the waker on first use. True if it runs. Programs whose threads never migrate have no
     /// waker. The next fault may find it running where this one does not.
-    fn starts_waker(&mut self) -> bool {
+    fn ensure_waker(&mut self) -> bool {
         let pager = self.pager;
-        if !pager.waker.is_there() && !self.has_called_waker && !pager.serves_regions() {
-            self.has_called_waker = true;
+        if !pager.waker.has_started() && !self.has_started_waker && !pager.serves_regions() {
+            self.has_started_waker = true;
             let _ = thread::spawn(waker::run, std::ptr::from_ref(pager) as usize);
         }
-        pager.waker.is_there()
+        pager.waker.has_started()
     }
 }

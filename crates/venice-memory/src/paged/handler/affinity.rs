@@ -19,7 +19,7 @@ const MOVE_AFTER: u32 = 16;
 const MOVE_SOON: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct ThreadCpu {
     thread: u32,
     cpu: Option<usize>,
     asked_ns: u64,
@@ -27,18 +27,18 @@ struct Known {
 
 /// The processors of the threads whose faults a handler serves.
 #[derive(Debug, Default)]
-pub struct Whereabouts {
-    known: [Known; THREADS],
+pub struct Affinity {
+    known: [ThreadCpu; THREADS],
     asked_ns: u64,
-    home: Option<usize>,
+    handler_cpu: Option<usize>,
     /// Last faults in a row that came from another processor.
-    elsewhere: u32,
+    remote_faults: u32,
     is_eager: bool,
 }
 
-impl Whereabouts {
+impl Affinity {
     /// Sets if woken threads stay on the handler's processor. Then it pays to move there soon.
-    pub fn be_eager(&mut self, is_eager: bool) {
+    pub fn set_eager(&mut self, is_eager: bool) {
         self.is_eager = is_eager;
     }
 
@@ -51,16 +51,16 @@ impl Whereabouts {
         processor_of: impl FnOnce(u32) -> Option<usize>,
     ) -> Option<usize> {
         let cpu = self.look_up(thread, now_ns, processor_of)?;
-        let Some(home) = self.home else { return Some(cpu) };
-        self.elsewhere = if cpu == home { 0 } else { self.elsewhere + 1 };
+        let Some(handler_cpu) = self.handler_cpu else { return Some(cpu) };
+        self.remote_faults = if cpu == handler_cpu { 0 } else { self.remote_faults + 1 };
         let enough = if self.is_eager { MOVE_SOON } else { MOVE_AFTER };
-        (self.elsewhere >= enough).then_some(cpu)
+        (self.remote_faults >= enough).then_some(cpu)
     }
 
     /// Records that the handler has moved to `cpu`.
     pub fn moved_to(&mut self, cpu: usize) {
-        self.home = Some(cpu);
-        self.elsewhere = 0;
+        self.handler_cpu = Some(cpu);
+        self.remote_faults = 0;
     }
 
     fn look_up(
@@ -81,7 +81,7 @@ impl Whereabouts {
         let cpu = processor_of(thread);
         let oldest = (0..THREADS).min_by_key(|&place| self.known[place].asked_ns);
         let place = place.or(oldest).expect("there are places");
-        self.known[place] = Known { thread, cpu, asked_ns: now_ns };
+        self.known[place] = ThreadCpu { thread, cpu, asked_ns: now_ns };
         cpu
     }
 }
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn follows_migrating_thread() {
-        let mut where_ = Whereabouts::default();
-        assert_eq!(where_.on_fault(7, MS, |_| Some(1)), Some(1));
-        where_.moved_to(1);
-        assert_eq!(where_.on_fault(7, 2 * MS, |_| panic!("known")), None);
+        let mut affinity = Affinity::default();
+        assert_eq!(affinity.on_fault(7, MS, |_| Some(1)), Some(1));
+        affinity.moved_to(1);
+        assert_eq!(affinity.on_fault(7, 2 * MS, |_| panic!("known")), None);
         let mut faults = 1;
-        while where_.on_fault(7, 9 * MS, |_| Some(2)).is_none() {
+        while affinity.on_fault(7, 9 * MS, |_| Some(2)).is_none() {
             faults += 1;
         }
         assert_eq!(faults, MOVE_AFTER);
@@ -107,25 +107,26 @@ mod tests {
 
     #[test]
     fn no_migration_when_faults_alternate_cpus() {
-        let mut where_ = Whereabouts::default();
-        where_.moved_to(0);
+        let mut affinity = Affinity::default();
+        affinity.moved_to(0);
         for fault in 0..200u32 {
             let thread = fault % 2;
-            let advice = where_.on_fault(thread, MS * u64::from(fault), |_| Some(thread as usize));
+            let advice =
+                affinity.on_fault(thread, MS * u64::from(fault), |_| Some(thread as usize));
             assert_eq!(advice, None, "fault {fault}");
         }
     }
 
     #[test]
     fn queries_are_rate_limited() {
-        let mut where_ = Whereabouts::default();
+        let mut affinity = Affinity::default();
         let mut asked = 0;
         for fault in 0..10_000u32 {
             let count = |_| {
                 asked += 1;
                 Some(0)
             };
-            where_.on_fault(fault % 100, 1 + fault as u64 * 1000, count);
+            affinity.on_fault(fault % 100, 1 + fault as u64 * 1000, count);
         }
         assert!(asked <= 21, "{asked} queries in 10 ms");
     }

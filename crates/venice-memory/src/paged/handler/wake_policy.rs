@@ -29,7 +29,7 @@ const REST_NS: [u64; 2] = [250_000_000, 64_000_000_000];
 
 /// The wake policy of one handler. See the module.
 #[derive(Debug)]
-pub struct Deference {
+pub struct WakePolicy {
     moves_ns: [u64; MOVES],
     late_ns: [u64; LATE],
     times_late: u32,
@@ -42,9 +42,9 @@ pub struct Deference {
     rests_until_ns: u64,
 }
 
-impl Default for Deference {
-    fn default() -> Deference {
-        Deference {
+impl Default for WakePolicy {
+    fn default() -> WakePolicy {
+        WakePolicy {
             moves_ns: [0; MOVES],
             late_ns: [0; LATE],
             times_late: 0,
@@ -58,7 +58,7 @@ impl Default for Deference {
     }
 }
 
-impl Deference {
+impl WakePolicy {
     /// True if the waker wakes threads.
     pub fn is_on(&self) -> bool {
         self.on_since_ns.is_some()
@@ -134,37 +134,37 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Returns a policy whose waker was turned on after 80 ms.
-    fn chased() -> Deference {
-        let mut deference = Deference::default();
-        (1..=MOVES as u64).for_each(|at| deference.note_move(at * 10 * MS));
-        assert!(deference.is_on());
-        deference
+    fn chased() -> WakePolicy {
+        let mut wake_policy = WakePolicy::default();
+        (1..=MOVES as u64).for_each(|at| wake_policy.note_move(at * 10 * MS));
+        assert!(wake_policy.is_on());
+        wake_policy
     }
 
     #[test]
     fn enables_waker_after_frequent_moves() {
-        let mut deference = Deference::default();
-        (1..100).for_each(|at| deference.note_move(at * 40 * MS));
-        assert!(!deference.is_on());
+        let mut wake_policy = WakePolicy::default();
+        (1..100).for_each(|at| wake_policy.note_move(at * 40 * MS));
+        assert!(!wake_policy.is_on());
         chased();
     }
 
     #[test]
     fn late_wakes_disable_waker_exponentially() {
-        let mut deference = chased();
+        let mut wake_policy = chased();
         let (mut now_ns, mut late) = (100 * MS, 0);
         for rest_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 64_000] {
             for _ in 0..LATE {
-                assert!(deference.is_on());
+                assert!(wake_policy.is_on());
                 now_ns += 5 * MS;
                 late += 1;
-                assert_eq!(deference.note_fault(7, late, now_ns), 1);
+                assert_eq!(wake_policy.note_fault(7, late, now_ns), 1);
             }
-            assert!(!deference.is_on());
+            assert!(!wake_policy.is_on());
             let off_ns = now_ns;
-            while !deference.is_on() {
+            while !wake_policy.is_on() {
                 now_ns += 10 * MS;
-                deference.note_move(now_ns);
+                wake_policy.note_move(now_ns);
             }
             let rested_ns = now_ns - off_ns;
             let expected_ns = rest_ms * MS;
@@ -174,47 +174,47 @@ mod tests {
 
     #[test]
     fn rare_late_wakes_keep_waker() {
-        let mut deference = chased();
+        let mut wake_policy = chased();
         for at in 1..100u32 {
-            deference.note_fault(7, at, 100 * MS + u64::from(at) * 60 * MS);
+            wake_policy.note_fault(7, at, 100 * MS + u64::from(at) * 60 * MS);
         }
-        assert!(deference.is_on());
+        assert!(wake_policy.is_on());
     }
 
     #[test]
     fn waker_is_retried_after_timeout() {
-        let mut deference = chased();
-        deference.note_fault(7, 0, 80 * MS + TRY_AFTER_NS);
-        assert!(deference.is_on());
-        deference.note_fault(7, 0, 81 * MS + TRY_AFTER_NS);
-        assert!(!deference.is_on());
+        let mut wake_policy = chased();
+        wake_policy.note_fault(7, 0, 80 * MS + TRY_AFTER_NS);
+        assert!(wake_policy.is_on());
+        wake_policy.note_fault(7, 0, 81 * MS + TRY_AFTER_NS);
+        assert!(!wake_policy.is_on());
         let begin_ns = 81 * MS + TRY_AFTER_NS;
-        (1..MOVES as u64).for_each(|at| deference.note_move(begin_ns + at * 10 * MS));
-        assert!(!deference.is_on());
-        deference.note_move(begin_ns + MOVES as u64 * 10 * MS);
-        assert!(deference.is_on());
+        (1..MOVES as u64).for_each(|at| wake_policy.note_move(begin_ns + at * 10 * MS));
+        assert!(!wake_policy.is_on());
+        wake_policy.note_move(begin_ns + MOVES as u64 * 10 * MS);
+        assert!(wake_policy.is_on());
     }
 
     #[test]
     fn alternating_threads_disable_waker() {
         for (one_in, stays_on) in [(2, false), (4, false), (8, true)] {
-            let mut deference = chased();
+            let mut wake_policy = chased();
             for at in 0..4 * TOGETHER {
                 let thread = 7 + at / one_in % 2;
-                deference.note_fault(thread, 0, 100 * MS);
+                wake_policy.note_fault(thread, 0, 100 * MS);
             }
-            assert_eq!(deference.is_on(), stays_on, "another every {one_in} faults");
+            assert_eq!(wake_policy.is_on(), stays_on, "another every {one_in} faults");
             if !stays_on {
-                (10..30).for_each(|at| deference.note_move(at * 10 * MS));
-                assert!(!deference.is_on(), "alternating threads must not enable the waker");
+                (10..30).for_each(|at| wake_policy.note_move(at * 10 * MS));
+                assert!(!wake_policy.is_on(), "alternating threads must not enable the waker");
             }
         }
     }
 
     #[test]
     fn pinned_thread_disables_waker() {
-        let mut deference = chased();
-        deference.note_pinned();
-        assert!(!deference.is_on());
+        let mut wake_policy = chased();
+        wake_policy.note_pinned();
+        assert!(!wake_policy.is_on());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::super::page_size::HUGE_PAGES;
 use super::super::page_table::{BLOCK_PAGES, Entry, PageNumber, State};
 use super::super::pager::Guarded;
-use super::super::presence::There;
+use super::super::presence::PresentPages;
 use super::super::slots::Slots;
 use super::super::staging::{CHUNK_FRAMES, Frame};
 use super::super::sys::{self, Errno};
@@ -20,7 +20,7 @@ use super::super::{PAGE, address_of};
 use super::Evictor;
 
 /// Sweep chunks examined in one turn with the lock held.
-const SCAN_WINDOWS: usize = 512;
+const SCAN_CHUNKS: usize = 512;
 
 /// Random positions tried before the hand goes on where it is.
 const TRIES: usize = 8;
@@ -34,12 +34,12 @@ type Claimed = [Option<State>];
 impl Evictor {
     /// Returns the next sweep chunk to evict. Goes round at most once; `Err` if that found none,
     /// `Ok(None)` if the turn is up.
-    pub(super) fn next_window(
+    pub(super) fn next_sweep_chunk(
         &self,
         guarded: &mut Guarded,
     ) -> Result<Option<Range<PageNumber>>, Exhausted> {
         let mut wraps = 0;
-        for _ in 0..SCAN_WINDOWS {
+        for _ in 0..SCAN_CHUNKS {
             let Some(range) = guarded.regions.next_from(guarded.hand) else {
                 guarded.hand = 0;
                 wraps += 1;
@@ -50,12 +50,12 @@ impl Evictor {
             };
             let first = range.start;
             let is_live = self.pager.table.block_is_live(first);
-            let is_huge = is_live && self.is_huge_and_here(&range);
+            let is_huge = is_live && self.is_resident_huge(&range);
             let length = if is_live && !is_huge { CHUNK_FRAMES } else { BLOCK_PAGES };
-            let window = first..range.end.min((first / length + 1) * length);
-            guarded.hand = window.end;
-            if is_live && self.is_ripe(window.clone()) {
-                return Ok(Some(window));
+            let pages = first..range.end.min((first / length + 1) * length);
+            guarded.hand = pages.end;
+            if is_live && self.is_evictable(pages.clone()) {
+                return Ok(Some(pages));
             }
         }
         Ok(None)
@@ -63,14 +63,14 @@ impl Evictor {
 
     /// Returns the start of a random sweep chunk with live pages, if one is found; else the hand's
     /// position.
-    pub(super) fn anywhere(&mut self, guarded: &Guarded) -> PageNumber {
+    pub(super) fn random_chunk(&mut self, guarded: &Guarded) -> PageNumber {
         let pages = guarded.regions.len_pages();
         for _ in 0..TRIES {
             // Marsaglia 2003, Xorshift RNGs.
-            self.chance ^= self.chance << 13;
-            self.chance ^= self.chance >> 7;
-            self.chance ^= self.chance << 17;
-            let page = guarded.regions.nth(self.chance as usize % pages.max(1));
+            self.random_state ^= self.random_state << 13;
+            self.random_state ^= self.random_state >> 7;
+            self.random_state ^= self.random_state << 17;
+            let page = guarded.regions.nth(self.random_state as usize % pages.max(1));
             if let Some(page) = page.filter(|&page| self.pager.table.block_is_live(page)) {
                 return page / CHUNK_FRAMES * CHUNK_FRAMES;
             }
@@ -80,16 +80,16 @@ impl Evictor {
 
     /// True if at least half of the chunk's resident pages are not young. If not, they lose their
     /// youth for the next time.
-    fn is_ripe(&self, window: Range<PageNumber>) -> bool {
+    fn is_evictable(&self, pages: Range<PageNumber>) -> bool {
         let (mut resident, mut young) = (0, 0);
-        let entries = || window.clone().filter_map(|page| self.pager.table.entry(page));
+        let entries = || pages.clone().filter_map(|page| self.pager.table.entry(page));
         for entry in entries().filter(|entry| entry.state() == State::Resident) {
             resident += 1;
             young += entry.is_young() as usize;
         }
         if resident > 0 && 2 * young > resident {
             entries().for_each(|entry| {
-                entry.take_youth();
+                entry.clear_young();
             });
             return false;
         }
@@ -97,7 +97,7 @@ impl Evictor {
     }
 
     /// True if the range begins with a huge page that is all resident.
-    pub(super) fn is_huge_and_here(&self, range: &Range<PageNumber>) -> bool {
+    pub(super) fn is_resident_huge(&self, range: &Range<PageNumber>) -> bool {
         let table = &self.pager.table;
         let is_resident =
             |page| table.entry(page).is_some_and(|entry| entry.state() == State::Resident);
@@ -114,41 +114,41 @@ impl Evictor {
     /// meanwhile would be moved along unnoticed.
     pub(super) fn stage(
         &self,
-        window: Range<PageNumber>,
+        pages: Range<PageNumber>,
         frames: Range<u32>,
         only_cold: bool,
     ) -> usize {
         let claimed = &mut [None; MOST_PAGES][..frames.len()];
-        let (mut unused, mut advised) = (0, 0);
-        for (page, claimed) in window.clone().zip(claimed.iter_mut()) {
+        let (mut wasted, mut advised) = (0, 0);
+        for (page, claimed) in pages.clone().zip(claimed.iter_mut()) {
             let entry = self.managed(page);
             let state = entry.state();
             let stays = only_cold && state == State::Resident && !entry.is_cold();
             *claimed = (!stays && entry.claim(state)).then_some(state);
             let leaves = *claimed == Some(State::Resident);
-            unused += u64::from(leaves && entry.is_ahead());
-            advised += u64::from(leaves && entry.is_cold() && !entry.is_ahead());
+            wasted += u64::from(leaves && entry.is_prefetched());
+            advised += u64::from(leaves && entry.is_cold() && !entry.is_prefetched());
         }
         let counters = &self.pager.block.counters;
-        counters.read_ahead_unused.fetch_add(unused, Ordering::Relaxed);
+        counters.read_ahead_unused.fetch_add(wasted, Ordering::Relaxed);
         counters.advised_out.fetch_add(advised, Ordering::Relaxed);
         let mut stays = [false; MOST_PAGES];
         let mut at = 0;
         while let Some(run) = next_run(claimed, at) {
             at = run.start;
-            let done = self.move_run(&window, run, frames.start);
+            let done = self.move_run(&pages, run, frames.start);
             // A page that cannot leave is pinned, locked, or not readable and writable. It stays.
             stays[at] = done == 0;
             at += done.max(1);
         }
-        self.settle(window, claimed, &stays, frames)
+        self.settle(pages, claimed, &stays, frames)
     }
 
     /// Moves the pages `run` of the chunk to their frames; `first` is the frame of the chunk's
     /// first page. Returns how many pages are done, holes included.
-    fn move_run(&self, window: &Range<PageNumber>, run: Range<usize>, first: u32) -> usize {
+    fn move_run(&self, pages: &Range<PageNumber>, run: Range<usize>, first: u32) -> usize {
         let uffd = self.pager.uffd();
-        let source = address_of(window.start + run.start);
+        let source = address_of(pages.start + run.start);
         let target = self.pager.staging.address(first + run.start as u32);
         let mut outcome = uffd.move_pages(target, source, run.len() * PAGE);
         if outcome == Err(Errno::EBUSY) {
@@ -169,14 +169,14 @@ impl Evictor {
     /// frame, whatever the table said. Returns the number of those.
     fn settle(
         &self,
-        window: Range<PageNumber>,
+        pages: Range<PageNumber>,
         claimed: &Claimed,
         stays: &[bool; MOST_PAGES],
         frames: Range<u32>,
     ) -> usize {
-        let there = self.look_at(&frames);
+        let there = self.presence_of(&frames);
         let mut moved = 0;
-        for (at, (page, frame)) in window.zip(frames).enumerate() {
+        for (at, (page, frame)) in pages.zip(frames).enumerate() {
             let Some(was) = claimed[at] else {
                 assert!(!there[at], "only what is claimed is moved");
                 continue;
@@ -185,13 +185,13 @@ impl Evictor {
             if was == State::Resident && !is_there && !stays[at] {
                 is_there = self.may_be_swapped_out(frame);
                 if !is_there {
-                    self.end_of_absent(page);
+                    self.forget_absent(page);
                     self.release(page, State::Zero);
                     continue;
                 }
             }
             if is_there {
-                self.put_in_frame(page, was, frame);
+                self.record_in_frame(page, was, frame);
                 moved += 1;
             }
             self.release(page, if is_there { State::Staged } else { was });
@@ -199,7 +199,7 @@ impl Evictor {
         moved
     }
 
-    fn look_at(&self, frames: &Range<u32>) -> There {
+    fn presence_of(&self, frames: &Range<u32>) -> PresentPages {
         let there = self.presence.look(self.pager.staging.address(frames.start), frames.len());
         there.expect("the staging area is mapped")
     }
@@ -209,13 +209,13 @@ impl Evictor {
     fn may_be_swapped_out(&self, frame: u32) -> bool {
         let address = self.pager.staging.address(frame);
         // SAFETY: populating changes no contents.
-        !self.presence.knows_swap()
+        !self.presence.reports_swap()
             && unsafe { sys::madvise(address, PAGE, sys::MADV_POPULATE_READ) }.is_ok()
     }
 
     /// Records that a page which was `was` is in a frame. A page that was not resident came to a
     /// forked child from its parent, before the child had a pager of its own to count it.
-    fn put_in_frame(&self, page: PageNumber, was: State, frame: u32) {
+    fn record_in_frame(&self, page: PageNumber, was: State, frame: u32) {
         let pager = self.pager;
         let entry = self.managed(page);
         if was != State::Resident {
@@ -234,7 +234,7 @@ impl Evictor {
 
     /// Forgets a page that was not there: the program dropped it by a bare system call. It reads as
     /// zeros from now on.
-    fn end_of_absent(&self, page: PageNumber) {
+    fn forget_absent(&self, page: PageNumber) {
         let pager = self.pager;
         let slots = Slots::new(pager.process.load(Ordering::Relaxed));
         slots.forget(&pager.block, self.managed(page));

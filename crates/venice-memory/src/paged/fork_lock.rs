@@ -11,51 +11,52 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::sys;
 
-const KEPT: u32 = 0;
-const TO_LEND: u32 = 1;
-const LENT: u32 = 2;
+const NOT_OFFERED: u32 = 0;
+const OFFERED: u32 = 1;
+const BORROWED: u32 = 2;
 
 /// The state of the loan.
 #[derive(Debug, Default)]
-pub struct Lending {
+pub struct ForkLock {
     word: AtomicU32,
 }
 
-impl Lending {
+impl ForkLock {
     /// Begins to lend.
-    pub fn open(&self) {
-        self.word.store(TO_LEND, Ordering::SeqCst);
+    pub fn offer(&self) {
+        self.word.store(OFFERED, Ordering::SeqCst);
     }
 
     /// Ends the lending, and waits for the lock if it is lent.
-    pub fn close(&self) {
-        while self.word.load(Ordering::SeqCst) != KEPT && !self.change(TO_LEND, KEPT) {
-            sys::futex_wait(&self.word, LENT, None, false);
+    pub fn withdraw(&self) {
+        while self.word.load(Ordering::SeqCst) != NOT_OFFERED && !self.change(OFFERED, NOT_OFFERED)
+        {
+            sys::futex_wait(&self.word, BORROWED, None, false);
         }
     }
 
     /// Borrows the lock. False if it is unavailable.
     pub fn borrow(&self) -> bool {
-        self.change(TO_LEND, LENT)
+        self.change(OFFERED, BORROWED)
     }
 
     /// Gives the borrowed lock back.
     ///
     /// # Panics
     /// If the lock is not borrowed.
-    pub fn give_back(&self) {
-        assert!(self.change(LENT, TO_LEND), "only a borrowed lock can be given back");
+    pub fn return_lock(&self) {
+        assert!(self.change(BORROWED, OFFERED), "only a borrowed lock can be given back");
         sys::futex_wake(&self.word, u32::MAX >> 1, false);
     }
 
     /// True if the lock is lent.
-    pub fn is_lent(&self) -> bool {
-        self.word.load(Ordering::SeqCst) == LENT
+    pub fn is_borrowed(&self) -> bool {
+        self.word.load(Ordering::SeqCst) == BORROWED
     }
 
     /// Resets the loan in the child of a fork, where no thread has borrowed anything.
     pub fn reset(&self) {
-        self.word.store(KEPT, Ordering::SeqCst);
+        self.word.store(NOT_OFFERED, Ordering::SeqCst);
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
@@ -69,18 +70,18 @@ mod tests {
 
     #[test]
     fn lender_waits_for_return() {
-        let lending = Lending::default();
-        assert!(!lending.borrow(), "the lock is not offered");
-        lending.open();
-        assert!(lending.borrow() && lending.is_lent());
-        assert!(!lending.borrow(), "one at a time");
+        let fork_lock = ForkLock::default();
+        assert!(!fork_lock.borrow(), "the lock is not offered");
+        fork_lock.offer();
+        assert!(fork_lock.borrow() && fork_lock.is_borrowed());
+        assert!(!fork_lock.borrow(), "one at a time");
         std::thread::scope(|scope| {
-            let lender = scope.spawn(|| lending.close());
+            let lender = scope.spawn(|| fork_lock.withdraw());
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!lender.is_finished());
-            lending.give_back();
+            fork_lock.return_lock();
         });
-        assert!(!lending.borrow() && !lending.is_lent());
-        lending.close();
+        assert!(!fork_lock.borrow() && !fork_lock.is_borrowed());
+        fork_lock.withdraw();
     }
 }

@@ -12,19 +12,19 @@ const SPANS: usize = 64;
 
 /// Spans of pages, the oldest first.
 #[derive(Debug)]
-pub struct FirstOut {
+pub struct ColdSpans {
     spans: [Range<PageNumber>; SPANS],
     first: usize,
     count: usize,
 }
 
-impl Default for FirstOut {
-    fn default() -> FirstOut {
-        FirstOut { spans: [const { 0..0 }; SPANS], first: 0, count: 0 }
+impl Default for ColdSpans {
+    fn default() -> ColdSpans {
+        ColdSpans { spans: [const { 0..0 }; SPANS], first: 0, count: 0 }
     }
 }
 
-impl FirstOut {
+impl ColdSpans {
     /// Adds a span of pages that are cold now. A span that adjoins or meets the last one is joined
     /// to it.
     pub fn push(&mut self, span: Range<PageNumber>) {
@@ -74,13 +74,13 @@ mod tests {
             spans in prop::collection::vec((0usize..400, 0usize..100), 0..SPANS),
             most in 1usize..80,
         ) {
-            let (mut first_out, mut cold) = (FirstOut::default(), [false; 600]);
+            let (mut cold_spans, mut cold) = (ColdSpans::default(), [false; 600]);
             for (start, len) in spans {
-                first_out.push(start..start + len);
+                cold_spans.push(start..start + len);
                 cold[start..start + len].fill(true);
             }
             let mut out = [false; 600];
-            while let Some(taken) = first_out.take(most) {
+            while let Some(taken) = cold_spans.take(most) {
                 prop_assert!(!taken.is_empty() && taken.start / most == (taken.end - 1) / most);
                 out[taken].fill(true);
             }
@@ -90,20 +90,20 @@ mod tests {
 
     #[test]
     fn full_queue_drops_oldest() {
-        let mut first_out = FirstOut::default();
+        let mut cold_spans = ColdSpans::default();
         for span in 0..=SPANS {
-            first_out.push(span * 10..span * 10 + 2);
+            cold_spans.push(span * 10..span * 10 + 2);
         }
-        assert_eq!(first_out.take(64), Some(10..12));
-        assert_eq!((1..SPANS).filter_map(|_| first_out.take(64)).last(), Some(640..642));
-        assert_eq!(first_out.take(64), None);
+        assert_eq!(cold_spans.take(64), Some(10..12));
+        assert_eq!((1..SPANS).filter_map(|_| cold_spans.take(64)).last(), Some(640..642));
+        assert_eq!(cold_spans.take(64), None);
     }
 
     #[test]
     fn adjoining_spans_are_joined() {
-        let mut first_out = FirstOut::default();
-        (0..1000).for_each(|step| first_out.push(step * 3..step * 3 + 3));
-        assert_eq!(first_out.take(4096), Some(0..3000));
-        assert_eq!(first_out.take(4096), None);
+        let mut cold_spans = ColdSpans::default();
+        (0..1000).for_each(|step| cold_spans.push(step * 3..step * 3 + 3));
+        assert_eq!(cold_spans.take(4096), Some(0..3000));
+        assert_eq!(cold_spans.take(4096), None);
     }
 }
