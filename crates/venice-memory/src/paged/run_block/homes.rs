@@ -1,40 +1,41 @@
-//! Where each process of a run in a window has the slabs mapped, and whether it can map them
-//! elsewhere while its program uses them.
+//! Slab locations of a run in a window: the replica in which each process has a slab mapped, and
+//! whether the process can move it while its program runs.
 //!
-//! A process has what it holds of a slab in one replica of it, its home there; where that is only the
-//! process knows, so it says so. What moves a slab enters a new replica as being built and calls the
-//! movers of all processes: each takes what it holds to the newest replica there is, and says that
-//! this is its home now. Once it is the home of all, nobody has the old one mapped.
+//! A process maps its pages of a slab from one replica, its location of that slab. Only the process
+//! has that information, so it records it here. To move a slab, the supervisor enters a new replica
+//! as being built and notifies the movers of all processes. Each mover moves its pages to the
+//! newest replica and records it as the new location. Once it is the location of all processes,
+//! none has the old replica mapped.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::sys;
 use super::{MAX_SLABS, Process, ReplicaState, RunBlock};
 
-/// A process's home of each slab: the replica's index, plus one; 0: it has not mapped any yet.
+/// A process's location of each slab: the replica's index, plus one; 0: not mapped yet.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Homes([AtomicU32; MAX_SLABS]);
 
-/// Whether a process can take what it holds to another home.
+/// The ability of a process to move its mapped slabs to another location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mobility {
-    /// It has not said yet.
+    /// Not reported yet.
     Unknown = 0,
-    /// It can, and does when it is called.
+    /// It moves them when notified.
     Moves = 1,
-    /// It can, but has files open through which devices write to its memory by themselves.
+    /// Blocked at present: it has files open through which devices write directly to its memory.
     HeldByDevices = 2,
-    /// It can, but the kernel has no memory for it, or not one mapping more.
+    /// Blocked at present: the kernel has no memory or no mapping left for it.
     HeldByKernel = 3,
-    /// It may have no userfaultfd that holds system calls up too.
+    /// Never: it may not use a userfaultfd that also blocks system calls.
     NoUserfaultfd = 4,
-    /// Its kernel does not write-protect shared memory.
+    /// Never: its kernel does not write-protect shared memory.
     NoWriteProtection = 5,
     /// It has no window any more: it runs another program now.
     Gone = 6,
-    /// What it has lies in a memory device (DAX), whose mappings no kernel write-protects.
+    /// Blocked: its slabs lie in a memory device (DAX), and no kernel write-protects its mappings.
     InDevice = 7,
 }
 
@@ -52,22 +53,22 @@ impl Mobility {
         }
     }
 
-    /// Why nothing of the process's ever moves; `None`: it does.
+    /// The reason why nothing of the process ever moves; `None` if it does.
     pub fn never(self) -> Option<&'static str> {
         match self {
             Mobility::NoUserfaultfd => Some(
-                "it is mapped into the program, which may not hold its own writes up: that takes \
+                "it is mapped into the program, which may not block its own writes: this needs \
                  root, /dev/userfaultfd or vm.unprivileged_userfaultfd=1",
             ),
             Mobility::NoWriteProtection => Some(
-                "it is mapped into the program, and this kernel cannot write-protect it: that takes \
+                "it is mapped into the program, and this kernel cannot write-protect it: this needs \
                  Linux 5.19",
             ),
             _ => None,
         }
     }
 
-    /// Why it does not move at present; `None`: it does, or never will.
+    /// The reason why it does not move at present; `None` if it does, or never will.
     pub fn not_yet(self) -> Option<&'static str> {
         match self {
             Mobility::HeldByDevices => Some(
@@ -88,17 +89,17 @@ impl Mobility {
 }
 
 impl Process {
-    /// Whether it can take what it holds to another home.
+    /// The ability of the process to move its mapped slabs.
     pub fn mobility(&self) -> Mobility {
         Mobility::of(self.mobility.load(Ordering::SeqCst))
     }
 
-    /// The process's own word on that.
+    /// Sets the ability. Only the process itself calls it.
     pub fn set_mobility(&self, mobility: Mobility) {
         self.mobility.store(mobility as u32, Ordering::SeqCst);
     }
 
-    /// Its mover is no more, and with it what it had mapped: it runs another program.
+    /// Ends the window: the process runs another program, so its mover and its mappings are gone.
     pub fn end_window(&self) {
         if self.mobility().never().is_none() {
             self.set_mobility(Mobility::Gone);
@@ -107,38 +108,38 @@ impl Process {
 }
 
 impl RunBlock {
-    /// The replica where processes are to have what they hold of a slab: the newest that is written.
+    /// The replica that processes should map a slab from: the newest one that is written.
     pub fn newest_home(&self, slab: usize) -> Option<usize> {
         let written = self.replicas_of(slab).filter(|(_, replica)| self.is_written(replica));
         written.map(|(index, _)| index).max()
     }
 
-    /// Says where a process has what it holds of a slab. Nothing of it is mapped elsewhere any more.
+    /// Records that a process has its pages of a slab in `replica` and maps no other one.
     pub fn set_home(&self, process: usize, slab: usize, replica: usize) {
         self.homes[process].0[slab].store(replica as u32 + 1, Ordering::SeqCst);
     }
 
-    /// Forgets where another process had its place's slabs.
+    /// Clears the slab locations that the last user of a table entry left.
     pub(super) fn clear_homes(&self, process: usize) {
         for home in &self.homes[process].0[..self.slab_count()] {
             home.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Is the replica the home of its slab for every process? One that has not mapped it yet may
-    /// be about to map another.
+    /// True if the replica is the location of its slab for every process. A process that has not
+    /// mapped the slab yet may be about to map another replica.
     pub fn is_home_of_all(&self, replica: usize) -> bool {
         let slab = self.replicas()[replica].slab();
         self.living_windows().all(|(place, _)| self.home(place, slab) == Some(replica))
     }
 
-    /// Has any process a home there?
+    /// True if the replica is the location of its slab for any process.
     pub fn is_home_of_any(&self, replica: usize) -> bool {
         let slab = self.replicas()[replica].slab();
         self.living_windows().any(|(place, _)| self.home(place, slab) == Some(replica))
     }
 
-    /// Is the replica the home of its slab for this process?
+    /// True if the replica is the location of its slab for this process.
     pub fn is_home(&self, process: usize, slab: usize, replica: usize) -> bool {
         self.home(process, slab) == Some(replica)
     }
@@ -152,34 +153,35 @@ impl RunBlock {
         self.live_processes().filter(|(_, process)| process.mobility() != Mobility::Gone)
     }
 
-    /// Why nothing that is mapped into the program ever moves; `None`: it does.
+    /// The reason why no mapped slab ever moves; `None` if slabs move.
     pub fn window_never_moves(&self) -> Option<&'static str> {
         self.live_processes().find_map(|(_, process)| process.mobility().never())
     }
 
-    /// Why it does not move at present.
+    /// The reason why no mapped slab moves at present.
     pub fn window_waits(&self) -> Option<&'static str> {
         self.live_processes().find_map(|(_, process)| process.mobility().not_yet())
     }
 
-    /// Has the movers of all processes look where their slabs are to be.
+    /// Notifies the movers of all processes to check the locations of their slabs.
     pub fn call_movers(&self) {
         self.mover_calls.fetch_add(1, Ordering::SeqCst);
         sys::futex_wake(&self.mover_calls, u32::MAX >> 1, true);
     }
 
-    /// How often they were called.
+    /// The number of notifications so far.
     pub fn mover_calls(&self) -> u32 {
         self.mover_calls.load(Ordering::SeqCst)
     }
 
-    /// Waits for another call than the `seen`th, or for so long.
+    /// Waits until the number of notifications differs from `seen`, or until the timeout
+    /// (nanoseconds).
     pub fn await_mover_call(&self, seen: u32, timeout_ns: Option<u64>) {
         sys::futex_wait(&self.mover_calls, seen, timeout_ns, true);
     }
 
-    /// The supervisor's right: a replica that was built is read and written from now on; `false`: it
-    /// was dropped meanwhile.
+    /// Makes a rebuilt replica readable and writable; `false` if it was dropped meanwhile. Only the
+    /// supervisor calls it.
     pub fn settle_home(&self, replica: usize) -> bool {
         self.pass(&self.replicas()[replica], ReplicaState::Building, ReplicaState::Live)
     }
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_has_moved_when_no_process_has_it_elsewhere() {
+    fn slab_moves_after_last_process() {
         let (block, new) = moving();
         let [one, two] = [10, 11].map(|pid| block.enter_process(pid).unwrap());
         block.set_home(one, 0, 0);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_place_has_nothing_of_who_had_it() {
+    fn reused_entry_starts_empty() {
         let (block, new) = moving();
         let place = block.enter_process(10).unwrap();
         block.set_home(place, 0, new);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_home_is_the_newest_that_is_written() {
+    fn location_is_newest_written_replica() {
         let (block, new) = moving();
         assert_eq!(block.newest_home(0), Some(new));
         block.donors()[1].lose(Fate::Died);
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_never_move_says_why() {
+    fn immobile_process_reports_reason() {
         let (block, _) = moving();
         let place = block.enter_process(10).unwrap();
         assert_eq!(block.window_never_moves(), None);

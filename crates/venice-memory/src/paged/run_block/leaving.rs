@@ -1,18 +1,18 @@
-//! Donors that want their memory back: what is there is copied elsewhere, then let go of.
+//! Reclaiming donors: their replicas are copied to other donors and then released.
 
 use std::sync::atomic::Ordering;
 
 use super::{Replica, ReplicaState, RunBlock};
 
 impl RunBlock {
-    /// The replicas that have this fragment of a slab, can be read and are to stay where they are.
+    /// The readable replicas with this fragment of a slab whose donors do not reclaim them.
     pub fn staying(&self, slab: usize, fragment: usize) -> impl Iterator<Item = (usize, &Replica)> {
         let all = self.readable_of(slab, fragment);
         all.filter(|(_, replica)| !self.donors[replica.donor()].is_leaving())
     }
 
-    /// Copies that this fragment of a slab needs: one, where it has one on the recipient's own
-    /// machine, with which the recipient would be gone too.
+    /// Copies that this fragment of a slab needs: only one if it has one on the recipient's own
+    /// machine, since that is lost only with the recipient.
     pub fn wanted_copies(&self, slab: usize, fragment: usize) -> usize {
         let is_here = |(_, replica): (_, &Replica)| self.donors[replica.donor()].is_here();
         match self.staying(slab, fragment).any(is_here) {
@@ -21,10 +21,10 @@ impl RunBlock {
         }
     }
 
-    /// Slabs that have all their copies without those on donors that want their memory back:
-    /// atomic accesses to them wait from here on, until [`RunBlock::let_go`]. The judge's right, as
-    /// that of who is done without ([`RunBlock::judge_silent`]): two that each let go of one might
-    /// let go of the last two.
+    /// Begins to release replicas of reclaiming donors, and returns the slabs that have all their
+    /// copies without these. Atomic accesses to the slabs wait from here until
+    /// [`RunBlock::let_go`]. Only the thread that calls [`RunBlock::judge_silent`] may call it: two
+    /// threads that each release one replica might release the last two.
     pub fn begin_to_let_go(&self) -> Vec<usize> {
         let (mut slabs, mut left) = (Vec::new(), 0);
         for slab in 0..self.slab_count() {
@@ -44,8 +44,8 @@ impl RunBlock {
         slabs
     }
 
-    /// Lets go of what such slabs can do without. Every batch of writes is over that was under way
-    /// when their atomic accesses began to wait.
+    /// Releases the spare replicas of these slabs. All batches of writes that were under way when
+    /// their atomic accesses began to wait must be over.
     pub fn let_go(&self, slabs: &[usize]) {
         for &slab in slabs {
             for (_, replica) in self.readable(slab) {
@@ -62,19 +62,19 @@ impl RunBlock {
         self.end_turns(slabs);
     }
 
-    /// Atomic accesses to these slabs wait no longer.
+    /// Ends the wait of atomic accesses to these slabs.
     pub fn end_turns(&self, slabs: &[usize]) {
         for &slab in slabs {
             self.slabs[slab].is_turning.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Must an atomic access to the slab wait?
+    /// True if an atomic access to the slab must wait.
     pub fn is_turning(&self, slab: usize) -> bool {
         self.slabs[slab].is_turning.load(Ordering::SeqCst) != 0
     }
 
-    /// Does the donor hold nothing that is read, written or being built?
+    /// True if no replica at the donor is read, written or being built.
     pub fn has_nothing_at(&self, donor: usize) -> bool {
         let held = self.replicas().iter().filter(|replica| replica.donor() == donor);
         held.filter(|replica| self.state(replica) != ReplicaState::Dropped).count() == 0
@@ -109,7 +109,7 @@ mod tests {
         donors
     }
 
-    /// Lets go of what it can.
+    /// Releases all spare replicas.
     fn let_go(block: &RunBlockMap) {
         let slabs = block.begin_to_let_go();
         assert_eq!(block.is_turning(0), !slabs.is_empty());
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_let_go_of_before_it_is_elsewhere() {
+    fn releases_only_after_copy_completes() {
         for copies in 1..=3 {
             let block = block(copies);
             block.donors()[0].set_leaving(true);
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!((block.readable(0).count(), moved(&block)), (copies, (0, 1)));
             let new = block.add_replica(0, at(3), ReplicaState::Building).unwrap();
             let_go(&block);
-            assert!(readers(&block).contains(&0), "the new one has not all");
+            assert!(readers(&block).contains(&0), "the new one is incomplete");
             let new = &block.replicas()[new];
             assert!(block.pass(new, ReplicaState::Building, ReplicaState::Live));
             assert!(!block.has_nothing_at(0));
@@ -141,17 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn what_left_does_not_count_where_another_copy_was_lost() {
+    fn keeps_reclaimed_copy_after_other_loss() {
         let block = block(2);
         block.donors()[0].set_leaving(true);
         block.add_replica(0, at(2), ReplicaState::Live).unwrap();
         block.donors()[1].lose(Fate::Died);
         let_go(&block);
-        assert_eq!(readers(&block), [0, 2], "two copies are what it is to have");
+        assert_eq!(readers(&block), [0, 2], "the run keeps two copies");
     }
 
     #[test]
-    fn of_two_that_leave_each_goes_in_its_turn() {
+    fn two_reclaiming_donors_release_in_turn() {
         let block = block(2);
         block.donors()[0].set_leaving(true);
         block.donors()[1].set_leaving(true);
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_recipients_own_machine_needs_no_second_copy() {
+    fn local_replica_needs_no_second_copy() {
         let block = block(2);
         let here = block.add_donor("local", HERE, "").unwrap();
         block.donors()[0].set_leaving(true);
         block.add_replica(0, at(here), ReplicaState::Live).unwrap();
         let_go(&block);
-        assert_eq!(readers(&block), [1, here], "who does not want it back keeps it");
+        assert_eq!(readers(&block), [1, here], "a donor that does not reclaim keeps it");
         assert_eq!(block.wanted_copies(0, 0), 1);
         block.donors()[1].set_leaving(true);
         let_go(&block);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_while_a_copy_comes_and_another_goes_finds_one() {
+    fn lookup_retries_across_concurrent_move() {
         let block = block(2);
         let old = &block.replicas()[1];
         block.donors()[0].lose(Fate::Died);
@@ -186,7 +186,7 @@ mod tests {
         let mut looks = 0;
         let found = block.look(0, || {
             looks += 1;
-            // The place of the new one was passed when it could not be read yet.
+            // The lookup passed the slot of the new replica before it was readable.
             let passed = block.readable(0).take_while(|(_, replica)| replica.donor() != 1).next();
             if looks == 1 {
                 let new = &block.replicas()[new];
@@ -197,11 +197,11 @@ mod tests {
             passed.map(|(index, _)| index)
         });
         assert_eq!((found, looks), (Some(new), 2));
-        assert!(block.look(0, || None::<()>).is_none(), "nothing changes any more");
+        assert!(block.look(0, || None::<()>).is_none(), "no state changes any more");
     }
 
     #[test]
-    fn the_first_of_an_atomic_access_changes_with_a_turn_only() {
+    fn first_readable_changes_only_on_release() {
         let block = block(1);
         assert_eq!(block.first_readable(0), Some(0));
         block.donors()[0].set_leaving(true);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(block.first_readable(0), Some(0));
         let slabs = block.begin_to_let_go();
         assert!(block.is_turning(0) && block.first_readable(0) == Some(0));
-        // The new one is lost before its turn.
+        // The new one is lost before the release.
         block.donors()[1].lose(Fate::Died);
         block.let_go(&slabs);
         assert!(!block.is_turning(0) && block.first_readable(0) == Some(0));
@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_given_back_is_gone_and_no_loss() {
+    fn given_back_grant_is_no_loss() {
         let block = block(2);
         assert!(block.donors()[0].give_back());
         block.donors()[0].lose(Fate::TookBack);
         let donor = &block.donors()[0];
         assert_eq!((donor.is_gone(), donor.is_lost(), donor.fate()), (true, false, None));
         block.donors()[1].lose(Fate::Died);
-        assert!(!block.donors()[1].give_back(), "the first word stands");
+        assert!(!block.donors()[1].give_back(), "the first cause stands");
     }
 }

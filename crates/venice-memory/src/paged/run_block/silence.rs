@@ -1,44 +1,44 @@
-//! Donors that let somebody wait: whether they are done without.
+//! Suspicion: the decision whether to drop a donor that stopped answering.
 //!
-//! A link that fell silent says little of a donor: it may be slow, or the machine so busy that
-//! nobody gets a word through. Whoever waits complains, opens the link anew and asks again; what
-//! becomes of the donor is one judge's to say, so that no two, who found different donors silent,
-//! each count on what the other has just given up. And who has the other copies may have died a moment
-//! ago, which nobody knows yet: the judge waits until these have answered a question that was asked
-//! after the complaint.
+//! A link that stopped answering says little about the donor. The donor may be slow, or the machine
+//! too busy to send. The waiting thread raises a suspicion, opens the link again and repeats its
+//! request. One thread alone, the supervisor's, decides about the donor: two threads that suspect
+//! different donors might each rely on the replicas the other one has just dropped. The holder of
+//! the other replicas may itself have died a moment ago. The decision therefore waits until every
+//! other holder has answered a liveness probe sent after the suspicion was raised.
 
 use super::{Fate, ReplicaState, RunBlock};
 
-/// What was done with a donor that somebody waits for in vain.
+/// The decision about a suspected donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Others that answer have all it holds: it is lost, and its copies are built anew.
+    /// It is dropped: other donors that answer have all its contents, and its copies are rebuilt.
     DoneWithout,
-    /// Nobody else that answers has some of it: that is waited for.
+    /// It is waited for: no other donor that answers has some of its contents.
     Awaited {
-        /// Slabs.
+        /// Slabs that only this donor has.
         slabs: usize,
     },
 }
 
-/// Donors that were complained of: when, and of whom it is still to be found out whether others that
-/// have what it holds are there. Times are of one clock, in nanoseconds.
+/// Decides about suspected donors: records when each was suspected, and which suspicions still wait
+/// for probes of the other holders. All times are nanoseconds of one clock.
 #[derive(Debug, Default)]
 pub struct SilenceJudge {
-    /// By donor: the last complaint.
+    /// The time of the last suspicion, by donor.
     complained_ns: Vec<Option<u64>>,
-    /// By donor: the first complaint that is not judged yet.
+    /// The time of the first undecided suspicion, by donor.
     open_ns: Vec<Option<u64>>,
 }
 
-/// A donor's case, and what became of it.
+/// A donor and the decision about it.
 pub type Judged = (usize, Verdict);
 
 impl SilenceJudge {
-    /// Takes up what was complained of since the last time, and judges what can be. Who was complained
-    /// of counts as silent for `silent_for_ns`. `answered_ns` tells of a donor when it was asked what it
-    /// last answered, whatever asks it; the end of time for one that nobody need ask. One thread of a run
-    /// alone may do this.
+    /// Collects the suspicions raised since the last call and decides those it can. A donor counts
+    /// as suspected for `silent_for_ns` after its last suspicion. `answered_ns` returns the send
+    /// time of the last probe that a donor answered, whichever thread sent it; `u64::MAX` for a
+    /// donor that needs no probe. Only one thread of a run may call it.
     pub fn judge(
         &mut self,
         block: &RunBlock,
@@ -69,20 +69,20 @@ impl SilenceJudge {
         judged
     }
 
-    /// Whether a donor was complained of a moment ago.
+    /// True if a donor was suspected less than `silent_for_ns` ago.
     pub fn is_silent(&self, donor: usize, now_ns: u64, silent_for_ns: u64) -> bool {
         let complained_ns = self.complained_ns.get(donor).copied().flatten();
         complained_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < silent_for_ns)
     }
 
-    /// Whether somebody is waited for to answer before a donor is judged.
+    /// True if a decision waits for a probe's answer.
     pub fn is_open(&self) -> bool {
         self.open_ns.iter().any(Option::is_some)
     }
 }
 
 impl RunBlock {
-    /// The donors, not gone, that have something of slabs which `donor` has something of too.
+    /// The donors, not gone, that also have a part of a slab of `donor`.
     fn companions(&self, donor: usize) -> impl Iterator<Item = usize> {
         let held = self.replicas().iter().filter(move |replica| {
             replica.donor() == donor && self.state(replica) == ReplicaState::Live
@@ -92,8 +92,8 @@ impl RunBlock {
         others.filter(|other| !self.donors()[*other].is_gone())
     }
 
-    /// Judges a donor that somebody waits for: it is done without where others, none of whom
-    /// `is_silent` (by donor) too, have what it holds. One thread of a run alone may do this.
+    /// Decides about a suspected donor: drops it if other donors, none of them suspected
+    /// (`is_silent`, by donor), have all its contents. Only one thread of a run may call it.
     pub fn judge_silent(&self, donor: usize, is_silent: impl Fn(usize) -> bool) -> Verdict {
         let held = self.replicas().iter().filter(|replica| replica.donor() == donor);
         let answers = |other: usize| other != donor && !is_silent(other);
@@ -128,7 +128,7 @@ mod tests {
         block
     }
 
-    /// Judges a donor that is complained of at 10.
+    /// Raises a suspicion of a donor at time 10.
     fn complained_of(block: &RunBlockMap, donor: usize) -> SilenceJudge {
         let mut judge = SilenceJudge::default();
         block.donors()[donor].complain();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_done_without_before_the_others_have_answered() {
+    fn drop_waits_for_probe_answers() {
         let block = block(&[&[0, 1], &[1, 2]]);
         let mut judge = complained_of(&block, 1);
         assert_eq!(judge.judge(&block, 11, 5, |other| if other == 0 { 11 } else { 10 }), []);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_found_dead_meanwhile_is_not_counted_on() {
+    fn dead_holder_is_not_counted() {
         let block = block(&[&[0, 1]]);
         let mut judge = complained_of(&block, 1);
         block.donors()[0].lose(Fate::Died);
@@ -157,20 +157,20 @@ mod tests {
     }
 
     #[test]
-    fn who_falls_silent_meanwhile_is_not_waited_for() {
+    fn suspected_holder_is_not_awaited() {
         let block = block(&[&[0, 1]]);
         let mut judge = complained_of(&block, 1);
         block.donors()[0].complain();
         let judged = judge.judge(&block, 11, 5, |_| 10);
         assert_eq!(judged, [0, 1].map(|donor| (donor, Verdict::Awaited { slabs: 1 })));
         assert!(judge.is_silent(0, 15, 5) && !judge.is_silent(0, 16, 5));
-        assert_eq!(judge.judge(&block, 30, 5, |_| 30), [], "nobody complains");
+        assert_eq!(judge.judge(&block, 30, 5, |_| 30), [], "no suspicion is raised");
         block.donors()[1].complain();
         assert_eq!(judge.judge(&block, 31, 5, |_| 32), [(1, Verdict::DoneWithout)]);
     }
 
     #[test]
-    fn a_silent_donor_is_done_without_where_others_have_it_all() {
+    fn suspected_donor_with_replicas_is_dropped() {
         let block = block(&[&[0, 1], &[1, 2]]);
         assert_eq!(block.judge_silent(1, |_| false), Verdict::DoneWithout);
         assert_eq!(block.donors()[1].fate(), Some(Fate::Silent));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_silent_donor_alone_has_is_waited_for() {
+    fn sole_holder_is_awaited() {
         let block = block(&[&[0, 1], &[1], &[1, 2]]);
         assert_eq!(block.judge_silent(1, |_| false), Verdict::Awaited { slabs: 1 });
         assert!(!block.donors()[1].is_lost());
@@ -188,18 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn of_two_silent_donors_neither_is_given_up_for_the_other() {
+    fn two_suspected_donors_both_kept() {
         let block = block(&[&[0, 1], &[1, 2]]);
         let is_silent = |donor| donor < 2;
         assert_eq!(block.judge_silent(0, is_silent), Verdict::Awaited { slabs: 1 });
         assert_eq!(block.judge_silent(1, is_silent), Verdict::Awaited { slabs: 1 });
-        assert_eq!(block.readable(0).count(), 2, "either may come back");
+        assert_eq!(block.readable(0).count(), 2, "either donor may come back");
         assert_eq!(block.readable(1).count(), 1);
         assert_eq!(block.judge_silent(0, |donor| donor == 0), Verdict::DoneWithout);
     }
 
     #[test]
-    fn whichever_donors_fall_silent_in_any_order_a_copy_is_left() {
+    fn any_suspicion_order_leaves_one_copy() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let block = block(&[&[0, 1], &[1, 2], &[2, 0]]);
             for donor in order {
@@ -210,24 +210,25 @@ mod tests {
     }
 
     #[test]
-    fn the_judge_and_a_process_do_not_give_up_the_last_two() {
+    fn concurrent_drops_keep_last_replica() {
         let block = block(&[&[0, 1], &[0, 1]]);
         let replica = |slab, donor| {
             let mut all = block.replicas_of(slab).map(|(_, it)| it);
             all.find(|it| it.donor() == donor).unwrap()
         };
-        // The process was first: the judge, who has found the other one silent, keeps that.
+        // The process was first: the supervisor has dropped the other replica and keeps this one.
         assert!(block.give_up(replica(0, 1)));
         assert_eq!(block.judge_silent(0, |_| false), Verdict::Awaited { slabs: 1 });
         assert!(!block.donors()[0].is_lost());
-        // The judge was first: the process, which cannot reach the other one, leaves it to others.
-        assert_eq!(block.readable(1).count(), 1, "the judge did without the silent one");
+        // The supervisor was first: the process cannot reach the other replica and does not drop
+        // it.
+        assert_eq!(block.readable(1).count(), 1, "the suspected donor is dropped");
         assert!(!block.give_up(replica(1, 1)));
         assert!((0..2).all(|slab| block.readable(slab).count() == 1));
     }
 
     #[test]
-    fn a_copy_that_is_being_built_is_not_waited_for() {
+    fn building_copy_is_not_awaited() {
         let block = block(&[&[0], &[1]]);
         let at = ReplicaAt { donor: 1, remote_addr: 0, grant: 1, key: 1 };
         let built = block.add_replica(0, at, ReplicaState::Building).unwrap();

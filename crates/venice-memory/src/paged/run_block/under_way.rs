@@ -1,27 +1,28 @@
-//! Threads of all processes that do something again and again which others wait for the end of.
+//! A table of threads of all processes that repeatedly do something whose end others wait for.
 //!
-//! Each has a place with a number that is odd while it is at it. Nobody waits for anybody but who
-//! notes these numbers and looks until those that were odd have changed; who dies leaves a place that
-//! is freed with the rest of what its process had.
+//! Each thread has an entry with a sequence number that is odd while it is active. Only a thread
+//! that needs the end waits: it takes a snapshot of the numbers, and polls until all odd ones have
+//! changed. The entry of a thread that dies is freed with the rest of its process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The places, in memory that the processes share; all free where that is zero.
+/// The entries, in memory that the processes share. Zeroed memory is a table of free entries.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Threads<const MOST: usize>([Thread; MOST]);
 
-/// A thread's place, in a cache line of its own: each writes to its own all the time.
+/// The entry of a thread, on a cache line of its own because each thread writes its own all the
+/// time.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Thread {
-    /// Whose it is, plus one; 0: free.
+    /// The owner, plus one; 0: free.
     owner: AtomicU32,
-    /// Times it has begun and ended.
+    /// The number of begins and ends so far.
     turns: AtomicU64,
 }
 
-/// Who has a place.
+/// The owner of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The process with this place in the run block.
@@ -39,12 +40,12 @@ impl Owner {
     }
 }
 
-/// What was under way at one moment.
+/// A snapshot of the sequence numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Noted(Box<[u64]>);
 
 impl<const MOST: usize> Threads<MOST> {
-    /// A place; `None`: there are too many.
+    /// Claims an entry; `None`: the table is full.
     pub fn claim(&self, owner: Owner) -> Option<usize> {
         self.0.iter().position(|thread| {
             let order = (Ordering::AcqRel, Ordering::Relaxed);
@@ -53,23 +54,23 @@ impl<const MOST: usize> Threads<MOST> {
         })
     }
 
-    /// The thread begins. What it looks up after this is not older than this.
+    /// Begins a thread's activity. Anything it looks up afterwards is at least as new.
     pub fn begin(&self, thread: usize) {
         let before = self.0[thread].turns.fetch_add(1, Ordering::SeqCst);
-        assert!(before.is_multiple_of(2), "a thread does one thing at a time");
+        assert!(before.is_multiple_of(2), "thread {thread} is already active");
     }
 
-    /// It is done.
+    /// Ends a thread's activity.
     pub fn end(&self, thread: usize) {
         self.0[thread].turns.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What is under way.
+    /// Takes a snapshot.
     pub fn note(&self) -> Noted {
         Noted(self.0.iter().map(|thread| thread.turns.load(Ordering::SeqCst)).collect())
     }
 
-    /// Is all of that over?
+    /// True if every activity of the snapshot is over.
     pub fn are_over(&self, noted: &Noted) -> bool {
         let mut both = self.0.iter().zip(&noted.0);
         both.all(|(thread, &seen)| {
@@ -77,14 +78,14 @@ impl<const MOST: usize> Threads<MOST> {
         })
     }
 
-    /// The places that `owner` has.
+    /// The entries of `owner`.
     pub fn of(&self, owner: Owner) -> impl Iterator<Item = usize> {
         let all = self.0.iter().enumerate();
         all.filter(move |(_, thread)| thread.owner.load(Ordering::Acquire) == owner.word())
             .map(|(index, _)| index)
     }
 
-    /// The thread is no more.
+    /// Frees an entry: its thread no longer exists.
     pub fn free(&self, thread: usize) {
         let thread = &self.0[thread];
         let turns = thread.turns.load(Ordering::SeqCst);

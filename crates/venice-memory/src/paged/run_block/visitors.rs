@@ -1,9 +1,9 @@
-//! Who uses addresses of mapped slabs, and when: what must be known before the memory of a slab that
-//! was let go of is freed under the mappings that processes have of it.
+//! Readers of mapped slabs: tells when the memory of a released slab may be freed under the
+//! mappings that processes still have.
 //!
-//! A thread looks up where it can read, reads there, and says that it is done; that is a visit. A
-//! slab that can no longer be read is no longer found. So once the visits, and the batches of writes,
-//! are over that were under way when it was let go of, nobody touches it any more.
+//! A thread looks up a readable address, reads there, and ends the read; that is one visit. A slab
+//! that is no longer readable is no longer found. Once the visits and the batches of writes are
+//! over that were under way at its release, no thread touches the slab any more.
 
 use std::sync::atomic::Ordering;
 
@@ -11,12 +11,13 @@ use super::under_way::{Noted, Owner};
 use super::writers::Batches;
 use super::{MAX_PROCESSES, MAX_WRITERS, RunBlock};
 
-/// Most threads of a process that read mapped slabs: its handler, and those that serve themselves.
+/// Most threads of a process that read mapped slabs: its handler, and threads with in-thread
+/// faults.
 const MOST_OF_A_PROCESS: usize = 33;
-/// Most threads of one run that have a place among those that read mapped slabs.
+/// Most threads of one run with an entry among the readers of mapped slabs.
 pub(super) const MAX_VISITORS: usize = MAX_PROCESSES * MOST_OF_A_PROCESS + 2 * MAX_WRITERS;
 
-/// The accesses to mapped slabs that were under way at one moment.
+/// The accesses to mapped slabs under way at one moment.
 #[derive(Clone, Debug)]
 pub struct Accesses {
     visits: Noted,
@@ -24,8 +25,8 @@ pub struct Accesses {
 }
 
 impl RunBlock {
-    /// A place for a thread that reads mapped slabs; `None`: there are too many, and from now on
-    /// nobody can tell when all visits are over.
+    /// Claims an entry for a thread that reads mapped slabs. `None`: the table is full, and from
+    /// now on the end of all visits is undecidable.
     pub fn claim_visitor(&self, owner: Owner) -> Option<usize> {
         let visitor = self.visitors.claim(owner);
         if visitor.is_none() {
@@ -34,17 +35,17 @@ impl RunBlock {
         visitor
     }
 
-    /// A visit begins: what can be read is looked up only after this.
+    /// Begins a visit. The thread looks up readable replicas only after this.
     pub fn begin_visit(&self, visitor: usize) {
         self.visitors.begin(visitor);
     }
 
-    /// It is over: the thread has no address any more that it looked up.
+    /// Ends a visit. The thread keeps no address that it looked up.
     pub fn end_visit(&self, visitor: usize) {
         self.visitors.end(visitor);
     }
 
-    /// The thread reads no more.
+    /// Frees the entry of a thread that reads no more.
     pub fn free_visitor(&self, visitor: usize) {
         self.visitors.free(visitor);
     }
@@ -54,12 +55,12 @@ impl RunBlock {
         Accesses { visits: self.visitors.note(), batches: self.batches() }
     }
 
-    /// Have all threads that read had places so far? Otherwise some read that nobody knows of.
+    /// True if every reader so far has had an entry. Otherwise some reads are not counted.
     pub fn knows_all_visitors(&self) -> bool {
         self.has_uncounted_visits.load(Ordering::SeqCst) == 0
     }
 
-    /// Are all of these over? Never, unless [`RunBlock::knows_all_visitors`].
+    /// True if all of them are over. Always false unless [`RunBlock::knows_all_visitors`].
     pub fn are_accesses_over(&self, accesses: &Accesses) -> bool {
         self.knows_all_visitors()
             && self.visitors.are_over(&accesses.visits)
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_go_of_is_free_when_nobody_is_there_any_more() {
+    fn accesses_end_with_noted_readers() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         let reader = block.claim_visitor(Owner::Process(3)).unwrap();
         let writer = block.claim_writer(Owner::Lane).unwrap();
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_visits_no_more() {
+    fn dead_reader_is_not_awaited() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         let [dies, lives] = [3, 4].map(|at| block.claim_visitor(Owner::Process(at)).unwrap());
         block.begin_visit(dies);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn with_more_readers_than_places_nothing_is_known_to_be_over() {
+    fn reader_overflow_blocks_freeing() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         for _ in 0..MAX_VISITORS {
             assert!(block.claim_visitor(Owner::Lane).is_some());
@@ -115,7 +116,7 @@ mod tests {
         block.free_visitor(0);
         assert!(
             !block.knows_all_visitors() && !block.are_accesses_over(&block.accesses()),
-            "one reads that nobody knows of"
+            "one reader is not counted"
         );
     }
 }
