@@ -1,4 +1,4 @@
-//! Far memory that is mapped: slabs of donors on this host.
+//! Far memory that is mapped: slabs of donors on this machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,27 +13,27 @@ use super::run_block::{Owner, ReplicaState, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// Mapped slabs, and the link to them if one is emulated.
+/// Mapped slabs, with the emulated link if there is one.
 pub struct ShmFar {
     window: Arc<SlabWindow>,
-    /// Every access takes as long as over it.
+    /// The emulated link: every access takes the time of one over it.
     link: Option<AccessLink>,
     coded: Option<Coded>,
     owner: Owner,
-    /// The thread's place among those that read mapped slabs, once it does.
+    /// The thread's entry in the table of readers, once it reads.
     visitor: Option<usize>,
-    /// It may have addresses of such.
+    /// True while it may use addresses of mapped slabs.
     is_visiting: bool,
 }
 
-/// What coded pages are put together with.
+/// The state for encoding and decoding pages.
 struct Coded {
     codec: Codec,
     pieces: Pieces,
 }
 
 impl ShmFar {
-    /// The way of one thread of `owner` to what `window` maps.
+    /// Creates the access of one thread of `owner` to the slabs that `window` maps.
     pub fn new(block: &RunBlockMap, window: &Arc<SlabWindow>, owner: Owner) -> ShmFar {
         let coded = block.coding().map(|coding| {
             let (codec, pieces) = (Codec::new(coding), Pieces::new(coding));
@@ -43,8 +43,8 @@ impl ShmFar {
         ShmFar { window, link, coded, owner, visitor: None, is_visiting: false }
     }
 
-    /// Before it is looked up what can be read: from here on until [`ShmFar::end_visit`] no memory is
-    /// freed that can be read now.
+    /// Begins a visit, before a readable replica is looked up. Until [`ShmFar::end_visit`] no
+    /// memory readable now is freed.
     pub fn begin_visit(&mut self, block: &RunBlockMap) {
         if std::mem::replace(&mut self.is_visiting, true) {
             return;
@@ -57,7 +57,7 @@ impl ShmFar {
         }
     }
 
-    /// No address that was looked up is used any more.
+    /// Ends the visit: no address looked up is used any more.
     pub fn end_visit(&mut self, block: &RunBlockMap) {
         if std::mem::take(&mut self.is_visiting)
             && let Some(visitor) = self.visitor
@@ -66,7 +66,7 @@ impl ShmFar {
         }
     }
 
-    /// The thread reads no more.
+    /// Frees the thread's entry among the readers.
     pub fn close(&mut self, block: &RunBlockMap) {
         self.is_visiting = false;
         if let Some(visitor) = self.visitor.take() {
@@ -74,18 +74,18 @@ impl ShmFar {
         }
     }
 
-    /// When an access that starts now is over; 0 if no link is emulated.
+    /// The end of an access that starts now, nanoseconds; 0 without an emulated link.
     fn due_ns(&mut self, over: impl FnOnce(&mut AccessLink, u64) -> u64) -> u64 {
         self.link.as_mut().map_or(0, |link| over(link, monotonic_ns()))
     }
 
-    /// Waits as long as reading so much takes over the link.
+    /// Waits the time of a read of `len_bytes` over the link.
     pub fn hold_for_bytes(&mut self, len_bytes: usize) {
         hold_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
     }
 
-    /// The address of what a slot holds: in a replica that can be read, until [`ShmFar::end_visit`],
-    /// or, coded, put together here until the next call.
+    /// The address of a slot's contents: in a readable replica until [`ShmFar::end_visit`]; of
+    /// coded memory, in a buffer until the next call.
     pub fn address(&mut self, block: &RunBlockMap, slot: u32) -> Option<usize> {
         self.begin_visit(block);
         let ShmFar { window, coded, .. } = self;
@@ -128,8 +128,8 @@ impl ShmFar {
                     (fragment.as_ptr(), fragment.len())
                 }
             };
-            // SAFETY: the source stays as it is until this is done; the slot is written by this
-            // thread alone, or by a copier that takes a torn page for what it is.
+            // SAFETY: the source does not change until this is done. The slot is written by this
+            // thread alone, or by a copier that detects a torn page.
             let is_there = unsafe { window.put(replica, offset, source, len_bytes) };
             page.is_missed |= !is_there && !block.give_up(entry);
             if is_there && block.state(entry) == ReplicaState::Live {
@@ -138,7 +138,7 @@ impl ShmFar {
         }
     }
 
-    /// Changes eight bytes of a slot in one replica; `None`: that cannot be mapped here.
+    /// Changes eight bytes of a slot in one replica atomically; `None`: it cannot be mapped here.
     pub fn atomic(
         &mut self,
         block: &RunBlockMap,
@@ -154,8 +154,8 @@ impl ShmFar {
         let due_ns = self.due_ns(|link, now_ns| link.single_ns(now_ns, request_bytes, 8));
         let at = self.window.address(replica, block.offset_of(slot))? + skip_bytes as usize;
         assert!(at.is_multiple_of(8), "checked by the caller");
-        // SAFETY: eight aligned bytes of the mapped window, which lives as long as the lane that
-        // asks; other processes use them atomically or know what they do.
+        // SAFETY: eight aligned bytes of the mapped slab, which lives as long as the calling lane.
+        // Other processes access them atomically, or accept torn values.
         let number = unsafe { AtomicU64::from_ptr(at as *mut u64) };
         let old = match atomic {
             Atomic::FetchAdd(add) => number.fetch_add(add, Ordering::SeqCst),
@@ -169,7 +169,7 @@ impl ShmFar {
         Some(old)
     }
 
-    /// Reads what a replica has of `slots`.
+    /// Reads a replica's part of `slots`.
     pub fn read_slots(
         &mut self,
         block: &RunBlockMap,
@@ -184,7 +184,7 @@ impl ShmFar {
         })
     }
 
-    /// Writes that to a replica.
+    /// Writes a replica's part of `slots`.
     pub fn write_slots(
         &mut self,
         block: &RunBlockMap,
@@ -196,7 +196,7 @@ impl ShmFar {
         let mut both = slots.iter().zip(pages);
         both.all(|(&slot, page)| {
             let source = bytes_of(page).as_ptr();
-            // SAFETY: a page of our own; who writes the slot meanwhile marks it.
+            // SAFETY: a page of our own; a thread that writes the slot meanwhile marks it.
             unsafe { self.window.put(replica, block.offset_of(slot), source, len_bytes) }
         })
     }
@@ -223,8 +223,8 @@ impl ShmFar {
 }
 
 impl Coded {
-    /// Reads enough fragments of a slot, its own first, and completes the page; `false`: there are
-    /// too few.
+    /// Reads enough fragments of a slot, data fragments first, and restores the page; `false`:
+    /// there are too few.
     fn put_together(&mut self, block: &RunBlockMap, window: &SlabWindow, slot: u32) -> bool {
         let Coded { codec, pieces } = self;
         let (coding, offset) = (codec.coding(), block.offset_of(slot));
@@ -244,10 +244,10 @@ impl Coded {
         left == 0
     }
 
-    /// All fragments of a page.
+    /// Computes all fragments of a page.
     fn take_apart(&mut self, page: &WriteOut) {
         assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
-        // SAFETY: it does not change until the write is done.
+        // SAFETY: the page does not change until the write is done.
         self.pieces.page().copy_from_slice(unsafe { page.bytes() });
         let coding = self.codec.coding();
         for fragment in coding.data()..coding.fragments() {

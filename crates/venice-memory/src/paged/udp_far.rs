@@ -1,4 +1,4 @@
-//! Far memory over UDP: CRMA reads and writes of pages and parts of them.
+//! Far memory over UDP: CRMA reads and writes of pages and their parts.
 
 pub(super) mod wire;
 
@@ -23,9 +23,9 @@ use wire::Wire;
 /// One thread's links to the donors.
 pub struct UdpDonors {
     wire: Wire,
-    /// By donor; `None`: not needed yet.
+    /// The peer of each donor; `None`: not needed yet.
     peers: Vec<Option<PeerIndex>>,
-    /// By replica: the peer that its window leads to.
+    /// The peer that each replica is mapped to.
     mapped: Vec<Option<PeerIndex>>,
 }
 
@@ -33,7 +33,7 @@ impl UdpDonors {
     /// Opens a socket and starts the links to all donors of the run.
     ///
     /// # Errors
-    /// The kernel's; `EINVAL` for a donor's address that is none.
+    /// The kernel's error; `EINVAL` if a donor's address is invalid.
     pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> SysResult<UdpDonors> {
         let first = block.donors().first().ok_or(Errno::EINVAL)?;
         let first: SocketAddr = first.udp_address().parse().map_err(|_| Errno::EINVAL)?;
@@ -43,7 +43,7 @@ impl UdpDonors {
         config.max_windows = config.max_windows.max(MAX_REPLICAS as u32);
         // Each buffer is a page of the program's budget, and single pages need no more.
         config.link.window = 64;
-        // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
+        // The Monitor Node ensures that all nodes of a rack protect their datagrams, or none.
         let is_sealed = block.donors()[0].seal().is_some();
         let local = unspecified_like(first);
         let made = if is_sealed {
@@ -52,7 +52,7 @@ impl UdpDonors {
             UdpDriver::new(local, config)
         };
         let mut driver = made.map_err(|_| Errno::EINVAL)?;
-        // Where there is no room up there they stay where they are.
+        // If there is no room above, the descriptors stay where they are.
         let _ = driver.keep_fd_above(descriptors.lowest());
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
         let mut far = UdpDonors::over(Wire::Udp(Box::new(driver)));
@@ -65,18 +65,18 @@ impl UdpDonors {
         Ok(far)
     }
 
-    /// Over that, with no link yet.
+    /// Creates it over a wire, without links.
     pub(super) fn over(wire: Wire) -> UdpDonors {
         UdpDonors { wire, peers: Vec::new(), mapped: Vec::new() }
     }
 
-    /// To poll for arrivals.
+    /// The descriptor to poll for arrivals.
     pub fn fd(&self) -> i32 {
         self.wire.fd()
     }
 
-    /// Sets the timer for when the links want to run again, and returns what to poll for it. A
-    /// time-out of `poll` itself would cost far more than the round trip when it is short.
+    /// Sets the timer for the links' next time-out, and returns the descriptor to poll for it. A
+    /// short time-out of `poll` itself would cost far more than the round trip.
     pub fn arm_timer(&mut self) -> i32 {
         self.wire.arm_timer()
     }
@@ -92,7 +92,7 @@ impl UdpDonors {
         self.peers[index]
     }
 
-    /// Whether the link is down for want of answers, so that a new one may have some.
+    /// True if the link is down because answers are missing. A new link may get them.
     fn has_fallen_silent(&mut self, peer: PeerIndex) -> bool {
         match self.wire.initiator().peer_state(peer) {
             PeerState::Down { reason } => fault_of(reason) == Fault::Silent,
@@ -100,8 +100,8 @@ impl UdpDonors {
         }
     }
 
-    /// Without protection nothing but its address says whose a datagram is: a donor of several
-    /// grants is one peer.
+    /// Returns the live peer of another grant at the same donor. Without protection a datagram is
+    /// attributed by its address alone, so several grants of a donor share one peer.
     fn peer_of_the_same(&mut self, block: &RunBlockMap, index: usize) -> Option<PeerIndex> {
         let place = |donor: &Donor| {
             (donor.udp_address(), donor.node.load(std::sync::atomic::Ordering::Relaxed))
@@ -182,7 +182,7 @@ impl Donors for UdpDonors {
         self.wire.pump();
     }
 
-    /// A donor that has taken its memory back is lost as one that died.
+    /// Processes revocations: a donor that revoked its grant is lost, as if it had died.
     fn attend(&mut self, block: &RunBlockMap) {
         self.flush();
         while let Some(revoked) = self.wire.initiator().poll_revoked() {
@@ -209,7 +209,7 @@ impl Donors for UdpDonors {
 fn not_taken(error: FabricError) -> NotTaken {
     match error {
         FabricError::WouldBlock => NotTaken::Full,
-        // The window is gone once nothing is on its way to what was revoked.
+        // The mapping is gone once no request to the revoked grant is outstanding.
         FabricError::Revoked { .. } | FabricError::NotMapped { .. } => {
             NotTaken::Failed(Fault::Gone(Fate::TookBack))
         }
@@ -218,7 +218,7 @@ fn not_taken(error: FabricError) -> NotTaken {
     }
 }
 
-/// What an access that was not carried out says of its donor.
+/// The fault that a failed access shows.
 fn fault_of_access(error: AccessError) -> Fault {
     match error {
         AccessError::Refused(Refusal::UnknownGrant) => Fault::Gone(Fate::TookBack),
@@ -228,7 +228,7 @@ fn fault_of_access(error: AccessError) -> Fault {
     }
 }
 
-/// What the end of a link says of the donor at its other end.
+/// The fault that the end of a link shows.
 fn fault_of(reason: DownReason) -> Fault {
     match reason {
         DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => Fault::Silent,

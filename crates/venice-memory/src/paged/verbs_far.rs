@@ -1,8 +1,8 @@
-//! Far memory by an RDMA device: one-sided reads and writes of pages and parts of them.
+//! Far memory by an RDMA device: one-sided reads and writes of pages and their parts.
 //!
-//! rdma-core is a C library: it is set up before the program runs, and takes its tables from the
-//! program's `malloc` then, which is memory that stays here. Posting and polling allocate nothing,
-//! and for the donors that come later there are queue pairs made beforehand ([`most_grants`]).
+//! rdma-core is a C library. It is set up before the program runs, and allocates its tables then
+//! with the program's `malloc`; that memory stays local. Posting and polling allocate nothing.
+//! Queue pairs for later donors are made in advance ([`most_grants`]).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -19,15 +19,15 @@ use super::run_block::{Fate, MAX_COPIES, RunBlockMap};
 use super::sys;
 use super::transfer::{MAX_IN_FLIGHT, Words, copy_bytes};
 
-/// How long one wait for a completion takes at most.
+/// Longest wait for a completion, nanoseconds.
 const WAIT_NS: u64 = 5_000_000;
-/// How soon a donor that did not answer is asked for a connection again.
+/// Time until a donor that did not answer is contacted again, nanoseconds.
 const ASK_AGAIN_NS: u64 = 100_000_000;
-/// Grants that may come later, at least.
+/// Fewest queue pairs reserved for later grants.
 const LEAST_SPARES: usize = 16;
 
-/// How many grants a run that began with `first` of them may have at a time: so many every thread of
-/// it has queue pairs for, when ever it opened its device.
+/// The most grants at a time of a run that began with `first` grants. Every thread has queue pairs
+/// for so many, whenever it opened its device.
 pub fn most_grants(first: usize) -> usize {
     first.max(LEAST_SPARES)
 }
@@ -36,21 +36,21 @@ pub fn most_grants(first: usize) -> usize {
 pub struct VerbsDonors {
     driver: VerbsDriver,
     descriptors: Arc<Descriptors>,
-    /// By grant.
+    /// The peer of each grant.
     peers: Vec<(u64, PeerIndex)>,
-    /// By replica; `None`: not needed yet, or no more.
+    /// The connection of each replica; `None`: not needed yet, or no longer.
     ways: Vec<Option<Way>>,
-    /// Readable for ever, for a sleep that must not be one.
+    /// A descriptor that is always readable, for a sleep that must return at once.
     always: std::os::fd::OwnedFd,
     is_armed: bool,
 }
 
-/// How a replica is reached.
+/// The connection to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Its window leads to this peer.
+    /// The replica is mapped to this peer.
     To(PeerIndex),
-    /// Its donor did not answer, and is asked again after this time.
+    /// The donor did not answer, and is contacted again after this time.
     Silent { again_ns: u64 },
 }
 
@@ -58,7 +58,7 @@ impl VerbsDonors {
     /// Opens a device and connects to all donors of the run.
     ///
     /// # Errors
-    /// When there is no device, or a donor cannot be reached by it.
+    /// [`VerbsError`] if there is no device, or a donor is unreachable by it.
     pub fn open(
         block: &RunBlockMap,
         descriptors: &Arc<Descriptors>,
@@ -83,8 +83,7 @@ impl VerbsDonors {
         Ok(far)
     }
 
-    /// Maps a replica, over the queue pair to its grant, or if there is none over one that `join`
-    /// makes.
+    /// Maps a replica over the queue pair of its grant, or else over a new one that `join` makes.
     fn connect(
         &mut self,
         block: &RunBlockMap,
@@ -116,7 +115,7 @@ impl VerbsDonors {
         Ok(())
     }
 
-    /// What led to the donor that had this queue pair before.
+    /// Removes all entries of the donor that had this queue pair before.
     fn forget(&mut self, peer: PeerIndex) {
         self.peers.retain(|(_, of)| *of != peer);
         for way in &mut self.ways {
@@ -131,10 +130,10 @@ impl VerbsDonors {
         self.ways[replica] = Some(way);
     }
 
-    /// Connects to a donor that came later; `false`: it is lost, or there is no queue pair for it. One
-    /// that does not answer has fallen silent, as one over whose link nothing comes.
+    /// Connects to a donor that came later; `false`: it is lost, or no queue pair is free. A donor
+    /// that does not answer counts as suspected, like one whose link failed.
     fn join(&mut self, block: &RunBlockMap, replica: usize) -> bool {
-        // Who has ended frees a queue pair, once that is known.
+        // A grant that has ended frees its queue pair once the event is processed.
         let _ = self.driver.handle_events();
         for ended in self.driver.take_ended() {
             self.descriptors.close(ended.into_raw_fd());
@@ -162,7 +161,7 @@ impl VerbsDonors {
         false
     }
 
-    /// Whether there is a way to what lies at an address of a window: the donor may not have answered.
+    /// Checks that the replica at an address is connected: its donor may not have answered.
     fn check_answers(&self, address: u64) -> Result<(), NotTaken> {
         match self.ways.get((address / SLAB_BYTES) as usize) {
             Some(Some(Way::Silent { .. })) => Err(NotTaken::Failed(Fault::Silent)),
@@ -170,7 +169,7 @@ impl VerbsDonors {
         }
     }
 
-    /// What to poll for arrivals.
+    /// The descriptors to poll for arrivals.
     pub fn wait_fds(&mut self) -> [i32; 2] {
         self.is_armed = true;
         let is_there = self.driver.arm();
@@ -223,7 +222,7 @@ impl Donors for VerbsDonors {
         Some((completion.token, completion.result.map_err(|_| Fault::Gone(Fate::Died))))
     }
 
-    /// A post is on its way at once.
+    /// Does nothing: a posted request is sent at once.
     fn flush(&mut self) {}
 
     fn attend(&mut self, _block: &RunBlockMap) {

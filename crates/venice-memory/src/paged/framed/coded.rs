@@ -1,5 +1,5 @@
-//! Reads of coded pages: as many fragments at once as give the page, its own first; another for each
-//! that does not come.
+//! Reads of coded pages: as many fragments at once as restore the page, data fragments first; one
+//! more for each that does not come.
 
 #[cfg(test)]
 mod tests;
@@ -12,12 +12,12 @@ use crate::paged::coding::{Codec, Coding, Pieces};
 use crate::paged::run_block::{MAX_PLACES, RunBlockMap};
 use crate::paged::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// What coded pages are put together with.
+/// The state for encoding and decoding pages.
 pub(super) struct Coded {
     codec: Codec,
-    /// By token: what came of its page.
+    /// The fragments received of each page, by token.
     pieces: Vec<Pieces>,
-    /// The page that is being written.
+    /// The page being written.
     out: Pieces,
 }
 
@@ -27,7 +27,7 @@ impl Coded {
         Coded { codec: Codec::new(coding), pieces, out: Pieces::new(coding) }
     }
 
-    /// A fragment of a page that is being written.
+    /// Returns a fragment of a page that is being written.
     pub fn fragment_of(&mut self, page: &WriteOut, fragment: usize) -> &[u8] {
         assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
         let Coded { codec, out, .. } = self;
@@ -41,14 +41,14 @@ impl Coded {
 }
 
 impl<D: Donors> Framed<D> {
-    /// Is there less under way for a read than it takes?
+    /// True if a read has fewer fragments received and outstanding than it needs.
     pub(super) fn lacks_answers(&self, token: u32) -> bool {
         let asked = &self.asked[token as usize];
         let needed = self.coded.as_ref().map_or(1, |coded| coded.codec.coding().data());
         asked.put.count_ones() as usize + asked.flying < needed
     }
 
-    /// Takes over what a replica answered; has all of the read come that it takes?
+    /// Stores the answer of a replica; true if the read now has all its data.
     pub(super) fn is_whole(
         &mut self,
         block: &RunBlockMap,
@@ -70,9 +70,8 @@ impl<D: Donors> Framed<D> {
         true
     }
 
-    /// Asks for as many fragments as the read with this token lacks: of those that have not been
-    /// asked for, or if none of these came and some live, of all. `is_late`: those under way do not
-    /// count.
+    /// Requests the fragments that the read with this token lacks: those not yet requested, or all
+    /// again if none of these came and some live. With `is_late` the outstanding ones do not count.
     pub(super) fn ask_fragments(
         &mut self,
         block: &RunBlockMap,
@@ -115,8 +114,8 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Asks a replica for its fragment. `None`: it has been asked, or there is no way to have it;
-    /// an error: not at present.
+    /// Requests the fragment of a replica. `None`: it was requested before, or is unreachable. An
+    /// error: not possible at present.
     fn ask_fragment(
         &mut self,
         block: &RunBlockMap,
@@ -149,8 +148,9 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Computes a fragment of coded `slots` from others, and waits for it; `false`: too few can be
-    /// had, or it was told to `stop`: donors that let it wait may do so for a lease.
+    /// Computes a fragment of coded `slots` from others, and waits for it. `false`: too few
+    /// fragments are available, or `stop` was set: a donor that does not answer may delay it for a
+    /// lease.
     pub fn compute_slots(
         &mut self,
         block: &RunBlockMap,
@@ -199,7 +199,7 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Nobody waits any more for any of the reads under way.
+    /// Drops all outstanding reads.
     fn forget_reads(&mut self) {
         self.early.clear();
         for token in 0..TOKENS as u32 {

@@ -1,43 +1,44 @@
-//! How donors have behaved towards one thread.
+//! Donor health as one thread sees it.
 
-/// By donor, as far as there is something to know: of most there never is.
+/// The health of each donor, up to the highest index with a record: most donors never need one.
 #[derive(Debug, Default)]
 pub(super) struct Manners(Vec<Known>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// It lets a read wait; others are asked first until it answers.
+    /// True if reads from it are being hedged. Other donors are tried first until it answers.
     is_slow: bool,
-    /// Since when it has not answered, nanoseconds; 0: it does.
+    /// The time since which it has not answered, nanoseconds; 0: it answers.
     silent_since_ns: u64,
-    /// When that was last found.
+    /// The time of the last failed request, nanoseconds.
     found_ns: u64,
 }
 
 impl Manners {
-    /// Does it let a read wait?
+    /// True if reads from this donor are being hedged.
     pub(super) fn is_slow(&self, donor: usize) -> bool {
         self.0.get(donor).is_some_and(|known| known.is_slow)
     }
 
-    /// Has it fallen silent?
+    /// True if it stopped answering.
     pub(super) fn is_silent(&self, donor: usize) -> bool {
         self.0.get(donor).is_some_and(|known| known.silent_since_ns != 0)
     }
 
-    /// It has answered.
+    /// Records an answer.
     pub(super) fn answers(&mut self, donor: usize) {
         if let Some(known) = self.0.get_mut(donor) {
             *known = Known::default();
         }
     }
 
-    /// It lets a read wait.
+    /// Records a late read.
     pub(super) fn is_late(&mut self, donor: usize) {
         self.known(donor).is_slow = true;
     }
 
-    /// It does not answer; `true`: all through a lease, in which it was asked again and again.
+    /// Records a request without an answer; `true`: none was answered during a whole lease of
+    /// repeated requests.
     pub(super) fn falls_silent(&mut self, donor: usize, now_ns: u64, lease_ns: u64) -> bool {
         let known = self.known(donor);
         known.is_slow = true;

@@ -1,4 +1,4 @@
-//! Donors that fall silent, as one thread meets them, over a port that does as it is told.
+//! Donors that stop answering, as one thread sees them, over a scripted port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::*;
 use crate::paged::run_block::{PortKind, ReplicaAt, ReplicaState};
 use crate::paged::transfer::WriteOut;
 
-/// A port to donors each of which answers, or has its link fall silent with all that is under way.
+/// A scripted port. Each donor answers, or its link fails with all outstanding requests.
 #[derive(Default)]
 struct Port {
     memory: BTreeMap<u64, Vec<u8>>,
     requests: VecDeque<(u64, usize, Request)>,
-    /// By replica, which here is the donor too.
+    /// By replica, which here is also the donor.
     is_silent: [bool; 2],
-    /// Turns until a donor that is silent answers again; `None`: it never does.
+    /// Turns until a suspected donor answers again; `None`: never.
     silent_for: Option<u32>,
-    /// Whether the supervisor's judge looks at each turn.
+    /// The block in which the supervisor's decision is made at each turn.
     judges: Option<std::sync::Arc<RunBlockMap>>,
     turns: u32,
-    /// A turn has passed since a link last fell silent.
+    /// True after a turn since a link last failed.
     has_turned: bool,
 }
 
@@ -66,7 +66,7 @@ impl Donors for Port {
 
     fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
         let &(token, replica, _) = self.requests.front()?;
-        // That takes its time.
+        // A timeout takes a turn.
         if self.is_silent[replica] && !std::mem::take(&mut self.has_turned) {
             return None;
         }
@@ -133,12 +133,12 @@ fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
 }
 
 #[test]
-fn a_slow_donor_of_the_only_copy_is_waited_for() {
+fn slow_sole_holder_is_awaited() {
     let block = block(1);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     far.donors.is_silent[0] = true;
-    assert!(write(&mut far, &block, 5), "it is there once the donor answers");
+    assert!(write(&mut far, &block, 5), "the write ends once the donor answers");
     assert!(far.donors.turns > 20);
     (far.donors.turns, far.donors.is_silent[0]) = (0, true);
     assert_eq!(read(&mut far, &block), Some(5));
@@ -147,7 +147,7 @@ fn a_slow_donor_of_the_only_copy_is_waited_for() {
 }
 
 #[test]
-fn a_donor_that_is_silent_for_a_lease_is_lost() {
+fn donor_silent_for_lease_is_lost() {
     let block = block(1);
     block.set_lease(Duration::from_millis(1));
     let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() }, &block);
@@ -157,21 +157,21 @@ fn a_donor_that_is_silent_for_a_lease_is_lost() {
 }
 
 #[test]
-fn a_silent_donor_is_done_without_where_another_has_it() {
+fn silent_donor_with_replica_is_dropped() {
     let block = block(2);
     let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() }, &block);
     assert!(write(&mut far, &block, 5));
     far.donors.is_silent[0] = true;
-    assert_eq!(read(&mut far, &block), Some(5), "the other has it");
-    assert!(!block.donors()[0].is_lost(), "nobody has waited for it");
+    assert_eq!(read(&mut far, &block), Some(5), "the other donor has it");
+    assert!(!block.donors()[0].is_lost(), "no request waited for it");
     assert!(write(&mut far, &block, 6));
     assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
     far.donors.is_silent = [false; 2];
-    assert_eq!(read(&mut far, &block), Some(6), "what it missed is not asked of it");
+    assert_eq!(read(&mut far, &block), Some(6), "a replica that missed a write is not read");
 }
 
 #[test]
-fn two_silent_donors_cost_time_and_no_byte() {
+fn two_silent_donors_lose_nothing() {
     let block = block(2);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
@@ -183,13 +183,13 @@ fn two_silent_donors_cost_time_and_no_byte() {
 }
 
 #[test]
-fn an_addition_is_not_made_twice_for_want_of_an_answer() {
+fn unanswered_addition_is_not_repeated() {
     let block = block(1);
     let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(0));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), None);
-    assert!(block.slot_is_alive(7), "it is told from a loss by that");
+    assert!(block.slot_is_alive(7), "the slot is not lost");
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(3));
 }

@@ -1,4 +1,4 @@
-//! What changes donors' memory, and what a copier does: each waits until it is over.
+//! Writes, atomics and copies to donors: each call waits until it is over.
 
 use venice_fabric::Atomic;
 
@@ -7,22 +7,22 @@ use crate::paged::PAGE;
 use crate::paged::run_block::{MAX_PLACES, ReplicaState, RunBlockMap};
 use crate::paged::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// How far writing has come.
+/// Progress of a batch of writes.
 #[derive(Default)]
 struct Sending {
-    /// The page that is being sent.
+    /// The index of the page being sent.
     page: usize,
-    /// Where it has been sent to.
+    /// The replicas that it was sent to.
     sent: [usize; MAX_PLACES],
     sent_count: usize,
-    /// Writes that have no answer yet.
+    /// Outstanding writes.
     flying: usize,
-    /// Pages, and replicas whose link fell silent before they said that they have them.
+    /// Pages and replicas whose link stopped answering before they confirmed the write.
     again: Vec<(usize, usize)>,
 }
 
 impl<D: Donors> Framed<D> {
-    /// Writes all of `pages` and waits until each is where it is to be, or that is lost.
+    /// Writes all of `pages`. Waits until each has reached its targets, or these are lost.
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         let mut sending = Sending::default();
         let mut buffer = [0; PAGE / 8];
@@ -44,7 +44,7 @@ impl<D: Donors> Framed<D> {
                             pages[index].reached |= 1 << entry.fragment();
                         }
                     }
-                    // The late answer of a donor that was too slow.
+                    // The late answer of a slow donor.
                     Word::Read { replica, .. } => self.note(block, replica, result),
                 }
             }
@@ -63,7 +63,7 @@ impl<D: Donors> Framed<D> {
             page.is_marking |= targets.is_marking;
             for replica in targets.replicas() {
                 let sent = &sending.sent[..sending.sent_count];
-                // A place that was filled anew meanwhile: its copier waits for this batch.
+                // A position with a new replica: its copier waits for this batch.
                 if sent.contains(&replica) || sent.len() == MAX_PLACES {
                     continue;
                 }
@@ -83,8 +83,8 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Sends once more what a silent donor may not have: when it answers again; not at all, when it
-    /// has been found that the write need not reach it.
+    /// Repeats writes that a suspected donor may not have received, once it answers again. A write
+    /// that need no longer reach the donor is dropped.
     fn send_again(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
         let mut at = 0;
         while let Some(&(index, replica)) = sending.again.get(at) {
@@ -102,8 +102,8 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Sends a page to one replica. If that cannot be reached from here (`false`), it is given up
-    /// for all, unless nobody has another.
+    /// Sends a page to one replica. An unreachable replica (`false`) is dropped for all processes,
+    /// unless it is the last one.
     fn send(
         &mut self,
         block: &RunBlockMap,
@@ -116,7 +116,7 @@ impl<D: Donors> Framed<D> {
             return Ok(false);
         }
         let bytes = match &mut self.coded {
-            // SAFETY: they do not change until the write is done.
+            // SAFETY: the bytes do not change until the write is done.
             None => unsafe { page.bytes() },
             Some(coded) => coded.fragment_of(page, block.replicas()[replica].fragment()),
         };
@@ -129,7 +129,7 @@ impl<D: Donors> Framed<D> {
         taken.map(|()| true)
     }
 
-    /// Whether there is a way to a replica; an error: its donor is silent, and has not answered on
+    /// True if the replica is reachable. An error: its donor is suspected, and has not answered on
     /// a new link either.
     fn is_ready(&mut self, block: &RunBlockMap, replica: usize) -> Result<bool, NotTaken> {
         if !self.donors.reach(block, replica) {
@@ -143,9 +143,9 @@ impl<D: Donors> Framed<D> {
         Ok(true)
     }
 
-    /// Changes eight bytes of a slot of one replica and waits for it: what was there before; `None`:
-    /// its donor is lost or there is no way there, or, if the replica is readable still, nobody
-    /// knows whether it was done.
+    /// Changes eight bytes of a slot of one replica atomically, waits, and returns the earlier
+    /// value. `None`: the donor is lost or unreachable. If the replica is still readable, it is
+    /// unknown whether the change was made.
     pub fn atomic(
         &mut self,
         block: &RunBlockMap,
@@ -199,7 +199,7 @@ impl<D: Donors> Framed<D> {
         None
     }
 
-    /// Waits until a silent donor is done without, or answers again.
+    /// Waits until a suspected donor is dropped, or answers again.
     fn wait_for_verdict(&mut self, block: &RunBlockMap, replica: usize) {
         while block.is_written(&block.replicas()[replica]) && self.is_ready(block, replica).is_err()
         {
@@ -207,8 +207,8 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Reads what one replica has of slots, or writes it, and waits for it; `false`: its donor is lost or
-    /// silent, or there is no way there.
+    /// Reads or writes one replica's fragments of slots and waits for them; `false`: its donor is
+    /// lost, suspected or unreachable.
     pub fn move_slots(
         &mut self,
         block: &RunBlockMap,
@@ -257,7 +257,7 @@ impl<D: Donors> Framed<D> {
                     Err(_) => is_done = false,
                 }
             }
-            // Also where there is no room for the first, as reads that nobody waits for any more have it.
+            // Also waits if the queue has no room for the first, because abandoned reads fill it.
             if flying == before && (flying > 0 || is_done && started < slots.len()) {
                 self.donors.turn();
             }

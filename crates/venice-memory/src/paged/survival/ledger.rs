@@ -1,5 +1,5 @@
-//! Who has what, and who was away: what may be lost follows from the faults alone, not from what the
-//! code under test thinks of them.
+//! The independent checker of losses. It derives the losses that are allowed from the faults alone,
+//! never from the state of the code under test.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use venice_wire::GrantId;
 use super::story::FaultKind;
 use super::{LEASE_NS, SILENCE_NS};
 
-/// A donor that was away for less is no reason to do without it.
+/// A donor absent for less must not be dropped.
 const GRACE_NS: u64 = SILENCE_NS / 2;
-/// One that was away for less is no reason to lose what nobody else has: its lease is renewed every
-/// fourth of it.
+/// A donor absent for less must not lose data that it alone has: its lease is renewed every quarter
+/// of a lease.
 const PATIENCE_NS: u64 = LEASE_NS * 2 / 3;
-/// For so long after it is back it may yet be given up, for having been away.
+/// Time after its return in which a donor may still be dropped for its absence.
 const HEALED_AFTER_NS: u64 = 4_000_000_000;
 
-/// A replica that was once whole.
+/// A replica that was once complete.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     replica: usize,
@@ -24,23 +24,23 @@ struct Whole {
     fragment: usize,
     donor: usize,
     grant: GrantId,
-    /// What it had is gone for good.
+    /// Its contents are gone for good.
     is_lost: bool,
-    /// Its donor was away since, for long enough to be done without.
+    /// Its donor was absent since, long enough to be dropped.
     is_doubtful: bool,
-    /// And for so long that it may be taken for lost, whatever others have.
+    /// Its donor was absent long enough to count as lost, whatever other donors have.
     is_overdue: bool,
-    /// It was away lately, for however long.
+    /// Its donor was absent lately, for any time.
     is_wounded: bool,
 }
 
-/// The book.
+/// The checker's state.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Fragments that a page takes.
+    /// Fragments needed to restore a page.
     needed: usize,
     wholes: Vec<Whole>,
-    /// By donor: how often it was away.
+    /// The number of absences, by donor.
     wounds: Vec<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Ledger {
         Ledger { needed, wholes: Vec::new(), wounds: vec![0; 64] }
     }
 
-    /// A replica has all that was written.
+    /// Records a replica as complete.
     pub fn is_whole(
         &mut self,
         replica: usize,
@@ -76,34 +76,35 @@ impl Ledger {
         self.wholes.iter_mut().filter(|whole| which(whole)).for_each(|whole| whole.is_lost = true);
     }
 
-    /// A donor died.
+    /// Records the death of a donor.
     pub fn lose_node(&mut self, donor: usize) {
         self.lose(|whole| whole.donor == donor);
     }
 
-    /// A grant ended at its donor.
+    /// Records the end of a grant at its donor.
     pub fn lose_grant(&mut self, grant: GrantId) {
         self.lose(|whole| whole.grant == grant);
     }
 
-    /// A donor is away for a while.
+    /// Records an absence of a donor.
     pub fn wound(&mut self, donor: usize, lasts_ns: u64) {
         self.wounds[donor] += 1;
         for whole in self.wholes.iter_mut().filter(|whole| whole.donor == donor) {
-            // Twice in a row may be as long as both.
+            // Two absences in a row may last as long as both.
             whole.is_overdue |= lasts_ns > PATIENCE_NS || whole.is_wounded;
             whole.is_doubtful |= lasts_ns >= GRACE_NS || whole.is_wounded;
             whole.is_wounded = true;
         }
     }
 
-    /// What is to be looked at, and when, after a donor was away.
+    /// The absence to check, and the time until the check, after a donor's fault has ended.
     pub fn is_healing(&self, donor: usize, kind: FaultKind) -> Option<(u32, u64)> {
         let was_away = matches!(kind, FaultKind::Stalls | FaultKind::IsCutOff);
         was_away.then_some((self.wounds[donor], HEALED_AFTER_NS))
     }
 
-    /// It has been back for long enough: what of it is read still is to be relied on again.
+    /// Records that a donor has been back long enough: its replicas that are still read are
+    /// reliable again.
     pub fn heal(&mut self, donor: usize, wound: u32, is_read: impl Fn(usize) -> bool) {
         if self.wounds[donor] == wound {
             for whole in self.wholes.iter_mut().filter(|whole| whole.donor == donor) {
@@ -115,8 +116,8 @@ impl Ledger {
         }
     }
 
-    /// A replica is let go of, as its donor wants the memory back; an error: too few others have what
-    /// it had.
+    /// Records the release of a reclaimed replica. An error: too few other replicas have its
+    /// contents.
     pub fn let_go(&mut self, replica: usize, copies: usize) -> Result<(), String> {
         let at = self.wholes.iter().position(|whole| whole.replica == replica);
         let Some(at) = at else { return Ok(()) };
@@ -127,29 +128,30 @@ impl Ledger {
         });
         match others.count() >= copies {
             true => Ok(()),
-            false => Err(format!("the last replica of slab {slab} was let go of")),
+            false => Err(format!("released the last replica of slab {slab}")),
         }
     }
 
-    /// May what a slab holds be lost? An error: enough donors have it that were there all the time.
+    /// Checks that a loss of the slab is allowed. An error: enough donors have it that were never
+    /// absent.
     pub fn may_be_lost(&self, slab: usize) -> Result<(), String> {
         let there = self
             .wholes
             .iter()
             .filter(|whole| whole.slab == slab && !whole.is_lost && !whole.is_doubtful);
         let fragments: BTreeSet<_> = there.clone().map(|whole| whole.fragment).collect();
-        // Who was away for a while is done without only where others have it all: the last that
-        // goes must be gone.
+        // An absent donor is dropped only if other donors have all its contents. One loss must be
+        // certain.
         let of_slab = |whole: &&Whole| whole.slab == slab;
         let is_one_gone =
             self.wholes.iter().filter(of_slab).any(|one| one.is_lost || one.is_overdue);
         if !is_one_gone {
-            return Err(format!("slab {slab} is said to be lost, and nobody was away for long"));
+            return Err(format!("slab {slab} reported lost, but no donor was absent for long"));
         }
         if fragments.len() < self.needed {
             return Ok(());
         }
         let donors: Vec<_> = there.map(|whole| whole.donor).collect();
-        Err(format!("slab {slab} is said to be lost, and donors {donors:?} have it"))
+        Err(format!("slab {slab} reported lost, but donors {donors:?} have it"))
     }
 }

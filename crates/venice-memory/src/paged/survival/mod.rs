@@ -1,17 +1,17 @@
-//! Survival in virtual time: the real code that reads, writes, copies and judges far memory
-//! ([`Framed`](super::framed), the [`Copier`](super::rebuild::Copier), the run block, the fabric's
-//! initiator and target) over the simulator's links, while donors die, stall, are cut off and come
-//! back, or want their memory back; an independent checker watches.
+//! Survival simulation in virtual time: the real code that reads, writes, copies and repairs far
+//! memory ([`Framed`](super::framed), the [`Copier`](super::rebuild::Copier), the run block, the
+//! fabric's initiator and target) runs over the simulator's links. Meanwhile donors die, stall, are
+//! cut off and return, or reclaim their memory. An independent checker watches these promises:
 //!
 //! - No byte is ever wrong.
-//! - What is lost is lost by more donors than are borne, gone at once ([`ledger`] knows from the
-//!   faults alone), and the program is told.
+//! - A loss needs more donors gone at once than the redundancy bears ([`ledger`] derives that from
+//!   the faults alone), and the program gets an error.
 //! - No access takes longer than [`ANSWERED_WITHIN_NS`].
-//! - What was lost is there again [`REBUILT_WITHIN_NS`] after the last fault.
-//! - A donor that is back with what it had, and was done without, is not read.
+//! - Lost replicas are rebuilt within [`REBUILT_WITHIN_NS`] after the last fault.
+//! - A donor that was dropped and has returned with its old contents is not read.
 //!
-//! One seed is one run. `VENICE_SURVIVAL_SEED=7` runs that alone; `VENICE_SURVIVAL_SEEDS=100000` as
-//! many as that, from `VENICE_SURVIVAL_SEED` on (`scripts/soak.sh`).
+//! One seed is one run. `VENICE_SURVIVAL_SEED=7` runs only seed 7. `VENICE_SURVIVAL_SEEDS=100000`
+//! runs that many, from `VENICE_SURVIVAL_SEED` on (`scripts/soak.sh`).
 
 mod donor;
 mod ledger;
@@ -37,19 +37,19 @@ use super::far::Far;
 use super::rebuild::Copier;
 use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap};
 
-/// How long a donor keeps what is not renewed.
+/// Lease of every grant, nanoseconds.
 const LEASE_NS: u64 = 3_000_000_000;
-/// A link is silent after so long without a sign of life: less than half a lease, so that it is judged
-/// who is silent before that is over.
+/// Time without a sign of life after which a link counts as failed: less than half a lease, so that
+/// the decision about the donor comes before the lease expires.
 const SILENCE_NS: u64 = 1_000_000_000;
-/// An access takes that long at most: until the only donor that has it is taken for lost.
+/// The longest an access may take: until the only donor that has the page counts as lost.
 const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
-/// So long after the last fault all is there again that can be.
+/// Time after the last fault within which all lost replicas must be rebuilt.
 const REBUILT_WITHIN_NS: u64 = 4 * LEASE_NS;
-/// Runs in the ordinary tests.
+/// Seeds run by the ordinary tests.
 const SEEDS: u64 = 2000;
 
-/// What happened in some runs, by counts.
+/// Counts of the events of some runs.
 #[derive(Debug, Default)]
 struct Told {
     reads: AtomicUsize,
@@ -81,13 +81,13 @@ impl Told {
     }
 }
 
-/// A run's block, with slabs on the first nodes.
+/// A run block for the scenario, without slabs.
 fn new_block(story: &Story) -> Arc<RunBlockMap> {
     let (_fd, block) = match story.coding {
         None => RunBlockMap::create(PortKind::Udp, story.slabs, story.copies),
         Some(coding) => RunBlockMap::create_coded(PortKind::Udp, story.slabs, coding),
     }
-    .expect("a run block");
+    .expect("run block fits");
     block.copies.store(story.copies as u32, Ordering::Relaxed);
     block.set_lease(Duration::from_nanos(LEASE_NS));
     Arc::new(block)
@@ -103,13 +103,13 @@ fn lend_slabs(world: &World, block: &RunBlockMap, story: &Story) {
                 0 => block.add_slab(at),
                 _ => block.add_fragment(slab, fragment, at, ReplicaState::Live),
             };
-            added.expect("there is room");
+            added.expect("slab fits");
         }
     }
     (0..block.replicas().len()).for_each(|replica| note_whole(world, block, replica));
 }
 
-/// Runs a story; `spoil` may do something wrong before it begins. An error: what went wrong.
+/// Runs a scenario; `spoil` may plant a mistake before it begins. An error: the broken promise.
 fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, String> {
     let block = new_block(story);
     let world = Arc::new(World::new(story, &block));
@@ -129,7 +129,7 @@ fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, St
         rng: root.split("program", &[actor as u64]),
         end_ns: story.end_ns,
     };
-    let writing = far(EVICTOR).writing(&block, Owner::Lane).expect("a place to write");
+    let writing = far(EVICTOR).writing(&block, Owner::Lane).expect("writer table has room");
     let (mut evictor, mut handler) = (thread(EVICTOR, writing), thread(HANDLER, far(HANDLER)));
     let copier = Copier::over(&block, far(BUILDER));
     let (copies, end_ns) = (story.copies, story.end_ns);
@@ -166,10 +166,10 @@ fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, St
 }
 
 fn number_from(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs so many seeds on all processors; what happened in all of them.
+/// Runs so many seeds on all processors and returns the counts of all of them.
 fn run_all(first: u64, count: u64) -> Told {
     let (next, told) = (AtomicU64::new(first), Told::default());
     let work = || {
@@ -180,7 +180,7 @@ fn run_all(first: u64, count: u64) -> Told {
             if let Err(wrong) = run(&story, &told, |_| ()) {
                 panic!(
                     "seed {seed}: {wrong}\n{story:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
-                     cargo test -p venice-memory survival::whatever"
+                     cargo test -p venice-memory survival::faults_never_corrupt_pages"
                 );
             }
         }
@@ -191,7 +191,7 @@ fn run_all(first: u64, count: u64) -> Told {
 }
 
 #[test]
-fn whatever_donors_do_no_byte_is_wrong_and_what_is_borne_is_not_lost() {
+fn faults_never_corrupt_pages() {
     let seed = number_from("VENICE_SURVIVAL_SEED");
     let count =
         number_from("VENICE_SURVIVAL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
@@ -205,7 +205,7 @@ fn whatever_donors_do_no_byte_is_wrong_and_what_is_borne_is_not_lost() {
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn equal_seeds_run_equally() {
     for seed in 0..5 {
         let told = [Told::default(), Told::default()];
         let ends = told.each_ref().map(|told| run(&Story::of(seed), told, |_| ()).unwrap());
@@ -214,9 +214,9 @@ fn one_seed_is_one_run() {
     }
 }
 
-/// The test sees what it is there to see: a donor that says that it has what it has not.
+/// The checker must find a donor that confirms writes it drops.
 #[test]
-fn a_donor_that_drops_writes_is_found_out() {
+fn checker_finds_dropped_writes() {
     let spoil = |world: &World| {
         world.state().donors.iter_mut().for_each(|donor| donor.drops_one_in = Some(50));
     };
@@ -224,9 +224,9 @@ fn a_donor_that_drops_writes_is_found_out() {
     assert!(found.count() > 15);
 }
 
-/// Without donors that die there is nothing to lose.
+/// Short stalls of donors without any death lose nothing.
 #[test]
-fn stalls_of_a_moment_lose_nothing() {
+fn short_stalls_lose_nothing() {
     for seed in 0..50 {
         let mut story = Story::of(seed);
         for fault in &mut story.faults {

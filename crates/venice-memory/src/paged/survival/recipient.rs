@@ -1,6 +1,6 @@
-//! The recipient's supervisor: who renews leases, judges the silent and lets go of what is wanted back,
-//! and who builds what is lacking; as `venice-recipient` does it, with the same calls, over the
-//! simulated control plane.
+//! The recipient's supervisor: one thread renews leases, decides suspicions and releases reclaimed
+//! replicas, another rebuilds missing replicas. They make the same calls as `venice-recipient`,
+//! over the simulated control plane.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::{LEASE_NS, Told};
 use crate::paged::rebuild::{BuildError, Copier};
 use crate::paged::run_block::{Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SilenceJudge};
 
-/// How often it looks.
+/// Interval of the supervisor's checks, nanoseconds.
 const LOOK_NS: u64 = 200_000_000;
-/// Who was complained of counts as silent for so long.
+/// Time for which a donor counts as suspected, nanoseconds.
 const SILENT_FOR_NS: u64 = 3_000_000_000;
 
-/// Borrows one slab's memory on a node, in the donor's book and in the run block; the donor's index.
+/// Borrows memory for one slab from a node: enters the grant at the donor and in the run block.
 pub fn borrow(world: &World, block: &RunBlockMap, node: usize) -> ReplicaAt {
     let grant = GrantId(block.donors().len() as u64 + 1);
     let mut state = world.state();
@@ -29,7 +29,7 @@ pub fn borrow(world: &World, block: &RunBlockMap, node: usize) -> ReplicaAt {
     state.tend(node);
     let name = format!("node{node}");
     let number = NodeId(node as u32 + 1).0;
-    let donor = block.add_donor(&name, number, &name).expect("a run has few donors");
+    let donor = block.add_donor(&name, number, &name).expect("donor table has room");
     ReplicaAt { donor, remote_addr: SLAB_BYTES, grant: grant.0, key: key.0 }
 }
 
@@ -37,7 +37,7 @@ fn node_of(block: &RunBlockMap, donor: usize) -> usize {
     block.donors()[donor].node.load(Ordering::Relaxed) as usize - 1
 }
 
-/// Takes note of a replica that has all.
+/// Records a complete replica in the checker.
 pub fn note_whole(world: &World, block: &RunBlockMap, replica: usize) {
     let entry = &block.replicas()[replica];
     let (part, at) = ((entry.slab(), entry.fragment()), entry.at());
@@ -48,7 +48,7 @@ pub fn note_whole(world: &World, block: &RunBlockMap, replica: usize) {
     state.ledger.is_whole(replica, part, node, GrantId(at.grant), is_away || is_dead);
 }
 
-/// The thread that keeps what there is.
+/// The thread that renews leases, decides suspicions and releases replicas.
 pub struct Keeper<'a> {
     pub world: &'a Arc<World>,
     pub block: &'a Arc<RunBlockMap>,
@@ -75,7 +75,7 @@ impl<'a> Keeper<'a> {
     pub fn run(&mut self, told: &Told, ended: &AtomicBool) {
         while !ended.load(Ordering::Acquire) {
             let now_ns = self.world.now_ns();
-            // Who is counted on is asked soon.
+            // Other holders are probed soon while a suspicion is open.
             let every_ns = if self.silences.is_open() { LOOK_NS } else { LEASE_NS / 4 };
             if now_ns >= self.renewed_ns + every_ns {
                 self.renewed_ns = now_ns;
@@ -92,7 +92,7 @@ impl<'a> Keeper<'a> {
             if donor.is_gone() {
                 continue;
             }
-            // A grant for each of them, in the order they were lent in.
+            // One grant for each donor entry, in the order of lending.
             let grant = GrantId(index as u64 + 1);
             let node = node_of(self.block, index);
             let renewal = self.world.state().donors[node].renew(now_ns, grant);
@@ -150,7 +150,7 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// The thread that builds what is lacking.
+/// The thread that rebuilds missing replicas.
 pub struct Builder<'a> {
     pub world: &'a Arc<World>,
     pub block: &'a Arc<RunBlockMap>,
@@ -174,11 +174,11 @@ impl Builder<'_> {
         if let Some((slab, fragment)) = self.lacking().next()
             && self.node_without(slab).is_some()
         {
-            self.world.fail(format!("fragment {fragment} of slab {slab} was not built anew"));
+            self.world.fail(format!("fragment {fragment} of slab {slab} was not rebuilt"));
         }
     }
 
-    /// Fragments that have too few copies where they can stay.
+    /// Fragments with too few copies on donors that do not reclaim them.
     fn lacking(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
         let block = self.block;
         let slabs = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
@@ -190,7 +190,7 @@ impl Builder<'_> {
         })
     }
 
-    /// A node that lends and has nothing of the slab.
+    /// A lending node without a replica of the slab.
     fn node_without(&self, slab: usize) -> Option<usize> {
         let has = |node: usize| {
             let mut of_slab = self.block.readable(slab);
@@ -206,7 +206,7 @@ impl Builder<'_> {
     fn build(&mut self, slab: usize, fragment: usize, node: usize, told: &Told) {
         let at = borrow(self.world, self.block, node);
         let added = self.block.add_fragment(slab, fragment, at, ReplicaState::Building);
-        let replica = added.expect("a slab has few replicas");
+        let replica = added.expect("replica table has room");
         match self.copier.build(replica, &AtomicBool::new(false)) {
             Ok(()) => {
                 note_whole(self.world, self.block, replica);

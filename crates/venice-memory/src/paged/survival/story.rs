@@ -1,4 +1,4 @@
-//! What is to happen, drawn from a seed.
+//! A scenario of donor faults, drawn from a seed.
 
 use venice_sim::random::Stream;
 use venice_sim::scenario::Impairment;
@@ -7,19 +7,19 @@ use venice_sim::units::{Nanos, Share};
 use crate::paged::coding::Coding;
 
 const MS: u64 = 1_000_000;
-/// Faults begin before this.
+/// Latest begin of a fault, milliseconds.
 const FAULTS_UNTIL_MS: u64 = 8000;
 
-/// What becomes of a donor.
+/// The kind of a donor's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// It dies, and comes back later with nothing.
+    /// It dies, and restarts later without contents.
     Dies,
-    /// It does nothing, and then goes on as if nothing had been.
+    /// It stalls, and then goes on with its old state.
     Stalls,
-    /// Nothing gets to it or from it, and then it is back with what it had.
+    /// No frame passes in either direction, and then it is back with its old contents.
     IsCutOff,
-    /// It wants its memory back, and takes it in the end.
+    /// It reclaims its memory, and ends all grants when the fault ends.
     WantsBack,
 }
 
@@ -40,7 +40,7 @@ pub struct Story {
     pub coding: Option<Coding>,
     pub impairment: Impairment,
     pub faults: Vec<Fault>,
-    /// The program goes on until then.
+    /// The end of the program, nanoseconds.
     pub end_ns: u64,
 }
 
@@ -75,7 +75,7 @@ fn fault(rng: &mut Stream, nodes: usize) -> Fault {
     let donor = rng.below(nodes as u64) as usize;
     let kinds = [FaultKind::Dies, FaultKind::Stalls, FaultKind::IsCutOff, FaultKind::WantsBack];
     let kind = *rng.pick(&kinds);
-    // A moment, less than a lease, or more.
+    // A moment, less than a lease, or longer.
     let lasts_ms = match rng.below(3) {
         0 => rng.between(1, 450),
         1 => rng.between(700, 2000),
