@@ -5,13 +5,13 @@
 //! writes to the replica, and marks the slot afterwards. The copier ([`Rebuild`]) performs these
 //! steps:
 //! 1. It waits until the batches of writes are over that began before. Their writers may not have
-//! seen the new replica.
+//!    seen the new replica.
 //! 2. It takes the marks of the next few slots in use, and copies these slots. A write may come
-//! between the copier's read and its write of a slot, which then undoes that write. But the writer
-//! marks the slot.
+//!    between the copier's read and its write of a slot, which then undoes that write. But the writer
+//!    marks the slot.
 //! 3. It waits until the batches are over that began before its own write, and checks the marks of
-//! these slots. Marked slots are copied again from step 2 on. Without marks nothing was undone, and
-//! all later writes reach both replicas by themselves. The copier goes on with the next few slots.
+//!    these slots. Marked slots are copied again from step 2 on. Without marks nothing was undone, and
+//!    all later writes reach both replicas by themselves. The copier goes on with the next few slots.
 //! 4. It makes the replica live when no slots are left.
 //!
 //! A slot is copied again only if it was written while the copier worked on it. A program that

@@ -1,39 +1,39 @@
-//! The supervisor's half of moving a slab of a window: the processes that have it mapped take what
-//! they hold to a new replica themselves ([`Window`](super::Window)), and nobody copies for them.
+//! The supervisor's part of moving a slab in window mode. The processes that map the slab move
+//! their pages to the new replica themselves ([`Window`](super::Window)); the supervisor copies
+//! nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::run_block::RunBlock;
 
-/// How often it is looked how far they are.
+/// Interval of the checks of their progress.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long processes are waited for that are to leave a replica that came to nothing. What they have
-/// there stays theirs in any case.
+/// Longest wait for processes to leave a dropped replica. They keep its memory in any case.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why a slab is not in a new home.
+/// An error of moving a slab to a new location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RehomeError {
-    /// The donor of the new one is lost, or wants its own memory back.
-    #[error("the new home is lost")]
+    /// The donor of the new location is lost, or reclaims its own memory.
+    #[error("move failed: the new location is lost")]
     Lost,
-    /// It was told to stop.
-    #[error("stopped")]
+    /// The move was stopped.
+    #[error("move stopped")]
     Stopped,
-    /// A process has it mapped and cannot move it.
-    #[error("a process that has it mapped cannot move it")]
+    /// A process maps the slab and cannot move it.
+    #[error("move failed: a process that maps the slab cannot move it")]
     Unmovable,
-    /// The donor of the old one no longer wants it back.
-    #[error("it can stay where it is")]
+    /// The donor of the old location no longer reclaims it.
+    #[error("move cancelled: the slab can stay where it is")]
     Unwanted,
 }
 
-/// Has all processes take what they hold of a slab to `replica`, which was entered as being built,
-/// and makes it live when they have. What keeps them from it for the time being is told to `waits`.
+/// Moves all processes' pages of a slab to `replica`, which must be entered as being built, and
+/// then makes it live. Calls `waits` with the reason of each delay.
 ///
 /// # Errors
-/// [`RehomeError`]; the replica is dropped then, and they are back where they were.
+/// [`RehomeError`]. The replica is dropped then, and the processes are back at the old location.
 pub fn rehome(
     block: &RunBlock,
     replica: usize,
@@ -87,7 +87,8 @@ mod tests {
     use super::super::run_block::{Fate, Mobility, PortKind, ReplicaAt, ReplicaState, RunBlockMap};
     use super::*;
 
-    /// A slab at donor 0, which wants it back, and one being built at donor 1; a process is at 0.
+    /// A slab at donor 0, which reclaims it, a replica being built at donor 1, and a process at
+    /// donor 0.
     fn moving() -> (RunBlockMap, usize, usize) {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         block.set_window();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lives_once_all_are_there() {
+    fn live_after_all_processes_moved() {
         let (block, place, new) = moving();
         let (stop, mut told) = (AtomicBool::new(false), Vec::new());
         block.processes[place].set_mobility(Mobility::HeldByDevices);
@@ -115,11 +116,11 @@ mod tests {
         });
         assert_eq!((outcome, told.len()), (Ok(()), 1));
         assert_eq!(block.state(&block.replicas()[new]), ReplicaState::Live);
-        assert!(block.begin_to_let_go() == [0], "the old one can go");
+        assert!(block.begin_to_let_go() == [0], "the old replica can be released");
     }
 
     #[test]
-    fn who_cannot_move_or_need_not_stays() {
+    fn immobile_or_unneeded_moves_fail() {
         let stop = AtomicBool::new(false);
         let outcome = |change: &dyn Fn(&RunBlockMap, usize)| {
             let (block, place, new) = moving();
