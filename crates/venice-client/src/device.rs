@@ -191,8 +191,8 @@ impl Device {
         let Some(fate) = self.held.lost() else { return Ok(()) };
         let why = match fate {
             Fate::Died => "its agent is gone",
-            Fate::TookBack => "it was taken back",
-            Fate::Silent => "it does not answer",
+            Fate::Revoked => "it was taken back",
+            Fate::Unresponsive => "it does not answer",
         };
         let (node, address) = (self.node().to_owned(), self.address().to_owned());
         Err(Error::DeviceLost { node, address, why })

@@ -48,7 +48,7 @@ impl Freeing {
         self.waiting.extend(holding.take_unused());
         // What a window let go of no process has mapped any more; what it lost, the program still
         // uses. And where not all readers are known, it is freed when these end.
-        if block.is_window() || !block.knows_all_visitors() {
+        if block.is_window() || !block.counts_all_readers() {
             *self = Freeing::default();
         }
         self.free(block);

@@ -62,7 +62,7 @@ pub use news::{LostDonor, News};
 pub use oversleep::Overslept;
 pub use remote_memory::{RemoteMemory, Request};
 pub use venice_memory::paged::FarError;
-pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
+pub use venice_memory::paged::coding::{Coding, InvalidCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
 pub use waiting::{Told, Waiting};

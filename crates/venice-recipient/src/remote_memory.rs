@@ -150,7 +150,7 @@ impl Drop for RemoteMemory {
         drop(self.leases.take());
         // Lanes that live on must not take for memory what is nobody's.
         for donor in self.memory.block().donors() {
-            donor.lose(Fate::TookBack);
+            donor.lose(Fate::Revoked);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use venice_memory::paged::run_block::{RunBlock, SilenceJudge, Verdict};
+use venice_memory::paged::run_block::{RunBlock, SuspicionOutcome, SuspicionResolver};
 
 use crate::news::News;
 
@@ -14,14 +14,14 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Silences {
     began: Instant,
-    judge: SilenceJudge,
+    judge: SuspicionResolver,
     /// By donor.
     is_told: Vec<bool>,
 }
 
 impl Default for Silences {
     fn default() -> Self {
-        Self { began: Instant::now(), judge: SilenceJudge::default(), is_told: Vec::new() }
+        Self { began: Instant::now(), judge: SuspicionResolver::default(), is_told: Vec::new() }
     }
 }
 
@@ -37,14 +37,14 @@ impl Silences {
         let ns = |at: Instant| at.saturating_duration_since(began).as_nanos() as u64;
         let (now_ns, silent_for_ns) = (ns(Instant::now()), SILENT_FOR.as_nanos() as u64);
         let answered_ns = |donor| answered(donor).map_or(u64::MAX, ns);
-        let judged = self.judge.judge(block, now_ns, silent_for_ns, answered_ns);
+        let judged = self.judge.resolve(block, now_ns, silent_for_ns, answered_ns);
         self.is_told.resize(block.donors().len(), false);
         for (donor, is_told) in self.is_told.iter_mut().enumerate() {
-            *is_told &= self.judge.is_silent(donor, now_ns, silent_for_ns);
+            *is_told &= self.judge.is_suspected(donor, now_ns, silent_for_ns);
         }
         let mut news = Vec::new();
         for (donor, verdict) in judged {
-            if let Verdict::Awaited { slabs } = verdict
+            if let SuspicionOutcome::Awaited { slabs } = verdict
                 && !std::mem::replace(&mut self.is_told[donor], true)
             {
                 news.push(News::Awaited { name: block.donors()[donor].name(), slabs });

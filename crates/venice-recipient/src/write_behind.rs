@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use venice_memory::paged::run_block::{BEHIND_FRAMES, RunBlockMap};
-use venice_memory::paged::write_behind::{Drain, Trouble};
+use venice_memory::paged::write_behind::{Drain, DrainFailure};
 use venice_wire::{PAGE_BYTES, SLAB_BYTES};
 
 use crate::at_home::{check_file_limit, nameless_file};
@@ -85,7 +85,7 @@ impl WriteBehind {
             if let Some(trouble) = trouble
                 && failing.is_news(&trouble)
             {
-                let Trouble { errno, given_up, kept } = trouble;
+                let DrainFailure { errno, given_up, kept } = trouble;
                 let (dir, why) = (self.dir.clone(), errno.to_string());
                 let _ = news.send(News::NotBehind { dir, why, slabs: given_up, kept_pages: kept });
             }
@@ -111,7 +111,7 @@ struct Failing {
 
 impl Failing {
     /// Once for each reason, and once more when the program has to wait.
-    fn is_news(&mut self, trouble: &Trouble) -> bool {
+    fn is_news(&mut self, trouble: &DrainFailure) -> bool {
         let is_waiting = trouble.kept > 0;
         let is_news = match self.told {
             Some((errno, has_waited)) => errno != trouble.errno || is_waiting && !has_waited,
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn failures_are_told_once_for_each_reason_and_when_the_program_waits() {
         let mut failing = Failing::default();
-        let trouble = |errno, kept| Trouble { errno, given_up: 1, kept };
+        let trouble = |errno, kept| DrainFailure { errno, given_up: 1, kept };
         let told = [(Errno::NOSPC, 0), (Errno::NOSPC, 0), (Errno::NOSPC, 3), (Errno::NOSPC, 4)];
         let told = told.map(|(errno, kept)| failing.is_news(&trouble(errno, kept)));
         assert_eq!(told, [true, false, true, false]);

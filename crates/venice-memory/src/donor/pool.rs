@@ -10,7 +10,7 @@ use super::{DonorError, MemoryDevice, Slab};
 
 /// The slabs that a donor lends and has not granted. Shared by reference between threads.
 ///
-/// A returned slab is never lent again: its memfd is dropped and a fresh one created in its place.
+/// A returned slab is never lent again: its memfd is dropped and a fresh one created in its slot.
 /// A stale mapping kept by a past recipient therefore shows only that recipient's own old bytes,
 /// whatever the slab's successor holds. A slab of a device is lent again once no process maps it
 /// any more.
@@ -32,7 +32,7 @@ enum Maker {
 
 /// The position of a slab in the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DeviceSlot {
     device: usize,
     index: usize,
 }
@@ -44,7 +44,7 @@ struct Stock {
     /// Returned slabs that are not replaced yet.
     missing: usize,
     /// The positions in devices without a slab that could be lent.
-    vacant: VecDeque<Place>,
+    vacant: VecDeque<DeviceSlot>,
 }
 
 impl SlabPool {
@@ -82,10 +82,10 @@ impl SlabPool {
     /// # Errors
     /// [`DonorError`] if the kernel refuses a slab.
     pub fn of_devices(devices: Vec<MemoryDevice>) -> Result<Self, DonorError> {
-        let places = |device: usize| {
-            (0..devices[device].slab_count()).map(move |index| Place { device, index })
+        let slots = |device: usize| {
+            (0..devices[device].slab_count()).map(move |index| DeviceSlot { device, index })
         };
-        let vacant: VecDeque<Place> = (0..devices.len()).flat_map(places).collect();
+        let vacant: VecDeque<DeviceSlot> = (0..devices.len()).flat_map(slots).collect();
         let stock = Stock { missing: vacant.len(), vacant, ..Stock::default() };
         let pool = Self { stock: Mutex::new(stock), maker: Maker::Devices(devices) };
         match pool.replenish() {
@@ -128,10 +128,10 @@ impl SlabPool {
     /// If more slabs come back than were taken.
     pub fn take_in(&self, slabs: Vec<Slab>) {
         let count = slabs.len();
-        let places: Vec<Place> = slabs.iter().filter_map(Slab::place).collect();
+        let slots: Vec<DeviceSlot> = slabs.iter().filter_map(Slab::slot).collect();
         drop(slabs);
         let mut stock = self.stock();
-        stock.vacant.extend(places);
+        stock.vacant.extend(slots);
         assert!(count <= stock.lent, "{count} slabs returned, only {} taken", stock.lent);
         stock.lent -= count;
         stock.missing += count;
@@ -148,7 +148,7 @@ impl SlabPool {
         let mut stock = self.stock();
         let rest = stock.free.len().saturating_sub(count);
         let withdrawn = stock.free.split_off(rest);
-        stock.vacant.extend(withdrawn.iter().filter_map(Slab::place));
+        stock.vacant.extend(withdrawn.iter().filter_map(Slab::slot));
         withdrawn
     }
 
@@ -193,20 +193,20 @@ impl SlabPool {
         let mut held = Vec::new();
         let made = loop {
             // Taken from the list first, so that the lock is not held while a slab is zeroed.
-            let Some(place) = self.stock().vacant.pop_back() else {
+            let Some(slot) = self.stock().vacant.pop_back() else {
                 break Err(DonorError::StillMapped { slabs: held.len() });
             };
-            match devices[place.device].slab(place.index) {
-                Ok(Some(slab)) => break Ok(slab.at(place)),
-                Ok(None) => held.push(place),
+            match devices[slot.device].slab(slot.index) {
+                Ok(Some(slab)) => break Ok(slab.at(slot)),
+                Ok(None) => held.push(slot),
                 Err(error) => {
-                    held.push(place);
+                    held.push(slot);
                     break Err(error);
                 }
             }
         };
         // At the front: tried again when no other is left.
-        held.into_iter().for_each(|place| self.stock().vacant.push_front(place));
+        held.into_iter().for_each(|slot| self.stock().vacant.push_front(slot));
         made
     }
 

@@ -17,7 +17,7 @@ use venice_ports::shm::SlabFile;
 use venice_wire::{Checksum, SLAB_BYTES};
 
 use super::DonorError;
-use super::pool::Place;
+use super::pool::DeviceSlot;
 
 /// Length of a slab's mapping, bytes.
 pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize).unwrap();
@@ -31,7 +31,7 @@ pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize)
 pub struct Slab {
     file: SlabFile,
     /// The position in the pool's devices; `None` for this machine's memory.
-    place: Option<Place>,
+    slot: Option<DeviceSlot>,
     mapping: Arc<Mapping>,
 }
 
@@ -117,7 +117,7 @@ impl Slab {
         // SAFETY: the kernel picks a free address range; no mapping of ours is replaced.
         let base = unsafe { mmap(anywhere, SLAB_LEN.get(), protection, flags, fd, offset)? };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap returns no null mapping");
-        Ok(Self { file, place: None, mapping: Arc::new(Mapping { base }) })
+        Ok(Self { file, slot: None, mapping: Arc::new(Mapping { base }) })
     }
 
     fn lock(&self) -> Result<(), DonorError> {
@@ -139,13 +139,13 @@ impl Slab {
     }
 
     /// Sets its position in the pool's devices.
-    pub(super) fn at(self, place: Place) -> Self {
-        Self { place: Some(place), ..self }
+    pub(super) fn at(self, slot: DeviceSlot) -> Self {
+        Self { slot: Some(slot), ..self }
     }
 
     /// The position in the pool's devices; `None`: it is this machine's memory.
-    pub(super) fn place(&self) -> Option<Place> {
-        self.place
+    pub(super) fn slot(&self) -> Option<DeviceSlot> {
+        self.slot
     }
 
     /// Copies bytes out of the slab.

@@ -119,7 +119,7 @@ impl DaxBus {
         Ok(DaxDevice { name, bytes, align_bytes, start, numa_node, driver, blocks })
     }
 
-    /// Turns a device into system memory, movable so that it can be detached again. Calls `told`
+    /// Turns a device into system memory, movable so that it can be detached again. Calls `progress`
     /// after each block with the numbers of blocks online and in all.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl DaxBus {
     pub fn attach(
         &self,
         name: &str,
-        mut told: impl FnMut(usize, usize),
+        mut progress: impl FnMut(usize, usize),
     ) -> Result<DaxDevice, HotplugError> {
         let device = self.device(name)?;
         if device.is_memory() && device.online_blocks() == device.blocks.len() {
@@ -143,7 +143,7 @@ impl DaxBus {
             self.hand_over(&device, KMEM)?;
         }
         let device = self.device(name)?;
-        let result = self.bring_online(&device, &mut told);
+        let result = self.bring_online(&device, &mut progress);
         if let Err(error) = result {
             let _ = self.detach(name, |_, _| {});
             return Err(error);
@@ -154,7 +154,7 @@ impl DaxBus {
     fn bring_online(
         &self,
         device: &DaxDevice,
-        told: &mut impl FnMut(usize, usize),
+        progress: &mut impl FnMut(usize, usize),
     ) -> Result<(), HotplugError> {
         let count = device.blocks.len();
         if count == 0 {
@@ -163,12 +163,12 @@ impl DaxBus {
         }
         for (done, block) in device.blocks.iter().enumerate() {
             self.blocks.bring_online(block.number, true)?;
-            told(done + 1, count);
+            progress(done + 1, count);
         }
         Ok(())
     }
 
-    /// Takes a device's memory from the kernel and leaves the device to programs. Calls `told`
+    /// Takes a device's memory from the kernel and leaves the device to programs. Calls `progress`
     /// after each block with the numbers of blocks offline and in all.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl DaxBus {
     pub fn detach(
         &self,
         name: &str,
-        mut told: impl FnMut(usize, usize),
+        mut progress: impl FnMut(usize, usize),
     ) -> Result<DaxDevice, HotplugError> {
         let device = self.device(name)?;
         if !device.is_memory() {
@@ -190,7 +190,7 @@ impl DaxBus {
                 Err(HotplugError::Busy { .. }) => busy += 1,
                 other => other?,
             }
-            told(done + 1 - busy, count);
+            progress(done + 1 - busy, count);
         }
         if busy > 0 {
             for block in device.blocks.iter().filter(|block| block.is_online) {

@@ -18,7 +18,7 @@ pub struct Offline {
 impl Offline {
     /// Takes blocks of `bytes` in all (rounded up) offline: movable ones first, otherwise the
     /// highest first. Blocks that a dead predecessor left offline are brought back before. Calls
-    /// `told` after each block with the bytes taken so far.
+    /// `progress` after each block with the bytes taken so far.
     ///
     /// # Errors
     /// [`HotplugError::TooFew`] if too few blocks can go offline; none is offline then. Also those
@@ -27,7 +27,7 @@ impl Offline {
         blocks: MemoryBlocks,
         state_dir: &Path,
         bytes: u64,
-        mut told: impl FnMut(u64),
+        mut progress: impl FnMut(u64),
     ) -> Result<Self, HotplugError> {
         let mut record = Record::open(state_dir)?;
         record.return_blocks(&blocks)?;
@@ -45,7 +45,7 @@ impl Offline {
                 return Err(HotplugError::TooFew { taken: ByteSize(got), asked });
             };
             if taken.take_block(block.number, block.is_movable)? {
-                told(taken.count() * block_bytes);
+                progress(taken.count() * block_bytes);
             }
         }
         Ok(taken)
@@ -123,11 +123,12 @@ mod tests {
         ]);
         let blocks = MemoryBlocks::at(root.path());
         let state = tempfile::tempdir().unwrap();
-        let mut told = Vec::new();
-        let taken =
-            Offline::take(blocks.clone(), state.path(), 129 << 20, |bytes| told.push(bytes >> 20));
+        let mut progress = Vec::new();
+        let taken = Offline::take(blocks.clone(), state.path(), 129 << 20, |bytes| {
+            progress.push(bytes >> 20)
+        });
         let taken = taken.unwrap();
-        assert_eq!(told, [128, 256]);
+        assert_eq!(progress, [128, 256]);
         assert_eq!(states(&blocks), [false, true, false, false]);
         assert_eq!(taken.ranges().unwrap(), [1 << 27..2 << 27, 3 << 27..4 << 27]);
         drop(taken);

@@ -32,17 +32,17 @@ pub struct Coding {
 /// An error: the numbers form no supported coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid coding: write k+m with 2, 4 or 8 data and 1 to 3 parity fragments, as in 4+2")]
-pub struct NoSuchCoding;
+pub struct InvalidCoding;
 
 impl Coding {
     /// Creates a coding with `data` data fragments (2, 4 or 8) and `parity` parity fragments (1 to
     /// 3).
     ///
     /// # Errors
-    /// [`NoSuchCoding`] for other numbers.
-    pub fn new(data: usize, parity: usize) -> Result<Coding, NoSuchCoding> {
+    /// [`InvalidCoding`] for other numbers.
+    pub fn new(data: usize, parity: usize) -> Result<Coding, InvalidCoding> {
         let is_known = matches!(data, 2 | 4 | MAX_DATA) && (1..=MAX_PARITY).contains(&parity);
-        is_known.then_some(Coding { data: data as u8, parity: parity as u8 }).ok_or(NoSuchCoding)
+        is_known.then_some(Coding { data: data as u8, parity: parity as u8 }).ok_or(InvalidCoding)
     }
 
     /// Data fragments of a page: any so many restore it.
@@ -79,11 +79,11 @@ impl std::fmt::Display for Coding {
 }
 
 impl std::str::FromStr for Coding {
-    type Err = NoSuchCoding;
+    type Err = InvalidCoding;
 
-    fn from_str(text: &str) -> Result<Coding, NoSuchCoding> {
-        let (data, parity) = text.split_once('+').ok_or(NoSuchCoding)?;
-        let number = |text: &str| text.parse().map_err(|_| NoSuchCoding);
+    fn from_str(text: &str) -> Result<Coding, InvalidCoding> {
+        let (data, parity) = text.split_once('+').ok_or(InvalidCoding)?;
+        let number = |text: &str| text.parse().map_err(|_| InvalidCoding);
         Coding::new(number(data)?, number(parity)?)
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         }
         assert_eq!(Coding::all().count(), 9);
         for text in ["", "4", "4+", "+2", "3+1", "4+0", "4+4", "16+2", "4+2+1", "4 + 2", "-4+2"] {
-            assert_eq!(text.parse::<Coding>(), Err(NoSuchCoding), "{text:?}");
+            assert_eq!(text.parse::<Coding>(), Err(InvalidCoding), "{text:?}");
         }
     }
 }

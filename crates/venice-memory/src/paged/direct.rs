@@ -149,7 +149,7 @@ impl FarMemory {
         Ok(Lane {
             memory: self.clone(),
             far,
-            awaited: [NOTHING; MAX_IN_FLIGHT],
+            awaited: [EMPTY; MAX_IN_FLIGHT],
             free: (0..MAX_IN_FLIGHT as u32).collect(),
             outs: Vec::with_capacity(OUTS),
         })
@@ -181,7 +181,7 @@ impl FarMemory {
     }
 
     /// The error of an atomic access without a result.
-    fn not_done(&self, offset: u64, slot: u32) -> LaneError {
+    fn unanswered(&self, offset: u64, slot: u32) -> LaneError {
         let readable = self.block.readable(self.block.slab_of(slot)).next();
         let Some((_, replica)) = readable else { return self.lost(offset, 8) };
         LaneError::Unanswered { offset, node: self.block.donors()[replica.donor()].name() }
@@ -219,7 +219,7 @@ struct Awaited {
     len_bytes: usize,
 }
 
-const NOTHING: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
+const EMPTY: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
 
 impl Drop for Lane {
     fn drop(&mut self) {
@@ -261,14 +261,14 @@ impl Lane {
         let mut free = std::mem::take(&mut self.free);
         for index in 0..parts.len() {
             for piece in pieces(parts[index].offset, parts[index].into.len()) {
-                self.ask(parts, index, piece, &mut free);
+                self.request(parts, index, piece, &mut free);
             }
         }
         while free.len() < MAX_IN_FLIGHT {
             self.take_arrivals(parts, &mut free);
         }
         self.free = free;
-        self.far.end_visit(&self.memory.block);
+        self.far.end_read_section(&self.memory.block);
         Ok(())
     }
 
@@ -299,10 +299,16 @@ impl Lane {
         let slot = (offset / PAGE as u64) as u32;
         self.memory.use_slot(slot);
         let old = self.far.atomic(&self.memory.block, slot, (offset % PAGE as u64) as u32, atomic);
-        old.ok_or_else(|| self.memory.not_done(offset, slot))
+        old.ok_or_else(|| self.memory.unanswered(offset, slot))
     }
 
-    fn ask(&mut self, parts: &mut [ReadPart<'_>], part: usize, piece: Piece, free: &mut Vec<u32>) {
+    fn request(
+        &mut self,
+        parts: &mut [ReadPart<'_>],
+        part: usize,
+        piece: Piece,
+        free: &mut Vec<u32>,
+    ) {
         let len_bytes = piece.within.len();
         loop {
             let Some(&token) = free.last() else {
@@ -468,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_page_stays_until_visit_ends() {
+    fn ready_page_stays_until_section_ends() {
         let memory = memory(1);
         let block = memory.block();
         memory.lane().unwrap().write(0, &[7; 8]).unwrap();
@@ -479,7 +485,7 @@ mod tests {
         assert!(!block.are_accesses_over(&noted), "a read is under way");
         assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
         assert!(!block.are_accesses_over(&noted), "the address is still in use");
-        far.end_visit(block);
+        far.end_read_section(block);
         assert!(block.are_accesses_over(&noted));
         assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
         let noted = block.accesses();
@@ -487,7 +493,10 @@ mod tests {
         assert!(block.are_accesses_over(&noted), "a closed thread reads nothing");
         let mut lane = memory.lane().unwrap();
         assert!(lane.read(0, &mut [0; 8]).is_err());
-        assert!(block.are_accesses_over(&block.accesses()), "a lane ends its visit after a read");
+        assert!(
+            block.are_accesses_over(&block.accesses()),
+            "a lane ends its read section after a read"
+        );
     }
 
     #[test]

@@ -23,13 +23,13 @@ use super::verbs_far::VerbsDonors;
 use super::write_behind::Disk;
 
 /// Longest wait of a page without a claimed frame for room in the write-behind queue, nanoseconds.
-const DISK_PATIENCE_NS: u64 = 2_000_000_000;
+const DISK_WAIT_NS: u64 = 2_000_000_000;
 /// Interval of the checks for room, nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
 
 /// One thread's access to the donors' slabs.
 pub struct Far {
-    way: Way,
+    port: Port,
     /// The thread's entry in the table of writers, if it writes.
     writer: Option<usize>,
     /// The write-behind file, if there is one.
@@ -38,7 +38,7 @@ pub struct Far {
     is_from_disk: bool,
 }
 
-enum Way {
+enum Port {
     /// The slabs are mapped.
     Shm(Box<ShmFar>),
     /// Frames over UDP.
@@ -90,24 +90,24 @@ impl Far {
         descriptors: &Arc<Descriptors>,
         owner: Owner,
     ) -> Result<Far, FarError> {
-        let way = match (block.port(), window) {
-            (PortKind::Shm, Some(window)) => Way::Shm(Box::new(ShmFar::new(block, window, owner))),
+        let port = match (block.port(), window) {
+            (PortKind::Shm, Some(window)) => Port::Shm(Box::new(ShmFar::new(block, window, owner))),
             (PortKind::Verbs, _) => VerbsDonors::open(block, descriptors)
-                .map(|verbs| Way::Verbs(Box::new(Framed::new(verbs, block))))
+                .map(|verbs| Port::Verbs(Box::new(Framed::new(verbs, block))))
                 .map_err(FarError::Verbs)?,
             _ => UdpDonors::open(block, descriptors)
-                .map(|udp| Way::Udp(Box::new(Framed::new(udp, block))))
+                .map(|udp| Port::Udp(Box::new(Framed::new(udp, block))))
                 .map_err(FarError::Udp)?,
         };
-        Ok(Far { way, writer: None, disk: None, is_from_disk: false })
+        Ok(Far { port, writer: None, disk: None, is_from_disk: false })
     }
 
     /// Opens an access over links of the simulator.
     #[cfg(test)]
     pub(super) fn simulated(block: &RunBlockMap, wire: super::survival::SimulatedWire) -> Far {
         let donors = UdpDonors::over(super::udp_far::wire::Wire::Simulated(Box::new(wire)));
-        let way = Way::Udp(Box::new(Framed::new(donors, block)));
-        Far { way, writer: None, disk: None, is_from_disk: false }
+        let port = Port::Udp(Box::new(Framed::new(donors, block)));
+        Far { port, writer: None, disk: None, is_from_disk: false }
     }
 
     /// Adds an entry in the table of writers, for a thread that also writes.
@@ -127,14 +127,14 @@ impl Far {
     /// Claims frames so that `count` pages can be written without waiting for the disk; `false`:
     /// too many others wait, and none is claimed.
     pub fn reserve(&mut self, block: &RunBlockMap, count: usize) -> bool {
-        let writer = self.writer.expect("a thread that writes has said so");
+        let writer = self.writer.expect("opened with Far::writing");
         self.disk.as_mut().is_none_or(|disk| disk.reserve(block, writer, count))
     }
 
     /// Claims up to `count` frames, for a thread that goes on in any case: it keeps the claimed
     /// ones.
     pub fn reserve_more(&mut self, block: &RunBlockMap, count: usize) -> bool {
-        let writer = self.writer.expect("a thread that writes has said so");
+        let writer = self.writer.expect("opened with Far::writing");
         self.disk.as_mut().is_none_or(|disk| disk.reserve_more(block, writer, count))
     }
 
@@ -150,33 +150,33 @@ impl Far {
         if let Some(writer) = self.writer.take() {
             block.free_writer(writer);
         }
-        if let Way::Shm(shm) = &mut self.way {
+        if let Port::Shm(shm) = &mut self.port {
             shm.close(block);
         }
     }
 
-    /// Begins a visit, before the thread looks up a readable or writable replica itself.
-    pub fn begin_visit(&mut self, block: &RunBlockMap) {
-        if let Way::Shm(shm) = &mut self.way {
-            shm.begin_visit(block);
+    /// Begins a read section, before the thread looks up a readable or writable replica itself.
+    pub fn begin_read_section(&mut self, block: &RunBlockMap) {
+        if let Port::Shm(shm) = &mut self.port {
+            shm.begin_read_section(block);
         }
     }
 
-    /// Ends the visit: the thread no longer uses any address that was [`Fetch::Ready`]. Call it
+    /// Ends the read section: the thread no longer uses any address that was [`Fetch::Ready`]. Call it
     /// often, because reclaimed memory is freed only after all threads have.
-    pub fn end_visit(&mut self, block: &RunBlockMap) {
-        if let Way::Shm(shm) = &mut self.way {
-            shm.end_visit(block);
+    pub fn end_read_section(&mut self, block: &RunBlockMap) {
+        if let Port::Shm(shm) = &mut self.port {
+            shm.end_read_section(block);
         }
     }
 
     /// True if every page is available at once, without a request.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.way, Way::Shm(_))
+        matches!(self.port, Port::Shm(_))
     }
 
     /// Requests the page in `slot`; [`Far::poll`] returns it with `token`. The address of
-    /// [`Fetch::Ready`] is valid until [`Far::end_visit`].
+    /// [`Fetch::Ready`] is valid until [`Far::end_read_section`].
     pub fn fetch(&mut self, block: &RunBlockMap, slot: u32, token: u32) -> Fetch {
         self.fetch_part(block, slot, 0..PAGE as u32, token)
     }
@@ -191,13 +191,13 @@ impl Far {
         token: u32,
     ) -> Fetch {
         let start = part.start as usize;
-        let fetched = match &mut self.way {
-            Way::Shm(shm) => match shm.address(block, slot) {
+        let fetched = match &mut self.port {
+            Port::Shm(shm) => match shm.address(block, slot) {
                 Some(address) => Fetch::Ready(address + start),
                 None => Fetch::Lost,
             },
-            Way::Udp(udp) => udp.fetch(block, slot, part, token),
-            Way::Verbs(verbs) => verbs.fetch(block, slot, part, token),
+            Port::Udp(udp) => udp.fetch(block, slot, part, token),
+            Port::Verbs(verbs) => verbs.fetch(block, slot, part, token),
         };
         self.is_from_disk = false;
         match self.disk.as_mut().filter(|_| fetched == Fetch::Lost) {
@@ -231,10 +231,10 @@ impl Far {
         buffer: &mut Words,
     ) -> Option<usize> {
         let here = buffer.as_ptr() as usize;
-        let fetched = match &mut self.way {
-            Way::Shm(shm) => shm.address(block, slot),
-            Way::Udp(udp) => udp.fetch_at_once(block, slot, buffer).then_some(here),
-            Way::Verbs(verbs) => verbs.fetch_at_once(block, slot, buffer).then_some(here),
+        let fetched = match &mut self.port {
+            Port::Shm(shm) => shm.address(block, slot),
+            Port::Udp(udp) => udp.fetch_at_once(block, slot, buffer).then_some(here),
+            Port::Verbs(verbs) => verbs.fetch_at_once(block, slot, buffer).then_some(here),
         };
         fetched.or_else(|| self.read_disk(block, slot, buffer).then_some(here))
     }
@@ -244,23 +244,23 @@ impl Far {
     /// # Panics
     /// If the thread has no entry among the writers ([`Far::writing`]).
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
-        let writer = self.writer.expect("a thread that writes has said so");
+        let writer = self.writer.expect("opened with Far::writing");
         block.begin_batch(writer);
         for page in pages.iter_mut() {
             page.reached = 0;
             self.write_behind(block, writer, page);
         }
-        match &mut self.way {
-            Way::Shm(shm) => shm.write_all(block, pages),
-            Way::Udp(udp) => udp.write_all(block, pages),
-            Way::Verbs(verbs) => verbs.write_all(block, pages),
+        match &mut self.port {
+            Port::Shm(shm) => shm.write_all(block, pages),
+            Port::Udp(udp) => udp.write_all(block, pages),
+            Port::Verbs(verbs) => verbs.write_all(block, pages),
         }
         for page in pages.iter_mut() {
             if std::mem::take(&mut page.is_marking) {
                 block.mark(page.slot);
             }
             if std::mem::take(&mut page.is_behind)
-                && block.on_disk(block.slab_of(page.slot)).is_some()
+                && block.disk_replica(block.slab_of(page.slot)).is_some()
             {
                 page.reached |= 1;
             }
@@ -276,11 +276,11 @@ impl Far {
         let Some(disk) = &mut self.disk else { return };
         assert_eq!(page.len_bytes as usize, PAGE, "write-behind takes whole pages");
         let slab = block.slab_of(page.slot);
-        let until_ns = sys::monotonic_ns() + DISK_PATIENCE_NS;
-        while let Some((_, replica)) = block.on_disk(slab) {
+        let until_ns = sys::monotonic_ns() + DISK_WAIT_NS;
+        while let Some((_, replica)) = block.disk_replica(slab) {
             // SAFETY: the page does not change until the write is done, and the slot is the caller's.
             page.is_behind = unsafe { disk.put(block, writer, page.slot, page.source) };
-            if page.is_behind || sys::monotonic_ns() > until_ns && block.give_up(replica) {
+            if page.is_behind || sys::monotonic_ns() > until_ns && block.drop_replica(replica) {
                 return;
             }
             sys::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS), false);
@@ -296,13 +296,13 @@ impl Far {
         slots: &[u32],
         pages: &mut [Words],
     ) -> bool {
-        if block.is_disks(replica) {
+        if block.is_disk_replica(replica) {
             return self.disk.as_mut().is_some_and(|disk| disk.pages(block, slots, pages));
         }
-        match &mut self.way {
-            Way::Shm(shm) => shm.read_slots(block, replica, slots, pages),
-            Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, false),
-            Way::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, false),
+        match &mut self.port {
+            Port::Shm(shm) => shm.read_slots(block, replica, slots, pages),
+            Port::Udp(udp) => udp.move_slots(block, replica, slots, pages, false),
+            Port::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, false),
         }
     }
 
@@ -314,10 +314,10 @@ impl Far {
         slots: &[u32],
         pages: &mut [Words],
     ) -> bool {
-        match &mut self.way {
-            Way::Shm(shm) => shm.write_slots(block, replica, slots, pages),
-            Way::Udp(udp) => udp.move_slots(block, replica, slots, pages, true),
-            Way::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, true),
+        match &mut self.port {
+            Port::Shm(shm) => shm.write_slots(block, replica, slots, pages),
+            Port::Udp(udp) => udp.move_slots(block, replica, slots, pages, true),
+            Port::Verbs(verbs) => verbs.move_slots(block, replica, slots, pages, true),
         }
     }
 
@@ -331,10 +331,10 @@ impl Far {
         pages: &mut [Words],
         stop: &AtomicBool,
     ) -> bool {
-        match &mut self.way {
-            Way::Shm(shm) => shm.compute_slots(block, fragment, slots, pages),
-            Way::Udp(udp) => udp.compute_slots(block, fragment, slots, pages, stop),
-            Way::Verbs(verbs) => verbs.compute_slots(block, fragment, slots, pages, stop),
+        match &mut self.port {
+            Port::Shm(shm) => shm.compute_slots(block, fragment, slots, pages),
+            Port::Udp(udp) => udp.compute_slots(block, fragment, slots, pages, stop),
+            Port::Verbs(verbs) => verbs.compute_slots(block, fragment, slots, pages, stop),
         }
     }
 
@@ -352,7 +352,7 @@ impl Far {
         skip_bytes: u32,
         atomic: Atomic,
     ) -> Option<u64> {
-        let writer = self.writer.expect("a thread that writes has said so");
+        let writer = self.writer.expect("opened with Far::writing");
         assert!(block.coding().is_none(), "coded memory has no atomic accesses");
         let slab = block.slab_of(slot);
         begin_atomic(block, writer, slab);
@@ -366,7 +366,7 @@ impl Far {
                 let add = Atomic::FetchAdd(delta);
                 for other in targets.replicas().filter(|&replica| replica != first) {
                     let is_there = self.atomic_on(block, other, slot, skip_bytes, add).is_some();
-                    is_missed |= !is_there && !block.give_up(&block.replicas()[other]);
+                    is_missed |= !is_there && !block.drop_replica(&block.replicas()[other]);
                 }
             } else if old.is_none() && block.is_readable(&block.replicas()[first]) {
                 // Not lost, but unreachable from here.
@@ -389,65 +389,65 @@ impl Far {
         skip_bytes: u32,
         atomic: Atomic,
     ) -> Option<u64> {
-        match &mut self.way {
-            Way::Shm(shm) => shm.atomic(block, replica, slot, skip_bytes, atomic),
-            Way::Udp(udp) => udp.atomic(block, replica, slot, skip_bytes, atomic),
-            Way::Verbs(verbs) => verbs.atomic(block, replica, slot, skip_bytes, atomic),
+        match &mut self.port {
+            Port::Shm(shm) => shm.atomic(block, replica, slot, skip_bytes, atomic),
+            Port::Udp(udp) => udp.atomic(block, replica, slot, skip_bytes, atomic),
+            Port::Verbs(verbs) => verbs.atomic(block, replica, slot, skip_bytes, atomic),
         }
     }
 
     /// The descriptors to poll for outstanding pages, prepared for a sleep (-1: none), and the
     /// longest sleep in milliseconds (-1: unlimited).
     pub fn wait_fds(&mut self, block: &RunBlockMap) -> ([i32; 2], i32) {
-        match &mut self.way {
-            Way::Shm(_) => ([-1, -1], -1),
-            Way::Udp(udp) => {
+        match &mut self.port {
+            Port::Shm(_) => ([-1, -1], -1),
+            Port::Udp(udp) => {
                 let fds = [udp.donors().fd(), udp.donors().arm_timer()];
                 (fds, udp.sleep_ms(block))
             }
-            Way::Verbs(verbs) => (verbs.donors().wait_fds(), verbs.sleep_ms(block)),
+            Port::Verbs(verbs) => (verbs.donors().wait_fds(), verbs.sleep_ms(block)),
         }
     }
 
     /// Sends the requests made so far.
     pub fn flush(&mut self) {
-        if let Way::Udp(udp) = &mut self.way {
+        if let Port::Udp(udp) = &mut self.port {
             udp.flush();
         }
     }
 
     /// Waits a short time for an arrival.
     pub fn turn(&mut self) {
-        match &mut self.way {
-            Way::Shm(_) => {}
-            Way::Udp(udp) => udp.turn(),
-            Way::Verbs(verbs) => verbs.turn(),
+        match &mut self.port {
+            Port::Shm(_) => {}
+            Port::Udp(udp) => udp.turn(),
+            Port::Verbs(verbs) => verbs.turn(),
         }
     }
 
     /// Sleeps for `time`.
     pub fn rest(&mut self, time: Duration) {
-        match &mut self.way {
-            Way::Shm(_) => std::thread::sleep(time),
-            Way::Udp(udp) => udp.rest(time),
-            Way::Verbs(verbs) => verbs.rest(time),
+        match &mut self.port {
+            Port::Shm(_) => std::thread::sleep(time),
+            Port::Udp(udp) => udp.rest(time),
+            Port::Verbs(verbs) => verbs.rest(time),
         }
     }
 
     /// Processes revocations by donors and records them in the run block, for a thread without
     /// outstanding requests.
     pub fn attend(&mut self, block: &RunBlockMap) {
-        if let Way::Udp(udp) = &mut self.way {
+        if let Port::Udp(udp) = &mut self.port {
             udp.attend(block);
         }
     }
 
     /// Returns the next page received (`true`) or lost with its donors (`false`).
     pub fn poll(&mut self, block: &RunBlockMap, buffer: &mut Words) -> Option<(u32, bool)> {
-        match &mut self.way {
-            Way::Shm(_) => None,
-            Way::Udp(udp) => udp.poll(block, buffer),
-            Way::Verbs(verbs) => verbs.poll(block, buffer),
+        match &mut self.port {
+            Port::Shm(_) => None,
+            Port::Udp(udp) => udp.poll(block, buffer),
+            Port::Verbs(verbs) => verbs.poll(block, buffer),
         }
     }
 
@@ -459,7 +459,7 @@ impl Far {
 
     /// Waits like [`Far::hold_for`] for `len_bytes` bytes.
     pub fn hold_for_bytes(&mut self, len_bytes: usize) {
-        if let Way::Shm(shm) = &mut self.way {
+        if let Port::Shm(shm) = &mut self.port {
             shm.hold_for_bytes(len_bytes);
         }
     }
@@ -479,7 +479,7 @@ impl Far {
 fn begin_atomic(block: &RunBlockMap, writer: usize, slab: usize) {
     loop {
         block.begin_batch(writer);
-        if !block.is_turning(slab) || block.first_readable(slab).is_none() {
+        if !block.is_releasing(slab) || block.first_readable(slab).is_none() {
             return;
         }
         block.end_batch(writer);

@@ -38,22 +38,22 @@ use super::run_block::{Batches, ReplicaState, RunBlockMap};
 use super::transfer::Words;
 
 /// Slots copied in one step.
-const SLOTS_AT_A_TIME: usize = 256;
+const STEP_SLOTS: usize = 256;
 /// The copier's interval between checks for finished batches.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A copier's view of one slab: copied from a live replica to one being built.
-trait World {
+trait SlabAccess {
     /// True if any process holds the slot.
     fn is_used(&self, slot: u32) -> bool;
     /// Clears the slot's mark; `true` if it was set.
     fn take_mark(&mut self, slot: u32) -> bool;
     /// Takes a snapshot of the batches under way.
-    fn note_batches(&mut self);
+    fn snapshot_batches(&mut self);
     /// True if all batches of the snapshot are over.
     fn are_batches_over(&self) -> bool;
     /// Changes the state of the new replica; `false`: it was dropped.
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
     /// Reads slots from the old replica, or computes them from other fragments; `false`: none are
     /// left.
     fn read(&mut self, slots: &[u32]) -> bool;
@@ -65,14 +65,14 @@ trait World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// Take a snapshot of batches whose writers may not have seen the new replica.
-    NoteUnaware,
+    SnapshotUnaware,
     AwaitUnaware,
     /// Choose the next slots.
     Choose,
     Read,
     Write,
     /// Take a snapshot of batches whose writers may mark one of the slots.
-    NoteMarking,
+    SnapshotMarking,
     AwaitMarking,
     /// Check for marks: marked slots are copied again.
     Check,
@@ -98,41 +98,41 @@ struct Rebuild {
     left: Vec<u32>,
     /// The slots being copied.
     slots: Vec<u32>,
-    at_a_time: usize,
+    step_slots: usize,
 }
 
 impl Rebuild {
     /// Creates the copier's state for the slots `slots` of a replica that is being built.
-    fn new(slots: std::ops::Range<u32>, at_a_time: usize) -> Rebuild {
+    fn new(slots: std::ops::Range<u32>, step_slots: usize) -> Rebuild {
         let left = slots.rev().collect();
-        Rebuild { phase: Phase::NoteUnaware, left, slots: Vec::new(), at_a_time }
+        Rebuild { phase: Phase::SnapshotUnaware, left, slots: Vec::new(), step_slots }
     }
 
-    fn step(&mut self, world: &mut impl World) -> Step {
+    fn step(&mut self, slab: &mut impl SlabAccess) -> Step {
         self.phase = match self.phase {
-            Phase::NoteUnaware => {
-                world.note_batches();
+            Phase::SnapshotUnaware => {
+                slab.snapshot_batches();
                 Phase::AwaitUnaware
             }
-            Phase::AwaitUnaware if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitUnaware if !slab.are_batches_over() => return Step::Waiting,
             Phase::AwaitUnaware => Phase::Choose,
             Phase::Choose => {
-                self.choose(world);
+                self.choose(slab);
                 if self.slots.is_empty() { Phase::GoLive } else { Phase::Read }
             }
-            Phase::Read if world.read(&self.slots) => Phase::Write,
-            Phase::Write if world.write(&self.slots) => Phase::NoteMarking,
-            Phase::NoteMarking => {
-                world.note_batches();
+            Phase::Read if slab.read(&self.slots) => Phase::Write,
+            Phase::Write if slab.write(&self.slots) => Phase::SnapshotMarking,
+            Phase::SnapshotMarking => {
+                slab.snapshot_batches();
                 Phase::AwaitMarking
             }
-            Phase::AwaitMarking if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitMarking if !slab.are_batches_over() => return Step::Waiting,
             Phase::AwaitMarking => Phase::Check,
             Phase::Check => {
-                self.slots.retain(|&slot| world.take_mark(slot));
+                self.slots.retain(|&slot| slab.take_mark(slot));
                 if self.slots.is_empty() { Phase::Choose } else { Phase::Read }
             }
-            Phase::GoLive if world.pass(ReplicaState::Building, ReplicaState::Live) => {
+            Phase::GoLive if slab.transition(ReplicaState::Building, ReplicaState::Live) => {
                 return Step::Done;
             }
             Phase::Read | Phase::Write | Phase::GoLive => return Step::Failed,
@@ -141,13 +141,13 @@ impl Rebuild {
     }
 
     /// Chooses the next slots in use. Their marks are cleared before they are read.
-    fn choose(&mut self, world: &mut impl World) {
+    fn choose(&mut self, slab: &mut impl SlabAccess) {
         self.slots.clear();
-        while self.slots.len() < self.at_a_time
+        while self.slots.len() < self.step_slots
             && let Some(slot) = self.left.pop()
         {
-            if world.is_used(slot) {
-                world.take_mark(slot);
+            if slab.is_used(slot) {
+                slab.take_mark(slot);
                 self.slots.push(slot);
             }
         }
@@ -189,13 +189,13 @@ impl Copier {
     /// [`FarError`] if the way to the donors cannot be set up.
     pub fn new(memory: &FarMemory) -> Result<Copier, FarError> {
         let block = memory.block().clone();
-        Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; SLOTS_AT_A_TIME] })
+        Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; STEP_SLOTS] })
     }
 
     /// Creates a copier over another way to the donors.
     #[cfg(test)]
     pub(super) fn over(block: &Arc<RunBlockMap>, far: Far) -> Copier {
-        let pages = vec![[0; PAGE / 8]; SLOTS_AT_A_TIME];
+        let pages = vec![[0; PAGE / 8]; STEP_SLOTS];
         Copier { block: block.clone(), far, pages }
     }
 
@@ -214,7 +214,7 @@ impl Copier {
         let entry = &block.replicas()[replica];
         let slots = block.slab_slots();
         let first = entry.slab() as u32 * slots;
-        let mut rebuild = Rebuild::new(first..first + slots, SLOTS_AT_A_TIME);
+        let mut rebuild = Rebuild::new(first..first + slots, STEP_SLOTS);
         let mut slab = BuiltSlab { copier: self, replica, noted: None, stop };
         let outcome = loop {
             if stop.load(Ordering::Acquire) {
@@ -222,7 +222,7 @@ impl Copier {
             }
             match rebuild.step(&mut slab) {
                 Step::Going => {}
-                Step::Waiting => slab.copier.far.rest(LOOK_EVERY),
+                Step::Waiting => slab.copier.far.rest(POLL_INTERVAL),
                 Step::Done => return Ok(()),
                 Step::Failed if stop.load(Ordering::Acquire) => break Err(BuildError::Stopped),
                 Step::Failed if !slab.is_alive() => break Err(BuildError::NoSource),
@@ -232,7 +232,7 @@ impl Copier {
                 break Err(BuildError::Lost);
             }
         };
-        block.give_up(entry);
+        block.drop_replica(entry);
         outcome
     }
 }
@@ -255,15 +255,15 @@ impl BuiltSlab<'_> {
     }
 
     /// A readable replica with the same fragment; `None`: the fragment must be computed.
-    fn twin(&self) -> Option<usize> {
+    fn source(&self) -> Option<usize> {
         let (block, slab) = (&self.copier.block, self.slab());
         let fragment = block.replicas()[self.replica].fragment();
         let at_donors = block.readable_of(slab, fragment).map(|(index, _)| index).next();
-        at_donors.or_else(|| block.on_disk(slab).map(|(index, _)| index))
+        at_donors.or_else(|| block.disk_replica(slab).map(|(index, _)| index))
     }
 }
 
-impl World for BuiltSlab<'_> {
+impl SlabAccess for BuiltSlab<'_> {
     fn is_used(&self, slot: u32) -> bool {
         self.copier.block.holders()[slot as usize].load(Ordering::SeqCst) != 0
     }
@@ -272,7 +272,7 @@ impl World for BuiltSlab<'_> {
         self.copier.block.take_mark(slot)
     }
 
-    fn note_batches(&mut self) {
+    fn snapshot_batches(&mut self) {
         self.noted = Some(self.copier.block.batches());
     }
 
@@ -280,44 +280,44 @@ impl World for BuiltSlab<'_> {
         self.noted.as_ref().is_none_or(|noted| self.copier.block.are_over(noted))
     }
 
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
-        self.copier.block.pass(&self.copier.block.replicas()[self.replica], from, to)
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+        self.copier.block.transition(&self.copier.block.replicas()[self.replica], from, to)
     }
 
     fn read(&mut self, slots: &[u32]) -> bool {
         while self.is_alive() {
-            self.copier.far.begin_visit(&self.copier.block);
-            let (slab, twin) = (self.slab(), self.twin());
+            self.copier.far.begin_read_section(&self.copier.block);
+            let (slab, source) = (self.slab(), self.source());
             let Copier { block, far, pages } = &mut *self.copier;
             let fragment = block.replicas()[self.replica].fragment();
-            let is_read = match twin {
-                Some(twin) => far.read_slots(block, twin, slots, pages),
+            let is_read = match source {
+                Some(source) => far.read_slots(block, source, slots, pages),
                 None => far.compute_slots(block, fragment, slots, pages, self.stop),
             };
-            far.end_visit(block);
+            far.end_read_section(block);
             if is_read {
                 return true;
             }
             // If the source is lost during the read, the next one is read; a suspected source is
             // waited for.
-            let is_there = match twin {
-                Some(twin) => block.is_readable(&block.replicas()[twin]),
+            let is_there = match source {
+                Some(source) => block.is_readable(&block.replicas()[source]),
                 None => block.slab_is_alive(slab),
             };
             if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
                 return false;
             }
-            far.rest(LOOK_EVERY);
+            far.rest(POLL_INTERVAL);
         }
         false
     }
 
     fn write(&mut self, slots: &[u32]) -> bool {
         let Copier { block, far, pages } = &mut *self.copier;
-        far.begin_visit(block);
+        far.begin_read_section(block);
         let is_written = block.is_written(&block.replicas()[self.replica])
             && far.write_slots(block, self.replica, slots, pages);
-        far.end_visit(block);
+        far.end_read_section(block);
         is_written
     }
 }

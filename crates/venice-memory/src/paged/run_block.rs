@@ -7,20 +7,20 @@
 //! Invariant: everything in it is atomic, and no process ever waits here for another one. A process
 //! killed at any instruction harms no other process.
 
-mod behind;
+mod activity;
+mod disk_frames;
 mod donor;
 mod fault_times;
-mod homes;
 mod layout;
-mod leaving;
 mod page_sizes;
 mod port_kind;
 mod processes;
+mod readers;
+mod reclaim;
 mod replicas;
-mod silence;
+mod slab_locations;
 mod slab_states;
-mod under_way;
-mod visitors;
+mod suspicion;
 mod writers;
 
 use std::num::NonZeroU64;
@@ -32,22 +32,22 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
 
-pub use self::behind::FRAMES as BEHIND_FRAMES;
+use self::activity::ActivityTable;
+pub use self::activity::Owner;
+pub use self::disk_frames::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate, HERE};
 pub use self::fault_times::FaultTimes;
-use self::homes::Homes;
-pub use self::homes::Mobility;
 pub use self::port_kind::PortKind;
 pub use self::processes::Process;
+pub use self::readers::Accesses;
+use self::readers::MAX_READERS;
 pub use self::replicas::{
-    FragmentsAt, MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab,
-    Targets,
+    FragmentsAt, MAX_COPIES, MAX_REPLICAS, MAX_SLAB_REPLICAS, Replica, ReplicaAt, ReplicaState,
+    Slab, Targets,
 };
-pub use self::silence::{SilenceJudge, Verdict};
-pub use self::under_way::Owner;
-use self::under_way::Threads;
-pub use self::visitors::Accesses;
-use self::visitors::MAX_VISITORS;
+pub use self::slab_locations::Mobility;
+use self::slab_locations::SlabLocations;
+pub use self::suspicion::{SuspicionOutcome, SuspicionResolver};
 pub use self::writers::{Batches, MAX_WRITERS};
 use super::coding::Coding;
 use super::sys;
@@ -94,9 +94,9 @@ pub struct Counters {
     /// Pages prefetched.
     pub read_ahead: AtomicU64,
     /// Prefetched pages that were used: a stream has passed them, or a thread waited for them.
-    pub read_ahead_used: AtomicU64,
+    pub prefetch_used: AtomicU64,
     /// Prefetched pages that were wasted: evicted unused.
-    pub read_ahead_unused: AtomicU64,
+    pub prefetch_wasted: AtomicU64,
     /// Pages of 4 KiB brought in beside the touched one, as parts of the same large page.
     pub large_in: AtomicU64,
     /// Huge pages brought in whole, as huge pages.
@@ -191,14 +191,14 @@ pub struct RunBlock {
     /// The table of processes.
     pub processes: [Process; MAX_PROCESSES],
     /// The slab locations of each process, in a window.
-    homes: [Homes; MAX_PROCESSES],
+    locations: [SlabLocations; MAX_PROCESSES],
     donors: [Donor; MAX_DONORS],
     slabs: [Slab; MAX_SLABS],
     replicas: [Replica; MAX_REPLICAS],
-    writers: Threads<MAX_WRITERS>,
-    visitors: Threads<MAX_VISITORS>,
+    writers: ActivityTable<MAX_WRITERS>,
+    readers: ActivityTable<MAX_READERS>,
     /// 1: more threads read mapped slabs than the table has entries.
-    has_uncounted_visits: AtomicU32,
+    has_uncounted_readers: AtomicU32,
     /// The counters.
     pub counters: Counters,
     histogram: [AtomicU64; fault_times::BUCKETS],
@@ -268,7 +268,7 @@ impl RunBlockMap {
     /// # Errors
     /// [`RunBlockError::TooMany`] if `copies` exceeds [`MAX_COPIES`] or `slabs` exceeds
     /// [`MAX_SLABS`]; the kernel's error.
-    pub fn create_behind(
+    pub fn create_write_behind(
         port: PortKind,
         slabs: usize,
         copies: usize,
@@ -530,9 +530,9 @@ mod tests {
         assert_eq!(there.donors()[0].name(), "node7");
         assert_eq!(there.replicas()[1].slab(), 1);
         assert_eq!(there.holders().len(), 2 * SLAB_SLOTS as usize);
-        here.donors()[0].lose(Fate::TookBack);
+        here.donors()[0].lose(Fate::Revoked);
         here.donors()[0].lose(Fate::Died);
-        assert_eq!(there.donors()[0].fate(), Some(Fate::TookBack), "the first cause stands");
+        assert_eq!(there.donors()[0].fate(), Some(Fate::Revoked), "the first cause stands");
         assert!(!there.slot_is_alive(0));
     }
 
@@ -554,11 +554,11 @@ mod tests {
         assert_eq!(indexes(targets), [third, second], "it replaces the lost one");
         assert_eq!(block.readable(0).map(|(index, _)| index).collect::<Vec<_>>(), [second]);
         let [second, third] = [second, third].map(|replica| &block.replicas()[replica]);
-        assert!(!block.give_up(second), "a replica being built is incomplete");
+        assert!(!block.drop_replica(second), "a replica being built is incomplete");
         let (from, to) = (ReplicaState::Building, ReplicaState::Live);
-        assert!(block.pass(third, from, to) && !block.pass(second, from, to));
-        assert!(block.give_up(second) && block.give_up(second), "dropping is idempotent");
-        assert!(!block.give_up(third) && block.slot_is_alive(0));
+        assert!(block.transition(third, from, to) && !block.transition(second, from, to));
+        assert!(block.drop_replica(second) && block.drop_replica(second), "dropping is idempotent");
+        assert!(!block.drop_replica(third) && block.slot_is_alive(0));
         assert_eq!(block.state(&block.replicas()[0]), ReplicaState::Dropped, "its slot was reused");
         block.lose_donor_of(2, Fate::Died);
         assert!(!block.slot_is_alive(0), "a death needs no consent");

@@ -21,9 +21,9 @@ pub struct ShmFar {
     coded: Option<Coded>,
     owner: Owner,
     /// The thread's entry in the table of readers, once it reads.
-    visitor: Option<usize>,
+    reader: Option<usize>,
     /// True while it may use addresses of mapped slabs.
-    is_visiting: bool,
+    is_reading: bool,
 }
 
 /// The state for encoding and decoding pages.
@@ -40,37 +40,37 @@ impl ShmFar {
             Coded { codec, pieces }
         });
         let (window, link) = (window.clone(), block.link().map(AccessLink::new));
-        ShmFar { window, link, coded, owner, visitor: None, is_visiting: false }
+        ShmFar { window, link, coded, owner, reader: None, is_reading: false }
     }
 
-    /// Begins a visit, before a readable replica is looked up. Until [`ShmFar::end_visit`] no
+    /// Begins a read section, before a readable replica is looked up. Until [`ShmFar::end_read_section`] no
     /// memory readable now is freed.
-    pub fn begin_visit(&mut self, block: &RunBlockMap) {
-        if std::mem::replace(&mut self.is_visiting, true) {
+    pub fn begin_read_section(&mut self, block: &RunBlockMap) {
+        if std::mem::replace(&mut self.is_reading, true) {
             return;
         }
-        if self.visitor.is_none() {
-            self.visitor = block.claim_visitor(self.owner);
+        if self.reader.is_none() {
+            self.reader = block.claim_reader(self.owner);
         }
-        if let Some(visitor) = self.visitor {
-            block.begin_visit(visitor);
+        if let Some(reader) = self.reader {
+            block.begin_read_section(reader);
         }
     }
 
-    /// Ends the visit: no address looked up is used any more.
-    pub fn end_visit(&mut self, block: &RunBlockMap) {
-        if std::mem::take(&mut self.is_visiting)
-            && let Some(visitor) = self.visitor
+    /// Ends the read section: no address looked up is used any more.
+    pub fn end_read_section(&mut self, block: &RunBlockMap) {
+        if std::mem::take(&mut self.is_reading)
+            && let Some(reader) = self.reader
         {
-            block.end_visit(visitor);
+            block.end_read_section(reader);
         }
     }
 
     /// Frees the thread's entry among the readers.
     pub fn close(&mut self, block: &RunBlockMap) {
-        self.is_visiting = false;
-        if let Some(visitor) = self.visitor.take() {
-            block.free_visitor(visitor);
+        self.is_reading = false;
+        if let Some(reader) = self.reader.take() {
+            block.free_reader(reader);
         }
     }
 
@@ -84,20 +84,20 @@ impl ShmFar {
         hold_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
     }
 
-    /// The address of a slot's contents: in a readable replica until [`ShmFar::end_visit`]; of
+    /// The address of a slot's contents: in a readable replica until [`ShmFar::end_read_section`]; of
     /// coded memory, in a buffer until the next call.
     pub fn address(&mut self, block: &RunBlockMap, slot: u32) -> Option<usize> {
-        self.begin_visit(block);
+        self.begin_read_section(block);
         let ShmFar { window, coded, .. } = self;
         let slab = block.slab_of(slot);
         let Some(coded) = coded else {
             let offset = block.offset_of(slot);
-            return block.look(slab, || {
+            return block.retry_on_change(slab, || {
                 let mut replicas = block.readable(slab);
                 replicas.find_map(|(replica, _)| window.address(replica, offset))
             });
         };
-        let put = block.look(slab, || coded.put_together(block, window, slot).then_some(()));
+        let put = block.retry_on_change(slab, || coded.decode(block, window, slot).then_some(()));
         put.map(|()| coded.pieces.page().as_ptr() as usize)
     }
 
@@ -116,7 +116,7 @@ impl ShmFar {
         let targets = block.targets(block.slab_of(page.slot));
         page.is_marking = targets.is_marking;
         if let Some(coded) = coded {
-            coded.take_apart(page);
+            coded.encode(page);
         }
         let offset = block.offset_of(page.slot) + page.skip_bytes as usize;
         for replica in targets.replicas() {
@@ -131,7 +131,7 @@ impl ShmFar {
             // SAFETY: the source does not change until this is done. The slot is written by this
             // thread alone, or by a copier that detects a torn page.
             let is_there = unsafe { window.put(replica, offset, source, len_bytes) };
-            page.is_missed |= !is_there && !block.give_up(entry);
+            page.is_missed |= !is_there && !block.drop_replica(entry);
             if is_there && block.state(entry) == ReplicaState::Live {
                 page.reached |= 1 << entry.fragment();
             }
@@ -212,7 +212,7 @@ impl ShmFar {
         let Some(coded) = &mut self.coded else { return false };
         let mut both = slots.iter().zip(pages);
         both.all(|(&slot, page)| {
-            let is_there = coded.put_together(block, &self.window, slot);
+            let is_there = coded.decode(block, &self.window, slot);
             if is_there {
                 let Coded { codec, pieces } = coded;
                 codec.copy_fragment(pieces, fragment, bytes_of_mut(page));
@@ -225,7 +225,7 @@ impl ShmFar {
 impl Coded {
     /// Reads enough fragments of a slot, data fragments first, and restores the page; `false`:
     /// there are too few.
-    fn put_together(&mut self, block: &RunBlockMap, window: &SlabWindow, slot: u32) -> bool {
+    fn decode(&mut self, block: &RunBlockMap, window: &SlabWindow, slot: u32) -> bool {
         let Coded { codec, pieces } = self;
         let (coding, offset) = (codec.coding(), block.offset_of(slot));
         let at = block.fragments_at(block.slab_of(slot));
@@ -245,7 +245,7 @@ impl Coded {
     }
 
     /// Computes all fragments of a page.
-    fn take_apart(&mut self, page: &WriteOut) {
+    fn encode(&mut self, page: &WriteOut) {
         assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
         // SAFETY: the page does not change until the write is done.
         self.pieces.page().copy_from_slice(unsafe { page.bytes() });

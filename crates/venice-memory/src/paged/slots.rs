@@ -20,14 +20,14 @@ pub struct Slots {
     process: usize,
     cursor: AtomicU32,
     /// A bit for each slab that this process cannot write to, though others may.
-    shunned: [AtomicU64; MAX_SLABS / 64],
+    excluded: [AtomicU64; MAX_SLABS / 64],
 }
 
 impl Slots {
     /// Creates the view of the process with this index in the run block.
     pub fn new(process: usize) -> Slots {
-        let shunned = [const { AtomicU64::new(0) }; MAX_SLABS / 64];
-        Slots { process, cursor: AtomicU32::new(0), shunned }
+        let excluded = [const { AtomicU64::new(0) }; MAX_SLABS / 64];
+        Slots { process, cursor: AtomicU32::new(0), excluded }
     }
 
     fn bit(&self) -> u64 {
@@ -36,16 +36,16 @@ impl Slots {
 
     /// Excludes the slab of this slot from writes by this process: its last donor is unreachable
     /// from here.
-    pub fn shun(&self, block: &RunBlockMap, slot: u32) {
+    pub fn exclude(&self, block: &RunBlockMap, slot: u32) {
         let slab = block.slab_of(slot);
-        self.shunned[slab / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+        self.excluded[slab / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
     }
 
     /// True if this process may write to the slot's slab.
     pub fn is_writable(&self, block: &RunBlockMap, slot: u32) -> bool {
         let slab = block.slab_of(slot);
-        let shunned = self.shunned[slab / 64].load(Ordering::Relaxed);
-        shunned & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
+        let excluded = self.excluded[slab / 64].load(Ordering::Relaxed);
+        excluded & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
     }
 
     /// Takes a free slot of a live slab, in address order from the last one taken, so that pages
@@ -133,14 +133,14 @@ impl Slots {
     }
 
     /// Releases this process's hold on `slot`.
-    pub fn give_up(&self, block: &RunBlockMap, slot: u32) {
+    pub fn release(&self, block: &RunBlockMap, slot: u32) {
         release_bit(block, slot as usize, self.bit());
     }
 
     /// Releases the slot of a page; `true` if it had one. Only the owner of the page calls it.
     pub fn forget(&self, block: &RunBlockMap, entry: &Entry) -> bool {
         let Some(slot) = entry.slot() else { return false };
-        self.give_up(block, slot);
+        self.release(block, slot);
         entry.set_slot(None);
         true
     }
@@ -179,16 +179,16 @@ pub fn free(block: &RunBlockMap) -> u64 {
 
 /// Releases all slots of process `pid`, which no longer exists, and frees its entry. Only the first
 /// caller does it; `false`: another caller did, or another process has the entry.
-pub fn leave(block: &RunBlockMap, place: usize, pid: u32) -> bool {
-    let process = &block.processes[place];
+pub fn leave(block: &RunBlockMap, index: usize, pid: u32) -> bool {
+    let process = &block.processes[index];
     let first =
         process.pid.compare_exchange(pid, Process::LEAVING, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
         return false;
     }
-    block.free_threads_of(Owner::Process(place));
+    block.free_threads_of(Owner::Process(index));
     for slot in 0..block.holders().len() {
-        release_bit(block, slot, 1 << place);
+        release_bit(block, slot, 1 << index);
     }
     process.resident_pages.store(0, Ordering::Relaxed);
     process.pid.store(0, Ordering::Release);
@@ -224,17 +224,17 @@ mod tests {
     fn slot_frees_after_last_holder() {
         let block = block_with(&["a"]);
         let parent = Slots::new(block.enter_process(100).unwrap());
-        let place = block.enter_forking(100).unwrap();
-        let child = Slots::new(place);
+        let index = block.enter_forking(100).unwrap();
+        let child = Slots::new(index);
         let slot = parent.take(&block).unwrap();
         assert!(parent.is_mine_alone(&block, slot));
-        parent.share_with(&block, place);
+        parent.share_with(&block, index);
         assert!(!parent.is_mine_alone(&block, slot));
-        parent.give_up(&block, slot);
+        parent.release(&block, slot);
         assert!(child.is_mine_alone(&block, slot));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
-        assert!(!leave(&block, place, 100), "the entry is not the parent's");
-        assert!(leave(&block, place, Process::FORKING));
+        assert!(!leave(&block, index, 100), "the entry is not the parent's");
+        assert!(leave(&block, index, Process::FORKING));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         let first = slots.take(&block).unwrap();
-        slots.shun(&block, first);
+        slots.exclude(&block, first);
         assert!(!slots.is_writable(&block, first) && Slots::new(1).is_writable(&block, first));
         assert_eq!(slots.take_run(&block, 10), Some(SLAB_SLOTS..SLAB_SLOTS + 10));
         assert_eq!(Slots::new(1).take(&block), Some(first + 1));
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(slots.take_run(&block, u32::MAX), Some(SLAB_SLOTS..2 * SLAB_SLOTS));
         assert_eq!(slots.take_run(&block, 1), None);
         assert_eq!(block.slots_used.load(Ordering::Relaxed), u64::from(2 * SLAB_SLOTS));
-        slots.give_up(&block, 3);
-        slots.give_up(&block, 4);
+        slots.release(&block, 3);
+        slots.release(&block, 4);
         assert_eq!(slots.take_run(&block, 9), Some(3..5));
     }
 

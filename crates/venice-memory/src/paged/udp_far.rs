@@ -14,7 +14,7 @@ use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::descriptors::Descriptors;
-use super::framed::{Donors, Fault, NotTaken};
+use super::framed::{Donors, Rejected, RequestError};
 use super::run_block::{Donor, Fate, MAX_REPLICAS, Replica, RunBlockMap};
 use super::sys::{Errno, SysResult};
 use super::transfer::{Words, copy_bytes};
@@ -57,7 +57,7 @@ impl UdpDonors {
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
         let mut far = UdpDonors::over(Wire::Udp(Box::new(driver)));
         for (replica, entry) in block.replicas().iter().enumerate() {
-            let is_at_donor = block.is_readable(entry) && !block.is_disks(replica);
+            let is_at_donor = block.is_readable(entry) && !block.is_disk_replica(replica);
             if is_at_donor && !far.reach(block, replica) {
                 return Err(Errno::EINVAL);
             }
@@ -85,7 +85,7 @@ impl UdpDonors {
         if self.peers.len() <= index {
             self.peers.resize(index + 1, None);
         }
-        if self.peers[index].is_none_or(|peer| self.has_fallen_silent(peer)) {
+        if self.peers[index].is_none_or(|peer| self.lacks_answers(peer)) {
             let known = self.peer_of_the_same(block, index);
             self.peers[index] = known.or_else(|| self.wire.add_peer(&block.donors()[index]));
         }
@@ -93,9 +93,9 @@ impl UdpDonors {
     }
 
     /// True if the link is down because answers are missing. A new link may get them.
-    fn has_fallen_silent(&mut self, peer: PeerIndex) -> bool {
+    fn lacks_answers(&mut self, peer: PeerIndex) -> bool {
         match self.wire.initiator().peer_state(peer) {
-            PeerState::Down { reason } => fault_of(reason) == Fault::Silent,
+            PeerState::Down { reason } => fault_of(reason) == RequestError::NoAnswer,
             PeerState::Connecting | PeerState::Up => false,
         }
     }
@@ -121,7 +121,7 @@ impl UdpDonors {
 impl Donors for UdpDonors {
     fn reach(&mut self, block: &RunBlockMap, replica: usize) -> bool {
         if let Some(&Some(peer)) = self.mapped.get(replica) {
-            if !self.has_fallen_silent(peer) {
+            if !self.lacks_answers(peer) {
                 return true;
             }
             self.mapped[replica] = None;
@@ -149,17 +149,17 @@ impl Donors for UdpDonors {
         peer.is_some_and(|peer| self.wire.initiator().peer_state(peer) == PeerState::Up)
     }
 
-    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
+    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), Rejected> {
         let now_ns = self.now_ns();
-        self.wire.initiator().read(now_ns, token, address, len_bytes).map_err(not_taken)
+        self.wire.initiator().read(now_ns, token, address, len_bytes).map_err(rejected)
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
         let now_ns = self.now_ns();
-        self.wire.initiator().write(now_ns, token, address, bytes).map_err(not_taken)
+        self.wire.initiator().write(now_ns, token, address, bytes).map_err(rejected)
     }
 
-    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), Rejected> {
         let (now_ns, initiator) = (self.now_ns(), self.wire.initiator());
         let taken = match atomic {
             Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, token, address, add),
@@ -167,10 +167,10 @@ impl Donors for UdpDonors {
                 initiator.compare_swap(now_ns, token, address, expected, new)
             }
         };
-        taken.map_err(not_taken)
+        taken.map_err(rejected)
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let completion = self.wire.initiator().poll_completion()?;
         if completion.result.is_ok() {
             copy_bytes(buffer, completion.data);
@@ -188,7 +188,7 @@ impl Donors for UdpDonors {
         while let Some(revoked) = self.wire.initiator().poll_revoked() {
             let is_of_it = |replica: &&Replica| replica.at().grant == revoked.grant.0;
             if let Some(replica) = block.replicas().iter().find(is_of_it) {
-                block.donors()[replica.donor()].lose(Fate::TookBack);
+                block.donors()[replica.donor()].lose(Fate::Revoked);
             }
         }
     }
@@ -206,35 +206,35 @@ impl Donors for UdpDonors {
     }
 }
 
-fn not_taken(error: FabricError) -> NotTaken {
+fn rejected(error: FabricError) -> Rejected {
     match error {
-        FabricError::WouldBlock => NotTaken::Full,
+        FabricError::WouldBlock => Rejected::Full,
         // The mapping is gone once no request to the revoked grant is outstanding.
         FabricError::Revoked { .. } | FabricError::NotMapped { .. } => {
-            NotTaken::Failed(Fault::Gone(Fate::TookBack))
+            Rejected::Failed(RequestError::Gone(Fate::Revoked))
         }
-        FabricError::PeerDown(reason) => NotTaken::Failed(fault_of(reason)),
-        _ => NotTaken::Failed(Fault::Gone(Fate::Died)),
+        FabricError::PeerDown(reason) => Rejected::Failed(fault_of(reason)),
+        _ => Rejected::Failed(RequestError::Gone(Fate::Died)),
     }
 }
 
 /// The fault that a failed access shows.
-fn fault_of_access(error: AccessError) -> Fault {
+fn fault_of_access(error: AccessError) -> RequestError {
     match error {
-        AccessError::Refused(Refusal::UnknownGrant) => Fault::Gone(Fate::TookBack),
-        AccessError::Revoked | AccessError::NotMapped => Fault::Gone(Fate::TookBack),
-        AccessError::Refused(_) => Fault::Gone(Fate::Died),
+        AccessError::Refused(Refusal::UnknownGrant) => RequestError::Gone(Fate::Revoked),
+        AccessError::Revoked | AccessError::NotMapped => RequestError::Gone(Fate::Revoked),
+        AccessError::Refused(_) => RequestError::Gone(Fate::Died),
         AccessError::PeerDown(reason) => fault_of(reason),
     }
 }
 
 /// The fault that the end of a link shows.
-fn fault_of(reason: DownReason) -> Fault {
+fn fault_of(reason: DownReason) -> RequestError {
     match reason {
-        DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => Fault::Silent,
-        DownReason::PortClosed | DownReason::Closed => Fault::Silent,
+        DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => RequestError::NoAnswer,
+        DownReason::PortClosed | DownReason::Closed => RequestError::NoAnswer,
         DownReason::Restarted | DownReason::Protocol | DownReason::Incompatible => {
-            Fault::Gone(Fate::Died)
+            RequestError::Gone(Fate::Died)
         }
     }
 }

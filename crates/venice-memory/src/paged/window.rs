@@ -15,11 +15,11 @@
 
 mod devices;
 mod fork;
+mod futex_waiters;
 mod mapped;
 mod mover;
 mod moving;
 mod proc_numbers;
-mod sleepers;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub struct Window {
     /// The slabs, mapped a second time outside the program's own addresses.
     slabs: SlabWindow,
     /// The replica that new pieces of each slab are mapped from, plus one; 0: none.
-    homes: Box<[AtomicU32]>,
+    locations: Box<[AtomicU32]>,
     /// Threads that do not belong to the program.
     own_threads: AtomicUsize,
     /// False in a forked child, all of whose memory is local.
@@ -57,7 +57,7 @@ pub struct Window {
     /// Forks under way. Meanwhile no mapping is placed on slabs.
     forking: AtomicU32,
     lock: StructureLock,
-    ledger: UnsafeCell<Ledger>,
+    contents: UnsafeCell<Contents>,
     /// Both ends of the pipe of a fork under way.
     pipe: UnsafeCell<[i32; 2]>,
 }
@@ -69,7 +69,7 @@ unsafe impl Send for Window {}
 
 /// The window's use of the address space.
 #[derive(Debug)]
-struct Ledger {
+struct Contents {
     slots: Slots,
     /// The piece that begins at each page.
     pieces: BTreeMap<PageNumber, Piece>,
@@ -127,15 +127,16 @@ impl Window {
         source: SlabSource,
     ) -> Result<&'static Window, WindowError> {
         let slabs = SlabWindow::new(&block, source).map_err(|_| WindowError::Unmappable)?;
-        let home = |slab| {
+        let location = |slab| {
             // A slab lost with its donor is not used again.
-            let Some(home) = block.newest_home(slab) else { return Ok(AtomicU32::new(0)) };
-            slabs.address(home, 0).ok_or(WindowError::Unmappable)?;
-            block.set_home(process, slab, home);
-            Ok(AtomicU32::new(home as u32 + 1))
+            let Some(location) = block.newest_location(slab) else { return Ok(AtomicU32::new(0)) };
+            slabs.address(location, 0).ok_or(WindowError::Unmappable)?;
+            block.set_location(process, slab, location);
+            Ok(AtomicU32::new(location as u32 + 1))
         };
-        let homes = (0..block.slab_count()).map(home).collect::<Result<_, WindowError>>()?;
-        let ledger = Ledger {
+        let locations =
+            (0..block.slab_count()).map(location).collect::<Result<_, WindowError>>()?;
+        let contents = Contents {
             slots: Slots::new(process),
             pieces: BTreeMap::new(),
             local: Regions::default(),
@@ -144,12 +145,12 @@ impl Window {
             block,
             process,
             slabs,
-            homes,
+            locations,
             own_threads: AtomicUsize::new(0),
             is_active: AtomicBool::new(true),
             forking: AtomicU32::new(0),
             lock: StructureLock::default(),
-            ledger: UnsafeCell::new(ledger),
+            contents: UnsafeCell::new(contents),
             pipe: UnsafeCell::new([-1; 2]),
         }));
         window.fork_with_slabs(false);
@@ -166,8 +167,8 @@ impl Window {
     }
 
     /// The replica that new pieces of a slab are mapped from.
-    fn home(&self, slab: usize) -> Option<usize> {
-        self.homes[slab].load(Ordering::Relaxed).checked_sub(1).map(|replica| replica as usize)
+    fn location(&self, slab: usize) -> Option<usize> {
+        self.locations[slab].load(Ordering::Relaxed).checked_sub(1).map(|replica| replica as usize)
     }
 
     /// The address of a piece's page number `page` outside the program's own addresses.

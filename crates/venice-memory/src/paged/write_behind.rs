@@ -16,7 +16,7 @@ use super::run_block::RunBlockMap;
 use super::transfer::{Words, bytes_of_mut};
 use super::{PAGE, sys};
 
-pub use self::drain::{Drain, Trouble};
+pub use self::drain::{Drain, DrainFailure};
 
 /// One thread's access to the file.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Disk {
         }
         let frame = self.frames.pop().expect("reserved");
         // SAFETY: the frame is this thread's; the caller vouches for the rest.
-        unsafe { block.put_behind(frame, slot, source) };
+        unsafe { block.store_frame(frame, slot, source) };
         true
     }
 }
@@ -109,9 +109,9 @@ fn read_by(
     page: &mut Words,
     mut from_file: impl FnMut(&mut Words) -> bool,
 ) -> bool {
-    let is_on_disk = || block.on_disk(block.slab_of(slot)).is_some();
+    let is_on_disk = || block.disk_replica(block.slab_of(slot)).is_some();
     while is_on_disk() {
-        if block.get_behind(slot, page) {
+        if block.load_frame(slot, page) {
             return true;
         }
         if !from_file(page) {

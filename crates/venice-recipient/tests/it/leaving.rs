@@ -174,7 +174,7 @@ fn who_may_enter_no_more_in_its_life_borrows_no_more() {
         eventually("the other is given back", || lent() == SLAB_BYTES);
         // What was told before is told again when there was something else to tell meanwhile.
         rack.drain("node1", false);
-        borrowed.use_until_so(|_| block.donors().iter().all(|donor| !donor.is_leaving()));
+        borrowed.use_until_so(|_| block.donors().iter().all(|donor| !donor.is_reclaiming()));
         rack.drain("node1", true);
     }
     borrowed.check_nothing_is_lost();

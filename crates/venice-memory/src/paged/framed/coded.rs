@@ -6,10 +6,10 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
+use super::{Donors, Framed, PendingRead, Rejected, RequestError, RequestToken, TOKENS, address};
 use crate::paged::PAGE;
 use crate::paged::coding::{Codec, Coding, Pieces};
-use crate::paged::run_block::{MAX_PLACES, RunBlockMap};
+use crate::paged::run_block::{MAX_SLAB_REPLICAS, RunBlockMap};
 use crate::paged::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut, bytes_of, bytes_of_mut};
 
 /// The state for encoding and decoding pages.
@@ -43,9 +43,9 @@ impl Coded {
 impl<D: Donors> Framed<D> {
     /// True if a read has fewer fragments received and outstanding than it needs.
     pub(super) fn lacks_answers(&self, token: u32) -> bool {
-        let asked = &self.asked[token as usize];
+        let asked = &self.reads[token as usize];
         let needed = self.coded.as_ref().map_or(1, |coded| coded.codec.coding().data());
-        asked.put.count_ones() as usize + asked.flying < needed
+        asked.put.count_ones() as usize + asked.outstanding < needed
     }
 
     /// Stores the answer of a replica; true if the read now has all its data.
@@ -57,7 +57,7 @@ impl<D: Donors> Framed<D> {
         buffer: &mut Words,
     ) -> bool {
         let Some(Coded { codec, pieces, .. }) = &mut self.coded else { return true };
-        let (asked, pieces) = (&mut self.asked[token as usize], &mut pieces[token as usize]);
+        let (asked, pieces) = (&mut self.reads[token as usize], &mut pieces[token as usize]);
         let (coding, fragment) = (codec.coding(), block.replicas()[replica].fragment());
         let came = &bytes_of(buffer)[..coding.fragment_bytes()];
         pieces.fragment(fragment).copy_from_slice(came);
@@ -72,42 +72,42 @@ impl<D: Donors> Framed<D> {
 
     /// Requests the fragments that the read with this token lacks: those not yet requested, or all
     /// again if none of these came and some live. With `is_late` the outstanding ones do not count.
-    pub(super) fn ask_fragments(
+    pub(super) fn request_fragments(
         &mut self,
         block: &RunBlockMap,
         token: u32,
         is_late: bool,
     ) -> Fetch {
-        let outcome = self.ask_more(block, token, is_late);
-        let asked = &mut self.asked[token as usize];
+        let outcome = self.request_more(block, token, is_late);
+        let asked = &mut self.reads[token as usize];
         if outcome != Fetch::Lost || asked.tried_count == 0 {
             return outcome;
         }
         asked.tried_count = 0;
-        self.ask_more(block, token, is_late)
+        self.request_more(block, token, is_late)
     }
 
-    fn ask_more(&mut self, block: &RunBlockMap, token: u32, is_late: bool) -> Fetch {
+    fn request_more(&mut self, block: &RunBlockMap, token: u32, is_late: bool) -> Fetch {
         let coding = self.coded.as_ref().expect("this memory is coded").codec.coding();
-        let Asked { slot, put, flying, .. } = self.asked[token as usize];
-        let under_way = if is_late { 0 } else { flying };
+        let PendingRead { slot, put, outstanding, .. } = self.reads[token as usize];
+        let under_way = if is_late { 0 } else { outstanding };
         let mut lacking = coding.data().saturating_sub(put.count_ones() as usize + under_way);
         let at = block.fragments_at(block.slab_of(slot));
         let mut is_full = false;
         for slow in [false, true] {
             for fragment in 0..coding.fragments() {
                 let Some(replica) = at.replica(fragment).filter(|_| lacking > 0) else { continue };
-                if self.manners.is_slow(block.replicas()[replica].donor()) != slow {
+                if self.health.is_slow(block.replicas()[replica].donor()) != slow {
                     continue;
                 }
-                match self.ask_fragment(block, token, replica) {
+                match self.request_fragment(block, token, replica) {
                     None => {}
                     Some(Ok(())) => lacking -= 1,
                     Some(Err(())) => is_full = true,
                 }
             }
         }
-        match self.asked[token as usize].flying > 0 {
+        match self.reads[token as usize].outstanding > 0 {
             true => Fetch::Pending,
             false if is_full => Fetch::Full,
             false => Fetch::Lost,
@@ -116,34 +116,34 @@ impl<D: Donors> Framed<D> {
 
     /// Requests the fragment of a replica. `None`: it was requested before, or is unreachable. An
     /// error: not possible at present.
-    fn ask_fragment(
+    fn request_fragment(
         &mut self,
         block: &RunBlockMap,
         token: u32,
         replica: usize,
     ) -> Option<Result<(), ()>> {
-        let asked = &mut self.asked[token as usize];
+        let asked = &mut self.reads[token as usize];
         let is_put = asked.put & 1 << block.replicas()[replica].fragment() != 0;
         if is_put || asked.tried[..asked.tried_count].contains(&(replica as u32)) {
             return None;
         }
-        if asked.tried_count == MAX_PLACES || !self.donors.reach(block, replica) {
+        if asked.tried_count == MAX_SLAB_REPLICAS || !self.donors.reach(block, replica) {
             return None;
         }
-        let word = Word::Read { generation: asked.generation, replica, token }.encode();
+        let word = RequestToken::Read { generation: asked.generation, replica, token }.encode();
         let at = address(block, replica, asked.slot, 0);
         match self.donors.read(word, at, block.fragment_bytes() as u32) {
             Ok(()) => {
                 asked.tried[asked.tried_count] = replica as u32;
                 asked.tried_count += 1;
-                asked.flying += 1;
-                asked.asked_ns = self.donors.now_ns();
+                asked.outstanding += 1;
+                asked.sent_ns = self.donors.now_ns();
                 Some(Ok(()))
             }
-            Err(NotTaken::Full) => Some(Err(())),
-            Err(NotTaken::Failed(fault)) => {
-                self.note(block, replica, Err(fault));
-                (fault == Fault::Silent).then_some(Err(()))
+            Err(Rejected::Full) => Some(Err(())),
+            Err(Rejected::Failed(fault)) => {
+                self.record(block, replica, Err(fault));
+                (fault == RequestError::NoAnswer).then_some(Err(()))
             }
         }
     }
@@ -201,9 +201,9 @@ impl<D: Donors> Framed<D> {
 
     /// Drops all outstanding reads.
     fn forget_reads(&mut self) {
-        self.early.clear();
+        self.buffered.clear();
         for token in 0..TOKENS as u32 {
-            if self.asked[token as usize].is_waiting {
+            if self.reads[token as usize].is_waiting {
                 self.end(token);
             }
         }

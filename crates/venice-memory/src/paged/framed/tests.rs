@@ -17,7 +17,7 @@ struct Port {
     /// Turns until a suspected donor answers again; `None`: never.
     silent_for: Option<u32>,
     /// The block in which the supervisor's decision is made at each turn.
-    judges: Option<std::sync::Arc<RunBlockMap>>,
+    resolves: Option<std::sync::Arc<RunBlockMap>>,
     turns: u32,
     /// True after a turn since a link last failed.
     has_turned: bool,
@@ -30,7 +30,7 @@ enum Request {
 }
 
 impl Port {
-    fn ask(&mut self, token: u64, address: u64, request: Request) -> Result<(), NotTaken> {
+    fn queue(&mut self, token: u64, address: u64, request: Request) -> Result<(), Rejected> {
         let replica = (address / SLAB_BYTES) as usize;
         self.requests.push_back((token, replica, request));
         Ok(())
@@ -51,20 +51,20 @@ impl Donors for Port {
         !self.is_silent[replica]
     }
 
-    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), NotTaken> {
-        self.ask(token, address, Request::Read(address))
+    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), Rejected> {
+        self.queue(token, address, Request::Read(address))
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        self.ask(token, address, Request::Write(address, bytes.to_vec()))
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
+        self.queue(token, address, Request::Write(address, bytes.to_vec()))
     }
 
-    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), Rejected> {
         let Atomic::FetchAdd(add) = atomic else { unreachable!("only additions are tried") };
-        self.ask(token, address, Request::Add(address, add))
+        self.queue(token, address, Request::Add(address, add))
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let &(token, replica, _) = self.requests.front()?;
         // A timeout takes a turn.
         if self.is_silent[replica] && !std::mem::take(&mut self.has_turned) {
@@ -72,7 +72,7 @@ impl Donors for Port {
         }
         let (_, _, request) = self.requests.pop_front()?;
         if self.is_silent[replica] {
-            return Some((token, Err(Fault::Silent)));
+            return Some((token, Err(RequestError::NoAnswer)));
         }
         match request {
             Request::Read(address) => buffer[0] = self.word(address),
@@ -95,11 +95,11 @@ impl Donors for Port {
         if self.silent_for.is_some_and(|turns| self.turns > turns) {
             self.is_silent = [false; 2];
         }
-        if let Some(block) = &self.judges {
-            let complaints: Vec<bool> =
-                block.donors().iter().map(|donor| donor.take_complaint()).collect();
-            for donor in (0..complaints.len()).filter(|&donor| complaints[donor]) {
-                block.judge_silent(donor, |other| complaints[other]);
+        if let Some(block) = &self.resolves {
+            let suspected: Vec<bool> =
+                block.donors().iter().map(|donor| donor.take_suspicion()).collect();
+            for donor in (0..suspected.len()).filter(|&donor| suspected[donor]) {
+                block.resolve_suspicion(donor, |other| suspected[other]);
             }
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -135,7 +135,7 @@ fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
 #[test]
 fn slow_sole_holder_is_awaited() {
     let block = block(1);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     far.donors.is_silent[0] = true;
     assert!(write(&mut far, &block, 5), "the write ends once the donor answers");
@@ -152,20 +152,20 @@ fn donor_silent_for_lease_is_lost() {
     block.set_lease(Duration::from_millis(1));
     let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() }, &block);
     assert!(!write(&mut far, &block, 5));
-    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Unresponsive));
     assert_eq!(read(&mut far, &block), None);
 }
 
 #[test]
 fn silent_donor_with_replica_is_dropped() {
     let block = block(2);
-    let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() }, &block);
+    let mut far = Framed::new(Port { resolves: Some(block.clone()), ..Port::default() }, &block);
     assert!(write(&mut far, &block, 5));
     far.donors.is_silent[0] = true;
     assert_eq!(read(&mut far, &block), Some(5), "the other donor has it");
     assert!(!block.donors()[0].is_lost(), "no request waited for it");
     assert!(write(&mut far, &block, 6));
-    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Unresponsive));
     far.donors.is_silent = [false; 2];
     assert_eq!(read(&mut far, &block), Some(6), "a replica that missed a write is not read");
 }
@@ -173,7 +173,7 @@ fn silent_donor_with_replica_is_dropped() {
 #[test]
 fn two_silent_donors_lose_nothing() {
     let block = block(2);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     assert!(write(&mut far, &block, 5));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
@@ -185,7 +185,7 @@ fn two_silent_donors_lose_nothing() {
 #[test]
 fn unanswered_addition_is_not_repeated() {
     let block = block(1);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(0));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);

@@ -132,7 +132,7 @@ impl Coded {
         match rebuild.step(&mut slab) {
             Step::Going | Step::Waiting => self.building = Some((replica, rebuild, slab.noted)),
             Step::Done => {}
-            Step::Failed => drop(block.give_up(&block.replicas()[replica])),
+            Step::Failed => drop(block.drop_replica(&block.replicas()[replica])),
         }
         true
     }
@@ -190,14 +190,14 @@ fn reclaimed_fragment_is_copied_then_released() {
     (0..10).for_each(|slot| assert!(coded.write(slot, 1)));
     for fragment in [1, 5] {
         let leaving = block.readable_of(0, fragment).map(|(_, it)| it.donor()).next().unwrap();
-        block.donors()[leaving].set_leaving(true);
-        assert_eq!(block.begin_to_let_go(), [0usize; 0], "no other donor has it");
+        block.donors()[leaving].set_reclaiming(true);
+        assert_eq!(block.begin_release(), [0usize; 0], "no other donor has it");
         coded.begin_to_build(fragment);
         while coded.build_on() {}
-        let slabs = block.begin_to_let_go();
+        let slabs = block.begin_release();
         assert_eq!(slabs, [0]);
-        block.let_go(&slabs);
-        assert!(block.has_nothing_at(leaving) && block.donors()[leaving].give_back());
+        block.release_spares(&slabs);
+        assert!(block.is_donor_empty(leaving) && block.donors()[leaving].give_back());
         assert_eq!(coded.missing(), []);
         coded.check();
     }

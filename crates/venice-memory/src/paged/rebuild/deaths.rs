@@ -9,7 +9,7 @@ use super::super::slab_window::SlabSource;
 use super::*;
 
 /// Pages in use: more than one step copies.
-const USED: usize = 2 * SLOTS_AT_A_TIME + 7;
+const USED: usize = 2 * STEP_SLOTS + 7;
 const NEW: usize = 3;
 
 /// One slab with a copy at each of the donors `0..live`, and one being built at another.
@@ -56,7 +56,7 @@ fn build(live: usize, deaths: usize, steps: usize) -> (bool, Vec<Result<bool, La
     let (mut rounds, mut may_be) = (vec![0; USED], vec![0; USED]);
     (0..USED).for_each(|page| write(&mut lane, page, 0).unwrap());
     let (mut copier, stop) = (Copier::new(&memory).unwrap(), AtomicBool::new(false));
-    let mut rebuild = Rebuild::new(0..SLAB_SLOTS, SLOTS_AT_A_TIME);
+    let mut rebuild = Rebuild::new(0..SLAB_SLOTS, STEP_SLOTS);
     let entry = &block.replicas()[live];
     let mut slab = BuiltSlab { copier: &mut copier, replica: live, noted: None, stop: &stop };
     let mut is_done = false;
@@ -71,7 +71,7 @@ fn build(live: usize, deaths: usize, steps: usize) -> (bool, Vec<Result<bool, La
         }
         match rebuild.step(&mut slab) {
             Step::Failed => {
-                block.give_up(entry);
+                block.drop_replica(entry);
                 break;
             }
             Step::Done => is_done = true,

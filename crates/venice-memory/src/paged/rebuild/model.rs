@@ -65,7 +65,7 @@ struct Slab {
     mistake: Mistake,
 }
 
-impl World for Slab {
+impl SlabAccess for Slab {
     fn is_used(&self, _slot: u32) -> bool {
         true
     }
@@ -79,7 +79,7 @@ impl World for Slab {
         std::mem::take(mark) && self.mistake != Mistake::NeverChecks
     }
 
-    fn note_batches(&mut self) {
+    fn snapshot_batches(&mut self) {
         if self.mistake != Mistake::NotesEarly || self.read.is_empty() {
             self.note();
         }
@@ -91,7 +91,7 @@ impl World for Slab {
         over || self.mistake == Mistake::NeverWaits
     }
 
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
         assert_eq!(self.state, Some(from));
         self.state = Some(to);
         true

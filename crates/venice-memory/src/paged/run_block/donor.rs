@@ -10,10 +10,10 @@ use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
 pub enum Fate {
     /// It died, or is unreachable.
     Died = 1,
-    /// It ended the grant.
-    TookBack = 2,
+    /// It revoked the grant.
+    Revoked = 2,
     /// It stopped answering: either other donors have its contents, or its lease has expired.
-    Silent = 3,
+    Unresponsive = 3,
 }
 
 /// The node id of the recipient's own machine as a [`Donor`]. No node of a rack has it.
@@ -30,9 +30,9 @@ pub struct Donor {
     /// A [`Fate`]; [`GIVEN_BACK`]; 0: none yet.
     fate: AtomicU32,
     /// Some thread waits for it in vain.
-    is_complained_of: AtomicU32,
+    is_suspected: AtomicU32,
     /// It reclaims its memory.
-    is_leaving: AtomicU32,
+    is_reclaiming: AtomicU32,
     /// Node id on the fabric.
     pub node: AtomicU32,
     name: [AtomicU64; 8],
@@ -97,7 +97,7 @@ impl Donor {
 
     /// True if it is lost or given back. Nothing is readable there any more, for good.
     pub fn is_gone(&self) -> bool {
-        // Sequentially consistent with the reads and batches of the caller: see `visitors`.
+        // Sequentially consistent with the reads and batches of the caller: see `readers`.
         self.fate.load(Ordering::SeqCst) != 0
     }
 
@@ -115,22 +115,22 @@ impl Donor {
     pub fn fate(&self) -> Option<Fate> {
         match self.fate.load(Ordering::Acquire) {
             0 | GIVEN_BACK => None,
-            2 => Some(Fate::TookBack),
-            3 => Some(Fate::Silent),
+            2 => Some(Fate::Revoked),
+            3 => Some(Fate::Unresponsive),
             _ => Some(Fate::Died),
         }
     }
 
     /// Raises a suspicion: its link stopped answering while a thread waited. That alone loses
-    /// nothing: the supervisor decides ([`RunBlock::judge_silent`](super::RunBlock::judge_silent)).
-    pub fn complain(&self) {
-        self.is_complained_of.store(1, Ordering::Release);
+    /// nothing: the supervisor decides ([`RunBlock::resolve_suspicion`](super::RunBlock::resolve_suspicion)).
+    pub fn suspect(&self) {
+        self.is_suspected.store(1, Ordering::Release);
     }
 
     /// True if a suspicion was raised since the last call.
-    pub fn take_complaint(&self) -> bool {
-        self.is_complained_of.load(Ordering::Acquire) != 0
-            && self.is_complained_of.swap(0, Ordering::AcqRel) != 0
+    pub fn take_suspicion(&self) -> bool {
+        self.is_suspected.load(Ordering::Acquire) != 0
+            && self.is_suspected.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Marks it as lost. The first cause stands.
@@ -148,13 +148,13 @@ impl Donor {
     }
 
     /// Sets the donor's reclaim of its memory.
-    pub fn set_leaving(&self, is_leaving: bool) {
-        self.is_leaving.store(u32::from(is_leaving), Ordering::Release);
+    pub fn set_reclaiming(&self, is_reclaiming: bool) {
+        self.is_reclaiming.store(u32::from(is_reclaiming), Ordering::Release);
     }
 
     /// True if it reclaims its memory. Its contents must move to other donors.
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire) != 0
+    pub fn is_reclaiming(&self) -> bool {
+        self.is_reclaiming.load(Ordering::Acquire) != 0
     }
 }
 

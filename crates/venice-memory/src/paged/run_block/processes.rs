@@ -39,8 +39,8 @@ impl RunBlock {
     /// Processes that page now.
     pub fn live_processes(&self) -> impl Iterator<Item = (usize, &Process)> {
         let unused = |pid| matches!(pid, 0 | Process::FORKING | Process::LEAVING);
-        let places = self.processes.iter().enumerate();
-        places.filter(move |(_, process)| !unused(process.pid.load(Ordering::Acquire)))
+        let entries = self.processes.iter().enumerate();
+        entries.filter(move |(_, process)| !unused(process.pid.load(Ordering::Acquire)))
     }
 
     /// Claims a free entry of the table of processes for `pid`; `None`: the table is full.
@@ -53,7 +53,7 @@ impl RunBlock {
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].set_mobility(Mobility::Unknown);
         if self.is_window() {
-            self.clear_homes(index);
+            self.clear_locations(index);
         }
         self.processes[index].forker.store(0, Ordering::Relaxed);
         self.counters.processes.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl RunBlock {
 
     /// Turns a reserved entry into that of the child; `false` if the entry was freed because the
     /// child was presumed never born.
-    pub fn take_forked_place(&self, index: usize, pid: u32) -> bool {
+    pub fn claim_forked(&self, index: usize, pid: u32) -> bool {
         let word = &self.processes[index].pid;
         word.compare_exchange(Process::FORKING, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -77,10 +77,10 @@ impl RunBlock {
     /// Entries reserved for children, each with the process id of the forker. Entries without a
     /// forker yet are left out.
     pub fn forking(&self) -> impl Iterator<Item = (usize, u32)> {
-        let places = self.processes.iter().enumerate();
-        places
+        let entries = self.processes.iter().enumerate();
+        entries
             .filter(|(_, process)| process.pid.load(Ordering::Acquire) == Process::FORKING)
-            .map(|(place, process)| (place, process.forker.load(Ordering::Acquire)))
+            .map(|(index, process)| (index, process.forker.load(Ordering::Acquire)))
             .filter(|(_, forker)| *forker != 0)
     }
 

@@ -17,8 +17,8 @@ use super::{Fate, RunBlock, RunBlockError, RunBlockMap};
 pub const MAX_COPIES: usize = 3;
 /// Most replicas of a slab at a time: all fragments of a coded one, and as many again while some
 /// move.
-pub const MAX_PLACES: usize = 16;
-const _: () = assert!(MAX_PLACES > MAX_COPIES && MAX_PLACES > MAX_FRAGMENTS);
+pub const MAX_SLAB_REPLICAS: usize = 16;
+const _: () = assert!(MAX_SLAB_REPLICAS > MAX_COPIES && MAX_SLAB_REPLICAS > MAX_FRAGMENTS);
 /// Most replicas over the life of a run.
 pub const MAX_REPLICAS: usize = 1 << 16;
 
@@ -27,11 +27,11 @@ pub const MAX_REPLICAS: usize = 1 << 16;
 #[repr(C)]
 pub struct Slab {
     /// The indexes of its replicas, plus one; 0: free.
-    places: [AtomicU32; MAX_PLACES],
+    positions: [AtomicU32; MAX_SLAB_REPLICAS],
     /// The state of each replica.
     states: SlabWord,
     /// 1: atomic accesses wait, because the replica they go to first is about to change.
-    pub(super) is_turning: AtomicU32,
+    pub(super) is_releasing: AtomicU32,
 }
 
 /// The state of a replica.
@@ -64,7 +64,7 @@ pub struct Replica {
     index: AtomicU32,
     slab: AtomicU32,
     /// Its position among the replicas of its slab, until another replica takes it.
-    place: AtomicU32,
+    position: AtomicU32,
     /// The fragment of each page that it has.
     fragment: AtomicU32,
     donor: AtomicU32,
@@ -89,7 +89,7 @@ pub struct ReplicaAt {
 /// The replicas that a write goes to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Targets {
-    replicas: [u32; MAX_PLACES],
+    replicas: [u32; MAX_SLAB_REPLICAS],
     count: usize,
     /// True if one of them is being built: the slot must be marked after the write.
     pub is_marking: bool,
@@ -128,8 +128,8 @@ impl Replica {
         self.index.load(Ordering::Relaxed)
     }
 
-    fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed) as usize
+    fn position(&self) -> usize {
+        self.position.load(Ordering::Relaxed) as usize
     }
 
     /// Its slab.
@@ -208,16 +208,17 @@ impl RunBlock {
         if index >= limit {
             return Err(RunBlockError::TooMany { what: "copies of slabs", limit });
         }
-        let free = |place: &AtomicU32| match place.load(Ordering::SeqCst).checked_sub(1) {
+        let free = |position: &AtomicU32| match position.load(Ordering::SeqCst).checked_sub(1) {
             None => true,
             Some(old) => !self.is_written(&self.replicas[old as usize]),
         };
-        let too_many = RunBlockError::TooMany { what: "copies of a slab", limit: MAX_PLACES };
-        let Slab { places, states, .. } = &self.slabs[slab];
-        let place = places.iter().position(free).ok_or(too_many)?;
+        let too_many =
+            RunBlockError::TooMany { what: "copies of a slab", limit: MAX_SLAB_REPLICAS };
+        let Slab { positions, states, .. } = &self.slabs[slab];
+        let position = positions.iter().position(free).ok_or(too_many)?;
         let replica = &self.replicas[index];
         replica.index.store(index as u32, Ordering::Relaxed);
-        replica.place.store(place as u32, Ordering::Relaxed);
+        replica.position.store(position as u32, Ordering::Relaxed);
         replica.fragment.store(fragment as u32, Ordering::Relaxed);
         replica.slab.store(slab as u32, Ordering::Relaxed);
         replica.donor.store(at.donor as u32, Ordering::Relaxed);
@@ -226,46 +227,46 @@ impl RunBlock {
         replica.key.store(at.key, Ordering::Relaxed);
         self.replicas_in_use.store(index as u32 + 1, Ordering::Release);
         // In this order, so that no thread takes the old replica's state for the new one's.
-        states.change(|states| Some(states.with(place, ReplicaState::Dropped)));
-        places[place].store(index as u32 + 1, Ordering::SeqCst);
-        states.change(|states| Some(states.with(place, state)));
+        states.change(|states| Some(states.with(position, ReplicaState::Dropped)));
+        positions[position].store(index as u32 + 1, Ordering::SeqCst);
+        states.change(|states| Some(states.with(position, state)));
         Ok(index)
     }
 
     /// The state of a replica.
     pub fn state(&self, replica: &Replica) -> ReplicaState {
-        let Slab { places, states, .. } = &self.slabs[replica.slab()];
+        let Slab { positions, states, .. } = &self.slabs[replica.slab()];
         // The state first, then the replica's index: no replica gets its position twice.
-        let (place, state) = (replica.place(), states.load());
-        match places[place].load(Ordering::SeqCst) == replica.index() + 1 {
-            true => state.at(place),
+        let (position, state) = (replica.position(), states.load());
+        match positions[position].load(Ordering::SeqCst) == replica.index() + 1 {
+            true => state.at(position),
             false => ReplicaState::Dropped,
         }
     }
 
     /// Changes a replica from one state to another; `false` if it was dropped meanwhile. Only the
     /// supervisor calls it.
-    pub fn pass(&self, replica: &Replica, from: ReplicaState, to: ReplicaState) -> bool {
+    pub fn transition(&self, replica: &Replica, from: ReplicaState, to: ReplicaState) -> bool {
         let is_still = || self.state(replica) == from;
-        let place = replica.place();
+        let position = replica.position();
         self.slabs[replica.slab()].states.change(|states| {
-            (is_still() && states.at(place) == from).then(|| states.with(place, to))
+            (is_still() && states.at(position) == from).then(|| states.with(position, to))
         })
     }
 
     /// Drops a replica that has missed a write or is no longer needed. `false`: it was kept,
     /// because it is the last live one, or too few fragments would be left. In that case the thread
     /// whose write was missed has lost that write, and no other thread loses more.
-    pub fn give_up(&self, replica: &Replica) -> bool {
-        self.give_up_where(replica, |_| true)
+    pub fn drop_replica(&self, replica: &Replica) -> bool {
+        self.drop_replica_if(replica, |_| true)
     }
 
-    /// Drops a replica like [`RunBlock::give_up`], but counts only the other live replicas whose
+    /// Drops a replica like [`RunBlock::drop_replica`], but counts only the other live replicas whose
     /// donors are live and satisfy `counts` (by donor index).
-    pub fn give_up_where(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
-        let Slab { places, states, .. } = &self.slabs[replica.slab()];
-        let is_there = |place: usize| {
-            let index = places[place].load(Ordering::SeqCst).checked_sub(1)?;
+    pub fn drop_replica_if(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
+        let Slab { positions, states, .. } = &self.slabs[replica.slab()];
+        let is_there = |position: usize| {
+            let index = positions[position].load(Ordering::SeqCst).checked_sub(1)?;
             let replica = &self.replicas[index as usize];
             let donor = replica.donor();
             (!self.donors[donor].is_gone() && counts(donor)).then(|| replica.fragment())
@@ -273,7 +274,7 @@ impl RunBlock {
         let is_dropped = || self.state(replica) == ReplicaState::Dropped;
         states.change(|states| match is_dropped() {
             true => Some(states),
-            false => states.without(replica.place(), self.data_fragments(), is_there),
+            false => states.without(replica.position(), self.data_fragments(), is_there),
         })
     }
 
@@ -295,14 +296,14 @@ impl RunBlock {
     /// The current replicas of a slab with their indexes. A freed position still shows its last
     /// replica.
     pub fn replicas_of(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        let placed = self.slabs[slab].places.iter();
-        let placed = placed.filter_map(|place| place.load(Ordering::SeqCst).checked_sub(1));
+        let placed = self.slabs[slab].positions.iter();
+        let placed = placed.filter_map(|position| position.load(Ordering::SeqCst).checked_sub(1));
         placed.map(|index| (index as usize, &self.replicas[index as usize]))
     }
 
     /// The replicas of a slab that are readable at donors.
     pub fn readable(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        let at_donors = self.replicas_of(slab).filter(|(index, _)| !self.is_disks(*index));
+        let at_donors = self.replicas_of(slab).filter(|(index, _)| !self.is_disk_replica(*index));
         at_donors.filter(|(_, replica)| self.is_readable(replica))
     }
 
@@ -329,7 +330,11 @@ impl RunBlock {
     /// Runs `find` over the replicas of a slab, and again if it found nothing and a state has
     /// changed meanwhile. A new replica may have taken a position already passed, and another one
     /// may have been released since.
-    pub fn look<T>(&self, slab: usize, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+    pub fn retry_on_change<T>(
+        &self,
+        slab: usize,
+        mut find: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         loop {
             let before = self.slabs[slab].states.load();
             let found = find();
@@ -342,10 +347,10 @@ impl RunBlock {
     /// True if the contents of the slab are still available.
     pub fn slab_is_alive(&self, slab: usize) -> bool {
         let is_there = || match self.coding {
-            [1, _] => self.readable(slab).next().is_some() || self.on_disk(slab).is_some(),
+            [1, _] => self.readable(slab).next().is_some() || self.disk_replica(slab).is_some(),
             [data, _] => self.fragments_at(slab).there.count_ones() >= data,
         };
-        self.look(slab, || is_there().then_some(())).is_some()
+        self.retry_on_change(slab, || is_there().then_some(())).is_some()
     }
 
     /// The index of the replica that an atomic access goes to first: the oldest readable one, which
@@ -357,7 +362,8 @@ impl RunBlock {
     /// The replicas at donors that a write must reach.
     pub fn targets(&self, slab: usize) -> Targets {
         let mut targets = Targets::default();
-        for (index, replica) in self.replicas_of(slab).filter(|(at, _)| !self.is_disks(*at)) {
+        for (index, replica) in self.replicas_of(slab).filter(|(at, _)| !self.is_disk_replica(*at))
+        {
             let state = self.state(replica);
             if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone() {
                 targets.replicas[targets.count] = index as u32;

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::replicas::{MAX_PLACES, ReplicaState};
+use super::replicas::{MAX_SLAB_REPLICAS, ReplicaState};
 
-const BITS: u32 = u32::BITS / MAX_PLACES as u32;
+const BITS: u32 = u32::BITS / MAX_SLAB_REPLICAS as u32;
 const MASK: u32 = (1 << BITS) - 1;
 
 /// The states of all positions of a slab.
@@ -18,32 +18,32 @@ pub(super) struct SlabStates(u32);
 
 impl SlabStates {
     /// The state of the replica at a position.
-    pub fn at(self, place: usize) -> ReplicaState {
-        ReplicaState::of(self.0 >> (place as u32 * BITS) & MASK)
+    pub fn at(self, position: usize) -> ReplicaState {
+        ReplicaState::of(self.0 >> (position as u32 * BITS) & MASK)
     }
 
     /// The states with another state at a position.
-    pub fn with(self, place: usize, state: ReplicaState) -> SlabStates {
-        let shift = place as u32 * BITS;
+    pub fn with(self, position: usize, state: ReplicaState) -> SlabStates {
+        let shift = position as u32 * BITS;
         SlabStates(self.0 & !(MASK << shift) | (state as u32) << shift)
     }
 
-    /// The states with the replica at `place` dropped. `None`: it is live, and the other live ones
+    /// The states with the replica at `position` dropped. `None`: it is live, and the other live ones
     /// have fewer than `needed` distinct fragments. `fragment_at` returns the fragment at a
     /// position, if it counts.
     pub fn without(
         self,
-        place: usize,
+        position: usize,
         needed: usize,
         fragment_at: impl Fn(usize) -> Option<usize>,
     ) -> Option<SlabStates> {
-        let is_live = |place| self.at(place) == ReplicaState::Live;
-        let others = (0..MAX_PLACES).filter(|&other| other != place && is_live(other));
-        let is_spared = !is_live(place) || {
+        let is_live = |position| self.at(position) == ReplicaState::Live;
+        let others = (0..MAX_SLAB_REPLICAS).filter(|&other| other != position && is_live(other));
+        let is_spared = !is_live(position) || {
             let there = others.filter_map(fragment_at).fold(0u32, |there, one| there | 1 << one);
             there.count_ones() as usize >= needed
         };
-        is_spared.then(|| self.with(place, ReplicaState::Dropped))
+        is_spared.then(|| self.with(position, ReplicaState::Dropped))
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     /// Positions in use.
-    const PLACES: usize = 4;
+    const POSITIONS: usize = 4;
 
     /// Redundancy of the slab: copies, or one fragment at each position of which two are needed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,18 +104,18 @@ mod tests {
             if self == Keeps::Copies { 1 } else { 2 }
         }
 
-        fn fragment_at(self, place: usize) -> Option<usize> {
-            Some(if self == Keeps::Copies { 0 } else { place })
+        fn fragment_at(self, position: usize) -> Option<usize> {
+            Some(if self == Keeps::Copies { 0 } else { position })
         }
     }
 
     fn next(keeps: Keeps, doing: Doing, states: SlabStates) -> Option<SlabStates> {
         match doing {
-            Doing::GiveUp(place) => {
-                states.without(place, keeps.needed(), |other| keeps.fragment_at(other))
+            Doing::GiveUp(position) => {
+                states.without(position, keeps.needed(), |other| keeps.fragment_at(other))
             }
-            Doing::Finish(place) => (states.at(place) == ReplicaState::Building)
-                .then(|| states.with(place, ReplicaState::Live)),
+            Doing::Finish(position) => (states.at(position) == ReplicaState::Building)
+                .then(|| states.with(position, ReplicaState::Live)),
         }
     }
 
@@ -132,8 +132,8 @@ mod tests {
                 Some(wanted) if compares && seen == *word => (*word, *is_done) = (wanted, true),
                 Some(_) if compares => *loaded = Some(*word),
                 Some(wanted) => {
-                    let (Doing::GiveUp(place) | Doing::Finish(place)) = *doing;
-                    (*word, *is_done) = (word.with(place, wanted.at(place)), true);
+                    let (Doing::GiveUp(position) | Doing::Finish(position)) = *doing;
+                    (*word, *is_done) = (word.with(position, wanted.at(position)), true);
                 }
             },
         }
@@ -145,12 +145,12 @@ mod tests {
     fn explore(keeps: Keeps, compares: bool) -> Result<usize, World> {
         let live = SlabStates(0).with(0, ReplicaState::Live).with(1, ReplicaState::Live);
         let word = live.with(2, ReplicaState::Live).with(3, ReplicaState::Building);
-        let doings = (0..PLACES).map(Doing::GiveUp).chain([Doing::Finish(3)]);
+        let doings = (0..POSITIONS).map(Doing::GiveUp).chain([Doing::Finish(3)]);
         let actors = doings.map(|doing| (doing, None, false)).collect();
         let (mut seen, mut open) = (HashSet::new(), vec![World { word, actors }]);
         while let Some(world) = open.pop() {
-            let is_live = |place: &usize| world.word.at(*place) == ReplicaState::Live;
-            if (0..PLACES).filter(is_live).count() < keeps.needed() {
+            let is_live = |position: &usize| world.word.at(*position) == ReplicaState::Live;
+            if (0..POSITIONS).filter(is_live).count() < keeps.needed() {
                 return Err(world);
             }
             if !seen.insert(world.clone()) {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn duplicate_fragments_count_once() {
         let live = (0..4).fold(SlabStates(0), |states, at| states.with(at, ReplicaState::Live));
-        let fragment_at = |place: usize| Some([0, 0, 1, 2][place]);
+        let fragment_at = |position: usize| Some([0, 0, 1, 2][position]);
         let left = live.without(3, 2, fragment_at).unwrap();
         assert_eq!(left.without(2, 2, fragment_at), None, "of fragment 0 there are two");
         assert!(left.without(0, 2, fragment_at).is_some());

@@ -1,6 +1,6 @@
 //! Writers to far memory: lets a copier wait until the writes that began before are over.
 
-use super::under_way::{Noted, Owner};
+use super::activity::{Owner, Snapshot};
 use super::{RunBlock, RunBlockMap};
 
 /// Most threads of one run that write at a time.
@@ -8,7 +8,7 @@ pub const MAX_WRITERS: usize = 256;
 
 /// The batches of writes under way at one moment.
 #[derive(Clone, Debug)]
-pub struct Batches(Noted);
+pub struct Batches(Snapshot);
 
 impl RunBlock {
     /// Claims an entry for a writing thread; `None`: the table is full.
@@ -28,7 +28,7 @@ impl RunBlock {
 
     /// The batches under way.
     pub fn batches(&self) -> Batches {
-        Batches(self.writers.note())
+        Batches(self.writers.snapshot())
     }
 
     /// True if all of them are over.
@@ -47,6 +47,6 @@ impl RunBlockMap {
     /// Frees the entries of all threads of a process that no longer exists.
     pub fn free_threads_of(&self, owner: Owner) {
         self.writers.of(owner).for_each(|writer| self.free_writer(writer));
-        self.visitors.of(owner).for_each(|visitor| self.free_visitor(visitor));
+        self.readers.of(owner).for_each(|reader| self.free_reader(reader));
     }
 }

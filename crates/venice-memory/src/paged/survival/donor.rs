@@ -18,8 +18,8 @@ const JUNK: u8 = 0xe5;
 /// A donor's answer to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease is renewed. `wants_back`: the donor reclaims the memory.
-    Live { wants_back: bool },
+    /// The lease is renewed. `is_reclaiming`: the donor reclaims the memory.
+    Live { is_reclaiming: bool },
     /// The donor has no such grant.
     Unknown,
     /// No process listens there.
@@ -33,7 +33,7 @@ pub enum Renewal {
 struct Lent {
     key: GrantKey,
     until_ns: u64,
-    /// The bytes written, by address. Accesses are whole pages, or whole fragments of pages.
+    /// The bytes written, by address. Accesses are replica_record pages, or replica_record fragments of pages.
     written: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -42,7 +42,7 @@ pub struct SimulatedDonor {
     pub is_dead: bool,
     pub stalls: u32,
     pub cuts: u32,
-    pub wants_back: bool,
+    pub is_reclaiming: bool,
     /// Drops one write in so many, though it confirms it. For tests of the checker.
     pub drops_one_in: Option<u64>,
     target: Target,
@@ -59,7 +59,7 @@ impl SimulatedDonor {
             is_dead: false,
             stalls: 0,
             cuts: 0,
-            wants_back: false,
+            is_reclaiming: false,
             drops_one_in: None,
             target: new_target(number, &mut rng),
             lent: BTreeMap::new(),
@@ -75,7 +75,7 @@ impl SimulatedDonor {
 
     /// True if the rack would choose it as a lender.
     pub fn is_lending(&self) -> bool {
-        self.is_awake() && self.cuts == 0 && !self.wants_back && self.lent.len() < SLABS
+        self.is_awake() && self.cuts == 0 && !self.is_reclaiming && self.lent.len() < SLABS
     }
 
     /// Lends memory under a new grant.
@@ -95,7 +95,7 @@ impl SimulatedDonor {
         }
         let Some(lent) = self.lent.get_mut(&grant) else { return Renewal::Unknown };
         lent.until_ns = now_ns + LEASE_NS;
-        Renewal::Live { wants_back: self.wants_back }
+        Renewal::Live { is_reclaiming: self.is_reclaiming }
     }
 
     /// Ends a grant that the recipient gives back, if the donor is reachable.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use venice_sim::random::Stream;
 
 use super::world::{EVICTOR, HANDLER, World};
-use super::{ANSWERED_WITHIN_NS, Told};
+use super::{ANSWERED_WITHIN_NS, Counts};
 use crate::paged::PAGE;
 use crate::paged::far::Far;
 use crate::paged::run_block::{RunBlockMap, SLAB_SLOTS};
@@ -102,7 +102,7 @@ impl Model {
 
 impl Thread<'_> {
     /// Writes pages out until the end.
-    pub fn evict(&mut self, told: &Told) {
+    pub fn evict(&mut self, counts: &Counts) {
         let mut number = 0;
         while self.world.now_ns() < self.end_ns {
             self.rest(EVICTOR);
@@ -119,27 +119,27 @@ impl Thread<'_> {
             for (at, write) in claimed.iter().zip(&writes) {
                 number += 1;
                 if write.lost {
-                    self.lose(write.slot, told);
+                    self.lose(write.slot, counts);
                 }
                 self.model.release(*at, if write.lost { 0 } else { number });
             }
-            told.writes(writes.len());
+            counts.writes(writes.len());
         }
     }
 
     /// Reads pages until the end, and finally all of them.
-    pub fn read(&mut self, told: &Told) {
+    pub fn read(&mut self, counts: &Counts) {
         while self.world.now_ns() < self.end_ns {
             self.rest(HANDLER);
             let claimed = self.model.claim(&mut self.rng, AT_ONCE, |page| page.written > 0);
-            self.read_pages(&claimed, told);
+            self.read_pages(&claimed, counts);
         }
         // The evictor has ended, or is about to.
         self.world.wait(HANDLER, self.end_ns + ANSWERED_WITHIN_NS, false);
-        self.read_pages(&self.model.claim_all(), told);
+        self.read_pages(&self.model.claim_all(), counts);
     }
 
-    fn read_pages(&mut self, claimed: &[usize], told: &Told) {
+    fn read_pages(&mut self, claimed: &[usize], counts: &Counts) {
         let began_ns = self.world.now_ns();
         let mut buffer = Box::new([0; PAGE / 8]);
         let mut left = 0;
@@ -147,10 +147,10 @@ impl Thread<'_> {
             loop {
                 match self.far.fetch(self.block, self.model.page(*at).slot, token as u32) {
                     Fetch::Pending => left += 1,
-                    Fetch::Lost => self.read_is_lost(*at, told),
+                    Fetch::Lost => self.read_is_lost(*at, counts),
                     Fetch::Full => {
                         self.far.turn();
-                        left -= self.take(claimed, &mut buffer, told);
+                        left -= self.take(claimed, &mut buffer, counts);
                         self.answered(began_ns, "room for a read");
                         continue;
                     }
@@ -161,7 +161,7 @@ impl Thread<'_> {
         }
         self.far.flush();
         while left > 0 {
-            let came = self.take(claimed, &mut buffer, told);
+            let came = self.take(claimed, &mut buffer, counts);
             left -= came;
             if came == 0 {
                 self.far.turn();
@@ -171,13 +171,13 @@ impl Thread<'_> {
     }
 
     /// Checks the pages received; returns their number.
-    fn take(&mut self, claimed: &[usize], buffer: &mut Words, told: &Told) -> usize {
+    fn take(&mut self, claimed: &[usize], buffer: &mut Words, counts: &Counts) -> usize {
         let mut came = 0;
         while let Some((token, arrived)) = self.far.poll(self.block, buffer) {
             came += 1;
             let at = claimed[token as usize];
             if !arrived {
-                self.read_is_lost(at, told);
+                self.read_is_lost(at, counts);
                 continue;
             }
             let Page { slot, written, .. } = self.model.page(at);
@@ -185,23 +185,23 @@ impl Thread<'_> {
                 self.world.fail(format!("slot {slot} differs from its last write ({written})"));
             }
             self.model.release(at, written);
-            told.reads(1);
+            counts.reads(1);
         }
         came
     }
 
-    fn read_is_lost(&self, at: usize, told: &Told) {
+    fn read_is_lost(&self, at: usize, counts: &Counts) {
         let slot = self.model.page(at).slot;
         if self.block.slot_is_alive(slot) {
             self.world.fail(format!("slot {slot} reported lost, but its slab is alive"));
         }
-        self.lose(slot, told);
+        self.lose(slot, counts);
         self.model.release(at, 0);
     }
 
-    fn lose(&self, slot: u32, told: &Told) {
-        told.losses(1);
-        let may_be = self.world.state().ledger.may_be_lost(self.block.slab_of(slot));
+    fn lose(&self, slot: u32, counts: &Counts) {
+        counts.losses(1);
+        let may_be = self.world.state().loss_checker.may_be_lost(self.block.slab_of(slot));
         if let Err(wrong) = may_be {
             self.world.fail(wrong);
         }

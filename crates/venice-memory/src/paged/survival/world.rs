@@ -13,15 +13,15 @@ use venice_sim::random::Stream;
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::donor::SimulatedDonor;
-use super::ledger::Ledger;
-use super::story::{FaultKind, Story};
+use super::loss_checker::LossChecker;
+use super::scenario::{FaultKind, Scenario};
 use crate::paged::run_block::RunBlockMap;
 
 /// The actors by number. Actors that read or write have links of the same number.
 pub const EVICTOR: usize = 0;
 pub const HANDLER: usize = 1;
 pub const BUILDER: usize = 2;
-pub const KEEPER: usize = 3;
+pub const SUPERVISOR: usize = 3;
 pub const ACTORS: usize = 4;
 /// Most bytes queued for a link.
 const QUEUE_BYTES: u32 = 1 << 20;
@@ -44,32 +44,32 @@ enum Event {
     /// The end of a fault.
     Over { fault: usize },
     /// The time at which a donor back from an absence counts as reliable again.
-    Healed { donor: usize, wound: u32 },
+    Healed { donor: usize, absence: u32 },
 }
 
 /// The simulated world.
 pub struct World {
     state: Mutex<State>,
-    bells: [Condvar; ACTORS],
+    wakeups: [Condvar; ACTORS],
 }
 
 /// The state, used by one actor at a time.
 pub struct State {
     pub now_ns: u64,
     pub donors: Vec<SimulatedDonor>,
-    pub ledger: Ledger,
+    pub loss_checker: LossChecker,
     /// The first broken promise.
     pub wrong: Option<String>,
     pub block: Arc<RunBlockMap>,
     pub rng: Stream,
-    story: Story,
+    scenario: Scenario,
     events: BTreeMap<(u64, u64), Event>,
     event_count: u64,
     running: usize,
     /// The number of each actor's wait (`u64::MAX` after its end), and whether a frame ends that
     /// wait.
     waits: [u64; ACTORS],
-    hears: [bool; ACTORS],
+    wakes_on_frame: [bool; ACTORS],
     inboxes: [VecDeque<(usize, Vec<u8>)>; ACTORS],
     /// The links there and back, by actor and donor.
     links: BTreeMap<(usize, usize), [Link; 2]>,
@@ -79,37 +79,38 @@ pub struct State {
 
 impl World {
     /// Creates the world at time 1, with all faults scheduled.
-    pub fn new(story: &Story, block: &Arc<RunBlockMap>) -> World {
-        let root = Stream::new(story.seed);
+    pub fn new(scenario: &Scenario, block: &Arc<RunBlockMap>) -> World {
+        let root = Stream::new(scenario.seed);
         let new_link = |actor: usize, donor: usize, back: u64| {
             let rng = root.split("link", &[actor as u64, donor as u64, back]);
             Link::new(LinkModel::default(), QUEUE_BYTES, rng)
         };
-        let pairs = (0..ACTORS).flat_map(|actor| (0..story.nodes).map(move |donor| (actor, donor)));
+        let pairs =
+            (0..ACTORS).flat_map(|actor| (0..scenario.nodes).map(move |donor| (actor, donor)));
         let link = |pair: (usize, usize)| (pair, [0, 1].map(|back| new_link(pair.0, pair.1, back)));
         let donor = |number| SimulatedDonor::new(number, root.split("donor", &[number as u64]));
         let mut state = State {
             now_ns: 1,
-            donors: (0..story.nodes).map(donor).collect(),
-            ledger: Ledger::new(story.coding.map_or(1, |coding| coding.data())),
+            donors: (0..scenario.nodes).map(donor).collect(),
+            loss_checker: LossChecker::new(scenario.coding.map_or(1, |coding| coding.data())),
             wrong: None,
             block: block.clone(),
             rng: root.split("borrowing", &[]),
-            story: story.clone(),
+            scenario: scenario.clone(),
             events: BTreeMap::new(),
             event_count: 0,
             running: usize::MAX,
             waits: [0; ACTORS],
-            hears: [false; ACTORS],
+            wakes_on_frame: [false; ACTORS],
             inboxes: Default::default(),
             links: pairs.map(link).collect(),
             frame: vec![0; MAX_FRAME_BYTES].into(),
         };
         (0..ACTORS).for_each(|actor| state.at(1, Event::Wake { actor, wait: 0 }));
-        for (fault, begins) in story.faults.iter().enumerate() {
+        for (fault, begins) in scenario.faults.iter().enumerate() {
             state.at(begins.at_ns, Event::Fault { fault });
         }
-        World { state: Mutex::new(state), bells: Default::default() }
+        World { state: Mutex::new(state), wakeups: Default::default() }
     }
 
     /// Locks the state.
@@ -127,49 +128,49 @@ impl World {
         let mut state = self.state();
         state.wrong.get_or_insert(wrong);
         drop(state);
-        self.ring_all();
+        self.wake_all();
         std::panic::resume_unwind(Box::new("the run ended"));
     }
 
     /// Wakes all actors to see the end of the run.
-    pub fn ring_all(&self) {
-        self.bells.iter().for_each(Condvar::notify_all);
+    pub fn wake_all(&self) {
+        self.wakeups.iter().for_each(Condvar::notify_all);
     }
 
     /// Starts the first actor.
     pub fn start(&self) {
         let mut state = self.state();
         state.running = state.go_on();
-        self.bells[state.running].notify_all();
+        self.wakeups[state.running].notify_all();
     }
 
     /// Waits for the actor's first turn.
     pub fn begin(&self, actor: usize) {
-        self.until_my_turn(self.state(), actor);
+        self.await_turn(self.state(), actor);
     }
 
-    /// Waits until then, or with `hears` until a frame arrives.
-    pub fn wait(&self, actor: usize, until_ns: u64, hears: bool) {
+    /// Waits until then, or with `wakes_on_frame` until a frame arrives.
+    pub fn wait(&self, actor: usize, until_ns: u64, wakes_on_frame: bool) {
         let mut state = self.state();
-        let hears_now = hears && !state.inboxes[actor].is_empty();
-        let at_ns = if hears_now { state.now_ns } else { until_ns.max(state.now_ns + 1) };
+        let is_ready = wakes_on_frame && !state.inboxes[actor].is_empty();
+        let at_ns = if is_ready { state.now_ns } else { until_ns.max(state.now_ns + 1) };
         let wait = state.waits[actor];
-        state.hears[actor] = hears;
+        state.wakes_on_frame[actor] = wakes_on_frame;
         state.at(at_ns, Event::Wake { actor, wait });
         state.running = state.go_on();
         if state.running != actor {
-            self.bells[state.running].notify_all();
+            self.wakeups[state.running].notify_all();
         }
-        self.until_my_turn(state, actor);
+        self.await_turn(state, actor);
     }
 
-    fn until_my_turn(&self, mut state: MutexGuard<'_, State>, actor: usize) {
+    fn await_turn(&self, mut state: MutexGuard<'_, State>, actor: usize) {
         while state.running != actor && state.wrong.is_none() {
-            state = self.bells[actor].wait(state).expect("not poisoned");
+            state = self.wakeups[actor].wait(state).expect("not poisoned");
         }
         if state.wrong.is_some() {
             drop(state);
-            self.ring_all();
+            self.wake_all();
             std::panic::resume_unwind(Box::new("the run ended"));
         }
     }
@@ -180,7 +181,7 @@ impl World {
         state.waits[actor] = u64::MAX;
         if state.waits.iter().any(|wait| *wait != u64::MAX) {
             state.running = state.go_on();
-            self.bells[state.running].notify_all();
+            self.wakeups[state.running].notify_all();
         }
     }
 
@@ -212,7 +213,7 @@ impl State {
             }
             if let Some(actor) = self.happen(event) {
                 self.waits[actor] += 1;
-                self.hears[actor] = false;
+                self.wakes_on_frame[actor] = false;
                 return actor;
             }
         }
@@ -225,7 +226,7 @@ impl State {
             Event::ToActor { actor, donor, cuts, bytes } => {
                 if self.link(actor, donor, 1).cut_epoch() == cuts {
                     self.inboxes[actor].push_back((donor, bytes));
-                    return self.hears[actor].then_some(actor);
+                    return self.wakes_on_frame[actor].then_some(actor);
                 }
             }
             Event::ToDonor { donor, actor, cuts, bytes } => {
@@ -241,10 +242,10 @@ impl State {
             }
             Event::Fault { fault } => self.begin_fault(fault),
             Event::Over { fault } => self.end_fault(fault),
-            Event::Healed { donor, wound } => {
+            Event::Healed { donor, absence } => {
                 let block = self.block.clone();
-                self.ledger
-                    .heal(donor, wound, |replica| block.is_readable(&block.replicas()[replica]));
+                self.loss_checker
+                    .heal(donor, absence, |replica| block.is_readable(&block.replicas()[replica]));
             }
         }
         None
@@ -256,7 +257,7 @@ impl State {
 
     /// Sends a frame to the donor (0) or back (1).
     fn send(&mut self, actor: usize, donor: usize, bytes: &[u8], back: usize) {
-        let (now_ns, impairment) = (self.now_ns, self.story.impairment);
+        let (now_ns, impairment) = (self.now_ns, self.scenario.impairment);
         let link = self.link(actor, donor, back);
         let passage = link.send(now_ns, &impairment, bytes, &mut Default::default());
         let cuts = link.cut_epoch();
@@ -274,7 +275,7 @@ impl State {
     pub fn tend(&mut self, donor: usize) {
         let now_ns = self.now_ns;
         for grant in self.donors[donor].end_leases(now_ns) {
-            self.ledger.lose_grant(grant);
+            self.loss_checker.lose_grant(grant);
         }
         let mut frame = std::mem::take(&mut self.frame);
         while let Some((actor, len)) = self.donors[donor].poll_transmit(now_ns, &mut frame) {
@@ -296,50 +297,50 @@ impl State {
     }
 
     fn begin_fault(&mut self, fault: usize) {
-        let begun = self.story.faults[fault];
+        let begun = self.scenario.faults[fault];
         let (donor, now_ns) = (begun.donor, self.now_ns);
         match begun.kind {
             FaultKind::Dies => {
                 self.donors[donor].die();
-                self.ledger.lose_node(donor);
+                self.loss_checker.lose_node(donor);
             }
             FaultKind::Stalls => self.donors[donor].stalls += 1,
-            FaultKind::IsCutOff => {
+            FaultKind::CutOff => {
                 self.donors[donor].cuts += 1;
                 self.cut_or_heal(donor, true);
             }
-            FaultKind::WantsBack => self.donors[donor].wants_back = true,
+            FaultKind::Reclaims => self.donors[donor].is_reclaiming = true,
         }
-        if matches!(begun.kind, FaultKind::Stalls | FaultKind::IsCutOff) {
-            self.ledger.wound(donor, begun.lasts_ns);
+        if matches!(begun.kind, FaultKind::Stalls | FaultKind::CutOff) {
+            self.loss_checker.record_absence(donor, begun.lasts_ns);
         }
         self.at(now_ns + begun.lasts_ns, Event::Over { fault });
     }
 
     fn end_fault(&mut self, fault: usize) {
-        let over = self.story.faults[fault];
+        let over = self.scenario.faults[fault];
         let donor = over.donor;
         match over.kind {
             FaultKind::Dies => self.donors[donor].restart(),
             FaultKind::Stalls => self.donors[donor].stalls -= 1,
-            FaultKind::IsCutOff => {
+            FaultKind::CutOff => {
                 self.donors[donor].cuts -= 1;
                 self.cut_or_heal(donor, false);
             }
             // The grace period of the reclaim is over: all remaining grants end.
-            FaultKind::WantsBack => {
+            FaultKind::Reclaims => {
                 let now_ns = self.now_ns;
                 for grant in self.donors[donor].take_back_all(now_ns) {
-                    self.ledger.lose_grant(grant);
+                    self.loss_checker.lose_grant(grant);
                 }
-                self.donors[donor].wants_back = false;
+                self.donors[donor].is_reclaiming = false;
             }
         }
         let now_ns = self.now_ns;
         self.donors[donor].catch_up(now_ns);
         self.tend(donor);
-        if let Some((wound, after_ns)) = self.ledger.is_healing(donor, over.kind) {
-            self.at(now_ns + after_ns, Event::Healed { donor, wound });
+        if let Some((absence, after_ns)) = self.loss_checker.is_healing(donor, over.kind) {
+            self.at(now_ns + after_ns, Event::Healed { donor, absence });
         }
     }
 }

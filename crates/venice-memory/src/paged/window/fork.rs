@@ -10,7 +10,7 @@ use super::super::sys::{self, Errno, SysResult, nr};
 use super::super::{PAGE, address_of};
 use super::mapped::Mapped;
 use super::structure::{MAP_FIXED, MAP_PRIVATE_ANONYMOUS, READ_WRITE};
-use super::{Ledger, Window, WindowStructure};
+use super::{Contents, Window, WindowStructure};
 
 /// A fork under way.
 pub struct WindowFork {
@@ -26,7 +26,7 @@ impl Window {
     /// during the copy. Each begun fork ends with [`Window::end_fork`] in the parent.
     pub fn begin_fork(&'static self) -> bool {
         let mut structure = self.hold();
-        let may = structure.ledger().pieces.is_empty() || self.has_one_thread();
+        let may = structure.contents().pieces.is_empty() || self.has_one_thread();
         self.forking.fetch_add(u32::from(may), Ordering::Relaxed);
         may
     }
@@ -43,7 +43,7 @@ impl Window {
     /// The kernel's error if the pipe between parent and child cannot be made.
     pub fn before_fork(&'static self) -> SysResult<WindowFork> {
         let mut structure = self.hold();
-        if structure.ledger().pieces.is_empty() {
+        if structure.contents().pieces.is_empty() {
             return Ok(WindowFork { window: self, structure: None });
         }
         let mut ends = [-1i32; 2];
@@ -89,7 +89,7 @@ impl WindowStructure {
     fn make_private(&mut self) -> SysResult<()> {
         let window = self.window;
         let mut mapped = Mapped::default();
-        mapped.look()?;
+        mapped.refresh()?;
         for (page, piece) in self.parts(0..PageNumber::MAX) {
             let (addr, len_bytes) = (address_of(page), piece.count * PAGE);
             let flags = MAP_PRIVATE_ANONYMOUS | MAP_FIXED;
@@ -114,7 +114,7 @@ impl WindowStructure {
         let (base, reserved_bytes) = window.slabs.reserved();
         // SAFETY: no memory of this process lies in the slabs any more.
         unsafe { sys::syscall(nr::MUNMAP, [base, reserved_bytes, 0, 0, 0, 0])? };
-        *self.ledger() = Ledger {
+        *self.contents() = Contents {
             slots: Slots::new(window.process),
             pieces: BTreeMap::new(),
             local: Regions::default(),

@@ -34,7 +34,7 @@ impl Mapped {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(super) fn look(&mut self) -> SysResult<()> {
+    pub(super) fn refresh(&mut self) -> SysResult<()> {
         self.files.clear();
         self.has_rings = false;
         let fd = sys::open_readonly(MAPS)?;
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn finds_own_code() {
         let mut mapped = Mapped::default();
-        mapped.look().unwrap();
+        mapped.refresh().unwrap();
         let code = finds_own_code as *const () as usize;
         let mapping = mapped.at(code).expect("code is mapped from a file");
         assert_eq!(mapping.protection, 5);
         let count = mapped.files.len();
-        mapped.look().unwrap();
+        mapped.refresh().unwrap();
         assert!(
             mapped.files.len() + 8 > count && mapped.files.is_sorted_by_key(|it| it.range.start)
         );

@@ -71,7 +71,7 @@ extern "C" fn run(argument: usize) -> ! {
     let mut mapped = Mapped::default();
     loop {
         let seen = window.block.mover_calls();
-        let mobility = window.follow(uffd, &mut mapped).err().unwrap_or(Mobility::Moves);
+        let mobility = window.move_slabs(uffd, &mut mapped).err().unwrap_or(Mobility::Moves);
         window.block.processes[window.process].set_mobility(mobility);
         let is_done = mobility == Mobility::Moves;
         window.block.await_mover_call(seen, (!is_done).then_some(RETRY_AFTER_NS));
@@ -83,12 +83,16 @@ impl Window {
     ///
     /// # Errors
     /// The reason why some slabs have not moved.
-    pub(super) fn follow(&'static self, uffd: Uffd, mapped: &mut Mapped) -> Result<(), Mobility> {
-        for slab in 0..self.homes.len() {
-            if let Some(home) = self.block.newest_home(slab)
-                && !self.block.is_home(self.process, slab, home)
+    pub(super) fn move_slabs(
+        &'static self,
+        uffd: Uffd,
+        mapped: &mut Mapped,
+    ) -> Result<(), Mobility> {
+        for slab in 0..self.locations.len() {
+            if let Some(location) = self.block.newest_location(slab)
+                && !self.block.is_location(self.process, slab, location)
             {
-                self.move_slab(slab, home, uffd, mapped)?;
+                self.move_slab(slab, location, uffd, mapped)?;
             }
         }
         Ok(())

@@ -21,10 +21,10 @@ use super::super::uffd::Uffd;
 use super::super::{PAGE, address_of, pages_of};
 use super::mapped::{Mapped, Mapping};
 use super::structure::{MREMAP_FIXED, MREMAP_MAYMOVE, READ_WRITE};
-use super::{Piece, Window, WindowStructure, devices, sleepers};
+use super::{Piece, Window, WindowStructure, devices, futex_waiters};
 
 /// The reason why something did not move, in the form in which a process reports it.
-type Held = Mobility;
+type Blocked = Mobility;
 
 /// The part of a piece that is one mapping of the kernel.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Part {
     /// The temporary address of the mapping that will replace it.
     staged: Option<usize>,
     /// True while writes to it are blocked.
-    is_held: bool,
+    is_blocked: bool,
     has_moved: bool,
 }
 
@@ -53,14 +53,14 @@ impl Window {
         replica: usize,
         uffd: Uffd,
         mapped: &mut Mapped,
-    ) -> Result<(), Held> {
-        let row = self.slabs.address(replica, 0).ok_or(Held::HeldByKernel)?;
+    ) -> Result<(), Blocked> {
+        let row = self.slabs.address(replica, 0).ok_or(Blocked::BlockedByKernel)?;
         // SAFETY: advice about our own mapping that changes no contents.
         let _ = unsafe { sys::madvise(row, SLAB_SLOTS as usize * PAGE, sys::MADV_DONTFORK) };
         let mut structure = self.hold_as_mover();
-        self.homes[slab].store(replica as u32 + 1, Ordering::Relaxed);
-        mapped.look().map_err(|_| Held::HeldByKernel)?;
-        let pieces = structure.away_from_home(slab, replica);
+        self.locations[slab].store(replica as u32 + 1, Ordering::Relaxed);
+        mapped.refresh().map_err(|_| Blocked::BlockedByKernel)?;
+        let pieces = structure.pieces_to_move(slab, replica);
         let parts = pieces
             .iter()
             .flat_map(|(page, piece)| self.parts_mapped(*page, piece, replica, mapped));
@@ -69,19 +69,19 @@ impl Window {
         let moved = parts.iter().filter(|part| part.has_moved);
         let moved: Vec<_> = moved.map(|part| (part.range.clone(), part.old)).collect();
         for (range, _) in &moved {
-            structure.rehome(pages_of(range.start, range.len()), replica);
+            structure.set_replica(pages_of(range.start, range.len()), replica);
         }
         if !moved.is_empty() {
             // SAFETY: the old replica stays mapped until all pages have left it.
-            unsafe { sleepers::wake(&moved) };
+            unsafe { futex_waiters::wake(&moved) };
         }
         outcome?;
         // The remaining ranges were mapped by the program through direct system calls.
         for (page, piece) in pieces {
-            structure.rehome(page..page + piece.count, replica);
+            structure.set_replica(page..page + piece.count, replica);
         }
-        self.forget_former_homes(slab, replica)?;
-        self.block.set_home(self.process, slab, replica);
+        self.unmap_former_locations(slab, replica)?;
+        self.block.set_location(self.process, slab, replica);
         Ok(())
     }
 
@@ -111,18 +111,18 @@ impl Window {
             let offset = range.start - start;
             let (old, new) = (old + offset, new + offset);
             let protection = mapping.protection;
-            Part { range, protection, old, new, staged: None, is_held: false, has_moved: false }
+            Part { range, protection, old, new, staged: None, is_blocked: false, has_moved: false }
         };
         mapped.within(range.clone()).filter(of_piece).map(part).collect()
     }
 
     /// Unmaps the replicas that a slab has left.
-    fn forget_former_homes(&self, slab: usize, home: usize) -> Result<(), Held> {
+    fn unmap_former_locations(&self, slab: usize, location: usize) -> Result<(), Blocked> {
         for (replica, entry) in self.block.replicas().iter().enumerate() {
-            if entry.slab() == slab && replica != home && self.slabs.is_mapped(replica) {
+            if entry.slab() == slab && replica != location && self.slabs.is_mapped(replica) {
                 // SAFETY: no piece lies there, and the lock is held that every search for a piece
                 // takes.
-                unsafe { self.slabs.unmap(replica) }.map_err(|_| Held::HeldByKernel)?;
+                unsafe { self.slabs.unmap(replica) }.map_err(|_| Blocked::BlockedByKernel)?;
             }
         }
         Ok(())
@@ -131,8 +131,8 @@ impl Window {
 
 impl WindowStructure {
     /// The pieces of a slab that are mapped from another replica.
-    fn away_from_home(&mut self, slab: usize, replica: usize) -> Vec<(PageNumber, Piece)> {
-        let pieces = self.ledger().pieces.iter();
+    fn pieces_to_move(&mut self, slab: usize, replica: usize) -> Vec<(PageNumber, Piece)> {
+        let pieces = self.contents().pieces.iter();
         let is_away =
             |piece: &Piece| (piece.slot / SLAB_SLOTS) as usize == slab && piece.replica != replica;
         pieces.filter(|(_, piece)| is_away(piece)).map(|(page, piece)| (*page, *piece)).collect()
@@ -140,23 +140,23 @@ impl WindowStructure {
 }
 
 /// Replaces the old replica by the new one, as far as possible.
-fn move_parts(parts: &mut [Part], uffd: Uffd, has_rings: bool) -> Result<(), Held> {
+fn move_parts(parts: &mut [Part], uffd: Uffd, has_rings: bool) -> Result<(), Blocked> {
     let ready = parts.iter_mut().try_for_each(|part| part.stage()).map_err(by_kernel);
-    let held = ready.and_then(|()| parts.iter_mut().try_for_each(|part| part.hold(uffd)));
+    let held = ready.and_then(|()| parts.iter_mut().try_for_each(|part| part.block_writes(uffd)));
     let moved = match held {
         Ok(()) if !parts.is_empty() && (has_rings || devices::may_write()) => {
-            Err(Held::HeldByDevices)
+            Err(Blocked::BlockedByDevices)
         }
         Ok(()) => parts.iter_mut().try_for_each(|part| part.take_over(uffd)).map_err(by_kernel),
         Err(held) => Err(held),
     };
     // All writers go on, wherever their pages are now.
-    parts.iter_mut().for_each(|part| part.let_go(uffd));
+    parts.iter_mut().for_each(|part| part.unblock_writes(uffd));
     moved
 }
 
-fn by_kernel(_: Errno) -> Held {
-    Held::HeldByKernel
+fn by_kernel(_: Errno) -> Blocked {
+    Blocked::BlockedByKernel
 }
 
 impl Part {
@@ -175,19 +175,19 @@ impl Part {
         unsafe { sys::madvise(staged, self.len_bytes(), sys::MADV_POPULATE_WRITE) }
     }
 
-    fn hold(&mut self, uffd: Uffd) -> Result<(), Held> {
+    fn block_writes(&mut self, uffd: Uffd) -> Result<(), Blocked> {
         let held = uffd.hold_writes(self.range.start, self.len_bytes());
         held.map_err(|error| match error {
-            Errno::EINVAL => Held::InDevice,
+            Errno::EINVAL => Blocked::InDevice,
             error => by_kernel(error),
         })?;
-        self.is_held = true;
+        self.is_blocked = true;
         Ok(())
     }
 
-    fn let_go(&mut self, uffd: Uffd) {
+    fn unblock_writes(&mut self, uffd: Uffd) {
         let len_bytes = self.len_bytes();
-        if std::mem::take(&mut self.is_held) {
+        if std::mem::take(&mut self.is_blocked) {
             uffd.let_write(self.range.start, len_bytes);
         }
         if let Some(staged) = self.staged.take() {
@@ -215,7 +215,7 @@ impl Part {
         // SAFETY: over the copied mapping; the lock is held, so it has not changed.
         match unsafe { sys::syscall(nr::MREMAP, arguments) } {
             Ok(_) => {
-                (self.staged, self.is_held, self.has_moved) = (None, false, true);
+                (self.staged, self.is_blocked, self.has_moved) = (None, false, true);
                 uffd.wake(self.range.start, len_bytes);
                 Ok(())
             }

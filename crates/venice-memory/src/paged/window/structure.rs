@@ -8,7 +8,7 @@ use super::super::page_table::PageNumber;
 use super::super::run_block::SLAB_SLOTS;
 use super::super::sys::{self, Errno, SysResult, nr};
 use super::super::{PAGE, address_of, pages_of};
-use super::{Ledger, Piece, Window};
+use super::{Contents, Piece, Window};
 
 pub(super) const READ_WRITE: usize = 1 | 2;
 pub(super) const MREMAP_MAYMOVE: usize = 1;
@@ -39,9 +39,9 @@ impl Window {
 }
 
 impl WindowStructure {
-    pub(super) fn ledger(&mut self) -> &mut Ledger {
+    pub(super) fn contents(&mut self) -> &mut Contents {
         // SAFETY: the lock is held, and the borrow of `self` makes it the only reference.
-        unsafe { &mut *self.window.ledger.get() }
+        unsafe { &mut *self.window.contents.get() }
     }
 
     /// Places a fresh anonymous private mapping for reading and writing: local as far as the budget
@@ -66,7 +66,7 @@ impl WindowStructure {
 
     fn count_local(&mut self, pages: Range<PageNumber>) {
         self.window.own_local_pages().fetch_add(pages.len() as u64, Ordering::Relaxed);
-        self.ledger().local.insert(pages);
+        self.contents().local.insert(pages);
     }
 
     /// Replaces fresh anonymous pages by slots.
@@ -75,12 +75,12 @@ impl WindowStructure {
         let mut at = pages.start;
         while at < pages.end {
             let wanted = u32::try_from(pages.end - at).unwrap_or(u32::MAX);
-            let ledger = self.ledger();
-            let run = ledger.slots.take_run(&window.block, wanted).ok_or(Errno::ENOMEM)?;
-            let home = window.home((run.start / SLAB_SLOTS) as usize);
-            let replica = home.expect("slot of a slab with a donor");
+            let contents = self.contents();
+            let run = contents.slots.take_run(&window.block, wanted).ok_or(Errno::ENOMEM)?;
+            let location = window.location((run.start / SLAB_SLOTS) as usize);
+            let replica = location.expect("slot of a slab with a donor");
             let piece = Piece { count: run.len(), slot: run.start, replica };
-            ledger.pieces.insert(at, piece);
+            contents.pieces.insert(at, piece);
             let (from, len_bytes) = (window.in_slabs(&piece, 0), run.len() * PAGE);
             let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
             // A shared mapping whose old length is 0 is mapped a second time.
@@ -107,19 +107,19 @@ impl WindowStructure {
         let window = self.window;
         for (_, piece) in self.take_parts(pages.clone()) {
             for slot in piece.slot..piece.slot + piece.count as u32 {
-                self.ledger().slots.give_up(&window.block, slot);
+                self.contents().slots.release(&window.block, slot);
             }
         }
-        let ledger = self.ledger();
-        let local: usize = ledger.local.parts(pages.clone()).map(|part| part.len()).sum();
-        ledger.local.remove(pages);
+        let contents = self.contents();
+        let local: usize = contents.local.parts(pages.clone()).map(|part| part.len()).sum();
+        contents.local.remove(pages);
         window.own_local_pages().fetch_sub(local as u64, Ordering::Relaxed);
     }
 
     /// Removes the parts of pieces that lie in a range. The rest of these pieces stays.
     fn take_parts(&mut self, pages: Range<PageNumber>) -> Vec<(PageNumber, Piece)> {
         let parts = self.parts(pages);
-        let pieces = &mut self.ledger().pieces;
+        let pieces = &mut self.contents().pieces;
         for &(start, part) in &parts {
             let (first, whole) = pieces.range(..=start).next_back().expect("it is part of a piece");
             let (first, whole) = (*first, *whole);
@@ -138,15 +138,15 @@ impl WindowStructure {
     }
 
     /// Records that the pages of a range are now mapped from another replica of their slab.
-    pub(super) fn rehome(&mut self, pages: Range<PageNumber>, replica: usize) {
+    pub(super) fn set_replica(&mut self, pages: Range<PageNumber>, replica: usize) {
         for (start, part) in self.take_parts(pages) {
-            self.ledger().pieces.insert(start, Piece { replica, ..part });
+            self.contents().pieces.insert(start, Piece { replica, ..part });
         }
     }
 
     /// The parts of pieces that lie in a range.
     pub(super) fn parts(&mut self, pages: Range<PageNumber>) -> Vec<(PageNumber, Piece)> {
-        let pieces = &self.ledger().pieces;
+        let pieces = &self.contents().pieces;
         let first = pieces.range(..=pages.start).next_back().map_or(pages.start, |(at, _)| *at);
         let part = |(at, piece): (&PageNumber, &Piece)| {
             let start = (*at).max(pages.start);
@@ -187,7 +187,7 @@ impl WindowStructure {
         let [old, old_len, new_len, flags, new_addr] = arguments;
         let (old_pages, new_pages) = (pages_of(old, old_len), new_len.div_ceil(PAGE));
         let grows_by = new_pages.saturating_sub(old_pages.len()) as u64;
-        let is_local = self.ledger().local.parts(old_pages.clone()).next().is_some();
+        let is_local = self.contents().local.parts(old_pages.clone()).next().is_some();
         let touches = self.touches(old, old_len);
         let is_copied = touches || (is_local && grows_by > self.window.local_room());
         if !is_copied {

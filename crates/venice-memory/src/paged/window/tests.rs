@@ -93,25 +93,25 @@ impl Moving {
         (0..SLABS).map(add).collect()
     }
 
-    fn follow(&mut self) -> Result<(), Mobility> {
-        self.window.follow(self.uffd, &mut self.mapped)
+    fn move_slabs(&mut self) -> Result<(), Mobility> {
+        self.window.move_slabs(self.uffd, &mut self.mapped)
     }
 
     /// Moves all slabs to a donor, and drops their old replicas.
     fn move_to(&mut self, donor: usize) {
         let former: Vec<usize> =
-            (0..SLABS).filter_map(|slab| self.block.newest_home(slab)).collect();
+            (0..SLABS).filter_map(|slab| self.block.newest_location(slab)).collect();
         let new = self.build(donor);
-        while let Err(why) = self.follow() {
+        while let Err(why) = self.move_slabs() {
             // Other tests of this process may have devices open for a moment.
-            assert_eq!(why, Mobility::HeldByDevices);
+            assert_eq!(why, Mobility::BlockedByDevices);
             sys::yield_now();
         }
         for (slab, (old, new)) in former.into_iter().zip(new).enumerate() {
-            assert!(self.block.is_home_of_all(new) && self.block.settle_home(new));
-            assert!(self.block.give_up(&self.block.replicas()[old]));
+            assert!(self.block.is_location_of_all(new) && self.block.commit_location(new));
+            assert!(self.block.drop_replica(&self.block.replicas()[old]));
             assert_eq!(self.mappings_of(old), 0, "the old replica is unmapped");
-            assert_eq!(self.window.home(slab), Some(new));
+            assert_eq!(self.window.location(slab), Some(new));
         }
     }
 
@@ -241,7 +241,7 @@ fn moves_keep_protection_and_holes() {
     moving.window.hold().discard(addr + 300 * PAGE, PAGE).unwrap();
     moving.move_to(1);
     moving.window.hold().discard(addr + 301 * PAGE, PAGE).unwrap();
-    moving.mapped.look().unwrap();
+    moving.mapped.refresh().unwrap();
     let protection = |addr| moving.mapped.at(addr).map(|mapping| mapping.protection);
     assert_eq!((protection(shut), protection(read_only)), (Some(0), Some(1)));
     assert_eq!((protection(addr), protection(hole)), (Some(3), None));
@@ -262,8 +262,8 @@ fn moves_keep_protection_and_holes() {
 }
 
 #[test]
-fn futex_sleepers_are_woken() {
-    let Some(mut moving) = moving("futex_sleepers_are_woken") else { return };
+fn futex_waiters_are_woken() {
+    let Some(mut moving) = moving("futex_waiters_are_woken") else { return };
     let addr = moving.place(BYTES);
     // SAFETY: a word of memory that is mapped for as long as the test runs.
     let word: &AtomicU32 = unsafe { &*((addr + 8 * PAGE) as *const AtomicU32) };
@@ -290,17 +290,17 @@ fn failed_move_is_undone() {
     words.iter().enumerate().for_each(|(at, word)| word.store(at as u64, Ordering::Relaxed));
     let new = moving.build(1);
     // One of the slabs has moved and was written when its donor reclaims it again.
-    while moving.follow().is_err() {
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
     words[7].store(77, Ordering::Relaxed);
     for replica in new {
-        assert!(moving.block.give_up(&moving.block.replicas()[replica]));
+        assert!(moving.block.drop_replica(&moving.block.replicas()[replica]));
     }
-    while moving.follow().is_err() {
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
-    assert!((0..SLABS).all(|slab| moving.block.is_home(moving.process, slab, slab)));
+    assert!((0..SLABS).all(|slab| moving.block.is_location(moving.process, slab, slab)));
     for (at, word) in words.iter().enumerate() {
         assert_eq!(word.load(Ordering::Relaxed), if at == 7 { 77 } else { at as u64 });
     }
@@ -318,10 +318,10 @@ fn device_descriptors_block_moves() {
         return;
     };
     moving.build(1);
-    assert_eq!(moving.follow(), Err(Mobility::HeldByDevices));
+    assert_eq!(moving.move_slabs(), Err(Mobility::BlockedByDevices));
     words[0].store(5, Ordering::Relaxed);
     drop(direct);
-    while moving.follow().is_err() {
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
     assert_eq!(words[0].load(Ordering::Relaxed), 5);

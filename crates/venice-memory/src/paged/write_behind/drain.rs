@@ -23,7 +23,7 @@ pub struct Drain {
 
 /// A failure to write to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct DrainFailure {
     /// The kernel's error.
     pub errno: Errno,
     /// Slabs whose file replica was dropped: donors have their contents.
@@ -44,14 +44,14 @@ impl Drain {
 
     /// Writes the waiting frames to the disk. Returns the number of frames freed, and the failure
     /// if there was one.
-    pub fn turn(&mut self) -> (usize, Option<Trouble>) {
+    pub fn turn(&mut self) -> (usize, Option<DrainFailure>) {
         let mut ready: Vec<_> = self.block.ready_frames().collect();
         ready.sort_unstable();
         let all = ready.len();
         ready.retain(|&(slot, frame)| {
-            let is_wanted = self.block.is_wanted(slot, frame);
+            let is_wanted = self.block.is_needed(slot, frame);
             if !is_wanted {
-                self.block.settle(slot, frame);
+                self.block.complete_frame(slot, frame);
             }
             is_wanted
         });
@@ -68,10 +68,11 @@ impl Drain {
                 Ok(()) => self.settle(slab),
                 Err(errno) => {
                     let (mut given_up, mut kept) = self.give_up(slab);
-                    if let Some(Trouble { given_up: before, kept: kept_before, .. }) = trouble {
+                    if let Some(DrainFailure { given_up: before, kept: kept_before, .. }) = trouble
+                    {
                         (given_up, kept) = (given_up + before, kept + kept_before);
                     }
-                    trouble = Some(Trouble { errno, given_up, kept });
+                    trouble = Some(DrainFailure { errno, given_up, kept });
                 }
             }
         }
@@ -80,7 +81,7 @@ impl Drain {
 
     /// Frees the frames of pages that are on the disk.
     fn settle(&self, written: &[(u32, u32)]) {
-        written.iter().for_each(|&(slot, frame)| self.block.settle(slot, frame));
+        written.iter().for_each(|&(slot, frame)| self.block.complete_frame(slot, frame));
         self.block.counters.behind_out.fetch_add(written.len() as u64, Ordering::Relaxed);
     }
 
@@ -117,11 +118,11 @@ impl Drain {
     /// numbers of slabs dropped and pages kept.
     fn give_up(&self, pages: &[(u32, u32)]) -> (usize, usize) {
         let block = &self.block;
-        let on_disk = block.on_disk(block.slab_of(pages[0].0));
-        if on_disk.is_some_and(|(_, replica)| !block.give_up(replica)) {
+        let on_disk = block.disk_replica(block.slab_of(pages[0].0));
+        if on_disk.is_some_and(|(_, replica)| !block.drop_replica(replica)) {
             return (0, pages.len());
         }
-        pages.iter().for_each(|&(slot, frame)| block.settle(slot, frame));
+        pages.iter().for_each(|&(slot, frame)| block.complete_frame(slot, frame));
         (usize::from(on_disk.is_some()), 0)
     }
 }

@@ -46,7 +46,7 @@ fn with_disk(mut far: Far, file: &OwnedFd) -> Far {
 
 impl Run {
     fn new() -> Run {
-        let (_fd, block) = RunBlockMap::create_behind(PortKind::Shm, SLABS, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create_write_behind(PortKind::Shm, SLABS, 1).unwrap();
         for donor in 0..=SLABS {
             block.add_donor(&format!("node{donor}"), donor as u32, "").unwrap();
         }
@@ -158,7 +158,7 @@ proptest! {
             run.check();
         }
         while run.drain.turn().0 > 0 {}
-        prop_assert_eq!(run.block().behind_pages(), 0);
+        prop_assert_eq!(run.block().undrained_pages(), 0);
         (0..=SLABS).for_each(|donor| run.block().donors()[donor].lose(Fate::Died));
         run.check();
     }
@@ -179,7 +179,7 @@ fn disk_failure_keeps_sole_copies() {
         assert_eq!(trouble.given_up, usize::from(freed > 0));
         run.check();
     }
-    assert!(run.block().on_disk(0).is_some() && run.block().on_disk(1).is_none());
+    assert!(run.block().disk_replica(0).is_some() && run.block().disk_replica(1).is_none());
     // A slab copied to another donor need not wait.
     run.build(0);
     let (freed, trouble) = run.drain.turn();
@@ -196,7 +196,7 @@ fn slow_disk_exhausts_frames() {
     for at in 0..BEHIND_FRAMES as u32 {
         assert!(run.write(at % USED));
     }
-    assert!(!run.far.reserve(&block, 1) && block.behind_pages() == BEHIND_FRAMES as u64);
+    assert!(!run.far.reserve(&block, 1) && block.undrained_pages() == BEHIND_FRAMES as u64);
     assert_eq!(run.drain.turn(), (BEHIND_FRAMES, None));
     assert!(run.far.reserve(&block, 512) && run.far.reserve(&block, 512));
     let mut other = run.memory.far().unwrap().writing(&block, Owner::Process(1)).unwrap();
@@ -227,7 +227,7 @@ fn dropped_disk_replica_is_not_read() {
     let mut page: Words = [0; PAGE / 8];
     let given_up = |_: &mut Words| {
         assert!(run.write(3), "newer than what is in the file");
-        assert!(block.give_up(block.on_disk(0).unwrap().1));
+        assert!(block.drop_replica(block.disk_replica(0).unwrap().1));
         run.drain.turn().0 == 1
     };
     assert!(!read_by(&block, 3, &mut page, given_up));

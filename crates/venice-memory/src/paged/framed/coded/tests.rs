@@ -33,7 +33,7 @@ struct Port {
 }
 
 impl Port {
-    fn ask(&mut self, token: u64, address: u64, bytes: Option<&[u8]>) -> Result<(), NotTaken> {
+    fn queue(&mut self, token: u64, address: u64, bytes: Option<&[u8]>) -> Result<(), Rejected> {
         let replica = (address / SLAB_BYTES) as usize;
         self.requests.push_back((token, replica, address, bytes.map(<[u8]>::to_vec)));
         Ok(())
@@ -49,19 +49,19 @@ impl Donors for Port {
         self.donors[replica] == Donor::Answers
     }
 
-    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), NotTaken> {
-        self.ask(token, address, None)
+    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), Rejected> {
+        self.queue(token, address, None)
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        self.ask(token, address, Some(bytes))
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
+        self.queue(token, address, Some(bytes))
     }
 
-    fn atomic(&mut self, _: u64, _: u64, _: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, _: u64, _: u64, _: Atomic) -> Result<(), Rejected> {
         unreachable!("coded memory has none")
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let may_end = |donor: Donor, has_turned: bool| match donor {
             Donor::Answers | Donor::Died => true,
             Donor::IsSilent => has_turned,
@@ -73,9 +73,9 @@ impl Donors for Port {
         match self.donors[replica] {
             Donor::IsSilent => {
                 self.has_turned = false;
-                return Some((token, Err(Fault::Silent)));
+                return Some((token, Err(RequestError::NoAnswer)));
             }
-            Donor::Died => return Some((token, Err(Fault::Gone(Fate::Died)))),
+            Donor::Died => return Some((token, Err(RequestError::Gone(Fate::Died)))),
             Donor::Answers | Donor::Waits => self.answered += 1,
         }
         match bytes {

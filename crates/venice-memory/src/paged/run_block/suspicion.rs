@@ -11,9 +11,9 @@ use super::{Fate, ReplicaState, RunBlock};
 
 /// The decision about a suspected donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SuspicionOutcome {
     /// It is dropped: other donors that answer have all its contents, and its copies are rebuilt.
-    DoneWithout,
+    Dropped,
     /// It is waited for: no other donor that answers has some of its contents.
     Awaited {
         /// Slabs that only this donor has.
@@ -24,55 +24,55 @@ pub enum Verdict {
 /// Decides about suspected donors: records when each was suspected, and which suspicions still wait
 /// for probes of the other holders. All times are nanoseconds of one clock.
 #[derive(Debug, Default)]
-pub struct SilenceJudge {
+pub struct SuspicionResolver {
     /// The time of the last suspicion, by donor.
-    complained_ns: Vec<Option<u64>>,
+    suspected_ns: Vec<Option<u64>>,
     /// The time of the first undecided suspicion, by donor.
     open_ns: Vec<Option<u64>>,
 }
 
 /// A donor and the decision about it.
-pub type Judged = (usize, Verdict);
+pub type Resolved = (usize, SuspicionOutcome);
 
-impl SilenceJudge {
+impl SuspicionResolver {
     /// Collects the suspicions raised since the last call and decides those it can. A donor counts
     /// as suspected for `silent_for_ns` after its last suspicion. `answered_ns` returns the send
     /// time of the last probe that a donor answered, whichever thread sent it; `u64::MAX` for a
     /// donor that needs no probe. Only one thread of a run may call it.
-    pub fn judge(
+    pub fn resolve(
         &mut self,
         block: &RunBlock,
         now_ns: u64,
         silent_for_ns: u64,
         answered_ns: impl Fn(usize) -> u64,
-    ) -> Vec<Judged> {
+    ) -> Vec<Resolved> {
         let donors = block.donors();
-        self.complained_ns.resize(donors.len(), None);
+        self.suspected_ns.resize(donors.len(), None);
         self.open_ns.resize(donors.len(), None);
-        for (index, _) in donors.iter().enumerate().filter(|(_, donor)| donor.take_complaint()) {
-            self.complained_ns[index] = Some(now_ns);
+        for (index, _) in donors.iter().enumerate().filter(|(_, donor)| donor.take_suspicion()) {
+            self.suspected_ns[index] = Some(now_ns);
             self.open_ns[index].get_or_insert(now_ns);
         }
-        let mut judged = Vec::new();
+        let mut resolved = Vec::new();
         for (donor, entry) in donors.iter().enumerate() {
             let Some(since_ns) = self.open_ns[donor] else { continue };
-            let is_silent = |other| self.is_silent(other, now_ns, silent_for_ns);
+            let is_silent = |other| self.is_suspected(other, now_ns, silent_for_ns);
             let is_unknown = |other| !is_silent(other) && answered_ns(other) <= since_ns;
             if !entry.is_gone() {
-                if block.companions(donor).any(is_unknown) {
+                if block.other_holders(donor).any(is_unknown) {
                     continue;
                 }
-                judged.push((donor, block.judge_silent(donor, is_silent)));
+                resolved.push((donor, block.resolve_suspicion(donor, is_silent)));
             }
             self.open_ns[donor] = None;
         }
-        judged
+        resolved
     }
 
     /// True if a donor was suspected less than `silent_for_ns` ago.
-    pub fn is_silent(&self, donor: usize, now_ns: u64, silent_for_ns: u64) -> bool {
-        let complained_ns = self.complained_ns.get(donor).copied().flatten();
-        complained_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < silent_for_ns)
+    pub fn is_suspected(&self, donor: usize, now_ns: u64, silent_for_ns: u64) -> bool {
+        let suspected_ns = self.suspected_ns.get(donor).copied().flatten();
+        suspected_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < silent_for_ns)
     }
 
     /// True if a decision waits for a probe's answer.
@@ -83,7 +83,7 @@ impl SilenceJudge {
 
 impl RunBlock {
     /// The donors, not gone, that also have a part of a slab of `donor`.
-    fn companions(&self, donor: usize) -> impl Iterator<Item = usize> {
+    fn other_holders(&self, donor: usize) -> impl Iterator<Item = usize> {
         let held = self.replicas().iter().filter(move |replica| {
             replica.donor() == donor && self.state(replica) == ReplicaState::Live
         });
@@ -94,15 +94,19 @@ impl RunBlock {
 
     /// Decides about a suspected donor: drops it if other donors, none of them suspected
     /// (`is_silent`, by donor), have all its contents. Only one thread of a run may call it.
-    pub fn judge_silent(&self, donor: usize, is_silent: impl Fn(usize) -> bool) -> Verdict {
+    pub fn resolve_suspicion(
+        &self,
+        donor: usize,
+        is_silent: impl Fn(usize) -> bool,
+    ) -> SuspicionOutcome {
         let held = self.replicas().iter().filter(|replica| replica.donor() == donor);
         let answers = |other: usize| other != donor && !is_silent(other);
-        let needed = held.filter(|replica| !self.give_up_where(replica, answers)).count();
+        let needed = held.filter(|replica| !self.drop_replica_if(replica, answers)).count();
         if needed == 0 {
-            self.donors()[donor].lose(Fate::Silent);
-            return Verdict::DoneWithout;
+            self.donors()[donor].lose(Fate::Unresponsive);
+            return SuspicionOutcome::Dropped;
         }
-        Verdict::Awaited { slabs: needed }
+        SuspicionOutcome::Awaited { slabs: needed }
     }
 }
 
@@ -129,73 +133,76 @@ mod tests {
     }
 
     /// Raises a suspicion of a donor at time 10.
-    fn complained_of(block: &RunBlockMap, donor: usize) -> SilenceJudge {
-        let mut judge = SilenceJudge::default();
-        block.donors()[donor].complain();
-        assert_eq!(judge.judge(block, 10, 5, |_| 10), []);
-        assert!(judge.is_open());
-        judge
+    fn suspected(block: &RunBlockMap, donor: usize) -> SuspicionResolver {
+        let mut resolver = SuspicionResolver::default();
+        block.donors()[donor].suspect();
+        assert_eq!(resolver.resolve(block, 10, 5, |_| 10), []);
+        assert!(resolver.is_open());
+        resolver
     }
 
     #[test]
     fn drop_waits_for_probe_answers() {
         let block = block(&[&[0, 1], &[1, 2]]);
-        let mut judge = complained_of(&block, 1);
-        assert_eq!(judge.judge(&block, 11, 5, |other| if other == 0 { 11 } else { 10 }), []);
-        assert_eq!(judge.judge(&block, 12, 5, |_| 11), [(1, Verdict::DoneWithout)]);
-        assert!(!judge.is_open());
-        assert_eq!(judge.judge(&block, 13, 5, |_| 11), []);
+        let mut resolver = suspected(&block, 1);
+        assert_eq!(resolver.resolve(&block, 11, 5, |other| if other == 0 { 11 } else { 10 }), []);
+        assert_eq!(resolver.resolve(&block, 12, 5, |_| 11), [(1, SuspicionOutcome::Dropped)]);
+        assert!(!resolver.is_open());
+        assert_eq!(resolver.resolve(&block, 13, 5, |_| 11), []);
     }
 
     #[test]
     fn dead_holder_is_not_counted() {
         let block = block(&[&[0, 1]]);
-        let mut judge = complained_of(&block, 1);
+        let mut resolver = suspected(&block, 1);
         block.donors()[0].lose(Fate::Died);
-        assert_eq!(judge.judge(&block, 11, 5, |_| 10), [(1, Verdict::Awaited { slabs: 1 })]);
+        assert_eq!(
+            resolver.resolve(&block, 11, 5, |_| 10),
+            [(1, SuspicionOutcome::Awaited { slabs: 1 })]
+        );
         assert_eq!(block.readable(0).map(|(_, it)| it.donor()).collect::<Vec<_>>(), [1]);
     }
 
     #[test]
     fn suspected_holder_is_not_awaited() {
         let block = block(&[&[0, 1]]);
-        let mut judge = complained_of(&block, 1);
-        block.donors()[0].complain();
-        let judged = judge.judge(&block, 11, 5, |_| 10);
-        assert_eq!(judged, [0, 1].map(|donor| (donor, Verdict::Awaited { slabs: 1 })));
-        assert!(judge.is_silent(0, 15, 5) && !judge.is_silent(0, 16, 5));
-        assert_eq!(judge.judge(&block, 30, 5, |_| 30), [], "no suspicion is raised");
-        block.donors()[1].complain();
-        assert_eq!(judge.judge(&block, 31, 5, |_| 32), [(1, Verdict::DoneWithout)]);
+        let mut resolver = suspected(&block, 1);
+        block.donors()[0].suspect();
+        let resolved = resolver.resolve(&block, 11, 5, |_| 10);
+        assert_eq!(resolved, [0, 1].map(|donor| (donor, SuspicionOutcome::Awaited { slabs: 1 })));
+        assert!(resolver.is_suspected(0, 15, 5) && !resolver.is_suspected(0, 16, 5));
+        assert_eq!(resolver.resolve(&block, 30, 5, |_| 30), [], "no suspicion is raised");
+        block.donors()[1].suspect();
+        assert_eq!(resolver.resolve(&block, 31, 5, |_| 32), [(1, SuspicionOutcome::Dropped)]);
     }
 
     #[test]
     fn suspected_donor_with_replicas_is_dropped() {
         let block = block(&[&[0, 1], &[1, 2]]);
-        assert_eq!(block.judge_silent(1, |_| false), Verdict::DoneWithout);
-        assert_eq!(block.donors()[1].fate(), Some(Fate::Silent));
+        assert_eq!(block.resolve_suspicion(1, |_| false), SuspicionOutcome::Dropped);
+        assert_eq!(block.donors()[1].fate(), Some(Fate::Unresponsive));
         assert!((0..2).all(|slab| block.readable(slab).count() == 1));
     }
 
     #[test]
     fn sole_holder_is_awaited() {
         let block = block(&[&[0, 1], &[1], &[1, 2]]);
-        assert_eq!(block.judge_silent(1, |_| false), Verdict::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(1, |_| false), SuspicionOutcome::Awaited { slabs: 1 });
         assert!(!block.donors()[1].is_lost());
         let readers = |slab| block.readable(slab).map(|(_, it)| it.donor()).collect::<Vec<_>>();
         assert_eq!([readers(0), readers(1), readers(2)], [vec![0], vec![1], vec![2]]);
-        assert_eq!(block.judge_silent(1, |_| false), Verdict::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(1, |_| false), SuspicionOutcome::Awaited { slabs: 1 });
     }
 
     #[test]
     fn two_suspected_donors_both_kept() {
         let block = block(&[&[0, 1], &[1, 2]]);
         let is_silent = |donor| donor < 2;
-        assert_eq!(block.judge_silent(0, is_silent), Verdict::Awaited { slabs: 1 });
-        assert_eq!(block.judge_silent(1, is_silent), Verdict::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(0, is_silent), SuspicionOutcome::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(1, is_silent), SuspicionOutcome::Awaited { slabs: 1 });
         assert_eq!(block.readable(0).count(), 2, "either donor may come back");
         assert_eq!(block.readable(1).count(), 1);
-        assert_eq!(block.judge_silent(0, |donor| donor == 0), Verdict::DoneWithout);
+        assert_eq!(block.resolve_suspicion(0, |donor| donor == 0), SuspicionOutcome::Dropped);
     }
 
     #[test]
@@ -203,7 +210,7 @@ mod tests {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let block = block(&[&[0, 1], &[1, 2], &[2, 0]]);
             for donor in order {
-                block.judge_silent(donor, |_| false);
+                block.resolve_suspicion(donor, |_| false);
             }
             assert!((0..3).all(|slab| block.readable(slab).count() > 0), "{order:?}");
         }
@@ -217,13 +224,13 @@ mod tests {
             all.find(|it| it.donor() == donor).unwrap()
         };
         // The process was first: the supervisor has dropped the other replica and keeps this one.
-        assert!(block.give_up(replica(0, 1)));
-        assert_eq!(block.judge_silent(0, |_| false), Verdict::Awaited { slabs: 1 });
+        assert!(block.drop_replica(replica(0, 1)));
+        assert_eq!(block.resolve_suspicion(0, |_| false), SuspicionOutcome::Awaited { slabs: 1 });
         assert!(!block.donors()[0].is_lost());
         // The supervisor was first: the process cannot reach the other replica and does not drop
         // it.
         assert_eq!(block.readable(1).count(), 1, "the suspected donor is dropped");
-        assert!(!block.give_up(replica(1, 1)));
+        assert!(!block.drop_replica(replica(1, 1)));
         assert!((0..2).all(|slab| block.readable(slab).count() == 1));
     }
 
@@ -232,8 +239,8 @@ mod tests {
         let block = block(&[&[0], &[1]]);
         let at = ReplicaAt { donor: 1, remote_addr: 0, grant: 1, key: 1 };
         let built = block.add_replica(0, at, ReplicaState::Building).unwrap();
-        assert_eq!(block.judge_silent(1, |_| false), Verdict::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(1, |_| false), SuspicionOutcome::Awaited { slabs: 1 });
         assert_eq!(block.state(&block.replicas()[built]), ReplicaState::Dropped);
-        assert_eq!(block.judge_silent(0, |_| false), Verdict::Awaited { slabs: 1 });
+        assert_eq!(block.resolve_suspicion(0, |_| false), SuspicionOutcome::Awaited { slabs: 1 });
     }
 }

@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The entries, in memory that the processes share. Zeroed memory is a table of free entries.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(super) struct Threads<const MOST: usize>([Thread; MOST]);
+pub(super) struct ActivityTable<const MOST: usize>([Entry; MOST]);
 
 /// The entry of a thread, on a cache line of its own because each thread writes its own all the
 /// time.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Thread {
+struct Entry {
     /// The owner, plus one; 0: free.
     owner: AtomicU32,
     /// The number of begins and ends so far.
-    turns: AtomicU64,
+    sequence: AtomicU64,
 }
 
 /// The owner of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The process with this place in the run block.
+    /// The process with this index in the run block.
     Process(usize),
     /// A lane of the process that made the block.
     Lane,
@@ -34,7 +34,7 @@ pub enum Owner {
 impl Owner {
     fn word(self) -> u32 {
         match self {
-            Owner::Process(place) => place as u32 + 1,
+            Owner::Process(index) => index as u32 + 1,
             Owner::Lane => u32::MAX,
         }
     }
@@ -42,9 +42,9 @@ impl Owner {
 
 /// A snapshot of the sequence numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Noted(Box<[u64]>);
+pub(super) struct Snapshot(Box<[u64]>);
 
-impl<const MOST: usize> Threads<MOST> {
+impl<const MOST: usize> ActivityTable<MOST> {
     /// Claims an entry; `None`: the table is full.
     pub fn claim(&self, owner: Owner) -> Option<usize> {
         self.0.iter().position(|thread| {
@@ -56,25 +56,25 @@ impl<const MOST: usize> Threads<MOST> {
 
     /// Begins a thread's activity. Anything it looks up afterwards is at least as new.
     pub fn begin(&self, thread: usize) {
-        let before = self.0[thread].turns.fetch_add(1, Ordering::SeqCst);
+        let before = self.0[thread].sequence.fetch_add(1, Ordering::SeqCst);
         assert!(before.is_multiple_of(2), "thread {thread} is already active");
     }
 
     /// Ends a thread's activity.
     pub fn end(&self, thread: usize) {
-        self.0[thread].turns.fetch_add(1, Ordering::SeqCst);
+        self.0[thread].sequence.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes a snapshot.
-    pub fn note(&self) -> Noted {
-        Noted(self.0.iter().map(|thread| thread.turns.load(Ordering::SeqCst)).collect())
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.0.iter().map(|thread| thread.sequence.load(Ordering::SeqCst)).collect())
     }
 
     /// True if every activity of the snapshot is over.
-    pub fn are_over(&self, noted: &Noted) -> bool {
-        let mut both = self.0.iter().zip(&noted.0);
+    pub fn are_over(&self, snapshot: &Snapshot) -> bool {
+        let mut both = self.0.iter().zip(&snapshot.0);
         both.all(|(thread, &seen)| {
-            seen.is_multiple_of(2) || thread.turns.load(Ordering::SeqCst) != seen
+            seen.is_multiple_of(2) || thread.sequence.load(Ordering::SeqCst) != seen
         })
     }
 
@@ -88,8 +88,8 @@ impl<const MOST: usize> Threads<MOST> {
     /// Frees an entry: its thread no longer exists.
     pub fn free(&self, thread: usize) {
         let thread = &self.0[thread];
-        let turns = thread.turns.load(Ordering::SeqCst);
-        thread.turns.store(turns.next_multiple_of(2), Ordering::SeqCst);
+        let sequence = thread.sequence.load(Ordering::SeqCst);
+        thread.sequence.store(sequence.next_multiple_of(2), Ordering::SeqCst);
         thread.owner.store(0, Ordering::Release);
     }
 }

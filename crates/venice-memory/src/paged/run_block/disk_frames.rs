@@ -32,7 +32,7 @@ const CLAIMED: u64 = 1 << 62;
 const READY: u64 = 1 << 63;
 
 /// A node id that no node of a rack has.
-const NOBODY: u32 = u32::MAX;
+const NO_NODE: u32 = u32::MAX;
 
 impl RunBlock {
     /// Enters the file as a replica of every slab in use. Only the supervisor calls it, before any
@@ -44,8 +44,8 @@ impl RunBlock {
     /// # Panics
     /// If the block was made without write-behind.
     pub fn add_disk(&self, name: &str) -> Result<(), RunBlockError> {
-        assert!(self.behind_frames > 0, "made by create_behind");
-        let donor = self.add_donor(name, NOBODY, "")?;
+        assert!(self.behind_frames > 0, "made by create_write_behind");
+        let donor = self.add_donor(name, NO_NODE, "")?;
         self.first_on_disk.store(self.replicas().len() as u32 + 1, Ordering::Release);
         for slab in 0..self.slab_count() {
             let at = ReplicaAt { donor, remote_addr: 0, grant: 0, key: 0 };
@@ -61,13 +61,13 @@ impl RunBlock {
     }
 
     /// True if the replica is the file's.
-    pub fn is_disks(&self, replica: usize) -> bool {
+    pub fn is_disk_replica(&self, replica: usize) -> bool {
         let first = self.first_on_disk();
         first.is_some_and(|first| (first..first + self.slab_count()).contains(&replica))
     }
 
     /// The file's replica of a slab, while it is complete.
-    pub fn on_disk(&self, slab: usize) -> Option<(usize, &Replica)> {
+    pub fn disk_replica(&self, slab: usize) -> Option<(usize, &Replica)> {
         let index = self.first_on_disk()? + slab;
         let replica = &self.replicas()[index];
         (self.state(replica) == ReplicaState::Live).then_some((index, replica))
@@ -165,7 +165,7 @@ impl RunBlockMap {
     /// # Safety
     /// `source` must be the address of a readable page that does not change meanwhile. The caller
     /// must be the slot's only writer.
-    pub unsafe fn put_behind(&self, frame: u32, slot: u32, source: usize) {
+    pub unsafe fn store_frame(&self, frame: u32, slot: u32, source: usize) {
         // SAFETY: the frame is the caller's alone until it is ready; the caller vouches for the
         // source.
         unsafe {
@@ -176,7 +176,7 @@ impl RunBlockMap {
     }
 
     /// Copies the newest contents of a slot if they are not in the file yet (`true`).
-    pub fn get_behind(&self, slot: u32, into: &mut Words) -> bool {
+    pub fn load_frame(&self, slot: u32, into: &mut Words) -> bool {
         loop {
             let newest = self.newest()[slot as usize].load(Ordering::SeqCst);
             let Some(frame) = newest.checked_sub(1) else { return false };
@@ -209,10 +209,10 @@ impl RunBlockMap {
     }
 
     /// True if the frame has the newest contents of the slot and some process still needs them.
-    pub(in crate::paged) fn is_wanted(&self, slot: u32, frame: u32) -> bool {
+    pub(in crate::paged) fn is_needed(&self, slot: u32, frame: u32) -> bool {
         self.newest()[slot as usize].load(Ordering::SeqCst) == frame + 1
             && self.holders()[slot as usize].load(Ordering::SeqCst) != 0
-            && self.on_disk(self.slab_of(slot)).is_some()
+            && self.disk_replica(self.slab_of(slot)).is_some()
     }
 
     /// The page in a ready frame.
@@ -222,14 +222,14 @@ impl RunBlockMap {
     }
 
     /// Frees a frame whose contents are in the file, or no longer needed.
-    pub(in crate::paged) fn settle(&self, slot: u32, frame: u32) {
+    pub(in crate::paged) fn complete_frame(&self, slot: u32, frame: u32) {
         let order = (Ordering::SeqCst, Ordering::Relaxed);
         let _ = self.newest()[slot as usize].compare_exchange(frame + 1, 0, order.0, order.1);
         self.free_frame(frame);
     }
 
     /// Pages that are not on the disk yet.
-    pub fn behind_pages(&self) -> u64 {
+    pub fn undrained_pages(&self) -> u64 {
         self.ready_frames().count() as u64
     }
 }
@@ -238,12 +238,12 @@ const _: () = assert!(MAX_SLABS < 1 << 16, "a slot is a number of 32 bits");
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Owner, PortKind, Verdict};
+    use super::super::{Fate, Owner, PortKind, SuspicionOutcome};
     use super::*;
 
     /// One slab at one donor, with write-behind.
     fn block() -> RunBlockMap {
-        let (_fd, block) = RunBlockMap::create_behind(PortKind::Shm, 1, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create_write_behind(PortKind::Shm, 1, 1).unwrap();
         let donor = block.add_donor("node1", 1, "").unwrap();
         block.add_slab(ReplicaAt { donor, remote_addr: 0, grant: 1, key: 2 }).unwrap();
         block.add_disk("disk").unwrap();
@@ -258,28 +258,32 @@ mod tests {
     fn put(block: &RunBlockMap, frame: u32, slot: u32, word: u64) {
         let page: Words = [word; PAGE / 8];
         // SAFETY: a page of our own.
-        unsafe { block.put_behind(frame, slot, page.as_ptr() as usize) };
+        unsafe { block.store_frame(frame, slot, page.as_ptr() as usize) };
     }
 
     fn get(block: &RunBlockMap, slot: u32) -> Option<u64> {
         let mut page = [0; PAGE / 8];
-        block.get_behind(slot, &mut page).then_some(page[7])
+        block.load_frame(slot, &mut page).then_some(page[7])
     }
 
     #[test]
     fn file_counts_as_unported_replica() {
         let block = block();
-        assert!(block.is_disks(1) && !block.is_disks(0) && block.on_disk(0).is_some());
+        assert!(
+            block.is_disk_replica(1)
+                && !block.is_disk_replica(0)
+                && block.disk_replica(0).is_some()
+        );
         assert_eq!(block.readable(0).map(|(index, _)| index).collect::<Vec<_>>(), [0]);
         assert_eq!(block.targets(0).replicas().collect::<Vec<_>>(), [0]);
-        assert_eq!(block.judge_silent(0, |_| false), Verdict::DoneWithout);
+        assert_eq!(block.resolve_suspicion(0, |_| false), SuspicionOutcome::Dropped);
         assert!(block.slab_is_alive(0) && block.readable(0).next().is_none());
-        let disk = block.on_disk(0).unwrap().1;
-        assert!(!block.give_up(disk), "it is the last replica");
+        let disk = block.disk_replica(0).unwrap().1;
+        assert!(!block.drop_replica(disk), "it is the last replica");
         let donor = block.add_donor("node2", 2, "").unwrap();
         let at = ReplicaAt { donor, remote_addr: 0, grant: 2, key: 2 };
         block.add_replica(0, at, ReplicaState::Live).unwrap();
-        assert!(block.give_up(disk) && block.on_disk(0).is_none());
+        assert!(block.drop_replica(disk) && block.disk_replica(0).is_none());
         block.donors()[donor].lose(Fate::Died);
         assert!(!block.slab_is_alive(0));
     }
@@ -288,16 +292,16 @@ mod tests {
     fn frame_holds_newest_until_drained() {
         let block = block();
         let frames = claim(&block, 3, 2).unwrap();
-        assert_eq!((get(&block, 9), block.behind_pages()), (None, 0));
+        assert_eq!((get(&block, 9), block.undrained_pages()), (None, 0));
         put(&block, frames[0], 9, 1);
         put(&block, frames[1], 9, 2);
         block.holders()[9].store(1, Ordering::Relaxed);
-        assert_eq!((get(&block, 9), block.behind_pages()), (Some(2), 2));
-        assert!(!block.is_wanted(9, frames[0]) && block.is_wanted(9, frames[1]));
-        block.settle(9, frames[0]);
+        assert_eq!((get(&block, 9), block.undrained_pages()), (Some(2), 2));
+        assert!(!block.is_needed(9, frames[0]) && block.is_needed(9, frames[1]));
+        block.complete_frame(9, frames[0]);
         assert_eq!((get(&block, 9), block.is_drained(9)), (Some(2), false));
-        block.settle(9, frames[1]);
-        assert_eq!((get(&block, 9), block.behind_pages()), (None, 0));
+        block.complete_frame(9, frames[1]);
+        assert_eq!((get(&block, 9), block.undrained_pages()), (None, 0));
     }
 
     #[test]

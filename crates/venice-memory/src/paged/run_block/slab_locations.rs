@@ -15,7 +15,7 @@ use super::{MAX_SLABS, Process, ReplicaState, RunBlock};
 /// A process's location of each slab: the replica's index, plus one; 0: not mapped yet.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(super) struct Homes([AtomicU32; MAX_SLABS]);
+pub(super) struct SlabLocations([AtomicU32; MAX_SLABS]);
 
 /// The ability of a process to move its mapped slabs to another location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub enum Mobility {
     /// It moves them when notified.
     Moves = 1,
     /// Blocked at present: it has files open through which devices write directly to its memory.
-    HeldByDevices = 2,
+    BlockedByDevices = 2,
     /// Blocked at present: the kernel has no memory or no mapping left for it.
-    HeldByKernel = 3,
+    BlockedByKernel = 3,
     /// Never: it may not use a userfaultfd that also blocks system calls.
     NoUserfaultfd = 4,
     /// Never: its kernel does not write-protect shared memory.
@@ -43,8 +43,8 @@ impl Mobility {
     fn of(word: u32) -> Mobility {
         match word {
             1 => Mobility::Moves,
-            2 => Mobility::HeldByDevices,
-            3 => Mobility::HeldByKernel,
+            2 => Mobility::BlockedByDevices,
+            3 => Mobility::BlockedByKernel,
             4 => Mobility::NoUserfaultfd,
             5 => Mobility::NoWriteProtection,
             6 => Mobility::Gone,
@@ -54,7 +54,7 @@ impl Mobility {
     }
 
     /// The reason why nothing of the process ever moves; `None` if it does.
-    pub fn never(self) -> Option<&'static str> {
+    pub fn immobility(self) -> Option<&'static str> {
         match self {
             Mobility::NoUserfaultfd => Some(
                 "it is mapped into the program, which may not block its own writes: this needs \
@@ -69,9 +69,9 @@ impl Mobility {
     }
 
     /// The reason why it does not move at present; `None` if it does, or never will.
-    pub fn not_yet(self) -> Option<&'static str> {
+    pub fn delay(self) -> Option<&'static str> {
         match self {
-            Mobility::HeldByDevices => Some(
+            Mobility::BlockedByDevices => Some(
                 "the program has a device, io_uring or a file with O_DIRECT open, which may be \
                  writing to its memory",
             ),
@@ -79,7 +79,7 @@ impl Mobility {
                 "it lies in a memory device (DAX), which the kernel does not write-protect: it stays there \
                  until the program ends",
             ),
-            Mobility::HeldByKernel => Some(
+            Mobility::BlockedByKernel => Some(
                 "the kernel has no memory left for it, or the program too many mappings \
                  (vm.max_map_count)",
             ),
@@ -101,7 +101,7 @@ impl Process {
 
     /// Ends the window: the process runs another program, so its mover and its mappings are gone.
     pub fn end_window(&self) {
-        if self.mobility().never().is_none() {
+        if self.mobility().immobility().is_none() {
             self.set_mobility(Mobility::Gone);
         }
     }
@@ -109,58 +109,58 @@ impl Process {
 
 impl RunBlock {
     /// The replica that processes should map a slab from: the newest one that is written.
-    pub fn newest_home(&self, slab: usize) -> Option<usize> {
+    pub fn newest_location(&self, slab: usize) -> Option<usize> {
         let written = self.replicas_of(slab).filter(|(_, replica)| self.is_written(replica));
         written.map(|(index, _)| index).max()
     }
 
     /// Records that a process has its pages of a slab in `replica` and maps no other one.
-    pub fn set_home(&self, process: usize, slab: usize, replica: usize) {
-        self.homes[process].0[slab].store(replica as u32 + 1, Ordering::SeqCst);
+    pub fn set_location(&self, process: usize, slab: usize, replica: usize) {
+        self.locations[process].0[slab].store(replica as u32 + 1, Ordering::SeqCst);
     }
 
     /// Clears the slab locations that the last user of a table entry left.
-    pub(super) fn clear_homes(&self, process: usize) {
-        for home in &self.homes[process].0[..self.slab_count()] {
-            home.store(0, Ordering::SeqCst);
+    pub(super) fn clear_locations(&self, process: usize) {
+        for location in &self.locations[process].0[..self.slab_count()] {
+            location.store(0, Ordering::SeqCst);
         }
     }
 
     /// True if the replica is the location of its slab for every process. A process that has not
     /// mapped the slab yet may be about to map another replica.
-    pub fn is_home_of_all(&self, replica: usize) -> bool {
+    pub fn is_location_of_all(&self, replica: usize) -> bool {
         let slab = self.replicas()[replica].slab();
-        self.living_windows().all(|(place, _)| self.home(place, slab) == Some(replica))
+        self.live_windows().all(|(index, _)| self.location(index, slab) == Some(replica))
     }
 
     /// True if the replica is the location of its slab for any process.
-    pub fn is_home_of_any(&self, replica: usize) -> bool {
+    pub fn is_location_of_any(&self, replica: usize) -> bool {
         let slab = self.replicas()[replica].slab();
-        self.living_windows().any(|(place, _)| self.home(place, slab) == Some(replica))
+        self.live_windows().any(|(index, _)| self.location(index, slab) == Some(replica))
     }
 
     /// True if the replica is the location of its slab for this process.
-    pub fn is_home(&self, process: usize, slab: usize, replica: usize) -> bool {
-        self.home(process, slab) == Some(replica)
+    pub fn is_location(&self, process: usize, slab: usize, replica: usize) -> bool {
+        self.location(process, slab) == Some(replica)
     }
 
-    fn home(&self, process: usize, slab: usize) -> Option<usize> {
-        let home = self.homes[process].0[slab].load(Ordering::SeqCst);
-        home.checked_sub(1).map(|replica| replica as usize)
+    fn location(&self, process: usize, slab: usize) -> Option<usize> {
+        let location = self.locations[process].0[slab].load(Ordering::SeqCst);
+        location.checked_sub(1).map(|replica| replica as usize)
     }
 
-    fn living_windows(&self) -> impl Iterator<Item = (usize, &Process)> {
+    fn live_windows(&self) -> impl Iterator<Item = (usize, &Process)> {
         self.live_processes().filter(|(_, process)| process.mobility() != Mobility::Gone)
     }
 
     /// The reason why no mapped slab ever moves; `None` if slabs move.
-    pub fn window_never_moves(&self) -> Option<&'static str> {
-        self.live_processes().find_map(|(_, process)| process.mobility().never())
+    pub fn window_immobility(&self) -> Option<&'static str> {
+        self.live_processes().find_map(|(_, process)| process.mobility().immobility())
     }
 
     /// The reason why no mapped slab moves at present.
-    pub fn window_waits(&self) -> Option<&'static str> {
-        self.live_processes().find_map(|(_, process)| process.mobility().not_yet())
+    pub fn window_move_delay(&self) -> Option<&'static str> {
+        self.live_processes().find_map(|(_, process)| process.mobility().delay())
     }
 
     /// Notifies the movers of all processes to check the locations of their slabs.
@@ -182,8 +182,8 @@ impl RunBlock {
 
     /// Makes a rebuilt replica readable and writable; `false` if it was dropped meanwhile. Only the
     /// supervisor calls it.
-    pub fn settle_home(&self, replica: usize) -> bool {
-        self.pass(&self.replicas()[replica], ReplicaState::Building, ReplicaState::Live)
+    pub fn commit_location(&self, replica: usize) -> bool {
+        self.transition(&self.replicas()[replica], ReplicaState::Building, ReplicaState::Live)
     }
 }
 
@@ -212,53 +212,57 @@ mod tests {
     fn slab_moves_after_last_process() {
         let (block, new) = moving();
         let [one, two] = [10, 11].map(|pid| block.enter_process(pid).unwrap());
-        block.set_home(one, 0, 0);
-        block.set_home(two, 0, 0);
-        block.set_home(one, 0, new);
-        assert!(!block.is_home_of_all(new) && block.is_home_of_any(new) && block.is_home_of_any(0));
-        block.set_home(two, 0, new);
-        assert!(block.is_home_of_all(new) && !block.is_home_of_any(0));
+        block.set_location(one, 0, 0);
+        block.set_location(two, 0, 0);
+        block.set_location(one, 0, new);
+        assert!(
+            !block.is_location_of_all(new)
+                && block.is_location_of_any(new)
+                && block.is_location_of_any(0)
+        );
+        block.set_location(two, 0, new);
+        assert!(block.is_location_of_all(new) && !block.is_location_of_any(0));
         let three = block.enter_process(12).unwrap();
-        assert!(!block.is_home_of_all(new), "it may be about to map the old one");
+        assert!(!block.is_location_of_all(new), "it may be about to map the old one");
         block.processes[three].end_window();
-        assert!(block.is_home_of_all(new), "it runs another program");
+        assert!(block.is_location_of_all(new), "it runs another program");
     }
 
     #[test]
     fn reused_entry_starts_empty() {
         let (block, new) = moving();
-        let place = block.enter_process(10).unwrap();
-        block.set_home(place, 0, new);
-        block.processes[place].end_window();
-        super::super::super::slots::leave(&block, place, 10);
-        assert_eq!(block.enter_process(11), Some(place));
-        assert!(!block.is_home_of_all(new) && !block.is_home_of_any(new));
-        assert_eq!(block.processes[place].mobility(), Mobility::Unknown);
+        let index = block.enter_process(10).unwrap();
+        block.set_location(index, 0, new);
+        block.processes[index].end_window();
+        super::super::super::slots::leave(&block, index, 10);
+        assert_eq!(block.enter_process(11), Some(index));
+        assert!(!block.is_location_of_all(new) && !block.is_location_of_any(new));
+        assert_eq!(block.processes[index].mobility(), Mobility::Unknown);
     }
 
     #[test]
     fn location_is_newest_written_replica() {
         let (block, new) = moving();
-        assert_eq!(block.newest_home(0), Some(new));
+        assert_eq!(block.newest_location(0), Some(new));
         block.donors()[1].lose(Fate::Died);
-        assert_eq!(block.newest_home(0), Some(0), "back to where it was");
+        assert_eq!(block.newest_location(0), Some(0), "back to where it was");
         let newer = block.add_replica(0, at(2), ReplicaState::Building).unwrap();
         block.donors()[0].lose(Fate::Died);
-        assert_eq!(block.newest_home(0), Some(newer));
-        assert!(block.settle_home(newer) && !block.settle_home(newer));
+        assert_eq!(block.newest_location(0), Some(newer));
+        assert!(block.commit_location(newer) && !block.commit_location(newer));
     }
 
     #[test]
     fn immobile_process_reports_reason() {
         let (block, _) = moving();
-        let place = block.enter_process(10).unwrap();
-        assert_eq!(block.window_never_moves(), None);
-        block.processes[place].set_mobility(Mobility::HeldByDevices);
-        assert!(block.window_never_moves().is_none() && block.window_waits().is_some());
-        block.processes[place].set_mobility(Mobility::NoUserfaultfd);
-        assert!(block.window_never_moves().unwrap().contains("vm.unprivileged_userfaultfd"));
-        block.processes[place].end_window();
-        assert!(block.window_never_moves().is_some(), "it never had a mover");
-        assert!(block.window_waits().is_none());
+        let index = block.enter_process(10).unwrap();
+        assert_eq!(block.window_immobility(), None);
+        block.processes[index].set_mobility(Mobility::BlockedByDevices);
+        assert!(block.window_immobility().is_none() && block.window_move_delay().is_some());
+        block.processes[index].set_mobility(Mobility::NoUserfaultfd);
+        assert!(block.window_immobility().unwrap().contains("vm.unprivileged_userfaultfd"));
+        block.processes[index].end_window();
+        assert!(block.window_immobility().is_some(), "it never had a mover");
+        assert!(block.window_move_delay().is_none());
     }
 }

@@ -24,8 +24,8 @@ pub(super) unsafe fn wake(moved: &[(Range<usize>, usize)]) {
     for is_first in [true, false] {
         let _ = proc_numbers::each(b"/proc/self/task\0", |thread| {
             let mut text = [0; 256];
-            let told = ProcPath::new("/proc/self/task/", thread, "/syscall").read(&mut text);
-            if let Some(word) = told.ok().and_then(slept_on)
+            let syscall = ProcPath::new("/proc/self/task/", thread, "/syscall").read(&mut text);
+            if let Some(word) = syscall.ok().and_then(slept_on)
                 && let Some((range, old)) = moved.iter().find(|(range, _)| range.contains(&word))
             {
                 let word = (old + (word - range.start)) as *const AtomicU32;

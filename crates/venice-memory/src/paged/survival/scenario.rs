@@ -18,9 +18,9 @@ pub enum FaultKind {
     /// It stalls, and then goes on with its old state.
     Stalls,
     /// No frame passes in either direction, and then it is back with its old contents.
-    IsCutOff,
+    CutOff,
     /// It reclaims its memory, and ends all grants when the fault ends.
-    WantsBack,
+    Reclaims,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub struct Fault {
 }
 
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct Scenario {
     pub seed: u64,
     pub nodes: usize,
     pub slabs: usize,
@@ -44,9 +44,9 @@ pub struct Story {
     pub end_ns: u64,
 }
 
-impl Story {
-    pub fn of(seed: u64) -> Story {
-        let mut rng = Stream::new(seed).split("story", &[]);
+impl Scenario {
+    pub fn of(seed: u64) -> Scenario {
+        let mut rng = Stream::new(seed).split("scenario", &[]);
         let is_coded = rng.chance(400_000);
         let codings: Vec<Coding> = Coding::all().filter(|coding| coding.fragments() <= 6).collect();
         let coding = is_coded.then(|| *rng.pick(&codings));
@@ -57,7 +57,7 @@ impl Story {
         let mut faults: Vec<Fault> = (0..faults).map(|_| fault(&mut rng, nodes)).collect();
         faults.sort_by_key(|fault| fault.at_ns);
         let over = faults.iter().map(|fault| fault.at_ns + fault.lasts_ns).max().unwrap_or(0);
-        Story {
+        Scenario {
             seed,
             nodes,
             slabs: rng.between(1, 2) as usize,
@@ -73,7 +73,7 @@ impl Story {
 fn fault(rng: &mut Stream, nodes: usize) -> Fault {
     let at_ns = rng.between(100, FAULTS_UNTIL_MS) * MS;
     let donor = rng.below(nodes as u64) as usize;
-    let kinds = [FaultKind::Dies, FaultKind::Stalls, FaultKind::IsCutOff, FaultKind::WantsBack];
+    let kinds = [FaultKind::Dies, FaultKind::Stalls, FaultKind::CutOff, FaultKind::Reclaims];
     let kind = *rng.pick(&kinds);
     // A moment, less than a lease, or longer.
     let lasts_ms = match rng.below(3) {
