@@ -1,12 +1,12 @@
-//! Remote memory: how a node lends what it has idle, and how a program far away uses it.
+//! Remote memory: a node lends its idle memory, and a program on another node uses it.
 //!
 //! Two halves, one crate (Venice paper, section 5.2.1; OPERA, section 4):
-//! - [`donor`]: slabs of locked memory, the table of grants over them;
-//! - [`paged`]: the recipient's pager. It lives inside the program's own process, serves its
-//!   page faults from borrowed slabs and keeps its resident memory within a budget.
+//! - [`donor`]: slabs of locked memory, and the table of grants over them;
+//! - [`paged`]: the recipient's pager. It lives inside the program's own process, serves its page
+//!   faults from borrowed slabs and keeps its resident memory within a budget.
 //!
-//! And without slabs: [`hotplug`], whole memory blocks that leave a donor's kernel, and devices
-//! whose memory joins a recipient's.
+//! Without slabs: [`hotplug`], memory blocks that leave a donor's kernel, and devices whose memory
+//! joins a recipient's kernel.
 
 pub mod donor;
 pub mod hotplug;

@@ -61,8 +61,8 @@ impl Behind {
         let slabs = 0..block.slab_count();
         Some(Behind {
             of_slabs: slabs.len() as u64,
-            slabs: slabs.filter(|slab| block.on_disk(*slab).is_some()).count() as u64,
-            waiting_bytes: block.behind_pages() * PAGE_BYTES,
+            slabs: slabs.filter(|slab| block.disk_replica(*slab).is_some()).count() as u64,
+            waiting_bytes: block.undrained_pages() * PAGE_BYTES,
         })
     }
 }
@@ -99,7 +99,7 @@ impl Copies {
             rebuilt: block.rebuilt.load(Relaxed),
             not_rebuilt: None,
             lost_donors: names(block, Donor::is_lost),
-            leaving_donors: names(block, |donor| donor.is_leaving() && !donor.is_gone()),
+            leaving_donors: names(block, |donor| donor.is_reclaiming() && !donor.is_gone()),
             to_move: block.to_move.load(Relaxed),
             moved: block.moved.load(Relaxed),
             behind: Behind::of(block),

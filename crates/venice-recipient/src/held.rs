@@ -81,8 +81,8 @@ impl fmt::Display for HeldNews {
         let Self { donor, what, event } = self;
         let why = match event {
             HeldEvent::Lost(Fate::Died) => "its agent is gone: the grant is over",
-            HeldEvent::Lost(Fate::TookBack) => "it was taken back: the grant is over",
-            HeldEvent::Lost(Fate::Silent) => "it does not answer: the lease runs out",
+            HeldEvent::Lost(Fate::Revoked) => "it was taken back: the grant is over",
+            HeldEvent::Lost(Fate::Unresponsive) => "it does not answer: the lease runs out",
             HeldEvent::Wanted(notice) => reason_text(notice.reason),
             HeldEvent::Due => "its notice time is over: it is released",
         };
@@ -373,7 +373,7 @@ impl Keeper {
                 self.hear(index, sent, notice);
             }
             LeaseState::Live { .. } => {}
-            LeaseState::Unknown => self.lose(index, Fate::TookBack),
+            LeaseState::Unknown => self.lose(index, Fate::Revoked),
         }
     }
 
@@ -384,10 +384,10 @@ impl Keeper {
         for index in 0..self.kept.len() {
             let kept = &mut self.kept[index];
             if kept.is_over(now) {
-                self.lose(index, Fate::Silent);
+                self.lose(index, Fate::Unresponsive);
             } else if kept.until.is_some_and(|until| until <= now) && !kept.is_lost {
                 self.give_back(index);
-                self.lose(index, Fate::TookBack);
+                self.lose(index, Fate::Revoked);
             } else if kept.is_due(now)
                 && !kept.is_lost
                 && !std::mem::replace(&mut kept.is_due, true)
@@ -518,8 +518,8 @@ mod tests {
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "one after another");
         for _ in &donors {
             let news = told.recv().unwrap();
-            assert_eq!(news.event, HeldEvent::Lost(Fate::Silent));
+            assert_eq!(news.event, HeldEvent::Lost(Fate::Unresponsive));
         }
-        assert_eq!(held.lost(), Some(Fate::Silent));
+        assert_eq!(held.lost(), Some(Fate::Unresponsive));
     }
 }

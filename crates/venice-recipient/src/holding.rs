@@ -148,7 +148,7 @@ impl Holding {
     /// waits for the end of this holding; `None`: it can.
     pub(crate) fn anchored(&self) -> Option<&'static str> {
         if self.block.is_window() {
-            return self.block.window_never_moves();
+            return self.block.window_immobility();
         }
         None
     }
@@ -165,7 +165,7 @@ impl Holding {
     /// Returns the memory of a replica, to be mapped, or the file that has all of them; `None`: it
     /// does not exist, or is not reached by the shm port.
     pub fn slab(&self, replica: usize) -> Option<SlabFile> {
-        if self.block.is_disks(replica) {
+        if self.block.is_disk_replica(replica) {
             let file = self.wish.write_behind.as_ref()?.file();
             return file.try_clone().ok().map(SlabFile::from);
         }
@@ -216,7 +216,7 @@ impl Holding {
         // entries are released under this lock, too.
         let mut slabs = self.lock_slabs();
         let donor = &self.block.donors()[new.donor];
-        if new.next == slabs_of(&new.grant) || donor.is_leaving() || donor.is_gone() {
+        if new.next == slabs_of(&new.grant) || donor.is_reclaiming() || donor.is_gone() {
             return Ok(None);
         }
         let at = replica_at(&new.grant, new.donor, new.next);
@@ -238,8 +238,8 @@ impl Holding {
         let held = self.lock_held();
         let emptied = held.iter().filter(|held| {
             let donor = &donors[held.donor];
-            let is_empty = self.block.has_nothing_at(held.donor) && is_freed(held.donor);
-            donor.is_leaving() && !donor.is_gone() && is_empty
+            let is_empty = self.block.is_donor_empty(held.donor) && is_freed(held.donor);
+            donor.is_reclaiming() && !donor.is_gone() && is_empty
         });
         let emptied = emptied.filter(|held| donors[held.donor].give_back());
         emptied.map(|held| (held.donor, held.grant.clone())).collect()
@@ -252,7 +252,7 @@ impl Holding {
         let _slabs = self.lock_slabs();
         let held = self.lock_held();
         let Some(held) = held.iter().find(|held| held.grant.id == grant.id) else { return false };
-        !(self.block.has_nothing_at(held.donor) && self.block.donors()[held.donor].give_back())
+        !(self.block.is_donor_empty(held.donor) && self.block.donors()[held.donor].give_back())
     }
 
     /// Returns the slabs that are neither read nor written any more, and hands them out to no one

@@ -244,9 +244,9 @@ impl Renewals {
                     (renewal.heard, renewal.answered) = (Instant::now(), asked);
                     hear(renewal.donor, notice);
                 }
-                Ok(LeaseState::Unknown) => donor.lose(Fate::TookBack),
+                Ok(LeaseState::Unknown) => donor.lose(Fate::Revoked),
                 Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
-                Err(_) if renewal.heard.elapsed() > self.lease => donor.lose(Fate::Silent),
+                Err(_) if renewal.heard.elapsed() > self.lease => donor.lose(Fate::Unresponsive),
                 Err(_) => {}
             }
         }

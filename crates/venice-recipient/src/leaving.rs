@@ -14,8 +14,8 @@ use crate::loan::{release, slabs_of};
 use crate::news::News;
 use crate::reclamation::Reclamation;
 
-/// The reclaiming nodes. For the judge's thread
-/// ([`begin_to_let_go`](venice_memory::paged::run_block::RunBlock::begin_to_let_go)).
+/// The nodes that want memory back. For the judge's thread
+/// ([`begin_release`](venice_memory::paged::run_block::RunBlock::begin_release)).
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     nodes: BTreeMap<String, LeavingNode>,
@@ -40,7 +40,7 @@ impl Leaving {
     /// Records the notice of a donor, by its index in the run block, or its absence.
     pub(crate) fn take_notice(&mut self, holding: &Holding, donor: usize, notice: Option<Notice>) {
         let entry = &holding.block().donors()[donor];
-        entry.set_leaving(notice.is_some() && holding.anchored().is_none());
+        entry.set_reclaiming(notice.is_some() && holding.anchored().is_none());
         let name = entry.name();
         let Some(notice) = notice else {
             if let Some(node) = self.nodes.get_mut(&name) {
@@ -62,13 +62,13 @@ impl Leaving {
     /// without any left; within a runtime.
     pub(crate) fn give_back(&mut self, holding: &Holding) {
         while self.releases.try_join_next().is_some() {}
-        self.reclamation.turn(holding);
-        if !holding.block().donors().iter().any(|donor| donor.is_leaving()) {
+        self.freeing.turn(holding);
+        if !holding.block().donors().iter().any(|donor| donor.is_reclaiming()) {
             return self.let_go(holding.block());
         }
         self.let_go(holding.block());
         if self.turning.is_none() {
-            let slabs = holding.block().begin_to_let_go();
+            let slabs = holding.block().begin_release();
             let noted = holding.block().batches();
             self.turning = (!slabs.is_empty()).then_some((slabs, noted));
         }
@@ -86,14 +86,14 @@ impl Leaving {
     fn let_go(&mut self, block: &RunBlock) {
         if let Some((slabs, noted)) = self.turning.take_if(|(_, noted)| block.are_over(noted)) {
             drop(noted);
-            block.let_go(&slabs);
+            block.release_spares(&slabs);
         }
     }
 
     /// Ends all waits for writes.
     pub(crate) fn end(&mut self, block: &RunBlock) {
         if let Some((slabs, _)) = self.turning.take() {
-            block.end_turns(&slabs);
+            block.end_release(&slabs);
         }
     }
 

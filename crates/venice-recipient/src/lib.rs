@@ -61,7 +61,7 @@ pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use suspend::Suspended;
 pub use venice_memory::paged::FarError;
-pub use venice_memory::paged::coding::{Coding, NoSuchCoding};
+pub use venice_memory::paged::coding::{Coding, InvalidCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};
 pub use venice_memory::paged::run_block::{Fate, PortKind};
 pub use waiting::{Told, Waiting};

@@ -375,7 +375,7 @@ impl Loan {
         let slabs = self.slab_count();
         Ok(match self.wish.coding {
             None if self.wish.write_behind.is_some() => {
-                RunBlockMap::create_behind(port, slabs, self.copies as usize)?
+                RunBlockMap::create_write_behind(port, slabs, self.copies as usize)?
             }
             None => RunBlockMap::create(port, slabs, self.copies as usize)?,
             Some(coding) => RunBlockMap::create_coded(port, slabs, coding)?,

@@ -133,8 +133,8 @@ impl LostDonor {
         match (suspended, fate) {
             (Some(slept), _) => format!("the lease of node {name} has ended: {slept}"),
             (None, Fate::Died) => format!("node {name} died"),
-            (None, Fate::TookBack) => format!("node {name} took its memory back"),
-            (None, Fate::Silent) => format!("node {name} stopped answering"),
+            (None, Fate::Revoked) => format!("node {name} took its memory back"),
+            (None, Fate::Unresponsive) => format!("node {name} stopped answering"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Replica repair and re-placement, for lost copies and for those whose donors reclaim their
 //! memory. Memory is borrowed on nodes that have no part of the slab, and the slab copied there
 //! while its program goes on ([`venice_memory::paged::rebuild`]). Coded slabs get fragments in the
-//! same way, which are computed where they cannot be copied. Slabs mapped into the program are
-//! moved by its processes ([`venice_memory::paged::rehoming`]).
+//! same way, which are computed where they cannot be copied. Slabs that are mapped into the program are
+//! moved by its processes ([`venice_memory::paged::slab_move`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
@@ -16,8 +16,8 @@ use venice_control::Grant;
 use venice_control::client::MonitorClient;
 use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::rebuild::{BuildError, Copier};
-use venice_memory::paged::rehoming::{RehomeError, rehome};
 use venice_memory::paged::run_block::RunBlockMap;
+use venice_memory::paged::slab_move::{SlabMoveError, move_slab};
 use venice_wire::SLAB_BYTES;
 
 use crate::error::RecipientError;
@@ -338,15 +338,15 @@ impl Builder<'_> {
                 Err(BuildError::Lost) => Built::NoMore,
             };
         }
-        let rehomed = rehome(self.holding.block(), replica, self.stop, |why| {
+        let rehomed = move_slab(self.holding.block(), replica, self.stop, |why| {
             if self.waits.replace(why) != Some(why) {
                 let _ = self.news.send(News::NotMoved { why: why.to_owned() });
             }
         });
         match rehomed {
             Ok(()) => Built::Done,
-            Err(RehomeError::Stopped) => Built::Not,
-            Err(RehomeError::Lost | RehomeError::Unmovable | RehomeError::Unwanted) => {
+            Err(SlabMoveError::Stopped) => Built::Not,
+            Err(SlabMoveError::Lost | SlabMoveError::Unmovable | SlabMoveError::Unwanted) => {
                 Built::NoMore
             }
         }

@@ -150,7 +150,7 @@ impl Drop for RemoteMemory {
         drop(self.leases.take());
         // Later accesses of lanes must fail: the memory is no longer borrowed.
         for donor in self.memory.block().donors() {
-            donor.lose(Fate::TookBack);
+            donor.lose(Fate::Revoked);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use venice_memory::paged::run_block::{RunBlock, SilenceJudge, Verdict};
+use venice_memory::paged::run_block::{RunBlock, SuspicionOutcome, SuspicionResolver};
 
 use crate::news::News;
 

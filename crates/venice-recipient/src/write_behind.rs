@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use venice_memory::paged::run_block::{BEHIND_FRAMES, RunBlockMap};
-use venice_memory::paged::write_behind::{Drain, Trouble};
+use venice_memory::paged::write_behind::{Drain, DrainFailure};
 use venice_wire::{PAGE_BYTES, SLAB_BYTES};
 
 use crate::error::RecipientError;
@@ -85,7 +85,7 @@ impl WriteBehind {
             if let Some(trouble) = trouble
                 && failing.is_news(&trouble)
             {
-                let Trouble { errno, given_up, kept } = trouble;
+                let DrainFailure { errno, given_up, kept } = trouble;
                 let (dir, why) = (self.dir.clone(), errno.to_string());
                 let _ = news.send(News::WriteBehindFailed {
                     dir,

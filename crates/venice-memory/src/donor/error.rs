@@ -1,4 +1,4 @@
-//! What can go wrong at the donor.
+//! Errors of the donor.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::hotplug::HotplugError;
 
-/// Why memory cannot be lent.
+/// An error of lending memory.
 #[derive(Debug, thiserror::Error)]
 pub enum DonorError {
     /// Less than one slab was offered.
@@ -17,19 +17,19 @@ pub enum DonorError {
         ByteSize(SLAB_BYTES)
     )]
     TooSmall {
-        /// What was offered, in bytes.
+        /// The memory offered, bytes.
         lend_bytes: u64,
     },
-    /// This machine has not that much memory to spare.
+    /// The machine has too little memory available.
     #[error(
         "cannot lend {}: this machine has {} available; lower --lend or free memory",
         ByteSize(*need_bytes),
         ByteSize(*available_bytes)
     )]
     ShortOfMemory {
-        /// What the slabs need, in bytes.
+        /// The memory that the slabs need, bytes.
         need_bytes: u64,
-        /// What the kernel calls available, in bytes.
+        /// The memory that the kernel reports as available, bytes.
         available_bytes: u64,
     },
     /// The limit on locked memory is too low.
@@ -40,77 +40,77 @@ pub enum DonorError {
         ByteSize(*limit_bytes)
     )]
     LockLimit {
-        /// What the slabs need, in bytes.
+        /// The memory that the slabs need, bytes.
         need_bytes: u64,
-        /// RLIMIT_MEMLOCK, in bytes.
+        /// RLIMIT_MEMLOCK, bytes.
         limit_bytes: u64,
     },
-    /// The kernel would not make a slab.
-    #[error("cannot make a slab of memory: {step} failed")]
+    /// The kernel refused the memory of a slab.
+    #[error("slab not created: {step} failed")]
     Memory {
         /// The system call.
         step: &'static str,
-        /// What it said.
+        /// The kernel's error.
         source: Errno,
     },
-    /// There is no such memory device.
+    /// The memory device does not exist.
     #[error(transparent)]
     NoDevice(HotplugError),
-    /// The device is system memory.
+    /// The device is system memory at present.
     #[error(
-        "{name} is this machine's own memory at present: lend it with --lend, or take it from the \
+        "{name} is system memory of this machine at present: lend it with --lend, or take it from the \
          kernel first (`venice window detach {name}`)"
     )]
     DeviceIsMemory {
-        /// Its name.
+        /// Name of the device.
         name: String,
     },
     /// The device has no room for a slab.
-    #[error("{name} has {size}: a slab is {}", ByteSize(SLAB_BYTES))]
+    #[error("{name} is too small ({size}): lend a device of at least {}", ByteSize(SLAB_BYTES))]
     DeviceTooSmall {
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// Its size.
+        /// Size of the device.
         size: ByteSize,
     },
     /// The device is mapped by larger pages than a slab has.
     #[error(
-        "{name} is mapped in pieces of {align} only, and a slab is {}: make it anew with pages of \
+        "{name} is mapped by pages of {align}, and a slab is {}: create it anew with pages of \
          2 MiB or 4 KiB (`daxctl create-device --align`, `ndctl create-namespace --align`)",
         ByteSize(SLAB_BYTES)
     )]
     DevicePages {
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// Its pages.
+        /// Size of the device's pages.
         align: ByteSize,
     },
     /// Another agent of this machine has the device.
     #[error("{} is lent by another agent of this machine already", path.display())]
     DeviceLent {
-        /// Where it is.
+        /// Path of the device.
         path: PathBuf,
     },
-    /// The kernel would not give a slab of the device.
+    /// The kernel refused a slab of the device.
     #[error("{}: {step} failed", path.display())]
     Device {
-        /// Where it is.
+        /// Path of the device.
         path: PathBuf,
         /// The system call.
         step: &'static str,
-        /// What it said.
+        /// The kernel's error.
         source: Errno,
     },
-    /// Slabs of a device came back and are not free: their recipients have them mapped.
-    #[error("{slabs} slabs are mapped by those who had them before")]
+    /// Returned slabs of a device are not free yet: their last recipients still map them.
+    #[error("{slabs} slabs are still mapped by their last recipients: end these, or wait")]
     StillMapped {
-        /// How many.
+        /// Number of such slabs.
         slabs: usize,
     },
-    /// The kernel would not lock a slab.
-    #[error("cannot lock a slab in memory")]
+    /// The kernel refused to lock a slab.
+    #[error("slab not locked in memory")]
     Lock {
-        /// What mlock said.
+        /// The error of `mlock(2)`.
         source: Errno,
     },
 }

@@ -1,4 +1,4 @@
-//! The donor's table of grants: which slabs a grant is made of, and who may touch them.
+//! The donor's table of grants: the slabs of each grant, and its key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,45 +10,45 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::Slab;
 
-/// Grant id → key and slabs. A grant's addresses run from 0 to its slabs' total length.
+/// The grants by id, each with its key and slabs. A grant's addresses run from 0 to its slabs'
+/// total length.
 #[derive(Debug, Default)]
 pub struct GrantTable {
     grants: BTreeMap<GrantId, Arc<Entry>>,
-    /// Those that are over, and whose recipients are being told.
+    /// Ended grants whose recipients are still being notified.
     ended: BTreeSet<GrantId>,
-    /// Accesses with wrong keys to grants that are over since.
+    /// Accesses with wrong keys to grants that have ended since.
     wrong_keys_of_ended: Vec<(GrantId, u64)>,
-    /// Counts the changes.
+    /// Number of changes so far.
     generation: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     key: GrantKey,
-    /// Whose share of the port its accesses count on.
+    /// The recipient whose share of the port its accesses count on.
     recipient: RecipientId,
-    /// Accesses with another key, since they were last asked for.
+    /// Accesses with another key since the last report.
     wrong_keys: AtomicU64,
-    /// None once the grant is over. Held for reading during an access, so that whoever takes them
-    /// out knows that no access goes on; an answer that was begun may still be sent from where its
-    /// bytes are.
+    /// Empty once the grant has ended. Held for reading during an access, so that no access is
+    /// under way once they are taken out. An answer begun before may still be sent from the slab's
+    /// memory.
     slabs: RwLock<Vec<Slab>>,
 }
 
 impl GrantTable {
-    /// Puts a grant in, whose recipient has no other.
+    /// Inserts a grant whose recipient has no other one.
     ///
     /// # Panics
-    /// As [`GrantTable::insert_of`].
+    /// If the id exists already.
     pub fn insert(&mut self, id: GrantId, key: GrantKey, slabs: Vec<Slab>) {
         self.insert_of(RecipientId(id.0), id, key, slabs);
     }
 
-    /// Puts a grant of a recipient in.
+    /// Inserts a grant of a recipient.
     ///
     /// # Panics
-    /// When the id is there already: it is the Monitor Node's to give out, and the caller's to
-    /// check.
+    /// If the id exists already. The Monitor Node assigns ids, and the caller checks them.
     pub fn insert_of(
         &mut self,
         recipient: RecipientId,
@@ -59,13 +59,13 @@ impl GrantTable {
         let (wrong_keys, slabs) = (AtomicU64::new(0), RwLock::new(slabs));
         let entry = Entry { key, recipient, wrong_keys, slabs };
         let old = self.grants.insert(id, Arc::new(entry));
-        assert!(old.is_none(), "{id:?} was granted twice");
+        assert!(old.is_none(), "{id:?} inserted twice");
         self.ended.remove(&id);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends a grant: no access reaches its slabs from then on. It is remembered, so that those who
-    /// use it are heard and can be told, until [`GrantTable::forget`].
+    /// Ends a grant: no access reaches its slabs from then on. Its id is remembered until
+    /// [`GrantTable::forget`], so that its users can be notified.
     pub fn end(&mut self, id: GrantId) -> Option<Vec<Slab>> {
         let entry = self.grants.remove(&id)?;
         self.ended.insert(id);
@@ -75,15 +75,15 @@ impl GrantTable {
         Some(std::mem::take(&mut *slabs))
     }
 
-    /// Forgets a grant that has ended: it is as if it had never been.
+    /// Forgets a grant that has ended.
     pub fn forget(&mut self, id: GrantId) {
         if self.ended.remove(&id) {
             self.generation.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Accesses that were refused since the last call because their key was another than their
-    /// grant's, by grant: somebody has made keys up, or has one that was given to another.
+    /// Returns the accesses refused since the last call because of a wrong key, by grant. They show
+    /// invented keys, or a key that was issued for another grant.
     pub fn take_wrong_keys(&mut self) -> Vec<(GrantId, u64)> {
         let mut taken = std::mem::take(&mut self.wrong_keys_of_ended);
         let living = self.grants.iter();
@@ -91,17 +91,17 @@ impl GrantTable {
         taken
     }
 
-    /// Whether the grant is there, or has ended and is not forgotten yet.
+    /// True if the grant exists, or has ended and is not forgotten yet.
     pub fn remembers(&self, id: GrantId) -> bool {
         self.contains(id) || self.ended.contains(&id)
     }
 
-    /// The grants that are there.
+    /// The ids of all grants.
     pub fn ids(&self) -> Vec<GrantId> {
         self.grants.keys().copied().collect()
     }
 
-    /// Whether the grant is there.
+    /// True if the grant exists.
     pub fn contains(&self, id: GrantId) -> bool {
         self.grants.contains_key(&id)
     }
@@ -109,8 +109,8 @@ impl GrantTable {
     /// Reads `into.len()` bytes at `addr`.
     ///
     /// # Errors
-    /// When there is no such grant, the key is wrong or the range leaves the grant; `into` is
-    /// untouched then.
+    /// [`Refusal`] if the grant does not exist, the key is wrong or the range leaves the grant.
+    /// `into` is unchanged then.
     pub fn read(
         &self,
         id: GrantId,
@@ -124,17 +124,17 @@ impl GrantTable {
     /// Writes `from` at `addr`.
     ///
     /// # Errors
-    /// When there is no such grant, the key is wrong or the range leaves the grant; nothing is
-    /// written then.
+    /// [`Refusal`] if the grant does not exist, the key is wrong or the range leaves the grant. No
+    /// byte is written then.
     pub fn write(&self, id: GrantId, key: GrantKey, addr: u64, from: &[u8]) -> Result<(), Refusal> {
         self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.write(key, addr, from)
     }
 
-    /// Does `atomic` to the eight bytes at `addr` by one instruction of this machine, so that a
-    /// recipient that has the slab mapped may do the like meanwhile.
+    /// Performs `atomic` on the eight bytes at `addr` by one instruction of this machine, so that a
+    /// recipient that maps the slab may do the same concurrently. Returns the earlier value.
     ///
     /// # Errors
-    /// As [`GrantTable::read`]; [`Refusal::Malformed`] when `addr` is not a multiple of eight.
+    /// The errors of [`GrantTable::read`]; [`Refusal::Malformed`] if `addr` is not a multiple of eight.
     pub fn atomic(
         &self,
         id: GrantId,
@@ -145,10 +145,10 @@ impl GrantTable {
         self.grants.get(&id).ok_or(Refusal::UnknownGrant)?.atomic(key, addr, atomic)
     }
 
-    /// What slabs `first..first + count` are mapped from.
+    /// The files that slabs `first..first + count` are mapped from.
     ///
     /// # Errors
-    /// In words, for the recipient.
+    /// A text for the recipient.
     pub fn slab_files(
         &self,
         id: GrantId,
@@ -156,15 +156,15 @@ impl GrantTable {
         first: usize,
         count: usize,
     ) -> Result<SlabBatch, String> {
-        let entry = self.grants.get(&id).ok_or("it has no such grant")?;
-        entry.check_key(key).map_err(|_| "that is not the grant's key")?;
+        let entry = self.grants.get(&id).ok_or("unknown grant")?;
+        entry.check_key(key).map_err(|_| "refused: not the grant's key")?;
         let slabs = entry.slabs();
         let end = first.checked_add(count);
         let wanted = end.and_then(|end| slabs.get(first..end));
-        let wanted = wanted.ok_or("the grant has fewer slabs")?;
+        let wanted = wanted.ok_or("refused: the grant has fewer slabs")?;
         let files = wanted.iter().map(Slab::file).collect::<Result<_, _>>();
         let files =
-            files.map_err(|error| format!("the donor cannot pass its slabs on: {error}"))?;
+            files.map_err(|error| format!("passing the slabs failed at the donor: {error}"))?;
         Ok(SlabBatch { total: slabs.len(), files })
     }
 }
@@ -182,7 +182,7 @@ impl Entry {
         Ok(())
     }
 
-    /// `None`: the bytes lie in two slabs.
+    /// Lends the bytes; `None`: they lie in two slabs.
     fn lend(&self, key: GrantKey, addr: u64, len: usize) -> Result<Option<Lent>, Refusal> {
         self.check_key(key)?;
         let slabs = self.slabs();
@@ -219,7 +219,7 @@ impl Entry {
         self.slabs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares the keys in a time that does not depend on where they differ.
+    /// Compares the keys in a time that does not depend on the position of a difference.
     fn check_key(&self, key: GrantKey) -> Result<(), Refusal> {
         match std::hint::black_box(self.key.0 ^ key.0) {
             0 => Ok(()),
@@ -230,7 +230,7 @@ impl Entry {
         }
     }
 
-    /// How many there were since the last call, if any.
+    /// The number of wrong keys since the last call, if any.
     fn take_wrong_keys(&self) -> Option<u64> {
         Some(self.wrong_keys.swap(0, Ordering::Relaxed)).filter(|count| *count > 0)
     }
@@ -254,7 +254,7 @@ struct Piece {
     len: usize,
 }
 
-/// Cuts a range of a grant's addresses at the slabs' borders.
+/// Splits a range of a grant's addresses at the slabs' boundaries.
 fn pieces(addr: u64, len: usize) -> impl Iterator<Item = Piece> {
     let mut addr = addr;
     let mut left = len;
@@ -271,17 +271,17 @@ fn pieces(addr: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// The table as the agent's threads share it: the ports read and write, the control plane puts
-/// grants in and takes them out.
+/// The table shared by the agent's threads: the ports read and write, the control plane inserts and
+/// ends grants.
 ///
-/// Each thread of the data plane has a clone. It looks its grants up in a copy of its own, which it
-/// renews when the table has changed, and locks nothing but the grant that it accesses.
+/// Each thread of the data plane has a clone. It looks grants up in its own copy, which it
+/// refreshes when the table has changed, and locks only the grant that it accesses.
 #[derive(Debug)]
 pub struct SharedGrants {
     table: Arc<Mutex<GrantTable>>,
     generation: Arc<AtomicU64>,
     copy: BTreeMap<GrantId, Arc<Entry>>,
-    /// The generation of the copy.
+    /// The table's generation at the copy.
     copied: Option<u64>,
 }
 
@@ -302,15 +302,15 @@ impl Clone for SharedGrants {
 }
 
 impl SharedGrants {
-    /// Locks the table: for the control plane.
+    /// Locks the table, for the control plane.
     ///
     /// # Panics
-    /// When another thread panicked with the table in its hands.
+    /// If another thread panicked with the lock held.
     pub fn lock(&self) -> MutexGuard<'_, GrantTable> {
-        self.table.lock().expect("no thread panics with the grant table")
+        self.table.lock().expect("grant table not poisoned")
     }
 
-    /// Counts the changes of the table.
+    /// The number of changes of the table.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -318,7 +318,8 @@ impl SharedGrants {
     fn entry(&mut self, id: GrantId) -> Result<&Entry, Refusal> {
         let generation = self.generation();
         if self.copied != Some(generation) {
-            // A change in between makes the copy newer than its number says, and it is made again.
+            // A change in between makes the copy newer than its number. The copy is then made
+            // again.
             let copy = self.lock().grants.clone();
             self.copy = copy;
             self.copied = Some(generation);
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_every_access_outside_a_grant() {
+    fn refuses_access_outside_grant() {
         let mut table = table(1);
         let mut byte = [9u8];
         for (id, key, addr, refusal) in [
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_out_the_descriptors_of_existing_slabs_only() {
+    fn passes_existing_slab_files_only() {
         let table = table(2);
         let batch = table.slab_files(ID, KEY, 1, 1).unwrap();
         assert_eq!((batch.total, batch.files.len()), (2, 1));
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_s_own_handle_follows_the_table() {
+    fn cloned_table_follows_changes() {
         let shared = SharedGrants::default();
         let mut mine = shared.clone();
         assert_eq!(mine.write(ID, KEY, 0, &[1]), Err(Refusal::UnknownGrant));
@@ -443,12 +444,12 @@ mod tests {
         let kept = Arc::clone(&mine.copy[&ID]);
         assert_eq!(shared.lock().end(ID).unwrap().len(), 1);
         assert_eq!(mine.read(ID, KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
-        // Even one that had looked it up before.
+        // Even one looked up before.
         assert_eq!(kept.read(KEY, 5, &mut [0]), Err(Refusal::UnknownGrant));
     }
 
     #[test]
-    fn a_port_is_told_whose_a_grant_is() {
+    fn grants_report_their_recipient() {
         let mut mine = SharedGrants::default();
         let one = RecipientId(77);
         for id in [1, 2] {
@@ -463,7 +464,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
         /// Reads and writes around the border of two slabs, against a plain array.
         #[test]
-        fn behaves_like_an_array(
+        fn slab_boundary_behaves_like_array(
             ops in proptest::collection::vec((0u64..16_000, 1usize..5000, any::<u8>()), 1..40)
         ) {
             let base = SLAB_BYTES - 8000;

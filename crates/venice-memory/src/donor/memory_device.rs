@@ -1,10 +1,10 @@
 //! A memory device of this machine (DAX: CXL memory, an NVDIMM), lent slab by slab.
 //!
-//! The kernel gives each descriptor the whole device, and takes none back. So each slab has a
+//! The kernel gives each descriptor the whole device, and revokes none. Each slab therefore has a
 //! descriptor of its own, opened for it, with a lock of that descriptor on the slab's bytes
-//! ([`SlabFile::lock`]). It lasts until the last duplicate and the last mapping of it are gone, in whatever
-//! process: as long as a recipient has a slab somewhere, nobody can be lent it, also by an agent that
-//! has not heard of that recipient.
+//! ([`SlabFile::lock`]). The lock lasts until the last duplicate and the last mapping of the
+//! descriptor are gone, in any process. As long as a recipient maps a slab, no agent can lend it
+//! again, even one without a record of that recipient.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 use super::{DonorError, Slab};
 use crate::hotplug::{DaxBus, DaxDevice};
 
-/// A device whose slabs this process alone lends.
+/// A device that this process alone lends.
 #[derive(Debug)]
 pub struct MemoryDevice {
     path: PathBuf,
     slabs: usize,
-    /// Its lock, behind the device's last byte, keeps other agents off.
+    /// The lock behind the device's last byte, which excludes other agents.
     _mine: SlabFile,
 }
 
 impl MemoryDevice {
-    /// Takes the device of this name, `dax0.0`.
+    /// Opens the device of this name, such as `dax0.0`.
     ///
     /// # Errors
-    /// When it is none, is system memory at present, is smaller than a slab or has larger pages, cannot
-    /// be opened, or another agent lends it.
+    /// [`DonorError`] if it is no device, is system memory at present, is smaller than a slab or
+    /// has larger pages, cannot be opened, or is lent by another agent.
     pub fn open(name: &str) -> Result<Self, DonorError> {
         let device = DaxBus::default().device(name).map_err(DonorError::NoDevice)?;
         check(&device)?;
         Self::at(&Path::new("/dev").join(name), device.bytes)
     }
 
-    /// The device, or a file in place of one, at `path`.
+    /// Opens the device, or a file in place of one, at `path`.
     pub(super) fn at(path: &Path, len_bytes: u64) -> Result<Self, DonorError> {
         let mine = SlabFile::at(open(path)?, len_bytes);
         if !mine.lock().map_err(|source| device_error(path, "fcntl", source))? {
@@ -47,12 +47,12 @@ impl MemoryDevice {
         Ok(Self { path: path.to_owned(), slabs: (len_bytes / SLAB_BYTES) as usize, _mine: mine })
     }
 
-    /// How many slabs it has room for.
+    /// The number of slabs that fit.
     pub fn slab_count(&self) -> usize {
         self.slabs
     }
 
-    /// The slab at this place, zeroed; `None`: somebody still has it from before.
+    /// The slab at this index, zeroed; `None`: its last recipient still maps it.
     pub(super) fn slab(&self, index: usize) -> Result<Option<Slab>, DonorError> {
         assert!(index < self.slabs, "slab {index} of {}", self.slabs);
         let error = |step| move |source| device_error(&self.path, step, source);
@@ -64,7 +64,7 @@ impl MemoryDevice {
     }
 }
 
-/// Can slabs be lent of it?
+/// Checks that slabs of the device can be lent.
 fn check(device: &DaxDevice) -> Result<(), DonorError> {
     let name = device.name.clone();
     if device.is_memory() {
@@ -95,7 +95,7 @@ pub(super) mod tests {
     use super::*;
     use venice_ports::shm::MappedSlab;
 
-    /// A file stands for a device of so many slabs.
+    /// A file in place of a device of so many slabs.
     pub(in super::super) fn device(slabs: u64) -> (tempfile::NamedTempFile, MemoryDevice) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(slabs * SLAB_BYTES).unwrap();
@@ -103,8 +103,8 @@ pub(super) mod tests {
         (file, device)
     }
 
-    /// Asks until it is so. A process that another test is starting has our descriptors, and with them
-    /// our locks, until it is another program.
+    /// Polls until `so` returns a value. A process that another test starts shares our descriptors,
+    /// and with them our locks, until it executes its program.
     pub(in super::super) fn soon<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
         for _ in 0..1000 {
             if let Some(answer) = so() {
@@ -112,11 +112,11 @@ pub(super) mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        panic!("not so: {what}");
+        panic!("timed out: {what}");
     }
 
     #[test]
-    fn a_slab_is_nobodys_until_the_last_who_has_it_is_gone() {
+    fn slab_stays_locked_while_mapped() {
         let (file, device) = device(2);
         let first = device.slab(0).unwrap().unwrap();
         assert!(device.slab(0).unwrap().is_none());
@@ -127,10 +127,10 @@ pub(super) mod tests {
         let mapped = MappedSlab::map(&recipients, SLAB_BYTES as usize).unwrap();
         drop((second, recipients));
         assert!(device.slab(1).unwrap().is_none(), "it is still mapped");
-        // SAFETY: inside the mapping, of which there is no reference.
+        // SAFETY: inside the mapping, to which no reference exists.
         assert_eq!(unsafe { mapped.as_ptr().add(5).read() }, b's');
         drop(mapped);
-        let second = soon("nobody has it any more", || device.slab(1).unwrap());
+        let second = soon("the slab is unmapped", || device.slab(1).unwrap());
         let mut seen = [1; 6];
         second.read(5, &mut seen);
         assert_eq!(seen, [0; 6]);
@@ -139,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_agent_lends_a_device_and_what_is_mapped_outlives_it() {
+    fn device_has_one_lending_agent() {
         let (file, device) = device(1);
         let again = MemoryDevice::at(file.path(), SLAB_BYTES).unwrap_err();
         assert!(matches!(again, DonorError::DeviceLent { .. }), "{again}");
@@ -148,11 +148,11 @@ pub(super) mod tests {
         let next = soon("free", || MemoryDevice::at(file.path(), SLAB_BYTES).ok());
         assert!(next.slab(0).unwrap().is_none());
         drop(kept);
-        soon("nobody has it any more", || next.slab(0).unwrap());
+        soon("the slab is unmapped", || next.slab(0).unwrap());
     }
 
     #[test]
-    fn what_cannot_be_lent_is_told() {
+    fn unusable_devices_are_refused() {
         let device = |bytes, align, driver: &str| DaxDevice {
             name: "dax0.0".into(),
             bytes,

@@ -1,8 +1,8 @@
-//! The donor half: the memory a node lends.
+//! The donor's part: the memory that a node lends.
 //!
-//! A [`Slab`] is the unit. The [`SlabPool`] makes all of them when the agent starts and replaces
-//! those that come back, of the machine's memory or of a [`MemoryDevice`]; the [`GrantTable`] says
-//! which grant holds which slabs and checks every access: grant, key and range.
+//! The unit is a [`Slab`]. The [`SlabPool`] creates all slabs when the agent starts, from the
+//! machine's memory or from a [`MemoryDevice`], and replaces returned ones. The [`GrantTable`] has
+//! the slabs of each grant and checks every access: grant, key and range.
 
 mod error;
 mod grants;

@@ -1,5 +1,5 @@
-//! The slabs of one donor: a fixed number, made when the agent starts of the machine's memory, where
-//! they are locked, or of memory devices.
+//! The slabs of one donor: a fixed number, created when the agent starts, from the machine's
+//! memory, where they are locked, or from memory devices.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -8,31 +8,31 @@ use venice_wire::SLAB_BYTES;
 
 use super::{DonorError, MemoryDevice, Slab};
 
-/// All slabs a donor lends, less those that are out. Shared by reference between threads.
+/// The slabs that a donor lends and has not granted. Shared by reference between threads.
 ///
-/// A slab that comes back is never lent again: its memfd is dropped and a fresh one made in its
-/// place. So a stale mapping kept by a past recipient shows that recipient's own old bytes and
-/// nothing else, whatever the slab's successor holds. A place in a device is made a slab again when
-/// nobody has it mapped any more.
+/// A returned slab is never lent again: its memfd is dropped and a fresh one created in its slot.
+/// A stale mapping kept by a past recipient therefore shows only that recipient's own old bytes,
+/// whatever the slab's successor holds. A slab of a device is lent again once no process maps it
+/// any more.
 #[derive(Debug)]
 pub struct SlabPool {
     maker: Maker,
-    /// Held for moments only: slabs are made and dropped outside of it.
+    /// Held for moments only: slabs are created and dropped outside of the lock.
     stock: Mutex<Stock>,
 }
 
-/// Where slabs come from.
+/// The source of slabs.
 #[derive(Debug)]
 enum Maker {
     /// This machine's memory.
     Memory,
-    /// The places of these devices.
+    /// The slabs of these devices.
     Devices(Vec<MemoryDevice>),
 }
 
-/// A slab's place in a device.
+/// The position of a slab in the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DeviceSlot {
     device: usize,
     index: usize,
 }
@@ -41,25 +41,25 @@ pub(super) struct Place {
 struct Stock {
     free: Vec<Slab>,
     lent: usize,
-    /// Slabs that came back and are not replaced yet.
+    /// Returned slabs that are not replaced yet.
     missing: usize,
-    /// Of devices: where no slab is that could be lent.
-    vacant: VecDeque<Place>,
+    /// The positions in devices without a slab that could be lent.
+    vacant: VecDeque<DeviceSlot>,
 }
 
 impl SlabPool {
-    /// Makes as many slabs as fit into `lend_bytes` (rounded down).
+    /// Creates as many slabs as fit into `lend_bytes` (rounded down).
     ///
     /// # Errors
-    /// [`DonorError::TooSmall`] when not one slab fits; [`DonorError::ShortOfMemory`] when this
-    /// machine has less memory available; [`DonorError::LockLimit`] when the limit on locked
-    /// memory is lower.
+    /// [`DonorError::TooSmall`] if no slab fits; [`DonorError::ShortOfMemory`] if this machine has
+    /// less memory available; [`DonorError::LockLimit`] if the limit on locked memory is lower.
     pub fn new(lend_bytes: u64) -> Result<Self, DonorError> {
         let count = lend_bytes / SLAB_BYTES;
         if count == 0 {
             return Err(DonorError::TooSmall { lend_bytes });
         }
-        // Asked first: a machine that runs out while we lock pages kills somebody instead.
+        // Checked first: on a machine that runs out of memory while pages are locked, the OOM
+        // killer kills some process.
         let need_bytes = count * SLAB_BYTES;
         if let Some(available_bytes) = available_bytes()
             && available_bytes < need_bytes
@@ -76,16 +76,16 @@ impl SlabPool {
         Self { stock: Mutex::default(), maker: Maker::Memory }
     }
 
-    /// All slabs of these devices, zeroed. Those that recipients of an agent before this one still have
-    /// mapped are missing at first.
+    /// Creates all slabs of these devices, zeroed. Slabs that recipients of an earlier agent still
+    /// map are missing at first.
     ///
     /// # Errors
-    /// The kernel's.
+    /// [`DonorError`] if the kernel refuses a slab.
     pub fn of_devices(devices: Vec<MemoryDevice>) -> Result<Self, DonorError> {
-        let places = |device: usize| {
-            (0..devices[device].slab_count()).map(move |index| Place { device, index })
+        let slots = |device: usize| {
+            (0..devices[device].slab_count()).map(move |index| DeviceSlot { device, index })
         };
-        let vacant: VecDeque<Place> = (0..devices.len()).flat_map(places).collect();
+        let vacant: VecDeque<DeviceSlot> = (0..devices.len()).flat_map(slots).collect();
         let stock = Stock { missing: vacant.len(), vacant, ..Stock::default() };
         let pool = Self { stock: Mutex::new(stock), maker: Maker::Devices(devices) };
         match pool.replenish() {
@@ -94,12 +94,12 @@ impl SlabPool {
         }
     }
 
-    /// Whether this machine's memory is more when slabs are given up.
+    /// True if dropping slabs frees memory of this machine.
     pub fn is_memory(&self) -> bool {
         matches!(self.maker, Maker::Memory)
     }
 
-    /// Takes `count` slabs, or none at all. Does not wait for slabs in the making.
+    /// Takes `count` slabs, or none. Does not wait for slabs that are being created.
     pub fn take(&self, count: usize) -> Option<Vec<Slab>> {
         let mut stock = self.stock();
         let rest = stock.free.len().checked_sub(count)?;
@@ -107,54 +107,53 @@ impl SlabPool {
         Some(stock.free.split_off(rest))
     }
 
-    /// Takes back slabs that [`SlabPool::take`] gave out, and puts fresh zeroed ones in their
-    /// place. This takes milliseconds a slab: call it where nobody waits.
+    /// Returns slabs of [`SlabPool::take`] and replaces them by fresh zeroed ones. This takes
+    /// milliseconds for each slab: call it on a thread without latency demands.
     ///
     /// # Errors
-    /// When fresh slabs could not be made. The pool is then smaller by those;
+    /// [`DonorError`] if a fresh slab could not be created. The pool is then smaller;
     /// [`SlabPool::replenish`] tries again.
     ///
     /// # Panics
-    /// When more slabs come back than are out.
+    /// If more slabs come back than were taken.
     pub fn give_back(&self, slabs: Vec<Slab>) -> Result<(), DonorError> {
         self.take_in(slabs);
         self.replenish()
     }
 
-    /// Takes back slabs that [`SlabPool::take`] gave out, and leaves their memory to the kernel:
-    /// they are missing until [`SlabPool::replenish`], or for good with
-    /// [`SlabPool::give_up_missing`].
+    /// Returns slabs of [`SlabPool::take`] and leaves their memory to the kernel. They are missing
+    /// until [`SlabPool::replenish`], or for good after [`SlabPool::give_up_missing`].
     ///
     /// # Panics
-    /// When more slabs come back than are out.
+    /// If more slabs come back than were taken.
     pub fn take_in(&self, slabs: Vec<Slab>) {
         let count = slabs.len();
-        let places: Vec<Place> = slabs.iter().filter_map(Slab::place).collect();
+        let slots: Vec<DeviceSlot> = slabs.iter().filter_map(Slab::slot).collect();
         drop(slabs);
         let mut stock = self.stock();
-        stock.vacant.extend(places);
-        assert!(count <= stock.lent, "{count} slabs came back, {} are out", stock.lent);
+        stock.vacant.extend(slots);
+        assert!(count <= stock.lent, "{count} slabs returned, only {} taken", stock.lent);
         stock.lent -= count;
         stock.missing += count;
     }
 
-    /// Does without the slabs that are missing: the pool is smaller by as many.
+    /// Shrinks the pool by the missing slabs, and returns their number.
     pub fn give_up_missing(&self) -> usize {
         std::mem::take(&mut self.stock().missing)
     }
 
-    /// Makes the pool smaller by `count` free slabs, or by all that are free. Their memory is the
-    /// kernel's again when they are dropped, which takes a millisecond each.
+    /// Shrinks the pool by `count` free slabs, or by all free ones, and returns them. Dropping them
+    /// returns their memory to the kernel and takes a millisecond for each.
     pub fn withdraw(&self, count: usize) -> Vec<Slab> {
         let mut stock = self.stock();
         let rest = stock.free.len().saturating_sub(count);
         let withdrawn = stock.free.split_off(rest);
-        stock.vacant.extend(withdrawn.iter().filter_map(Slab::place));
+        stock.vacant.extend(withdrawn.iter().filter_map(Slab::slot));
         withdrawn
     }
 
-    /// Makes the pool larger by `count` slabs, or by as many as there is memory for; by how many.
-    /// Nobody else may be replacing slabs meanwhile.
+    /// Grows the pool by `count` slabs, or by as many as there is memory for, and returns their
+    /// number. No other thread may replace slabs meanwhile.
     pub fn grow(&self, count: usize) -> usize {
         self.stock().missing += count;
         match self.replenish() {
@@ -163,11 +162,11 @@ impl SlabPool {
         }
     }
 
-    /// Makes the slabs that an earlier [`SlabPool::give_back`] could not.
+    /// Creates the missing slabs.
     ///
     /// # Errors
-    /// When there is still no memory for them; [`DonorError::StillMapped`] when all that is missing
-    /// yet is mapped by somebody.
+    /// [`DonorError`] if there is still no memory for them; [`DonorError::StillMapped`] if all
+    /// missing slabs are still mapped by their last recipients.
     pub fn replenish(&self) -> Result<(), DonorError> {
         while self.claim_missing() {
             match self.make() {
@@ -193,21 +192,21 @@ impl SlabPool {
         let Maker::Devices(devices) = &self.maker else { return Slab::new() };
         let mut held = Vec::new();
         let made = loop {
-            // Out of the list first: the lock is not held while a slab is wiped.
-            let Some(place) = self.stock().vacant.pop_back() else {
+            // Taken from the list first, so that the lock is not held while a slab is zeroed.
+            let Some(slot) = self.stock().vacant.pop_back() else {
                 break Err(DonorError::StillMapped { slabs: held.len() });
             };
-            match devices[place.device].slab(place.index) {
-                Ok(Some(slab)) => break Ok(slab.at(place)),
-                Ok(None) => held.push(place),
+            match devices[slot.device].slab(slot.index) {
+                Ok(Some(slab)) => break Ok(slab.at(slot)),
+                Ok(None) => held.push(slot),
                 Err(error) => {
-                    held.push(place);
+                    held.push(slot);
                     break Err(error);
                 }
             }
         };
-        // In front: tried again when no other is left.
-        held.into_iter().for_each(|place| self.stock().vacant.push_front(place));
+        // At the front: tried again when no other is left.
+        held.into_iter().for_each(|slot| self.stock().vacant.push_front(slot));
         made
     }
 
@@ -218,19 +217,19 @@ impl SlabPool {
         }
     }
 
-    /// Slabs that can be taken now.
+    /// The number of slabs that can be taken now.
     pub fn free_slabs(&self) -> usize {
         self.stock().free.len()
     }
 
-    /// Slabs in all: free, lent and missing.
+    /// The number of all slabs: free, lent and missing.
     pub fn total_slabs(&self) -> usize {
         let stock = self.stock();
         stock.free.len() + stock.lent + stock.missing
     }
 
-    /// Counts one missing slab as lent while it is being made, so that of two threads in here
-    /// only one makes it.
+    /// Counts one missing slab as lent while it is being created, so that only one of two threads
+    /// creates it.
     fn claim_missing(&self) -> bool {
         let mut stock = self.stock();
         let any = stock.missing > 0;
@@ -242,11 +241,11 @@ impl SlabPool {
     }
 
     fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().expect("no thread panics with the pool")
+        self.stock.lock().expect("slab pool not poisoned")
     }
 }
 
-/// Turns a failure to make or lock a slab into what the operator has to do about it.
+/// Turns an error of creating or locking a slab into one with its remedy.
 fn explain(error: DonorError, need_bytes: u64) -> DonorError {
     if let Some(available_bytes) = available_bytes()
         && available_bytes < SLAB_BYTES
@@ -262,7 +261,8 @@ fn explain(error: DonorError, need_bytes: u64) -> DonorError {
     }
 }
 
-/// What the kernel says can be allocated without swapping; `None` where it does not say.
+/// The memory that can be allocated without swapping, bytes, as the kernel estimates it; `None` if
+/// the kernel does not report it.
 pub fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinks_by_what_is_free_and_grows_again() {
+    fn shrinks_by_free_slabs_and_regrows() {
         let pool = SlabPool::new(3 * SLAB_BYTES).unwrap();
         let lent = pool.take(1).unwrap();
         assert_eq!(pool.withdraw(5).len(), 2);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_mapping_and_the_next_lease_never_meet() {
+    fn stale_mapping_is_isolated() {
         let pool = SlabPool::new(SLAB_BYTES).unwrap();
         let slabs = pool.take(1).unwrap();
         slabs[0].write(0, b"old secret");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_a_device_is_lent_again_when_nobody_has_it_mapped() {
+    fn device_slab_relends_after_unmapping() {
         let (_file, device) = device(2);
         let pool = SlabPool::of_devices(vec![device]).unwrap();
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     #[should_panic]
-    fn more_slabs_back_than_out_is_our_bug() {
+    fn returning_untaken_slab_panics() {
         let pool = SlabPool::new(SLAB_BYTES).unwrap();
         let _ = pool.give_back(vec![Slab::new().unwrap()]);
     }

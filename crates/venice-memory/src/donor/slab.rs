@@ -17,66 +17,67 @@ use venice_ports::shm::SlabFile;
 use venice_wire::{Checksum, SLAB_BYTES};
 
 use super::DonorError;
-use super::pool::Place;
+use super::pool::DeviceSlot;
 
-/// Length of a slab's mapping.
+/// Length of a slab's mapping, bytes.
 pub(super) const SLAB_LEN: NonZeroUsize = NonZeroUsize::new(SLAB_BYTES as usize).unwrap();
 
-/// A memfd of [`SLAB_BYTES`], sealed against resizing, mapped and locked here; or as much of a memory
-/// device.
+/// A memfd of [`SLAB_BYTES`], sealed against resizing, mapped and locked here; or a piece of a
+/// memory device of the same length.
 ///
-/// The seals stop a recipient that holds the descriptor from shrinking the file under the
-/// donor's feet (a SIGBUS in the agent) and from adding seals of its own.
+/// The seals prevent a recipient with the descriptor from shrinking the file, which would raise
+/// SIGBUS in the agent, and from adding seals of its own.
 #[derive(Debug)]
 pub struct Slab {
     file: SlabFile,
-    /// Where in the pool's devices it is, if it is in one.
-    place: Option<Place>,
+    /// The position in the pool's devices; `None` for this machine's memory.
+    slot: Option<DeviceSlot>,
     mapping: Arc<Mapping>,
 }
 
-/// Where the slab is mapped: as long as the slab is there, or something of it is lent to an answer
-/// that has not arrived.
+/// The mapping of a slab. It lives as long as the slab, or as long as bytes of it are lent to an
+/// answer still being sent.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
 }
 
-// SAFETY: a Mapping is the only owner of its pages in this process; the pointer is as good on
-// one thread as on another.
+// SAFETY: a Mapping is the only owner of its pages in this process; the pointer is valid on every
+// thread.
 unsafe impl Send for Mapping {}
-// SAFETY: through a shared Mapping bytes are only copied in and out, and those are shared with the
-// recipient's processes anyway: two copies at once mix the bytes and harm nothing else.
+// SAFETY: a shared Mapping only copies bytes in and out. The bytes are shared with the recipient's
+// processes anyway: two concurrent copies mix the bytes and harm nothing else.
 unsafe impl Sync for Mapping {}
 
 impl Slab {
-    /// Makes a slab of zeroes.
+    /// Creates a slab of zeroes.
     ///
     /// # Errors
-    /// When the memory cannot be had ([`DonorError::Memory`]) or not be locked
-    /// ([`DonorError::Lock`]).
+    /// [`DonorError::Memory`] if the memory is unavailable, [`DonorError::Lock`] if it cannot be
+    /// locked.
     pub fn new() -> Result<Self, DonorError> {
         let slab = Self::unlocked()?;
         slab.lock()?;
         Ok(slab)
     }
 
-    /// Makes a slab of zeroes whose memory is taken page by page when it is first used, and may be
+    /// Creates a slab of zeroes whose memory is allocated page by page at the first use, and may be
     /// swapped out.
     ///
     /// # Errors
-    /// [`DonorError::Memory`].
+    /// [`DonorError::Memory`] if the kernel refuses it.
     pub fn unlocked() -> Result<Self, DonorError> {
         Self::map(memfd()?.into())
     }
 
-    /// Makes a slab of zeroes that is locked, and all of whose memory is taken before it is mapped.
+    /// Creates a locked slab of zeroes, all of whose memory is allocated before it is mapped.
     ///
-    /// The kernel may look for that memory for long. While it does so for a mapping, no thread of the
-    /// process can map anything; a process on which that very memory depends has to go on meanwhile.
+    /// The kernel may take long to find that memory. While it does so for a mapping, no thread of
+    /// the process can map anything. A process on which that very memory depends must not be
+    /// blocked so.
     ///
     /// # Errors
-    /// As [`Slab::new`].
+    /// The errors of [`Slab::new`].
     pub fn set_aside() -> Result<Self, DonorError> {
         let fd = memfd()?;
         take_all(&fd)?;
@@ -85,23 +86,23 @@ impl Slab {
         Ok(slab)
     }
 
-    /// Makes a slab of zeroes in a file, whose blocks are all set aside: nobody who writes to it
-    /// finds the disk full. It is as long as the file is open somewhere.
+    /// Creates a slab of zeroes in a file with all its blocks allocated, so that no write to it
+    /// finds the disk full. It lives as long as the file is open somewhere.
     ///
     /// # Errors
-    /// [`DonorError::Memory`], when the disk has no room or the file takes none.
+    /// [`DonorError::Memory`] if the disk has no room or the file cannot grow.
     pub fn in_file(file: OwnedFd) -> Result<Self, DonorError> {
         take_all(&file)?;
         Self::map(file.into())
     }
 
-    /// Makes a slab of a piece of a memory device, and zeroes it.
+    /// Creates a slab from a piece of a memory device, and zeroes it.
     ///
     /// # Errors
-    /// The kernel's, when it cannot be mapped.
+    /// The kernel's error if it cannot be mapped.
     pub(super) fn in_device(file: SlabFile) -> Result<Self, Errno> {
         let slab = Self::map_file(file)?;
-        // SAFETY: the whole mapping, which nobody else knows of.
+        // SAFETY: the whole mapping, which no other thread uses yet.
         unsafe { std::ptr::write_bytes(slab.mapping.base.as_ptr(), 0, SLAB_LEN.get()) };
         Ok(slab)
     }
@@ -113,10 +114,10 @@ impl Slab {
     fn map_file(file: SlabFile) -> Result<Self, Errno> {
         let (anywhere, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         let (fd, offset, flags) = (file.as_fd(), file.offset_bytes(), MapFlags::SHARED);
-        // SAFETY: the kernel picks a free address range; nothing of ours is replaced.
+        // SAFETY: the kernel picks a free address range; no mapping of ours is replaced.
         let base = unsafe { mmap(anywhere, SLAB_LEN.get(), protection, flags, fd, offset)? };
-        let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null mapping");
-        Ok(Self { file, place: None, mapping: Arc::new(Mapping { base }) })
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap returns no null mapping");
+        Ok(Self { file, slot: None, mapping: Arc::new(Mapping { base }) })
     }
 
     fn lock(&self) -> Result<(), DonorError> {
@@ -129,37 +130,37 @@ impl Slab {
             .map_err(|errno| DonorError::Lock { source: errno })
     }
 
-    /// What it is mapped from, to be passed to the owner of the grant.
+    /// The file that it is mapped from, to be passed to the owner of the grant.
     ///
     /// # Errors
-    /// When this process has too many descriptors.
+    /// The kernel's error if this process has too many descriptors.
     pub fn file(&self) -> std::io::Result<SlabFile> {
         self.file.try_clone()
     }
 
-    /// The same, which is at this place.
-    pub(super) fn at(self, place: Place) -> Self {
-        Self { place: Some(place), ..self }
+    /// Sets its position in the pool's devices.
+    pub(super) fn at(self, slot: DeviceSlot) -> Self {
+        Self { slot: Some(slot), ..self }
     }
 
-    /// Where in the pool's devices it is; `None`: it is this machine's memory.
-    pub(super) fn place(&self) -> Option<Place> {
-        self.place
+    /// The position in the pool's devices; `None`: it is this machine's memory.
+    pub(super) fn slot(&self) -> Option<DeviceSlot> {
+        self.slot
     }
 
     /// Copies bytes out of the slab.
     ///
     /// # Panics
-    /// When the range leaves the slab; the caller has checked it.
+    /// If the range leaves the slab; the caller has checked it.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.mapping.copy_to(offset, into);
     }
 
-    /// Lends bytes of the slab: they stay mapped, and its memory is the kernel's again only when
-    /// they are given back.
+    /// Lends bytes of the slab. They stay mapped, and the slab's memory returns to the kernel only
+    /// after they are returned.
     ///
     /// # Panics
-    /// When the range leaves the slab; the caller has checked it.
+    /// If the range leaves the slab; the caller has checked it.
     pub fn lend(&self, range: Range<usize>) -> Lent {
         assert!(range.end <= SLAB_LEN.get());
         Lent::new(Arc::clone(&self.mapping) as Arc<dyn LendingMemory>, range)
@@ -168,7 +169,7 @@ impl Slab {
     /// Copies bytes into the slab.
     ///
     /// # Panics
-    /// When the range leaves the slab; the caller has checked it.
+    /// If the range leaves the slab; the caller has checked it.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= SLAB_LEN.get() && from.len() <= SLAB_LEN.get() - offset);
         // SAFETY: as in `Mapping::copy_to`.
@@ -181,18 +182,18 @@ impl Slab {
         }
     }
 
-    /// Does `atomic` to the eight bytes at `offset`; returns what was there before. It is one step
-    /// for everybody who has the slab mapped and uses atomic instructions on it too.
+    /// Performs `atomic` on the eight bytes at `offset` and returns the earlier value. It is atomic
+    /// for all processes that map the slab and use atomic instructions too.
     ///
     /// # Panics
-    /// When the eight bytes leave the slab or `offset` is not a multiple of eight; the caller has
+    /// If the eight bytes leave the slab or `offset` is not a multiple of eight; the caller has
     /// checked both.
     pub fn atomic(&self, offset: usize, atomic: Atomic) -> u64 {
         assert!(offset.is_multiple_of(Atomic::BYTES) && offset < SLAB_LEN.get());
         // SAFETY: the eight bytes lie in the mapping and are aligned (asserted above; the mapping
-        // starts on a page). What else touches them here does so through raw copies, and other
-        // processes that map the slab are as with any shared memory; a plain copy at the same time
-        // sees or leaves some mixture, but forms no reference.
+        // starts on a page). Other accesses here are raw copies, and other processes that map the
+        // slab access it like any shared memory. A concurrent plain copy reads or leaves a mixture,
+        // but forms no reference.
         let word = unsafe { AtomicU64::from_ptr(self.mapping.base.as_ptr().add(offset).cast()) };
         match atomic {
             Atomic::FetchAdd(add) => fetch_add_little_endian(word, add),
@@ -205,7 +206,7 @@ impl Slab {
     }
 }
 
-/// A slab's memory, none of which is taken yet.
+/// Creates a slab's memory, with no page allocated yet.
 fn memfd() -> Result<OwnedFd, DonorError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("venice-slab", flags).map_err(no_memory("memfd_create"))?;
@@ -215,7 +216,7 @@ fn memfd() -> Result<OwnedFd, DonorError> {
     Ok(fd)
 }
 
-/// Takes all the memory, or all the blocks, of a slab's file.
+/// Allocates all the memory, or all the blocks, of a slab's file.
 fn take_all(file: &OwnedFd) -> Result<(), DonorError> {
     fallocate(file, FallocateFlags::empty(), 0, SLAB_BYTES).map_err(no_memory("fallocate"))
 }
@@ -224,7 +225,7 @@ fn no_memory(step: &'static str) -> impl Fn(Errno) -> DonorError {
     move |source| DonorError::Memory { step, source }
 }
 
-/// One instruction where memory is little-endian, as the fabric's numbers are.
+/// Adds in one instruction on little-endian machines: the fabric's numbers are little-endian.
 fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
     if cfg!(target_endian = "little") {
         return word.fetch_add(add, Ordering::AcqRel);
@@ -237,10 +238,10 @@ fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
 impl LendingMemory for Mapping {
     fn copy_to(&self, offset: usize, into: &mut [u8]) {
         assert!(offset <= SLAB_LEN.get() && into.len() <= SLAB_LEN.get() - offset);
-        // SAFETY: the range lies in the mapping (asserted above), `into` is private memory of
-        // this process and so cannot overlap. A recipient on this host may write the same bytes
-        // at the same time; then the copy holds some mixture of old and new, as with any
-        // unsynchronised accesses to shared memory.
+        // SAFETY: the range lies in the mapping (asserted above). `into` is private memory of this
+        // process and so cannot overlap. A recipient on this machine may write the same bytes at
+        // the same time. The copy then holds a mixture of old and new bytes, as with any
+        // unsynchronised access to shared memory.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.base.as_ptr().add(offset),
@@ -252,12 +253,12 @@ impl LendingMemory for Mapping {
 
     fn feed(&self, range: Range<usize>, checksum: &mut Checksum) {
         assert!(range.start <= range.end && range.end <= SLAB_LEN.get());
-        // SAFETY: the range lies in the mapping (asserted above), which lives as long as `self`. It
-        // is the one place where bytes of a slab are referred to: somebody else who has the slab may
-        // write to them meanwhile, which Rust's rules leave open and no copy into the checksum's hands
-        // would be quick enough to avoid. The routine loads each byte into registers and lets none
-        // decide where it goes on or what it reads next, so the worst is a sum that fits no bytes:
-        // the other side refuses the frame and is sent a copy.
+        // SAFETY: the range lies in the mapping (asserted above), which lives as long as `self`.
+        // This is the only reference to bytes of a slab. A recipient may write to them meanwhile,
+        // which Rust's rules leave open, and no copy for the checksum would be fast enough to avoid
+        // it. The routine loads each byte into registers, and no byte decides its control flow or
+        // its next read. The worst result is a sum that fits no bytes: the other side refuses the
+        // frame and gets a copy.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) };
         checksum.update(bytes);
@@ -272,8 +273,8 @@ impl LendingMemory for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own whole mapping; nobody can use it after the drop. A recipient's mapping
-        // of the same memfd lives on untouched.
+        // SAFETY: our own whole mapping, which no thread can use after the drop. A recipient's
+        // mapping of the same memfd stays valid.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), SLAB_LEN.get()) };
     }
 }
@@ -284,7 +285,7 @@ mod tests {
     use rustix::fs::fcntl_get_seals;
 
     #[test]
-    fn is_zeroed_and_keeps_what_is_written() {
+    fn new_slab_is_zeroed_and_writable() {
         let slab = Slab::new().unwrap();
         let mut bytes = [1u8; 64];
         slab.read(SLAB_LEN.get() - 64, &mut bytes);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_outlives_the_slab() {
+    fn lent_bytes_outlive_slab() {
         let slab = Slab::new().unwrap();
         slab.write(8, b"as it was");
         let lent = slab.lend(8..17);
@@ -311,7 +312,7 @@ mod tests {
     fn atomics_of_two_mappings_add_up() {
         const ADDS: u64 = 20_000;
         let slab = Slab::new().unwrap();
-        // SAFETY: a fresh mapping of the slab's memfd, as a recipient on this host has it.
+        // SAFETY: a fresh mapping of the slab's memfd, like that of a recipient on this machine.
         let other = unsafe {
             let flags = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &slab.file, 0).unwrap()
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn cannot_be_resized_or_sealed_further() {
+    fn rejects_resize_and_further_seals() {
         let slab = Slab::new().unwrap();
         assert_eq!(ftruncate(&slab.file, 0), Err(Errno::PERM));
         assert_eq!(ftruncate(&slab.file, SLAB_BYTES * 2), Err(Errno::PERM));
@@ -347,7 +348,7 @@ mod tests {
 
     #[test]
     #[should_panic]
-    fn range_outside_panics() {
+    fn read_outside_slab_panics() {
         Slab::new().unwrap().read(SLAB_LEN.get() - 1, &mut [0; 2]);
     }
 
@@ -359,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn is_locked() {
+    fn slabs_are_locked() {
         let slabs = [Slab::new().unwrap(), Slab::set_aside().unwrap()];
         assert!(locked_kib() * 1024 >= 2 * SLAB_BYTES);
         drop(slabs);
     }
 
     #[test]
-    fn what_is_set_aside_is_all_there_and_zero() {
+    fn set_aside_slab_is_allocated() {
         let slab = Slab::set_aside().unwrap();
         let taken_bytes = rustix::fs::fstat(&slab.file).unwrap().st_blocks as u64 * 512;
         assert!(taken_bytes >= SLAB_BYTES, "{taken_bytes} bytes are there");

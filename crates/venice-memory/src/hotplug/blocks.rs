@@ -1,4 +1,4 @@
-//! Memory blocks: the pieces in which Linux takes memory offline and online.
+//! Memory blocks: the units in which Linux takes memory offline and online.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use super::HotplugError;
 use super::lock::Locked;
 
-/// Most blocks that can go offline do so within milliseconds; the kernel tries the others until it
-/// is interrupted.
+/// Time limit for taking a block offline. Most blocks that can go offline do so within
+/// milliseconds; the kernel tries the others until it is interrupted.
 const OFFLINE_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -23,18 +23,18 @@ pub struct MemoryBlocks {
     root: PathBuf,
 }
 
-/// One of them.
+/// A memory block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Its number: its physical address divided by the size of a block.
+    /// The block's number: its physical address divided by the size of a block.
     pub number: u64,
-    /// Whether the kernel uses it.
+    /// True if the kernel uses it.
     pub is_online: bool,
-    /// Whether the kernel has put nothing into it that cannot be moved elsewhere.
+    /// True if the kernel has put only movable memory into it.
     pub is_movable: bool,
-    /// Whether it may go offline at all.
+    /// True if it may go offline at all.
     pub is_removable: bool,
-    /// The NUMA node it belongs to.
+    /// The NUMA node that it belongs to.
     pub numa_node: Option<u32>,
 }
 
@@ -45,15 +45,15 @@ impl Default for MemoryBlocks {
 }
 
 impl MemoryBlocks {
-    /// As a folder tells of them.
+    /// Creates the view of the blocks that a directory lists.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The size of each, in bytes.
+    /// The size of a block, bytes.
     ///
     /// # Errors
-    /// [`HotplugError::NoBlocks`] where the kernel has none.
+    /// [`HotplugError::NoBlocks`] if the kernel has none.
     pub fn block_bytes(&self) -> Result<u64, HotplugError> {
         let path = self.root.join("block_size_bytes");
         let text = fs::read_to_string(&path).ok();
@@ -61,10 +61,10 @@ impl MemoryBlocks {
         bytes.filter(|bytes| *bytes > 0).ok_or_else(|| HotplugError::NoBlocks(self.root.clone()))
     }
 
-    /// All of them, by number.
+    /// All blocks, by number.
     ///
     /// # Errors
-    /// [`HotplugError::NoBlocks`] where the kernel has none.
+    /// [`HotplugError::NoBlocks`] if the kernel has none.
     pub fn list(&self) -> Result<Vec<Block>, HotplugError> {
         let none = |_| HotplugError::NoBlocks(self.root.clone());
         let entries = fs::read_dir(&self.root).map_err(none)?;
@@ -75,7 +75,7 @@ impl MemoryBlocks {
         Ok(blocks)
     }
 
-    /// The block of this number, if there is one.
+    /// The block of this number; `None` if it does not exist.
     pub fn block(&self, number: u64) -> Option<Block> {
         let folder = self.folder(number);
         let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
@@ -97,18 +97,18 @@ impl MemoryBlocks {
     /// The physical addresses of a block.
     ///
     /// # Errors
-    /// [`HotplugError::NoBlocks`] where the kernel has none.
+    /// [`HotplugError::NoBlocks`] if the kernel has none.
     pub fn range(&self, number: u64) -> Result<Range<u64>, HotplugError> {
         let bytes = self.block_bytes()?;
         Ok(number * bytes..(number + 1) * bytes)
     }
 
-    /// Takes a block from the kernel; what lies in it is moved elsewhere. Takes milliseconds, or
-    /// five seconds where the kernel tries in vain.
+    /// Takes a block offline. The kernel moves its contents elsewhere. Takes milliseconds, or five
+    /// seconds if the kernel tries in vain.
     ///
     /// # Errors
-    /// [`HotplugError::Busy`] when it stays online, [`HotplugError::File`] when the kernel cannot
-    /// be asked.
+    /// [`HotplugError::Busy`] if it stays online, [`HotplugError::File`] if its state cannot be
+    /// written.
     pub fn take_offline(&self, number: u64) -> Result<(), HotplugError> {
         self.ask_within_limit(number, "offline")?;
         match self.block(number) {
@@ -117,11 +117,12 @@ impl MemoryBlocks {
         }
     }
 
-    /// Gives a block to the kernel; `movable`: it may put nothing into it that cannot be moved
-    /// elsewhere again. One that is online already stays as it is.
+    /// Brings a block online. With `movable` the kernel puts only movable memory into it. A block
+    /// that is online already stays unchanged.
     ///
     /// # Errors
-    /// [`HotplugError::StaysOffline`], or [`HotplugError::File`] when the kernel cannot be asked.
+    /// [`HotplugError::StaysOffline`] if it does not come online, [`HotplugError::File`] if its
+    /// state cannot be written.
     pub fn bring_online(&self, number: u64, movable: bool) -> Result<(), HotplugError> {
         if self.block(number).is_some_and(|block| block.is_online) {
             return Ok(());
@@ -135,8 +136,8 @@ impl MemoryBlocks {
         }
     }
 
-    /// Keeps others from taking the block or bringing it online for as long as the claim lives,
-    /// which ends with the process at the latest. None where somebody has it, or it is gone.
+    /// Claims a block: as long as the claim lives, at most as long as the process, other donors
+    /// neither take the block nor bring it online. `None` if another donor has it, or it is gone.
     pub(super) fn claim(&self, number: u64) -> Result<Option<Claim>, HotplugError> {
         let path = self.folder(number);
         let failed = |source| HotplugError::File { path: path.clone(), source };
@@ -152,7 +153,7 @@ impl MemoryBlocks {
         }
     }
 
-    /// What the kernel does with blocks that are new, for as long as the answer lives: nothing.
+    /// Stops the kernel from bringing new blocks online, for as long as the result lives.
     pub(super) fn hold_back_new(&self) -> HeldBack {
         let path = self.root.join("auto_online_blocks");
         let before = fs::read_to_string(&path).ok().map(|text| text.trim().to_owned());
@@ -164,8 +165,8 @@ impl MemoryBlocks {
         self.root.join(format!("memory{number}"))
     }
 
-    /// Nothing in this process could interrupt the kernel while it tries to empty a block, so
-    /// another process asks, which can be killed.
+    /// Writes the state in a child process, which can be killed. A write in this process could not
+    /// be interrupted while the kernel tries to empty a block.
     fn ask_within_limit(&self, number: u64, word: &str) -> Result<(), HotplugError> {
         let path = self.folder(number).join("state");
         let failed = |source| HotplugError::File { path: path.clone(), source };
@@ -194,17 +195,17 @@ fn wait_or_kill(asking: &mut Child) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A block that no other donor on this machine touches.
+/// A block that no other donor on this machine uses.
 #[derive(Debug)]
 pub(super) struct Claim {
     _folder: Locked,
 }
 
-/// The kernel leaves new blocks alone while this lives.
+/// A guard: the kernel leaves new blocks offline while it lives.
 #[derive(Debug)]
 pub(super) struct HeldBack {
     path: PathBuf,
-    /// None where nothing had to be changed.
+    /// The setting before; `None` if it was not changed.
     before: Option<String>,
 }
 
@@ -216,7 +217,7 @@ impl Drop for HeldBack {
     }
 }
 
-/// Writes a word to a file of the kernel's, which must be there.
+/// Writes a word to a file of the kernel, which must exist.
 pub(super) fn write(path: &Path, word: &str) -> Result<(), HotplugError> {
     let written = match path.exists() {
         true => fs::write(path, word),
@@ -229,7 +230,7 @@ pub(super) fn write(path: &Path, word: &str) -> Result<(), HotplugError> {
 pub(super) mod tests {
     use super::*;
 
-    /// A folder like the kernel's, of blocks of 128 MiB that do what they are told.
+    /// A directory like the kernel's, of blocks of 128 MiB that accept every state.
     pub(in super::super) fn folder(blocks: &[(u64, &str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("block_size_bytes"), "8000000\n").unwrap();
@@ -257,7 +258,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_block_goes_and_comes() {
+    fn block_goes_offline_and_online() {
         let root = folder(&[(1, "online\n", "Normal\n")]);
         let blocks = MemoryBlocks::at(root.path());
         blocks.take_offline(1).unwrap();
@@ -268,7 +269,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_kernel_without_blocks_is_an_error() {
+    fn missing_blocks_are_an_error() {
         let blocks = MemoryBlocks::at("/nowhere");
         assert!(matches!(blocks.list(), Err(HotplugError::NoBlocks(_))));
         assert!(matches!(blocks.block_bytes(), Err(HotplugError::NoBlocks(_))));

@@ -1,5 +1,5 @@
-//! DAX devices: memory of a device (CXL, NVDIMM) that the kernel can use as its own, by the driver
-//! kmem, or leave to programs that map it, by the driver device_dax.
+//! DAX devices: memory of a device (CXL, NVDIMM) that the kernel uses as system memory with the
+//! driver kmem, or that programs map with the driver device_dax.
 
 use std::fs;
 use std::ops::Range;
@@ -13,18 +13,18 @@ use super::{Block, HotplugError, MemoryBlocks};
 const KMEM: &str = "kmem";
 const DEVICE_DAX: &str = "device_dax";
 
-/// Why a text names no DAX device.
+/// An error: a text names no DAX device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no memory device's name: write it as in dax0.0 (`venice window list` has what there is)"
+    "{0:?} is not a memory device name: write it as in dax0.0 (`venice window list` shows the devices)"
 )]
 pub struct BadDaxName(String);
 
-/// The name that a text gives a DAX device, which may be its path in `/dev`; whether there is one is
-/// another question.
+/// The name of a DAX device in a text, which may be its path in `/dev`. The device itself need not
+/// exist.
 ///
 /// # Errors
-/// When it is no such name.
+/// [`BadDaxName`] if the text has another form.
 pub fn dax_name(text: &str) -> Result<&str, BadDaxName> {
     let name = text.trim_start_matches("/dev/");
     let is_number = |rest: &str| {
@@ -41,18 +41,18 @@ pub struct DaxBus {
     blocks: MemoryBlocks,
 }
 
-/// One device.
+/// A DAX device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaxDevice {
-    /// Its name, `dax0.0`.
+    /// The device's name, such as `dax0.0`.
     pub name: String,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// What mappings of it begin and end at multiples of, bytes; `None` where the kernel does not tell.
+    /// Alignment of its mappings, bytes; `None` if the kernel does not report it.
     pub align_bytes: Option<u64>,
-    /// Where it is; `None` where the kernel does not tell (root alone is told).
+    /// Physical address; `None` if the kernel does not report it (it does so to root only).
     pub start: Option<u64>,
-    /// The NUMA node that its memory would be, or is.
+    /// The NUMA node of its memory, also before it is system memory.
     pub numa_node: Option<u32>,
     /// `kmem`: it is system memory; `device_dax`: programs can map it.
     pub driver: Option<String>,
@@ -61,12 +61,12 @@ pub struct DaxDevice {
 }
 
 impl DaxDevice {
-    /// Whether it is system memory.
+    /// True if it is system memory.
     pub fn is_memory(&self) -> bool {
         self.driver.as_deref() == Some(KMEM)
     }
 
-    /// Blocks of it that the kernel uses.
+    /// The number of its blocks that the kernel uses.
     pub fn online_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_online).count()
     }
@@ -79,12 +79,12 @@ impl Default for DaxBus {
 }
 
 impl DaxBus {
-    /// Whether the kernel has the driver that makes system memory of them.
+    /// True if the kernel has the driver kmem.
     pub fn has_kmem(&self) -> bool {
         self.driver_file(KMEM, "bind").exists()
     }
 
-    /// All of them, by name; none where the kernel has no such bus.
+    /// All devices, by name; none if the kernel has no such bus.
     pub fn list(&self) -> Vec<DaxDevice> {
         let entries = fs::read_dir(self.root.join("devices")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -96,7 +96,7 @@ impl DaxBus {
     /// The device of this name.
     ///
     /// # Errors
-    /// [`HotplugError::NoDevice`].
+    /// [`HotplugError::NoDevice`] if it does not exist.
     pub fn device(&self, name: &str) -> Result<DaxDevice, HotplugError> {
         let missing = || HotplugError::NoDevice { name: name.to_owned() };
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
@@ -119,15 +119,15 @@ impl DaxBus {
         Ok(DaxDevice { name, bytes, align_bytes, start, numa_node, driver, blocks })
     }
 
-    /// Makes system memory of a device: movable, so that it can be taken away again. `told` is
-    /// called for each block with how many are online and how many there are.
+    /// Turns a device into system memory, movable so that it can be detached again. Calls `progress`
+    /// after each block with the numbers of blocks online and in all.
     ///
     /// # Errors
-    /// What stands in the way; the device is as it was then, as far as it could be.
+    /// [`HotplugError`]. The device is then restored as far as possible.
     pub fn attach(
         &self,
         name: &str,
-        mut told: impl FnMut(usize, usize),
+        mut progress: impl FnMut(usize, usize),
     ) -> Result<DaxDevice, HotplugError> {
         let device = self.device(name)?;
         if device.is_memory() && device.online_blocks() == device.blocks.len() {
@@ -137,13 +137,13 @@ impl DaxBus {
         if !self.has_kmem() {
             return Err(HotplugError::NoKmem);
         }
-        // Else the kernel would put what it likes into the new memory.
+        // Otherwise the kernel would put unmovable memory into the new blocks.
         let _held_back = self.blocks.hold_back_new();
         if !device.is_memory() {
             self.hand_over(&device, KMEM)?;
         }
         let device = self.device(name)?;
-        let result = self.bring_online(&device, &mut told);
+        let result = self.bring_online(&device, &mut progress);
         if let Err(error) = result {
             let _ = self.detach(name, |_, _| {});
             return Err(error);
@@ -154,7 +154,7 @@ impl DaxBus {
     fn bring_online(
         &self,
         device: &DaxDevice,
-        told: &mut impl FnMut(usize, usize),
+        progress: &mut impl FnMut(usize, usize),
     ) -> Result<(), HotplugError> {
         let count = device.blocks.len();
         if count == 0 {
@@ -163,20 +163,20 @@ impl DaxBus {
         }
         for (done, block) in device.blocks.iter().enumerate() {
             self.blocks.bring_online(block.number, true)?;
-            told(done + 1, count);
+            progress(done + 1, count);
         }
         Ok(())
     }
 
-    /// Takes a device's memory from the kernel and leaves the device to programs. `told` is
-    /// called for each block with how many are offline and how many there are.
+    /// Takes a device's memory from the kernel and leaves the device to programs. Calls `progress`
+    /// after each block with the numbers of blocks offline and in all.
     ///
     /// # Errors
-    /// [`HotplugError::DeviceBusy`] when some of it cannot be freed; all of it is online then.
+    /// [`HotplugError::DeviceBusy`] if part of it cannot be freed; all of it is online then.
     pub fn detach(
         &self,
         name: &str,
-        mut told: impl FnMut(usize, usize),
+        mut progress: impl FnMut(usize, usize),
     ) -> Result<DaxDevice, HotplugError> {
         let device = self.device(name)?;
         if !device.is_memory() {
@@ -190,7 +190,7 @@ impl DaxBus {
                 Err(HotplugError::Busy { .. }) => busy += 1,
                 other => other?,
             }
-            told(done + 1 - busy, count);
+            progress(done + 1 - busy, count);
         }
         if busy > 0 {
             for block in device.blocks.iter().filter(|block| block.is_online) {
@@ -202,7 +202,7 @@ impl DaxBus {
         self.device(name)
     }
 
-    /// From the driver it has to another.
+    /// Moves a device from its present driver to another.
     fn hand_over(&self, device: &DaxDevice, to: &str) -> Result<(), HotplugError> {
         let name = &device.name;
         if let Some(from) = &device.driver {
@@ -210,12 +210,12 @@ impl DaxBus {
         }
         let is_bound = || self.device(name).is_ok_and(|d| d.driver.as_deref() == Some(to));
         if to == KMEM {
-            // It takes devices only that it is told of, and takes this one at once.
+            // The driver takes only devices that were announced to it, and takes this one at once.
             write(&self.driver_file(KMEM, "new_id"), name)?;
         } else {
             write(&self.driver_file(KMEM, "remove_id"), name)?;
         }
-        // Where the driver has taken it by itself, it cannot be bound again.
+        // A device that the driver has taken by itself cannot be bound again.
         let bound = if is_bound() { Ok(()) } else { write(&self.driver_file(to, "bind"), name) };
         if is_bound() { Ok(()) } else { bound.and(Err(HotplugError::NoKmem)) }
     }
@@ -224,7 +224,7 @@ impl DaxBus {
         self.root.join("drivers").join(driver).join(file)
     }
 
-    /// The blocks that lie in a range altogether.
+    /// The blocks that lie entirely in a range.
     fn blocks_in(&self, range: Range<u64>) -> Result<Vec<Block>, HotplugError> {
         let bytes = self.blocks.block_bytes()?;
         let numbers = range.start.div_ceil(bytes)..range.end / bytes;
@@ -239,7 +239,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn devices_are_seen_with_their_blocks() {
+    fn devices_list_their_blocks() {
         let blocks = folder(&[
             (7, "online\n", "Movable\n"),
             (8, "online\n", "Movable\n"),
@@ -252,7 +252,7 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("size"), "402653184\n").unwrap();
             fs::write(folder.join("target_node"), "1\n").unwrap();
-            // A little into block 7, a little short of the end of block 10.
+            // The range begins in block 7 and ends before the end of block 10.
             fs::write(folder.join("resource"), "0x38200000\n").unwrap();
         }
         symlink("/sys/bus/dax/drivers/kmem", root.path().join("devices/dax0.0/driver")).unwrap();

@@ -1,18 +1,18 @@
-//! Why the kernel's hot-plug did not do what was asked of it.
+//! Errors of the kernel's memory hot-plug.
 
 use std::path::PathBuf;
 
 use venice_wire::ByteSize;
 
-/// Why the kernel's hot-plug did not do what was asked of it.
+/// An error of the kernel's memory hot-plug.
 #[derive(Debug, thiserror::Error)]
 pub enum HotplugError {
-    /// A file of the kernel's could not be read or written.
+    /// A file of the kernel could not be read or written.
     #[error("{path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The kernel has no memory blocks to take offline or online.
@@ -21,91 +21,91 @@ pub enum HotplugError {
          CONFIG_MEMORY_HOTREMOVE"
     )]
     NoBlocks(PathBuf),
-    /// A block cannot go offline: what lies in it cannot be moved elsewhere.
-    #[error("memory block {number} stays online: what lies in it cannot be moved")]
+    /// A block cannot go offline: its contents cannot be moved elsewhere.
+    #[error("memory block {number} stays online: its contents cannot be moved")]
     Busy {
-        /// Its number.
+        /// Number of the block.
         number: u64,
     },
     /// A block did not come online.
     #[error("memory block {number} did not come online")]
     StaysOffline {
-        /// Its number.
+        /// Number of the block.
         number: u64,
     },
-    /// Less went offline than was asked for.
+    /// Fewer blocks went offline than requested.
     #[error(
         "only {taken} of the {asked} to lend could be taken offline: the rest of this machine's \
          memory is in use, or holds what cannot be moved"
     )]
     TooFew {
-        /// What could be taken; it is online again.
+        /// The memory taken; it is online again.
         taken: ByteSize,
-        /// What was asked for.
+        /// The memory requested.
         asked: ByteSize,
     },
-    /// The machine would have too little left.
+    /// The machine would keep too little memory.
     #[error(
         "taking {asked} offline leaves this machine {left} of its {available} available memory, \
          less than the {keep_free} that it is to keep: lend fewer blocks, or lower --keep-free"
     )]
     TooLittleLeft {
-        /// What was asked for.
+        /// The memory requested.
         asked: ByteSize,
-        /// What is available.
+        /// The memory available.
         available: ByteSize,
-        /// What of that would be left.
+        /// The part of it that would be left.
         left: ByteSize,
-        /// What the machine is to keep.
+        /// The memory that the machine must keep.
         keep_free: ByteSize,
     },
-    /// Another process keeps the record of blocks taken offline.
-    #[error("{0} is in use: an agent that has taken memory blocks offline runs")]
+    /// Another process has the record of blocks taken offline open.
+    #[error("{0} is in use: an agent that has taken memory blocks offline is running")]
     InUse(PathBuf),
     /// The record is damaged.
     #[error("{path} is damaged ({reason}): bring the blocks online by hand and remove it")]
     Damaged {
-        /// The record.
+        /// Path of the record.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
-    /// There is no such DAX device.
-    #[error("no DAX device {name}: `venice window list` shows those there are")]
+    /// The DAX device does not exist.
+    #[error("no DAX device {name}: `venice window list` shows the devices")]
     NoDevice {
-        /// What was asked for.
+        /// The name requested.
         name: String,
     },
-    /// The kernel cannot use DAX devices as memory.
-    #[error("the kernel has no driver kmem for DAX devices: `modprobe kmem`")]
+    /// The kernel cannot use DAX devices as system memory.
+    #[error("no driver kmem for DAX devices in this kernel: run `modprobe kmem`")]
     NoKmem,
-    /// The device is memory already, or not yet.
+    /// The device is in the wrong state for the request.
     #[error("{name} {state}")]
     WrongState {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// What it is.
+        /// The state, as the rest of a sentence.
         state: &'static str,
     },
     /// The device is smaller than a memory block.
-    #[error("{name} holds no whole memory block of {block}: the kernel cannot use it as memory")]
+    #[error("{name} is too small: it has no whole memory block of {block}")]
     TooSmall {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// The size of a block.
+        /// Size of a block.
         block: ByteSize,
     },
     /// Some of the device's memory cannot be freed.
     #[error(
-        "{name} stays: {busy} of its {blocks} memory blocks are in use by what cannot be moved; \
+        "{name} stays attached: {busy} of its {blocks} memory blocks have contents that cannot be moved; \
          end the programs that use them"
     )]
     DeviceBusy {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// Blocks in use.
+        /// Number of blocks in use.
         busy: usize,
-        /// Its blocks.
+        /// Number of all its blocks.
         blocks: usize,
     },
 }

@@ -1,16 +1,17 @@
-//! Locks on files and folders that others on this machine heed.
+//! Advisory locks on files and directories, shared by all processes of this machine.
 
 use std::fs::File;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// An open file or folder that nobody else has locked.
+/// An open file or directory that no other process has locked.
 #[derive(Debug)]
 pub(super) struct Locked(File);
 
 impl Locked {
-    /// Locks it for as long as this lives; [`Errno::WOULDBLOCK`] where somebody else has.
+    /// Locks the file for as long as the result lives; [`Errno::WOULDBLOCK`] if another process has
+    /// locked it.
     pub(super) fn exclusively(file: File) -> Result<Self, Errno> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Self(file))
@@ -19,8 +20,8 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Closing it would not do: a child that was forked a moment ago has it open too until it runs
-        // its program, and the lock is of what both have.
+        // Closing is not enough: a child forked a moment ago also has the file open until it
+        // executes its program, and the lock belongs to the shared open file.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_given_up_although_a_child_has_the_file_open() {
+    fn unlocks_although_child_has_file() {
         let folder = tempfile::tempdir().unwrap();
         let open = || File::open(folder.path()).unwrap();
         let file = open();

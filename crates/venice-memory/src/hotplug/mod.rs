@@ -1,12 +1,10 @@
-//! Whole memory blocks taken from a kernel and given to one, by its own hot-plug: the donor's and
-//! the recipient's half of a window of physical memory.
+//! Memory hot-plug: whole memory blocks taken from a kernel and given to one.
 //!
-//! * [`MemoryBlocks`] takes blocks of this machine's memory offline, and online again; a donor's
+//! * [`MemoryBlocks`] takes blocks of this machine's memory offline, and online again. A donor's
 //!   [`Offline`] blocks come back by themselves, also after a `kill -9` ([`record`]).
-//! * [`DaxBus`] hands a DAX device (CXL memory, an NVDIMM) to the kernel as system memory, and
-//!   takes it away again.
+//! * [`DaxBus`] turns a DAX device (CXL memory, an NVDIMM) into system memory, and back.
 //!
-//! All of it are files below `/sys`; tests have a folder of their own.
+//! All functions use files below `/sys`; tests use a directory of their own.
 
 mod blocks;
 mod dax;

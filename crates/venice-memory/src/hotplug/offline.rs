@@ -8,7 +8,7 @@ use venice_wire::ByteSize;
 use super::record::Record;
 use super::{HotplugError, MemoryBlocks};
 
-/// Blocks that are offline for as long as this lives.
+/// Blocks that are offline as long as this lives.
 #[derive(Debug)]
 pub struct Offline {
     blocks: MemoryBlocks,
@@ -16,18 +16,18 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Takes as many blocks offline as `bytes` is long, rounded up: movable ones first, else the
-    /// highest first. What a dead predecessor left offline is brought back before. `told` is
-    /// called for each block with how many bytes have been taken.
+    /// Takes blocks of `bytes` in all (rounded up) offline: movable ones first, otherwise the
+    /// highest first. Blocks that a dead predecessor left offline are brought back before. Calls
+    /// `progress` after each block with the bytes taken so far.
     ///
     /// # Errors
-    /// [`HotplugError::TooFew`] when not so many blocks can go; none is offline then. Those of
-    /// [`Record::open`] and of the kernel's files.
+    /// [`HotplugError::TooFew`] if too few blocks can go offline; none is offline then. Also those
+    /// of [`Record::open`] and of the kernel's files.
     pub fn take(
         blocks: MemoryBlocks,
         state_dir: &Path,
         bytes: u64,
-        mut told: impl FnMut(u64),
+        mut progress: impl FnMut(u64),
     ) -> Result<Self, HotplugError> {
         let mut record = Record::open(state_dir)?;
         record.return_blocks(&blocks)?;
@@ -45,13 +45,13 @@ impl Offline {
                 return Err(HotplugError::TooFew { taken: ByteSize(got), asked });
             };
             if taken.take_block(block.number, block.is_movable)? {
-                told(taken.count() * block_bytes);
+                progress(taken.count() * block_bytes);
             }
         }
         Ok(taken)
     }
 
-    /// False where the block stays online, or is another donor's.
+    /// Takes one block offline; `false` if it stays online, or is another donor's.
     fn take_block(&mut self, number: u64, is_movable: bool) -> Result<bool, HotplugError> {
         let Some(claim) = self.blocks.claim(number)? else { return Ok(false) };
         if self.blocks.block(number).is_none_or(|block| !block.is_online) {
@@ -69,10 +69,10 @@ impl Offline {
         self.record.blocks().len() as u64
     }
 
-    /// The physical addresses, by address; blocks that lie side by side are one range.
+    /// The physical address ranges, by address, with adjacent blocks merged.
     ///
     /// # Errors
-    /// [`HotplugError::NoBlocks`] where the kernel has none.
+    /// [`HotplugError::NoBlocks`] if the kernel has none.
     pub fn ranges(&self) -> Result<Vec<Range<u64>>, HotplugError> {
         let mut ranges =
             self.record.blocks().map(|n| self.blocks.range(n)).collect::<Result<Vec<_>, _>>()?;
@@ -87,10 +87,10 @@ impl Offline {
         Ok(ranges)
     }
 
-    /// Brings all of them online again.
+    /// Brings all blocks online again, and returns their number.
     ///
     /// # Errors
-    /// As [`Record::return_blocks`].
+    /// The errors of [`Record::return_blocks`].
     pub fn give_back(&mut self) -> Result<usize, HotplugError> {
         self.record.return_blocks(&self.blocks)
     }
@@ -98,7 +98,7 @@ impl Offline {
 
 impl Drop for Offline {
     fn drop(&mut self) {
-        // What stays offline stays in the record, for whoever comes next.
+        // Blocks that stay offline stay in the record, for the next process.
         let _ = self.give_back();
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn movable_blocks_go_first_and_all_come_back() {
+    fn movable_blocks_go_first() {
         let online = "online\n";
         let root = folder(&[
             (1, online, "Movable\n"),
@@ -123,21 +123,22 @@ mod tests {
         ]);
         let blocks = MemoryBlocks::at(root.path());
         let state = tempfile::tempdir().unwrap();
-        let mut told = Vec::new();
-        let taken =
-            Offline::take(blocks.clone(), state.path(), 129 << 20, |bytes| told.push(bytes >> 20));
+        let mut progress = Vec::new();
+        let taken = Offline::take(blocks.clone(), state.path(), 129 << 20, |bytes| {
+            progress.push(bytes >> 20)
+        });
         let taken = taken.unwrap();
-        assert_eq!(told, [128, 256]);
+        assert_eq!(progress, [128, 256]);
         assert_eq!(states(&blocks), [false, true, false, false]);
         assert_eq!(taken.ranges().unwrap(), [1 << 27..2 << 27, 3 << 27..4 << 27]);
         drop(taken);
         let movable = std::fs::read_to_string(root.path().join("memory1/state")).unwrap();
         assert_eq!(movable, "online_movable");
-        assert!(states(&blocks)[2] && !states(&blocks)[3], "not its own it leaves alone");
+        assert!(states(&blocks)[2] && !states(&blocks)[3], "other offline blocks stay offline");
     }
 
     #[test]
-    fn all_or_nothing() {
+    fn takes_all_blocks_or_none() {
         let root = folder(&[(1, "online\n", "Normal\n"), (2, "offline\n", "Normal\n")]);
         let blocks = MemoryBlocks::at(root.path());
         let state = tempfile::tempdir().unwrap();
@@ -147,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn two_donors_never_have_the_same_block() {
+    fn donors_never_share_blocks() {
         let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Normal\n")]);
         let blocks = MemoryBlocks::at(root.path());
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let claimed = blocks.claim(2).unwrap();
         let first = Offline::take(blocks.clone(), one.path(), 1, |_| {}).unwrap();
-        assert_eq!(first.ranges().unwrap()[0].start, 1 << 27, "the highest is being taken");
+        assert_eq!(first.ranges().unwrap()[0].start, 1 << 27, "the highest is claimed");
         drop(claimed);
         let second = Offline::take(blocks.clone(), two.path(), 1, |_| {}).unwrap();
         assert_eq!(second.ranges().unwrap()[0].start, 2 << 27);
     }
 
     #[test]
-    fn neighbours_are_one_range() {
+    fn adjacent_blocks_merge() {
         let root = folder(&[(4, "online\n", "Normal\n"), (5, "online\n", "Normal\n")]);
         let state = tempfile::tempdir().unwrap();
         let taken = Offline::take(MemoryBlocks::at(root.path()), state.path(), 256 << 20, |_| {});

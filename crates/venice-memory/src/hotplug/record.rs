@@ -1,5 +1,5 @@
-//! Which blocks a donor has taken offline, on disk: written before the kernel is asked, so that
-//! whoever comes after a `kill -9` brings all of them back.
+//! The record of blocks that a donor has taken offline, on disk. It is written before the kernel
+//! takes a block, so that the process after a `kill -9` brings all of them back.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,12 +9,13 @@ use super::blocks::Claim;
 use super::lock::Locked;
 use super::{HotplugError, MemoryBlocks};
 
-/// The record's name in a state directory.
+/// The record's file name in a state directory.
 pub const FILE_NAME: &str = "offline-blocks";
 
-/// A record that this process alone may write, for as long as it lives.
+/// A record that this process alone may write, as long as it lives.
 ///
-/// Lines of text: the boot that it is about, then a block each, with how it comes back.
+/// Format: lines of text. The first is the boot id, each other one a block and the way in which it
+/// comes back.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -23,7 +24,7 @@ pub struct Record {
     _lock: Locked,
 }
 
-/// What whoever has the record open holds a lock on.
+/// The file that the owner of the record locks.
 fn lock_path(state_dir: &Path) -> PathBuf {
     state_dir.join(format!("{FILE_NAME}.lock"))
 }
@@ -33,7 +34,7 @@ fn lock_path(state_dir: &Path) -> PathBuf {
 struct Named {
     number: u64,
     is_movable: bool,
-    /// None where a dead process wrote this.
+    /// `None` if a dead process wrote the line.
     claim: Option<Claim>,
 }
 
@@ -42,8 +43,8 @@ impl Record {
     /// boot brings all blocks online.
     ///
     /// # Errors
-    /// [`HotplugError::InUse`] when another process has it, [`HotplugError::Damaged`],
-    /// [`HotplugError::File`].
+    /// [`HotplugError::InUse`] if another process has it open, [`HotplugError::Damaged`] if a line
+    /// is invalid, [`HotplugError::File`] if a file cannot be read or written.
     pub fn open(state_dir: &Path) -> Result<Self, HotplugError> {
         let path = state_dir.join(FILE_NAME);
         let failed = |source| HotplugError::File { path: path.clone(), source };
@@ -63,7 +64,7 @@ impl Record {
         Ok(Self { path, boot, blocks: blocks.into_iter().map(named).collect(), _lock: lock })
     }
 
-    /// Has anybody opened one in `state_dir`?
+    /// True if any process has opened a record in `state_dir`.
     pub fn was_here(state_dir: &Path) -> bool {
         lock_path(state_dir).exists() || state_dir.join(FILE_NAME).exists()
     }
@@ -84,18 +85,18 @@ impl Record {
         self.save()
     }
 
-    /// Forgets a block that never went offline; left on disk, it could be taken for one that did
-    /// when another donor has taken it since.
+    /// Removes a block that never went offline. Its line on disk could otherwise be taken for one
+    /// of a block that another donor has taken since.
     pub(super) fn forget(&mut self, number: u64) -> Result<(), HotplugError> {
         self.blocks.retain(|named| named.number != number);
         self.save()
     }
 
-    /// Brings every block of the record online, but for those that a living donor has taken since;
-    /// how many were not.
+    /// Brings every block of the record online, except those that a live donor has taken since.
+    /// Returns the number of blocks that were offline.
     ///
     /// # Errors
-    /// The first block's that stays offline; it is still in the record then.
+    /// The error of the first block that stays offline; it is still in the record then.
     pub fn return_blocks(&mut self, blocks: &MemoryBlocks) -> Result<usize, HotplugError> {
         let mut failed = None;
         let mut count = 0;
@@ -139,12 +140,12 @@ impl Record {
 }
 
 impl Named {
-    /// Brings it online; whether it was not, and is nobody else's.
+    /// Brings it online; `true` if it was offline, and no other donor's.
     fn return_block(&mut self, blocks: &MemoryBlocks) -> Result<bool, HotplugError> {
         if self.claim.is_none() {
             self.claim = blocks.claim(self.number)?;
         }
-        // Somebody has it, or it is not this machine's any more.
+        // Another donor has it, or it no longer belongs to this machine.
         let Some(block) = blocks.block(self.number).filter(|_| self.claim.is_some()) else {
             return Ok(false);
         };
@@ -153,8 +154,8 @@ impl Named {
     }
 }
 
-/// Blocks that the record in `state_dir` names and that are offline, without opening it for
-/// writing: what a look at the machine shows.
+/// The number of blocks that the record in `state_dir` lists and that are offline. Does not open
+/// the record for writing.
 pub fn left_offline(state_dir: &Path, blocks: &MemoryBlocks) -> usize {
     let text = fs::read_to_string(state_dir.join(FILE_NAME)).unwrap_or_default();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -172,7 +173,7 @@ fn read(text: &str, boot: &str) -> Result<Vec<(u64, bool)>, String> {
         let (number, kind) = line.split_once(' ')?;
         Some((number.parse().ok()?, kind == "movable"))
     };
-    lines.map(|line| block(line).ok_or_else(|| format!("{line:?} is no block"))).collect()
+    lines.map(|line| block(line).ok_or_else(|| format!("invalid line {line:?}"))).collect()
 }
 
 #[cfg(test)]
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_donor_took_comes_back() {
+    fn killed_donors_blocks_come_back() {
         let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Movable\n")]);
         let blocks = MemoryBlocks::at(root.path());
         let state = tempfile::tempdir().unwrap();
@@ -196,18 +197,18 @@ mod tests {
         let mut record = Record::open(state.path()).unwrap();
         assert_eq!(record.blocks().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(record.return_blocks(&blocks).unwrap(), 2);
-        // The folder keeps the word that the kernel would have turned into a state.
+        // The directory keeps the word that the kernel would have turned into a state.
         let word = fs::read_to_string(root.path().join("memory1/state")).unwrap();
         assert_eq!(word, "online");
         assert!(!state.path().join(FILE_NAME).exists());
     }
 
     #[test]
-    fn what_a_living_donor_has_taken_since_stays_with_it() {
+    fn live_donor_keeps_reused_block() {
         let root = folder(&[(1, "online\n", "Normal\n"), (2, "online\n", "Normal\n")]);
         let blocks = MemoryBlocks::at(root.path());
         let (dead, living) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // It was killed before it asked for block 1.
+        // The donor was killed before the kernel took block 1.
         let mut record = Record::open(dead.path()).unwrap();
         record.add(1, false, blocks.claim(1).unwrap().unwrap()).unwrap();
         drop(record);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_has_brought_them_back() {
+    fn record_of_earlier_boot_is_empty() {
         assert_eq!(read("yesterday\n1 kernel\n", "today"), Ok(vec![]));
         assert_eq!(read("today\n1 kernel\n7 movable\n", "today"), Ok(vec![(1, false), (7, true)]));
         assert!(read("today\nsome kernel\n", "today").is_err());

@@ -1,11 +1,13 @@
-//! Erasure coding of far memory: what a page is cut into, and the arithmetic ([`Codec`]).
+//! Erasure coding of far memory: the division of a page into fragments, and the arithmetic
+//! ([`Codec`]).
 //!
-//! A page of coded memory is cut into `k` fragments, and `m` more are computed of it, each as long;
-//! every one lies on another node, at the same place of its slab there. Any `k` of the `k + m` give
-//! the page back. The first `k` are the page's bytes as they are, so that nothing is computed for a
-//! page of which no donor is lost.
-//! Source: Hydra (FAST '22), section 4: splitting instead of coding over several pages means that a
-//! page is written without reading others, and freed without moving them.
+//! A coded page is split into `k` data fragments, and `m` parity fragments of the same length are
+//! computed from them. Each fragment lies on another node, at the same offset of its slab. Any `k`
+//! of the `k + m` fragments restore the page. The data fragments are the page's own bytes, so a
+//! page without a lost donor needs no computation.
+//!
+//! Source: Hydra (FAST '22), section 4. Splitting pages, instead of coding over several pages,
+//! means that a page is written without reading others, and freed without moving them.
 
 mod codec;
 
@@ -13,56 +15,57 @@ pub use codec::{Codec, Pieces};
 
 use super::PAGE;
 
-/// Most fragments that a page is cut into.
+/// Most data fragments of a page.
 pub const MAX_DATA: usize = 8;
-/// Most fragments computed besides.
+/// Most parity fragments of a page.
 pub const MAX_PARITY: usize = 3;
-/// Most fragments of a page in all.
+/// Most fragments of a page.
 pub const MAX_FRAGMENTS: usize = MAX_DATA + MAX_PARITY;
 
-/// How far memory is coded: `k+m`.
+/// A coding `k+m`: data and parity fragments of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Coding {
     data: u8,
     parity: u8,
 }
 
-/// Why there is no such coding.
+/// An error: the numbers form no supported coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write k+m: a page in 2, 4 or 8 fragments, and 1 to 3 computed ones, as in 4+2")]
-pub struct NoSuchCoding;
+#[error("invalid coding: write k+m with 2, 4 or 8 data and 1 to 3 parity fragments, as in 4+2")]
+pub struct InvalidCoding;
 
 impl Coding {
-    /// Pages in `data` fragments (2, 4 or 8), with `parity` more (1 to 3).
+    /// Creates a coding with `data` data fragments (2, 4 or 8) and `parity` parity fragments (1 to
+    /// 3).
     ///
     /// # Errors
-    /// [`NoSuchCoding`].
-    pub fn new(data: usize, parity: usize) -> Result<Coding, NoSuchCoding> {
+    /// [`InvalidCoding`] for other numbers.
+    pub fn new(data: usize, parity: usize) -> Result<Coding, InvalidCoding> {
         let is_known = matches!(data, 2 | 4 | MAX_DATA) && (1..=MAX_PARITY).contains(&parity);
-        is_known.then_some(Coding { data: data as u8, parity: parity as u8 }).ok_or(NoSuchCoding)
+        is_known.then_some(Coding { data: data as u8, parity: parity as u8 }).ok_or(InvalidCoding)
     }
 
-    /// Fragments that a page is cut into, which is how many give it back.
+    /// Data fragments of a page: any so many restore it.
     pub fn data(self) -> usize {
         self.data.into()
     }
 
-    /// Fragments computed besides, which is how many may be lost.
+    /// Parity fragments of a page: so many may be lost.
     pub fn parity(self) -> usize {
         self.parity.into()
     }
 
-    /// All of them.
+    /// Data and parity fragments of a page.
     pub fn fragments(self) -> usize {
         self.data() + self.parity()
     }
 
-    /// Bytes of a fragment.
+    /// Length of a fragment, bytes.
     pub fn fragment_bytes(self) -> usize {
         PAGE / self.data()
     }
 
-    /// All codings there are.
+    /// All supported codings.
     pub fn all() -> impl Iterator<Item = Coding> {
         let pairs = [2, 4, 8].into_iter().flat_map(|data| (1..=MAX_PARITY).map(move |m| (data, m)));
         pairs.map(|(data, parity)| Coding { data, parity: parity as u8 })
@@ -76,11 +79,11 @@ impl std::fmt::Display for Coding {
 }
 
 impl std::str::FromStr for Coding {
-    type Err = NoSuchCoding;
+    type Err = InvalidCoding;
 
-    fn from_str(text: &str) -> Result<Coding, NoSuchCoding> {
-        let (data, parity) = text.split_once('+').ok_or(NoSuchCoding)?;
-        let number = |text: &str| text.parse().map_err(|_| NoSuchCoding);
+    fn from_str(text: &str) -> Result<Coding, InvalidCoding> {
+        let (data, parity) = text.split_once('+').ok_or(InvalidCoding)?;
+        let number = |text: &str| text.parse().map_err(|_| InvalidCoding);
         Coding::new(number(data)?, number(parity)?)
     }
 }
@@ -90,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_as_k_plus_m_is_read_as_such_and_nothing_else() {
+    fn coding_text_roundtrip_rejects_garbage() {
         for coding in Coding::all() {
             assert_eq!(coding.to_string().parse(), Ok(coding));
             assert_eq!(coding.fragment_bytes() * coding.data(), PAGE);
@@ -98,7 +101,7 @@ mod tests {
         }
         assert_eq!(Coding::all().count(), 9);
         for text in ["", "4", "4+", "+2", "3+1", "4+0", "4+4", "16+2", "4+2+1", "4 + 2", "-4+2"] {
-            assert_eq!(text.parse::<Coding>(), Err(NoSuchCoding), "{text:?}");
+            assert_eq!(text.parse::<Coding>(), Err(InvalidCoding), "{text:?}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Far memory read and written by byte ranges, by programs that ask for it outright instead of by
-//! page faults: a swap daemon, a library.
+//! Far memory accessed by byte ranges, for programs without page faults: a swap daemon, a library.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,106 +15,104 @@ use super::run_block::{Owner, PortKind, RunBlockMap};
 use super::slab_window::{SlabSource, SlabWindow};
 use super::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut};
 
-/// The far memory of a run block, bytes `0..len_bytes()`, without a page table over it: which of
-/// it is in use is its user's affair.
+/// The far memory of a run block, bytes `0..len_bytes()`, without a page table. Its user tracks the
+/// use of its bytes.
 #[derive(Debug)]
 pub struct FarMemory {
     block: Arc<RunBlockMap>,
     window: Option<Arc<SlabWindow>>,
 }
 
-/// Pieces of a write that a lane has room for from the start.
+/// Pieces of a write that a lane has room for without allocation.
 const OUTS: usize = 257;
 
-/// Bytes to be read.
+/// A byte range to be read.
 #[derive(Debug)]
 pub struct ReadPart<'a> {
-    /// From where on.
+    /// First byte of the range.
     pub offset: u64,
-    /// Into this; in pieces as they come.
+    /// The destination. Pieces are stored as they arrive.
     pub into: &'a mut [u8],
-    /// Set when some did not come: they are lost with their donor.
+    /// True if some bytes did not arrive: they are lost with their donor.
     pub is_lost: bool,
 }
 
-/// Bytes to be written.
+/// A byte range to be written.
 #[derive(Debug)]
 pub struct WritePart<'a> {
-    /// From where on.
+    /// First byte of the range.
     pub offset: u64,
-    /// These.
+    /// The source.
     pub from: &'a [u8],
-    /// Set when some did not arrive: the donor is lost.
+    /// True if some bytes did not arrive: their donor is lost.
     pub is_lost: bool,
 }
 
 impl<'a> ReadPart<'a> {
-    /// Bytes from `offset` on into `into`.
+    /// Creates a read of the bytes from `offset` on into `into`.
     pub fn new(offset: u64, into: &'a mut [u8]) -> ReadPart<'a> {
         ReadPart { offset, into, is_lost: false }
     }
 }
 
 impl<'a> WritePart<'a> {
-    /// The bytes `from` to `offset`.
+    /// Creates a write of the bytes `from` to `offset`.
     pub fn new(offset: u64, from: &'a [u8]) -> WritePart<'a> {
         WritePart { offset, from, is_lost: false }
     }
 }
 
-/// Why bytes were not read or written.
+/// An error of reading or writing bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
-    /// There is no such memory.
-    #[error("bytes {offset}+{len_bytes} are beyond the {size_bytes} that were borrowed")]
+    /// The range is not in the borrowed memory.
+    #[error("bytes {offset}+{len_bytes} are beyond the {size_bytes} borrowed")]
     OutOfRange {
-        /// First of them.
+        /// First byte of the range.
         offset: u64,
-        /// How many.
+        /// Length of the range, bytes.
         len_bytes: u64,
-        /// How many there are.
+        /// Bytes borrowed.
         size_bytes: u64,
     },
-    /// An atomic access must be to a multiple of eight.
-    #[error("offset {0} of an atomic access is not a multiple of eight")]
+    /// The offset of an atomic access is not a multiple of eight.
+    #[error("atomic access at {0} failed: the offset is not a multiple of eight")]
     Unaligned(u64),
-    /// The donor fell silent in the middle of an atomic access, and answers again.
-    #[error(
-        "node {node} did not answer: whether the atomic access at {offset} was done is not known"
-    )]
+    /// The donor stopped answering during an atomic access, and answers again.
+    #[error("atomic access at {offset}: unknown outcome, node {node} did not answer")]
     Unanswered {
-        /// Where.
+        /// Offset of the access, bytes.
         offset: u64,
-        /// The donor.
+        /// Name of the donor.
         node: String,
     },
-    /// The donors of some of them are gone, and no other has them.
-    #[error("of the bytes {offset}+{len_bytes} some are lost with node {node}")]
+    /// The donors of some bytes are gone, and no other donor has them.
+    #[error("bytes {offset}+{len_bytes}: some are lost with node {node}")]
     Lost {
-        /// First of them.
+        /// First byte of the range.
         offset: u64,
-        /// How many.
+        /// Length of the range, bytes.
         len_bytes: u64,
-        /// The donors.
+        /// Names of the donors.
         node: String,
     },
 }
 
 impl FarMemory {
-    /// The far memory of `block`; `slabs` knows the descriptors of its replicas (shm port), which
-    /// are mapped when they are first used.
+    /// Creates the far memory of `block`. `slabs` returns the descriptors of its replicas (shm
+    /// port), which are mapped at their first use.
     ///
     /// # Errors
-    /// The kernel's, when there are no addresses left.
+    /// The kernel's error if no address range is left.
     pub fn new(block: Arc<RunBlockMap>, slabs: SlabSource) -> Result<FarMemory, Errno> {
         let is_mapped = block.port() == PortKind::Shm;
         let window = is_mapped.then(|| SlabWindow::new(&block, slabs)).transpose()?;
         Ok(FarMemory { block, window: window.map(Arc::new) })
     }
 
-    /// Maps what there is now and is mapped at all (shm port), which the first access to it would do
-    /// otherwise: then no access makes the kernel allocate anything. What cannot be mapped is lost to
-    /// the lanes, as if they had tried.
+    /// Maps all current replicas (shm port), instead of at the first access to each. After that no
+    /// access makes the kernel allocate memory. A replica that cannot be mapped counts as lost for
+    /// the lanes, as at a first access.
     pub fn map_all(&self) {
         let Some(window) = &self.window else { return };
         for (index, replica) in self.block.replicas().iter().enumerate() {
@@ -125,25 +122,25 @@ impl FarMemory {
         }
     }
 
-    /// How much there is.
+    /// Length of the far memory, bytes.
     pub fn len_bytes(&self) -> u64 {
         self.block.slab_count() as u64 * u64::from(self.block.slab_slots()) * PAGE as u64
     }
 
-    /// Is there none?
+    /// True if there is no far memory.
     pub fn is_empty(&self) -> bool {
         self.len_bytes() == 0
     }
 
-    /// The block.
+    /// The run block.
     pub fn block(&self) -> &Arc<RunBlockMap> {
         &self.block
     }
 
-    /// A way there for one thread.
+    /// Creates a lane for one thread.
     ///
     /// # Errors
-    /// [`FarError`].
+    /// [`FarError::Coded`] if the memory is coded; otherwise the error of opening the port.
     pub fn lane(self: &Arc<Self>) -> Result<Lane, FarError> {
         if self.block.coding().is_some() {
             return Err(FarError::Coded);
@@ -152,13 +149,13 @@ impl FarMemory {
         Ok(Lane {
             memory: self.clone(),
             far,
-            awaited: [NOTHING; MAX_IN_FLIGHT],
+            awaited: [EMPTY; MAX_IN_FLIGHT],
             free: (0..MAX_IN_FLIGHT as u32).collect(),
             outs: Vec::with_capacity(OUTS),
         })
     }
 
-    /// Notes that the slot holds something: what is never written need not be copied.
+    /// Marks the slot as used. Slots never written are not copied by repair.
     fn use_slot(&self, slot: u32) {
         let word = &self.block.holders()[slot as usize];
         if word.load(Ordering::Relaxed) == 0 {
@@ -174,7 +171,7 @@ impl FarMemory {
         }
     }
 
-    /// Where the slabs are mapped (shm port).
+    /// The mapped slabs (shm port).
     pub(super) fn shared_window(&self) -> Option<SharedWindow> {
         self.window.clone().map(SharedWindow)
     }
@@ -183,8 +180,8 @@ impl FarMemory {
         Far::open(&self.block, self.window.as_ref(), &Arc::new(Descriptors::new(0)), Owner::Lane)
     }
 
-    /// Why an atomic access brought nothing.
-    fn not_done(&self, offset: u64, slot: u32) -> LaneError {
+    /// The error of an atomic access without a result.
+    fn unanswered(&self, offset: u64, slot: u32) -> LaneError {
         let readable = self.block.readable(self.block.slab_of(slot)).next();
         let Some((_, replica)) = readable else { return self.lost(offset, 8) };
         LaneError::Unanswered { offset, node: self.block.donors()[replica.donor()].name() }
@@ -200,21 +197,21 @@ impl FarMemory {
     }
 }
 
-/// One thread's way to a [`FarMemory`]. Accesses of one lane take place in their order; of two
-/// lanes, those at the same time to the same bytes in any, and in pieces; with several copies two
-/// such writes may leave these different. Nothing is allocated for a read, nor for a write of up to
-/// a megabyte: a swap server must not wait for memory.
+/// One thread's access to a [`FarMemory`]. Accesses of one lane happen in their order. Concurrent
+/// accesses of two lanes to the same bytes happen in any order, and in pieces; with several copies,
+/// two such writes may leave these different. A read allocates nothing, and neither does a write of
+/// up to a megabyte: a swap server must not wait for memory.
 #[derive(Debug)]
 pub struct Lane {
     memory: Arc<FarMemory>,
     far: Far,
     awaited: [Awaited; MAX_IN_FLIGHT],
-    /// Tokens of `awaited` that nothing is asked for under; all between two calls.
+    /// Tokens of `awaited` without an outstanding request; all of them between two calls.
     free: Vec<u32>,
     outs: Vec<WriteOut>,
 }
 
-/// A piece that was asked for.
+/// An outstanding piece.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
     part: usize,
@@ -222,7 +219,7 @@ struct Awaited {
     len_bytes: usize,
 }
 
-const NOTHING: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
+const EMPTY: Awaited = Awaited { part: 0, at: 0, len_bytes: 0 };
 
 impl Drop for Lane {
     fn drop(&mut self) {
@@ -234,7 +231,7 @@ impl Lane {
     /// Reads the bytes from `offset` on into `into`.
     ///
     /// # Errors
-    /// [`LaneError`]; with [`LaneError::Lost`] some of `into` may have come.
+    /// [`LaneError`]; with [`LaneError::Lost`] part of `into` may have been filled.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), LaneError> {
         let len_bytes = into.len();
         let mut part = [ReadPart::new(offset, into)];
@@ -242,20 +239,20 @@ impl Lane {
         if part[0].is_lost { Err(self.memory.lost(offset, len_bytes)) } else { Ok(()) }
     }
 
-    /// Writes the bytes `from` to `offset`; they are there when it returns.
+    /// Writes the bytes `from` to `offset`. They have arrived when it returns.
     ///
     /// # Errors
-    /// [`LaneError`]; with [`LaneError::Lost`] some may be there.
+    /// [`LaneError`]; with [`LaneError::Lost`] part of them may have arrived.
     pub fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), LaneError> {
         let mut part = [WritePart::new(offset, from)];
         self.write_all(&mut part)?;
         if part[0].is_lost { Err(self.memory.lost(offset, from.len())) } else { Ok(()) }
     }
 
-    /// Reads all of `parts`, many pieces at a time, and returns when each has come or is lost.
+    /// Reads all of `parts`, many pieces at a time. Returns when each piece has arrived or is lost.
     ///
     /// # Errors
-    /// [`LaneError::OutOfRange`], before anything has been read.
+    /// [`LaneError::OutOfRange`], before any read.
     pub fn read_all(&mut self, parts: &mut [ReadPart<'_>]) -> Result<(), LaneError> {
         for part in parts.iter_mut() {
             part.is_lost = false;
@@ -264,19 +261,20 @@ impl Lane {
         let mut free = std::mem::take(&mut self.free);
         for index in 0..parts.len() {
             for piece in pieces(parts[index].offset, parts[index].into.len()) {
-                self.ask(parts, index, piece, &mut free);
+                self.request(parts, index, piece, &mut free);
             }
         }
         while free.len() < MAX_IN_FLIGHT {
             self.take_arrivals(parts, &mut free);
         }
         self.free = free;
-        self.far.end_visit(&self.memory.block);
+        self.far.end_read_section(&self.memory.block);
         Ok(())
     }
 
-    /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, as one step;
-    /// returns what was there before. It is one step as long as no donor of it is lost meanwhile.
+    /// Adds to the eight bytes at `offset`, a little-endian number that wraps around, in one atomic
+    /// step, and returns the earlier value. It is atomic as long as no donor of it is lost
+    /// meanwhile.
     ///
     /// # Errors
     /// [`LaneError`].
@@ -284,8 +282,8 @@ impl Lane {
         self.atomic(offset, Atomic::FetchAdd(add))
     }
 
-    /// Puts `new` in the place of the eight bytes at `offset` if they are `expected`, as one step
-    /// like [`Lane::fetch_add`]; returns what was there before.
+    /// Replaces the eight bytes at `offset` by `new` if they are `expected`, in one atomic step
+    /// like [`Lane::fetch_add`], and returns the earlier value.
     ///
     /// # Errors
     /// [`LaneError`].
@@ -301,10 +299,16 @@ impl Lane {
         let slot = (offset / PAGE as u64) as u32;
         self.memory.use_slot(slot);
         let old = self.far.atomic(&self.memory.block, slot, (offset % PAGE as u64) as u32, atomic);
-        old.ok_or_else(|| self.memory.not_done(offset, slot))
+        old.ok_or_else(|| self.memory.unanswered(offset, slot))
     }
 
-    fn ask(&mut self, parts: &mut [ReadPart<'_>], part: usize, piece: Piece, free: &mut Vec<u32>) {
+    fn request(
+        &mut self,
+        parts: &mut [ReadPart<'_>],
+        part: usize,
+        piece: Piece,
+        free: &mut Vec<u32>,
+    ) {
         let len_bytes = piece.within.len();
         loop {
             let Some(&token) = free.last() else {
@@ -334,7 +338,7 @@ impl Lane {
         }
     }
 
-    /// Waits until something came, and takes it over.
+    /// Waits for at least one arrival, and stores all of them.
     fn take_arrivals(&mut self, parts: &mut [ReadPart<'_>], free: &mut Vec<u32>) {
         let mut buffer = [0u64; PAGE / 8];
         let mut any = false;
@@ -356,10 +360,11 @@ impl Lane {
         }
     }
 
-    /// Writes all of `parts`, many pieces at a time, and returns when each is at its donor or lost.
+    /// Writes all of `parts`, many pieces at a time. Returns when each piece is at its donor or
+    /// lost.
     ///
     /// # Errors
-    /// [`LaneError::OutOfRange`], before anything has been written.
+    /// [`LaneError::OutOfRange`], before any write.
     pub fn write_all(&mut self, parts: &mut [WritePart<'_>]) -> Result<(), LaneError> {
         self.outs.clear();
         for part in parts.iter_mut() {
@@ -383,12 +388,12 @@ impl Lane {
     }
 }
 
-/// What of a range lies in one slot.
+/// The part of a range in one slot.
 struct Piece {
     slot: u32,
-    /// Bytes of the slot.
+    /// The bytes of the slot.
     within: Range<u32>,
-    /// Where in the range.
+    /// The offset in the range.
     at: usize,
 }
 
@@ -437,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_at_pages() {
+    fn ranges_split_at_pages() {
         let cut: Vec<_> =
             pieces(4090, 4110).map(|piece| (piece.slot, piece.within, piece.at)).collect();
         assert_eq!(cut, [(0, 4090..4096, 0), (1, 0..4096, 6), (2, 0..8, 4102)]);
@@ -445,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_across_slabs() {
+    fn writes_and_atomics_read_back() {
         let memory = memory(2);
         let mut lane = memory.lane().unwrap();
         let bytes: Vec<u8> = (0..20_000u32).map(|at| (at % 251) as u8).collect();
@@ -469,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_page_is_ready_it_stays_until_the_visit_is_over() {
+    fn ready_page_stays_until_section_ends() {
         let memory = memory(1);
         let block = memory.block();
         memory.lane().unwrap().write(0, &[7; 8]).unwrap();
@@ -477,22 +482,25 @@ mod tests {
         let Fetch::Ready(_) = far.fetch(block, 0, 0) else { panic!("it is mapped") };
         block.donors()[0].lose(Fate::Died);
         let noted = block.accesses();
-        assert!(!block.are_accesses_over(&noted), "it may be read just now");
+        assert!(!block.are_accesses_over(&noted), "a read is under way");
         assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
-        assert!(!block.are_accesses_over(&noted), "the address is still held");
-        far.end_visit(block);
+        assert!(!block.are_accesses_over(&noted), "the address is still in use");
+        far.end_read_section(block);
         assert!(block.are_accesses_over(&noted));
         assert_eq!(far.fetch(block, 0, 0), Fetch::Lost);
         let noted = block.accesses();
         far.close(block);
-        assert!(block.are_accesses_over(&noted), "who is gone reads nothing");
+        assert!(block.are_accesses_over(&noted), "a closed thread reads nothing");
         let mut lane = memory.lane().unwrap();
         assert!(lane.read(0, &mut [0; 8]).is_err());
-        assert!(block.are_accesses_over(&block.accesses()), "a lane that has read is done");
+        assert!(
+            block.are_accesses_over(&block.accesses()),
+            "a lane ends its read section after a read"
+        );
     }
 
     #[test]
-    fn what_one_lane_cannot_reach_is_there_for_others() {
+    fn unreachable_last_copy_is_kept() {
         let memory = memory(2);
         let nowhere = FarMemory::new(memory.block().clone(), Box::new(|_| None)).unwrap();
         let (mut lane, mut other) = (memory.lane().unwrap(), Arc::new(nowhere).lane().unwrap());
@@ -505,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_donor_fails_what_it_had_and_no_more() {
+    fn dead_donor_fails_only_its_bytes() {
         let memory = memory(2);
         let mut lane = memory.lane().unwrap();
         memory.block().donors()[1].lose(Fate::Died);

@@ -208,7 +208,7 @@ impl ForkedChild {
 
     fn take_place(&mut self, place: usize) {
         let pager = self.structure.pager;
-        if !pager.block.take_forked_place(place, sys::getpid()) {
+        if !pager.block.claim_forked(place, sys::getpid()) {
             sys::die("fork failed: the run-block entry of the child was given to another process");
         }
         pager.process.store(place, Ordering::Release);

@@ -20,7 +20,7 @@
 //! right when the program splits in two. `run_block` is the shared table of a run's processes;
 //! `attach` connects them to their supervisor. `direct` is for programs that read and write far
 //! memory themselves, `space` for programs that ask for paged regions. `window` maps the slabs into
-//! the program, with no pager at all; `rehoming` is the supervisor's half of moving those slabs;
+//! the program, with no pager at all; `slab_move` is the supervisor's half of moving those slabs;
 //! `lifeline` ends the processes of a window with their supervisor.
 //!
 //! The rules against deadlock: the handler waits for threads that serve themselves only for the
@@ -63,10 +63,10 @@ mod read_ahead;
 pub mod rebuild;
 mod refaults;
 mod regions;
-pub mod rehoming;
 mod requests;
 pub mod run_block;
 mod shm_far;
+pub mod slab_move;
 mod slab_window;
 pub mod slots;
 mod space;

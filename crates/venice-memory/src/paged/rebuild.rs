@@ -1,21 +1,24 @@
-//! Building a replica of a slab while its program goes on writing to it, without a lock.
+//! Replica repair: builds a replica of a slab without a lock, while the program goes on writing to
+//! the slab.
 //!
-//! From the moment that a replica is [`ReplicaState::Building`], who writes to the slab writes to
-//! it too, and marks the slot afterwards. So the copier ([`Rebuild`])
-//! 1. waits until the batches of writes are over that began before, and may not know of it;
-//! 2. takes the marks of the next few slots that are in use, and copies them. A write may come
-//!    between its reading a slot and its writing it, which then undoes that write; but who made it
-//!    marks the slot;
-//! 3. waits until the batches are over that began before it had written, and looks for marks of
-//!    these slots: those it copies again, from step 2 on; once there are none, nothing was undone,
-//!    and what is written from here on reaches both replicas without it: the next few slots;
-//! 4. has the replica live, when there are no more.
+//! From the moment that a replica is [`ReplicaState::Building`], each writer to the slab also
+//! writes to the replica, and marks the slot afterwards. The copier ([`Rebuild`]) performs these
+//! steps:
+//! 1. It waits until the batches of writes are over that began before. Their writers may not have
+//!    seen the new replica.
+//! 2. It takes the marks of the next few slots in use, and copies these slots. A write may come
+//!    between the copier's read and its write of a slot, which then undoes that write. But the writer
+//!    marks the slot.
+//! 3. It waits until the batches are over that began before its own write, and checks the marks of
+//!    these slots. Marked slots are copied again from step 2 on. Without marks nothing was undone, and
+//!    all later writes reach both replicas by themselves. The copier goes on with the next few slots.
+//! 4. It makes the replica live when no slots are left.
 //!
-//! A slot is copied again only if it was written while it was in hand, so that a program that
-//! writes all the time, even all of the slab, does not keep it from getting done.
+//! A slot is copied again only if it was written while the copier worked on it. A program that
+//! writes all the time, even all of the slab, does not delay the end.
 //!
-//! A process that dies in the middle of a write has not told anybody that the page is there. What
-//! may go wrong otherwise is tried out in `model`, in every order.
+//! A process that dies in the middle of a write has not published that page. The module `model`
+//! checks all other interleavings.
 
 #[cfg(test)]
 mod coded;
@@ -34,52 +37,53 @@ use super::far::{Far, FarError};
 use super::run_block::{Batches, ReplicaState, RunBlockMap};
 use super::transfer::Words;
 
-/// Slots copied at a time.
-const SLOTS_AT_A_TIME: usize = 256;
-/// How long the copier waits before it looks again whether batches are over.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// Slots copied in one step.
+const STEP_SLOTS: usize = 256;
+/// The copier's interval between checks for finished batches.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// What a copier works on: one slab, from a replica that is live to one that is being built.
-trait World {
-    /// Does anybody hold the slot?
+/// A copier's view of one slab: copied from a live replica to one being built.
+trait SlabAccess {
+    /// True if any process holds the slot.
     fn is_used(&self, slot: u32) -> bool;
-    /// Takes the mark that it was written; `true` if there was one.
+    /// Clears the slot's mark; `true` if it was set.
     fn take_mark(&mut self, slot: u32) -> bool;
-    /// Notes the batches under way.
-    fn note_batches(&mut self);
-    /// Are those noted over?
+    /// Takes a snapshot of the batches under way.
+    fn snapshot_batches(&mut self);
+    /// True if all batches of the snapshot are over.
     fn are_batches_over(&self) -> bool;
-    /// Says what is done with the new replica; `false`: it was dropped.
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
-    /// Reads slots from the old replica, or computes them from others; `false`: none are left.
+    /// Changes the state of the new replica; `false`: it was dropped.
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool;
+    /// Reads slots from the old replica, or computes them from other fragments; `false`: none are
+    /// left.
     fn read(&mut self, slots: &[u32]) -> bool;
-    /// Writes what was read to the new one; `false`: that is lost.
+    /// Writes the slots just read to the new replica; `false`: its donor is lost.
     fn write(&mut self, slots: &[u32]) -> bool;
 }
 
 /// The copier's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Wait for who may not know of the new replica.
-    NoteUnaware,
+    /// Take a snapshot of batches whose writers may not have seen the new replica.
+    SnapshotUnaware,
     AwaitUnaware,
     /// Choose the next slots.
     Choose,
     Read,
     Write,
-    /// Wait for who may have marked one of them.
-    NoteMarking,
+    /// Take a snapshot of batches whose writers may mark one of the slots.
+    SnapshotMarking,
     AwaitMarking,
-    /// Look for marks: those once more.
+    /// Check for marks: marked slots are copied again.
     Check,
     GoLive,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Going,
-    /// Nothing can be done before some batch is over.
+    /// Some batch must end first.
     Waiting,
     Done,
     /// The new replica is lost, or the last live one.
@@ -92,43 +96,43 @@ struct Rebuild {
     phase: Phase,
     /// Slots yet to be copied, the next one last.
     left: Vec<u32>,
-    /// Those in hand.
+    /// The slots being copied.
     slots: Vec<u32>,
-    at_a_time: usize,
+    step_slots: usize,
 }
 
 impl Rebuild {
-    /// For slots `slots`, of a replica that is being built.
-    fn new(slots: std::ops::Range<u32>, at_a_time: usize) -> Rebuild {
+    /// Creates the copier's state for the slots `slots` of a replica that is being built.
+    fn new(slots: std::ops::Range<u32>, step_slots: usize) -> Rebuild {
         let left = slots.rev().collect();
-        Rebuild { phase: Phase::NoteUnaware, left, slots: Vec::new(), at_a_time }
+        Rebuild { phase: Phase::SnapshotUnaware, left, slots: Vec::new(), step_slots }
     }
 
-    fn step(&mut self, world: &mut impl World) -> Step {
+    fn step(&mut self, slab: &mut impl SlabAccess) -> Step {
         self.phase = match self.phase {
-            Phase::NoteUnaware => {
-                world.note_batches();
+            Phase::SnapshotUnaware => {
+                slab.snapshot_batches();
                 Phase::AwaitUnaware
             }
-            Phase::AwaitUnaware if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitUnaware if !slab.are_batches_over() => return Step::Waiting,
             Phase::AwaitUnaware => Phase::Choose,
             Phase::Choose => {
-                self.choose(world);
+                self.choose(slab);
                 if self.slots.is_empty() { Phase::GoLive } else { Phase::Read }
             }
-            Phase::Read if world.read(&self.slots) => Phase::Write,
-            Phase::Write if world.write(&self.slots) => Phase::NoteMarking,
-            Phase::NoteMarking => {
-                world.note_batches();
+            Phase::Read if slab.read(&self.slots) => Phase::Write,
+            Phase::Write if slab.write(&self.slots) => Phase::SnapshotMarking,
+            Phase::SnapshotMarking => {
+                slab.snapshot_batches();
                 Phase::AwaitMarking
             }
-            Phase::AwaitMarking if !world.are_batches_over() => return Step::Waiting,
+            Phase::AwaitMarking if !slab.are_batches_over() => return Step::Waiting,
             Phase::AwaitMarking => Phase::Check,
             Phase::Check => {
-                self.slots.retain(|&slot| world.take_mark(slot));
+                self.slots.retain(|&slot| slab.take_mark(slot));
                 if self.slots.is_empty() { Phase::Choose } else { Phase::Read }
             }
-            Phase::GoLive if world.pass(ReplicaState::Building, ReplicaState::Live) => {
+            Phase::GoLive if slab.transition(ReplicaState::Building, ReplicaState::Live) => {
                 return Step::Done;
             }
             Phase::Read | Phase::Write | Phase::GoLive => return Step::Failed,
@@ -136,31 +140,31 @@ impl Rebuild {
         Step::Going
     }
 
-    /// The next slots that are in use; their marks are taken before they are read.
-    fn choose(&mut self, world: &mut impl World) {
+    /// Chooses the next slots in use. Their marks are cleared before they are read.
+    fn choose(&mut self, slab: &mut impl SlabAccess) {
         self.slots.clear();
-        while self.slots.len() < self.at_a_time
+        while self.slots.len() < self.step_slots
             && let Some(slot) = self.left.pop()
         {
-            if world.is_used(slot) {
-                world.take_mark(slot);
+            if slab.is_used(slot) {
+                slab.take_mark(slot);
                 self.slots.push(slot);
             }
         }
     }
 }
 
-/// Why a replica was not built.
+/// An error of building a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// Its donor is lost.
-    #[error("the donor of the new copy is lost")]
+    #[error("new copy failed: its donor is lost")]
     Lost,
     /// No live replica of the slab is left.
-    #[error("no copy is left to copy from")]
+    #[error("new copy failed: no copy is left to read from")]
     NoSource,
-    /// It was told to stop.
-    #[error("stopped")]
+    /// The copier was stopped.
+    #[error("new copy stopped")]
     Stopped,
 }
 
@@ -179,23 +183,23 @@ impl Drop for Copier {
 }
 
 impl Copier {
-    /// A copier over `memory`.
+    /// Creates a copier over `memory`.
     ///
     /// # Errors
-    /// [`FarError`].
+    /// [`FarError`] if the way to the donors cannot be set up.
     pub fn new(memory: &FarMemory) -> Result<Copier, FarError> {
         let block = memory.block().clone();
-        Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; SLOTS_AT_A_TIME] })
+        Ok(Copier { block, far: memory.far()?, pages: vec![[0; PAGE / 8]; STEP_SLOTS] })
     }
 
-    /// The same over another way to the donors.
+    /// Creates a copier over another way to the donors.
     #[cfg(test)]
     pub(super) fn over(block: &Arc<RunBlockMap>, far: Far) -> Copier {
-        let pages = vec![[0; PAGE / 8]; SLOTS_AT_A_TIME];
+        let pages = vec![[0; PAGE / 8]; STEP_SLOTS];
         Copier { block: block.clone(), far, pages }
     }
 
-    /// The same where what is far is in a file too, by its descriptor, which stays open.
+    /// Adds the write-behind file by its descriptor, which must stay open.
     pub fn with_disk(mut self, fd: Option<i32>) -> Copier {
         self.far.set_disk(fd);
         self
@@ -210,7 +214,7 @@ impl Copier {
         let entry = &block.replicas()[replica];
         let slots = block.slab_slots();
         let first = entry.slab() as u32 * slots;
-        let mut rebuild = Rebuild::new(first..first + slots, SLOTS_AT_A_TIME);
+        let mut rebuild = Rebuild::new(first..first + slots, STEP_SLOTS);
         let mut slab = BuiltSlab { copier: self, replica, noted: None, stop };
         let outcome = loop {
             if stop.load(Ordering::Acquire) {
@@ -218,7 +222,7 @@ impl Copier {
             }
             match rebuild.step(&mut slab) {
                 Step::Going => {}
-                Step::Waiting => slab.copier.far.rest(LOOK_EVERY),
+                Step::Waiting => slab.copier.far.rest(POLL_INTERVAL),
                 Step::Done => return Ok(()),
                 Step::Failed if stop.load(Ordering::Acquire) => break Err(BuildError::Stopped),
                 Step::Failed if !slab.is_alive() => break Err(BuildError::NoSource),
@@ -228,12 +232,12 @@ impl Copier {
                 break Err(BuildError::Lost);
             }
         };
-        block.give_up(entry);
+        block.drop_replica(entry);
         outcome
     }
 }
 
-/// A slab and its new replica, as they really are.
+/// A slab and its new replica in the run block.
 struct BuiltSlab<'a> {
     copier: &'a mut Copier,
     replica: usize,
@@ -250,16 +254,16 @@ impl BuiltSlab<'_> {
         self.copier.block.slab_is_alive(self.slab())
     }
 
-    /// A replica that has what this one is to have; `None`: that is to be computed.
-    fn twin(&self) -> Option<usize> {
+    /// A readable replica with the same fragment; `None`: the fragment must be computed.
+    fn source(&self) -> Option<usize> {
         let (block, slab) = (&self.copier.block, self.slab());
         let fragment = block.replicas()[self.replica].fragment();
         let at_donors = block.readable_of(slab, fragment).map(|(index, _)| index).next();
-        at_donors.or_else(|| block.on_disk(slab).map(|(index, _)| index))
+        at_donors.or_else(|| block.disk_replica(slab).map(|(index, _)| index))
     }
 }
 
-impl World for BuiltSlab<'_> {
+impl SlabAccess for BuiltSlab<'_> {
     fn is_used(&self, slot: u32) -> bool {
         self.copier.block.holders()[slot as usize].load(Ordering::SeqCst) != 0
     }
@@ -268,7 +272,7 @@ impl World for BuiltSlab<'_> {
         self.copier.block.take_mark(slot)
     }
 
-    fn note_batches(&mut self) {
+    fn snapshot_batches(&mut self) {
         self.noted = Some(self.copier.block.batches());
     }
 
@@ -276,43 +280,44 @@ impl World for BuiltSlab<'_> {
         self.noted.as_ref().is_none_or(|noted| self.copier.block.are_over(noted))
     }
 
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
-        self.copier.block.pass(&self.copier.block.replicas()[self.replica], from, to)
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+        self.copier.block.transition(&self.copier.block.replicas()[self.replica], from, to)
     }
 
     fn read(&mut self, slots: &[u32]) -> bool {
         while self.is_alive() {
-            self.copier.far.begin_visit(&self.copier.block);
-            let (slab, twin) = (self.slab(), self.twin());
+            self.copier.far.begin_read_section(&self.copier.block);
+            let (slab, source) = (self.slab(), self.source());
             let Copier { block, far, pages } = &mut *self.copier;
             let fragment = block.replicas()[self.replica].fragment();
-            let is_read = match twin {
-                Some(twin) => far.read_slots(block, twin, slots, pages),
+            let is_read = match source {
+                Some(source) => far.read_slots(block, source, slots, pages),
                 None => far.compute_slots(block, fragment, slots, pages, self.stop),
             };
-            far.end_visit(block);
+            far.end_read_section(block);
             if is_read {
                 return true;
             }
-            // What is lost while it is read is read from the next; what is silent is waited for.
-            let is_there = match twin {
-                Some(twin) => block.is_readable(&block.replicas()[twin]),
+            // If the source is lost during the read, the next one is read; a suspected source is
+            // waited for.
+            let is_there = match source {
+                Some(source) => block.is_readable(&block.replicas()[source]),
                 None => block.slab_is_alive(slab),
             };
             if is_there && (far.is_mapped() || self.stop.load(Ordering::Acquire)) {
                 return false;
             }
-            far.rest(LOOK_EVERY);
+            far.rest(POLL_INTERVAL);
         }
         false
     }
 
     fn write(&mut self, slots: &[u32]) -> bool {
         let Copier { block, far, pages } = &mut *self.copier;
-        far.begin_visit(block);
+        far.begin_read_section(block);
         let is_written = block.is_written(&block.replicas()[self.replica])
             && far.write_slots(block, self.replica, slots, pages);
-        far.end_visit(block);
+        far.end_read_section(block);
         is_written
     }
 }

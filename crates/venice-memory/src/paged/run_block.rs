@@ -1,24 +1,26 @@
-//! The run block: what the processes of one `venice run` share with it and with each other.
+//! The run block: memory that `venice run` and the processes of its program share.
 //!
-//! One memfd, made by the supervisor, mapped by every process whose shim attached. It holds the
-//! budget, the donors and their slabs, the table of processes, the counters of `--stats`, and
-//! for each far slot the set of processes that hold it. Everything in it is atomic and no
-//! process ever waits for another one here, so a process killed at any instruction harms none.
+//! One memfd, made by the supervisor and mapped by every process with an attached shim. It holds
+//! the budget, the donors and their slabs, the table of processes, the counters of `--stats`, and
+//! for each far slot the set of processes that hold it.
+//!
+//! Invariant: everything in it is atomic, and no process ever waits here for another one. A process
+//! killed at any instruction harms no other process.
 
-mod behind;
+mod activity;
+mod disk_frames;
 mod donor;
 mod fault_times;
-mod homes;
 mod layout;
-mod leaving;
 mod page_sizes;
 mod port_kind;
 mod processes;
+mod readers;
+mod reclaim;
 mod replicas;
-mod silence;
+mod slab_locations;
 mod slab_states;
-mod under_way;
-mod visitors;
+mod suspicion;
 mod writers;
 
 use std::num::NonZeroU64;
@@ -30,44 +32,44 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use venice_fabric::LinkModel;
 
-pub use self::behind::FRAMES as BEHIND_FRAMES;
+use self::activity::ActivityTable;
+pub use self::activity::Owner;
+pub use self::disk_frames::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate, HERE};
 pub use self::fault_times::FaultTimes;
-use self::homes::Homes;
-pub use self::homes::Mobility;
 pub use self::port_kind::PortKind;
 pub use self::processes::Process;
+pub use self::readers::Accesses;
+use self::readers::MAX_READERS;
 pub use self::replicas::{
-    FragmentsAt, MAX_COPIES, MAX_PLACES, MAX_REPLICAS, Replica, ReplicaAt, ReplicaState, Slab,
-    Targets,
+    FragmentsAt, MAX_COPIES, MAX_REPLICAS, MAX_SLAB_REPLICAS, Replica, ReplicaAt, ReplicaState,
+    Slab, Targets,
 };
-pub use self::silence::{SilenceJudge, Verdict};
-pub use self::under_way::Owner;
-use self::under_way::Threads;
-pub use self::visitors::Accesses;
-use self::visitors::MAX_VISITORS;
+pub use self::slab_locations::Mobility;
+use self::slab_locations::SlabLocations;
+pub use self::suspicion::{SuspicionOutcome, SuspicionResolver};
 pub use self::writers::{Batches, MAX_WRITERS};
 use super::coding::Coding;
 use super::sys;
 
-/// Most processes of one run that page at a time; a holder is one bit of a word.
+/// Most processes of one run that page at a time. A holder is one bit of a 64-bit word.
 pub const MAX_PROCESSES: usize = 64;
-/// Most donors of one run, in all its life: a grant more of the same node is one more.
+/// Most donors of one run, over its whole life. A further grant of the same node counts again.
 pub const MAX_DONORS: usize = 2048;
 /// Most slabs of one run (256 GiB).
 pub const MAX_SLABS: usize = 1 << 14;
-/// Far slots (pages) of a slab that is not coded; see [`RunBlock::slab_slots`].
+/// Far slots (pages) of a slab that is not coded. See [`RunBlock::slab_slots`].
 pub const SLAB_SLOTS: u32 = (venice_wire::SLAB_BYTES / super::PAGE as u64) as u32;
 
-/// Replicas that a run can have in all, for each it begins with: donors come and go.
+/// Replicas over a run's whole life for each replica it begins with: donors come and go.
 const LIVES_OF_A_REPLICA: usize = 256;
 
-/// The lease until it is known.
+/// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN19");
 
-/// Counters over all processes of the run.
+/// Counters over all processes of a run.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Counters {
@@ -75,127 +77,128 @@ pub struct Counters {
     pub faults: AtomicU64,
     /// Faults on pages never written before.
     pub zero_faults: AtomicU64,
-    /// Faults on pages that were still staged: no donor asked.
+    /// Faults on pages that were still staged. No donor was contacted.
     pub staged_faults: AtomicU64,
     /// Faults that waited for a donor.
     pub far_faults: AtomicU64,
-    /// Of all these, faults served in the thread that touched the page.
+    /// Faults of all these that were served in the thread that touched the page.
     pub in_thread_faults: AtomicU64,
-    /// Of all these, faults whose threads were left to a waker.
+    /// Faults of all these whose threads were left to a waker.
     pub left_to_waker: AtomicU64,
-    /// Of these, those that it came late for.
+    /// Faults left to a waker that woke the thread too late.
     pub woken_late: AtomicU64,
-    /// How often a handler went to another processor.
+    /// Moves of a handler to another processor.
     pub handler_moves: AtomicU64,
-    /// Pages brought in, those ahead of their use among them.
+    /// Pages brought in, prefetched ones included.
     pub pages_in: AtomicU64,
-    /// Pages brought in ahead of their use.
+    /// Pages prefetched.
     pub read_ahead: AtomicU64,
-    /// Of these, pages that a stream has gone past since, or that were waited for.
-    pub read_ahead_used: AtomicU64,
-    /// Of these, pages that left without any of that.
-    pub read_ahead_unused: AtomicU64,
-    /// Pages of 4 KiB brought in beside the one that was touched, as parts of the same large page.
+    /// Prefetched pages that were used: a stream has passed them, or a thread waited for them.
+    pub prefetch_used: AtomicU64,
+    /// Prefetched pages that were wasted: evicted unused.
+    pub prefetch_wasted: AtomicU64,
+    /// Pages of 4 KiB brought in beside the touched one, as parts of the same large page.
     pub large_in: AtomicU64,
-    /// Huge pages that were brought in whole, as such.
+    /// Huge pages brought in whole, as huge pages.
     pub huge_in: AtomicU64,
-    /// Huge pages that came at once, but as 512 small ones.
+    /// Huge pages brought in at once, but as 512 small pages.
     pub huge_in_small: AtomicU64,
-    /// Times that the machine had no 2 MiB in a row for one.
+    /// Allocations of a huge page refused: the machine had no 2 MiB of contiguous memory.
     pub huge_refused: AtomicU64,
-    /// Faults on memory of huge pages that brought in less than one: part of it was there already,
-    /// or was lost, or a fork was under way, or there was no room.
+    /// Faults on huge-page memory that brought in less than a huge page: part of it was resident or
+    /// lost, a fork was under way, or there was no room.
     pub huge_in_part: AtomicU64,
-    /// Huge pages that left whole.
+    /// Huge pages evicted whole.
     pub huge_out: AtomicU64,
-    /// Pages brought in because the program said that it will need them.
+    /// Pages brought in because the program announced their use (`MADV_WILLNEED`).
     pub wanted_in: AtomicU64,
-    /// Pages taken out before others, or at once, because the program said so.
+    /// Pages evicted early or at once because the program advised it.
     pub advised_out: AtomicU64,
-    /// Pages written out; in a window: placed there.
+    /// Pages written back. In a window: pages placed in far memory.
     pub pages_out: AtomicU64,
-    /// Pages dropped because the far copy was still right.
+    /// Pages evicted without a write: the far copy was clean.
     pub clean_drops: AtomicU64,
-    /// Pages dropped because they held only zeros.
+    /// Pages evicted without a write: they held only zeros.
     pub zero_drops: AtomicU64,
     /// Pages lost with a donor and touched since.
     pub lost_pages: AtomicU64,
-    /// Times a page could not be written out because all far memory was in use.
+    /// Failed write-backs: all far memory was in use.
     pub far_full: AtomicU64,
     /// Processes that attached, forked children among them.
     pub processes: AtomicU64,
-    /// Pages written behind to the disk.
+    /// Pages written to the disk by write-behind.
     pub behind_out: AtomicU64,
-    /// Pages brought in from there, no donor having them.
+    /// Pages read from the write-behind file, because no donor had them.
     pub behind_in: AtomicU64,
-    /// Times that pages could not leave at once because too many waited for the disk.
+    /// Delays of an eviction because too many pages waited for the disk.
     pub behind_waits: AtomicU64,
 }
 
-/// The block. See the module's text.
+/// The shared block of a run. See the module's documentation.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RunBlock {
     magic: u64,
     port: AtomicU32,
-    /// Budget of all processes together, pages.
+    /// Budget of all processes together, in pages.
     pub limit_pages: AtomicU64,
-    /// Pages brought in ahead at most; 0 turns read-ahead off.
+    /// Most pages prefetched at once; 0 turns read-ahead off.
     pub read_ahead_pages: AtomicU32,
     slabs_in_use: AtomicU32,
     donors_in_use: AtomicU32,
     replicas_in_use: AtomicU32,
     slot_count: u32,
     replica_limit: u32,
-    /// Frames for pages that are to get to the disk; 0: nothing is written behind.
+    /// Frames for pages waiting for the disk; 0 without write-behind.
     behind_frames: u32,
-    /// The file's replica of the first slab, plus one; 0: there is none.
+    /// Index of the file's replica of the first slab, plus one; 0 without a file.
     first_on_disk: AtomicU32,
-    /// How long a donor keeps a grant that is not renewed, milliseconds; 0: not known.
+    /// Lease of a grant in milliseconds; 0: unknown.
     lease_ms: AtomicU64,
-    /// Copies that the run keeps of each slab, or of each fragment of a coded one.
+    /// Copies kept of each slab, or of each fragment of a coded slab.
     pub copies: AtomicU32,
-    /// How the slabs are coded, as `data` and `parity` of [`Coding`]; 1 and 0: they are not.
+    /// The coding of the slabs as `data` and `parity` of [`Coding`]; 1 and 0: not coded.
     coding: [u32; 2],
-    /// Copies, or fragments, of slabs that were lost and are to be there again, since the run began.
+    /// Copies, or fragments, of slabs lost since the run began and to be rebuilt.
     pub to_rebuild: AtomicU64,
-    /// How many of them are.
+    /// Copies, or fragments, rebuilt since the run began.
     pub rebuilt: AtomicU64,
-    /// Replicas that donors wanted back, since the run began.
+    /// Replicas that donors have reclaimed since the run began.
     pub to_move: AtomicU64,
-    /// How many of them are elsewhere.
+    /// Reclaimed replicas already moved to another donor.
     pub moved: AtomicU64,
-    /// Secret seed of the fingerprints.
+    /// Secret seed of the page fingerprints.
     pub fingerprint_seed: AtomicU64,
     /// Node id of this recipient.
     pub node: AtomicU32,
-    /// The program's own soft limit on descriptors, until its first process has taken it.
+    /// The program's own soft limit on descriptors, until its first process has restored it.
     pub program_descriptor_limit: AtomicU64,
     /// Far slots in use.
     pub slots_used: AtomicU64,
-    /// 1: the slabs are mapped into the program, and nobody pages.
+    /// 1: the slabs are mapped into the program, and no process pages.
     is_window: AtomicU32,
-    /// How often the movers of windows were called.
+    /// Number of calls to the movers of windows.
     mover_calls: AtomicU32,
     /// 1: faults on large mappings are served in the thread that touches them.
     faults_in_thread: AtomicU32,
-    /// The [`PageSize`](super::PageSize) of what nobody says anything else of.
+    /// The [`PageSize`](super::PageSize) of memory without advice.
     page_size: AtomicU32,
-    /// That of what the program says it wants large pages of.
+    /// The [`PageSize`](super::PageSize) of memory for which the program advises large pages.
     advised_page_size: AtomicU32,
-    /// The link to emulate: latency and router in nanoseconds, bits per second; all 0: none.
+    /// The link to emulate: latency and router in nanoseconds, bandwidth in bits per second; all 0:
+    /// none.
     link: [AtomicU64; 3],
-    /// The processes.
+    /// The table of processes.
     pub processes: [Process; MAX_PROCESSES],
-    /// Where each of them has the slabs of a window.
-    homes: [Homes; MAX_PROCESSES],
+    /// The slab locations of each process, in a window.
+    locations: [SlabLocations; MAX_PROCESSES],
     donors: [Donor; MAX_DONORS],
     slabs: [Slab; MAX_SLABS],
     replicas: [Replica; MAX_REPLICAS],
-    writers: Threads<MAX_WRITERS>,
-    visitors: Threads<MAX_VISITORS>,
-    /// 1: more threads visited mapped slabs than have places.
-    has_uncounted_visits: AtomicU32,
+    writers: ActivityTable<MAX_WRITERS>,
+    readers: ActivityTable<MAX_READERS>,
+    /// 1: more threads read mapped slabs than the table has entries.
+    has_uncounted_readers: AtomicU32,
     /// The counters.
     pub counters: Counters,
     histogram: [AtomicU64; fault_times::BUCKETS],
@@ -213,27 +216,27 @@ unsafe impl Send for RunBlockMap {}
 // SAFETY: as above.
 unsafe impl Sync for RunBlockMap {}
 
-/// Why a run block could not be made or mapped.
+/// An error of making or mapping a run block.
 #[derive(Debug, thiserror::Error)]
 pub enum RunBlockError {
     /// The kernel refused.
-    #[error("the run block could not be {doing}")]
+    #[error("run block could not be {doing}")]
     Kernel {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: rustix::io::Errno,
     },
-    /// It is another version's.
-    #[error("the run block is not of this version of Venice: the shim and `venice` differ")]
+    /// The block has the layout of another version.
+    #[error("run block has another version: use the shim and `venice` of one build")]
     Version,
-    /// More than a run can hold.
-    #[error("a run can use {limit} {what} at most in its life")]
+    /// A limit of the run block is reached.
+    #[error("limit reached: a run uses at most {limit} {what} in its life")]
     TooMany {
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
-        /// How many.
+        /// The most of that kind.
         limit: usize,
     },
 }
@@ -243,10 +246,11 @@ fn kernel(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RunBlockError {
 }
 
 impl RunBlockMap {
-    /// Makes a block for `slabs` slabs with so many copies each, sealed at its size.
+    /// Makes a block for `slabs` slabs with `copies` copies each, and seals its size.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`] or the kernel's refusal.
+    /// [`RunBlockError::TooMany`] if `copies` exceeds [`MAX_COPIES`] or `slabs` exceeds
+    /// [`MAX_SLABS`]; the kernel's error.
     pub fn create(
         port: PortKind,
         slabs: usize,
@@ -258,12 +262,13 @@ impl RunBlockMap {
         RunBlockMap::make(port, slabs, copies, [1, 0], 0)
     }
 
-    /// The same where what is far is written to a file of this machine too
+    /// Makes a block for a run with write-behind: far pages are written to a local file too
     /// ([`RunBlock::add_disk`]).
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`] or the kernel's refusal.
-    pub fn create_behind(
+    /// [`RunBlockError::TooMany`] if `copies` exceeds [`MAX_COPIES`] or `slabs` exceeds
+    /// [`MAX_SLABS`]; the kernel's error.
+    pub fn create_write_behind(
         port: PortKind,
         slabs: usize,
         copies: usize,
@@ -274,10 +279,11 @@ impl RunBlockMap {
         RunBlockMap::make(port, slabs, copies, [1, 0], BEHIND_FRAMES as u32)
     }
 
-    /// The same for coded slabs, each of which has the room of as many as a page is cut into.
+    /// Makes a block for coded slabs. Each has the room of as many slabs as a page has data
+    /// fragments.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`] or the kernel's refusal.
+    /// [`RunBlockError::TooMany`] if `slabs` exceeds [`MAX_SLABS`]; the kernel's error.
     pub fn create_coded(
         port: PortKind,
         slabs: usize,
@@ -306,7 +312,7 @@ impl RunBlockMap {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(kernel("sealed"))?;
         let memory = map_fd(fd.as_fd(), len_bytes)?;
-        // SAFETY: nobody else has the mapping yet.
+        // SAFETY: no other thread has the mapping yet.
         unsafe {
             (*memory).magic = MAGIC;
             (*memory).slot_count = slot_count;
@@ -323,7 +329,7 @@ impl RunBlockMap {
     /// Maps the block of `fd`.
     ///
     /// # Errors
-    /// [`RunBlockError::Version`] or the kernel's refusal.
+    /// [`RunBlockError::Version`] if the block has another layout; the kernel's error.
     pub fn open(fd: BorrowedFd<'_>) -> Result<RunBlockMap, RunBlockError> {
         let len_bytes = rustix::fs::fstat(fd).map_err(kernel("measured"))?.st_size as usize;
         if len_bytes < size_of::<RunBlock>() {
@@ -337,12 +343,12 @@ impl RunBlockMap {
         Ok(map)
     }
 
-    /// For each far slot, the processes that hold it: bit `i` is process `i`.
+    /// The processes that hold each far slot: bit `i` is process `i`.
     pub fn holders(&self) -> &[AtomicU64] {
         &self.tail()[..self.slot_count as usize]
     }
 
-    /// For each far slot a bit: written while its slab was being copied.
+    /// One bit for each far slot: written while its slab was being copied.
     fn marks(&self) -> &[AtomicU64] {
         let first = self.slot_count as usize;
         &self.tail()[first..first + first / 64]
@@ -358,8 +364,8 @@ impl RunBlockMap {
     }
 }
 
-/// What follows the block, in words: for each slot a word of holders and a bit; where there are frames
-/// half a word besides, and a word for each frame.
+/// Returns the words that follow the block: a word of holders and a bit for each slot. With frames
+/// also half a word for each slot, and a word for each frame.
 fn tail_words(slot_count: u32, behind_frames: u32) -> usize {
     let slots = slot_count as usize;
     let behind = if behind_frames > 0 { slots / 2 + behind_frames as usize } else { 0 };
@@ -408,28 +414,32 @@ impl RunBlock {
         }
     }
 
-    /// Whether the slabs are mapped into the program itself ([`Window`](super::Window)).
+    /// True if the slabs are mapped into the program itself ([`Window`](super::Window)).
     pub fn is_window(&self) -> bool {
         self.is_window.load(Ordering::Relaxed) != 0
     }
 
-    /// Says that they are, before any process attaches.
+    /// Maps the slabs into the program. Called before any process attaches.
     pub fn set_window(&self) {
         self.is_window.store(1, Ordering::Relaxed);
     }
 
-    /// Whether faults on large mappings are served in the thread that touches them.
+    /// True if faults on large mappings are served in the thread that touches them.
     pub fn faults_in_thread(&self) -> bool {
         self.faults_in_thread.load(Ordering::Relaxed) != 0
     }
 
-    /// Says that they are, before any process attaches. It is of [`PortKind::Shm`] only.
+    /// Enables in-thread faults, of [`PortKind::Shm`] only. Called before any process attaches.
+    ///
+    /// # Panics
+    /// If the run has another port.
     pub fn set_faults_in_thread(&self) {
-        assert_eq!(self.port(), PortKind::Shm, "a page must be there at once");
+        assert_eq!(self.port(), PortKind::Shm, "in-thread faults need the port shm");
         self.faults_in_thread.store(1, Ordering::Relaxed);
     }
 
-    /// The link that every access to far memory is to take as long as, if one is emulated.
+    /// The emulated link that every access to far memory takes the time of; `None`: none is
+    /// emulated.
     pub fn link(&self) -> Option<LinkModel> {
         let [latency_ns, router_ns, bandwidth_bps] =
             [0, 1, 2].map(|at: usize| self.link[at].load(Ordering::Relaxed));
@@ -438,7 +448,7 @@ impl RunBlock {
         (link != LinkModel::default()).then_some(link)
     }
 
-    /// Sets the link to emulate, before any process attaches.
+    /// Sets the link to emulate. Called before any process attaches.
     pub fn set_link(&self, link: &LinkModel) {
         let bandwidth_bps = link.bandwidth_bps.map_or(0, NonZeroU64::get);
         let words = [link.latency_ns, link.router_ns, bandwidth_bps];
@@ -447,7 +457,7 @@ impl RunBlock {
         }
     }
 
-    /// How long a donor keeps a grant that is not renewed.
+    /// The lease: the time for which a donor keeps a grant that is not renewed.
     pub fn lease(&self) -> Duration {
         match self.lease_ms.load(Ordering::Relaxed) {
             0 => LEASE_BY_DEFAULT,
@@ -455,7 +465,7 @@ impl RunBlock {
         }
     }
 
-    /// Says how long that is.
+    /// Sets the lease.
     pub fn set_lease(&self, lease: Duration) {
         self.lease_ms.store(lease.as_millis() as u64, Ordering::Relaxed);
     }
@@ -463,7 +473,7 @@ impl RunBlock {
     /// Adds a donor and returns its index.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`].
+    /// [`RunBlockError::TooMany`] after [`MAX_DONORS`] donors.
     pub fn add_donor(&self, name: &str, node: u32, udp: &str) -> Result<usize, RunBlockError> {
         let index = self.donors_in_use.load(Ordering::Relaxed) as usize;
         let too_many = RunBlockError::TooMany { what: "donors", limit: MAX_DONORS };
@@ -473,10 +483,11 @@ impl RunBlock {
         Ok(index)
     }
 
-    /// Whether one grant more can be entered, and a replica in it: what a run has had in its life
-    /// is never forgotten, and may be too much one day.
+    /// Checks that one more grant, and a replica in it, fit into the tables. Entries are never
+    /// removed, so a long run may fill them.
     ///
     /// # Errors
+    /// [`RunBlockError::TooMany`] if a table is full.
     /// [`RunBlockError::TooMany`].
     pub fn has_room(&self) -> Result<(), RunBlockError> {
         let limit = self.replica_limit();
@@ -505,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn both_mappings_see_one_block() {
+    fn mappings_share_one_block() {
         let (fd, here) = RunBlockMap::create(PortKind::Udp, 2, 1).unwrap();
         let there = RunBlockMap::open(fd.as_fd()).unwrap();
         let donor = here.add_donor("node7", 7, "127.0.0.1:9").unwrap();
@@ -519,14 +530,14 @@ mod tests {
         assert_eq!(there.donors()[0].name(), "node7");
         assert_eq!(there.replicas()[1].slab(), 1);
         assert_eq!(there.holders().len(), 2 * SLAB_SLOTS as usize);
-        here.donors()[0].lose(Fate::TookBack);
+        here.donors()[0].lose(Fate::Revoked);
         here.donors()[0].lose(Fate::Died);
-        assert_eq!(there.donors()[0].fate(), Some(Fate::TookBack), "the first word stands");
+        assert_eq!(there.donors()[0].fate(), Some(Fate::Revoked), "the first cause stands");
         assert!(!there.slot_is_alive(0));
     }
 
     #[test]
-    fn a_slab_lives_as_long_as_one_replica_that_missed_nothing() {
+    fn slab_survives_with_one_complete_replica() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 2).unwrap();
         for name in ["a", "b", "c"] {
             block.add_donor(name, 0, "").unwrap();
@@ -540,21 +551,21 @@ mod tests {
         let third = block.add_replica(0, at(2), ReplicaState::Building).unwrap();
         let targets = block.targets(0);
         assert!(targets.is_marking);
-        assert_eq!(indexes(targets), [third, second], "it takes the lost one's place");
+        assert_eq!(indexes(targets), [third, second], "it replaces the lost one");
         assert_eq!(block.readable(0).map(|(index, _)| index).collect::<Vec<_>>(), [second]);
         let [second, third] = [second, third].map(|replica| &block.replicas()[replica]);
-        assert!(!block.give_up(second), "what is being built has not all");
+        assert!(!block.drop_replica(second), "a replica being built is incomplete");
         let (from, to) = (ReplicaState::Building, ReplicaState::Live);
-        assert!(block.pass(third, from, to) && !block.pass(second, from, to));
-        assert!(block.give_up(second) && block.give_up(second), "once is enough");
-        assert!(!block.give_up(third) && block.slot_is_alive(0));
-        assert_eq!(block.state(&block.replicas()[0]), ReplicaState::Dropped, "its place is taken");
+        assert!(block.transition(third, from, to) && !block.transition(second, from, to));
+        assert!(block.drop_replica(second) && block.drop_replica(second), "dropping is idempotent");
+        assert!(!block.drop_replica(third) && block.slot_is_alive(0));
+        assert_eq!(block.state(&block.replicas()[0]), ReplicaState::Dropped, "its slot was reused");
         block.lose_donor_of(2, Fate::Died);
-        assert!(!block.slot_is_alive(0), "who dies does not ask");
+        assert!(!block.slot_is_alive(0), "a death needs no consent");
     }
 
     #[test]
-    fn marks_are_taken_once_and_batches_waited_for() {
+    fn marks_taken_once_batches_end() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 2).unwrap();
         block.mark(65);
         assert!(!block.take_mark(64) && block.take_mark(65) && !block.take_mark(65));
@@ -573,6 +584,6 @@ mod tests {
         block.free_threads_of(Owner::Process(3));
         assert!(!block.are_over(&seen));
         block.free_writer(two);
-        assert!(block.are_over(&seen), "who is dead writes no more");
+        assert!(block.are_over(&seen), "a dead process writes no more");
     }
 }

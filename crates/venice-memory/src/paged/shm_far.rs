@@ -1,4 +1,4 @@
-//! Far memory that is mapped: slabs of donors on this host.
+//! Far memory that is mapped: slabs of donors on this machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,91 +13,91 @@ use super::run_block::{Owner, ReplicaState, RunBlockMap};
 use super::slab_window::SlabWindow;
 use super::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// Mapped slabs, and the link to them if one is emulated.
+/// Mapped slabs, with the emulated link if there is one.
 pub struct ShmFar {
     window: Arc<SlabWindow>,
-    /// Every access takes as long as over it.
+    /// The emulated link: every access takes the time of one over it.
     link: Option<AccessLink>,
     coded: Option<Coded>,
     owner: Owner,
-    /// The thread's place among those that read mapped slabs, once it does.
-    visitor: Option<usize>,
-    /// It may have addresses of such.
-    is_visiting: bool,
+    /// The thread's entry in the table of readers, once it reads.
+    reader: Option<usize>,
+    /// True while it may use addresses of mapped slabs.
+    is_reading: bool,
 }
 
-/// What coded pages are put together with.
+/// The state for encoding and decoding pages.
 struct Coded {
     codec: Codec,
     pieces: Pieces,
 }
 
 impl ShmFar {
-    /// The way of one thread of `owner` to what `window` maps.
+    /// Creates the access of one thread of `owner` to the slabs that `window` maps.
     pub fn new(block: &RunBlockMap, window: &Arc<SlabWindow>, owner: Owner) -> ShmFar {
         let coded = block.coding().map(|coding| {
             let (codec, pieces) = (Codec::new(coding), Pieces::new(coding));
             Coded { codec, pieces }
         });
         let (window, link) = (window.clone(), block.link().map(AccessLink::new));
-        ShmFar { window, link, coded, owner, visitor: None, is_visiting: false }
+        ShmFar { window, link, coded, owner, reader: None, is_reading: false }
     }
 
-    /// Before it is looked up what can be read: from here on until [`ShmFar::end_visit`] no memory is
-    /// freed that can be read now.
-    pub fn begin_visit(&mut self, block: &RunBlockMap) {
-        if std::mem::replace(&mut self.is_visiting, true) {
+    /// Begins a read section, before a readable replica is looked up. Until [`ShmFar::end_read_section`] no
+    /// memory readable now is freed.
+    pub fn begin_read_section(&mut self, block: &RunBlockMap) {
+        if std::mem::replace(&mut self.is_reading, true) {
             return;
         }
-        if self.visitor.is_none() {
-            self.visitor = block.claim_visitor(self.owner);
+        if self.reader.is_none() {
+            self.reader = block.claim_reader(self.owner);
         }
-        if let Some(visitor) = self.visitor {
-            block.begin_visit(visitor);
+        if let Some(reader) = self.reader {
+            block.begin_read_section(reader);
         }
     }
 
-    /// No address that was looked up is used any more.
-    pub fn end_visit(&mut self, block: &RunBlockMap) {
-        if std::mem::take(&mut self.is_visiting)
-            && let Some(visitor) = self.visitor
+    /// Ends the read section: no address looked up is used any more.
+    pub fn end_read_section(&mut self, block: &RunBlockMap) {
+        if std::mem::take(&mut self.is_reading)
+            && let Some(reader) = self.reader
         {
-            block.end_visit(visitor);
+            block.end_read_section(reader);
         }
     }
 
-    /// The thread reads no more.
+    /// Frees the thread's entry among the readers.
     pub fn close(&mut self, block: &RunBlockMap) {
-        self.is_visiting = false;
-        if let Some(visitor) = self.visitor.take() {
-            block.free_visitor(visitor);
+        self.is_reading = false;
+        if let Some(reader) = self.reader.take() {
+            block.free_reader(reader);
         }
     }
 
-    /// When an access that starts now is over; 0 if no link is emulated.
+    /// The end of an access that starts now, nanoseconds; 0 without an emulated link.
     fn due_ns(&mut self, over: impl FnOnce(&mut AccessLink, u64) -> u64) -> u64 {
         self.link.as_mut().map_or(0, |link| over(link, monotonic_ns()))
     }
 
-    /// Waits as long as reading so much takes over the link.
+    /// Waits the time of a read of `len_bytes` over the link.
     pub fn hold_for_bytes(&mut self, len_bytes: usize) {
         wait_until(self.due_ns(|link, now_ns| link.bulk_read_ns(now_ns, len_bytes)));
     }
 
-    /// The address of what a slot holds: in a replica that can be read, until [`ShmFar::end_visit`],
-    /// or, coded, put together here until the next call.
+    /// The address of a slot's contents: in a readable replica until [`ShmFar::end_read_section`]; of
+    /// coded memory, in a buffer until the next call.
     pub fn address(&mut self, block: &RunBlockMap, slot: u32) -> Option<usize> {
-        self.begin_visit(block);
+        self.begin_read_section(block);
         let ShmFar { window, coded, .. } = self;
         let slab = block.slab_of(slot);
         let Some(coded) = coded else {
             let offset = block.offset_of(slot);
-            return block.look(slab, || {
+            return block.retry_on_change(slab, || {
                 let mut replicas = block.readable(slab);
                 replicas.find_map(|(replica, _)| window.address(replica, offset))
             });
         };
-        let put = block.look(slab, || coded.put_together(block, window, slot).then_some(()));
+        let put = block.retry_on_change(slab, || coded.decode(block, window, slot).then_some(()));
         put.map(|()| coded.pieces.page().as_ptr() as usize)
     }
 
@@ -116,7 +116,7 @@ impl ShmFar {
         let targets = block.targets(block.slab_of(page.slot));
         page.is_marking = targets.is_marking;
         if let Some(coded) = coded {
-            coded.take_apart(page);
+            coded.encode(page);
         }
         let offset = block.offset_of(page.slot) + page.skip_bytes as usize;
         for replica in targets.replicas() {
@@ -128,17 +128,17 @@ impl ShmFar {
                     (fragment.as_ptr(), fragment.len())
                 }
             };
-            // SAFETY: the source stays as it is until this is done; the slot is written by this
-            // thread alone, or by a copier that takes a torn page for what it is.
+            // SAFETY: the source does not change until this is done. The slot is written by this
+            // thread alone, or by a copier that detects a torn page.
             let is_there = unsafe { window.put(replica, offset, source, len_bytes) };
-            page.is_missed |= !is_there && !block.give_up(entry);
+            page.is_missed |= !is_there && !block.drop_replica(entry);
             if is_there && block.state(entry) == ReplicaState::Live {
                 page.reached |= 1 << entry.fragment();
             }
         }
     }
 
-    /// Changes eight bytes of a slot in one replica; `None`: that cannot be mapped here.
+    /// Changes eight bytes of a slot in one replica atomically; `None`: it cannot be mapped here.
     pub fn atomic(
         &mut self,
         block: &RunBlockMap,
@@ -154,8 +154,8 @@ impl ShmFar {
         let due_ns = self.due_ns(|link, now_ns| link.single_ns(now_ns, request_bytes, 8));
         let at = self.window.address(replica, block.offset_of(slot))? + skip_bytes as usize;
         assert!(at.is_multiple_of(8), "checked by the caller");
-        // SAFETY: eight aligned bytes of the mapped window, which lives as long as the lane that
-        // asks; other processes use them atomically or know what they do.
+        // SAFETY: eight aligned bytes of the mapped slab, which lives as long as the calling lane.
+        // Other processes access them atomically, or accept torn values.
         let number = unsafe { AtomicU64::from_ptr(at as *mut u64) };
         let old = match atomic {
             Atomic::FetchAdd(add) => number.fetch_add(add, Ordering::SeqCst),
@@ -169,7 +169,7 @@ impl ShmFar {
         Some(old)
     }
 
-    /// Reads what a replica has of `slots`.
+    /// Reads a replica's part of `slots`.
     pub fn read_slots(
         &mut self,
         block: &RunBlockMap,
@@ -184,7 +184,7 @@ impl ShmFar {
         })
     }
 
-    /// Writes that to a replica.
+    /// Writes a replica's part of `slots`.
     pub fn write_slots(
         &mut self,
         block: &RunBlockMap,
@@ -196,7 +196,7 @@ impl ShmFar {
         let mut both = slots.iter().zip(pages);
         both.all(|(&slot, page)| {
             let source = bytes_of(page).as_ptr();
-            // SAFETY: a page of our own; who writes the slot meanwhile marks it.
+            // SAFETY: a page of our own; a thread that writes the slot meanwhile marks it.
             unsafe { self.window.put(replica, block.offset_of(slot), source, len_bytes) }
         })
     }
@@ -212,7 +212,7 @@ impl ShmFar {
         let Some(coded) = &mut self.coded else { return false };
         let mut both = slots.iter().zip(pages);
         both.all(|(&slot, page)| {
-            let is_there = coded.put_together(block, &self.window, slot);
+            let is_there = coded.decode(block, &self.window, slot);
             if is_there {
                 let Coded { codec, pieces } = coded;
                 codec.copy_fragment(pieces, fragment, bytes_of_mut(page));
@@ -223,9 +223,9 @@ impl ShmFar {
 }
 
 impl Coded {
-    /// Reads enough fragments of a slot, its own first, and completes the page; `false`: there are
-    /// too few.
-    fn put_together(&mut self, block: &RunBlockMap, window: &SlabWindow, slot: u32) -> bool {
+    /// Reads enough fragments of a slot, data fragments first, and restores the page; `false`:
+    /// there are too few.
+    fn decode(&mut self, block: &RunBlockMap, window: &SlabWindow, slot: u32) -> bool {
         let Coded { codec, pieces } = self;
         let (coding, offset) = (codec.coding(), block.offset_of(slot));
         let at = block.fragments_at(block.slab_of(slot));
@@ -244,10 +244,10 @@ impl Coded {
         left == 0
     }
 
-    /// All fragments of a page.
-    fn take_apart(&mut self, page: &WriteOut) {
+    /// Computes all fragments of a page.
+    fn encode(&mut self, page: &WriteOut) {
         assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
-        // SAFETY: it does not change until the write is done.
+        // SAFETY: the page does not change until the write is done.
         self.pieces.page().copy_from_slice(unsafe { page.bytes() });
         let coding = self.codec.coding();
         for fragment in coding.data()..coding.fragments() {

@@ -1,5 +1,4 @@
-//! The donors' slabs where they are mapped: each replica of each slab at an address of its own,
-//! mapped when it is first wanted.
+//! Mapped slabs: each replica of each slab has its own address, and is mapped at its first use.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -13,23 +12,23 @@ use venice_wire::SLAB_BYTES;
 use super::run_block::{RunBlockMap, SLAB_SLOTS};
 use super::{PAGE, sys};
 
-/// Where what a replica's slab is mapped from is to be had; `None`: nowhere (any more).
+/// Returns the file of a replica's slab; `None`: it is not available (any more).
 pub type SlabSource = Box<dyn Fn(usize) -> Option<SlabFile> + Send + Sync>;
 
 const SLAB: usize = SLAB_BYTES as usize;
-/// Of memory devices that slabs are lent of.
+/// The largest page of a memory device that slabs are lent from.
 const LARGEST_PAGE: usize = SLAB;
 
-/// Room for all replicas a run can have, and what of it is mapped.
+/// Reserved addresses for all replicas of a run, with the state of their mappings.
 pub struct SlabWindow {
     reserved: Range<usize>,
-    /// Where the first replica is.
+    /// The address of the first replica.
     base: usize,
     len_bytes: usize,
-    /// A bit for each replica: it is mapped.
+    /// A bit for each mapped replica.
     mapped: Box<[AtomicU64]>,
     source: SlabSource,
-    /// Held by the thread that maps one.
+    /// 1: a thread maps a replica.
     turn: AtomicU32,
 }
 
@@ -40,17 +39,17 @@ impl std::fmt::Debug for SlabWindow {
 }
 
 impl SlabWindow {
-    /// Reserves addresses for the replicas of `block`; nothing is mapped yet.
+    /// Reserves addresses for the replicas of `block`. Maps nothing yet.
     ///
     /// # Errors
-    /// The kernel's, when the address space is used up.
+    /// The kernel's error if the address space is used up.
     pub fn new(block: &RunBlockMap, source: SlabSource) -> Result<SlabWindow, Errno> {
-        assert_eq!(SLAB, SLAB_SLOTS as usize * PAGE, "slots fill a slab");
+        assert_eq!(SLAB, SLAB_SLOTS as usize * PAGE, "a slab is a whole number of slots");
         let replicas = block.replica_limit();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let (anywhere, len_bytes) = (std::ptr::null_mut(), replicas.max(1) * SLAB);
-        // A memory device may have larger pages than the machine. What is too much is little, and
-        // only addresses.
+        // A memory device may have larger pages than the machine. The excess is small, and consists
+        // of addresses only.
         let reserved = len_bytes + LARGEST_PAGE;
         // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
         let base =
@@ -61,7 +60,7 @@ impl SlabWindow {
         Ok(SlabWindow { reserved, base, len_bytes, mapped, source, turn })
     }
 
-    /// The address of a byte of a replica; `None`: that cannot be mapped here.
+    /// The address of a byte of a replica; `None`: the replica cannot be mapped here.
     pub fn address(&self, replica: usize, offset: usize) -> Option<usize> {
         if !self.is_mapped(replica) && !self.map(replica) {
             return None;
@@ -69,7 +68,7 @@ impl SlabWindow {
         Some(self.base + replica * SLAB + offset)
     }
 
-    /// Is it mapped now?
+    /// True if the replica is mapped.
     pub fn is_mapped(&self, replica: usize) -> bool {
         self.mapped[replica / 64].load(Ordering::Acquire) & 1 << (replica % 64) != 0
     }
@@ -91,34 +90,35 @@ impl SlabWindow {
         let at = (self.base + replica * SLAB) as *mut std::ffi::c_void;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: within the reservation, at a place that only this replica has.
+        // SAFETY: within the reservation, at the address of this replica alone.
         unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab.as_fd(), slab.offset_bytes()) }
             .map(drop)
     }
 
-    /// The address of a byte of a replica that is mapped.
+    /// The address of a byte of a mapped replica.
     pub fn mapped_address(&self, replica: usize, offset: usize) -> usize {
-        debug_assert!(self.is_mapped(replica), "replica {replica} is mapped");
+        debug_assert!(self.is_mapped(replica), "replica {replica} must be mapped");
         self.base + replica * SLAB + offset
     }
 
-    /// All addresses that are reserved for replicas, and how many bytes they are.
+    /// The first address reserved for replicas, and the number of bytes reserved.
     pub fn reserved(&self) -> (usize, usize) {
         (self.base, self.len_bytes)
     }
 
-    /// Maps a replica no longer; its addresses stay reserved.
+    /// Unmaps a replica. Its addresses stay reserved.
     ///
     /// # Errors
-    /// The kernel's; it is still mapped then.
+    /// The kernel's error. The replica is still mapped then.
     ///
     /// # Safety
-    /// Nobody may use it any more, nor look its address up meanwhile.
+    /// No thread may use the replica any more, nor look its address up meanwhile.
     pub unsafe fn unmap(&self, replica: usize) -> Result<(), Errno> {
         let at = (self.base + replica * SLAB) as *mut std::ffi::c_void;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         self.mapped[replica / 64].fetch_and(!(1 << (replica % 64)), Ordering::AcqRel);
-        // SAFETY: within the reservation, at a place that only this replica has, and nobody uses.
+        // SAFETY: within the reservation, at the address of this replica alone, which no thread
+        // uses.
         let reserved = unsafe { rustix::mm::mmap_anonymous(at, SLAB, ProtFlags::empty(), flags) };
         if reserved.is_err() {
             self.mapped[replica / 64].fetch_or(1 << (replica % 64), Ordering::AcqRel);
@@ -126,16 +126,16 @@ impl SlabWindow {
         reserved.map(drop)
     }
 
-    /// In a forked child, where the thread that may have been mapping one does not exist.
+    /// Resets the lock in a forked child. The thread that may have held it does not exist there.
     pub fn reset_after_fork(&self) {
         self.turn.store(0, Ordering::Release);
     }
 
-    /// Writes into a replica from `offset` on; `false`: it cannot be mapped here.
+    /// Writes into a replica from `offset` on; `false`: the replica cannot be mapped here.
     ///
     /// # Safety
-    /// `source` must be valid for `len_bytes`, which end within the replica; nobody else may write
-    /// there now.
+    /// `source` must be valid for `len_bytes`, which must end within the replica. No other thread
+    /// may write there now.
     pub unsafe fn put(
         &self,
         replica: usize,
@@ -143,20 +143,20 @@ impl SlabWindow {
         source: *const u8,
         len_bytes: usize,
     ) -> bool {
-        assert!(offset + len_bytes <= SLAB, "it ends within the replica");
+        assert!(offset + len_bytes <= SLAB, "write ends within the replica");
         let Some(at) = self.address(replica, offset) else { return false };
-        // SAFETY: mapped for as long as the window is; the rest is the caller's word.
+        // SAFETY: mapped as long as the window lives; the caller vouches for the rest.
         unsafe { std::ptr::copy_nonoverlapping(source, at as *mut u8, len_bytes) };
         true
     }
 
-    /// Copies bytes out of a replica from `offset` on, as they are while others may write them;
-    /// `false`: it cannot be mapped here.
+    /// Copies bytes out of a replica from `offset` on, even while others write them; `false`: the
+    /// replica cannot be mapped here.
     pub fn get(&self, replica: usize, offset: usize, into: &mut [u8]) -> bool {
-        assert!(offset + into.len() <= SLAB, "they end within the replica");
+        assert!(offset + into.len() <= SLAB, "read ends within the replica");
         let Some(at) = self.address(replica, offset) else { return false };
-        // SAFETY: mapped for as long as the window is. Bytes that another process changes meanwhile
-        // come as they were or as they become, which is all that is said of them.
+        // SAFETY: mapped as long as the window lives. Bytes that another process changes meanwhile
+        // are read as before or after the change; no more is promised.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, into.as_mut_ptr(), into.len()) }
         true
     }
@@ -164,7 +164,7 @@ impl SlabWindow {
 
 impl Drop for SlabWindow {
     fn drop(&mut self) {
-        // SAFETY: whoever reads or writes there borrows this or shares its ownership.
+        // SAFETY: all readers and writers borrow this or share its ownership.
         unsafe { sys::unmap(self.reserved.start as *mut _, self.reserved.len()) };
     }
 }

@@ -1,9 +1,9 @@
 //! Far slots: pages of borrowed slabs, held by one process or, after a `fork`, by several.
 //!
-//! A slot's word in the run block has one bit for each process that may still read it. Empty:
-//! the slot is free. A process writes only to slots that it alone holds, so what a parent or a
-//! child still needs is never overwritten. The word is allocator and reference count in one; a
-//! process that dies leaves bits which the supervisor clears.
+//! A slot's word in the run block has one bit for each process that may still read it. A slot
+//! without a bit is free. A process writes only to slots that it alone holds, so it never
+//! overwrites a page that a parent or a child still needs. The word is both allocator and reference
+//! count. The supervisor clears the bits of a process that dies.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,45 +11,45 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::page_table::Entry;
 use super::run_block::{MAX_SLABS, Owner, Process, RunBlockMap};
 
-/// Rows of slots looked at for a free one, a slab's worth of the shortest.
+/// Aligned rows of slots searched for a free one: a slab's worth of the shortest rows.
 const ROWS_LOOKED_AT: u32 = 256;
 
-/// The slots as one process sees them.
+/// One process's view of the slots.
 #[derive(Debug)]
 pub struct Slots {
     process: usize,
     cursor: AtomicU32,
     /// A bit for each slab that this process cannot write to, though others may.
-    shunned: [AtomicU64; MAX_SLABS / 64],
+    excluded: [AtomicU64; MAX_SLABS / 64],
 }
 
 impl Slots {
-    /// The view of the process with this index in the run block.
+    /// Creates the view of the process with this index in the run block.
     pub fn new(process: usize) -> Slots {
-        let shunned = [const { AtomicU64::new(0) }; MAX_SLABS / 64];
-        Slots { process, cursor: AtomicU32::new(0), shunned }
+        let excluded = [const { AtomicU64::new(0) }; MAX_SLABS / 64];
+        Slots { process, cursor: AtomicU32::new(0), excluded }
     }
 
     fn bit(&self) -> u64 {
         1 << self.process
     }
 
-    /// Nothing more is to be written to the slab of this slot: the last donor that has it cannot be
-    /// reached from here.
-    pub fn shun(&self, block: &RunBlockMap, slot: u32) {
+    /// Excludes the slab of this slot from writes by this process: its last donor is unreachable
+    /// from here.
+    pub fn exclude(&self, block: &RunBlockMap, slot: u32) {
         let slab = block.slab_of(slot);
-        self.shunned[slab / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+        self.excluded[slab / 64].fetch_or(1 << (slab % 64), Ordering::Relaxed);
     }
 
-    /// May the slot be written to?
+    /// True if this process may write to the slot's slab.
     pub fn is_writable(&self, block: &RunBlockMap, slot: u32) -> bool {
         let slab = block.slab_of(slot);
-        let shunned = self.shunned[slab / 64].load(Ordering::Relaxed);
-        shunned & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
+        let excluded = self.excluded[slab / 64].load(Ordering::Relaxed);
+        excluded & 1 << (slab % 64) == 0 && block.slot_is_alive(slot)
     }
 
-    /// Takes a free slot that some donor still has, in address order from the last one taken, so that
-    /// pages evicted in a row lie in a row. `None`: all far memory is in use.
+    /// Takes a free slot of a live slab, in address order from the last one taken, so that pages
+    /// evicted in sequence get contiguous slots. `None`: all far memory is in use.
     pub fn take(&self, block: &RunBlockMap) -> Option<u32> {
         let holders = block.holders();
         let slab_slots = block.slab_slots();
@@ -78,7 +78,7 @@ impl Slots {
         None
     }
 
-    /// Takes this slot if it is free; `true`: it is held by this process.
+    /// Takes this slot if it is free; `true`: this process now holds it.
     pub fn take_this(&self, block: &RunBlockMap, slot: u32) -> bool {
         let usable = block.slab_count() as u32 * block.slab_slots();
         if slot >= usable || !self.is_writable(block, slot) {
@@ -93,8 +93,8 @@ impl Slots {
         taken
     }
 
-    /// Takes the slot `at` places into `count` free ones, of which the first is a multiple of
-    /// `count`: those that belong beside it will be free. `None`: there are none so near the last one
+    /// Takes the slot number `at` of an aligned row of `count` free slots. The neighbours in the
+    /// row are free for the pages that belong together. `None`: no such row is near the last slot
     /// taken.
     pub fn take_in_free_row(&self, block: &RunBlockMap, at: u32, count: u32) -> Option<u32> {
         let usable = block.slab_count() as u32 * block.slab_slots();
@@ -114,8 +114,8 @@ impl Slots {
         None
     }
 
-    /// Takes up to `wanted` free slots of one slab on a live donor that lie in a row, from the last
-    /// ones taken on. `None`: all far memory is in use.
+    /// Takes up to `wanted` contiguous free slots of one live slab, from the last one taken on.
+    /// `None`: all far memory is in use.
     pub fn take_run(&self, block: &RunBlockMap, wanted: u32) -> Option<Range<u32>> {
         let first = self.take(block)?;
         let slab_slots = block.slab_slots();
@@ -132,41 +132,42 @@ impl Slots {
         Some(first..first + 1 + more)
     }
 
-    /// Gives up this process's hold on `slot`.
-    pub fn give_up(&self, block: &RunBlockMap, slot: u32) {
+    /// Releases this process's hold on `slot`.
+    pub fn release(&self, block: &RunBlockMap, slot: u32) {
         release_bit(block, slot as usize, self.bit());
     }
 
-    /// Gives up the slot of a page, if it has one; `true` if it had. The page's owner's right.
+    /// Releases the slot of a page; `true` if it had one. Only the owner of the page calls it.
     pub fn forget(&self, block: &RunBlockMap, entry: &Entry) -> bool {
         let Some(slot) = entry.slot() else { return false };
-        self.give_up(block, slot);
+        self.release(block, slot);
         entry.set_slot(None);
         true
     }
 
-    /// Does this process alone hold `slot`? Then it may write there.
+    /// True if this process alone holds `slot` and may write there.
     pub fn is_mine_alone(&self, block: &RunBlockMap, slot: u32) -> bool {
         block.holders()[slot as usize].load(Ordering::Acquire) == self.bit()
     }
 
-    /// Lets process `child` hold all that this one holds.
+    /// Gives process `child` a hold on every slot that this process holds.
     pub fn share_with(&self, block: &RunBlockMap, child: usize) {
         for word in block.holders() {
-            // A handler may give one up just now: what is free must not be held by the child alone.
+            // A handler may release a slot just now: a free slot must not get the child as its only
+            // holder.
             let shared = |holders: u64| (holders & self.bit() != 0).then_some(holders | 1 << child);
             let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, shared);
         }
     }
 }
 
-/// Far slots on donors that live, those that are held among them.
+/// The number of far slots of live slabs, held ones included.
 pub fn alive(block: &RunBlockMap) -> u64 {
     let slabs = (0..block.slab_count()).filter(|slab| block.slab_is_alive(*slab));
     slabs.count() as u64 * u64::from(block.slab_slots())
 }
 
-/// Far slots that nobody holds, on donors that live.
+/// The number of free far slots of live slabs.
 pub fn free(block: &RunBlockMap) -> u64 {
     let slab_slots = block.slab_slots() as usize;
     let slabs = (0u32..).step_by(slab_slots);
@@ -176,18 +177,18 @@ pub fn free(block: &RunBlockMap) -> u64 {
     alive.map(|(_, holders)| holders.iter().filter(is_free).count() as u64).sum()
 }
 
-/// Process `pid` is no more: what it held ends, and its place is free. Whoever is first to say
-/// so does it; `false`: somebody else was, or another process has the place.
-pub fn leave(block: &RunBlockMap, place: usize, pid: u32) -> bool {
-    let process = &block.processes[place];
+/// Releases all slots of process `pid`, which no longer exists, and frees its entry. Only the first
+/// caller does it; `false`: another caller did, or another process has the entry.
+pub fn leave(block: &RunBlockMap, index: usize, pid: u32) -> bool {
+    let process = &block.processes[index];
     let first =
         process.pid.compare_exchange(pid, Process::LEAVING, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
         return false;
     }
-    block.free_threads_of(Owner::Process(place));
+    block.free_threads_of(Owner::Process(index));
     for slot in 0..block.holders().len() {
-        release_bit(block, slot, 1 << place);
+        release_bit(block, slot, 1 << index);
     }
     process.resident_pages.store(0, Ordering::Relaxed);
     process.pid.store(0, Ordering::Release);
@@ -220,36 +221,36 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_again_when_the_last_holder_lets_go() {
+    fn slot_frees_after_last_holder() {
         let block = block_with(&["a"]);
         let parent = Slots::new(block.enter_process(100).unwrap());
-        let place = block.enter_forking(100).unwrap();
-        let child = Slots::new(place);
+        let index = block.enter_forking(100).unwrap();
+        let child = Slots::new(index);
         let slot = parent.take(&block).unwrap();
         assert!(parent.is_mine_alone(&block, slot));
-        parent.share_with(&block, place);
+        parent.share_with(&block, index);
         assert!(!parent.is_mine_alone(&block, slot));
-        parent.give_up(&block, slot);
+        parent.release(&block, slot);
         assert!(child.is_mine_alone(&block, slot));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
-        assert!(!leave(&block, place, 100), "that is the parent's number");
-        assert!(leave(&block, place, Process::FORKING));
+        assert!(!leave(&block, index, 100), "the entry is not the parent's");
+        assert!(leave(&block, index, Process::FORKING));
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn what_cannot_be_written_to_from_here_is_left_to_others() {
+    fn shunned_slab_left_to_others() {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         let first = slots.take(&block).unwrap();
-        slots.shun(&block, first);
+        slots.exclude(&block, first);
         assert!(!slots.is_writable(&block, first) && Slots::new(1).is_writable(&block, first));
         assert_eq!(slots.take_run(&block, 10), Some(SLAB_SLOTS..SLAB_SLOTS + 10));
         assert_eq!(Slots::new(1).take(&block), Some(first + 1));
     }
 
     #[test]
-    fn runs_of_slots_end_where_a_slab_or_a_gap_ends() {
+    fn runs_end_at_slabs_and_gaps() {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         assert_eq!(slots.take_run(&block, 10), Some(0..10));
@@ -258,21 +259,21 @@ mod tests {
         assert_eq!(slots.take_run(&block, u32::MAX), Some(SLAB_SLOTS..2 * SLAB_SLOTS));
         assert_eq!(slots.take_run(&block, 1), None);
         assert_eq!(block.slots_used.load(Ordering::Relaxed), u64::from(2 * SLAB_SLOTS));
-        slots.give_up(&block, 3);
-        slots.give_up(&block, 4);
+        slots.release(&block, 3);
+        slots.release(&block, 4);
         assert_eq!(slots.take_run(&block, 9), Some(3..5));
     }
 
     #[test]
-    fn what_belongs_together_finds_free_rows() {
+    fn aligned_rows_are_found_free() {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         assert_eq!(slots.take(&block), Some(0));
         assert_eq!(slots.take_in_free_row(&block, 5, 16), Some(21));
         assert!(slots.take_this(&block, 22) && !slots.take_this(&block, 22));
         assert_eq!(slots.take_in_free_row(&block, 0, 16), Some(32));
-        assert!(!slots.take_this(&block, 2 * SLAB_SLOTS), "there is no such slot");
-        assert_eq!(slots.take(&block), Some(48), "what is taken one by one goes on behind");
+        assert!(!slots.take_this(&block, 2 * SLAB_SLOTS), "the slot does not exist");
+        assert_eq!(slots.take(&block), Some(48), "single slots continue after the row");
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 5);
         for slot in (48..2 * SLAB_SLOTS).step_by(16) {
             slots.take_this(&block, slot);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_run_out_and_dead_donors_are_passed_over() {
+    fn take_skips_dead_donors_until_full() {
         let block = block_with(&["a", "b"]);
         let slots = Slots::new(0);
         block.donors()[0].lose(super::super::run_block::Fate::Died);

@@ -1,58 +1,59 @@
-//! Pages between this process and its far slots, whatever the port.
+//! The types of page transfers between this process and its far slots, for every port.
 
 use super::PAGE;
 
-/// Pages a thread of the pager may have under way.
+/// Most outstanding pages of a thread of the pager.
 pub const MAX_IN_FLIGHT: usize = 128;
 
 /// A page's bytes.
 pub type Words = [u64; PAGE / 8];
 
-/// What came of asking for a page.
+/// The result of requesting a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// It is at this address.
+    /// The page is at this address.
     Ready(usize),
-    /// It will come; `Far::poll` tells.
+    /// The page is requested; `Far::poll` returns it.
     Pending,
-    /// No more can be under way; ask again later.
+    /// The most requests are outstanding; try again later.
     Full,
     /// Its donors are dead.
     Lost,
 }
 
-/// Bytes on their way out: from this address into this slot.
+/// Bytes to be written from an address into a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOut {
-    /// Where the bytes are; they do not change until the write is done.
+    /// Address of the bytes, which must not change until the write is done.
     pub source: usize,
-    /// Where they go.
+    /// The slot that they go to.
     pub slot: u32,
-    /// Where in the slot.
+    /// Their offset in the slot, bytes.
     pub skip_bytes: u32,
-    /// How many; they end in the slot.
+    /// Their number; they end in the slot.
     pub len_bytes: u32,
-    /// Set when no donors that can be read have them, or too few.
+    /// Set if no readable donor has them, or too few fragments arrived.
     pub lost: bool,
-    /// The fragments that donors have which can be read, a bit each; where there are copies, one.
+    /// A bit for each fragment that a readable donor has; one bit with copies.
     pub(super) reached: u32,
-    /// The slab is being copied: the slot is to be marked.
+    /// Set if the slab is being copied: the slot must be marked.
     pub(super) is_marking: bool,
-    /// The last copy that is live did not get it: it is lost, whoever else had it in between.
+    /// Set if the last live copy missed them. They are lost then, whichever replica had them in
+    /// between.
     pub(super) is_missed: bool,
-    /// It is on its way to the disk.
+    /// Set if they are queued for the disk.
     pub(super) is_behind: bool,
 }
 
 impl WriteOut {
-    /// The whole page at `source`.
+    /// Creates a write of the whole page at `source`.
     pub fn page(source: usize, slot: u32) -> WriteOut {
         WriteOut::part(source, slot, 0, PAGE as u32)
     }
 
-    /// Bytes at `source` that are part of a slot.
+    /// Creates a write of a part of a slot.
     pub fn part(source: usize, slot: u32, skip_bytes: u32, len_bytes: u32) -> WriteOut {
-        assert!(skip_bytes + len_bytes <= PAGE as u32, "they end in the slot");
+        assert!(skip_bytes + len_bytes <= PAGE as u32, "write ends in the slot");
         WriteOut {
             source,
             slot,
@@ -69,19 +70,19 @@ impl WriteOut {
     /// The bytes.
     ///
     /// # Safety
-    /// They must be there, and not change while they are borrowed.
+    /// They must be readable, and not change while they are borrowed.
     pub unsafe fn bytes<'a>(&self) -> &'a [u8] {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.source as *const u8, self.len_bytes as usize) }
     }
 }
 
-/// Takes over the bytes that an answer brought.
+/// Copies the bytes of an answer into a page's words.
 ///
 /// # Panics
-/// If they are more than a page: no port gives out an answer of another length than was asked for.
+/// If they are more than a page. No port returns an answer of another length than was requested.
 pub fn copy_bytes(buffer: &mut Words, data: &[u8]) {
-    assert!(data.len() <= PAGE, "a page at most was asked for");
+    assert!(data.len() <= PAGE, "answer longer than a page");
     let (words, rest) = data.as_chunks::<8>();
     for (word, bytes) in buffer.iter_mut().zip(words) {
         *word = u64::from_ne_bytes(*bytes);
@@ -95,12 +96,12 @@ pub fn copy_bytes(buffer: &mut Words, data: &[u8]) {
 
 /// A page's words as bytes.
 pub fn bytes_of(page: &Words) -> &[u8] {
-    // SAFETY: words are bytes, and any bytes will do.
+    // SAFETY: words are bytes, and any bytes are valid.
     unsafe { std::slice::from_raw_parts(page.as_ptr().cast(), PAGE) }
 }
 
 /// A page's words as bytes.
 pub fn bytes_of_mut(page: &mut Words) -> &mut [u8] {
-    // SAFETY: words are bytes, and any bytes make words.
+    // SAFETY: words are bytes, and any bytes make valid words.
     unsafe { std::slice::from_raw_parts_mut(page.as_mut_ptr().cast(), PAGE) }
 }

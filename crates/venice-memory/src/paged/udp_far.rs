@@ -1,4 +1,4 @@
-//! Far memory over UDP: CRMA reads and writes of pages and parts of them.
+//! Far memory over UDP: CRMA reads and writes of pages and their parts.
 
 pub(super) mod wire;
 
@@ -14,7 +14,7 @@ use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use super::descriptors::Descriptors;
-use super::framed::{Donors, Fault, NotTaken};
+use super::framed::{Donors, Rejected, RequestError};
 use super::run_block::{Donor, Fate, MAX_REPLICAS, Replica, RunBlockMap};
 use super::sys::{Errno, SysResult};
 use super::transfer::{Words, copy_bytes};
@@ -23,9 +23,9 @@ use wire::Wire;
 /// One thread's links to the donors.
 pub struct UdpDonors {
     wire: Wire,
-    /// By donor; `None`: not needed yet.
+    /// The peer of each donor; `None`: not needed yet.
     peers: Vec<Option<PeerIndex>>,
-    /// By replica: the peer that its window leads to.
+    /// The peer that each replica is mapped to.
     mapped: Vec<Option<PeerIndex>>,
 }
 
@@ -33,7 +33,7 @@ impl UdpDonors {
     /// Opens a socket and starts the links to all donors of the run.
     ///
     /// # Errors
-    /// The kernel's; `EINVAL` for a donor's address that is none.
+    /// The kernel's error; `EINVAL` if a donor's address is invalid.
     pub fn open(block: &RunBlockMap, descriptors: &Descriptors) -> SysResult<UdpDonors> {
         let first = block.donors().first().ok_or(Errno::EINVAL)?;
         let first: SocketAddr = first.udp_address().parse().map_err(|_| Errno::EINVAL)?;
@@ -43,7 +43,7 @@ impl UdpDonors {
         config.max_windows = config.max_windows.max(MAX_REPLICAS as u32);
         // Each buffer is a page of the program's budget, and single pages need no more.
         config.link.window = 64;
-        // The Monitor Node sees to it that all of a rack protect their datagrams, or nobody.
+        // The Monitor Node ensures that all nodes of a rack protect their datagrams, or none.
         let is_sealed = block.donors()[0].seal().is_some();
         let local = unspecified_like(first);
         let made = if is_sealed {
@@ -52,12 +52,12 @@ impl UdpDonors {
             UdpDriver::new(local, config)
         };
         let mut driver = made.map_err(|_| Errno::EINVAL)?;
-        // Where there is no room up there they stay where they are.
+        // If there is no room above, the descriptors stay where they are.
         let _ = driver.keep_fd_above(descriptors.lowest());
         driver.fds().iter().for_each(|fd| descriptors.add(fd.as_raw_fd()));
         let mut far = UdpDonors::over(Wire::Udp(Box::new(driver)));
         for (replica, entry) in block.replicas().iter().enumerate() {
-            let is_at_donor = block.is_readable(entry) && !block.is_disks(replica);
+            let is_at_donor = block.is_readable(entry) && !block.is_disk_replica(replica);
             if is_at_donor && !far.reach(block, replica) {
                 return Err(Errno::EINVAL);
             }
@@ -65,18 +65,18 @@ impl UdpDonors {
         Ok(far)
     }
 
-    /// Over that, with no link yet.
+    /// Creates it over a wire, without links.
     pub(super) fn over(wire: Wire) -> UdpDonors {
         UdpDonors { wire, peers: Vec::new(), mapped: Vec::new() }
     }
 
-    /// To poll for arrivals.
+    /// The descriptor to poll for arrivals.
     pub fn fd(&self) -> i32 {
         self.wire.fd()
     }
 
-    /// Sets the timer for when the links want to run again, and returns what to poll for it. A
-    /// time-out of `poll` itself would cost far more than the round trip when it is short.
+    /// Sets the timer for the links' next time-out, and returns the descriptor to poll for it. A
+    /// short time-out of `poll` itself would cost far more than the round trip.
     pub fn arm_timer(&mut self) -> i32 {
         self.wire.arm_timer()
     }
@@ -85,23 +85,23 @@ impl UdpDonors {
         if self.peers.len() <= index {
             self.peers.resize(index + 1, None);
         }
-        if self.peers[index].is_none_or(|peer| self.has_fallen_silent(peer)) {
+        if self.peers[index].is_none_or(|peer| self.lacks_answers(peer)) {
             let known = self.peer_of_the_same(block, index);
             self.peers[index] = known.or_else(|| self.wire.add_peer(&block.donors()[index]));
         }
         self.peers[index]
     }
 
-    /// Whether the link is down for want of answers, so that a new one may have some.
-    fn has_fallen_silent(&mut self, peer: PeerIndex) -> bool {
+    /// True if the link is down because answers are missing. A new link may get them.
+    fn lacks_answers(&mut self, peer: PeerIndex) -> bool {
         match self.wire.initiator().peer_state(peer) {
-            PeerState::Down { reason } => fault_of(reason) == Fault::Silent,
+            PeerState::Down { reason } => fault_of(reason) == RequestError::NoAnswer,
             PeerState::Connecting | PeerState::Up => false,
         }
     }
 
-    /// Without protection nothing but its address says whose a datagram is: a donor of several
-    /// grants is one peer.
+    /// Returns the live peer of another grant at the same donor. Without protection a datagram is
+    /// attributed by its address alone, so several grants of a donor share one peer.
     fn peer_of_the_same(&mut self, block: &RunBlockMap, index: usize) -> Option<PeerIndex> {
         let place = |donor: &Donor| {
             (donor.udp_address(), donor.node.load(std::sync::atomic::Ordering::Relaxed))
@@ -121,7 +121,7 @@ impl UdpDonors {
 impl Donors for UdpDonors {
     fn reach(&mut self, block: &RunBlockMap, replica: usize) -> bool {
         if let Some(&Some(peer)) = self.mapped.get(replica) {
-            if !self.has_fallen_silent(peer) {
+            if !self.lacks_answers(peer) {
                 return true;
             }
             self.mapped[replica] = None;
@@ -149,17 +149,17 @@ impl Donors for UdpDonors {
         peer.is_some_and(|peer| self.wire.initiator().peer_state(peer) == PeerState::Up)
     }
 
-    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
+    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), Rejected> {
         let now_ns = self.now_ns();
-        self.wire.initiator().read(now_ns, token, address, len_bytes).map_err(not_taken)
+        self.wire.initiator().read(now_ns, token, address, len_bytes).map_err(rejected)
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
         let now_ns = self.now_ns();
-        self.wire.initiator().write(now_ns, token, address, bytes).map_err(not_taken)
+        self.wire.initiator().write(now_ns, token, address, bytes).map_err(rejected)
     }
 
-    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), Rejected> {
         let (now_ns, initiator) = (self.now_ns(), self.wire.initiator());
         let taken = match atomic {
             Atomic::FetchAdd(add) => initiator.fetch_add(now_ns, token, address, add),
@@ -167,10 +167,10 @@ impl Donors for UdpDonors {
                 initiator.compare_swap(now_ns, token, address, expected, new)
             }
         };
-        taken.map_err(not_taken)
+        taken.map_err(rejected)
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let completion = self.wire.initiator().poll_completion()?;
         if completion.result.is_ok() {
             copy_bytes(buffer, completion.data);
@@ -182,13 +182,13 @@ impl Donors for UdpDonors {
         self.wire.pump();
     }
 
-    /// A donor that has taken its memory back is lost as one that died.
+    /// Processes revocations: a donor that revoked its grant is lost, as if it had died.
     fn attend(&mut self, block: &RunBlockMap) {
         self.flush();
         while let Some(revoked) = self.wire.initiator().poll_revoked() {
             let is_of_it = |replica: &&Replica| replica.at().grant == revoked.grant.0;
             if let Some(replica) = block.replicas().iter().find(is_of_it) {
-                block.donors()[replica.donor()].lose(Fate::TookBack);
+                block.donors()[replica.donor()].lose(Fate::Revoked);
             }
         }
     }
@@ -206,35 +206,35 @@ impl Donors for UdpDonors {
     }
 }
 
-fn not_taken(error: FabricError) -> NotTaken {
+fn rejected(error: FabricError) -> Rejected {
     match error {
-        FabricError::WouldBlock => NotTaken::Full,
-        // The window is gone once nothing is on its way to what was revoked.
+        FabricError::WouldBlock => Rejected::Full,
+        // The mapping is gone once no request to the revoked grant is outstanding.
         FabricError::Revoked { .. } | FabricError::NotMapped { .. } => {
-            NotTaken::Failed(Fault::Gone(Fate::TookBack))
+            Rejected::Failed(RequestError::Gone(Fate::Revoked))
         }
-        FabricError::PeerDown(reason) => NotTaken::Failed(fault_of(reason)),
-        _ => NotTaken::Failed(Fault::Gone(Fate::Died)),
+        FabricError::PeerDown(reason) => Rejected::Failed(fault_of(reason)),
+        _ => Rejected::Failed(RequestError::Gone(Fate::Died)),
     }
 }
 
-/// What an access that was not carried out says of its donor.
-fn fault_of_access(error: AccessError) -> Fault {
+/// The fault that a failed access shows.
+fn fault_of_access(error: AccessError) -> RequestError {
     match error {
-        AccessError::Refused(Refusal::UnknownGrant) => Fault::Gone(Fate::TookBack),
-        AccessError::Revoked | AccessError::NotMapped => Fault::Gone(Fate::TookBack),
-        AccessError::Refused(_) => Fault::Gone(Fate::Died),
+        AccessError::Refused(Refusal::UnknownGrant) => RequestError::Gone(Fate::Revoked),
+        AccessError::Revoked | AccessError::NotMapped => RequestError::Gone(Fate::Revoked),
+        AccessError::Refused(_) => RequestError::Gone(Fate::Died),
         AccessError::PeerDown(reason) => fault_of(reason),
     }
 }
 
-/// What the end of a link says of the donor at its other end.
-fn fault_of(reason: DownReason) -> Fault {
+/// The fault that the end of a link shows.
+fn fault_of(reason: DownReason) -> RequestError {
     match reason {
-        DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => Fault::Silent,
-        DownReason::PortClosed | DownReason::Closed => Fault::Silent,
+        DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => RequestError::NoAnswer,
+        DownReason::PortClosed | DownReason::Closed => RequestError::NoAnswer,
         DownReason::Restarted | DownReason::Protocol | DownReason::Incompatible => {
-            Fault::Gone(Fate::Died)
+            RequestError::Gone(Fate::Died)
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Far memory by an RDMA device: one-sided reads and writes of pages and parts of them.
+//! Far memory by an RDMA device: one-sided reads and writes of pages and their parts.
 //!
-//! rdma-core is a C library: it is set up before the program runs, and takes its tables from the
-//! program's `malloc` then, which is memory that stays here. Posting and polling allocate nothing,
-//! and for the donors that come later there are queue pairs made beforehand ([`most_grants`]).
+//! rdma-core is a C library. It is set up before the program runs, and allocates its tables then
+//! with the program's `malloc`; that memory stays local. Posting and polling allocate nothing.
+//! Queue pairs for later donors are made in advance ([`most_grants`]).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -14,20 +14,20 @@ use venice_ports::verbs::{Device, VerbsConfig, VerbsDriver, VerbsError};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use super::descriptors::Descriptors;
-use super::framed::{Donors, Fault, NotTaken};
+use super::framed::{Donors, Rejected, RequestError};
 use super::run_block::{Fate, MAX_COPIES, RunBlockMap};
 use super::sys;
 use super::transfer::{MAX_IN_FLIGHT, Words, copy_bytes};
 
-/// How long one wait for a completion takes at most.
+/// Longest wait for a completion, nanoseconds.
 const WAIT_NS: u64 = 5_000_000;
-/// How soon a donor that did not answer is asked for a connection again.
-const ASK_AGAIN_NS: u64 = 100_000_000;
-/// Grants that may come later, at least.
+/// Time until a donor that did not answer is contacted again, nanoseconds.
+const RETRY_AFTER_NS: u64 = 100_000_000;
+/// Fewest queue pairs reserved for later grants.
 const LEAST_SPARES: usize = 16;
 
-/// How many grants a run that began with `first` of them may have at a time: so many every thread of
-/// it has queue pairs for, when ever it opened its device.
+/// The most grants at a time of a run that began with `first` grants. Every thread has queue pairs
+/// for so many, whenever it opened its device.
 pub fn most_grants(first: usize) -> usize {
     first.max(LEAST_SPARES)
 }
@@ -36,29 +36,29 @@ pub fn most_grants(first: usize) -> usize {
 pub struct VerbsDonors {
     driver: VerbsDriver,
     descriptors: Arc<Descriptors>,
-    /// By grant.
+    /// The peer of each grant.
     peers: Vec<(u64, PeerIndex)>,
-    /// By replica; `None`: not needed yet, or no more.
-    ways: Vec<Option<Way>>,
-    /// Readable for ever, for a sleep that must not be one.
+    /// The connection of each replica; `None`: not needed yet, or no longer.
+    connections: Vec<Option<Connection>>,
+    /// A descriptor that is always readable, for a sleep that must return at once.
     always: std::os::fd::OwnedFd,
     is_armed: bool,
 }
 
-/// How a replica is reached.
+/// The connection to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Its window leads to this peer.
+enum Connection {
+    /// The replica is mapped to this peer.
     To(PeerIndex),
-    /// Its donor did not answer, and is asked again after this time.
-    Silent { again_ns: u64 },
+    /// The donor did not answer, and is contacted again after this time.
+    Silent { retry_ns: u64 },
 }
 
 impl VerbsDonors {
     /// Opens a device and connects to all donors of the run.
     ///
     /// # Errors
-    /// When there is no device, or a donor cannot be reached by it.
+    /// [`VerbsError`] if there is no device, or a donor is unreachable by it.
     pub fn open(
         block: &RunBlockMap,
         descriptors: &Arc<Descriptors>,
@@ -69,10 +69,11 @@ impl VerbsDonors {
         let driver = VerbsDriver::new(&device, config)?;
         let always = eventfd(1, EventfdFlags::CLOEXEC)
             .map_err(|errno| system("making an eventfd", errno.into()))?;
-        let (peers, ways, descriptors) = (Vec::new(), Vec::new(), Arc::clone(descriptors));
-        let mut far = VerbsDonors { driver, descriptors, peers, ways, always, is_armed: false };
+        let (peers, connections, descriptors) = (Vec::new(), Vec::new(), Arc::clone(descriptors));
+        let mut far =
+            VerbsDonors { driver, descriptors, peers, connections, always, is_armed: false };
         for (replica, entry) in block.replicas().iter().enumerate() {
-            if block.is_readable(entry) && !block.is_disks(replica) {
+            if block.is_readable(entry) && !block.is_disk_replica(replica) {
                 far.connect(block, replica, VerbsDriver::add_grant)?;
             }
         }
@@ -83,8 +84,7 @@ impl VerbsDonors {
         Ok(far)
     }
 
-    /// Maps a replica, over the queue pair to its grant, or if there is none over one that `join`
-    /// makes.
+    /// Maps a replica over the queue pair of its grant, or else over a new one that `join` makes.
     fn connect(
         &mut self,
         block: &RunBlockMap,
@@ -112,29 +112,29 @@ impl VerbsDonors {
         let start = replica as u64 * SLAB_BYTES;
         let mapped = self.driver.map_window(start, SLAB_BYTES, peer, at.remote_addr);
         mapped.map_err(|error| system("mapping a slab", std::io::Error::other(error)))?;
-        self.note(replica, Way::To(peer));
+        self.note(replica, Connection::To(peer));
         Ok(())
     }
 
-    /// What led to the donor that had this queue pair before.
+    /// Removes all entries of the donor that had this queue pair before.
     fn forget(&mut self, peer: PeerIndex) {
         self.peers.retain(|(_, of)| *of != peer);
-        for way in &mut self.ways {
-            way.take_if(|way| *way == Way::To(peer));
+        for connection in &mut self.connections {
+            connection.take_if(|connection| *connection == Connection::To(peer));
         }
     }
 
-    fn note(&mut self, replica: usize, way: Way) {
-        if self.ways.len() <= replica {
-            self.ways.resize(replica + 1, None);
+    fn note(&mut self, replica: usize, connection: Connection) {
+        if self.connections.len() <= replica {
+            self.connections.resize(replica + 1, None);
         }
-        self.ways[replica] = Some(way);
+        self.connections[replica] = Some(connection);
     }
 
-    /// Connects to a donor that came later; `false`: it is lost, or there is no queue pair for it. One
-    /// that does not answer has fallen silent, as one over whose link nothing comes.
+    /// Connects to a donor that came later; `false`: it is lost, or no queue pair is free. A donor
+    /// that does not answer counts as suspected, like one whose link failed.
     fn join(&mut self, block: &RunBlockMap, replica: usize) -> bool {
-        // Who has ended frees a queue pair, once that is known.
+        // A grant that has ended frees its queue pair once the event is processed.
         let _ = self.driver.handle_events();
         for ended in self.driver.take_ended() {
             self.descriptors.close(ended.into_raw_fd());
@@ -151,26 +151,26 @@ impl VerbsDonors {
             Err(VerbsError::SideChannel { source, .. })
                 if source.kind() != std::io::ErrorKind::ConnectionRefused =>
             {
-                let again_ns = sys::monotonic_ns() + ASK_AGAIN_NS;
-                self.note(replica, Way::Silent { again_ns });
+                let retry_ns = sys::monotonic_ns() + RETRY_AFTER_NS;
+                self.note(replica, Connection::Silent { retry_ns });
                 return true;
             }
             Err(VerbsError::SideChannel { .. }) => donor.lose(Fate::Died),
-            Err(VerbsError::Refused { .. }) => donor.lose(Fate::TookBack),
+            Err(VerbsError::Refused { .. }) => donor.lose(Fate::Revoked),
             Err(_) => {}
         }
         false
     }
 
-    /// Whether there is a way to what lies at an address of a window: the donor may not have answered.
-    fn check_answers(&self, address: u64) -> Result<(), NotTaken> {
-        match self.ways.get((address / SLAB_BYTES) as usize) {
-            Some(Some(Way::Silent { .. })) => Err(NotTaken::Failed(Fault::Silent)),
+    /// Checks that the replica at an address is connected: its donor may not have answered.
+    fn check_answers(&self, address: u64) -> Result<(), Rejected> {
+        match self.connections.get((address / SLAB_BYTES) as usize) {
+            Some(Some(Connection::Silent { .. })) => Err(Rejected::Failed(RequestError::NoAnswer)),
             _ => Ok(()),
         }
     }
 
-    /// What to poll for arrivals.
+    /// The descriptors to poll for arrivals.
     pub fn wait_fds(&mut self) -> [i32; 2] {
         self.is_armed = true;
         let is_there = self.driver.arm();
@@ -180,9 +180,9 @@ impl VerbsDonors {
 
 impl Donors for VerbsDonors {
     fn reach(&mut self, block: &RunBlockMap, replica: usize) -> bool {
-        match self.ways.get(replica).copied().flatten() {
-            Some(Way::To(_)) => true,
-            Some(Way::Silent { again_ns }) if sys::monotonic_ns() < again_ns => true,
+        match self.connections.get(replica).copied().flatten() {
+            Some(Connection::To(_)) => true,
+            Some(Connection::Silent { retry_ns }) if sys::monotonic_ns() < retry_ns => true,
             _ => {
                 let donor = block.replicas()[replica].donor();
                 !block.donors()[donor].is_gone() && self.join(block, replica)
@@ -191,20 +191,20 @@ impl Donors for VerbsDonors {
     }
 
     fn is_up(&mut self, replica: usize) -> bool {
-        matches!(self.ways.get(replica), Some(Some(Way::To(_))))
+        matches!(self.connections.get(replica), Some(Some(Connection::To(_))))
     }
 
-    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), NotTaken> {
+    fn read(&mut self, token: u64, address: u64, len_bytes: u32) -> Result<(), Rejected> {
         self.check_answers(address)?;
-        self.driver.read(token, address, len_bytes).map_err(not_taken)
+        self.driver.read(token, address, len_bytes).map_err(rejected)
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
         self.check_answers(address)?;
-        self.driver.write(token, address, bytes).map_err(not_taken)
+        self.driver.write(token, address, bytes).map_err(rejected)
     }
 
-    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), Rejected> {
         self.check_answers(address)?;
         let taken = match atomic {
             Atomic::FetchAdd(add) => self.driver.fetch_add(token, address, add),
@@ -212,18 +212,18 @@ impl Donors for VerbsDonors {
                 self.driver.compare_swap(token, address, expected, new)
             }
         };
-        taken.map_err(not_taken)
+        taken.map_err(rejected)
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let completion = self.driver.poll_completion()?;
         if completion.result.is_ok() {
             copy_bytes(buffer, completion.data);
         }
-        Some((completion.token, completion.result.map_err(|_| Fault::Gone(Fate::Died))))
+        Some((completion.token, completion.result.map_err(|_| RequestError::Gone(Fate::Died))))
     }
 
-    /// A post is on its way at once.
+    /// Does nothing: a posted request is sent at once.
     fn flush(&mut self) {}
 
     fn attend(&mut self, _block: &RunBlockMap) {
@@ -237,10 +237,10 @@ impl Donors for VerbsDonors {
     }
 }
 
-fn not_taken(error: FabricError) -> NotTaken {
+fn rejected(error: FabricError) -> Rejected {
     match error {
-        FabricError::WouldBlock => NotTaken::Full,
-        _ => NotTaken::Failed(Fault::Gone(Fate::Died)),
+        FabricError::WouldBlock => Rejected::Full,
+        _ => Rejected::Failed(RequestError::Gone(Fate::Died)),
     }
 }
 

@@ -1,25 +1,25 @@
-//! The window way: anonymous memory of the program on mapped slabs, for plain loads and stores.
+//! Window mode: anonymous memory of the program on mapped slabs, for plain loads and stores.
 //!
-//! No pager stands behind it: the program's large mappings and its heap's growth are pieces of the
-//! slabs themselves once the local budget is spent. They are populated when they are made, so that
-//! accesses fault no more. Slots are taken and given back in the run block as the pager does it, so
-//! that the processes of a run share the slabs.
+//! No pager is involved. Once the local budget is spent, the program's large mappings and the
+//! growth of its heap are pieces of the slabs themselves. They are populated when they are made, so
+//! that accesses fault no more. Slots are taken and released in the run block as the pager does it,
+//! so that the processes of a run share the slabs.
 //!
-//! The pieces are shared mappings, which a fork would share between parent and child. So they are
-//! kept from children (`MADV_DONTFORK`), and a fork of the C library's gives the child a private,
-//! local copy while the parent waits. That is a snapshot only if no other thread writes meanwhile:
-//! see [`Window::begin_fork`].
+//! The pieces are shared mappings, which a fork would share between parent and child. They are
+//! therefore kept from children (`MADV_DONTFORK`), and a fork by the C library gives the child a
+//! private, local copy while the parent waits. That is a snapshot only if no other thread writes
+//! meanwhile: see [`Window::begin_fork`].
 //!
-//! Where a donor wants its memory back, a thread of its own takes what the process has of it to
-//! another donor's slab ([`mover`]), piece by piece, while the program uses it ([`moving`]).
+//! If a donor reclaims its memory, a thread of the process ([`mover`]) moves its pages to another
+//! donor's slab, piece by piece, while the program uses them ([`moving`]).
 
 mod devices;
 mod fork;
+mod futex_waiters;
 mod mapped;
 mod mover;
 mod moving;
 mod proc_numbers;
-mod sleepers;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -46,64 +46,64 @@ use super::sys::Errno;
 pub struct Window {
     block: RunBlockMap,
     process: usize,
-    /// The slabs as they are mapped beside the program's own addresses.
+    /// The slabs, mapped a second time outside the program's own addresses.
     slabs: SlabWindow,
-    /// By slab: the replica that new pieces are mapped from, plus one; 0: none.
-    homes: Box<[AtomicU32]>,
-    /// Threads that are none of the program's.
+    /// The replica that new pieces of each slab are mapped from, plus one; 0: none.
+    locations: Box<[AtomicU32]>,
+    /// Threads that do not belong to the program.
     own_threads: AtomicUsize,
-    /// False in a forked child, whose memory is all local.
+    /// False in a forked child, all of whose memory is local.
     is_active: AtomicBool,
-    /// Forks under way. Meanwhile nothing is placed on slabs.
+    /// Forks under way. Meanwhile no mapping is placed on slabs.
     forking: AtomicU32,
     lock: StructureLock,
-    ledger: UnsafeCell<Ledger>,
+    contents: UnsafeCell<Contents>,
     /// Both ends of the pipe of a fork under way.
     pipe: UnsafeCell<[i32; 2]>,
 }
 
-// SAFETY: what is not atomic or never changes is reached only with the lock held.
+// SAFETY: fields that are neither atomic nor constant are reached only with the lock held.
 unsafe impl Sync for Window {}
 // SAFETY: as above.
 unsafe impl Send for Window {}
 
-/// Who has which page of the address space.
+/// The window's use of the address space.
 #[derive(Debug)]
-struct Ledger {
+struct Contents {
     slots: Slots,
-    /// First page → what lies from there on.
+    /// The piece that begins at each page.
     pieces: BTreeMap<PageNumber, Piece>,
-    /// What counts against the local budget.
+    /// Pages that count against the local budget.
     local: Regions,
 }
 
-/// Pages in a row that lie in slots in a row of one slab.
+/// Contiguous pages in contiguous slots of one slab.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     count: usize,
-    /// The first's.
+    /// The first page's slot.
     slot: u32,
-    /// Which replica of its slab is mapped there.
+    /// The replica of its slab that is mapped there.
     replica: usize,
 }
 
-/// Why a process has no window.
+/// An error of starting a window.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
     /// A slab cannot be mapped.
-    #[error("the donors' memory cannot be mapped into this process")]
+    #[error("window failed: the donors' memory cannot be mapped into this process")]
     Unmappable,
-    /// There can be no thread of its own.
-    #[error("a thread of the window cannot start: {0}")]
+    /// A thread of the window cannot start.
+    #[error("window failed: its thread cannot start: {0}")]
     NoThread(#[source] Errno),
 }
 
 impl Window {
-    /// The window of process `process` of the run, whose slabs the supervisor hands out over the
-    /// connection `supervisor`; it ends with that one, by `tether`.
+    /// Starts the window of process `process` of the run. The supervisor passes its slabs over the
+    /// connection `supervisor`, and `tether` ends the process with the supervisor.
     ///
     /// # Errors
-    /// [`WindowError`].
+    /// [`WindowError`] if a slab cannot be mapped, or a thread cannot start.
     pub fn start(
         block: RunBlockMap,
         process: usize,
@@ -115,8 +115,8 @@ impl Window {
         let window = Window::new(block, process, Box::new(source))?;
         tether.watch().map_err(WindowError::NoThread)?;
         window.count_own_thread();
-        // The mover has the connection from here on, under the same number, where the program does
-        // not reach it.
+        // From here on the mover has the connection, under the same number, out of the program's
+        // reach.
         mover::start(window, socket).map_err(WindowError::NoThread)?;
         Ok(window)
     }
@@ -127,15 +127,16 @@ impl Window {
         source: SlabSource,
     ) -> Result<&'static Window, WindowError> {
         let slabs = SlabWindow::new(&block, source).map_err(|_| WindowError::Unmappable)?;
-        let home = |slab| {
-            // What is lost with its donor is not used again.
-            let Some(home) = block.newest_home(slab) else { return Ok(AtomicU32::new(0)) };
-            slabs.address(home, 0).ok_or(WindowError::Unmappable)?;
-            block.set_home(process, slab, home);
-            Ok(AtomicU32::new(home as u32 + 1))
+        let location = |slab| {
+            // A slab lost with its donor is not used again.
+            let Some(location) = block.newest_location(slab) else { return Ok(AtomicU32::new(0)) };
+            slabs.address(location, 0).ok_or(WindowError::Unmappable)?;
+            block.set_location(process, slab, location);
+            Ok(AtomicU32::new(location as u32 + 1))
         };
-        let homes = (0..block.slab_count()).map(home).collect::<Result<_, WindowError>>()?;
-        let ledger = Ledger {
+        let locations =
+            (0..block.slab_count()).map(location).collect::<Result<_, WindowError>>()?;
+        let contents = Contents {
             slots: Slots::new(process),
             pieces: BTreeMap::new(),
             local: Regions::default(),
@@ -144,19 +145,19 @@ impl Window {
             block,
             process,
             slabs,
-            homes,
+            locations,
             own_threads: AtomicUsize::new(0),
             is_active: AtomicBool::new(true),
             forking: AtomicU32::new(0),
             lock: StructureLock::default(),
-            ledger: UnsafeCell::new(ledger),
+            contents: UnsafeCell::new(contents),
             pipe: UnsafeCell::new([-1; 2]),
         }));
         window.fork_with_slabs(false);
         Ok(window)
     }
 
-    /// Whether this process still has it.
+    /// True if this process still has the window.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
     }
@@ -166,21 +167,22 @@ impl Window {
     }
 
     /// The replica that new pieces of a slab are mapped from.
-    fn home(&self, slab: usize) -> Option<usize> {
-        self.homes[slab].load(Ordering::Relaxed).checked_sub(1).map(|replica| replica as usize)
+    fn location(&self, slab: usize) -> Option<usize> {
+        self.locations[slab].load(Ordering::Relaxed).checked_sub(1).map(|replica| replica as usize)
     }
 
-    /// Where a piece is mapped beside the program's own addresses, from its `page`th page on.
+    /// The address of a piece's page number `page` outside the program's own addresses.
     fn in_slabs(&self, piece: &Piece, page: usize) -> usize {
         let offset = (piece.slot % SLAB_SLOTS) as usize + page;
         self.slabs.mapped_address(piece.replica, offset * PAGE)
     }
 
-    /// Zeros pages by their place in the slabs, whatever the program may do at its own address.
+    /// Zeros the pages of a piece through their second mapping, whatever the protection at the
+    /// program's own address.
     fn zero(&self, piece: &Piece) {
         let addr = self.in_slabs(piece, 0);
-        // SAFETY: slots that this process holds, mapped for writing for as long as it is active; the
-        // lock is held, without which no piece changes its replica.
+        // SAFETY: slots that this process holds, mapped for writing as long as the window is
+        // active. The lock is held, so no piece changes its replica.
         unsafe { std::ptr::write_bytes(addr as *mut u8, 0, piece.count * PAGE) };
     }
 

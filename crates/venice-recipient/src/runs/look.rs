@@ -69,7 +69,7 @@ impl Look {
             missing: copies.missing(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
-            leaving_donors: names(donors, |it| it.is_leaving() && !it.is_given_back()),
+            leaving_donors: names(donors, |it| it.is_reclaiming() && !it.is_given_back()),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
             ..Look::default()
         }

@@ -215,8 +215,8 @@ fn who_had_it(lost: &Loss) -> String {
     };
     let ends = donors.iter().map(|(name, fate)| match fate {
         Some(Fate::Died) => format!("node {name} died with {copy}"),
-        Some(Fate::TookBack) => format!("node {name} took back {copy}"),
-        Some(Fate::Silent) => format!("node {name} stopped answering with {copy}"),
+        Some(Fate::Revoked) => format!("node {name} took back {copy}"),
+        Some(Fate::Unresponsive) => format!("node {name} stopped answering with {copy}"),
         None => format!("node {name} has {copy} that missed a write"),
     });
     ends.collect::<Vec<_>>().join(", ")

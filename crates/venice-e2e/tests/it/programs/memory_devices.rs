@@ -135,7 +135,7 @@ fn what_a_device_cannot_is_told() {
         "write it as in dax0.0",
         "--lend-dax node3/dax0.0: there are node1 to node1",
         "cannot be used with",
-        "\"sda\" is no memory device's name",
+        "\"sda\" is not a memory device name",
         "mapped by pages of 2MiB, and a window needs those of 4KiB",
         "in which node1 lends dax1.0",
     ] {

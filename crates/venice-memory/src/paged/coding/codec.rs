@@ -1,26 +1,25 @@
-//! Reed-Solomon arithmetic on the fragments of one page, without allocating.
+//! Reed-Solomon arithmetic on the fragments of one page, without allocation.
 //!
-//! The field, GF(2^16), and its products with whole fragments (by SSSE3, AVX2 or NEON) are the
-//! library's; which products there are is this file's: a Cauchy matrix, every square part of which
-//! can be inverted, so that any fragments that are missing come of as many computed ones. Its
-//! columns are scaled so that its first row is all ones: the first computed fragment is the sum of
-//! the page's own.
+//! The library provides the field GF(2^16) and the products with whole fragments (by SSSE3, AVX2 or
+//! NEON). This file chooses the matrix: a Cauchy matrix, of which every square part is invertible,
+//! so that missing fragments are restored from as many parity fragments. The columns are scaled so
+//! that the first row is all ones: the first parity fragment is the sum of the data fragments.
 
 use reed_solomon_simd::engine::{DefaultEngine, Engine, GF_MODULUS, GfElement, tables, utils};
 
 use super::super::PAGE;
 use super::{Coding, MAX_DATA, MAX_PARITY};
 
-/// What the engine multiplies at a time.
+/// The unit of the engine's multiplication.
 type Block = [u8; 64];
 const PAGE_BLOCKS: usize = PAGE / size_of::<Block>();
 /// Blocks of the longest fragment.
 const FRAGMENT_BLOCKS: usize = PAGE_BLOCKS / 2;
 
-/// The fragments of one page: its own, one after the other, then the computed ones.
+/// The fragments of one page: the data fragments in order, then the parity fragments.
 #[derive(Clone)]
 pub struct Pieces {
-    /// Of each.
+    /// Blocks of each fragment.
     blocks: usize,
     all: Box<[Block]>,
 }
@@ -32,13 +31,13 @@ impl std::fmt::Debug for Pieces {
 }
 
 impl Pieces {
-    /// Room for those of a page that is coded so.
+    /// Creates room for the fragments of one page.
     pub fn new(coding: Coding) -> Pieces {
         let blocks = PAGE_BLOCKS / coding.data();
         Pieces { blocks, all: vec![[0; 64]; blocks * coding.fragments()].into() }
     }
 
-    /// Where a fragment is to be put, or was put or computed.
+    /// The bytes of a fragment, to be read or filled.
     pub fn fragment(&mut self, fragment: usize) -> &mut [u8] {
         self.all[fragment * self.blocks..][..self.blocks].as_flattened_mut()
     }
@@ -48,17 +47,17 @@ impl Pieces {
         self.all[..PAGE_BLOCKS].as_flattened_mut()
     }
 
-    /// The fragments of the page, and the computed ones.
+    /// The data fragments and the parity fragments.
     fn split(&mut self) -> (&mut [Block], &mut [Block]) {
         self.all.split_at_mut(PAGE_BLOCKS)
     }
 }
 
-/// Codes pages, one at a time.
+/// An encoder and decoder for one page at a time.
 pub struct Codec {
     coding: Coding,
     engine: DefaultEngine,
-    /// By computed fragment and fragment of the page.
+    /// The matrix, by parity and data fragment.
     matrix: [[GfElement; MAX_DATA]; MAX_PARITY],
     scratch: Box<[Block; FRAGMENT_BLOCKS]>,
 }
@@ -70,7 +69,7 @@ impl std::fmt::Debug for Codec {
 }
 
 impl Codec {
-    /// For pages coded so. The first one of a process makes the engine's tables (8 MiB).
+    /// Creates a codec. The first one of a process builds the engine's tables (8 MiB).
     pub fn new(coding: Coding) -> Codec {
         let scratch = Box::new([[0; 64]; FRAGMENT_BLOCKS]);
         Codec { coding, engine: DefaultEngine::new(), matrix: matrix(coding), scratch }
@@ -81,7 +80,7 @@ impl Codec {
         self.coding
     }
 
-    /// Computes a fragment of the page that is none of its own.
+    /// Computes a parity fragment of the page.
     pub fn compute(&mut self, pieces: &mut Pieces, fragment: usize) {
         let (row, blocks) = (fragment - self.coding.data(), pieces.blocks);
         let (page, computed) = pieces.split();
@@ -92,7 +91,7 @@ impl Codec {
         }
     }
 
-    /// Copies a fragment of the page, its own or one that is computed, to the beginning of `into`.
+    /// Copies a data or parity fragment of the page to the beginning of `into`.
     pub fn copy_fragment(&mut self, pieces: &mut Pieces, fragment: usize, into: &mut [u8]) {
         if fragment >= self.coding.data() {
             self.compute(pieces, fragment);
@@ -100,11 +99,11 @@ impl Codec {
         into[..self.coding.fragment_bytes()].copy_from_slice(pieces.fragment(fragment));
     }
 
-    /// Completes the page from the fragments that were put, a bit each: as many as it was cut into
-    /// at least. The computed ones are used up.
+    /// Restores the page from the fragments present, a bit each in `put`: at least as many as it
+    /// has data fragments. Overwrites the parity fragments.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If fewer are present.
     pub fn complete(&mut self, pieces: &mut Pieces, put: u32) {
         let (data, blocks) = (self.coding.data(), pieces.blocks);
         let missing = Chosen::of((0..data).filter(|fragment| put & 1 << fragment == 0));
@@ -116,7 +115,7 @@ impl Codec {
         assert_eq!(rows.count, missing.count, "{} fragments give a page", self.coding);
         let (page, computed) = pieces.split();
         for &row in rows.all() {
-            // What is left of it is what the missing ones have put into it.
+            // The rest of the sum is the part of the missing fragments.
             let sum = &mut computed[row * blocks..][..blocks];
             for fragment in (0..data).filter(|fragment| put & 1 << fragment != 0) {
                 let of_page = &page[fragment * blocks..][..blocks];
@@ -143,7 +142,7 @@ impl Codec {
         utils::xor(sum, scratch);
     }
 
-    /// The inverse of the matrix's part that leads from `missing` to `rows`: by Gauss and Jordan.
+    /// The inverse of the matrix's part that maps `missing` to `rows`, by Gauss-Jordan elimination.
     fn inverse(&self, rows: &Chosen, missing: &Chosen) -> [[GfElement; MAX_PARITY]; MAX_PARITY] {
         let count = rows.count;
         let part = |row: usize, column: usize| self.matrix[rows.at[row]][missing.at[column]];
@@ -157,7 +156,7 @@ impl Codec {
         (0..count).for_each(|at| right[at][at] = one());
         for at in 0..count {
             let pivot = (at..count).find(|&row| left[row][at] != 0);
-            let pivot = pivot.expect("every square part of a Cauchy matrix can be inverted");
+            let pivot = pivot.expect("a square part of a Cauchy matrix is invertible");
             left.swap(at, pivot);
             right.swap(at, pivot);
             let factor = inverse_of(left[at][at]);
@@ -179,7 +178,7 @@ impl Codec {
 
 type Square = [[GfElement; MAX_PARITY]; MAX_PARITY];
 
-/// A few fragments, or rows.
+/// A list of fragments, or rows.
 struct Chosen {
     at: [usize; MAX_DATA],
     count: usize,
@@ -200,9 +199,9 @@ impl Chosen {
     }
 }
 
-/// `1 / (x + y)` of different `x` and `y`, each column divided by its first.
+/// The matrix `1 / (x + y)` of distinct `x` and `y`, each column divided by its first element.
 fn matrix(coding: Coding) -> [[GfElement; MAX_DATA]; MAX_PARITY] {
-    // For the same fragments the same numbers, however many there are.
+    // The elements depend on the fragments alone, not on their number.
     let cauchy = |row: usize, column: usize| {
         inverse_of((row as GfElement) ^ ((MAX_PARITY + 1 + column) as GfElement))
     };
@@ -223,7 +222,7 @@ fn exp(of: GfElement) -> GfElement {
     tables::get_exp_log().exp[usize::from(of)]
 }
 
-/// The field's one, whose bits depend on the basis.
+/// The field's one. Its bits depend on the basis.
 fn one() -> GfElement {
     exp(0)
 }
@@ -261,7 +260,7 @@ mod tests {
         all_of(coding).map(|fragment| pieces.fragment(fragment).to_vec()).collect()
     }
 
-    /// The page that those of `all` give whose bits are set in `put`.
+    /// Restores the page from the fragments of `all` whose bits are set in `put`.
     fn page_of(codec: &mut Codec, all: &[Vec<u8>], put: u32) -> Pieces {
         let mut pieces = Pieces::new(codec.coding());
         pieces.all.fill([0xa5; 64]);
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_loss_of_up_to_m_fragments_is_made_good() {
+    fn every_bearable_loss_is_restored() {
         for coding in Coding::all() {
             let (mut codec, every) = (Codec::new(coding), (1u32 << coding.fragments()) - 1);
             let is_borne = |lost: &u32| lost.count_ones() as usize <= coding.parity();
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_it_was_cut_into_give_a_page_whichever_they_are() {
+    fn any_k_fragments_restore_page() {
         for coding in Coding::all() {
             let (mut codec, page) = (Codec::new(coding), filled(coding.fragments()));
             let all = fragments(&mut codec, &page);
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_computed_fragment_is_the_sum_of_the_others() {
+    fn first_parity_is_sum_of_data() {
         let all = fragments(&mut Codec::new(Coding::new(4, 2).unwrap()), &filled(3));
         let sum = |at: usize| all[..4].iter().fold(0, |sum, fragment| sum ^ fragment[at]);
         assert!((0..1024).all(|at| all[4][at] == sum(at)));
@@ -313,7 +312,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "fragments give a page")]
-    fn fewer_give_none() {
+    fn fewer_fragments_panic() {
         let mut codec = Codec::new(Coding::new(4, 2).unwrap());
         codec.complete(&mut Pieces::new(codec.coding()), 0b10_0011);
     }

@@ -134,7 +134,7 @@ impl Evictor {
         self.far.write_all(&pager.block, &mut self.writes);
         while let Some(lost) = self.writes.iter().position(|write| write.lost) {
             let page = self.leaving.iter().find(|l| l.write == Some(lost)).expect("planned").page;
-            guarded.slots.shun(&pager.block, self.writes[lost].slot);
+            guarded.slots.exclude(&pager.block, self.writes[lost].slot);
             let Some(slot) = slot_or_scavenge(pager, guarded, page) else {
                 self.abandon();
                 return None;

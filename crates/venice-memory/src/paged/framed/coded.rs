@@ -1,23 +1,23 @@
-//! Reads of coded pages: as many fragments at once as give the page, its own first; another for each
-//! that does not come.
+//! Reads of coded pages: as many fragments at once as restore the page, data fragments first; one
+//! more for each that does not come.
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Asked, Donors, Fault, Framed, NotTaken, TOKENS, Word, address};
+use super::{Donors, Framed, PendingRead, Rejected, RequestError, RequestToken, TOKENS, address};
 use crate::paged::PAGE;
 use crate::paged::coding::{Codec, Coding, Pieces};
-use crate::paged::run_block::{MAX_PLACES, RunBlockMap};
+use crate::paged::run_block::{MAX_SLAB_REPLICAS, RunBlockMap};
 use crate::paged::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// What coded pages are put together with.
+/// The state for encoding and decoding pages.
 pub(super) struct Coded {
     codec: Codec,
-    /// By token: what came of its page.
+    /// The fragments received of each page, by token.
     pieces: Vec<Pieces>,
-    /// The page that is being written.
+    /// The page being written.
     out: Pieces,
 }
 
@@ -27,7 +27,7 @@ impl Coded {
         Coded { codec: Codec::new(coding), pieces, out: Pieces::new(coding) }
     }
 
-    /// A fragment of a page that is being written.
+    /// Returns a fragment of a page that is being written.
     pub fn fragment_of(&mut self, page: &WriteOut, fragment: usize) -> &[u8] {
         assert_eq!(page.len_bytes as usize, PAGE, "coded pages are written whole");
         let Coded { codec, out, .. } = self;
@@ -41,14 +41,14 @@ impl Coded {
 }
 
 impl<D: Donors> Framed<D> {
-    /// Is there less under way for a read than it takes?
+    /// True if a read has fewer fragments received and outstanding than it needs.
     pub(super) fn lacks_answers(&self, token: u32) -> bool {
-        let asked = &self.asked[token as usize];
+        let asked = &self.reads[token as usize];
         let needed = self.coded.as_ref().map_or(1, |coded| coded.codec.coding().data());
-        asked.put.count_ones() as usize + asked.flying < needed
+        asked.put.count_ones() as usize + asked.outstanding < needed
     }
 
-    /// Takes over what a replica answered; has all of the read come that it takes?
+    /// Stores the answer of a replica; true if the read now has all its data.
     pub(super) fn is_whole(
         &mut self,
         block: &RunBlockMap,
@@ -57,7 +57,7 @@ impl<D: Donors> Framed<D> {
         buffer: &mut Words,
     ) -> bool {
         let Some(Coded { codec, pieces, .. }) = &mut self.coded else { return true };
-        let (asked, pieces) = (&mut self.asked[token as usize], &mut pieces[token as usize]);
+        let (asked, pieces) = (&mut self.reads[token as usize], &mut pieces[token as usize]);
         let (coding, fragment) = (codec.coding(), block.replicas()[replica].fragment());
         let came = &bytes_of(buffer)[..coding.fragment_bytes()];
         pieces.fragment(fragment).copy_from_slice(came);
@@ -70,87 +70,87 @@ impl<D: Donors> Framed<D> {
         true
     }
 
-    /// Asks for as many fragments as the read with this token lacks: of those that have not been
-    /// asked for, or if none of these came and some live, of all. `is_late`: those under way do not
-    /// count.
-    pub(super) fn ask_fragments(
+    /// Requests the fragments that the read with this token lacks: those not yet requested, or all
+    /// again if none of these came and some live. With `is_late` the outstanding ones do not count.
+    pub(super) fn request_fragments(
         &mut self,
         block: &RunBlockMap,
         token: u32,
         is_late: bool,
     ) -> Fetch {
-        let outcome = self.ask_more(block, token, is_late);
-        let asked = &mut self.asked[token as usize];
+        let outcome = self.request_more(block, token, is_late);
+        let asked = &mut self.reads[token as usize];
         if outcome != Fetch::Lost || asked.tried_count == 0 {
             return outcome;
         }
         asked.tried_count = 0;
-        self.ask_more(block, token, is_late)
+        self.request_more(block, token, is_late)
     }
 
-    fn ask_more(&mut self, block: &RunBlockMap, token: u32, is_late: bool) -> Fetch {
+    fn request_more(&mut self, block: &RunBlockMap, token: u32, is_late: bool) -> Fetch {
         let coding = self.coded.as_ref().expect("this memory is coded").codec.coding();
-        let Asked { slot, put, flying, .. } = self.asked[token as usize];
-        let under_way = if is_late { 0 } else { flying };
+        let PendingRead { slot, put, outstanding, .. } = self.reads[token as usize];
+        let under_way = if is_late { 0 } else { outstanding };
         let mut lacking = coding.data().saturating_sub(put.count_ones() as usize + under_way);
         let at = block.fragments_at(block.slab_of(slot));
         let mut is_full = false;
         for slow in [false, true] {
             for fragment in 0..coding.fragments() {
                 let Some(replica) = at.replica(fragment).filter(|_| lacking > 0) else { continue };
-                if self.manners.is_slow(block.replicas()[replica].donor()) != slow {
+                if self.health.is_slow(block.replicas()[replica].donor()) != slow {
                     continue;
                 }
-                match self.ask_fragment(block, token, replica) {
+                match self.request_fragment(block, token, replica) {
                     None => {}
                     Some(Ok(())) => lacking -= 1,
                     Some(Err(())) => is_full = true,
                 }
             }
         }
-        match self.asked[token as usize].flying > 0 {
+        match self.reads[token as usize].outstanding > 0 {
             true => Fetch::Pending,
             false if is_full => Fetch::Full,
             false => Fetch::Lost,
         }
     }
 
-    /// Asks a replica for its fragment. `None`: it has been asked, or there is no way to have it;
-    /// an error: not at present.
-    fn ask_fragment(
+    /// Requests the fragment of a replica. `None`: it was requested before, or is unreachable. An
+    /// error: not possible at present.
+    fn request_fragment(
         &mut self,
         block: &RunBlockMap,
         token: u32,
         replica: usize,
     ) -> Option<Result<(), ()>> {
-        let asked = &mut self.asked[token as usize];
+        let asked = &mut self.reads[token as usize];
         let is_put = asked.put & 1 << block.replicas()[replica].fragment() != 0;
         if is_put || asked.tried[..asked.tried_count].contains(&(replica as u32)) {
             return None;
         }
-        if asked.tried_count == MAX_PLACES || !self.donors.reach(block, replica) {
+        if asked.tried_count == MAX_SLAB_REPLICAS || !self.donors.reach(block, replica) {
             return None;
         }
-        let word = Word::Read { generation: asked.generation, replica, token }.encode();
+        let word = RequestToken::Read { generation: asked.generation, replica, token }.encode();
         let at = address(block, replica, asked.slot, 0);
         match self.donors.read(word, at, block.fragment_bytes() as u32) {
             Ok(()) => {
                 asked.tried[asked.tried_count] = replica as u32;
                 asked.tried_count += 1;
-                asked.flying += 1;
-                asked.asked_ns = self.donors.now_ns();
+                asked.outstanding += 1;
+                asked.sent_ns = self.donors.now_ns();
                 Some(Ok(()))
             }
-            Err(NotTaken::Full) => Some(Err(())),
-            Err(NotTaken::Failed(fault)) => {
-                self.note(block, replica, Err(fault));
-                (fault == Fault::Silent).then_some(Err(()))
+            Err(Rejected::Full) => Some(Err(())),
+            Err(Rejected::Failed(fault)) => {
+                self.record(block, replica, Err(fault));
+                (fault == RequestError::NoAnswer).then_some(Err(()))
             }
         }
     }
 
-    /// Computes a fragment of coded `slots` from others, and waits for it; `false`: too few can be
-    /// had, or it was told to `stop`: donors that let it wait may do so for a lease.
+    /// Computes a fragment of coded `slots` from others, and waits for it. `false`: too few
+    /// fragments are available, or `stop` was set: a donor that does not answer may delay it for a
+    /// lease.
     pub fn compute_slots(
         &mut self,
         block: &RunBlockMap,
@@ -199,11 +199,11 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Nobody waits any more for any of the reads under way.
+    /// Drops all outstanding reads.
     fn forget_reads(&mut self) {
-        self.early.clear();
+        self.buffered.clear();
         for token in 0..TOKENS as u32 {
-            if self.asked[token as usize].is_waiting {
+            if self.reads[token as usize].is_waiting {
                 self.end(token);
             }
         }

@@ -1,4 +1,4 @@
-//! Donors that fall silent, as one thread meets them, over a port that does as it is told.
+//! Donors that stop answering, as one thread sees them, over a scripted port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::*;
 use crate::paged::run_block::{PortKind, ReplicaAt, ReplicaState};
 use crate::paged::transfer::WriteOut;
 
-/// A port to donors each of which answers, or has its link fall silent with all that is under way.
+/// A scripted port. Each donor answers, or its link fails with all outstanding requests.
 #[derive(Default)]
 struct Port {
     memory: BTreeMap<u64, Vec<u8>>,
     requests: VecDeque<(u64, usize, Request)>,
-    /// By replica, which here is the donor too.
+    /// By replica, which here is also the donor.
     is_silent: [bool; 2],
-    /// Turns until a donor that is silent answers again; `None`: it never does.
+    /// Turns until a suspected donor answers again; `None`: never.
     silent_for: Option<u32>,
-    /// Whether the supervisor's judge looks at each turn.
-    judges: Option<std::sync::Arc<RunBlockMap>>,
+    /// The block in which the supervisor's decision is made at each turn.
+    resolves: Option<std::sync::Arc<RunBlockMap>>,
     turns: u32,
-    /// A turn has passed since a link last fell silent.
+    /// True after a turn since a link last failed.
     has_turned: bool,
 }
 
@@ -30,7 +30,7 @@ enum Request {
 }
 
 impl Port {
-    fn ask(&mut self, token: u64, address: u64, request: Request) -> Result<(), NotTaken> {
+    fn queue(&mut self, token: u64, address: u64, request: Request) -> Result<(), Rejected> {
         let replica = (address / SLAB_BYTES) as usize;
         self.requests.push_back((token, replica, request));
         Ok(())
@@ -51,28 +51,28 @@ impl Donors for Port {
         !self.is_silent[replica]
     }
 
-    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), NotTaken> {
-        self.ask(token, address, Request::Read(address))
+    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), Rejected> {
+        self.queue(token, address, Request::Read(address))
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        self.ask(token, address, Request::Write(address, bytes.to_vec()))
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
+        self.queue(token, address, Request::Write(address, bytes.to_vec()))
     }
 
-    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, token: u64, address: u64, atomic: Atomic) -> Result<(), Rejected> {
         let Atomic::FetchAdd(add) = atomic else { unreachable!("only additions are tried") };
-        self.ask(token, address, Request::Add(address, add))
+        self.queue(token, address, Request::Add(address, add))
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let &(token, replica, _) = self.requests.front()?;
-        // That takes its time.
+        // A timeout takes a turn.
         if self.is_silent[replica] && !std::mem::take(&mut self.has_turned) {
             return None;
         }
         let (_, _, request) = self.requests.pop_front()?;
         if self.is_silent[replica] {
-            return Some((token, Err(Fault::Silent)));
+            return Some((token, Err(RequestError::NoAnswer)));
         }
         match request {
             Request::Read(address) => buffer[0] = self.word(address),
@@ -95,11 +95,11 @@ impl Donors for Port {
         if self.silent_for.is_some_and(|turns| self.turns > turns) {
             self.is_silent = [false; 2];
         }
-        if let Some(block) = &self.judges {
-            let complaints: Vec<bool> =
-                block.donors().iter().map(|donor| donor.take_complaint()).collect();
-            for donor in (0..complaints.len()).filter(|&donor| complaints[donor]) {
-                block.judge_silent(donor, |other| complaints[other]);
+        if let Some(block) = &self.resolves {
+            let suspected: Vec<bool> =
+                block.donors().iter().map(|donor| donor.take_suspicion()).collect();
+            for donor in (0..suspected.len()).filter(|&donor| suspected[donor]) {
+                block.resolve_suspicion(donor, |other| suspected[other]);
             }
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -133,12 +133,12 @@ fn read(far: &mut Framed<Port>, block: &RunBlockMap) -> Option<u64> {
 }
 
 #[test]
-fn a_slow_donor_of_the_only_copy_is_waited_for() {
+fn slow_sole_holder_is_awaited() {
     let block = block(1);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     far.donors.is_silent[0] = true;
-    assert!(write(&mut far, &block, 5), "it is there once the donor answers");
+    assert!(write(&mut far, &block, 5), "the write ends once the donor answers");
     assert!(far.donors.turns > 20);
     (far.donors.turns, far.donors.is_silent[0]) = (0, true);
     assert_eq!(read(&mut far, &block), Some(5));
@@ -147,33 +147,33 @@ fn a_slow_donor_of_the_only_copy_is_waited_for() {
 }
 
 #[test]
-fn a_donor_that_is_silent_for_a_lease_is_lost() {
+fn donor_silent_for_lease_is_lost() {
     let block = block(1);
     block.set_lease(Duration::from_millis(1));
     let mut far = Framed::new(Port { is_silent: [true; 2], ..Port::default() }, &block);
     assert!(!write(&mut far, &block, 5));
-    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Unresponsive));
     assert_eq!(read(&mut far, &block), None);
 }
 
 #[test]
-fn a_silent_donor_is_done_without_where_another_has_it() {
+fn silent_donor_with_replica_is_dropped() {
     let block = block(2);
-    let mut far = Framed::new(Port { judges: Some(block.clone()), ..Port::default() }, &block);
+    let mut far = Framed::new(Port { resolves: Some(block.clone()), ..Port::default() }, &block);
     assert!(write(&mut far, &block, 5));
     far.donors.is_silent[0] = true;
-    assert_eq!(read(&mut far, &block), Some(5), "the other has it");
-    assert!(!block.donors()[0].is_lost(), "nobody has waited for it");
+    assert_eq!(read(&mut far, &block), Some(5), "the other donor has it");
+    assert!(!block.donors()[0].is_lost(), "no request waited for it");
     assert!(write(&mut far, &block, 6));
-    assert_eq!(block.donors()[0].fate(), Some(Fate::Silent));
+    assert_eq!(block.donors()[0].fate(), Some(Fate::Unresponsive));
     far.donors.is_silent = [false; 2];
-    assert_eq!(read(&mut far, &block), Some(6), "what it missed is not asked of it");
+    assert_eq!(read(&mut far, &block), Some(6), "a replica that missed a write is not read");
 }
 
 #[test]
-fn two_silent_donors_cost_time_and_no_byte() {
+fn two_silent_donors_lose_nothing() {
     let block = block(2);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     assert!(write(&mut far, &block, 5));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
@@ -183,13 +183,13 @@ fn two_silent_donors_cost_time_and_no_byte() {
 }
 
 #[test]
-fn an_addition_is_not_made_twice_for_want_of_an_answer() {
+fn unanswered_addition_is_not_repeated() {
     let block = block(1);
-    let port = Port { judges: Some(block.clone()), silent_for: Some(20), ..Port::default() };
+    let port = Port { resolves: Some(block.clone()), silent_for: Some(20), ..Port::default() };
     let mut far = Framed::new(port, &block);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(0));
     (far.donors.turns, far.donors.is_silent) = (0, [true; 2]);
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), None);
-    assert!(block.slot_is_alive(7), "it is told from a loss by that");
+    assert!(block.slot_is_alive(7), "the slot is not lost");
     assert_eq!(far.atomic(&block, 0, 7, 0, Atomic::FetchAdd(3)), Some(3));
 }

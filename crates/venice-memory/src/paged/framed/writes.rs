@@ -1,57 +1,58 @@
-//! What changes donors' memory, and what a copier does: each waits until it is over.
+//! Writes, atomics and copies to donors: each call waits until it is over.
 
 use venice_fabric::Atomic;
 
-use super::{Donors, Fault, Framed, NotTaken, Word, address};
+use super::{Donors, Framed, Rejected, RequestError, RequestToken, address};
 use crate::paged::PAGE;
-use crate::paged::run_block::{MAX_PLACES, ReplicaState, RunBlockMap};
+use crate::paged::run_block::{MAX_SLAB_REPLICAS, ReplicaState, RunBlockMap};
 use crate::paged::transfer::{Words, WriteOut, bytes_of, bytes_of_mut};
 
-/// How far writing has come.
+/// Progress of a batch of writes.
 #[derive(Default)]
 struct Sending {
-    /// The page that is being sent.
+    /// The index of the page being sent.
     page: usize,
-    /// Where it has been sent to.
-    sent: [usize; MAX_PLACES],
+    /// The replicas that it was sent to.
+    sent: [usize; MAX_SLAB_REPLICAS],
     sent_count: usize,
-    /// Writes that have no answer yet.
-    flying: usize,
-    /// Pages, and replicas whose link fell silent before they said that they have them.
-    again: Vec<(usize, usize)>,
+    /// Outstanding writes.
+    outstanding: usize,
+    /// Pages and replicas whose link stopped answering before they confirmed the write.
+    retries: Vec<(usize, usize)>,
 }
 
 impl<D: Donors> Framed<D> {
-    /// Writes all of `pages` and waits until each is where it is to be, or that is lost.
+    /// Writes all of `pages`. Waits until each has reached its targets, or these are lost.
     pub fn write_all(&mut self, block: &RunBlockMap, pages: &mut [WriteOut]) {
         let mut sending = Sending::default();
         let mut buffer = [0; PAGE / 8];
         loop {
             self.send_more(block, pages, &mut sending);
-            self.send_again(block, pages, &mut sending);
+            self.resend(block, pages, &mut sending);
             self.donors.flush();
-            let before = sending.flying;
+            let before = sending.outstanding;
             while let Some((word, result)) = self.donors.next(&mut buffer) {
-                match Word::decode(word) {
-                    Word::Write { index, replica } => {
-                        sending.flying -= 1;
-                        self.note(block, replica, result);
-                        if result == Err(Fault::Silent) {
-                            sending.again.push((index, replica));
+                match RequestToken::decode(word) {
+                    RequestToken::Write { index, replica } => {
+                        sending.outstanding -= 1;
+                        self.record(block, replica, result);
+                        if result == Err(RequestError::NoAnswer) {
+                            sending.retries.push((index, replica));
                         }
                         let entry = &block.replicas()[replica];
                         if result.is_ok() && block.state(entry) == ReplicaState::Live {
                             pages[index].reached |= 1 << entry.fragment();
                         }
                     }
-                    // The late answer of a donor that was too slow.
-                    Word::Read { replica, .. } => self.note(block, replica, result),
+                    // The late answer of a slow donor.
+                    RequestToken::Read { replica, .. } => self.record(block, replica, result),
                 }
             }
-            if sending.flying == 0 && sending.again.is_empty() && sending.page == pages.len() {
+            if sending.outstanding == 0 && sending.retries.is_empty() && sending.page == pages.len()
+            {
                 return;
             }
-            if sending.flying == before {
+            if sending.outstanding == before {
                 self.donors.turn();
             }
         }
@@ -63,17 +64,17 @@ impl<D: Donors> Framed<D> {
             page.is_marking |= targets.is_marking;
             for replica in targets.replicas() {
                 let sent = &sending.sent[..sending.sent_count];
-                // A place that was filled anew meanwhile: its copier waits for this batch.
-                if sent.contains(&replica) || sent.len() == MAX_PLACES {
+                // A position with a new replica: its copier waits for this batch.
+                if sent.contains(&replica) || sent.len() == MAX_SLAB_REPLICAS {
                     continue;
                 }
                 match self.send(block, page, sending.page, replica) {
-                    Ok(taken) => sending.flying += usize::from(taken),
-                    Err(NotTaken::Full) => return,
-                    Err(NotTaken::Failed(Fault::Silent)) => {
-                        sending.again.push((sending.page, replica));
+                    Ok(taken) => sending.outstanding += usize::from(taken),
+                    Err(Rejected::Full) => return,
+                    Err(Rejected::Failed(RequestError::NoAnswer)) => {
+                        sending.retries.push((sending.page, replica));
                     }
-                    Err(NotTaken::Failed(Fault::Gone(_))) => {}
+                    Err(Rejected::Failed(RequestError::Gone(_))) => {}
                 }
                 sending.sent[sending.sent_count] = replica;
                 sending.sent_count += 1;
@@ -83,69 +84,69 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Sends once more what a silent donor may not have: when it answers again; not at all, when it
-    /// has been found that the write need not reach it.
-    fn send_again(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
+    /// Repeats writes that a suspected donor may not have received, once it answers again. A write
+    /// that need no longer reach the donor is dropped.
+    fn resend(&mut self, block: &RunBlockMap, pages: &mut [WriteOut], sending: &mut Sending) {
         let mut at = 0;
-        while let Some(&(index, replica)) = sending.again.get(at) {
+        while let Some(&(index, replica)) = sending.retries.get(at) {
             let is_wanted = block.is_written(&block.replicas()[replica]);
             match is_wanted.then(|| self.send(block, &mut pages[index], index, replica)) {
-                Some(Ok(taken)) => sending.flying += usize::from(taken),
-                Some(Err(NotTaken::Full)) => return,
-                Some(Err(NotTaken::Failed(Fault::Silent))) => {
+                Some(Ok(taken)) => sending.outstanding += usize::from(taken),
+                Some(Err(Rejected::Full)) => return,
+                Some(Err(Rejected::Failed(RequestError::NoAnswer))) => {
                     at += 1;
                     continue;
                 }
-                Some(Err(NotTaken::Failed(Fault::Gone(_)))) | None => {}
+                Some(Err(Rejected::Failed(RequestError::Gone(_)))) | None => {}
             }
-            sending.again.swap_remove(at);
+            sending.retries.swap_remove(at);
         }
     }
 
-    /// Sends a page to one replica. If that cannot be reached from here (`false`), it is given up
-    /// for all, unless nobody has another.
+    /// Sends a page to one replica. An unreachable replica (`false`) is dropped for all processes,
+    /// unless it is the last one.
     fn send(
         &mut self,
         block: &RunBlockMap,
         page: &mut WriteOut,
         index: usize,
         replica: usize,
-    ) -> Result<bool, NotTaken> {
+    ) -> Result<bool, Rejected> {
         if !self.is_ready(block, replica)? {
-            page.is_missed |= !block.give_up(&block.replicas()[replica]);
+            page.is_missed |= !block.drop_replica(&block.replicas()[replica]);
             return Ok(false);
         }
         let bytes = match &mut self.coded {
-            // SAFETY: they do not change until the write is done.
+            // SAFETY: the bytes do not change until the write is done.
             None => unsafe { page.bytes() },
             Some(coded) => coded.fragment_of(page, block.replicas()[replica].fragment()),
         };
         let to = address(block, replica, page.slot, page.skip_bytes);
-        let word = Word::Write { index, replica }.encode();
+        let word = RequestToken::Write { index, replica }.encode();
         let taken = self.donors.write(word, to, bytes);
-        if let Err(NotTaken::Failed(fault)) = taken {
-            self.note(block, replica, Err(fault));
+        if let Err(Rejected::Failed(fault)) = taken {
+            self.record(block, replica, Err(fault));
         }
         taken.map(|()| true)
     }
 
-    /// Whether there is a way to a replica; an error: its donor is silent, and has not answered on
+    /// True if the replica is reachable. An error: its donor is suspected, and has not answered on
     /// a new link either.
-    fn is_ready(&mut self, block: &RunBlockMap, replica: usize) -> Result<bool, NotTaken> {
+    fn is_ready(&mut self, block: &RunBlockMap, replica: usize) -> Result<bool, Rejected> {
         if !self.donors.reach(block, replica) {
             return Ok(false);
         }
         let donor = block.replicas()[replica].donor();
         if self.is_silent(donor) && !self.donors.is_up(replica) {
-            self.note_silence(block, donor);
-            return Err(NotTaken::Failed(Fault::Silent));
+            self.handle_no_answer(block, donor);
+            return Err(Rejected::Failed(RequestError::NoAnswer));
         }
         Ok(true)
     }
 
-    /// Changes eight bytes of a slot of one replica and waits for it: what was there before; `None`:
-    /// its donor is lost or there is no way there, or, if the replica is readable still, nobody
-    /// knows whether it was done.
+    /// Changes eight bytes of a slot of one replica atomically, waits, and returns the earlier
+    /// value. `None`: the donor is lost or unreachable. If the replica is still readable, it is
+    /// unknown whether the change was made.
     pub fn atomic(
         &mut self,
         block: &RunBlockMap,
@@ -160,12 +161,12 @@ impl<D: Donors> Framed<D> {
         loop {
             self.donors.flush();
             while let Some((done, result)) = self.donors.next(&mut buffer) {
-                match Word::decode(done) {
-                    Word::Read { replica, .. } => self.note(block, replica, result),
-                    Word::Write { replica, .. } => {
-                        self.note(block, replica, result);
-                        if result == Err(Fault::Silent) {
-                            self.wait_for_verdict(block, replica);
+                match RequestToken::decode(done) {
+                    RequestToken::Read { replica, .. } => self.record(block, replica, result),
+                    RequestToken::Write { replica, .. } => {
+                        self.record(block, replica, result);
+                        if result == Err(RequestError::NoAnswer) {
+                            self.await_resolution(block, replica);
                         }
                         return result.ok().map(|()| buffer[0]);
                     }
@@ -182,33 +183,33 @@ impl<D: Donors> Framed<D> {
         address: u64,
         atomic: Atomic,
     ) -> Option<()> {
-        let word = Word::Write { index: 0, replica }.encode();
+        let word = RequestToken::Write { index: 0, replica }.encode();
         while block.is_written(&block.replicas()[replica]) {
             let taken = match self.is_ready(block, replica) {
                 Ok(true) => self.donors.atomic(word, address, atomic),
                 Ok(false) => return None,
-                Err(silent) => Err(silent),
+                Err(no_answer) => Err(no_answer),
             };
             match taken {
                 Ok(()) => return Some(()),
-                Err(NotTaken::Full) => {}
-                Err(NotTaken::Failed(fault)) => self.note(block, replica, Err(fault)),
+                Err(Rejected::Full) => {}
+                Err(Rejected::Failed(fault)) => self.record(block, replica, Err(fault)),
             }
             self.donors.turn();
         }
         None
     }
 
-    /// Waits until a silent donor is done without, or answers again.
-    fn wait_for_verdict(&mut self, block: &RunBlockMap, replica: usize) {
+    /// Waits until a suspected donor is dropped, or answers again.
+    fn await_resolution(&mut self, block: &RunBlockMap, replica: usize) {
         while block.is_written(&block.replicas()[replica]) && self.is_ready(block, replica).is_err()
         {
             self.donors.turn();
         }
     }
 
-    /// Reads what one replica has of slots, or writes it, and waits for it; `false`: its donor is lost or
-    /// silent, or there is no way there.
+    /// Reads or writes one replica's fragments of slots and waits for them; `false`: its donor is
+    /// lost, suspected or unreachable.
     pub fn move_slots(
         &mut self,
         block: &RunBlockMap,
@@ -222,11 +223,11 @@ impl<D: Donors> Framed<D> {
             return false;
         }
         let len_bytes = block.fragment_bytes();
-        let (mut started, mut flying, mut is_done) = (0, 0usize, true);
+        let (mut started, mut outstanding, mut is_done) = (0, 0usize, true);
         let mut buffer = [0; PAGE / 8];
-        while flying > 0 || is_done && started < slots.len() {
+        while outstanding > 0 || is_done && started < slots.len() {
             while is_done && started < slots.len() {
-                let word = Word::Write { index: started, replica }.encode();
+                let word = RequestToken::Write { index: started, replica }.encode();
                 let at = address(block, replica, slots[started], 0);
                 let taken = if is_write {
                     self.donors.write(word, at, &bytes_of(&pages[started])[..len_bytes])
@@ -234,20 +235,22 @@ impl<D: Donors> Framed<D> {
                     self.donors.read(word, at, len_bytes as u32)
                 };
                 match taken {
-                    Ok(()) => (started, flying) = (started + 1, flying + 1),
-                    Err(NotTaken::Full) => break,
-                    Err(NotTaken::Failed(fault)) => {
-                        self.note(block, replica, Err(fault));
+                    Ok(()) => (started, outstanding) = (started + 1, outstanding + 1),
+                    Err(Rejected::Full) => break,
+                    Err(Rejected::Failed(fault)) => {
+                        self.record(block, replica, Err(fault));
                         is_done = false;
                     }
                 }
             }
             self.donors.flush();
-            let before = flying;
+            let before = outstanding;
             while let Some((word, result)) = self.donors.next(&mut buffer) {
-                let Word::Write { index, replica } = Word::decode(word) else { continue };
-                flying -= 1;
-                self.note(block, replica, result);
+                let RequestToken::Write { index, replica } = RequestToken::decode(word) else {
+                    continue;
+                };
+                outstanding -= 1;
+                self.record(block, replica, result);
                 match result {
                     Ok(()) if !is_write => {
                         let came = &bytes_of(&buffer)[..len_bytes];
@@ -257,8 +260,8 @@ impl<D: Donors> Framed<D> {
                     Err(_) => is_done = false,
                 }
             }
-            // Also where there is no room for the first, as reads that nobody waits for any more have it.
-            if flying == before && (flying > 0 || is_done && started < slots.len()) {
+            // Also waits if the queue has no room for the first, because abandoned reads fill it.
+            if outstanding == before && (outstanding > 0 || is_done && started < slots.len()) {
                 self.donors.turn();
             }
         }

@@ -154,15 +154,15 @@ impl Handler {
         self.is_refused = false;
         let cause = if is_advised { Cause::Advised } else { Cause::Demand };
         let thread = thread::this_one();
-        self.serve(Fault { page, write, thread, cause, started_ns: sys::monotonic_ns() });
-        self.far.end_visit(&self.pager.block);
+        self.serve(Fault { page, write, thread, why, started_ns: sys::monotonic_ns() });
+        self.far.end_read_section(&self.pager.block);
         !self.is_refused
     }
 
     /// Waits for an event and serves it.
     fn turn(&mut self) {
         self.wait_and_serve();
-        self.far.end_visit(&self.pager.block);
+        self.far.end_read_section(&self.pager.block);
     }
 
     fn wait_and_serve(&mut self) {

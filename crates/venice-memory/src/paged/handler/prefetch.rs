@@ -62,7 +62,7 @@ impl Handler {
         };
         let used = used.filter(is_used).count();
         if used > 0 {
-            self.pager.block.counters.read_ahead_used.fetch_add(used as u64, Ordering::Relaxed);
+            self.pager.block.counters.prefetch_used.fetch_add(used as u64, Ordering::Relaxed);
         }
     }
 
@@ -218,7 +218,7 @@ impl Handler {
         let entry = self.pager.table.entry(page).expect("just brought in");
         if entry.release_prefetched() {
             // A thread waits for it already.
-            self.pager.block.counters.read_ahead_used.fetch_add(1, Ordering::Relaxed);
+            self.pager.block.counters.prefetch_used.fetch_add(1, Ordering::Relaxed);
             self.pager.wake_page(page);
         }
     }

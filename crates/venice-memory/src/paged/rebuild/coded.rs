@@ -1,6 +1,6 @@
-//! Coded slabs where they are mapped, against a model of what they hold: donors die, fragments are
-//! computed anew, the program writes meanwhile. What is read is what was written, or an error where
-//! too few fragments are left.
+//! Coded slabs on mapped memory against a model of their contents: donors die and fragments are
+//! rebuilt while the program writes. Each read returns the last write, or an error if too few
+//! fragments are left.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,9 +21,9 @@ struct Coded {
     far: Far,
     copier: Copier,
     stop: AtomicBool,
-    /// By slot, the number that its page was written with.
+    /// The number last written to each slot.
     written: BTreeMap<u32, u32>,
-    /// The replica that is being built.
+    /// The replica being built.
     building: Option<(usize, Rebuild, Option<Batches>)>,
 }
 
@@ -93,7 +93,7 @@ impl Coded {
         Some(unsafe { std::slice::from_raw_parts(address as *const u8, PAGE) }.to_vec())
     }
 
-    /// Is every page what it should be?
+    /// Checks each page against the model.
     fn check(&mut self) {
         let is_alive = self.block().slab_is_alive(0);
         for (slot, number) in self.written.clone() {
@@ -104,14 +104,14 @@ impl Coded {
         }
     }
 
-    /// The donor of a fragment dies.
+    /// Kills the donor of a fragment.
     fn lose(&self, fragment: usize) {
         let block = self.block();
         let donor = block.readable_of(0, fragment).map(|(_, it)| it.donor()).next();
         donor.into_iter().for_each(|donor| block.donors()[donor].lose(Fate::Died));
     }
 
-    /// Fragments that nobody has.
+    /// Fragments without a readable replica.
     fn missing(&self) -> Vec<usize> {
         let there = self.block().fragments_at(0).there;
         (0..self.coding.fragments()).filter(|at| there & 1 << at == 0).collect()
@@ -124,7 +124,7 @@ impl Coded {
         self.building = Some((replica, rebuild, None));
     }
 
-    /// One step of the copier; `false`: there is nothing to do.
+    /// Performs one step of the copier; `false`: there is nothing to do.
     fn build_on(&mut self) -> bool {
         let block = self.block();
         let Some((replica, mut rebuild, noted)) = self.building.take() else { return false };
@@ -132,16 +132,16 @@ impl Coded {
         match rebuild.step(&mut slab) {
             Step::Going | Step::Waiting => self.building = Some((replica, rebuild, slab.noted)),
             Step::Done => {}
-            Step::Failed => drop(block.give_up(&block.replicas()[replica])),
+            Step::Failed => drop(block.drop_replica(&block.replicas()[replica])),
         }
         true
     }
 }
 
-/// For every coding and every set of donors that may die: what is there is read and written, and
-/// computed anew on others, after which others die.
+/// For every coding and every bearable set of lost donors: pages stay readable and writable, the
+/// fragments are rebuilt on other donors, and then more donors die.
 #[test]
-fn whichever_donors_die_nothing_is_lost_as_long_as_enough_are_left() {
+fn survives_any_bearable_loss() {
     for coding in Coding::all() {
         let count = coding.fragments();
         let is_borne = |lost: &u32| lost.count_ones() as usize == coding.parity();
@@ -166,7 +166,7 @@ fn whichever_donors_die_nothing_is_lost_as_long_as_enough_are_left() {
 }
 
 #[test]
-fn with_one_more_nothing_is_read_and_nothing_taken_for_written() {
+fn one_loss_too_many_is_reported() {
     for coding in Coding::all() {
         let mut coded = Coded::new(coding);
         assert!(coded.write(7, 1));
@@ -175,25 +175,29 @@ fn with_one_more_nothing_is_read_and_nothing_taken_for_written() {
         assert!(!coded.write(7, 2) && !coded.block().slot_is_alive(7));
         coded.begin_to_build(0);
         while coded.build_on() {}
-        assert_eq!(coded.missing().len(), coding.parity() + 1, "{coding}: of too few comes none");
+        assert_eq!(
+            coded.missing().len(),
+            coding.parity() + 1,
+            "{coding}: too few fragments rebuild none"
+        );
     }
 }
 
 #[test]
-fn a_fragment_whose_donor_leaves_is_copied_and_let_go_of() {
+fn reclaimed_fragment_is_copied_then_released() {
     let mut coded = Coded::new(Coding::new(4, 2).unwrap());
     let block = coded.block();
     (0..10).for_each(|slot| assert!(coded.write(slot, 1)));
     for fragment in [1, 5] {
         let leaving = block.readable_of(0, fragment).map(|(_, it)| it.donor()).next().unwrap();
-        block.donors()[leaving].set_leaving(true);
-        assert_eq!(block.begin_to_let_go(), [0usize; 0], "nobody else has it");
+        block.donors()[leaving].set_reclaiming(true);
+        assert_eq!(block.begin_release(), [0usize; 0], "no other donor has it");
         coded.begin_to_build(fragment);
         while coded.build_on() {}
-        let slabs = block.begin_to_let_go();
+        let slabs = block.begin_release();
         assert_eq!(slabs, [0]);
-        block.let_go(&slabs);
-        assert!(block.has_nothing_at(leaving) && block.donors()[leaving].give_back());
+        block.release_spares(&slabs);
+        assert!(block.is_donor_empty(leaving) && block.donors()[leaving].give_back());
         assert_eq!(coded.missing(), []);
         coded.check();
     }
@@ -223,9 +227,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// In any order; where more die than are made good, what is left is an error.
+    /// Random events in any order. If too many donors die, the remaining reads are errors.
     #[test]
-    fn what_is_read_is_what_was_written(
+    fn reads_match_last_write(
         events in events(),
         coding in proptest::sample::select(Coding::all().collect::<Vec<_>>()),
         spares in 0usize..3,
@@ -239,7 +243,7 @@ proptest! {
                     let is_alive = coded.block().slab_is_alive(0);
                     assert_eq!(coded.write(slot, number), is_alive);
                 }
-                // Mostly fewer than it takes.
+                // Mostly fewer deaths than the coding bears.
                 Event::Die(fragment) if coded.missing().len() + 1 < coding.parity() + spares => {
                     coded.lose(fragment % coding.fragments());
                 }

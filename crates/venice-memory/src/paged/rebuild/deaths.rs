@@ -1,5 +1,5 @@
-//! Another donor dies while a copy is being built, at each step of the copier: what is read after
-//! that is what was written, or an error.
+//! Further deaths of donors while a copy is being built, at each step of the copier: each read
+//! returns the last write, or an error.
 
 use std::os::fd::OwnedFd;
 
@@ -8,8 +8,8 @@ use super::super::run_block::{Fate, PortKind, ReplicaAt, SLAB_SLOTS};
 use super::super::slab_window::SlabSource;
 use super::*;
 
-/// Pages in use: more than are copied at a time.
-const USED: usize = 2 * SLOTS_AT_A_TIME + 7;
+/// Pages in use: more than one step copies.
+const USED: usize = 2 * STEP_SLOTS + 7;
 const NEW: usize = 3;
 
 /// One slab with a copy at each of the donors `0..live`, and one being built at another.
@@ -36,7 +36,7 @@ fn slab(live: usize) -> Arc<FarMemory> {
     Arc::new(FarMemory::new(Arc::new(block), source).unwrap())
 }
 
-/// What page `page` holds after its `round`th write.
+/// The text of page `page` after its write number `round`.
 fn text(page: usize, round: usize) -> [u8; 64] {
     std::array::from_fn(|at| (page * 7 + round * 31 + at) as u8)
 }
@@ -45,18 +45,18 @@ fn write(lane: &mut Lane, page: usize, round: usize) -> Result<(), LaneError> {
     lane.write((page * PAGE) as u64, &text(page, round))
 }
 
-/// Builds a copy of a slab of which `live` there are, and after `steps` of it has the donors `0..
-/// deaths` die, one after the other; the program writes all the while. Whether the copy got done
-/// before, and what is read after.
+/// Builds a copy of a slab with `live` copies. After `steps` steps the donors `0..deaths` die one
+/// after the other, while the program goes on writing. Returns whether the copy was finished
+/// before, and the result of each read afterwards.
 fn build(live: usize, deaths: usize, steps: usize) -> (bool, Vec<Result<bool, LaneError>>) {
     let memory = slab(live);
     let block = memory.block().clone();
     let mut lane = memory.lane().unwrap();
-    // What was written, and what a write that was told to have failed may have left.
+    // The last confirmed write, and a failed one that may still have reached a donor.
     let (mut rounds, mut may_be) = (vec![0; USED], vec![0; USED]);
     (0..USED).for_each(|page| write(&mut lane, page, 0).unwrap());
     let (mut copier, stop) = (Copier::new(&memory).unwrap(), AtomicBool::new(false));
-    let mut rebuild = Rebuild::new(0..SLAB_SLOTS, SLOTS_AT_A_TIME);
+    let mut rebuild = Rebuild::new(0..SLAB_SLOTS, STEP_SLOTS);
     let entry = &block.replicas()[live];
     let mut slab = BuiltSlab { copier: &mut copier, replica: live, noted: None, stop: &stop };
     let mut is_done = false;
@@ -71,14 +71,14 @@ fn build(live: usize, deaths: usize, steps: usize) -> (bool, Vec<Result<bool, La
         }
         match rebuild.step(&mut slab) {
             Step::Failed => {
-                block.give_up(entry);
+                block.drop_replica(entry);
                 break;
             }
             Step::Done => is_done = true,
             Step::Going | Step::Waiting => {}
         }
         if is_done {
-            // What did not die before the end does after it.
+            // The deaths not yet due follow after the end.
             (0..deaths).for_each(|donor| block.donors()[donor].lose(Fate::Died));
             break;
         }
@@ -93,7 +93,7 @@ fn build(live: usize, deaths: usize, steps: usize) -> (bool, Vec<Result<bool, La
 }
 
 #[test]
-fn the_last_copy_dies_while_another_is_built_and_no_byte_is_wrong() {
+fn last_copy_dies_during_build() {
     let mut outcomes = [0; 2];
     for steps in 0..40 {
         let (is_done, read) = build(1, 1, steps);
@@ -101,7 +101,7 @@ fn the_last_copy_dies_while_another_is_built_and_no_byte_is_wrong() {
             true => assert!(read.iter().all(|read| read == &Ok(true)), "step {steps}"),
             false => assert!(
                 read.iter().all(|read| matches!(read, Err(LaneError::Lost { .. }))),
-                "step {steps}: what is half built is not read"
+                "step {steps}: an unfinished copy is not read"
             ),
         }
         outcomes[usize::from(is_done)] += 1;
@@ -110,7 +110,7 @@ fn the_last_copy_dies_while_another_is_built_and_no_byte_is_wrong() {
 }
 
 #[test]
-fn one_of_two_dies_while_a_third_is_built_and_nothing_is_lost() {
+fn one_of_two_dies_during_build() {
     for steps in 0..40 {
         let (is_done, read) = build(2, 1, steps);
         assert!(is_done && read.iter().all(|read| read == &Ok(true)), "step {steps}");
@@ -118,7 +118,7 @@ fn one_of_two_dies_while_a_third_is_built_and_nothing_is_lost() {
 }
 
 #[test]
-fn both_die_while_a_third_is_built_and_no_byte_is_wrong() {
+fn both_die_during_build() {
     for steps in 0..40 {
         let (is_done, read) = build(2, 2, steps);
         let is_right = |read: &Result<bool, LaneError>| match read {

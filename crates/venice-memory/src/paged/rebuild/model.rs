@@ -1,7 +1,7 @@
-//! The copier and two writers in every order of their steps.
+//! Model check of the copier against two writers, in every interleaving of their steps.
 //!
-//! The copier is the real one, one step of it at a time; the writers do what `Far::write_all` does.
-//! A mistake planted in either must be found, or the model is none.
+//! The copier is the real one, one step at a time. The writers repeat the steps of
+//! `Far::write_all`. The model must find each mistake planted in either.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const SLOTS: u32 = 2;
 
-/// A mistake that somebody makes.
+/// A planted mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Mistake {
     None,
@@ -17,14 +17,14 @@ enum Mistake {
     MarksFirst,
     /// Writers do not mark.
     NeverMarks,
-    /// The copier waits for nobody.
+    /// The copier never waits.
     NeverWaits,
     /// The copier goes live without looking for marks.
     NeverChecks,
     /// The copier takes marks after it has read.
     TakesMarksLate,
-    /// The copier waits for the batches that were under way when it read, not for those when it had
-    /// written.
+    /// The copier waits for the batches that were under way at its read, not for those at its
+    /// write.
     NotesEarly,
 }
 
@@ -33,7 +33,7 @@ enum Mistake {
 enum Writing {
     Idle,
     Begun,
-    /// It has looked where to write.
+    /// It has looked up its targets.
     Looked(Option<ReplicaState>),
     WroteOld(Option<ReplicaState>),
     WroteBoth(Option<ReplicaState>),
@@ -43,14 +43,14 @@ enum Writing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Writer {
     slot: u32,
-    /// Its batches go from slot to slot.
+    /// True if its batches go from slot to slot.
     walks: bool,
     batches_left: u32,
     batches: u8,
     writing: Writing,
 }
 
-/// The slab: what each slot holds in the old and the new replica.
+/// A model of the slab: the contents of each slot in the old and the new replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Slab {
     old: Vec<u8>,
@@ -65,7 +65,7 @@ struct Slab {
     mistake: Mistake,
 }
 
-impl World for Slab {
+impl SlabAccess for Slab {
     fn is_used(&self, _slot: u32) -> bool {
         true
     }
@@ -79,7 +79,7 @@ impl World for Slab {
         std::mem::take(mark) && self.mistake != Mistake::NeverChecks
     }
 
-    fn note_batches(&mut self) {
+    fn snapshot_batches(&mut self) {
         if self.mistake != Mistake::NotesEarly || self.read.is_empty() {
             self.note();
         }
@@ -91,7 +91,7 @@ impl World for Slab {
         over || self.mistake == Mistake::NeverWaits
     }
 
-    fn pass(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
+    fn transition(&mut self, from: ReplicaState, to: ReplicaState) -> bool {
         assert_eq!(self.state, Some(from));
         self.state = Some(to);
         true
@@ -136,7 +136,7 @@ impl Slab {
         self.noted = self.writers.iter().map(|writer| writer.batches).collect();
     }
 
-    /// One step of a writer; `false`: it has nothing left to do.
+    /// Performs one step of a writer; `false`: it has nothing left to do.
     fn write_on(&mut self, index: usize) -> bool {
         let marks_first = self.mistake == Mistake::MarksFirst;
         let never_marks = self.mistake == Mistake::NeverMarks;
@@ -186,7 +186,7 @@ impl Slab {
         true
     }
 
-    /// Is what a reader may be given what was written last?
+    /// True if each readable slot has the last write.
     fn is_right(&self) -> bool {
         let is_still = |slot: u32| {
             let mut writers = self.writers.iter();
@@ -198,7 +198,7 @@ impl Slab {
     }
 }
 
-/// Looks at every order; the number of states seen, or the state that is wrong.
+/// Explores every interleaving. Returns the number of states, or a wrong state.
 fn explore(mistake: Mistake) -> Result<usize, Box<(Slab, Rebuild)>> {
     let writer = |slot, batches_left| Writer {
         slot,
@@ -235,22 +235,22 @@ fn explore(mistake: Mistake) -> Result<usize, Box<(Slab, Rebuild)>> {
 }
 
 #[test]
-fn no_order_of_steps_leaves_a_replica_behind() {
+fn no_interleaving_leaves_stale_replica() {
     let states = explore(Mistake::None).unwrap_or_else(|wrong| panic!("{wrong:#?}"));
     assert!(states > 10_000, "only {states} states");
 }
 
 #[test]
-fn the_model_finds_every_planted_mistake() {
+fn model_finds_every_planted_mistake() {
     use Mistake::{MarksFirst, NeverChecks, NeverMarks, NeverWaits, NotesEarly, TakesMarksLate};
     for mistake in [MarksFirst, NeverMarks, NeverWaits, NeverChecks, TakesMarksLate, NotesEarly] {
         assert!(explore(mistake).is_err(), "{mistake:?} was not found");
     }
 }
 
-/// Every slot is written again and again, three of them at each step of the copier.
+/// A program that writes every slot again and again, three of them at each step of the copier.
 #[test]
-fn a_program_that_writes_all_the_time_does_not_hold_it_up() {
+fn constant_writes_do_not_stall_copier() {
     let slots = 64;
     let writing = Writing::Idle;
     let endless = Writer { slot: 0, walks: true, batches_left: u32::MAX, batches: 0, writing };

@@ -1,25 +1,26 @@
-//! A donor as all processes of a run see it: where it is, and whether it is still there.
+//! A donor as all processes of a run see it: its addresses and its state.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
 
-/// How a donor was lost, and with it what it held.
+/// The cause of a donor's loss. Its contents are lost with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// It died, or cannot be reached.
+    /// It died, or is unreachable.
     Died = 1,
-    /// It ended the grant.
-    TookBack = 2,
-    /// It stopped answering: others have what it held, or its lease is over.
-    Silent = 3,
+    /// It revoked the grant.
+    Revoked = 2,
+    /// It stopped answering: either other donors have its contents, or its lease has expired.
+    Unresponsive = 3,
 }
 
-/// The node of a [`Donor`] that is the recipient's own machine; no node of a rack has this number.
+/// The node id of the recipient's own machine as a [`Donor`]. No node of a rack has it.
 pub const HERE: u32 = u32::MAX;
 
-/// In the place of a [`Fate`]: all that it held is elsewhere, and the grant is given back.
+/// The value in place of a [`Fate`] once all contents are on other donors and the grant is given
+/// back.
 const GIVEN_BACK: u32 = 4;
 
 /// A donor of this run.
@@ -28,17 +29,18 @@ const GIVEN_BACK: u32 = 4;
 pub struct Donor {
     /// A [`Fate`]; [`GIVEN_BACK`]; 0: none yet.
     fate: AtomicU32,
-    /// Somebody waits for it in vain.
-    is_complained_of: AtomicU32,
-    /// It wants its memory back.
-    is_leaving: AtomicU32,
+    /// Some thread waits for it in vain.
+    is_suspected: AtomicU32,
+    /// It reclaims its memory.
+    is_reclaiming: AtomicU32,
     /// Node id on the fabric.
     pub node: AtomicU32,
     name: [AtomicU64; 8],
     udp_address: [AtomicU64; 8],
-    /// The address is the relay's of the recipient's home node, and the donor is behind it.
+    /// True if the address is that of the relay of the recipient's relay node, with the donor
+    /// behind it.
     is_via: AtomicU32,
-    /// The grant that datagrams to it are sealed under, and its key; 0: they are plain.
+    /// The grant that datagrams to it are sealed under, and its key; 0: not sealed.
     seal_grant: AtomicU64,
     seal_key: [AtomicU64; 4],
 }
@@ -60,22 +62,22 @@ impl Donor {
         load_text(&self.udp_address)
     }
 
-    /// Is it the recipient's own machine? What is there is lost with the recipient only.
+    /// True if it is the recipient's own machine. Its contents are lost only with the recipient.
     pub fn is_here(&self) -> bool {
         self.node.load(Ordering::Relaxed) == HERE
     }
 
-    /// The address is not the donor's own, but that of the relay of the recipient's home node.
+    /// Marks the address as that of the relay of the recipient's relay node.
     pub fn set_via(&self) {
         self.is_via.store(1, Ordering::Relaxed);
     }
 
-    /// Whether it is reached through relays.
+    /// True if it is reached through relays.
     pub fn is_via(&self) -> bool {
         self.is_via.load(Ordering::Relaxed) != 0
     }
 
-    /// Has what goes to it by UDP sealed under this grant's key.
+    /// Seals UDP datagrams to it under this grant's key.
     pub fn set_seal(&self, grant: GrantId, key: SealKey) {
         for (word, bytes) in self.seal_key.iter().zip(key.0.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
@@ -83,7 +85,7 @@ impl Donor {
         self.seal_grant.store(grant.0, Ordering::Release);
     }
 
-    /// The grant and the key that what goes to it by UDP is sealed under; `None`: it goes plain.
+    /// The grant and key that seal UDP datagrams to it; `None`: not sealed.
     pub fn seal(&self) -> Option<(GrantId, SealKey)> {
         let grant = self.seal_grant.load(Ordering::Acquire);
         let mut key = SealKey([0; SEAL_KEY_BYTES]);
@@ -93,51 +95,50 @@ impl Donor {
         (grant != 0).then_some((GrantId(grant), key))
     }
 
-    /// Is it lost, or given back? Nothing is there any more, and it does not come back.
+    /// True if it is lost or given back. Nothing is readable there any more, for good.
     pub fn is_gone(&self) -> bool {
-        // In one order with the visits and batches of who asks: see `visitors`.
+        // Sequentially consistent with the reads and batches of the caller: see `readers`.
         self.fate.load(Ordering::SeqCst) != 0
     }
 
-    /// Was its grant given back?
+    /// True if its grant was given back.
     pub fn is_given_back(&self) -> bool {
         self.fate.load(Ordering::Acquire) == GIVEN_BACK
     }
 
-    /// Is it lost? What it held is lost with it.
+    /// True if it is lost, and its contents with it.
     pub fn is_lost(&self) -> bool {
         self.fate().is_some()
     }
 
-    /// How it was lost, if it is.
+    /// The cause of its loss; `None` if it is not lost.
     pub fn fate(&self) -> Option<Fate> {
         match self.fate.load(Ordering::Acquire) {
             0 | GIVEN_BACK => None,
-            2 => Some(Fate::TookBack),
-            3 => Some(Fate::Silent),
+            2 => Some(Fate::Revoked),
+            3 => Some(Fate::Unresponsive),
             _ => Some(Fate::Died),
         }
     }
 
-    /// Says that its link fell silent for somebody who waits for it. That alone loses nothing: the
-    /// supervisor judges ([`RunBlock::judge_silent`](super::RunBlock::judge_silent)).
-    pub fn complain(&self) {
-        self.is_complained_of.store(1, Ordering::Release);
+    /// Raises a suspicion: its link stopped answering while a thread waited. That alone loses
+    /// nothing: the supervisor decides ([`RunBlock::resolve_suspicion`](super::RunBlock::resolve_suspicion)).
+    pub fn suspect(&self) {
+        self.is_suspected.store(1, Ordering::Release);
     }
 
-    /// Whether somebody has complained since this was last asked.
-    pub fn take_complaint(&self) -> bool {
-        self.is_complained_of.load(Ordering::Acquire) != 0
-            && self.is_complained_of.swap(0, Ordering::AcqRel) != 0
+    /// True if a suspicion was raised since the last call.
+    pub fn take_suspicion(&self) -> bool {
+        self.is_suspected.load(Ordering::Acquire) != 0
+            && self.is_suspected.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Says that it is lost. The first word stands.
+    /// Marks it as lost. The first cause stands.
     pub fn lose(&self, fate: Fate) {
         self.end(fate as u32);
     }
 
-    /// Says that nothing is there any more and the grant ends, which is no loss; `false`: it was
-    /// lost before.
+    /// Marks its grant as given back, which is no loss; `false` if it was lost before.
     pub fn give_back(&self) -> bool {
         self.end(GIVEN_BACK)
     }
@@ -146,14 +147,14 @@ impl Donor {
         self.fate.compare_exchange(0, word, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
-    /// Says whether it wants its memory back.
-    pub fn set_leaving(&self, is_leaving: bool) {
-        self.is_leaving.store(u32::from(is_leaving), Ordering::Release);
+    /// Sets the donor's reclaim of its memory.
+    pub fn set_reclaiming(&self, is_reclaiming: bool) {
+        self.is_reclaiming.store(u32::from(is_reclaiming), Ordering::Release);
     }
 
-    /// Does it want its memory back? What is there is to go elsewhere.
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire) != 0
+    /// True if it reclaims its memory. Its contents must move to other donors.
+    pub fn is_reclaiming(&self) -> bool {
+        self.is_reclaiming.load(Ordering::Acquire) != 0
     }
 }
 

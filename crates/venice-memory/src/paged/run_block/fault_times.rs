@@ -1,13 +1,13 @@
-//! How long faults took: a histogram that all processes of the run add to.
+//! Fault service times: a histogram shared by all processes of a run.
 
 use std::sync::atomic::Ordering;
 
 use super::RunBlock;
 
-/// Buckets of the histogram: 16 to each power of two.
+/// Buckets of the histogram: 16 for each power of two.
 pub(super) const BUCKETS: usize = 16 * 40;
 
-/// The histogram at one moment, or what was added to it between two.
+/// The histogram at one moment, or the difference of two.
 #[derive(Clone, Debug)]
 pub struct FaultTimes(Box<[u64]>);
 
@@ -22,26 +22,26 @@ impl RunBlock {
         FaultTimes(self.histogram.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
 
-    /// The service time (nanoseconds) under which the share `quantile` of all faults lies;
-    /// `None` before the first.
+    /// The service time in nanoseconds below which the share `quantile` of all faults lies; `None`
+    /// before the first fault.
     pub fn fault_ns_at(&self, quantile: f64) -> Option<u64> {
         self.fault_times().at(quantile)
     }
 }
 
 impl FaultTimes {
-    /// What came since `earlier`.
+    /// The faults since `earlier`.
     pub fn since(&self, earlier: &FaultTimes) -> FaultTimes {
         let both = self.0.iter().zip(&earlier.0);
         FaultTimes(both.map(|(now, then)| now.saturating_sub(*then)).collect())
     }
 
-    /// These and others together.
+    /// The sum of both histograms.
     pub fn and(&self, others: &FaultTimes) -> FaultTimes {
         FaultTimes(self.0.iter().zip(&others.0).map(|(one, other)| one + other).collect())
     }
 
-    /// The time (nanoseconds) under which the share `quantile` lies; `None` of nothing.
+    /// The time in nanoseconds below which the share `quantile` lies; `None` if it is empty.
     pub fn at(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.0.iter().sum();
         let wanted = (total as f64 * quantile).ceil().max(1.0) as u64;
@@ -73,7 +73,7 @@ mod tests {
     use super::super::{PortKind, RunBlockMap};
 
     #[test]
-    fn quantiles_are_within_a_sixteenth_of_all_and_of_the_latest() {
+    fn quantiles_within_a_sixteenth() {
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, 1, 1).unwrap();
         assert_eq!(block.fault_ns_at(0.5), None);
         for ns in 1..=10_000 {

@@ -1,27 +1,27 @@
-//! Where a page lies: in which slab, and where in the replicas of that.
+//! Page layout: the slab of a far slot, and its offset in the slab's replicas.
 
 use super::super::PAGE;
 use super::super::coding::Coding;
 use super::{RunBlock, SLAB_SLOTS};
 
 impl RunBlock {
-    /// How the slabs are coded; `None`: they have copies.
+    /// The coding of the slabs; `None`: they have copies.
     pub fn coding(&self) -> Option<Coding> {
         let [data, parity] = self.coding;
         Coding::new(data as usize, parity as usize).ok()
     }
 
-    /// Fragments of which any give a page back: 1 where it has copies.
+    /// Data fragments of a page: any so many restore it. 1 if the run keeps copies.
     pub fn data_fragments(&self) -> usize {
         self.coding[0] as usize
     }
 
-    /// Different fragments of a page: 1 where it has copies.
+    /// Distinct fragments of a page, parity included. 1 if the run keeps copies.
     pub fn fragment_count(&self) -> usize {
         (self.coding[0] + self.coding[1]) as usize
     }
 
-    /// Bytes of a page that a replica of its slab has.
+    /// Bytes of a page in one replica of its slab.
     pub fn fragment_bytes(&self) -> usize {
         PAGE >> self.coding[0].trailing_zeros()
     }
@@ -36,7 +36,7 @@ impl RunBlock {
         ((slot / SLAB_SLOTS) >> self.coding[0].trailing_zeros()) as usize
     }
 
-    /// Where in every replica of its slab what it has of a slot begins, bytes.
+    /// Offset of a slot in every replica of its slab, bytes.
     pub fn offset_of(&self, slot: u32) -> usize {
         (slot & (self.slab_slots() - 1)) as usize * self.fragment_bytes()
     }

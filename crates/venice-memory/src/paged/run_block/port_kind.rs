@@ -1,6 +1,6 @@
-//! The ports that far memory is reached by.
+//! The ports by which far memory is reached.
 
-/// How far memory is reached.
+/// The port of a run: the way to far memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PortKind {
@@ -28,6 +28,6 @@ impl std::str::FromStr for PortKind {
     fn from_str(text: &str) -> Result<PortKind, String> {
         let all = [PortKind::Shm, PortKind::Udp, PortKind::Verbs];
         let named = all.into_iter().find(|port| port.to_string() == text);
-        named.ok_or_else(|| format!("there is no port {text:?}: shm, udp or verbs"))
+        named.ok_or_else(|| format!("unknown port {text:?}: use shm, udp or verbs"))
     }
 }

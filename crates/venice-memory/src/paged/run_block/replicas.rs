@@ -1,11 +1,11 @@
-//! Slabs and their replicas: which donors hold the pages of a far slot.
+//! Slabs and their replicas: the donors that hold the pages of a far slot.
 //!
-//! The table of replicas only grows: an entry is one grant's memory for one slab, and never becomes
-//! another's. So what a process has learnt of an entry stays true, and a replica that was lost, or
-//! has missed a write, is never read again.
+//! Invariant: the table of replicas only grows. An entry is one grant's memory for one slab and is
+//! never reused. A fact that a process has read from an entry therefore stays true, and a replica
+//! that was lost or has missed a write is never read again.
 //!
-//! A replica of a coded slab has one fragment of each of its pages; where there are copies they are
-//! all of fragment 0, which is the page.
+//! A replica of a coded slab has one fragment of each page. Without coding every replica has
+//! fragment 0, which is the whole page.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,33 +13,34 @@ use super::super::coding::MAX_FRAGMENTS;
 use super::slab_states::SlabWord;
 use super::{Fate, RunBlock, RunBlockError, RunBlockMap};
 
-/// Most copies of a slab that a run keeps.
+/// Most copies that a run keeps of a slab.
 pub const MAX_COPIES: usize = 3;
-/// Most replicas of a slab at a time: all fragments of a coded one, and while some move as many more.
-pub const MAX_PLACES: usize = 16;
-const _: () = assert!(MAX_PLACES > MAX_COPIES && MAX_PLACES > MAX_FRAGMENTS);
-/// Most replicas in the life of a run.
+/// Most replicas of a slab at a time: all fragments of a coded one, and as many again while some
+/// move.
+pub const MAX_SLAB_REPLICAS: usize = 16;
+const _: () = assert!(MAX_SLAB_REPLICAS > MAX_COPIES && MAX_SLAB_REPLICAS > MAX_FRAGMENTS);
+/// Most replicas over the life of a run.
 pub const MAX_REPLICAS: usize = 1 << 16;
 
-/// A slab of this run: far slots `index * SLAB_SLOTS ..`.
+/// A slab of a run: far slots `index * SLAB_SLOTS ..`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slab {
-    /// Its replicas: their index, plus one.
-    places: [AtomicU32; MAX_PLACES],
-    /// What is to be done with each of them.
+    /// The indexes of its replicas, plus one; 0: free.
+    positions: [AtomicU32; MAX_SLAB_REPLICAS],
+    /// The state of each replica.
     states: SlabWord,
-    /// Atomic accesses wait: the replica they are done to first is about to be another.
-    pub(super) is_turning: AtomicU32,
+    /// 1: atomic accesses wait, because the replica they go to first is about to change.
+    pub(super) is_releasing: AtomicU32,
 }
 
-/// What is to be done with a replica.
+/// The state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ReplicaState {
     /// Neither written nor read, for good.
     Dropped = 0,
-    /// Written, not read; pages are being copied to it. Who writes says of which slot.
+    /// Written, not read: pages are being copied to it. Writers mark each slot they write.
     Building = 1,
     /// Written and read.
     Live = 2,
@@ -59,12 +60,12 @@ impl ReplicaState {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Replica {
-    /// Its own index.
+    /// The replica's own index.
     index: AtomicU32,
     slab: AtomicU32,
-    /// Where among the places of its slab it is, until another one is there.
-    place: AtomicU32,
-    /// What of each page it has.
+    /// Its position among the replicas of its slab, until another replica takes it.
+    position: AtomicU32,
+    /// The fragment of each page that it has.
     fragment: AtomicU32,
     donor: AtomicU32,
     remote_addr: AtomicU64,
@@ -72,7 +73,7 @@ pub struct Replica {
     key: AtomicU64,
 }
 
-/// Where a replica's memory is.
+/// The address of a replica's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaAt {
     /// Index of the donor.
@@ -88,16 +89,16 @@ pub struct ReplicaAt {
 /// The replicas that a write goes to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Targets {
-    replicas: [u32; MAX_PLACES],
+    replicas: [u32; MAX_SLAB_REPLICAS],
     count: usize,
-    /// One of them is being built: the slot must be marked when it was written.
+    /// True if one of them is being built: the slot must be marked after the write.
     pub is_marking: bool,
 }
 
-/// Where each fragment of a slab can be read.
+/// The readable replica of each fragment of a slab.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FragmentsAt {
-    /// A bit for each that can be.
+    /// A bit for each readable fragment.
     pub there: u32,
     replicas: [u32; MAX_FRAGMENTS],
 }
@@ -116,7 +117,7 @@ impl Targets {
         (0..count).map(move |at| replicas[at] as usize)
     }
 
-    /// The one at a place, from 0 on.
+    /// The index of one of them by position, from 0 on.
     pub fn get(&self, at: usize) -> Option<usize> {
         (at < self.count).then(|| self.replicas[at] as usize)
     }
@@ -127,8 +128,8 @@ impl Replica {
         self.index.load(Ordering::Relaxed)
     }
 
-    fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed) as usize
+    fn position(&self) -> usize {
+        self.position.load(Ordering::Relaxed) as usize
     }
 
     /// Its slab.
@@ -136,7 +137,7 @@ impl Replica {
         self.slab.load(Ordering::Relaxed) as usize
     }
 
-    /// Which fragment of each page it has.
+    /// The fragment of each page that it has.
     pub fn fragment(&self) -> usize {
         self.fragment.load(Ordering::Relaxed) as usize
     }
@@ -146,7 +147,7 @@ impl Replica {
         self.donor.load(Ordering::Relaxed) as usize
     }
 
-    /// Where it is.
+    /// The address of its memory.
     pub fn at(&self) -> ReplicaAt {
         ReplicaAt {
             donor: self.donor(),
@@ -158,11 +159,11 @@ impl Replica {
 }
 
 impl RunBlock {
-    /// Adds a slab with its first replica, live, and returns the slab's index. The supervisor's
-    /// right, as all that adds.
+    /// Adds a slab with its first replica, live, and returns the slab's index. Only the supervisor
+    /// calls this and all other functions that add entries.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`].
+    /// [`RunBlockError::TooMany`] if the run has all its slabs or replicas.
     pub fn add_slab(&self, first: ReplicaAt) -> Result<usize, RunBlockError> {
         let index = self.slabs_in_use.load(Ordering::Relaxed) as usize;
         let limit = (self.slot_count / self.slab_slots()) as usize;
@@ -177,7 +178,7 @@ impl RunBlock {
     /// Adds a copy to a slab and returns its index.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`].
+    /// [`RunBlockError::TooMany`] if the run or the slab has all its replicas.
     pub fn add_replica(
         &self,
         slab: usize,
@@ -187,10 +188,13 @@ impl RunBlock {
         self.add_fragment(slab, 0, at, state)
     }
 
-    /// Adds a replica that has this fragment of every page to a slab, and returns its index.
+    /// Adds a replica with this fragment of every page to a slab, and returns its index.
     ///
     /// # Errors
-    /// [`RunBlockError::TooMany`].
+    /// [`RunBlockError::TooMany`] if the run or the slab has all its replicas.
+    ///
+    /// # Panics
+    /// If the coding has no such fragment.
     pub fn add_fragment(
         &self,
         slab: usize,
@@ -198,22 +202,23 @@ impl RunBlock {
         at: ReplicaAt,
         state: ReplicaState,
     ) -> Result<usize, RunBlockError> {
-        assert!(fragment < self.fragment_count(), "a fragment there is");
+        assert!(fragment < self.fragment_count(), "fragment {fragment} out of range");
         let index = self.replicas_in_use.load(Ordering::Relaxed) as usize;
         let limit = self.replica_limit();
         if index >= limit {
             return Err(RunBlockError::TooMany { what: "copies of slabs", limit });
         }
-        let free = |place: &AtomicU32| match place.load(Ordering::SeqCst).checked_sub(1) {
+        let free = |position: &AtomicU32| match position.load(Ordering::SeqCst).checked_sub(1) {
             None => true,
             Some(old) => !self.is_written(&self.replicas[old as usize]),
         };
-        let too_many = RunBlockError::TooMany { what: "copies of a slab", limit: MAX_PLACES };
-        let Slab { places, states, .. } = &self.slabs[slab];
-        let place = places.iter().position(free).ok_or(too_many)?;
+        let too_many =
+            RunBlockError::TooMany { what: "copies of a slab", limit: MAX_SLAB_REPLICAS };
+        let Slab { positions, states, .. } = &self.slabs[slab];
+        let position = positions.iter().position(free).ok_or(too_many)?;
         let replica = &self.replicas[index];
         replica.index.store(index as u32, Ordering::Relaxed);
-        replica.place.store(place as u32, Ordering::Relaxed);
+        replica.position.store(position as u32, Ordering::Relaxed);
         replica.fragment.store(fragment as u32, Ordering::Relaxed);
         replica.slab.store(slab as u32, Ordering::Relaxed);
         replica.donor.store(at.donor as u32, Ordering::Relaxed);
@@ -221,46 +226,47 @@ impl RunBlock {
         replica.grant.store(at.grant, Ordering::Relaxed);
         replica.key.store(at.key, Ordering::Relaxed);
         self.replicas_in_use.store(index as u32 + 1, Ordering::Release);
-        // In this order, so that nobody takes one's state for the other's.
-        states.change(|states| Some(states.with(place, ReplicaState::Dropped)));
-        places[place].store(index as u32 + 1, Ordering::SeqCst);
-        states.change(|states| Some(states.with(place, state)));
+        // In this order, so that no thread takes the old replica's state for the new one's.
+        states.change(|states| Some(states.with(position, ReplicaState::Dropped)));
+        positions[position].store(index as u32 + 1, Ordering::SeqCst);
+        states.change(|states| Some(states.with(position, state)));
         Ok(index)
     }
 
-    /// What is to be done with a replica.
+    /// The state of a replica.
     pub fn state(&self, replica: &Replica) -> ReplicaState {
-        let Slab { places, states, .. } = &self.slabs[replica.slab()];
-        // First the state, then whose it is: no replica comes to its place twice.
-        let (place, state) = (replica.place(), states.load());
-        match places[place].load(Ordering::SeqCst) == replica.index() + 1 {
-            true => state.at(place),
+        let Slab { positions, states, .. } = &self.slabs[replica.slab()];
+        // The state first, then the replica's index: no replica gets its position twice.
+        let (position, state) = (replica.position(), states.load());
+        match positions[position].load(Ordering::SeqCst) == replica.index() + 1 {
+            true => state.at(position),
             false => ReplicaState::Dropped,
         }
     }
 
-    /// The supervisor's right: from one state to another; `false`: it was dropped meanwhile.
-    pub fn pass(&self, replica: &Replica, from: ReplicaState, to: ReplicaState) -> bool {
+    /// Changes a replica from one state to another; `false` if it was dropped meanwhile. Only the
+    /// supervisor calls it.
+    pub fn transition(&self, replica: &Replica, from: ReplicaState, to: ReplicaState) -> bool {
         let is_still = || self.state(replica) == from;
-        let place = replica.place();
+        let position = replica.position();
         self.slabs[replica.slab()].states.change(|states| {
-            (is_still() && states.at(place) == from).then(|| states.with(place, to))
+            (is_still() && states.at(position) == from).then(|| states.with(position, to))
         })
     }
 
-    /// Gives a replica up, which has missed a write or is wanted no more; `false`: not that one,
-    /// which is the last that is live, or without which too few fragments are. Who missed its write
-    /// has lost what it wrote, and nobody loses more.
-    pub fn give_up(&self, replica: &Replica) -> bool {
-        self.give_up_where(replica, |_| true)
+    /// Drops a replica that has missed a write or is no longer needed. `false`: it was kept,
+    /// because it is the last live one, or too few fragments would be left. In that case the thread
+    /// whose write was missed has lost that write, and no other thread loses more.
+    pub fn drop_replica(&self, replica: &Replica) -> bool {
+        self.drop_replica_if(replica, |_| true)
     }
 
-    /// As [`RunBlock::give_up`], where enough others are live whose donors live and `counts`, by
-    /// their index.
-    pub fn give_up_where(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
-        let Slab { places, states, .. } = &self.slabs[replica.slab()];
-        let is_there = |place: usize| {
-            let index = places[place].load(Ordering::SeqCst).checked_sub(1)?;
+    /// Drops a replica like [`RunBlock::drop_replica`], but counts only the other live replicas whose
+    /// donors are live and satisfy `counts` (by donor index).
+    pub fn drop_replica_if(&self, replica: &Replica, counts: impl Fn(usize) -> bool) -> bool {
+        let Slab { positions, states, .. } = &self.slabs[replica.slab()];
+        let is_there = |position: usize| {
+            let index = positions[position].load(Ordering::SeqCst).checked_sub(1)?;
             let replica = &self.replicas[index as usize];
             let donor = replica.donor();
             (!self.donors[donor].is_gone() && counts(donor)).then(|| replica.fragment())
@@ -268,11 +274,11 @@ impl RunBlock {
         let is_dropped = || self.state(replica) == ReplicaState::Dropped;
         states.change(|states| match is_dropped() {
             true => Some(states),
-            false => states.without(replica.place(), self.data_fragments(), is_there),
+            false => states.without(replica.position(), self.data_fragments(), is_there),
         })
     }
 
-    /// Most replicas that this run can have in its life.
+    /// Most replicas over the life of this run.
     pub fn replica_limit(&self) -> usize {
         (self.replica_limit as usize).min(MAX_REPLICAS)
     }
@@ -282,25 +288,26 @@ impl RunBlock {
         self.slabs_in_use.load(Ordering::Acquire) as usize
     }
 
-    /// All replicas there have been.
+    /// All replicas entered so far.
     pub fn replicas(&self) -> &[Replica] {
         &self.replicas[..self.replicas_in_use.load(Ordering::Acquire) as usize]
     }
 
-    /// The replicas of a slab that it has, or had last, with their indexes.
+    /// The current replicas of a slab with their indexes. A freed position still shows its last
+    /// replica.
     pub fn replicas_of(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        let placed = self.slabs[slab].places.iter();
-        let placed = placed.filter_map(|place| place.load(Ordering::SeqCst).checked_sub(1));
+        let placed = self.slabs[slab].positions.iter();
+        let placed = placed.filter_map(|position| position.load(Ordering::SeqCst).checked_sub(1));
         placed.map(|index| (index as usize, &self.replicas[index as usize]))
     }
 
-    /// Those of them that can be read at donors.
+    /// The replicas of a slab that are readable at donors.
     pub fn readable(&self, slab: usize) -> impl Iterator<Item = (usize, &Replica)> {
-        let at_donors = self.replicas_of(slab).filter(|(index, _)| !self.is_disks(*index));
+        let at_donors = self.replicas_of(slab).filter(|(index, _)| !self.is_disk_replica(*index));
         at_donors.filter(|(_, replica)| self.is_readable(replica))
     }
 
-    /// For each fragment of a coded slab a replica that can be read.
+    /// A readable replica for each fragment of a coded slab.
     pub fn fragments_at(&self, slab: usize) -> FragmentsAt {
         let mut fragments = FragmentsAt::default();
         for (index, replica) in self.readable(slab) {
@@ -311,7 +318,7 @@ impl RunBlock {
         fragments
     }
 
-    /// The replicas that have this fragment of a slab and can be read.
+    /// The readable replicas with this fragment of a slab.
     pub fn readable_of(
         &self,
         slab: usize,
@@ -320,10 +327,14 @@ impl RunBlock {
         self.readable(slab).filter(move |(_, replica)| replica.fragment() == fragment)
     }
 
-    /// What `find` finds among the replicas of a slab. It looks again where it found nothing and what
-    /// is to be done with them has changed meanwhile: one may have come to a place that was passed,
-    /// and then the one have been let go of that was there.
-    pub fn look<T>(&self, slab: usize, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Runs `find` over the replicas of a slab, and again if it found nothing and a state has
+    /// changed meanwhile. A new replica may have taken a position already passed, and another one
+    /// may have been released since.
+    pub fn retry_on_change<T>(
+        &self,
+        slab: usize,
+        mut find: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         loop {
             let before = self.slabs[slab].states.load();
             let found = find();
@@ -333,25 +344,26 @@ impl RunBlock {
         }
     }
 
-    /// Is what the slab holds still to be had?
+    /// True if the contents of the slab are still available.
     pub fn slab_is_alive(&self, slab: usize) -> bool {
         let is_there = || match self.coding {
-            [1, _] => self.readable(slab).next().is_some() || self.on_disk(slab).is_some(),
+            [1, _] => self.readable(slab).next().is_some() || self.disk_replica(slab).is_some(),
             [data, _] => self.fragments_at(slab).there.count_ones() >= data,
         };
-        self.look(slab, || is_there().then_some(())).is_some()
+        self.retry_on_change(slab, || is_there().then_some(())).is_some()
     }
 
-    /// The one of them that an atomic access is done to first, whose index it is: the oldest, which
+    /// The index of the replica that an atomic access goes to first: the oldest readable one, which
     /// stays the same until it is gone.
     pub fn first_readable(&self, slab: usize) -> Option<usize> {
         self.readable(slab).map(|(index, _)| index).min()
     }
 
-    /// Those of them that a write must reach at donors.
+    /// The replicas at donors that a write must reach.
     pub fn targets(&self, slab: usize) -> Targets {
         let mut targets = Targets::default();
-        for (index, replica) in self.replicas_of(slab).filter(|(at, _)| !self.is_disks(*at)) {
+        for (index, replica) in self.replicas_of(slab).filter(|(at, _)| !self.is_disk_replica(*at))
+        {
             let state = self.state(replica);
             if state != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone() {
                 targets.replicas[targets.count] = index as u32;
@@ -362,34 +374,34 @@ impl RunBlock {
         targets
     }
 
-    /// Has the replica all that was written?
+    /// True if the replica has received all writes.
     pub fn is_readable(&self, replica: &Replica) -> bool {
         self.state(replica) == ReplicaState::Live && !self.donors[replica.donor()].is_gone()
     }
 
-    /// Must what is written reach the replica?
+    /// True if writes must reach the replica.
     pub fn is_written(&self, replica: &Replica) -> bool {
         self.state(replica) != ReplicaState::Dropped && !self.donors[replica.donor()].is_gone()
     }
 
-    /// Is what the slot holds still to be had?
+    /// True if the contents of the slot are still available.
     pub fn slot_is_alive(&self, slot: u32) -> bool {
         self.slab_is_alive(self.slab_of(slot))
     }
 
-    /// Says that the donor of a replica is lost, and with it all that it holds.
+    /// Marks the donor of a replica as lost, and all its contents with it.
     pub fn lose_donor_of(&self, replica: usize, fate: Fate) {
         self.donors[self.replicas[replica].donor()].lose(fate);
     }
 }
 
 impl RunBlockMap {
-    /// Notes that the slot was written while its slab is being copied.
+    /// Marks the slot as written while its slab is being copied.
     pub fn mark(&self, slot: u32) {
         self.marks()[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst);
     }
 
-    /// Takes the note back; `true` if there was one.
+    /// Clears the slot's mark; `true` if it was set.
     pub fn take_mark(&self, slot: u32) -> bool {
         let (word, bit) = (&self.marks()[slot as usize / 64], 1 << (slot % 64));
         word.load(Ordering::SeqCst) & bit != 0 && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0

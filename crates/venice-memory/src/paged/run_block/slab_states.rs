@@ -1,96 +1,98 @@
-//! What is to be done with the replicas of a slab, packed into one word.
+//! The states of a slab's replicas, packed into one word.
 //!
-//! The supervisor and processes of the program give replicas up of their own accord: a donor is
-//! silent, or has missed a write. Who does must see, in the same step, that another is left, or two
-//! at once give up the last two. (What dies is gone without being asked.)
+//! The supervisor and the processes of the program drop replicas independently: a donor is
+//! suspected, or a replica has missed a write. A thread that drops one must see in the same atomic
+//! step that another one is left. Otherwise two threads might drop the last two at once. (A death
+//! drops a replica without this check.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::replicas::{MAX_PLACES, ReplicaState};
+use super::replicas::{MAX_SLAB_REPLICAS, ReplicaState};
 
-const BITS: u32 = u32::BITS / MAX_PLACES as u32;
+const BITS: u32 = u32::BITS / MAX_SLAB_REPLICAS as u32;
 const MASK: u32 = (1 << BITS) - 1;
 
-/// A state for each place of a slab.
+/// The states of all positions of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlabStates(u32);
 
 impl SlabStates {
-    /// That of the replica at a place.
-    pub fn at(self, place: usize) -> ReplicaState {
-        ReplicaState::of(self.0 >> (place as u32 * BITS) & MASK)
+    /// The state of the replica at a position.
+    pub fn at(self, position: usize) -> ReplicaState {
+        ReplicaState::of(self.0 >> (position as u32 * BITS) & MASK)
     }
 
-    /// With another one there.
-    pub fn with(self, place: usize, state: ReplicaState) -> SlabStates {
-        let shift = place as u32 * BITS;
+    /// The states with another state at a position.
+    pub fn with(self, position: usize, state: ReplicaState) -> SlabStates {
+        let shift = position as u32 * BITS;
         SlabStates(self.0 & !(MASK << shift) | (state as u32) << shift)
     }
 
-    /// Without the one at `place`; `None`: it is live, and of the others that are too `needed`
-    /// different fragments are not to be had. `fragment_at` says which one is, if it counts.
+    /// The states with the replica at `position` dropped. `None`: it is live, and the other live ones
+    /// have fewer than `needed` distinct fragments. `fragment_at` returns the fragment at a
+    /// position, if it counts.
     pub fn without(
         self,
-        place: usize,
+        position: usize,
         needed: usize,
         fragment_at: impl Fn(usize) -> Option<usize>,
     ) -> Option<SlabStates> {
-        let is_live = |place| self.at(place) == ReplicaState::Live;
-        let others = (0..MAX_PLACES).filter(|&other| other != place && is_live(other));
-        let is_spared = !is_live(place) || {
+        let is_live = |position| self.at(position) == ReplicaState::Live;
+        let others = (0..MAX_SLAB_REPLICAS).filter(|&other| other != position && is_live(other));
+        let is_spared = !is_live(position) || {
             let there = others.filter_map(fragment_at).fold(0u32, |there, one| there | 1 << one);
             there.count_ones() as usize >= needed
         };
-        is_spared.then(|| self.with(place, ReplicaState::Dropped))
+        is_spared.then(|| self.with(position, ReplicaState::Dropped))
     }
 }
 
-/// The word, as all processes see it; none at any place at first.
+/// The atomic word that all processes share. It starts with no replica at any position.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct SlabWord(AtomicU32);
 
 impl SlabWord {
-    /// As it is.
+    /// Loads the states.
     pub fn load(&self) -> SlabStates {
         SlabStates(self.0.load(Ordering::SeqCst))
     }
 
-    /// Changes it as `change` says of what it is at that moment; `false`: that says no.
+    /// Changes the states atomically by `change`; `false` if `change` returned `None`.
     pub fn change(&self, mut change: impl FnMut(SlabStates) -> Option<SlabStates>) -> bool {
         let order = Ordering::SeqCst;
         self.0.fetch_update(order, order, |word| Some(change(SlabStates(word))?.0)).is_ok()
     }
 }
 
-/// Everybody who changes a slab's word, in every order of their steps: one that loads, one that
-/// stores if the word is still what was loaded.
+/// Model check: every interleaving of all threads that change a slab's word. Each takes two kinds
+/// of steps: it loads the word, and it stores it if the word is unchanged since.
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
 
-    /// Somebody who changes the word.
+    /// A change of the word.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     enum Doing {
-        /// Giving up the replica at a place.
+        /// Drops the replica at a position.
         GiveUp(usize),
-        /// Making the one at a place live, which is being built.
+        /// Makes the replica at a position live, which is being built.
         Finish(usize),
     }
 
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     struct World {
         word: SlabStates,
-        /// Each with what it has loaded, and whether it is done.
+        /// Each with the word it has loaded, and whether it is done.
         actors: Vec<(Doing, Option<SlabStates>, bool)>,
     }
 
-    /// Places that are in use.
-    const PLACES: usize = 4;
+    /// Positions in use.
+    const POSITIONS: usize = 4;
 
-    /// Copies, or a fragment at each place of which two are needed.
+    /// Redundancy of the slab: copies, or one fragment at each position of which two are needed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Keeps {
         Copies,
@@ -102,23 +104,23 @@ mod tests {
             if self == Keeps::Copies { 1 } else { 2 }
         }
 
-        fn fragment_at(self, place: usize) -> Option<usize> {
-            Some(if self == Keeps::Copies { 0 } else { place })
+        fn fragment_at(self, position: usize) -> Option<usize> {
+            Some(if self == Keeps::Copies { 0 } else { position })
         }
     }
 
     fn next(keeps: Keeps, doing: Doing, states: SlabStates) -> Option<SlabStates> {
         match doing {
-            Doing::GiveUp(place) => {
-                states.without(place, keeps.needed(), |other| keeps.fragment_at(other))
+            Doing::GiveUp(position) => {
+                states.without(position, keeps.needed(), |other| keeps.fragment_at(other))
             }
-            Doing::Finish(place) => (states.at(place) == ReplicaState::Building)
-                .then(|| states.with(place, ReplicaState::Live)),
+            Doing::Finish(position) => (states.at(position) == ReplicaState::Building)
+                .then(|| states.with(position, ReplicaState::Live)),
         }
     }
 
-    /// One step of an actor. `compares`: as `SlabWord::change` does; otherwise each changes its own
-    /// place of what is there, as if it had a word of its own.
+    /// Performs one step of an actor. With `compares` it works like `SlabWord::change`. Without,
+    /// each actor changes its own position as if it had a word of its own.
     fn step(keeps: Keeps, world: &mut World, index: usize, compares: bool) -> bool {
         let World { word, actors } = world;
         let (doing, loaded, is_done) = &mut actors[index];
@@ -130,24 +132,25 @@ mod tests {
                 Some(wanted) if compares && seen == *word => (*word, *is_done) = (wanted, true),
                 Some(_) if compares => *loaded = Some(*word),
                 Some(wanted) => {
-                    let (Doing::GiveUp(place) | Doing::Finish(place)) = *doing;
-                    (*word, *is_done) = (word.with(place, wanted.at(place)), true);
+                    let (Doing::GiveUp(position) | Doing::Finish(position)) = *doing;
+                    (*word, *is_done) = (word.with(position, wanted.at(position)), true);
                 }
             },
         }
         true
     }
 
-    /// Looks at every order; how many states there are, or one in which too few are live.
+    /// Explores every interleaving. Returns the number of states, or a state with too few live
+    /// replicas.
     fn explore(keeps: Keeps, compares: bool) -> Result<usize, World> {
         let live = SlabStates(0).with(0, ReplicaState::Live).with(1, ReplicaState::Live);
         let word = live.with(2, ReplicaState::Live).with(3, ReplicaState::Building);
-        let doings = (0..PLACES).map(Doing::GiveUp).chain([Doing::Finish(3)]);
+        let doings = (0..POSITIONS).map(Doing::GiveUp).chain([Doing::Finish(3)]);
         let actors = doings.map(|doing| (doing, None, false)).collect();
         let (mut seen, mut open) = (HashSet::new(), vec![World { word, actors }]);
         while let Some(world) = open.pop() {
-            let is_live = |place: &usize| world.word.at(*place) == ReplicaState::Live;
-            if (0..PLACES).filter(is_live).count() < keeps.needed() {
+            let is_live = |position: &usize| world.word.at(*position) == ReplicaState::Live;
+            if (0..POSITIONS).filter(is_live).count() < keeps.needed() {
                 return Err(world);
             }
             if !seen.insert(world.clone()) {
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_replicas_at_once_leaves_as_many_as_it_takes() {
+    fn concurrent_drops_keep_enough_replicas() {
         for keeps in [Keeps::Copies, Keeps::Fragments] {
             let states = explore(keeps, true).unwrap_or_else(|wrong| panic!("{wrong:?}"));
             assert!(states > 1000, "only {states} states");
@@ -172,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn without_one_word_for_all_of_them_the_last_two_go_at_once() {
+    fn separate_words_lose_last_two() {
         for keeps in [Keeps::Copies, Keeps::Fragments] {
-            assert!(explore(keeps, false).is_err(), "the model sees nothing");
+            assert!(explore(keeps, false).is_err(), "the model misses the race");
         }
     }
 
     #[test]
-    fn what_does_not_count_is_no_reason_to_give_up_another() {
+    fn uncounted_replica_blocks_drop() {
         let live = SlabStates(0).with(0, ReplicaState::Live).with(2, ReplicaState::Live);
         let all = |_| Some(0);
         assert_eq!(live.without(0, 1, |other| (other != 2).then_some(0)), None);
@@ -187,15 +190,15 @@ mod tests {
         assert_eq!((left.at(0), left.at(2)), (ReplicaState::Live, ReplicaState::Dropped));
         assert_eq!(left.without(0, 1, all), None, "the last one");
         let built = left.with(3, ReplicaState::Building);
-        assert_eq!(built.without(0, 1, all), None, "what is being built has not all");
-        assert_eq!(built.without(3, 1, |_| None), Some(left), "and is no loss");
-        assert_eq!(left.at(1), ReplicaState::Dropped, "nothing has ever been there");
+        assert_eq!(built.without(0, 1, all), None, "a replica being built is incomplete");
+        assert_eq!(built.without(3, 1, |_| None), Some(left), "dropping it loses nothing");
+        assert_eq!(left.at(1), ReplicaState::Dropped, "the position was never used");
     }
 
     #[test]
-    fn two_of_one_fragment_are_one_of_those_it_takes() {
+    fn duplicate_fragments_count_once() {
         let live = (0..4).fold(SlabStates(0), |states, at| states.with(at, ReplicaState::Live));
-        let fragment_at = |place: usize| Some([0, 0, 1, 2][place]);
+        let fragment_at = |position: usize| Some([0, 0, 1, 2][position]);
         let left = live.without(3, 2, fragment_at).unwrap();
         assert_eq!(left.without(2, 2, fragment_at), None, "of fragment 0 there are two");
         assert!(left.without(0, 2, fragment_at).is_some());

@@ -1,53 +1,52 @@
-//! Who writes to far memory, and when: what a copier must know to wait until writes that began
-//! before are over.
+//! Writers to far memory: lets a copier wait until the writes that began before are over.
 
-use super::under_way::{Noted, Owner};
+use super::activity::{Owner, Snapshot};
 use super::{RunBlock, RunBlockMap};
 
 /// Most threads of one run that write at a time.
 pub const MAX_WRITERS: usize = 256;
 
-/// The batches of writes that were under way at one moment.
+/// The batches of writes under way at one moment.
 #[derive(Clone, Debug)]
-pub struct Batches(Noted);
+pub struct Batches(Snapshot);
 
 impl RunBlock {
-    /// A place for a thread that writes; `None`: there are too many.
+    /// Claims an entry for a writing thread; `None`: the table is full.
     pub fn claim_writer(&self, owner: Owner) -> Option<usize> {
         self.writers.claim(owner)
     }
 
-    /// A batch of writes begins: where they go is looked up only after this.
+    /// Begins a batch of writes. The thread looks up their targets only after this.
     pub fn begin_batch(&self, writer: usize) {
         self.writers.begin(writer);
     }
 
-    /// It is over: every write is where it should be, or its replica is given up.
+    /// Ends a batch: every write has reached its targets, or the replica that missed it is dropped.
     pub fn end_batch(&self, writer: usize) {
         self.writers.end(writer);
     }
 
     /// The batches under way.
     pub fn batches(&self) -> Batches {
-        Batches(self.writers.note())
+        Batches(self.writers.snapshot())
     }
 
-    /// Are all of these over?
+    /// True if all of them are over.
     pub fn are_over(&self, batches: &Batches) -> bool {
         self.writers.are_over(&batches.0)
     }
 }
 
 impl RunBlockMap {
-    /// The thread writes no more.
+    /// Frees the entry and the frames of a thread that writes no more.
     pub fn free_writer(&self, writer: usize) {
         self.free_frames_of(writer);
         self.writers.free(writer);
     }
 
-    /// A process is no more, and its threads neither.
+    /// Frees the entries of all threads of a process that no longer exists.
     pub fn free_threads_of(&self, owner: Owner) {
         self.writers.of(owner).for_each(|writer| self.free_writer(writer));
-        self.visitors.of(owner).for_each(|visitor| self.free_visitor(visitor));
+        self.readers.of(owner).for_each(|reader| self.free_reader(reader));
     }
 }

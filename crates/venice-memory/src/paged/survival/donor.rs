@@ -1,4 +1,4 @@
-//! A donor: the fabric's target in front of slabs that it lends under leases.
+//! A simulated donor: the fabric's target in front of slabs lent under leases.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,32 +8,32 @@ use venice_wire::{GrantId, GrantKey, NodeId, Refusal};
 
 use super::{LEASE_NS, SILENCE_NS};
 
-/// Slabs that each lends at most.
+/// Most slabs that a donor lends.
 const SLABS: usize = 6;
-/// Frames that wait for a donor that does nothing.
+/// Most frames queued for a stalled donor.
 const MAX_WAITING: usize = 256;
-/// What memory is full of that nobody has written to under this grant: never what a page holds.
+/// The contents of memory not written under its grant. No page ever holds it.
 const JUNK: u8 = 0xe5;
 
-/// What a donor answers when a lease is to be renewed.
+/// A donor's answer to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// It lives on; does the donor want it back?
-    Live { wants_back: bool },
-    /// There is no such grant.
+    /// The lease is renewed. `is_reclaiming`: the donor reclaims the memory.
+    Live { is_reclaiming: bool },
+    /// The donor has no such grant.
     Unknown,
-    /// Nothing listens there.
+    /// No process listens there.
     Refused,
     /// No answer comes.
     NoAnswer,
 }
 
-/// A grant.
+/// A lent grant.
 #[derive(Debug)]
 struct Lent {
     key: GrantKey,
     until_ns: u64,
-    /// What was written, by address; accesses are whole pages, or whole fragments of pages.
+    /// The bytes written, by address. Accesses are replica_record pages, or replica_record fragments of pages.
     written: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -42,8 +42,8 @@ pub struct SimulatedDonor {
     pub is_dead: bool,
     pub stalls: u32,
     pub cuts: u32,
-    pub wants_back: bool,
-    /// Drops one write in so many, though it says that it has it: for tests of the test.
+    pub is_reclaiming: bool,
+    /// Drops one write in so many, though it confirms it. For tests of the checker.
     pub drops_one_in: Option<u64>,
     target: Target,
     lent: BTreeMap<GrantId, Lent>,
@@ -59,7 +59,7 @@ impl SimulatedDonor {
             is_dead: false,
             stalls: 0,
             cuts: 0,
-            wants_back: false,
+            is_reclaiming: false,
             drops_one_in: None,
             target: new_target(number, &mut rng),
             lent: BTreeMap::new(),
@@ -73,9 +73,9 @@ impl SimulatedDonor {
         !self.is_dead && self.stalls == 0
     }
 
-    /// Does the rack know it as one that lends?
+    /// True if the rack would choose it as a lender.
     pub fn is_lending(&self) -> bool {
-        self.is_awake() && self.cuts == 0 && !self.wants_back && self.lent.len() < SLABS
+        self.is_awake() && self.cuts == 0 && !self.is_reclaiming && self.lent.len() < SLABS
     }
 
     /// Lends memory under a new grant.
@@ -95,10 +95,10 @@ impl SimulatedDonor {
         }
         let Some(lent) = self.lent.get_mut(&grant) else { return Renewal::Unknown };
         lent.until_ns = now_ns + LEASE_NS;
-        Renewal::Live { wants_back: self.wants_back }
+        Renewal::Live { is_reclaiming: self.is_reclaiming }
     }
 
-    /// The recipient gives a grant back, if it can be told.
+    /// Ends a grant that the recipient gives back, if the donor is reachable.
     pub fn release(&mut self, now_ns: u64, grant: GrantId) {
         if self.is_awake() && self.cuts == 0 && self.lent.remove(&grant).is_some() {
             self.target.revoke(now_ns, grant);
@@ -111,13 +111,13 @@ impl SimulatedDonor {
         self.waiting.clear();
     }
 
-    /// It comes back with nothing, and knows of nothing.
+    /// Restarts it without memory, grants or links.
     pub fn restart(&mut self) {
         self.is_dead = false;
         self.target = new_target(self.number, &mut self.rng);
     }
 
-    /// Ends what was not renewed; which.
+    /// Ends the expired leases and returns their grants.
     pub fn end_leases(&mut self, now_ns: u64) -> Vec<GrantId> {
         if !self.is_awake() {
             return Vec::new();
@@ -128,7 +128,7 @@ impl SimulatedDonor {
         over
     }
 
-    /// Takes all of its memory back, whoever has it.
+    /// Ends all of its grants and returns them.
     pub fn take_back_all(&mut self, now_ns: u64) -> Vec<GrantId> {
         let all: Vec<_> = self.lent.keys().copied().collect();
         self.take_back(now_ns, &all);
@@ -157,7 +157,7 @@ impl SimulatedDonor {
         self.target.handle_frame(now_ns, PeerAddr(actor as u64), &frame, &mut granted);
     }
 
-    /// Takes in what came while it did nothing.
+    /// Handles the frames that were queued while it was stalled.
     pub fn catch_up(&mut self, now_ns: u64) {
         if self.is_awake() {
             for (actor, frame) in std::mem::take(&mut self.waiting) {
@@ -176,7 +176,7 @@ impl SimulatedDonor {
         self.target.poll_transmit(now_ns, frame).map(|(to, len)| (to.0 as usize, len))
     }
 
-    /// When it is to be woken, unless that is seen to.
+    /// The time of its next timer, unless one is already set for it, nanoseconds.
     pub fn wants_timer(&mut self) -> Option<u64> {
         if !self.is_awake() {
             return None;
@@ -247,6 +247,6 @@ impl GrantedMemory for Granted<'_> {
         _addr: u64,
         _atomic: Atomic,
     ) -> Result<u64, Refusal> {
-        unreachable!("pages are not changed by atomic accesses")
+        unreachable!("this program makes no atomic accesses")
     }
 }

@@ -1,23 +1,23 @@
-//! Survival in virtual time: the real code that reads, writes, copies and judges far memory
-//! ([`Framed`](super::framed), the [`Copier`](super::rebuild::Copier), the run block, the fabric's
-//! initiator and target) over the simulator's links, while donors die, stall, are cut off and come
-//! back, or want their memory back; an independent checker watches.
+//! Survival simulation in virtual time: the real code that reads, writes, copies and repairs far
+//! memory ([`Framed`](super::framed), the [`Copier`](super::rebuild::Copier), the run block, the
+//! fabric's initiator and target) runs over the simulator's links. Meanwhile donors die, stall, are
+//! cut off and return, or reclaim their memory. An independent checker watches these promises:
 //!
 //! - No byte is ever wrong.
-//! - What is lost is lost by more donors than are borne, gone at once ([`ledger`] knows from the
-//!   faults alone), and the program is told.
+//! - A loss needs more donors gone at once than the redundancy bears ([`loss_checker`] derives that from
+//!   the faults alone), and the program gets an error.
 //! - No access takes longer than [`ANSWERED_WITHIN_NS`].
-//! - What was lost is there again [`REBUILT_WITHIN_NS`] after the last fault.
-//! - A donor that is back with what it had, and was done without, is not read.
+//! - Lost replicas are rebuilt within [`REBUILT_WITHIN_NS`] after the last fault.
+//! - A donor that was dropped and has returned with its old contents is not read.
 //!
-//! One seed is one run. `VENICE_SURVIVAL_SEED=7` runs that alone; `VENICE_SURVIVAL_SEEDS=100000` as
-//! many as that, from `VENICE_SURVIVAL_SEED` on (`scripts/soak.sh`).
+//! One seed is one run. `VENICE_SURVIVAL_SEED=7` runs only seed 7. `VENICE_SURVIVAL_SEEDS=100000`
+//! runs that many, from `VENICE_SURVIVAL_SEED` on (`scripts/soak.sh`).
 
 mod donor;
-mod ledger;
+mod loss_checker;
 mod program;
 mod recipient;
-mod story;
+mod scenario;
 mod wire;
 mod world;
 
@@ -29,29 +29,29 @@ use std::time::Duration;
 use venice_sim::random::Stream;
 
 use self::program::{Model, Thread};
-use self::recipient::{Builder, Keeper, borrow, note_whole};
-use self::story::{FaultKind, Story};
+use self::recipient::{Builder, Supervisor, borrow, record_complete};
+use self::scenario::{FaultKind, Scenario};
 pub use self::wire::SimulatedWire;
-use self::world::{BUILDER, EVICTOR, HANDLER, KEEPER, World};
+use self::world::{BUILDER, EVICTOR, HANDLER, SUPERVISOR, World};
 use super::far::Far;
 use super::rebuild::Copier;
 use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap};
 
-/// How long a donor keeps what is not renewed.
+/// Lease of every grant, nanoseconds.
 const LEASE_NS: u64 = 3_000_000_000;
-/// A link is silent after so long without a sign of life: less than half a lease, so that it is judged
-/// who is silent before that is over.
+/// Time without a sign of life after which a link counts as failed: less than half a lease, so that
+/// the decision about the donor comes before the lease expires.
 const SILENCE_NS: u64 = 1_000_000_000;
-/// An access takes that long at most: until the only donor that has it is taken for lost.
+/// The longest an access may take: until the only donor that has the page counts as lost.
 const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
-/// So long after the last fault all is there again that can be.
+/// Time after the last fault within which all lost replicas must be rebuilt.
 const REBUILT_WITHIN_NS: u64 = 4 * LEASE_NS;
-/// Runs in the ordinary tests.
+/// Seeds run by the ordinary tests.
 const SEEDS: u64 = 2000;
 
-/// What happened in some runs, by counts.
+/// Counts of the events of some runs.
 #[derive(Debug, Default)]
-struct Told {
+struct Counts {
     reads: AtomicUsize,
     writes: AtomicUsize,
     losses: AtomicUsize,
@@ -59,7 +59,7 @@ struct Told {
     moves: AtomicUsize,
 }
 
-impl Told {
+impl Counts {
     fn reads(&self, count: usize) {
         self.reads.fetch_add(count, Ordering::Relaxed);
     }
@@ -81,42 +81,42 @@ impl Told {
     }
 }
 
-/// A run's block, with slabs on the first nodes.
-fn new_block(story: &Story) -> Arc<RunBlockMap> {
-    let (_fd, block) = match story.coding {
-        None => RunBlockMap::create(PortKind::Udp, story.slabs, story.copies),
-        Some(coding) => RunBlockMap::create_coded(PortKind::Udp, story.slabs, coding),
+/// A run block for the scenario, without slabs.
+fn new_block(scenario: &Scenario) -> Arc<RunBlockMap> {
+    let (_fd, block) = match scenario.coding {
+        None => RunBlockMap::create(PortKind::Udp, scenario.slabs, scenario.copies),
+        Some(coding) => RunBlockMap::create_coded(PortKind::Udp, scenario.slabs, coding),
     }
-    .expect("a run block");
-    block.copies.store(story.copies as u32, Ordering::Relaxed);
+    .expect("run block fits");
+    block.copies.store(scenario.copies as u32, Ordering::Relaxed);
     block.set_lease(Duration::from_nanos(LEASE_NS));
     Arc::new(block)
 }
 
-fn lend_slabs(world: &World, block: &RunBlockMap, story: &Story) {
-    for slab in 0..story.slabs {
-        let parts = story.coding.map_or(story.copies, |coding| coding.fragments());
+fn lend_slabs(world: &World, block: &RunBlockMap, scenario: &Scenario) {
+    for slab in 0..scenario.slabs {
+        let parts = scenario.coding.map_or(scenario.copies, |coding| coding.fragments());
         for part in 0..parts {
-            let at = borrow(world, block, (part + slab) % story.nodes);
-            let fragment = if story.coding.is_some() { part } else { 0 };
+            let at = borrow(world, block, (part + slab) % scenario.nodes);
+            let fragment = if scenario.coding.is_some() { part } else { 0 };
             let added = match part {
                 0 => block.add_slab(at),
                 _ => block.add_fragment(slab, fragment, at, ReplicaState::Live),
             };
-            added.expect("there is room");
+            added.expect("slab fits");
         }
     }
-    (0..block.replicas().len()).for_each(|replica| note_whole(world, block, replica));
+    (0..block.replicas().len()).for_each(|replica| record_complete(world, block, replica));
 }
 
-/// Runs a story; `spoil` may do something wrong before it begins. An error: what went wrong.
-fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, String> {
-    let block = new_block(story);
-    let world = Arc::new(World::new(story, &block));
-    lend_slabs(&world, &block, story);
+/// Runs a scenario; `spoil` may plant a mistake before it begins. An error: the broken promise.
+fn run(scenario: &Scenario, counts: &Counts, spoil: impl FnOnce(&World)) -> Result<u64, String> {
+    let block = new_block(scenario);
+    let world = Arc::new(World::new(scenario, &block));
+    lend_slabs(&world, &block, scenario);
     spoil(&world);
-    let model = Model::new(&block, story.slabs);
-    let root = Stream::new(story.seed);
+    let model = Model::new(&block, scenario.slabs);
+    let root = Stream::new(scenario.seed);
     let far = |actor: usize| {
         let seed = root.split("initiator", &[actor as u64]).draw();
         Far::simulated(&block, SimulatedWire::new(&world, actor, seed))
@@ -127,14 +127,14 @@ fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, St
         model: &model,
         far,
         rng: root.split("program", &[actor as u64]),
-        end_ns: story.end_ns,
+        end_ns: scenario.end_ns,
     };
-    let writing = far(EVICTOR).writing(&block, Owner::Lane).expect("a place to write");
+    let writing = far(EVICTOR).writing(&block, Owner::Lane).expect("writer table has room");
     let (mut evictor, mut handler) = (thread(EVICTOR, writing), thread(HANDLER, far(HANDLER)));
     let copier = Copier::over(&block, far(BUILDER));
-    let (copies, end_ns) = (story.copies, story.end_ns);
+    let (copies, end_ns) = (scenario.copies, scenario.end_ns);
     let mut builder = Builder { world: &world, block: &block, copier, copies, end_ns };
-    let mut keeper = Keeper::new(&world, &block, story);
+    let mut supervisor = Supervisor::new(&world, &block, scenario);
     let ended = AtomicBool::new(false);
     let act = |actor: usize, body: &mut dyn FnMut()| {
         let acted = catch_unwind(AssertUnwindSafe(|| {
@@ -146,16 +146,16 @@ fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, St
             let mut state = world.state();
             state.wrong.get_or_insert_with(|| format!("actor {actor} panicked"));
             drop(state);
-            world.ring_all();
+            world.wake_all();
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| act(EVICTOR, &mut || evictor.evict(told)));
-        scope.spawn(|| act(BUILDER, &mut || builder.run(told)));
-        scope.spawn(|| act(KEEPER, &mut || keeper.run(told, &ended)));
+        scope.spawn(|| act(EVICTOR, &mut || evictor.evict(counts)));
+        scope.spawn(|| act(BUILDER, &mut || builder.run(counts)));
+        scope.spawn(|| act(SUPERVISOR, &mut || supervisor.run(counts, &ended)));
         scope.spawn(|| {
             act(HANDLER, &mut || {
-                handler.read(told);
+                handler.read(counts);
                 ended.store(true, Ordering::Release);
             });
         });
@@ -166,74 +166,76 @@ fn run(story: &Story, told: &Told, spoil: impl FnOnce(&World)) -> Result<u64, St
 }
 
 fn number_from(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs so many seeds on all processors; what happened in all of them.
-fn run_all(first: u64, count: u64) -> Told {
-    let (next, told) = (AtomicU64::new(first), Told::default());
+/// Runs so many seeds on all processors and returns the counts of all of them.
+fn run_all(first: u64, count: u64) -> Counts {
+    let (next, counts) = (AtomicU64::new(first), Counts::default());
     let work = || {
         while let seed = next.fetch_add(1, Ordering::Relaxed)
             && seed < first + count
         {
-            let story = Story::of(seed);
-            if let Err(wrong) = run(&story, &told, |_| ()) {
+            let scenario = Scenario::of(seed);
+            if let Err(wrong) = run(&scenario, &counts, |_| ()) {
                 panic!(
-                    "seed {seed}: {wrong}\n{story:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
-                     cargo test -p venice-memory survival::whatever"
+                    "seed {seed}: {wrong}\n{scenario:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
+                     cargo test -p venice-memory survival::faults_never_corrupt_pages"
                 );
             }
         }
     };
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    told
+    counts
 }
 
 #[test]
-fn whatever_donors_do_no_byte_is_wrong_and_what_is_borne_is_not_lost() {
+fn faults_never_corrupt_pages() {
     let seed = number_from("VENICE_SURVIVAL_SEED");
     let count =
         number_from("VENICE_SURVIVAL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
     let began = std::time::Instant::now();
-    let told = run_all(seed.unwrap_or(0), count);
-    println!("{count} seeds in {:?}: {told:?}", began.elapsed());
+    let counts = run_all(seed.unwrap_or(0), count);
+    println!("{count} seeds in {:?}: {counts:?}", began.elapsed());
     if count >= SEEDS {
-        let counts = [&told.reads, &told.writes, &told.losses, &told.builds, &told.moves];
-        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{told:?}");
+        let counts = [&counts.reads, &counts.writes, &counts.losses, &counts.builds, &counts.moves];
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{counts:?}");
     }
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn equal_seeds_run_equally() {
     for seed in 0..5 {
-        let told = [Told::default(), Told::default()];
-        let ends = told.each_ref().map(|told| run(&Story::of(seed), told, |_| ()).unwrap());
+        let counts = [Counts::default(), Counts::default()];
+        let ends =
+            counts.each_ref().map(|counts| run(&Scenario::of(seed), counts, |_| ()).unwrap());
         assert_eq!(ends[0], ends[1]);
-        assert_eq!(format!("{:?}", told[0]), format!("{:?}", told[1]));
+        assert_eq!(format!("{:?}", counts[0]), format!("{:?}", counts[1]));
     }
 }
 
-/// The test sees what it is there to see: a donor that says that it has what it has not.
+/// The checker must find a donor that confirms writes it drops.
 #[test]
-fn a_donor_that_drops_writes_is_found_out() {
+fn checker_finds_dropped_writes() {
     let spoil = |world: &World| {
         world.state().donors.iter_mut().for_each(|donor| donor.drops_one_in = Some(50));
     };
-    let found = (0..20).filter(|&seed| run(&Story::of(seed), &Told::default(), spoil).is_err());
+    let found =
+        (0..20).filter(|&seed| run(&Scenario::of(seed), &Counts::default(), spoil).is_err());
     assert!(found.count() > 15);
 }
 
-/// Without donors that die there is nothing to lose.
+/// Short stalls of donors without any death lose nothing.
 #[test]
-fn stalls_of_a_moment_lose_nothing() {
+fn short_stalls_lose_nothing() {
     for seed in 0..50 {
-        let mut story = Story::of(seed);
-        for fault in &mut story.faults {
+        let mut scenario = Scenario::of(seed);
+        for fault in &mut scenario.faults {
             (fault.kind, fault.lasts_ns) = (FaultKind::Stalls, fault.lasts_ns % 450_000_000);
         }
-        let told = Told::default();
-        run(&story, &told, |_| ()).unwrap();
-        assert_eq!(told.losses.load(Ordering::Relaxed), 0, "seed {seed}");
+        let counts = Counts::default();
+        run(&scenario, &counts, |_| ()).unwrap();
+        assert_eq!(counts.losses.load(Ordering::Relaxed), 0, "seed {seed}");
     }
 }

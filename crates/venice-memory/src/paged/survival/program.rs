@@ -1,37 +1,37 @@
-//! The program's two threads that use far memory: the evictor writes pages out, the handler reads them
-//! back; and what each page must hold.
+//! The program's two threads that use far memory, the evictor that writes pages and the handler
+//! that reads them, and a model of each page's contents.
 
 use std::sync::{Arc, Mutex};
 
 use venice_sim::random::Stream;
 
 use super::world::{EVICTOR, HANDLER, World};
-use super::{ANSWERED_WITHIN_NS, Told};
+use super::{ANSWERED_WITHIN_NS, Counts};
 use crate::paged::PAGE;
 use crate::paged::far::Far;
 use crate::paged::run_block::{RunBlockMap, SLAB_SLOTS};
 use crate::paged::transfer::{Fetch, Words, WriteOut};
 
-/// Pages in each slab; their slots are spread over it.
+/// Pages in each slab, spread over its slots.
 const PAGES: u32 = 8;
-/// How long each thread does nothing in between, at most.
+/// Longest pause of a thread between accesses, nanoseconds.
 const REST_NS: u64 = 500_000_000;
-/// How often it sees to its links meanwhile.
+/// Interval at which a pausing thread attends its links, nanoseconds.
 const ATTEND_NS: u64 = 250_000_000;
-/// Pages in one go at most.
+/// Most pages in one batch.
 const AT_ONCE: u64 = 5;
 
-/// A page of the program that is far.
+/// A far page of the program.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     slot: u32,
-    /// Which of its contents was written last; 0: none, or that is lost.
+    /// The number of its last write; 0: none, or lost.
     written: u64,
-    /// Somebody writes or reads it just now: nobody else does, as in the page table.
+    /// One thread reads or writes it, exclusively, as with the page table's lock.
     is_busy: bool,
 }
 
-/// What it wrote.
+/// The contents that the program wrote.
 pub struct Model {
     pages: Mutex<Vec<Page>>,
 }
@@ -54,7 +54,7 @@ fn contents(slot: u32, written: u64) -> Box<Words> {
 }
 
 impl Model {
-    /// Of as many slabs, whose slots are in use from now on.
+    /// Creates the model for `slabs` slabs, and marks its slots as held.
     pub fn new(block: &RunBlockMap, slabs: usize) -> Model {
         let slab_slots = block.slab_slots();
         let spread = slab_slots / PAGES;
@@ -70,7 +70,7 @@ impl Model {
 
     /// Claims some pages.
     fn claim(&self, rng: &mut Stream, most: u64, which: impl Fn(&Page) -> bool) -> Vec<usize> {
-        let mut pages = self.pages.lock().expect("nobody panics with it");
+        let mut pages = self.pages.lock().expect("not poisoned");
         let mut claimed = Vec::new();
         for _ in 0..rng.between(1, most) {
             let at = rng.below(pages.len() as u64) as usize;
@@ -83,7 +83,7 @@ impl Model {
     }
 
     fn claim_all(&self) -> Vec<usize> {
-        let mut pages = self.pages.lock().expect("nobody panics with it");
+        let mut pages = self.pages.lock().expect("not poisoned");
         let written = (0..pages.len()).filter(|at| pages[*at].written > 0);
         let all: Vec<_> = written.collect();
         all.iter().for_each(|at| pages[*at].is_busy = true);
@@ -91,18 +91,18 @@ impl Model {
     }
 
     fn page(&self, at: usize) -> Page {
-        self.pages.lock().expect("nobody panics with it")[at]
+        self.pages.lock().expect("not poisoned")[at]
     }
 
     fn release(&self, at: usize, written: u64) {
-        let page = &mut self.pages.lock().expect("nobody panics with it")[at];
+        let page = &mut self.pages.lock().expect("not poisoned")[at];
         (page.written, page.is_busy) = (written, false);
     }
 }
 
 impl Thread<'_> {
-    /// Writes pages out until it is over.
-    pub fn evict(&mut self, told: &Told) {
+    /// Writes pages out until the end.
+    pub fn evict(&mut self, counts: &Counts) {
         let mut number = 0;
         while self.world.now_ns() < self.end_ns {
             self.rest(EVICTOR);
@@ -119,27 +119,27 @@ impl Thread<'_> {
             for (at, write) in claimed.iter().zip(&writes) {
                 number += 1;
                 if write.lost {
-                    self.lose(write.slot, told);
+                    self.lose(write.slot, counts);
                 }
                 self.model.release(*at, if write.lost { 0 } else { number });
             }
-            told.writes(writes.len());
+            counts.writes(writes.len());
         }
     }
 
-    /// Reads pages until it is over, and all of them in the end.
-    pub fn read(&mut self, told: &Told) {
+    /// Reads pages until the end, and finally all of them.
+    pub fn read(&mut self, counts: &Counts) {
         while self.world.now_ns() < self.end_ns {
             self.rest(HANDLER);
             let claimed = self.model.claim(&mut self.rng, AT_ONCE, |page| page.written > 0);
-            self.read_pages(&claimed, told);
+            self.read_pages(&claimed, counts);
         }
-        // The other has ended, or is about to.
+        // The evictor has ended, or is about to.
         self.world.wait(HANDLER, self.end_ns + ANSWERED_WITHIN_NS, false);
-        self.read_pages(&self.model.claim_all(), told);
+        self.read_pages(&self.model.claim_all(), counts);
     }
 
-    fn read_pages(&mut self, claimed: &[usize], told: &Told) {
+    fn read_pages(&mut self, claimed: &[usize], counts: &Counts) {
         let began_ns = self.world.now_ns();
         let mut buffer = Box::new([0; PAGE / 8]);
         let mut left = 0;
@@ -147,21 +147,21 @@ impl Thread<'_> {
             loop {
                 match self.far.fetch(self.block, self.model.page(*at).slot, token as u32) {
                     Fetch::Pending => left += 1,
-                    Fetch::Lost => self.read_is_lost(*at, told),
+                    Fetch::Lost => self.read_is_lost(*at, counts),
                     Fetch::Full => {
                         self.far.turn();
-                        left -= self.take(claimed, &mut buffer, told);
+                        left -= self.take(claimed, &mut buffer, counts);
                         self.answered(began_ns, "room for a read");
                         continue;
                     }
-                    Fetch::Ready(_) => unreachable!("nothing is mapped"),
+                    Fetch::Ready(_) => unreachable!("no slab is mapped"),
                 }
                 break;
             }
         }
         self.far.flush();
         while left > 0 {
-            let came = self.take(claimed, &mut buffer, told);
+            let came = self.take(claimed, &mut buffer, counts);
             left -= came;
             if came == 0 {
                 self.far.turn();
@@ -170,38 +170,38 @@ impl Thread<'_> {
         }
     }
 
-    /// Looks at what came; how many.
-    fn take(&mut self, claimed: &[usize], buffer: &mut Words, told: &Told) -> usize {
+    /// Checks the pages received; returns their number.
+    fn take(&mut self, claimed: &[usize], buffer: &mut Words, counts: &Counts) -> usize {
         let mut came = 0;
         while let Some((token, arrived)) = self.far.poll(self.block, buffer) {
             came += 1;
             let at = claimed[token as usize];
             if !arrived {
-                self.read_is_lost(at, told);
+                self.read_is_lost(at, counts);
                 continue;
             }
             let Page { slot, written, .. } = self.model.page(at);
             if *buffer != *contents(slot, written) {
-                self.world.fail(format!("slot {slot} is not as it was written last ({written})"));
+                self.world.fail(format!("slot {slot} differs from its last write ({written})"));
             }
             self.model.release(at, written);
-            told.reads(1);
+            counts.reads(1);
         }
         came
     }
 
-    fn read_is_lost(&self, at: usize, told: &Told) {
+    fn read_is_lost(&self, at: usize, counts: &Counts) {
         let slot = self.model.page(at).slot;
         if self.block.slot_is_alive(slot) {
-            self.world.fail(format!("slot {slot} is said to be lost, and its slab is not"));
+            self.world.fail(format!("slot {slot} reported lost, but its slab is alive"));
         }
-        self.lose(slot, told);
+        self.lose(slot, counts);
         self.model.release(at, 0);
     }
 
-    fn lose(&self, slot: u32, told: &Told) {
-        told.losses(1);
-        let may_be = self.world.state().ledger.may_be_lost(self.block.slab_of(slot));
+    fn lose(&self, slot: u32, counts: &Counts) {
+        counts.losses(1);
+        let may_be = self.world.state().loss_checker.may_be_lost(self.block.slab_of(slot));
         if let Err(wrong) = may_be {
             self.world.fail(wrong);
         }

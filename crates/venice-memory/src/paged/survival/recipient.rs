@@ -1,6 +1,6 @@
-//! The recipient's supervisor: who renews leases, judges the silent and lets go of what is wanted back,
-//! and who builds what is lacking; as `venice-recipient` does it, with the same calls, over the
-//! simulated control plane.
+//! The recipient's supervisor: one thread renews leases, decides suspicions and releases reclaimed
+//! replicas, another rebuilds missing replicas. They make the same calls as `venice-recipient`,
+//! over the simulated control plane.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,18 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
 use super::donor::Renewal;
-use super::story::Story;
-use super::world::{BUILDER, KEEPER, World};
-use super::{LEASE_NS, Told};
+use super::scenario::Scenario;
+use super::world::{BUILDER, SUPERVISOR, World};
+use super::{Counts, LEASE_NS};
 use crate::paged::rebuild::{BuildError, Copier};
-use crate::paged::run_block::{Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SilenceJudge};
+use crate::paged::run_block::{
+    Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SuspicionResolver,
+};
 
-/// How often it looks.
+/// Interval of the supervisor's checks, nanoseconds.
 const LOOK_NS: u64 = 200_000_000;
-/// Who was complained of counts as silent for so long.
+/// Time for which a donor counts as suspected, nanoseconds.
 const SILENT_FOR_NS: u64 = 3_000_000_000;
 
-/// Borrows one slab's memory on a node, in the donor's book and in the run block; the donor's index.
+/// Borrows memory for one slab from a node: enters the grant at the donor and in the run block.
 pub fn borrow(world: &World, block: &RunBlockMap, node: usize) -> ReplicaAt {
     let grant = GrantId(block.donors().len() as u64 + 1);
     let mut state = world.state();
@@ -29,7 +31,7 @@ pub fn borrow(world: &World, block: &RunBlockMap, node: usize) -> ReplicaAt {
     state.tend(node);
     let name = format!("node{node}");
     let number = NodeId(node as u32 + 1).0;
-    let donor = block.add_donor(&name, number, &name).expect("a run has few donors");
+    let donor = block.add_donor(&name, number, &name).expect("donor table has room");
     ReplicaAt { donor, remote_addr: SLAB_BYTES, grant: grant.0, key: key.0 }
 }
 
@@ -37,53 +39,57 @@ fn node_of(block: &RunBlockMap, donor: usize) -> usize {
     block.donors()[donor].node.load(Ordering::Relaxed) as usize - 1
 }
 
-/// Takes note of a replica that has all.
-pub fn note_whole(world: &World, block: &RunBlockMap, replica: usize) {
+/// Records a complete replica in the checker.
+pub fn record_complete(world: &World, block: &RunBlockMap, replica: usize) {
     let entry = &block.replicas()[replica];
     let (part, at) = ((entry.slab(), entry.fragment()), entry.at());
     let node = node_of(block, at.donor);
     let mut state = world.state();
     let is_away = state.donors[node].stalls + state.donors[node].cuts > 0;
     let is_dead = state.donors[node].is_dead;
-    state.ledger.is_whole(replica, part, node, GrantId(at.grant), is_away || is_dead);
+    state.loss_checker.add_complete(replica, part, node, GrantId(at.grant), is_away || is_dead);
 }
 
-/// The thread that keeps what there is.
-pub struct Keeper<'a> {
+/// The thread that renews leases, decides suspicions and releases replicas.
+pub struct Supervisor<'a> {
     pub world: &'a Arc<World>,
     pub block: &'a Arc<RunBlockMap>,
     pub copies: usize,
-    heard_ns: BTreeMap<usize, u64>,
+    answered_ns: BTreeMap<usize, u64>,
     renewed_ns: u64,
-    silences: SilenceJudge,
-    turning: Option<(Vec<usize>, Batches)>,
+    suspicions: SuspicionResolver,
+    releasing: Option<(Vec<usize>, Batches)>,
 }
 
-impl<'a> Keeper<'a> {
-    pub fn new(world: &'a Arc<World>, block: &'a Arc<RunBlockMap>, story: &Story) -> Keeper<'a> {
-        Keeper {
+impl<'a> Supervisor<'a> {
+    pub fn new(
+        world: &'a Arc<World>,
+        block: &'a Arc<RunBlockMap>,
+        scenario: &Scenario,
+    ) -> Supervisor<'a> {
+        Supervisor {
             world,
             block,
-            copies: story.copies,
-            heard_ns: BTreeMap::new(),
+            copies: scenario.copies,
+            answered_ns: BTreeMap::new(),
             renewed_ns: 0,
-            silences: SilenceJudge::default(),
-            turning: None,
+            suspicions: SuspicionResolver::default(),
+            releasing: None,
         }
     }
 
-    pub fn run(&mut self, told: &Told, ended: &AtomicBool) {
+    pub fn run(&mut self, counts: &Counts, ended: &AtomicBool) {
         while !ended.load(Ordering::Acquire) {
             let now_ns = self.world.now_ns();
-            // Who is counted on is asked soon.
-            let every_ns = if self.silences.is_open() { LOOK_NS } else { LEASE_NS / 4 };
+            // Other holders are probed soon while a suspicion is open.
+            let every_ns = if self.suspicions.is_open() { LOOK_NS } else { LEASE_NS / 4 };
             if now_ns >= self.renewed_ns + every_ns {
                 self.renewed_ns = now_ns;
                 self.renew_all(now_ns);
             }
-            self.judge(now_ns);
-            self.let_go(told);
-            self.world.wait(KEEPER, now_ns + LOOK_NS, false);
+            self.resolve(now_ns);
+            self.release(counts);
+            self.world.wait(SUPERVISOR, now_ns + LOOK_NS, false);
         }
     }
 
@@ -92,50 +98,52 @@ impl<'a> Keeper<'a> {
             if donor.is_gone() {
                 continue;
             }
-            // A grant for each of them, in the order they were lent in.
+            // One grant for each donor entry, in the order of lending.
             let grant = GrantId(index as u64 + 1);
             let node = node_of(self.block, index);
             let renewal = self.world.state().donors[node].renew(now_ns, grant);
-            let heard_ns = self.heard_ns.entry(index).or_insert(now_ns);
+            let answered_ns = self.answered_ns.entry(index).or_insert(now_ns);
             match renewal {
-                Renewal::Live { wants_back } => {
-                    *heard_ns = now_ns;
-                    donor.set_leaving(wants_back);
+                Renewal::Live { is_reclaiming } => {
+                    *answered_ns = now_ns;
+                    donor.set_reclaiming(is_reclaiming);
                 }
-                Renewal::Unknown => donor.lose(Fate::TookBack),
+                Renewal::Unknown => donor.lose(Fate::Revoked),
                 Renewal::Refused => donor.lose(Fate::Died),
-                Renewal::NoAnswer if now_ns - *heard_ns > LEASE_NS => donor.lose(Fate::Silent),
+                Renewal::NoAnswer if now_ns - *answered_ns > LEASE_NS => {
+                    donor.lose(Fate::Unresponsive)
+                }
                 Renewal::NoAnswer => {}
             }
         }
     }
 
-    fn judge(&mut self, now_ns: u64) {
-        let heard_ns = |donor| self.heard_ns.get(&donor).copied().unwrap_or(0);
-        self.silences.judge(self.block, now_ns, SILENT_FOR_NS, heard_ns);
+    fn resolve(&mut self, now_ns: u64) {
+        let answered_ns = |donor| self.answered_ns.get(&donor).copied().unwrap_or(0);
+        self.suspicions.resolve(self.block, now_ns, SILENT_FOR_NS, answered_ns);
     }
 
-    fn let_go(&mut self, told: &Told) {
+    fn release(&mut self, counts: &Counts) {
         let block = self.block;
-        if let Some((slabs, _)) = self.turning.take_if(|(_, noted)| block.are_over(noted)) {
+        if let Some((slabs, _)) = self.releasing.take_if(|(_, noted)| block.are_over(noted)) {
             let before: Vec<usize> = self.readable(&slabs);
-            block.let_go(&slabs);
+            block.release_spares(&slabs);
             let after = self.readable(&slabs);
             for replica in before.into_iter().filter(|replica| !after.contains(replica)) {
-                told.moves(1);
-                let let_go = self.world.state().ledger.let_go(replica, self.copies);
-                if let Err(wrong) = let_go {
+                counts.moves(1);
+                let released = self.world.state().loss_checker.release(replica, self.copies);
+                if let Err(wrong) = released {
                     self.world.fail(wrong);
                 }
             }
         }
-        if self.turning.is_none() && block.donors().iter().any(|donor| donor.is_leaving()) {
-            let slabs = block.begin_to_let_go();
+        if self.releasing.is_none() && block.donors().iter().any(|donor| donor.is_reclaiming()) {
+            let slabs = block.begin_release();
             let noted = block.batches();
-            self.turning = (!slabs.is_empty()).then_some((slabs, noted));
+            self.releasing = (!slabs.is_empty()).then_some((slabs, noted));
         }
         for (index, donor) in block.donors().iter().enumerate() {
-            if donor.is_leaving() && block.has_nothing_at(index) && donor.give_back() {
+            if donor.is_reclaiming() && block.is_donor_empty(index) && donor.give_back() {
                 let (node, mut state) = (node_of(block, index), self.world.state());
                 let now_ns = state.now_ns;
                 state.donors[node].release(now_ns, GrantId(index as u64 + 1));
@@ -150,7 +158,7 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// The thread that builds what is lacking.
+/// The thread that rebuilds missing replicas.
 pub struct Builder<'a> {
     pub world: &'a Arc<World>,
     pub block: &'a Arc<RunBlockMap>,
@@ -160,7 +168,7 @@ pub struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    pub fn run(&mut self, told: &Told) {
+    pub fn run(&mut self, counts: &Counts) {
         while self.world.now_ns() < self.end_ns {
             let now_ns = self.world.now_ns();
             self.world.wait(BUILDER, now_ns + LOOK_NS, false);
@@ -168,17 +176,17 @@ impl Builder<'_> {
             if let Some((slab, fragment)) = lacking
                 && let Some(node) = self.node_without(slab)
             {
-                self.build(slab, fragment, node, told);
+                self.build(slab, fragment, node, counts);
             }
         }
         if let Some((slab, fragment)) = self.lacking().next()
             && self.node_without(slab).is_some()
         {
-            self.world.fail(format!("fragment {fragment} of slab {slab} was not built anew"));
+            self.world.fail(format!("fragment {fragment} of slab {slab} was not rebuilt"));
         }
     }
 
-    /// Fragments that have too few copies where they can stay.
+    /// Fragments with too few copies on donors that do not reclaim them.
     fn lacking(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
         let block = self.block;
         let slabs = (0..block.slab_count()).filter(|&slab| block.slab_is_alive(slab));
@@ -190,7 +198,7 @@ impl Builder<'_> {
         })
     }
 
-    /// A node that lends and has nothing of the slab.
+    /// A lending node without a replica of the slab.
     fn node_without(&self, slab: usize) -> Option<usize> {
         let has = |node: usize| {
             let mut of_slab = self.block.readable(slab);
@@ -203,14 +211,14 @@ impl Builder<'_> {
         (!nodes.is_empty()).then(|| *state.rng.pick(&nodes))
     }
 
-    fn build(&mut self, slab: usize, fragment: usize, node: usize, told: &Told) {
+    fn build(&mut self, slab: usize, fragment: usize, node: usize, counts: &Counts) {
         let at = borrow(self.world, self.block, node);
         let added = self.block.add_fragment(slab, fragment, at, ReplicaState::Building);
-        let replica = added.expect("a slab has few replicas");
+        let replica = added.expect("replica table has room");
         match self.copier.build(replica, &AtomicBool::new(false)) {
             Ok(()) => {
-                note_whole(self.world, self.block, replica);
-                told.builds(1);
+                record_complete(self.world, self.block, replica);
+                counts.builds(1);
             }
             Err(BuildError::Lost | BuildError::NoSource | BuildError::Stopped) => {}
         }

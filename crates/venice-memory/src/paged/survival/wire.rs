@@ -1,4 +1,4 @@
-//! Links of one actor to the donors, in virtual time.
+//! One actor's links to the donors, in virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::SILENCE_NS;
 use super::world::World;
 use crate::paged::run_block::Donor;
 
-/// A rest of the copier's is longer here: nothing that matters happens in so short a time.
+/// Factor on the copier's pauses, which would only fill the schedule with idle steps.
 const RESTS_LONGER: u32 = 20;
 
 pub struct SimulatedWire {
@@ -20,7 +20,7 @@ pub struct SimulatedWire {
     initiator: Initiator,
     /// The donor behind each peer.
     peers: Vec<usize>,
-    /// Where frames are written.
+    /// The buffer that frames are written to.
     frame: Box<[u8]>,
 }
 

@@ -1,8 +1,8 @@
-//! Virtual time, the links, and whose turn it is.
+//! Virtual time, the links, and the scheduler of the actors.
 //!
-//! Each actor (a thread of a program, or of its supervisor) is a thread of its own, because the real
-//! code waits where it stands; but only one runs at a time, until it waits, and what happens meanwhile
-//! happens in the order of virtual time. So a seed is one run.
+//! Each actor (a thread of the program, or of its supervisor) is a real thread, because the code
+//! under test blocks in place. Only one runs at a time, until it waits. Events in between happen in
+//! the order of virtual time, so equal seeds give equal runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,173 +13,175 @@ use venice_sim::random::Stream;
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::donor::SimulatedDonor;
-use super::ledger::Ledger;
-use super::story::{FaultKind, Story};
+use super::loss_checker::LossChecker;
+use super::scenario::{FaultKind, Scenario};
 use crate::paged::run_block::RunBlockMap;
 
-/// The actors, by their numbers; those that write or read have links of the same number.
+/// The actors by number. Actors that read or write have links of the same number.
 pub const EVICTOR: usize = 0;
 pub const HANDLER: usize = 1;
 pub const BUILDER: usize = 2;
-pub const KEEPER: usize = 3;
+pub const SUPERVISOR: usize = 3;
 pub const ACTORS: usize = 4;
-/// Bytes that may wait for a wire.
+/// Most bytes queued for a link.
 const QUEUE_BYTES: u32 = 1 << 20;
-/// Virtual time after which a run has certainly gone wrong.
+/// Virtual time after which a run counts as stuck.
 const LAST_NS: u64 = 600_000_000_000;
 
-/// What happens at some time.
+/// An event at some virtual time.
 #[derive(Debug)]
 enum Event {
-    /// An actor has waited long enough, unless it has waited anew since.
+    /// The end of an actor's wait, unless it waits anew since.
     Wake { actor: usize, wait: u64 },
     /// A frame arrives at an actor.
     ToActor { actor: usize, donor: usize, cuts: u32, bytes: Vec<u8> },
     /// A frame arrives at a donor.
     ToDonor { donor: usize, actor: usize, cuts: u32, bytes: Vec<u8> },
-    /// A donor wants to be woken.
+    /// A donor's timer.
     Timer { donor: usize },
-    /// A fault of the story begins.
+    /// The begin of a fault.
     Fault { fault: usize },
-    /// It ends.
+    /// The end of a fault.
     Over { fault: usize },
-    /// Who was away and is back has all that it had, if it was not given up meanwhile.
-    Healed { donor: usize, wound: u32 },
+    /// The time at which a donor back from an absence counts as reliable again.
+    Healed { donor: usize, absence: u32 },
 }
 
-/// All that there is.
+/// The simulated world.
 pub struct World {
     state: Mutex<State>,
-    bells: [Condvar; ACTORS],
+    wakeups: [Condvar; ACTORS],
 }
 
-/// What one actor at a time works on.
+/// The state, used by one actor at a time.
 pub struct State {
     pub now_ns: u64,
     pub donors: Vec<SimulatedDonor>,
-    pub ledger: Ledger,
-    /// What must not be, once it was seen.
+    pub loss_checker: LossChecker,
+    /// The first broken promise.
     pub wrong: Option<String>,
     pub block: Arc<RunBlockMap>,
     pub rng: Stream,
-    story: Story,
+    scenario: Scenario,
     events: BTreeMap<(u64, u64), Event>,
     event_count: u64,
     running: usize,
-    /// By actor: which wait it is in, whether it hears frames, and whether it has ended.
+    /// The number of each actor's wait (`u64::MAX` after its end), and whether a frame ends that
+    /// wait.
     waits: [u64; ACTORS],
-    hears: [bool; ACTORS],
+    wakes_on_frame: [bool; ACTORS],
     inboxes: [VecDeque<(usize, Vec<u8>)>; ACTORS],
-    /// By actor and donor: there, and back.
+    /// The links there and back, by actor and donor.
     links: BTreeMap<(usize, usize), [Link; 2]>,
-    /// Where frames are written.
+    /// The buffer that frames are written to.
     frame: Box<[u8]>,
 }
 
 impl World {
-    /// Before anything has happened.
-    pub fn new(story: &Story, block: &Arc<RunBlockMap>) -> World {
-        let root = Stream::new(story.seed);
+    /// Creates the world at time 1, with all faults scheduled.
+    pub fn new(scenario: &Scenario, block: &Arc<RunBlockMap>) -> World {
+        let root = Stream::new(scenario.seed);
         let new_link = |actor: usize, donor: usize, back: u64| {
             let rng = root.split("link", &[actor as u64, donor as u64, back]);
             Link::new(LinkModel::default(), QUEUE_BYTES, rng)
         };
-        let pairs = (0..ACTORS).flat_map(|actor| (0..story.nodes).map(move |donor| (actor, donor)));
+        let pairs =
+            (0..ACTORS).flat_map(|actor| (0..scenario.nodes).map(move |donor| (actor, donor)));
         let link = |pair: (usize, usize)| (pair, [0, 1].map(|back| new_link(pair.0, pair.1, back)));
         let donor = |number| SimulatedDonor::new(number, root.split("donor", &[number as u64]));
         let mut state = State {
             now_ns: 1,
-            donors: (0..story.nodes).map(donor).collect(),
-            ledger: Ledger::new(story.coding.map_or(1, |coding| coding.data())),
+            donors: (0..scenario.nodes).map(donor).collect(),
+            loss_checker: LossChecker::new(scenario.coding.map_or(1, |coding| coding.data())),
             wrong: None,
             block: block.clone(),
             rng: root.split("borrowing", &[]),
-            story: story.clone(),
+            scenario: scenario.clone(),
             events: BTreeMap::new(),
             event_count: 0,
             running: usize::MAX,
             waits: [0; ACTORS],
-            hears: [false; ACTORS],
+            wakes_on_frame: [false; ACTORS],
             inboxes: Default::default(),
             links: pairs.map(link).collect(),
             frame: vec![0; MAX_FRAME_BYTES].into(),
         };
         (0..ACTORS).for_each(|actor| state.at(1, Event::Wake { actor, wait: 0 }));
-        for (fault, begins) in story.faults.iter().enumerate() {
+        for (fault, begins) in scenario.faults.iter().enumerate() {
             state.at(begins.at_ns, Event::Fault { fault });
         }
-        World { state: Mutex::new(state), bells: Default::default() }
+        World { state: Mutex::new(state), wakeups: Default::default() }
     }
 
-    /// What there is, for who runs.
+    /// Locks the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("not poisoned")
     }
 
-    /// What time it is.
+    /// The virtual time, nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.state().now_ns
     }
 
-    /// Something is wrong: all of it ends.
+    /// Reports a broken promise and ends the run.
     pub fn fail(&self, wrong: String) -> ! {
         let mut state = self.state();
         state.wrong.get_or_insert(wrong);
         drop(state);
-        self.ring_all();
+        self.wake_all();
         std::panic::resume_unwind(Box::new("the run ended"));
     }
 
-    /// Wakes everybody to see that it is over.
-    pub fn ring_all(&self) {
-        self.bells.iter().for_each(Condvar::notify_all);
+    /// Wakes all actors to see the end of the run.
+    pub fn wake_all(&self) {
+        self.wakeups.iter().for_each(Condvar::notify_all);
     }
 
-    /// The first actor runs.
+    /// Starts the first actor.
     pub fn start(&self) {
         let mut state = self.state();
         state.running = state.go_on();
-        self.bells[state.running].notify_all();
+        self.wakeups[state.running].notify_all();
     }
 
-    /// Waits for the first turn.
+    /// Waits for the actor's first turn.
     pub fn begin(&self, actor: usize) {
-        self.until_my_turn(self.state(), actor);
+        self.await_turn(self.state(), actor);
     }
 
-    /// Waits until then, or until a frame comes, if it `hears`.
-    pub fn wait(&self, actor: usize, until_ns: u64, hears: bool) {
+    /// Waits until then, or with `wakes_on_frame` until a frame arrives.
+    pub fn wait(&self, actor: usize, until_ns: u64, wakes_on_frame: bool) {
         let mut state = self.state();
-        let hears_now = hears && !state.inboxes[actor].is_empty();
-        let at_ns = if hears_now { state.now_ns } else { until_ns.max(state.now_ns + 1) };
+        let is_ready = wakes_on_frame && !state.inboxes[actor].is_empty();
+        let at_ns = if is_ready { state.now_ns } else { until_ns.max(state.now_ns + 1) };
         let wait = state.waits[actor];
-        state.hears[actor] = hears;
+        state.wakes_on_frame[actor] = wakes_on_frame;
         state.at(at_ns, Event::Wake { actor, wait });
         state.running = state.go_on();
         if state.running != actor {
-            self.bells[state.running].notify_all();
+            self.wakeups[state.running].notify_all();
         }
-        self.until_my_turn(state, actor);
+        self.await_turn(state, actor);
     }
 
-    fn until_my_turn(&self, mut state: MutexGuard<'_, State>, actor: usize) {
+    fn await_turn(&self, mut state: MutexGuard<'_, State>, actor: usize) {
         while state.running != actor && state.wrong.is_none() {
-            state = self.bells[actor].wait(state).expect("nobody panics with it");
+            state = self.wakeups[actor].wait(state).expect("not poisoned");
         }
         if state.wrong.is_some() {
             drop(state);
-            self.ring_all();
+            self.wake_all();
             std::panic::resume_unwind(Box::new("the run ended"));
         }
     }
 
-    /// This actor does nothing more.
+    /// Ends an actor.
     pub fn end(&self, actor: usize) {
         let mut state = self.state();
         state.waits[actor] = u64::MAX;
         if state.waits.iter().any(|wait| *wait != u64::MAX) {
             state.running = state.go_on();
-            self.bells[state.running].notify_all();
+            self.wakeups[state.running].notify_all();
         }
     }
 
@@ -188,7 +190,7 @@ impl World {
         self.state().send(actor, donor, bytes, 0);
     }
 
-    /// A frame that came for an actor, and from which donor.
+    /// The next frame received by an actor, with its donor.
     pub fn take(&self, actor: usize) -> Option<(usize, Vec<u8>)> {
         self.state().inboxes[actor].pop_front()
     }
@@ -200,31 +202,31 @@ impl State {
         self.events.insert((at_ns.max(self.now_ns), self.event_count), event);
     }
 
-    /// Has happen what happens until an actor's turn comes: which.
+    /// Processes events until an actor's turn comes, and returns that actor.
     fn go_on(&mut self) -> usize {
         loop {
-            let ((at_ns, _), event) = self.events.pop_first().expect("somebody waits");
+            let ((at_ns, _), event) = self.events.pop_first().expect("an actor waits");
             self.now_ns = at_ns;
             if at_ns > LAST_NS {
-                self.wrong.get_or_insert("it does not come to an end".into());
+                self.wrong.get_or_insert("the run does not end".into());
                 return (0..ACTORS).find(|actor| self.waits[*actor] != u64::MAX).unwrap_or(0);
             }
             if let Some(actor) = self.happen(event) {
                 self.waits[actor] += 1;
-                self.hears[actor] = false;
+                self.wakes_on_frame[actor] = false;
                 return actor;
             }
         }
     }
 
-    /// Whose turn it is then, if that ends somebody's wait.
+    /// Processes an event; returns the actor whose wait it ends.
     fn happen(&mut self, event: Event) -> Option<usize> {
         match event {
             Event::Wake { actor, wait } => return (self.waits[actor] == wait).then_some(actor),
             Event::ToActor { actor, donor, cuts, bytes } => {
                 if self.link(actor, donor, 1).cut_epoch() == cuts {
                     self.inboxes[actor].push_back((donor, bytes));
-                    return self.hears[actor].then_some(actor);
+                    return self.wakes_on_frame[actor].then_some(actor);
                 }
             }
             Event::ToDonor { donor, actor, cuts, bytes } => {
@@ -240,22 +242,22 @@ impl State {
             }
             Event::Fault { fault } => self.begin_fault(fault),
             Event::Over { fault } => self.end_fault(fault),
-            Event::Healed { donor, wound } => {
+            Event::Healed { donor, absence } => {
                 let block = self.block.clone();
-                self.ledger
-                    .heal(donor, wound, |replica| block.is_readable(&block.replicas()[replica]));
+                self.loss_checker
+                    .heal(donor, absence, |replica| block.is_readable(&block.replicas()[replica]));
             }
         }
         None
     }
 
     fn link(&mut self, actor: usize, donor: usize, back: usize) -> &mut Link {
-        &mut self.links.get_mut(&(actor, donor)).expect("every pair has one")[back]
+        &mut self.links.get_mut(&(actor, donor)).expect("every pair has a link")[back]
     }
 
-    /// Sends a frame, there (0) or back (1).
+    /// Sends a frame to the donor (0) or back (1).
     fn send(&mut self, actor: usize, donor: usize, bytes: &[u8], back: usize) {
-        let (now_ns, impairment) = (self.now_ns, self.story.impairment);
+        let (now_ns, impairment) = (self.now_ns, self.scenario.impairment);
         let link = self.link(actor, donor, back);
         let passage = link.send(now_ns, &impairment, bytes, &mut Default::default());
         let cuts = link.cut_epoch();
@@ -269,11 +271,11 @@ impl State {
         }
     }
 
-    /// A donor does what it has to: sends, lets leases end, asks to be woken.
+    /// Runs a donor: ends leases, sends frames, sets the timer.
     pub fn tend(&mut self, donor: usize) {
         let now_ns = self.now_ns;
         for grant in self.donors[donor].end_leases(now_ns) {
-            self.ledger.lose_grant(grant);
+            self.loss_checker.lose_grant(grant);
         }
         let mut frame = std::mem::take(&mut self.frame);
         while let Some((actor, len)) = self.donors[donor].poll_transmit(now_ns, &mut frame) {
@@ -295,50 +297,50 @@ impl State {
     }
 
     fn begin_fault(&mut self, fault: usize) {
-        let begun = self.story.faults[fault];
+        let begun = self.scenario.faults[fault];
         let (donor, now_ns) = (begun.donor, self.now_ns);
         match begun.kind {
             FaultKind::Dies => {
                 self.donors[donor].die();
-                self.ledger.lose_node(donor);
+                self.loss_checker.lose_node(donor);
             }
             FaultKind::Stalls => self.donors[donor].stalls += 1,
-            FaultKind::IsCutOff => {
+            FaultKind::CutOff => {
                 self.donors[donor].cuts += 1;
                 self.cut_or_heal(donor, true);
             }
-            FaultKind::WantsBack => self.donors[donor].wants_back = true,
+            FaultKind::Reclaims => self.donors[donor].is_reclaiming = true,
         }
-        if matches!(begun.kind, FaultKind::Stalls | FaultKind::IsCutOff) {
-            self.ledger.wound(donor, begun.lasts_ns);
+        if matches!(begun.kind, FaultKind::Stalls | FaultKind::CutOff) {
+            self.loss_checker.record_absence(donor, begun.lasts_ns);
         }
         self.at(now_ns + begun.lasts_ns, Event::Over { fault });
     }
 
     fn end_fault(&mut self, fault: usize) {
-        let over = self.story.faults[fault];
+        let over = self.scenario.faults[fault];
         let donor = over.donor;
         match over.kind {
             FaultKind::Dies => self.donors[donor].restart(),
             FaultKind::Stalls => self.donors[donor].stalls -= 1,
-            FaultKind::IsCutOff => {
+            FaultKind::CutOff => {
                 self.donors[donor].cuts -= 1;
                 self.cut_or_heal(donor, false);
             }
-            // It has waited long enough, and takes what is left.
-            FaultKind::WantsBack => {
+            // The grace period of the reclaim is over: all remaining grants end.
+            FaultKind::Reclaims => {
                 let now_ns = self.now_ns;
                 for grant in self.donors[donor].take_back_all(now_ns) {
-                    self.ledger.lose_grant(grant);
+                    self.loss_checker.lose_grant(grant);
                 }
-                self.donors[donor].wants_back = false;
+                self.donors[donor].is_reclaiming = false;
             }
         }
         let now_ns = self.now_ns;
         self.donors[donor].catch_up(now_ns);
         self.tend(donor);
-        if let Some((wound, after_ns)) = self.ledger.is_healing(donor, over.kind) {
-            self.at(now_ns + after_ns, Event::Healed { donor, wound });
+        if let Some((absence, after_ns)) = self.loss_checker.is_healing(donor, over.kind) {
+            self.at(now_ns + after_ns, Event::Healed { donor, absence });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a thread's links to its donors run over: UDP, and in tests links in virtual time.
+//! The carrier of a thread's links to its donors: UDP, or in tests links in virtual time.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -14,10 +14,10 @@ use crate::paged::run_block::Donor;
 use crate::paged::survival::SimulatedWire;
 use crate::paged::sys;
 
-/// How long one wait for frames takes at most.
+/// Longest wait for frames, nanoseconds.
 const WAIT_NS: u64 = 5_000_000;
 
-/// An initiator, and what carries its frames.
+/// An initiator with the carrier of its frames.
 pub enum Wire {
     /// Datagrams.
     Udp(Box<UdpDriver>),
@@ -27,7 +27,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// Where the links end here.
+    /// The initiator at this end of the links.
     pub fn initiator(&mut self) -> &mut Initiator {
         match self {
             Wire::Udp(driver) => driver.initiator(),
@@ -45,7 +45,7 @@ impl Wire {
         }
     }
 
-    /// What time it is, in nanoseconds.
+    /// The time, nanoseconds.
     pub fn now_ns(&self) -> u64 {
         match self {
             Wire::Udp(_) => sys::monotonic_ns(),
@@ -54,7 +54,7 @@ impl Wire {
         }
     }
 
-    /// Takes in what came and sends what is to be sent.
+    /// Processes received frames and sends pending ones.
     pub fn pump(&mut self) {
         match self {
             Wire::Udp(driver) => drop(driver.pump(sys::monotonic_ns())),
@@ -63,12 +63,12 @@ impl Wire {
         }
     }
 
-    /// The same, and waits a little for something to come.
+    /// Pumps, and waits a short time for a frame.
     pub fn turn(&mut self) {
         match self {
             Wire::Udp(driver) => {
                 if driver.turn(WAIT_NS).is_err() {
-                    // The links find out what it means; not in a hurry.
+                    // The links find out about the error themselves; the wait avoids a busy loop.
                     let _ = driver.wait(sys::monotonic_ns(), WAIT_NS);
                 }
             }
@@ -77,7 +77,7 @@ impl Wire {
         }
     }
 
-    /// Does nothing for a while.
+    /// Sleeps for `time`.
     pub fn rest(&mut self, time: Duration) {
         match self {
             Wire::Udp(_) => std::thread::sleep(time),
@@ -86,7 +86,7 @@ impl Wire {
         }
     }
 
-    /// To poll for arrivals.
+    /// The descriptor to poll for arrivals.
     pub fn fd(&self) -> i32 {
         match self {
             Wire::Udp(driver) => driver.fd().as_raw_fd(),
@@ -95,7 +95,7 @@ impl Wire {
         }
     }
 
-    /// Sets the timer for when the links want to run again, and returns what to poll for it.
+    /// Sets the timer for the links' next time-out, and returns the descriptor to poll for it.
     pub fn arm_timer(&mut self) -> i32 {
         match self {
             Wire::Udp(driver) => {

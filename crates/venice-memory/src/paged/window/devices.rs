@@ -1,15 +1,16 @@
-//! Who may write to the program's memory past its page tables: a device that was given the pages
-//! themselves. What it writes to a page that has moved would be lost.
+//! Detection of devices that may write to the program's memory past its page tables, because they
+//! were given the pages themselves. Such a write to a page that has moved would be lost.
 //!
-//! The kernel does not say which pages are lent to devices. But whoever lends them has a descriptor
-//! open for that: of a file for direct access (`O_DIRECT`), of an io_uring, of a device. Pages that
-//! are write-protected are lent to nobody who writes. So what is seen after that is all there is: who
-//! lent pages before has such a descriptor still, for a read lasts no longer than its file is open.
+//! The kernel does not report pages lent to devices. But a process that lends them has a descriptor
+//! open for that: a file for direct access (`O_DIRECT`), an io_uring, or a device. Write-protected
+//! pages cannot be lent for writing any more. A check after the write protection is therefore
+//! complete: pages lent before belong to a descriptor that is still open, because a read lasts no
+//! longer than its file is open.
 
 use super::proc_numbers::{self, ProcPath};
 
 const DESCRIPTORS: &[u8] = b"/proc/self/fd\0";
-/// Devices that copy what they have to say, or write nothing.
+/// Devices that copy their data, or write nothing.
 const HARMLESS: [&[u8]; 12] = [
     b"/dev/null",
     b"/dev/zero",
@@ -25,7 +26,7 @@ const HARMLESS: [&[u8]; 12] = [
     b"/dev/log",
 ];
 
-/// Has this process a descriptor through which devices may be writing to its memory now?
+/// True if this process has a descriptor through which a device may write to its memory.
 pub(super) fn may_write() -> bool {
     let (mut count, mut is_found) = (0, false);
     let listed = proc_numbers::each(DESCRIPTORS, |descriptor| {
@@ -33,13 +34,13 @@ pub(super) fn may_write() -> bool {
         is_found = is_suspect(descriptor);
         is_found
     });
-    // A process whose first thread has ended does not show them.
+    // A process whose first thread has ended does not list its descriptors.
     is_found || listed.is_err() || count == 0
 }
 
 fn is_suspect(descriptor: u32) -> bool {
     let mut link = [0; 128];
-    // What has been closed meanwhile is no longer there.
+    // A descriptor closed meanwhile is no longer listed.
     match ProcPath::new("/proc/self/fd/", descriptor, "").read_link(&mut link) {
         Ok(link) => match suspicion(link) {
             Suspicion::None => false,
@@ -54,7 +55,7 @@ fn is_suspect(descriptor: u32) -> bool {
 enum Suspicion {
     None,
     Sure,
-    /// Where it was opened for direct access.
+    /// Only if it was opened for direct access.
     AsOpened,
 }
 
@@ -77,7 +78,7 @@ fn is_direct(descriptor: u32) -> bool {
     flags(text).is_none_or(|flags| flags & O_DIRECT != 0)
 }
 
-/// The line `flags:`, in octal.
+/// The flags of the line `flags:`, in octal.
 fn flags(info: &[u8]) -> Option<u32> {
     let line = info.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"flags:"))?;
     u32::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_devices_write_through_is_told_from_the_rest() {
+    fn suspects_device_descriptors_only() {
         for (link, meant) in [
             ("anon_inode:[io_uring]", Suspicion::Sure),
             ("anon_inode:[eventpoll]", Suspicion::None),

@@ -1,4 +1,4 @@
-//! Forks of a process with a window: the child gets a private, local copy of what lies in it.
+//! Forks of a process with a window: the child gets a private, local copy of the window's pages.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -10,40 +10,40 @@ use super::super::sys::{self, Errno, SysResult, nr};
 use super::super::{PAGE, address_of};
 use super::mapped::Mapped;
 use super::structure::{MAP_FIXED, MAP_PRIVATE_ANONYMOUS, READ_WRITE};
-use super::{Ledger, Window, WindowStructure};
+use super::{Contents, Window, WindowStructure};
 
 /// A fork under way.
 pub struct WindowFork {
     window: &'static Window,
-    /// `None` where nothing lies in the window. Else the lock is held; there is no other thread
-    /// that could hold a lock of the C library's and wait for this one.
+    /// `None` if the window has no piece. Otherwise the lock is held. No other thread exists that
+    /// could hold a lock of the C library and wait for this one.
     structure: Option<WindowStructure>,
 }
 
 impl Window {
-    /// Begins a fork, unless it would give the child something else than what the parent has at
-    /// that moment: nothing may lie in the window, or no other thread may be there to write to it
-    /// while it is copied. Each that has begun ends with [`Window::end_fork`] in the parent.
+    /// Begins a fork; `false` if the child could get other contents than the parent has at that
+    /// moment. The window must have no piece, or the process no other thread that could write
+    /// during the copy. Each begun fork ends with [`Window::end_fork`] in the parent.
     pub fn begin_fork(&'static self) -> bool {
         let mut structure = self.hold();
-        let may = structure.ledger().pieces.is_empty() || self.has_one_thread();
+        let may = structure.contents().pieces.is_empty() || self.has_one_thread();
         self.forking.fetch_add(u32::from(may), Ordering::Relaxed);
         may
     }
 
-    /// A fork is over, in the parent.
+    /// Ends a fork, in the parent.
     pub fn end_fork(&self) {
         self.forking.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// To be called by the thread that is about to fork, in whatever runs last before it does, and
-    /// after [`Window::begin_fork`].
+    /// Prepares the fork. The forking thread calls it in the last handler that runs before the
+    /// fork, after [`Window::begin_fork`].
     ///
     /// # Errors
-    /// When the two sides cannot talk to each other.
+    /// The kernel's error if the pipe between parent and child cannot be made.
     pub fn before_fork(&'static self) -> SysResult<WindowFork> {
         let mut structure = self.hold();
-        if structure.ledger().pieces.is_empty() {
+        if structure.contents().pieces.is_empty() {
             return Ok(WindowFork { window: self, structure: None });
         }
         let mut ends = [-1i32; 2];
@@ -63,14 +63,14 @@ impl Window {
         unsafe { *self.pipe.get() }
     }
 
-    /// Whether a child gets the mapped slabs.
+    /// Sets whether a child inherits the mapped slabs.
     pub(super) fn fork_with_slabs(&self, does: bool) {
         let (base, len_bytes) = self.slabs.reserved();
         // SAFETY: advice about our own mapping that changes no contents.
         let _ = unsafe { sys::madvise(base, len_bytes, fork_advice(does)) };
     }
 
-    /// Is there no other thread of the program?
+    /// True if the program has no other thread.
     fn has_one_thread(&self) -> bool {
         threads() == 1 + self.own_threads.load(Ordering::Relaxed)
     }
@@ -85,16 +85,16 @@ impl WindowStructure {
         }
     }
 
-    /// Puts private copies in the place of all pieces, and lets go of the slabs.
+    /// Replaces all pieces by private copies, and unmaps the slabs.
     fn make_private(&mut self) -> SysResult<()> {
         let window = self.window;
         let mut mapped = Mapped::default();
-        mapped.look()?;
+        mapped.refresh()?;
         for (page, piece) in self.parts(0..PageNumber::MAX) {
             let (addr, len_bytes) = (address_of(page), piece.count * PAGE);
             let flags = MAP_PRIVATE_ANONYMOUS | MAP_FIXED;
-            // SAFETY: over the piece, which no thread of this new process uses meanwhile; the copy
-            // is read from the slabs, which are mapped until the end of this function.
+            // SAFETY: over the piece, which no thread of this new process uses meanwhile. The copy
+            // is read from the slabs, which stay mapped until the end of this function.
             unsafe {
                 sys::syscall(nr::MMAP, [addr, len_bytes, READ_WRITE, flags, usize::MAX, 0])?;
                 for offset in (0..len_bytes).step_by(PAGE) {
@@ -106,15 +106,15 @@ impl WindowStructure {
                 let len_bytes = mapping.range.end.min(addr + len_bytes) - start;
                 if mapping.protection != READ_WRITE {
                     let arguments = [start, len_bytes, mapping.protection, 0, 0, 0];
-                    // SAFETY: as the piece was.
+                    // SAFETY: the same range as the piece.
                     unsafe { sys::syscall(nr::MPROTECT, arguments)? };
                 }
             }
         }
         let (base, reserved_bytes) = window.slabs.reserved();
-        // SAFETY: nothing of this process lies in the slabs any more.
+        // SAFETY: no memory of this process lies in the slabs any more.
         unsafe { sys::syscall(nr::MUNMAP, [base, reserved_bytes, 0, 0, 0, 0])? };
-        *self.ledger() = Ledger {
+        *self.contents() = Contents {
             slots: Slots::new(window.process),
             pieces: BTreeMap::new(),
             local: Regions::default(),
@@ -124,12 +124,12 @@ impl WindowStructure {
 }
 
 impl WindowFork {
-    /// In the parent: waits until the child has its copy, or is dead.
+    /// Ends the fork in the parent: waits until the child has its copy, or is dead.
     pub fn in_parent(self) {
         if let Some(mut structure) = self.structure {
             let [mine, childs] = self.window.pipe();
             sys::close(childs);
-            // Nothing is ever written: the child's end closes when it is done or dead.
+            // No byte is ever written: the child's end closes when the child is done or dead.
             while sys::read(mine, &mut [0]) == Err(Errno::EINTR) {}
             sys::close(mine);
             self.window.fork_with_slabs(false);
@@ -138,10 +138,10 @@ impl WindowFork {
         self.window.end_fork();
     }
 
-    /// In the child: its memory is its own from here on, and all local.
+    /// Ends the fork in the child: its memory is private and local from here on.
     ///
     /// # Errors
-    /// The kernel's: there is no memory for it, and the child must end.
+    /// The kernel's error if there is no memory for the copy. The child must exit then.
     pub fn in_child(self) -> SysResult<()> {
         if let Some(mut structure) = self.structure {
             structure.make_private()?;
@@ -159,14 +159,14 @@ fn fork_advice(does: bool) -> usize {
     if does { MADV_DOFORK } else { sys::MADV_DONTFORK }
 }
 
-/// Copies a page; pages of zeros need not be there.
+/// Copies a page unless it holds only zeros.
 ///
 /// # Safety
-/// Both are mapped, one for reading, one, fresh, for writing.
+/// Both pages must be mapped: `from` for reading, `to`, fresh, for writing.
 unsafe fn copy_unless_zero(from: usize, to: usize) {
     const WORDS: usize = PAGE / 8;
     let (from, to) = (from as *const [u64; WORDS], to as *mut [u64; WORDS]);
-    // SAFETY: forwarded to the caller; pages are aligned.
+    // SAFETY: the caller's promise; pages are aligned.
     unsafe {
         if (*from).iter().any(|word| *word != 0) {
             std::ptr::copy_nonoverlapping(from, to, 1);
@@ -174,7 +174,7 @@ unsafe fn copy_unless_zero(from: usize, to: usize) {
     }
 }
 
-/// Threads of this process; many where the kernel does not say.
+/// The number of threads of this process; `usize::MAX` if the kernel does not report it.
 fn threads() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Threads:"));

@@ -1,39 +1,40 @@
-//! What of this process's address space is mapped from files, the slabs' among them, as
-//! `/proc/self/maps` tells it (`proc_pid_maps(5)`).
+//! File mappings of this process, the slabs' included, read from `/proc/self/maps`
+//! (`proc_pid_maps(5)`).
 
 use std::ops::Range;
 
 use super::super::sys::{self, Errno, SysResult};
 
 const MAPS: &[u8] = b"/proc/self/maps\0";
-/// Longer than any line.
+/// Longer than any line of the file.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// One mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) range: Range<usize>,
-    /// As `mprotect(2)` takes it.
+    /// The protection in the form of `mprotect(2)`.
     pub(super) protection: usize,
-    /// Where in the file it begins, bytes.
+    /// Offset of the mapping in its file, bytes.
     pub(super) offset: usize,
     pub(super) inode: u64,
 }
 
-/// All of them, by address.
+/// All file mappings, by address.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     files: Vec<Mapping>,
-    /// Rings among them by which the kernel takes orders for what it then does by itself.
+    /// True if one of them is a ring through which the kernel takes requests that it serves
+    /// asynchronously.
     pub(super) has_rings: bool,
 }
 
 impl Mapped {
-    /// Looks anew.
+    /// Reads the mappings anew.
     ///
     /// # Errors
-    /// The kernel's.
-    pub(super) fn look(&mut self) -> SysResult<()> {
+    /// The kernel's error.
+    pub(super) fn refresh(&mut self) -> SysResult<()> {
         self.files.clear();
         self.has_rings = false;
         let fd = sys::open_readonly(MAPS)?;
@@ -63,7 +64,7 @@ impl Mapped {
 
     fn take(&mut self, line: &[u8]) {
         let Ok(line) = std::str::from_utf8(line).or_else(|error| {
-            // Only a file's name may be something else.
+            // Only the name of a file may be invalid UTF-8.
             std::str::from_utf8(&line[..error.valid_up_to()])
         }) else {
             return;
@@ -73,12 +74,12 @@ impl Mapped {
         self.files.extend(mapping.filter(|mapping| mapping.inode != 0));
     }
 
-    /// The mapping that an address is in.
+    /// The mapping that contains an address.
     pub(super) fn at(&self, addr: usize) -> Option<&Mapping> {
         self.within(addr..addr + 1).next()
     }
 
-    /// Those that lie in a range, or partly.
+    /// The mappings that overlap a range.
     pub(super) fn within(&self, range: Range<usize>) -> impl Iterator<Item = &Mapping> {
         let first = self.files.partition_point(|it| it.range.end <= range.start);
         self.files[first..].iter().take_while(move |it| it.range.start < range.end)
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_field_by_field() {
+    fn parses_maps_line() {
         let line = "7f00a000-7f00c000 r--s 00003000 00:01 2077   /memfd:slab (deleted)";
         let meant =
             Mapping { range: 0x7f00_a000..0x7f00_c000, protection: 1, offset: 0x3000, inode: 2077 };
@@ -113,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn this_very_program_is_found() {
+    fn finds_own_code() {
         let mut mapped = Mapped::default();
-        mapped.look().unwrap();
-        let code = this_very_program_is_found as *const () as usize;
+        mapped.refresh().unwrap();
+        let code = finds_own_code as *const () as usize;
         let mapping = mapped.at(code).expect("code is mapped from a file");
         assert_eq!(mapping.protection, 5);
         let count = mapped.files.len();
-        mapped.look().unwrap();
+        mapped.refresh().unwrap();
         assert!(
             mapped.files.len() + 8 > count && mapped.files.is_sorted_by_key(|it| it.range.start)
         );

@@ -1,7 +1,7 @@
-//! The thread that moves what a process has in the window, when it is called.
+//! The mover: the thread that moves the process's slabs when it is notified.
 //!
-//! It takes no part in the program: signals are blocked, and its descriptors are a table of its own,
-//! where the program does not close them. Where it may not hold writes up there is none.
+//! It is independent of the program: its signals are blocked, and its descriptors are in a table of
+//! its own, where the program cannot close them. A process that may not block writes has no mover.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,22 +12,22 @@ use super::super::uffd::Uffd;
 use super::Window;
 use super::mapped::Mapped;
 
-/// How long it waits before it tries again what could not move.
+/// Delay before the next attempt at a blocked move, nanoseconds.
 const RETRY_AFTER_NS: u64 = 200_000_000;
 
-/// What the thread begins with.
+/// The arguments of the mover's thread.
 struct Start {
     window: &'static Window,
     /// The connection to the supervisor.
     socket: i32,
-    /// 0: it has not begun; else one more than the error it ended with, or 1.
+    /// 0: not started; 1: started; otherwise one more than the error number.
     outcome: AtomicU32,
 }
 
-/// Starts the thread, which keeps `socket` for itself, or says why nothing moves.
+/// Starts the mover, which takes over `socket`, or records the reason why slabs cannot move.
 ///
 /// # Errors
-/// The kernel's: no memory, or too many threads.
+/// The kernel's error: no memory, or too many threads.
 pub(super) fn start(window: &'static Window, socket: i32) -> SysResult<()> {
     let process = &window.block.processes[window.process];
     match Uffd::open_for_writes() {
@@ -57,7 +57,7 @@ fn why_never(error: Errno) -> Mobility {
 }
 
 extern "C" fn run(argument: usize) -> ! {
-    // SAFETY: `start` passes the address of one that lives as long as the process.
+    // SAFETY: `start` passes the address of a `Start` that lives as long as the process.
     let start = unsafe { &*(argument as *const Start) };
     let window = start.window;
     let uffd = thread::keep_only(start.socket).and_then(|()| Uffd::open_for_writes());
@@ -71,7 +71,7 @@ extern "C" fn run(argument: usize) -> ! {
     let mut mapped = Mapped::default();
     loop {
         let seen = window.block.mover_calls();
-        let mobility = window.follow(uffd, &mut mapped).err().unwrap_or(Mobility::Moves);
+        let mobility = window.move_slabs(uffd, &mut mapped).err().unwrap_or(Mobility::Moves);
         window.block.processes[window.process].set_mobility(mobility);
         let is_done = mobility == Mobility::Moves;
         window.block.await_mover_call(seen, (!is_done).then_some(RETRY_AFTER_NS));
@@ -79,16 +79,20 @@ extern "C" fn run(argument: usize) -> ! {
 }
 
 impl Window {
-    /// Takes every slab to the newest home there is for it.
+    /// Moves every slab to its newest location.
     ///
     /// # Errors
-    /// Why some are still elsewhere.
-    pub(super) fn follow(&'static self, uffd: Uffd, mapped: &mut Mapped) -> Result<(), Mobility> {
-        for slab in 0..self.homes.len() {
-            if let Some(home) = self.block.newest_home(slab)
-                && !self.block.is_home(self.process, slab, home)
+    /// The reason why some slabs have not moved.
+    pub(super) fn move_slabs(
+        &'static self,
+        uffd: Uffd,
+        mapped: &mut Mapped,
+    ) -> Result<(), Mobility> {
+        for slab in 0..self.locations.len() {
+            if let Some(location) = self.block.newest_location(slab)
+                && !self.block.is_location(self.process, slab, location)
             {
-                self.move_slab(slab, home, uffd, mapped)?;
+                self.move_slab(slab, location, uffd, mapped)?;
             }
         }
         Ok(())

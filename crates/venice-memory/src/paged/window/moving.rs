@@ -1,14 +1,15 @@
-//! Moving what a process has of a slab to another replica of it, while the program uses it.
+//! Moves the process's pages of a slab to another replica, while the program uses them.
 //!
-//! With the lock held that all changes of the address space take, for all pieces of it at once:
-//! 1. the new replica is mapped a second time, somewhere else, and made ready;
-//! 2. who writes to a piece is held up, by a userfaultfd, whether it is the program or the kernel for
-//!    it; reads go on;
-//! 3. unless a device may be writing to it past all that ([`devices`]), its bytes are copied;
-//! 4. the new mapping is moved over the old one, which for other threads is one step, and who was
-//!    held up goes on, on the new one.
+//! The lock that all changes of the address space take is held. For all pieces of the slab at once:
+//! 1. The new replica is mapped a second time, at another address, and populated.
+//! 2. Writes to the pieces, by the program or by the kernel on its behalf, are blocked by a
+//!    userfaultfd. Reads go on.
+//! 3. The bytes are copied, unless a device may be writing to them despite that ([`devices`]).
+//! 4. The new mapping is moved over the old one, atomically for other threads. Blocked writers go
+//!    on, on the new one.
 //!
-//! From 2 to 4 nothing here takes memory of the heap: a thread that is held up may have its lock.
+//! Invariant: from step 2 to step 4 no heap memory is allocated here, because a blocked thread may
+//! hold the heap's lock.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,46 +21,46 @@ use super::super::uffd::Uffd;
 use super::super::{PAGE, address_of, pages_of};
 use super::mapped::{Mapped, Mapping};
 use super::structure::{MREMAP_FIXED, MREMAP_MAYMOVE, READ_WRITE};
-use super::{Piece, Window, WindowStructure, devices, sleepers};
+use super::{Piece, Window, WindowStructure, devices, futex_waiters};
 
-/// Why something did not move: as a process says it.
-type Held = Mobility;
+/// The reason why something did not move, in the form in which a process reports it.
+type Blocked = Mobility;
 
-/// A part of a piece that is one mapping of the kernel's.
+/// The part of a piece that is one mapping of the kernel.
 #[derive(Debug)]
 struct Part {
     range: Range<usize>,
     protection: usize,
-    /// Where what it has is mapped besides.
+    /// The second mapping of the old replica.
     old: usize,
-    /// Where what it is to have is mapped besides.
+    /// The second mapping of the new replica.
     new: usize,
-    /// Where what is to be in its place is mapped for now.
+    /// The temporary address of the mapping that will replace it.
     staged: Option<usize>,
-    /// Who writes to it is held up.
-    is_held: bool,
+    /// True while writes to it are blocked.
+    is_blocked: bool,
     has_moved: bool,
 }
 
 impl Window {
-    /// Takes all that this process has of a slab to `replica`, and says that its home is there.
+    /// Moves all of this process's pages of a slab to `replica`, and records the new location.
     ///
     /// # Errors
-    /// Why some of it is still where it was; then it is to be tried again.
+    /// The reason why some pages have not moved. The move must be tried again.
     pub(super) fn move_slab(
         &'static self,
         slab: usize,
         replica: usize,
         uffd: Uffd,
         mapped: &mut Mapped,
-    ) -> Result<(), Held> {
-        let row = self.slabs.address(replica, 0).ok_or(Held::HeldByKernel)?;
+    ) -> Result<(), Blocked> {
+        let row = self.slabs.address(replica, 0).ok_or(Blocked::BlockedByKernel)?;
         // SAFETY: advice about our own mapping that changes no contents.
         let _ = unsafe { sys::madvise(row, SLAB_SLOTS as usize * PAGE, sys::MADV_DONTFORK) };
         let mut structure = self.hold_as_mover();
-        self.homes[slab].store(replica as u32 + 1, Ordering::Relaxed);
-        mapped.look().map_err(|_| Held::HeldByKernel)?;
-        let pieces = structure.away_from_home(slab, replica);
+        self.locations[slab].store(replica as u32 + 1, Ordering::Relaxed);
+        mapped.refresh().map_err(|_| Blocked::BlockedByKernel)?;
+        let pieces = structure.pieces_to_move(slab, replica);
         let parts = pieces
             .iter()
             .flat_map(|(page, piece)| self.parts_mapped(*page, piece, replica, mapped));
@@ -68,24 +69,24 @@ impl Window {
         let moved = parts.iter().filter(|part| part.has_moved);
         let moved: Vec<_> = moved.map(|part| (part.range.clone(), part.old)).collect();
         for (range, _) in &moved {
-            structure.rehome(pages_of(range.start, range.len()), replica);
+            structure.set_replica(pages_of(range.start, range.len()), replica);
         }
         if !moved.is_empty() {
-            // SAFETY: the old replica stays mapped until all of the slab has left it.
-            unsafe { sleepers::wake(&moved) };
+            // SAFETY: the old replica stays mapped until all pages have left it.
+            unsafe { futex_waiters::wake(&moved) };
         }
         outcome?;
-        // What else is there the program has mapped by a bare system call.
+        // The remaining ranges were mapped by the program through direct system calls.
         for (page, piece) in pieces {
-            structure.rehome(page..page + piece.count, replica);
+            structure.set_replica(page..page + piece.count, replica);
         }
-        self.forget_former_homes(slab, replica)?;
-        self.block.set_home(self.process, slab, replica);
+        self.unmap_former_locations(slab, replica)?;
+        self.block.set_location(self.process, slab, replica);
         Ok(())
     }
 
-    /// The mappings that a piece is made of; none where the program has mapped something else by a
-    /// bare system call.
+    /// The mappings of a piece; none if the program has mapped something else there by a direct
+    /// system call.
     fn parts_mapped(
         &self,
         page: PageNumber,
@@ -100,7 +101,7 @@ impl Window {
         let Some(slab) = mapped.at(old) else { return Vec::new() };
         let in_slab = slab.offset + (old - slab.range.start);
         let of_piece = |mapping: &&Mapping| {
-            // The file's byte that would be at address 0.
+            // The file offset that address 0 would have.
             let begins = |offset: usize, addr: usize| offset.wrapping_sub(addr);
             mapping.inode == slab.inode
                 && begins(mapping.offset, mapping.range.start) == begins(in_slab, start)
@@ -110,17 +111,18 @@ impl Window {
             let offset = range.start - start;
             let (old, new) = (old + offset, new + offset);
             let protection = mapping.protection;
-            Part { range, protection, old, new, staged: None, is_held: false, has_moved: false }
+            Part { range, protection, old, new, staged: None, is_blocked: false, has_moved: false }
         };
         mapped.within(range.clone()).filter(of_piece).map(part).collect()
     }
 
-    /// Maps no longer what a slab has left.
-    fn forget_former_homes(&self, slab: usize, home: usize) -> Result<(), Held> {
+    /// Unmaps the replicas that a slab has left.
+    fn unmap_former_locations(&self, slab: usize, location: usize) -> Result<(), Blocked> {
         for (replica, entry) in self.block.replicas().iter().enumerate() {
-            if entry.slab() == slab && replica != home && self.slabs.is_mapped(replica) {
-                // SAFETY: no piece is there, and the lock is held that whoever looks for one takes.
-                unsafe { self.slabs.unmap(replica) }.map_err(|_| Held::HeldByKernel)?;
+            if entry.slab() == slab && replica != location && self.slabs.is_mapped(replica) {
+                // SAFETY: no piece lies there, and the lock is held that every search for a piece
+                // takes.
+                unsafe { self.slabs.unmap(replica) }.map_err(|_| Blocked::BlockedByKernel)?;
             }
         }
         Ok(())
@@ -129,32 +131,32 @@ impl Window {
 
 impl WindowStructure {
     /// The pieces of a slab that are mapped from another replica.
-    fn away_from_home(&mut self, slab: usize, replica: usize) -> Vec<(PageNumber, Piece)> {
-        let pieces = self.ledger().pieces.iter();
+    fn pieces_to_move(&mut self, slab: usize, replica: usize) -> Vec<(PageNumber, Piece)> {
+        let pieces = self.contents().pieces.iter();
         let is_away =
             |piece: &Piece| (piece.slot / SLAB_SLOTS) as usize == slab && piece.replica != replica;
         pieces.filter(|(_, piece)| is_away(piece)).map(|(page, piece)| (*page, *piece)).collect()
     }
 }
 
-/// Puts the new replica in the place of the old one, all of it or as much as goes.
-fn move_parts(parts: &mut [Part], uffd: Uffd, has_rings: bool) -> Result<(), Held> {
+/// Replaces the old replica by the new one, as far as possible.
+fn move_parts(parts: &mut [Part], uffd: Uffd, has_rings: bool) -> Result<(), Blocked> {
     let ready = parts.iter_mut().try_for_each(|part| part.stage()).map_err(by_kernel);
-    let held = ready.and_then(|()| parts.iter_mut().try_for_each(|part| part.hold(uffd)));
+    let held = ready.and_then(|()| parts.iter_mut().try_for_each(|part| part.block_writes(uffd)));
     let moved = match held {
         Ok(()) if !parts.is_empty() && (has_rings || devices::may_write()) => {
-            Err(Held::HeldByDevices)
+            Err(Blocked::BlockedByDevices)
         }
         Ok(()) => parts.iter_mut().try_for_each(|part| part.take_over(uffd)).map_err(by_kernel),
         Err(held) => Err(held),
     };
-    // All go on, wherever what they write to is now.
-    parts.iter_mut().for_each(|part| part.let_go(uffd));
+    // All writers go on, wherever their pages are now.
+    parts.iter_mut().for_each(|part| part.unblock_writes(uffd));
     moved
 }
 
-fn by_kernel(_: Errno) -> Held {
-    Held::HeldByKernel
+fn by_kernel(_: Errno) -> Blocked {
+    Blocked::BlockedByKernel
 }
 
 impl Part {
@@ -162,57 +164,58 @@ impl Part {
         self.range.len()
     }
 
-    /// Maps the new replica where nobody looks, with all its pages there.
+    /// Maps the new replica at a temporary address, and populates it.
     fn stage(&mut self) -> SysResult<()> {
         let arguments = [self.new, 0, self.len_bytes(), MREMAP_MAYMOVE, 0, 0];
-        // SAFETY: a shared mapping whose old length is 0 is mapped a second time, at an address of
-        // the kernel's choice.
+        // SAFETY: a shared mapping with an old length of 0 is mapped a second time, at an address
+        // of the kernel's choice.
         let staged = unsafe { sys::syscall(nr::MREMAP, arguments)? };
         self.staged = Some(staged);
         // SAFETY: advice that changes no contents.
         unsafe { sys::madvise(staged, self.len_bytes(), sys::MADV_POPULATE_WRITE) }
     }
 
-    fn hold(&mut self, uffd: Uffd) -> Result<(), Held> {
+    fn block_writes(&mut self, uffd: Uffd) -> Result<(), Blocked> {
         let held = uffd.hold_writes(self.range.start, self.len_bytes());
         held.map_err(|error| match error {
-            Errno::EINVAL => Held::InDevice,
+            Errno::EINVAL => Blocked::InDevice,
             error => by_kernel(error),
         })?;
-        self.is_held = true;
+        self.is_blocked = true;
         Ok(())
     }
 
-    fn let_go(&mut self, uffd: Uffd) {
+    fn unblock_writes(&mut self, uffd: Uffd) {
         let len_bytes = self.len_bytes();
-        if std::mem::take(&mut self.is_held) {
+        if std::mem::take(&mut self.is_blocked) {
             uffd.let_write(self.range.start, len_bytes);
         }
         if let Some(staged) = self.staged.take() {
-            // SAFETY: mapped by `stage`, and in nobody's use.
+            // SAFETY: mapped by `stage`, and unused.
             unsafe { sys::unmap(staged as *mut _, len_bytes) };
         }
     }
 
-    /// Copies the bytes, which nobody writes meanwhile, and moves the copy to where they were.
+    /// Copies the bytes, which no thread writes meanwhile, and moves the copy over them.
     fn take_over(&mut self, uffd: Uffd) -> SysResult<()> {
         let len_bytes = self.len_bytes();
-        let staged = self.staged.expect("it is mapped");
-        // SAFETY: both are mapped; who would write to the one is held up, of the other nobody knows.
+        let staged = self.staged.expect("staged before");
+        // SAFETY: both are mapped. Writers to the one are blocked, and no other thread has the
+        // address of the other.
         unsafe {
             std::ptr::copy_nonoverlapping(self.old as *const u8, staged as *mut u8, len_bytes)
         };
         if self.protection != READ_WRITE {
             let arguments = [staged, len_bytes, self.protection, 0, 0, 0];
-            // SAFETY: as the program has what is moved.
+            // SAFETY: sets the protection that the program has set on the old mapping.
             unsafe { sys::syscall(nr::MPROTECT, arguments)? };
         }
         let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
         let arguments = [staged, len_bytes, len_bytes, flags, self.range.start, 0];
-        // SAFETY: over what was copied; the lock is held, so it is what it was.
+        // SAFETY: over the copied mapping; the lock is held, so it has not changed.
         match unsafe { sys::syscall(nr::MREMAP, arguments) } {
             Ok(_) => {
-                (self.staged, self.is_held, self.has_moved) = (None, false, true);
+                (self.staged, self.is_blocked, self.has_moved) = (None, false, true);
                 uffd.wake(self.range.start, len_bytes);
                 Ok(())
             }
@@ -221,19 +224,19 @@ impl Part {
         }
     }
 
-    /// Is anything still where the program has it?
+    /// True if the program's range is still mapped.
     fn is_mapped(&self) -> bool {
         let is_there = |addr| sys::mincore(addr, &mut [0]).is_ok();
         is_there(self.range.start) && is_there(self.range.end - PAGE)
     }
 }
 
-/// The kernel had unmapped the old mapping when it found that it cannot move the new one.
+/// The message if the kernel had unmapped the old mapping before it failed to move the new one.
 fn lost_words(error: Errno) -> &'static str {
     match error {
         Errno::ENOMEM => {
-            "the kernel ran out of memory while it moved the program's, which cannot go on"
+            "moving the program's memory failed: the kernel is out of memory; the program ends"
         }
-        _ => "the kernel could not move the program's memory, which cannot go on",
+        _ => "moving the program's memory failed; the program ends",
     }
 }

@@ -1,16 +1,17 @@
-//! The numbers that a directory of `/proc` lists: descriptors, threads. Without the heap, since it is
-//! read while threads of the program are held up, which may have the heap's lock.
+//! The numbers that a directory of `/proc` lists: descriptors, threads. The code does not use the
+//! heap, because it runs while threads of the program are blocked, and one of them may hold the
+//! heap's lock.
 
 use super::super::sys::{self, Errno, SysResult, nr};
 
-/// A path in `/proc`, as the kernel wants it.
+/// A path in `/proc`, ending in NUL.
 pub(super) struct ProcPath {
     text: [u8; 64],
     len: usize,
 }
 
 impl ProcPath {
-    /// What `parts` are together; the numbers' decimal digits among them.
+    /// Joins the parts, with the number in decimal digits.
     pub(super) fn new(before: &str, number: u32, after: &str) -> ProcPath {
         let mut path = ProcPath { text: [0; 64], len: 0 };
         path.push(before.as_bytes());
@@ -33,15 +34,15 @@ impl ProcPath {
         self.len += part.len();
     }
 
-    /// With the NUL at its end.
+    /// The path with its NUL.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }
 
-    /// Reads what the file begins with.
+    /// Reads the beginning of the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(super) fn read<'a>(&self, into: &'a mut [u8]) -> SysResult<&'a [u8]> {
         let fd = sys::open_readonly(self.bytes())?;
         let len = sys::pread(fd, 0, into);
@@ -49,10 +50,10 @@ impl ProcPath {
         Ok(&into[..len?])
     }
 
-    /// Reads where the link leads.
+    /// Reads the target of the link.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(super) fn read_link<'a>(&self, into: &'a mut [u8]) -> SysResult<&'a [u8]> {
         const AT_FDCWD: usize = -100isize as usize;
         let path = self.bytes().as_ptr() as usize;
@@ -63,10 +64,10 @@ impl ProcPath {
     }
 }
 
-/// Has `each` look at every number that the directory lists, until it says that it has seen enough.
+/// Calls `each` with every number in the directory, until it returns `true`.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(super) fn each(directory: &[u8], mut each: impl FnMut(u32) -> bool) -> SysResult<()> {
     let fd = sys::open_readonly(directory)?;
     let mut entries = [0u8; 4096];
@@ -84,7 +85,7 @@ pub(super) fn each(directory: &[u8], mut each: impl FnMut(u32) -> bool) -> SysRe
     outcome
 }
 
-/// Those among the names of directory entries (`getdents64(2)`).
+/// The numbers among the names of directory entries (`getdents64(2)`).
 fn numbers(entries: &[u8]) -> impl Iterator<Item = u32> {
     let mut at = 0;
     let names = std::iter::from_fn(move || {
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threads_of_this_process_are_listed() {
+    fn lists_threads_of_process() {
         let mut seen = Vec::new();
         each(b"/proc/self/task\0", |thread| {
             seen.push(thread);

@@ -1,4 +1,4 @@
-//! What a thread of the program may change in the window: it maps, unmaps, moves and advises.
+//! Changes of the window by threads of the program: map, unmap, move and advise.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use super::super::page_table::PageNumber;
 use super::super::run_block::SLAB_SLOTS;
 use super::super::sys::{self, Errno, SysResult, nr};
 use super::super::{PAGE, address_of, pages_of};
-use super::{Ledger, Piece, Window};
+use super::{Contents, Piece, Window};
 
 pub(super) const READ_WRITE: usize = 1 | 2;
 pub(super) const MREMAP_MAYMOVE: usize = 1;
@@ -16,11 +16,11 @@ pub(super) const MREMAP_FIXED: usize = 2;
 pub(super) const MAP_PRIVATE_ANONYMOUS: usize = 0x02 | 0x20;
 pub(super) const MAP_FIXED: usize = 0x10;
 const MREMAP_DONTUNMAP: usize = 4;
-/// Smaller mappings stay local whatever the budget: each piece is a mapping of its own, and their
-/// number is limited.
+/// Smaller mappings stay local whatever the budget: each piece is a mapping of its own, and the
+/// number of mappings is limited.
 const LEAST_PAGES: usize = 16;
 
-/// The window with its lock held: what a thread of the program may change.
+/// The window with its lock held, for changes by a thread of the program.
 pub struct WindowStructure {
     pub(super) window: &'static Window,
     _guard: StructureGuard<'static>,
@@ -32,24 +32,24 @@ impl Window {
         WindowStructure { window: self, _guard: self.lock.hold() }
     }
 
-    /// Takes the lock for the thread that moves pieces, whose signals are blocked for good.
+    /// Takes the lock for the mover, whose signals are always blocked.
     pub(super) fn hold_as_mover(&'static self) -> WindowStructure {
         WindowStructure { window: self, _guard: self.lock.hold_as_evictor() }
     }
 }
 
 impl WindowStructure {
-    pub(super) fn ledger(&mut self) -> &mut Ledger {
-        // SAFETY: the lock is held, and the borrow of `self` keeps it the only one.
-        unsafe { &mut *self.window.ledger.get() }
+    pub(super) fn contents(&mut self) -> &mut Contents {
+        // SAFETY: the lock is held, and the borrow of `self` makes it the only reference.
+        unsafe { &mut *self.window.contents.get() }
     }
 
-    /// A fresh anonymous private mapping for reading and writing: local as far as the budget goes,
-    /// the rest on slabs.
+    /// Places a fresh anonymous private mapping for reading and writing: local as far as the budget
+    /// allows, the rest on slabs.
     ///
     /// # Errors
-    /// `ENOMEM`: what was borrowed is in use, or the process has too many mappings; the whole
-    /// range is the kernel's anonymous memory again or unmapped.
+    /// `ENOMEM` if all borrowed memory is in use, or the process has too many mappings. The whole
+    /// range is then anonymous memory of the kernel again, or unmapped.
     pub fn place(&mut self, addr: usize, len_bytes: usize) -> SysResult<()> {
         let pages = pages_of(addr, len_bytes);
         self.forget(pages.clone());
@@ -66,29 +66,29 @@ impl WindowStructure {
 
     fn count_local(&mut self, pages: Range<PageNumber>) {
         self.window.own_local_pages().fetch_add(pages.len() as u64, Ordering::Relaxed);
-        self.ledger().local.insert(pages);
+        self.contents().local.insert(pages);
     }
 
-    /// Puts slots in the place of fresh anonymous pages.
+    /// Replaces fresh anonymous pages by slots.
     fn map_slots(&mut self, pages: Range<PageNumber>) -> SysResult<()> {
         let window = self.window;
         let mut at = pages.start;
         while at < pages.end {
             let wanted = u32::try_from(pages.end - at).unwrap_or(u32::MAX);
-            let ledger = self.ledger();
-            let run = ledger.slots.take_run(&window.block, wanted).ok_or(Errno::ENOMEM)?;
-            let home = window.home((run.start / SLAB_SLOTS) as usize);
-            let replica = home.expect("slots are taken of slabs that donors have");
+            let contents = self.contents();
+            let run = contents.slots.take_run(&window.block, wanted).ok_or(Errno::ENOMEM)?;
+            let location = window.location((run.start / SLAB_SLOTS) as usize);
+            let replica = location.expect("slot of a slab with a donor");
             let piece = Piece { count: run.len(), slot: run.start, replica };
-            ledger.pieces.insert(at, piece);
+            contents.pieces.insert(at, piece);
             let (from, len_bytes) = (window.in_slabs(&piece, 0), run.len() * PAGE);
             let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
             // A shared mapping whose old length is 0 is mapped a second time.
             let arguments = [from, 0, len_bytes, flags, address_of(at), 0];
-            // SAFETY: over fresh pages that nobody knows of yet; the slots are this process's.
+            // SAFETY: over fresh pages that no thread uses yet; the slots are this process's.
             unsafe {
                 sys::syscall(nr::MREMAP, arguments)?;
-                // Whoever had the slots before left something in them.
+                // The last holder of the slots has left data in them.
                 let _ = sys::madvise(address_of(at), len_bytes, sys::MADV_POPULATE_WRITE);
                 std::ptr::write_bytes(address_of(at) as *mut u8, 0, len_bytes);
             }
@@ -98,7 +98,7 @@ impl WindowStructure {
         Ok(())
     }
 
-    /// The range is mapped no longer, or mapped anew: slots and budget are free again.
+    /// Releases the slots and the budget of a range that is unmapped, or mapped anew.
     pub fn release(&mut self, addr: usize, len_bytes: usize) {
         self.forget(pages_of(addr, len_bytes));
     }
@@ -107,19 +107,19 @@ impl WindowStructure {
         let window = self.window;
         for (_, piece) in self.take_parts(pages.clone()) {
             for slot in piece.slot..piece.slot + piece.count as u32 {
-                self.ledger().slots.give_up(&window.block, slot);
+                self.contents().slots.release(&window.block, slot);
             }
         }
-        let ledger = self.ledger();
-        let local: usize = ledger.local.parts(pages.clone()).map(|part| part.len()).sum();
-        ledger.local.remove(pages);
+        let contents = self.contents();
+        let local: usize = contents.local.parts(pages.clone()).map(|part| part.len()).sum();
+        contents.local.remove(pages);
         window.own_local_pages().fetch_sub(local as u64, Ordering::Relaxed);
     }
 
-    /// Takes the parts of pieces that lie in a range out; what is left of them stays.
+    /// Removes the parts of pieces that lie in a range. The rest of these pieces stays.
     fn take_parts(&mut self, pages: Range<PageNumber>) -> Vec<(PageNumber, Piece)> {
         let parts = self.parts(pages);
-        let pieces = &mut self.ledger().pieces;
+        let pieces = &mut self.contents().pieces;
         for &(start, part) in &parts {
             let (first, whole) = pieces.range(..=start).next_back().expect("it is part of a piece");
             let (first, whole) = (*first, *whole);
@@ -137,16 +137,16 @@ impl WindowStructure {
         parts
     }
 
-    /// What lies in a range is mapped from another replica of its slab now.
-    pub(super) fn rehome(&mut self, pages: Range<PageNumber>, replica: usize) {
+    /// Records that the pages of a range are now mapped from another replica of their slab.
+    pub(super) fn set_replica(&mut self, pages: Range<PageNumber>, replica: usize) {
         for (start, part) in self.take_parts(pages) {
-            self.ledger().pieces.insert(start, Piece { replica, ..part });
+            self.contents().pieces.insert(start, Piece { replica, ..part });
         }
     }
 
     /// The parts of pieces that lie in a range.
     pub(super) fn parts(&mut self, pages: Range<PageNumber>) -> Vec<(PageNumber, Piece)> {
-        let pieces = &self.ledger().pieces;
+        let pieces = &self.contents().pieces;
         let first = pieces.range(..=pages.start).next_back().map_or(pages.start, |(at, _)| *at);
         let part = |(at, piece): (&PageNumber, &Piece)| {
             let start = (*at).max(pages.start);
@@ -157,17 +157,17 @@ impl WindowStructure {
         pieces.range(first..pages.end.max(first)).filter_map(part).collect()
     }
 
-    /// Does any page of the range lie in the window?
+    /// True if any page of the range lies in the window.
     pub fn touches(&mut self, addr: usize, len_bytes: usize) -> bool {
         !self.parts(pages_of(addr, len_bytes)).is_empty()
     }
 
-    /// `MADV_DONTNEED` and `MADV_FREE`: the contents go, the mapping stays.
+    /// Discards the contents of a range and keeps the mapping (`MADV_DONTNEED`, `MADV_FREE`).
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn discard(&mut self, addr: usize, len_bytes: usize) -> SysResult<()> {
-        // SAFETY: what the program asked for; to pieces it does nothing.
+        // SAFETY: the program's own request; it has no effect on pieces.
         let outcome = unsafe { sys::madvise(addr, len_bytes, sys::MADV_DONTNEED) };
         if matches!(outcome, Ok(()) | Err(Errno::ENOMEM)) {
             for (_, piece) in self.parts(pages_of(addr, len_bytes)) {
@@ -177,21 +177,22 @@ impl WindowStructure {
         outcome
     }
 
-    /// `mremap(2)`. What lies in the window shrinks where it is and is copied when it grows or
-    /// moves; what is local and would grow over the budget is copied too.
+    /// Performs `mremap(2)`. Pieces shrink in place, and are copied when they grow or move. Local
+    /// memory that would exceed the budget is copied too.
     ///
     /// # Errors
-    /// The kernel's; `EINVAL` for ways that the window does not know (`MREMAP_DONTUNMAP`).
+    /// The kernel's error; `EINVAL` for flags that the window does not support
+    /// (`MREMAP_DONTUNMAP`).
     pub fn relocate(&mut self, arguments: [usize; 5]) -> SysResult<usize> {
         let [old, old_len, new_len, flags, new_addr] = arguments;
         let (old_pages, new_pages) = (pages_of(old, old_len), new_len.div_ceil(PAGE));
         let grows_by = new_pages.saturating_sub(old_pages.len()) as u64;
-        let is_local = self.ledger().local.parts(old_pages.clone()).next().is_some();
+        let is_local = self.contents().local.parts(old_pages.clone()).next().is_some();
         let touches = self.touches(old, old_len);
         let is_copied = touches || (is_local && grows_by > self.window.local_room());
         if !is_copied {
             let [a, b, c, d, e] = arguments;
-            // SAFETY: what the program asked for.
+            // SAFETY: the program's own request.
             let new = unsafe { sys::syscall(nr::MREMAP, [a, b, c, d, e, 0])? };
             if is_local {
                 self.forget(old_pages);
@@ -226,15 +227,15 @@ impl WindowStructure {
     ) -> SysResult<usize> {
         let flags = MAP_PRIVATE_ANONYMOUS | if at.is_some() { MAP_FIXED } else { 0 };
         let arguments = [at.unwrap_or(0), new_len, READ_WRITE, flags, usize::MAX, 0];
-        // SAFETY: a fresh mapping, or one where the program wants it.
+        // SAFETY: a fresh mapping, or one at the address that the program chose.
         let new = unsafe { sys::syscall(nr::MMAP, arguments)? };
         if let Err(error) = self.place(new, new_len) {
             let _ = self.unmap(new, new_len);
             return Err(error);
         }
         let readable = old_len.next_multiple_of(PAGE);
-        // SAFETY: both ranges are mapped and do not overlap; the old one is the program's to move
-        // and nobody's to use meanwhile.
+        // SAFETY: both ranges are mapped and do not overlap. The program moves the old one, so no
+        // thread uses it meanwhile.
         unsafe {
             sys::syscall(nr::MPROTECT, [old, readable, READ_WRITE, 0, 0, 0])?;
             std::ptr::copy_nonoverlapping(old as *const u8, new as *mut u8, old_len.min(new_len));
@@ -247,7 +248,7 @@ impl WindowStructure {
         if len_bytes == 0 {
             return Ok(());
         }
-        // SAFETY: what the program gives up, or what nobody else has seen.
+        // SAFETY: a range that the program unmaps, or that no other thread has used.
         unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0])? };
         self.release(addr, len_bytes);
         Ok(())

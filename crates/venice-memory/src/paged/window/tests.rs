@@ -1,5 +1,5 @@
-//! Pieces are moved to and fro between two donors' slabs while threads, and system calls, write to
-//! them: nothing is lost, and nobody notices.
+//! Pieces move between the slabs of two donors while threads and system calls write to them. No
+//! write may be lost.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,11 +19,11 @@ use venice_ports::shm::SlabFile;
 use super::*;
 
 const SLABS: usize = 2;
-/// More than one slab, and not a whole number of them.
+/// More than one slab, and not a whole number of slabs.
 const BYTES: usize = SLAB_BYTES as usize + 37 * PAGE;
 const MOVES: usize = 40;
 
-/// Slabs at two donors, of which one or the other has them at a time.
+/// Slabs that move between two donors.
 struct Moving {
     block: RunBlockMap,
     window: &'static Window,
@@ -33,7 +33,7 @@ struct Moving {
     mapped: Mapped,
 }
 
-/// `None`: this machine lets nobody hold writes up.
+/// Creates the fixture; `None`: this machine does not let processes block writes.
 fn moving(test: &str) -> Option<Moving> {
     let uffd = match Uffd::open_for_writes() {
         Ok(uffd) => uffd,
@@ -73,7 +73,7 @@ fn slab() -> OwnedFd {
 }
 
 impl Moving {
-    /// Fresh memory of the program, all of it in the window.
+    /// Maps fresh memory of the program, all of it in the window.
     fn place(&self, len_bytes: usize) -> usize {
         let arguments = [0, len_bytes, READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0];
         // SAFETY: a fresh mapping.
@@ -93,29 +93,29 @@ impl Moving {
         (0..SLABS).map(add).collect()
     }
 
-    fn follow(&mut self) -> Result<(), Mobility> {
-        self.window.follow(self.uffd, &mut self.mapped)
+    fn move_slabs(&mut self) -> Result<(), Mobility> {
+        self.window.move_slabs(self.uffd, &mut self.mapped)
     }
 
-    /// Moves all slabs to a donor, and lets go of where they were.
+    /// Moves all slabs to a donor, and drops their old replicas.
     fn move_to(&mut self, donor: usize) {
         let former: Vec<usize> =
-            (0..SLABS).filter_map(|slab| self.block.newest_home(slab)).collect();
+            (0..SLABS).filter_map(|slab| self.block.newest_location(slab)).collect();
         let new = self.build(donor);
-        while let Err(why) = self.follow() {
+        while let Err(why) = self.move_slabs() {
             // Other tests of this process may have devices open for a moment.
-            assert_eq!(why, Mobility::HeldByDevices);
+            assert_eq!(why, Mobility::BlockedByDevices);
             sys::yield_now();
         }
         for (slab, (old, new)) in former.into_iter().zip(new).enumerate() {
-            assert!(self.block.is_home_of_all(new) && self.block.settle_home(new));
-            assert!(self.block.give_up(&self.block.replicas()[old]));
-            assert_eq!(self.mappings_of(old), 0, "its donor has all of its memory back");
-            assert_eq!(self.window.home(slab), Some(new));
+            assert!(self.block.is_location_of_all(new) && self.block.commit_location(new));
+            assert!(self.block.drop_replica(&self.block.replicas()[old]));
+            assert_eq!(self.mappings_of(old), 0, "the old replica is unmapped");
+            assert_eq!(self.window.location(slab), Some(new));
         }
     }
 
-    /// How often this process has the memory of a replica mapped.
+    /// The number of this process's mappings of a replica.
     fn mappings_of(&self, replica: usize) -> usize {
         let inode = rustix::fs::fstat(&self.memory.lock().unwrap()[replica]).unwrap().st_ino;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -128,11 +128,12 @@ impl Moving {
 }
 
 fn words(addr: usize, len_bytes: usize) -> &'static [AtomicU64] {
-    // SAFETY: mapped for as long as the test runs, and used by atomic accesses alone.
+    // SAFETY: mapped for as long as the test runs, and used by atomic accesses only.
     unsafe { std::slice::from_raw_parts(addr as *const AtomicU64, len_bytes / 8) }
 }
 
-/// A thread that counts in every page, in the `nth` word, until it is told to stop; how often.
+/// Spawns a thread that counts in every page, in the `nth` word, until `stop` is set. It returns
+/// its number of rounds.
 fn counts<'scope>(
     scope: &'scope Scope<'scope, '_>,
     (words, nth): (&'static [AtomicU64], usize),
@@ -143,7 +144,7 @@ fn counts<'scope>(
         while !stop.load(Ordering::Relaxed) {
             for page in words.chunks(PAGE / 8) {
                 let before = page[nth].load(Ordering::Relaxed);
-                assert_eq!(before, rounds, "nobody else counts there");
+                assert_eq!(before, rounds, "no other thread counts there");
                 page[nth].store(before + 1, Ordering::Relaxed);
                 page[9].fetch_add(1, Ordering::Relaxed);
             }
@@ -158,8 +159,8 @@ fn flag() -> &'static AtomicBool {
 }
 
 #[test]
-fn threads_that_count_lose_nothing_while_it_moves() {
-    let Some(mut moving) = moving("threads_that_count_lose_nothing_while_it_moves") else { return };
+fn counting_threads_survive_moves() {
+    let Some(mut moving) = moving("counting_threads_survive_moves") else { return };
     let words = words(moving.place(BYTES), BYTES);
     words.iter().enumerate().skip(10).for_each(|(at, word)| {
         if at % (PAGE / 8) > 9 {
@@ -187,8 +188,8 @@ fn threads_that_count_lose_nothing_while_it_moves() {
 }
 
 #[test]
-fn system_calls_write_into_it_while_it_moves() {
-    let Some(mut moving) = moving("system_calls_write_into_it_while_it_moves") else { return };
+fn system_calls_write_during_moves() {
+    let Some(mut moving) = moving("system_calls_write_during_moves") else { return };
     let addr = moving.place(BYTES);
     let stop = flag();
     let (mut from, mut to) = std::io::pipe().unwrap();
@@ -203,7 +204,8 @@ fn system_calls_write_into_it_while_it_moves() {
         let reader = scope.spawn(move || {
             let mut meant = 0u8;
             for at in (0..BYTES / PAGE).cycle() {
-                // SAFETY: a page that is mapped for as long as the test runs, and this thread's alone.
+                // SAFETY: a page that is mapped for as long as the test runs, and used by this
+                // thread only.
                 let page =
                     unsafe { std::slice::from_raw_parts_mut((addr + at * PAGE) as *mut u8, PAGE) };
                 if from.read_exact(page).is_err() {
@@ -223,8 +225,8 @@ fn system_calls_write_into_it_while_it_moves() {
 }
 
 #[test]
-fn what_the_program_did_to_it_stays_so() {
-    let Some(mut moving) = moving("what_the_program_did_to_it_stays_so") else { return };
+fn moves_keep_protection_and_holes() {
+    let Some(mut moving) = moving("moves_keep_protection_and_holes") else { return };
     let addr = moving.place(BYTES);
     let all = words(addr, BYTES);
     all.iter().enumerate().for_each(|(at, word)| word.store(at as u64, Ordering::Relaxed));
@@ -239,7 +241,7 @@ fn what_the_program_did_to_it_stays_so() {
     moving.window.hold().discard(addr + 300 * PAGE, PAGE).unwrap();
     moving.move_to(1);
     moving.window.hold().discard(addr + 301 * PAGE, PAGE).unwrap();
-    moving.mapped.look().unwrap();
+    moving.mapped.refresh().unwrap();
     let protection = |addr| moving.mapped.at(addr).map(|mapping| mapping.protection);
     assert_eq!((protection(shut), protection(read_only)), (Some(0), Some(1)));
     assert_eq!((protection(addr), protection(hole)), (Some(3), None));
@@ -260,15 +262,15 @@ fn what_the_program_did_to_it_stays_so() {
 }
 
 #[test]
-fn who_sleeps_on_a_word_of_it_is_woken() {
-    let Some(mut moving) = moving("who_sleeps_on_a_word_of_it_is_woken") else { return };
+fn futex_waiters_are_woken() {
+    let Some(mut moving) = moving("futex_waiters_are_woken") else { return };
     let addr = moving.place(BYTES);
     // SAFETY: a word of memory that is mapped for as long as the test runs.
     let word: &AtomicU32 = unsafe { &*((addr + 8 * PAGE) as *const AtomicU32) };
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             while word.load(Ordering::Acquire) == 0 {
-                // As on a word that processes share.
+                // A shared futex.
                 sys::futex_wait(word, 0, None, true);
             }
         });
@@ -282,44 +284,44 @@ fn who_sleeps_on_a_word_of_it_is_woken() {
 }
 
 #[test]
-fn a_move_that_comes_to_nothing_is_taken_back() {
-    let Some(mut moving) = moving("a_move_that_comes_to_nothing_is_taken_back") else { return };
+fn failed_move_is_undone() {
+    let Some(mut moving) = moving("failed_move_is_undone") else { return };
     let words = words(moving.place(BYTES), BYTES);
     words.iter().enumerate().for_each(|(at, word)| word.store(at as u64, Ordering::Relaxed));
     let new = moving.build(1);
-    // One of the slabs is there already, and written, when its donor wants it back again.
-    while moving.follow().is_err() {
+    // One of the slabs has moved and was written when its donor reclaims it again.
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
     words[7].store(77, Ordering::Relaxed);
     for replica in new {
-        assert!(moving.block.give_up(&moving.block.replicas()[replica]));
+        assert!(moving.block.drop_replica(&moving.block.replicas()[replica]));
     }
-    while moving.follow().is_err() {
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
-    assert!((0..SLABS).all(|slab| moving.block.is_home(moving.process, slab, slab)));
+    assert!((0..SLABS).all(|slab| moving.block.is_location(moving.process, slab, slab)));
     for (at, word) in words.iter().enumerate() {
         assert_eq!(word.load(Ordering::Relaxed), if at == 7 { 77 } else { at as u64 });
     }
 }
 
 #[test]
-fn nothing_moves_while_a_device_may_write_to_it() {
-    let Some(mut moving) = moving("nothing_moves_while_a_device_may_write_to_it") else { return };
+fn device_descriptors_block_moves() {
+    let Some(mut moving) = moving("device_descriptors_block_moves") else { return };
     let words = words(moving.place(BYTES), BYTES);
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let (flags, mode) = (rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE, 0o600.into());
     let path = folder.path().join("direct");
     let Ok(direct) = rustix::fs::open(path, flags | rustix::fs::OFlags::DIRECT, mode) else {
-        eprintln!("SKIPPED nothing_moves_while_...: no O_DIRECT in /var/tmp");
+        eprintln!("SKIPPED device_descriptors_block_moves: no O_DIRECT in /var/tmp");
         return;
     };
     moving.build(1);
-    assert_eq!(moving.follow(), Err(Mobility::HeldByDevices));
+    assert_eq!(moving.move_slabs(), Err(Mobility::BlockedByDevices));
     words[0].store(5, Ordering::Relaxed);
     drop(direct);
-    while moving.follow().is_err() {
+    while moving.move_slabs().is_err() {
         sys::yield_now();
     }
     assert_eq!(words[0].load(Ordering::Relaxed), 5);

@@ -1,4 +1,4 @@
-//! The supervisor's part: what waits in frames goes to the file.
+//! The supervisor's part of write-behind: frames are written to the file.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::super::PAGE;
 use super::super::run_block::RunBlockMap;
 
-/// Pages written with one call at most.
+/// Most pages written with one call.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Takes pages to the file. There is one of a run.
+/// The writer of the file. A run has one.
 #[derive(Debug)]
 pub struct Drain {
     block: Arc<RunBlockMap>,
@@ -21,36 +21,37 @@ pub struct Drain {
     buffer: Vec<u8>,
 }
 
-/// The file did not take something.
+/// A failure to write to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What the kernel said.
+pub struct DrainFailure {
+    /// The kernel's error.
     pub errno: Errno,
-    /// Slabs that are not on the disk any more: donors have what they hold.
+    /// Slabs whose file replica was dropped: donors have their contents.
     pub given_up: usize,
-    /// Pages that no donor has: they stay where they are, and it is tried again.
+    /// Pages that no donor has. They stay in their frames, and the write is tried again.
     pub kept: usize,
 }
 
 impl Drain {
-    /// A drain into `file`, which is made as long as what is far.
+    /// Creates the drain into `file`, and sets the length of the file to that of the far memory.
     ///
     /// # Errors
-    /// The kernel's: no file can be so long there.
+    /// The kernel's error if the file cannot be so long.
     pub fn new(block: Arc<RunBlockMap>, file: Arc<OwnedFd>) -> Result<Drain, Errno> {
         rustix::fs::ftruncate(&file, block.holders().len() as u64 * PAGE as u64)?;
         Ok(Drain { block, file, buffer: Vec::new() })
     }
 
-    /// Takes to the disk what waits; how many frames are free now that were not, and what went wrong.
-    pub fn turn(&mut self) -> (usize, Option<Trouble>) {
+    /// Writes the waiting frames to the disk. Returns the number of frames freed, and the failure
+    /// if there was one.
+    pub fn turn(&mut self) -> (usize, Option<DrainFailure>) {
         let mut ready: Vec<_> = self.block.ready_frames().collect();
         ready.sort_unstable();
         let all = ready.len();
         ready.retain(|&(slot, frame)| {
-            let is_wanted = self.block.is_wanted(slot, frame);
+            let is_wanted = self.block.is_needed(slot, frame);
             if !is_wanted {
-                self.block.settle(slot, frame);
+                self.block.complete_frame(slot, frame);
             }
             is_wanted
         });
@@ -58,7 +59,7 @@ impl Drain {
             self.settle(&ready);
             return (all, None);
         }
-        // What was there before can mostly be overwritten on a disk that is full.
+        // A full disk usually still takes pages that overwrite earlier ones.
         let mut trouble = None;
         let slab_of = |one: &(u32, u32)| self.block.slab_of(one.0);
         let slabs: Vec<_> = ready.chunk_by(|one, next| slab_of(one) == slab_of(next)).collect();
@@ -67,24 +68,25 @@ impl Drain {
                 Ok(()) => self.settle(slab),
                 Err(errno) => {
                     let (mut given_up, mut kept) = self.give_up(slab);
-                    if let Some(Trouble { given_up: before, kept: kept_before, .. }) = trouble {
+                    if let Some(DrainFailure { given_up: before, kept: kept_before, .. }) = trouble
+                    {
                         (given_up, kept) = (given_up + before, kept + kept_before);
                     }
-                    trouble = Some(Trouble { errno, given_up, kept });
+                    trouble = Some(DrainFailure { errno, given_up, kept });
                 }
             }
         }
         (all - trouble.map_or(0, |trouble| trouble.kept), trouble)
     }
 
-    /// These are on the disk.
+    /// Frees the frames of pages that are on the disk.
     fn settle(&self, written: &[(u32, u32)]) {
-        written.iter().for_each(|&(slot, frame)| self.block.settle(slot, frame));
+        written.iter().for_each(|&(slot, frame)| self.block.complete_frame(slot, frame));
         self.block.counters.behind_out.fetch_add(written.len() as u64, Ordering::Relaxed);
     }
 
-    /// Writes pages, those in a row together, and waits until the disk has them. They do not stay in
-    /// the kernel's cache: that would be this machine's memory too.
+    /// Writes pages, contiguous ones together, and waits until the disk has them. They are dropped
+    /// from the kernel's cache, which would be local memory too.
     fn write(&mut self, ready: &[(u32, u32)]) -> Result<(), Errno> {
         let is_beside = |one: &(u32, u32), next: &(u32, u32)| one.0 + 1 == next.0;
         for row in ready.chunk_by(is_beside).flat_map(|row| row.chunks(PAGES_AT_ONCE)) {
@@ -105,21 +107,22 @@ impl Drain {
         }
         if !ready.is_empty() {
             rustix::fs::fdatasync(&self.file)?;
-            // Where it is not heeded nothing is wrong.
+            // Ignoring the advice does no harm.
             let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         }
         Ok(())
     }
 
-    /// Pages of one slab cannot be written. If donors have it, it is not on the disk from now on, and
-    /// nobody waits for these pages; else they stay in their frames. How many slabs and pages that is.
+    /// Handles pages of one slab that cannot be written. If donors have the slab, its file replica
+    /// is dropped and the frames are freed. Otherwise the pages stay in their frames. Returns the
+    /// numbers of slabs dropped and pages kept.
     fn give_up(&self, pages: &[(u32, u32)]) -> (usize, usize) {
         let block = &self.block;
-        let on_disk = block.on_disk(block.slab_of(pages[0].0));
-        if on_disk.is_some_and(|(_, replica)| !block.give_up(replica)) {
+        let on_disk = block.disk_replica(block.slab_of(pages[0].0));
+        if on_disk.is_some_and(|(_, replica)| !block.drop_replica(replica)) {
             return (0, pages.len());
         }
-        pages.iter().for_each(|&(slot, frame)| block.settle(slot, frame));
+        pages.iter().for_each(|&(slot, frame)| block.complete_frame(slot, frame));
         (usize::from(on_disk.is_some()), 0)
     }
 }

@@ -1,5 +1,5 @@
-//! Random sequences of writes, deaths and turns of the drain: what is read is what was written, as
-//! long as anybody has it.
+//! Random sequences of writes, deaths and runs of the drain: each read returns the last write, as
+//! long as any replica has it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use super::super::transfer::{Fetch, Words, WriteOut};
 use super::*;
 use crate::paged::direct::FarMemory;
 
-/// Slabs, and how many pages of each are used.
+/// Slabs of the run.
 const SLABS: usize = 2;
 const USED: u32 = 24;
 
-/// Two slabs, each at a donor of its own, and on disk; a third donor that has nothing yet.
+/// Two slabs, each at a donor of its own, and on disk; and a third donor without contents.
 struct Run {
     memory: Arc<FarMemory>,
     file: Arc<OwnedFd>,
     drain: Drain,
     far: Far,
-    /// What each slot was written last.
+    /// The round that wrote each slot last.
     written: Vec<u64>,
     rounds: u64,
 }
@@ -46,7 +46,7 @@ fn with_disk(mut far: Far, file: &OwnedFd) -> Far {
 
 impl Run {
     fn new() -> Run {
-        let (_fd, block) = RunBlockMap::create_behind(PortKind::Shm, SLABS, 1).unwrap();
+        let (_fd, block) = RunBlockMap::create_write_behind(PortKind::Shm, SLABS, 1).unwrap();
         for donor in 0..=SLABS {
             block.add_donor(&format!("node{donor}"), donor as u32, "").unwrap();
         }
@@ -71,7 +71,7 @@ impl Run {
         self.memory.block()
     }
 
-    /// `true`: it is where it can be read.
+    /// Writes a slot; `true`: it is readable afterwards.
     fn write(&mut self, slot: u32) -> bool {
         let block = self.memory.block().clone();
         self.rounds += 1;
@@ -85,11 +85,12 @@ impl Run {
         !out[0].lost
     }
 
-    /// The round that wrote what is read; `None`: nobody has it.
+    /// The round that wrote the contents read; `None`: they are lost.
     fn read(&mut self, slot: u32) -> Option<u64> {
         let block = self.memory.block().clone();
         let Fetch::Ready(address) = self.far.fetch(&block, slot, 0) else { return None };
-        // SAFETY: a page of a mapped slab or of the way's own, which nobody writes now.
+        // SAFETY: a page of a mapped slab or of the far memory's buffer, which no thread writes
+        // now.
         let page = unsafe { &*(address as *const Words) };
         assert!(page.iter().enumerate().all(|(at, word)| *word == page[0] + at as u64), "torn");
         Some(page[0] >> 32)
@@ -104,7 +105,7 @@ impl Run {
         }
     }
 
-    /// Builds a copy of a slab at the donor that has none.
+    /// Builds a copy of a slab at the empty donor.
     fn build(&mut self, slab: usize) {
         let block = self.memory.block().clone();
         let replica = block.add_replica(slab, at(SLABS), ReplicaState::Building).unwrap();
@@ -143,7 +144,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn whoever_dies_whenever_nothing_that_was_written_is_lost(ops in prop::collection::vec(op(), 1..200)) {
+    fn random_deaths_lose_nothing(ops in prop::collection::vec(op(), 1..200)) {
         let mut run = Run::new();
         let mut built = [false; SLABS];
         for op in ops {
@@ -157,14 +158,14 @@ proptest! {
             run.check();
         }
         while run.drain.turn().0 > 0 {}
-        prop_assert_eq!(run.block().behind_pages(), 0);
+        prop_assert_eq!(run.block().undrained_pages(), 0);
         (0..=SLABS).for_each(|donor| run.block().donors()[donor].lose(Fate::Died));
         run.check();
     }
 }
 
 #[test]
-fn a_disk_that_fails_is_given_up_where_donors_have_it_and_kept_where_none_has() {
+fn disk_failure_keeps_sole_copies() {
     let mut run = Run::new();
     assert!(slots().all(|slot| run.write(slot)));
     assert_eq!(run.drain.turn(), (SLABS * USED as usize, None));
@@ -178,8 +179,8 @@ fn a_disk_that_fails_is_given_up_where_donors_have_it_and_kept_where_none_has() 
         assert_eq!(trouble.given_up, usize::from(freed > 0));
         run.check();
     }
-    assert!(run.block().on_disk(0).is_some() && run.block().on_disk(1).is_none());
-    // What is elsewhere again need not wait.
+    assert!(run.block().disk_replica(0).is_some() && run.block().disk_replica(1).is_none());
+    // A slab copied to another donor need not wait.
     run.build(0);
     let (freed, trouble) = run.drain.turn();
     assert_eq!((freed, trouble.map(|trouble| trouble.given_up)), (USED as usize, Some(1)));
@@ -189,13 +190,13 @@ fn a_disk_that_fails_is_given_up_where_donors_have_it_and_kept_where_none_has() 
 }
 
 #[test]
-fn room_for_what_is_to_be_written_is_claimed_before_and_not_to_be_had_while_the_disk_is_slow() {
+fn slow_disk_exhausts_frames() {
     let mut run = Run::new();
     let block = run.block().clone();
     for at in 0..BEHIND_FRAMES as u32 {
         assert!(run.write(at % USED));
     }
-    assert!(!run.far.reserve(&block, 1) && block.behind_pages() == BEHIND_FRAMES as u64);
+    assert!(!run.far.reserve(&block, 1) && block.undrained_pages() == BEHIND_FRAMES as u64);
     assert_eq!(run.drain.turn(), (BEHIND_FRAMES, None));
     assert!(run.far.reserve(&block, 512) && run.far.reserve(&block, 512));
     let mut other = run.memory.far().unwrap().writing(&block, Owner::Process(1)).unwrap();
@@ -206,7 +207,7 @@ fn room_for_what_is_to_be_written_is_claimed_before_and_not_to_be_had_while_the_
 }
 
 #[test]
-fn what_nobody_needs_any_more_does_not_go_to_the_disk() {
+fn unneeded_pages_skip_disk() {
     let mut run = Run::new();
     let block = run.block().clone();
     assert!(run.write(1) && run.write(2));
@@ -215,9 +216,10 @@ fn what_nobody_needs_any_more_does_not_go_to_the_disk() {
     assert_eq!(block.counters.behind_out.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
-/// Who cannot reach a donor that lives reads from the disk, and just then that is given up.
+/// A thread that cannot reach a live donor reads from the disk, whose replica is dropped at that
+/// moment.
 #[test]
-fn what_the_disk_no_longer_gets_is_not_read_from_it() {
+fn dropped_disk_replica_is_not_read() {
     let mut run = Run::new();
     let block = run.block().clone();
     assert!(run.write(3));
@@ -225,14 +227,14 @@ fn what_the_disk_no_longer_gets_is_not_read_from_it() {
     let mut page: Words = [0; PAGE / 8];
     let given_up = |_: &mut Words| {
         assert!(run.write(3), "newer than what is in the file");
-        assert!(block.give_up(block.on_disk(0).unwrap().1));
+        assert!(block.drop_replica(block.disk_replica(0).unwrap().1));
         run.drain.turn().0 == 1
     };
     assert!(!read_by(&block, 3, &mut page, given_up));
 }
 
 #[test]
-fn who_waits_for_the_disk_keeps_nothing_that_others_wait_for() {
+fn waiting_writer_holds_no_frames() {
     let mut run = Run::new();
     let block = run.block().clone();
     let mut process = 1..;
@@ -253,7 +255,7 @@ fn who_waits_for_the_disk_keeps_nothing_that_others_wait_for() {
         far.write_all(&block, &mut pages);
     }
     assert_eq!(run.drain.turn(), (7 * 74, None));
-    // It is stopped too, as soon as it has its room.
+    // This writer stops too, as soon as it has its frames.
     assert!(late.reserve(&block, 512));
-    assert!(busy.iter_mut().any(|far| far.reserve(&block, 512)), "they wait for each other");
+    assert!(busy.iter_mut().any(|far| far.reserve(&block, 512)), "writers wait for each other");
 }

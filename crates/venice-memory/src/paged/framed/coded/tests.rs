@@ -1,5 +1,4 @@
-//! Donors of coded memory that die, fall silent or let a read wait, over a port that does as it is
-//! told.
+//! Donors of coded memory that die, stop answering or delay a read, over a scripted port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,13 +9,13 @@ use venice_wire::SLAB_BYTES;
 use super::*;
 use crate::paged::run_block::{Fate, PortKind, ReplicaAt, ReplicaState};
 
-/// What a donor does with what it is asked.
+/// A donor's scripted behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Donor {
     Answers,
-    /// Not yet.
+    /// Delays its answers.
     Waits,
-    /// Its link falls silent, a while after.
+    /// Fails its link after a turn.
     IsSilent,
     Died,
 }
@@ -26,7 +25,7 @@ struct Port {
     memory: BTreeMap<u64, Vec<u8>>,
     requests: VecDeque<(u64, usize, u64, Option<Vec<u8>>)>,
     donors: Vec<Donor>,
-    /// Turns until those that are silent answer again.
+    /// Turns until suspected donors answer again.
     silent_for: u32,
     has_turned: bool,
     /// Requests that were answered.
@@ -34,7 +33,7 @@ struct Port {
 }
 
 impl Port {
-    fn ask(&mut self, token: u64, address: u64, bytes: Option<&[u8]>) -> Result<(), NotTaken> {
+    fn queue(&mut self, token: u64, address: u64, bytes: Option<&[u8]>) -> Result<(), Rejected> {
         let replica = (address / SLAB_BYTES) as usize;
         self.requests.push_back((token, replica, address, bytes.map(<[u8]>::to_vec)));
         Ok(())
@@ -50,19 +49,19 @@ impl Donors for Port {
         self.donors[replica] == Donor::Answers
     }
 
-    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), NotTaken> {
-        self.ask(token, address, None)
+    fn read(&mut self, token: u64, address: u64, _len_bytes: u32) -> Result<(), Rejected> {
+        self.queue(token, address, None)
     }
 
-    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), NotTaken> {
-        self.ask(token, address, Some(bytes))
+    fn write(&mut self, token: u64, address: u64, bytes: &[u8]) -> Result<(), Rejected> {
+        self.queue(token, address, Some(bytes))
     }
 
-    fn atomic(&mut self, _: u64, _: u64, _: Atomic) -> Result<(), NotTaken> {
+    fn atomic(&mut self, _: u64, _: u64, _: Atomic) -> Result<(), Rejected> {
         unreachable!("coded memory has none")
     }
 
-    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), Fault>)> {
+    fn next(&mut self, buffer: &mut Words) -> Option<(u64, Result<(), RequestError>)> {
         let may_end = |donor: Donor, has_turned: bool| match donor {
             Donor::Answers | Donor::Died => true,
             Donor::IsSilent => has_turned,
@@ -74,9 +73,9 @@ impl Donors for Port {
         match self.donors[replica] {
             Donor::IsSilent => {
                 self.has_turned = false;
-                return Some((token, Err(Fault::Silent)));
+                return Some((token, Err(RequestError::NoAnswer)));
             }
-            Donor::Died => return Some((token, Err(Fault::Gone(Fate::Died)))),
+            Donor::Died => return Some((token, Err(RequestError::Gone(Fate::Died)))),
             Donor::Answers | Donor::Waits => self.answered += 1,
         }
         match bytes {
@@ -106,7 +105,7 @@ impl Donors for Port {
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
-/// One slab, and a thread's way there.
+/// One slab, and a thread's access to it.
 fn coded(coding: Coding) -> (RunBlockMap, Framed<Port>) {
     let (_fd, block) = RunBlockMap::create_coded(PortKind::Udp, 1, coding).unwrap();
     for donor in 0..coding.fragments() {
@@ -133,7 +132,7 @@ fn page(number: u64) -> Box<Words> {
     Box::new(std::array::from_fn(|at| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at as u64))
 }
 
-/// `false`: too few donors have it.
+/// Writes a page; `false`: too few donors have it.
 fn write(far: &mut Framed<Port>, block: &RunBlockMap, slot: u32, number: u64) -> bool {
     let page = page(number);
     let mut pages = [WriteOut::page(page.as_ptr() as usize, slot)];
@@ -146,7 +145,7 @@ fn read(far: &mut Framed<Port>, block: &RunBlockMap, slot: u32) -> Option<Box<Wo
     far.fetch_at_once(block, slot, &mut buffer).then_some(buffer)
 }
 
-/// All sets of as many donors as may be lost.
+/// All largest bearable sets of lost donors.
 fn bearable(coding: Coding) -> impl Iterator<Item = u32> {
     (0..1u32 << coding.fragments())
         .filter(move |lost| lost.count_ones() as usize == coding.parity())
@@ -159,7 +158,7 @@ fn have(far: &mut Framed<Port>, which: u32, be: Donor) {
 }
 
 #[test]
-fn a_healthy_read_asks_for_the_page_itself_and_nothing_else() {
+fn healthy_read_requests_data_fragments_only() {
     let coding = Coding::new(4, 2).unwrap();
     let (block, mut far) = coded(coding);
     assert!(write(&mut far, &block, 9, 1));
@@ -170,7 +169,7 @@ fn a_healthy_read_asks_for_the_page_itself_and_nothing_else() {
 }
 
 #[test]
-fn whichever_donors_die_the_others_give_the_page() {
+fn page_survives_any_bearable_deaths() {
     for coding in Coding::all() {
         for lost in bearable(coding) {
             let (block, mut far) = coded(coding);
@@ -184,7 +183,7 @@ fn whichever_donors_die_the_others_give_the_page() {
 }
 
 #[test]
-fn one_more_that_dies_is_a_loss_and_no_wrong_byte() {
+fn one_death_too_many_is_loss() {
     for coding in Coding::all() {
         let (block, mut far) = coded(coding);
         assert!(write(&mut far, &block, 9, 1));
@@ -195,21 +194,21 @@ fn one_more_that_dies_is_a_loss_and_no_wrong_byte() {
 }
 
 #[test]
-fn a_fragment_that_is_late_is_replaced_and_its_answer_is_not_taken_for_another_read() {
+fn late_fragment_is_replaced() {
     let coding = Coding::new(4, 2).unwrap();
     for late in bearable(coding) {
         let (block, mut far) = coded(coding);
         assert!(write(&mut far, &block, 9, 1) && write(&mut far, &block, 10, 2));
         have(&mut far, late, Donor::Waits);
         assert!(read(&mut far, &block, 9) == Some(page(1)), "{late:b}");
-        assert!(block.donors().iter().all(|donor| !donor.is_lost()), "nobody was lost by that");
+        assert!(block.donors().iter().all(|donor| !donor.is_lost()), "no donor was lost");
         have(&mut far, 0, Donor::Answers);
         assert!(read(&mut far, &block, 10) == Some(page(2)), "{late:b}");
     }
 }
 
 #[test]
-fn what_only_silent_donors_have_is_waited_for() {
+fn sole_silent_donors_are_awaited() {
     let coding = Coding::new(2, 1).unwrap();
     let (block, mut far) = coded(coding);
     assert!(write(&mut far, &block, 9, 1));
@@ -223,7 +222,7 @@ fn what_only_silent_donors_have_is_waited_for() {
 }
 
 #[test]
-fn a_lost_fragment_of_many_pages_is_computed_of_the_others() {
+fn lost_fragments_are_computed() {
     for (coding, lost) in [("2+1", 0), ("4+2", 5), ("8+3", 3), ("8+3", 10)] {
         let coding: Coding = coding.parse().unwrap();
         let (block, mut far) = coded(coding);
@@ -240,14 +239,14 @@ fn a_lost_fragment_of_many_pages_is_computed_of_the_others() {
         have(&mut far, (2 << coding.parity()) - 1, Donor::Died);
         assert!(
             !far.compute_slots(&block, lost, &slots, &mut pages, &GO_ON),
-            "of too few comes none"
+            "too few fragments compute none"
         );
         assert_eq!(far.waiting, 0);
     }
 }
 
 #[test]
-fn who_computes_for_silent_donors_stops_when_told_and_leaves_nothing_under_way() {
+fn stop_ends_reads_of_silent_donors() {
     let coding = Coding::new(2, 1).unwrap();
     let (block, mut far) = coded(coding);
     let slots = [3, 9];
@@ -260,7 +259,10 @@ fn who_computes_for_silent_donors_stops_when_told_and_leaves_nothing_under_way()
             std::thread::sleep(Duration::from_millis(20));
             stop.store(true, Ordering::Release);
         });
-        assert!(!far.compute_slots(&block, 0, &slots, &mut pages, &stop), "they came after all");
+        assert!(
+            !far.compute_slots(&block, 0, &slots, &mut pages, &stop),
+            "the reads must be stopped"
+        );
     });
     assert_eq!((far.waiting, far.early.len()), (0, 0));
     far.donors.silent_for = 0;

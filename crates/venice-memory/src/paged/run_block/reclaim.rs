@@ -1,18 +1,18 @@
-//! Donors that want their memory back: what is there is copied elsewhere, then let go of.
+//! Reclaiming donors: their replicas are copied to other donors and then released.
 
 use std::sync::atomic::Ordering;
 
 use super::{Replica, ReplicaState, RunBlock};
 
 impl RunBlock {
-    /// The replicas that have this fragment of a slab, can be read and are to stay where they are.
+    /// The readable replicas with this fragment of a slab whose donors do not reclaim them.
     pub fn staying(&self, slab: usize, fragment: usize) -> impl Iterator<Item = (usize, &Replica)> {
         let all = self.readable_of(slab, fragment);
-        all.filter(|(_, replica)| !self.donors[replica.donor()].is_leaving())
+        all.filter(|(_, replica)| !self.donors[replica.donor()].is_reclaiming())
     }
 
-    /// Copies that this fragment of a slab needs: one, where it has one on the recipient's own
-    /// machine, with which the recipient would be gone too.
+    /// Copies that this fragment of a slab needs: only one if it has one on the recipient's own
+    /// machine, since that is lost only with the recipient.
     pub fn wanted_copies(&self, slab: usize, fragment: usize) -> usize {
         let is_here = |(_, replica): (_, &Replica)| self.donors[replica.donor()].is_here();
         match self.staying(slab, fragment).any(is_here) {
@@ -21,11 +21,11 @@ impl RunBlock {
         }
     }
 
-    /// Slabs that have all their copies without those on donors that want their memory back:
-    /// atomic accesses to them wait from here on, until [`RunBlock::let_go`]. The judge's right, as
-    /// that of who is done without ([`RunBlock::judge_silent`]): two that each let go of one might
-    /// let go of the last two.
-    pub fn begin_to_let_go(&self) -> Vec<usize> {
+    /// Begins to release replicas of reclaiming donors, and returns the slabs that have all their
+    /// copies without these. Atomic accesses to the slabs wait from here until
+    /// [`RunBlock::release_spares`]. Only the thread that calls [`RunBlock::resolve_suspicion`] may call it: two
+    /// threads that each release one replica might release the last two.
+    pub fn begin_release(&self) -> Vec<usize> {
         let (mut slabs, mut left) = (Vec::new(), 0);
         for slab in 0..self.slab_count() {
             let mut has_spare = false;
@@ -36,7 +36,7 @@ impl RunBlock {
                 has_spare |= staying < all && all > self.wanted_copies(slab, fragment);
             }
             if has_spare {
-                self.slabs[slab].is_turning.store(1, Ordering::SeqCst);
+                self.slabs[slab].is_releasing.store(1, Ordering::SeqCst);
                 slabs.push(slab);
             }
         }
@@ -44,38 +44,38 @@ impl RunBlock {
         slabs
     }
 
-    /// Lets go of what such slabs can do without. Every batch of writes is over that was under way
-    /// when their atomic accesses began to wait.
-    pub fn let_go(&self, slabs: &[usize]) {
+    /// Releases the spare replicas of these slabs. All batches of writes that were under way when
+    /// their atomic accesses began to wait must be over.
+    pub fn release_spares(&self, slabs: &[usize]) {
         for &slab in slabs {
             for (_, replica) in self.readable(slab) {
-                let stays = |donor: usize| !self.donors[donor].is_leaving();
+                let stays = |donor: usize| !self.donors[donor].is_reclaiming();
                 let fragment = replica.fragment();
                 let there = self.readable_of(slab, fragment).count();
                 let is_spare =
                     !stays(replica.donor()) && there > self.wanted_copies(slab, fragment);
-                if is_spare && self.give_up_where(replica, stays) {
+                if is_spare && self.drop_replica_if(replica, stays) {
                     self.moved.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
-        self.end_turns(slabs);
+        self.end_release(slabs);
     }
 
-    /// Atomic accesses to these slabs wait no longer.
-    pub fn end_turns(&self, slabs: &[usize]) {
+    /// Ends the wait of atomic accesses to these slabs.
+    pub fn end_release(&self, slabs: &[usize]) {
         for &slab in slabs {
-            self.slabs[slab].is_turning.store(0, Ordering::SeqCst);
+            self.slabs[slab].is_releasing.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Must an atomic access to the slab wait?
-    pub fn is_turning(&self, slab: usize) -> bool {
-        self.slabs[slab].is_turning.load(Ordering::SeqCst) != 0
+    /// True if an atomic access to the slab must wait.
+    pub fn is_releasing(&self, slab: usize) -> bool {
+        self.slabs[slab].is_releasing.load(Ordering::SeqCst) != 0
     }
 
-    /// Does the donor hold nothing that is read, written or being built?
-    pub fn has_nothing_at(&self, donor: usize) -> bool {
+    /// True if no replica at the donor is read, written or being built.
+    pub fn is_donor_empty(&self, donor: usize) -> bool {
         let held = self.replicas().iter().filter(|replica| replica.donor() == donor);
         held.filter(|replica| self.state(replica) != ReplicaState::Dropped).count() == 0
     }
@@ -109,12 +109,12 @@ mod tests {
         donors
     }
 
-    /// Lets go of what it can.
-    fn let_go(block: &RunBlockMap) {
-        let slabs = block.begin_to_let_go();
-        assert_eq!(block.is_turning(0), !slabs.is_empty());
-        block.let_go(&slabs);
-        assert!(!block.is_turning(0));
+    /// Releases all spare replicas.
+    fn release(block: &RunBlockMap) {
+        let slabs = block.begin_release();
+        assert_eq!(block.is_releasing(0), !slabs.is_empty());
+        block.release_spares(&slabs);
+        assert!(!block.is_releasing(0));
     }
 
     fn moved(block: &RunBlockMap) -> (u64, u64) {
@@ -122,111 +122,111 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_let_go_of_before_it_is_elsewhere() {
+    fn releases_only_after_copy_completes() {
         for copies in 1..=3 {
             let block = block(copies);
-            block.donors()[0].set_leaving(true);
-            let_go(&block);
+            block.donors()[0].set_reclaiming(true);
+            release(&block);
             assert_eq!((block.readable(0).count(), moved(&block)), (copies, (0, 1)));
             let new = block.add_replica(0, at(3), ReplicaState::Building).unwrap();
-            let_go(&block);
-            assert!(readers(&block).contains(&0), "the new one has not all");
+            release(&block);
+            assert!(readers(&block).contains(&0), "the new one is incomplete");
             let new = &block.replicas()[new];
-            assert!(block.pass(new, ReplicaState::Building, ReplicaState::Live));
-            assert!(!block.has_nothing_at(0));
-            let_go(&block);
-            assert!(!readers(&block).contains(&0) && block.has_nothing_at(0));
+            assert!(block.transition(new, ReplicaState::Building, ReplicaState::Live));
+            assert!(!block.is_donor_empty(0));
+            release(&block);
+            assert!(!readers(&block).contains(&0) && block.is_donor_empty(0));
             assert_eq!((block.staying(0, 0).count(), moved(&block)), (copies, (1, 1)));
         }
     }
 
     #[test]
-    fn what_left_does_not_count_where_another_copy_was_lost() {
+    fn keeps_reclaimed_copy_after_other_loss() {
         let block = block(2);
-        block.donors()[0].set_leaving(true);
+        block.donors()[0].set_reclaiming(true);
         block.add_replica(0, at(2), ReplicaState::Live).unwrap();
         block.donors()[1].lose(Fate::Died);
-        let_go(&block);
-        assert_eq!(readers(&block), [0, 2], "two copies are what it is to have");
+        release(&block);
+        assert_eq!(readers(&block), [0, 2], "the run keeps two copies");
     }
 
     #[test]
-    fn of_two_that_leave_each_goes_in_its_turn() {
+    fn two_reclaiming_donors_release_in_turn() {
         let block = block(2);
-        block.donors()[0].set_leaving(true);
-        block.donors()[1].set_leaving(true);
+        block.donors()[0].set_reclaiming(true);
+        block.donors()[1].set_reclaiming(true);
         block.add_replica(0, at(2), ReplicaState::Live).unwrap();
-        let_go(&block);
+        release(&block);
         assert_eq!((block.readable(0).count(), block.moved.load(Ordering::Relaxed)), (2, 1));
         block.add_replica(0, at(3), ReplicaState::Live).unwrap();
-        let_go(&block);
+        release(&block);
         assert_eq!((readers(&block), moved(&block)), (vec![2, 3], (2, 2)));
     }
 
     #[test]
-    fn what_is_on_the_recipients_own_machine_needs_no_second_copy() {
+    fn local_replica_needs_no_second_copy() {
         let block = block(2);
         let here = block.add_donor("local", HERE, "").unwrap();
-        block.donors()[0].set_leaving(true);
+        block.donors()[0].set_reclaiming(true);
         block.add_replica(0, at(here), ReplicaState::Live).unwrap();
-        let_go(&block);
-        assert_eq!(readers(&block), [1, here], "who does not want it back keeps it");
+        release(&block);
+        assert_eq!(readers(&block), [1, here], "a donor that does not reclaim keeps it");
         assert_eq!(block.wanted_copies(0, 0), 1);
-        block.donors()[1].set_leaving(true);
-        let_go(&block);
+        block.donors()[1].set_reclaiming(true);
+        release(&block);
         assert_eq!((readers(&block), moved(&block)), (vec![here], (2, 2)));
     }
 
     #[test]
-    fn who_looks_while_a_copy_comes_and_another_goes_finds_one() {
+    fn lookup_retries_across_concurrent_move() {
         let block = block(2);
         let old = &block.replicas()[1];
         block.donors()[0].lose(Fate::Died);
         let new = block.add_replica(0, at(2), ReplicaState::Building).unwrap();
         let mut looks = 0;
-        let found = block.look(0, || {
+        let found = block.retry_on_change(0, || {
             looks += 1;
-            // The place of the new one was passed when it could not be read yet.
+            // The lookup passed the slot of the new replica before it was readable.
             let passed = block.readable(0).take_while(|(_, replica)| replica.donor() != 1).next();
             if looks == 1 {
                 let new = &block.replicas()[new];
                 assert!(passed.is_none());
-                assert!(block.pass(new, ReplicaState::Building, ReplicaState::Live));
-                assert!(block.give_up(old));
+                assert!(block.transition(new, ReplicaState::Building, ReplicaState::Live));
+                assert!(block.drop_replica(old));
             }
             passed.map(|(index, _)| index)
         });
         assert_eq!((found, looks), (Some(new), 2));
-        assert!(block.look(0, || None::<()>).is_none(), "nothing changes any more");
+        assert!(block.retry_on_change(0, || None::<()>).is_none(), "no state changes any more");
     }
 
     #[test]
-    fn the_first_of_an_atomic_access_changes_with_a_turn_only() {
+    fn first_readable_changes_only_on_release() {
         let block = block(1);
         assert_eq!(block.first_readable(0), Some(0));
-        block.donors()[0].set_leaving(true);
+        block.donors()[0].set_reclaiming(true);
         let new = block.add_replica(0, at(1), ReplicaState::Live).unwrap();
         assert_eq!(block.first_readable(0), Some(0));
-        let slabs = block.begin_to_let_go();
-        assert!(block.is_turning(0) && block.first_readable(0) == Some(0));
-        // The new one is lost before its turn.
+        let slabs = block.begin_release();
+        assert!(block.is_releasing(0) && block.first_readable(0) == Some(0));
+        // The new one is lost before the release.
         block.donors()[1].lose(Fate::Died);
-        block.let_go(&slabs);
-        assert!(!block.is_turning(0) && block.first_readable(0) == Some(0));
+        block.release_spares(&slabs);
+        assert!(!block.is_releasing(0) && block.first_readable(0) == Some(0));
         let newer = block.add_replica(0, at(2), ReplicaState::Live).unwrap();
         assert!(newer > new);
-        let_go(&block);
+        release(&block);
         assert_eq!(block.first_readable(0), Some(newer));
     }
 
     #[test]
-    fn a_grant_that_was_given_back_is_gone_and_no_loss() {
+    fn given_back_grant_is_no_loss() {
         let block = block(2);
         assert!(block.donors()[0].give_back());
-        block.donors()[0].lose(Fate::TookBack);
+        block.donors()[0].lose(Fate::Revoked);
         let donor = &block.donors()[0];
         assert_eq!((donor.is_gone(), donor.is_lost(), donor.fate()), (true, false, None));
         block.donors()[1].lose(Fate::Died);
-        assert!(!block.donors()[1].give_back(), "the first word stands");
+        assert!(!block.donors()[1].give_back(), "the first cause stands");
     }
 }

@@ -1,9 +1,10 @@
-//! Threads that sleep on a word of memory that has moved, as on one that processes share.
+//! Threads that sleep on a word of moved memory with a shared futex.
 //!
-//! The kernel knows such a word by the file and the place in it (`futex(2)`), which are others now:
-//! whoever wakes them means the new ones. So those that are found asleep are woken by the old ones
-//! and look again, as who sleeps so must be ready to. Those that sleep on a word of their process's
-//! own (`FUTEX_PRIVATE_FLAG`, what the C library's locks do) are known by its address, and need nothing.
+//! The kernel identifies such a word by its file and offset (`futex(2)`), which the move has
+//! changed: a later wake goes to the new ones. The threads found asleep are therefore woken through
+//! the old ones and check their word again, as every user of a futex must. Threads that sleep on a
+//! private word (`FUTEX_PRIVATE_FLAG`, used by the C library's locks) are identified by its
+//! address, and need nothing.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -11,23 +12,24 @@ use std::sync::atomic::AtomicU32;
 use super::super::sys::{self, nr};
 use super::proc_numbers::{self, ProcPath};
 
-/// How long after those that are asleep those are looked for that were about to be.
+/// Delay before the second look, for threads that were just about to sleep, nanoseconds.
 const ONCE_MORE_AFTER_NS: u64 = 1_000_000;
 
-/// Wakes who sleeps on words of ranges, each with where what it was mapped from is mapped too.
+/// Wakes the threads that sleep on words of the moved ranges. Each range comes with the address of
+/// its old mapping.
 ///
 /// # Safety
-/// That is mapped, and stays so meanwhile.
+/// The old mappings must stay mapped meanwhile.
 pub(super) unsafe fn wake(moved: &[(Range<usize>, usize)]) {
     for is_first in [true, false] {
         let _ = proc_numbers::each(b"/proc/self/task\0", |thread| {
             let mut text = [0; 256];
-            let told = ProcPath::new("/proc/self/task/", thread, "/syscall").read(&mut text);
-            if let Some(word) = told.ok().and_then(slept_on)
+            let syscall = ProcPath::new("/proc/self/task/", thread, "/syscall").read(&mut text);
+            if let Some(word) = syscall.ok().and_then(slept_on)
                 && let Some((range, old)) = moved.iter().find(|(range, _)| range.contains(&word))
             {
                 let word = (old + (word - range.start)) as *const AtomicU32;
-                // SAFETY: an aligned word of what the caller says is mapped.
+                // SAFETY: an aligned word of memory that the caller keeps mapped.
                 sys::futex_wake(unsafe { &*word }, u32::MAX >> 1, true);
             }
             false
@@ -38,7 +40,7 @@ pub(super) unsafe fn wake(moved: &[(Range<usize>, usize)]) {
     }
 }
 
-/// The word that a thread waits for, if that is what it does (`proc_pid_syscall(5)`).
+/// The word that a thread sleeps on, if it is in `futex(2)` (`proc_pid_syscall(5)`).
 fn slept_on(syscall: &[u8]) -> Option<usize> {
     let mut words = std::str::from_utf8(syscall).ok()?.split_ascii_whitespace();
     let is_futex = words.next()?.parse() == Ok(nr::FUTEX);
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sleeps_is_told_from_who_does_something_else() {
+    fn recognises_futex_waiters() {
         let asleep = b"202 0x7f0000001000 0x0 0x1 0x0 0x0 0x0 0x7ffd00 0x7f11\n";
         assert_eq!(slept_on(asleep), Some(0x7f00_0000_1000));
         assert_eq!(slept_on(b"0 0x3 0x7f0000001000 0x1 0x0 0x0 0x0 0x7ffd00 0x7f11\n"), None);

@@ -1,4 +1,4 @@
-//! What is to happen, drawn from a seed.
+//! A scenario of donor faults, drawn from a seed.
 
 use venice_sim::random::Stream;
 use venice_sim::scenario::Impairment;
@@ -7,20 +7,20 @@ use venice_sim::units::{Nanos, Share};
 use crate::paged::coding::Coding;
 
 const MS: u64 = 1_000_000;
-/// Faults begin before this.
+/// Latest begin of a fault, milliseconds.
 const FAULTS_UNTIL_MS: u64 = 8000;
 
-/// What becomes of a donor.
+/// The kind of a donor's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// It dies, and comes back later with nothing.
+    /// It dies, and restarts later without contents.
     Dies,
-    /// It does nothing, and then goes on as if nothing had been.
+    /// It stalls, and then goes on with its old state.
     Stalls,
-    /// Nothing gets to it or from it, and then it is back with what it had.
-    IsCutOff,
-    /// It wants its memory back, and takes it in the end.
-    WantsBack,
+    /// No frame passes in either direction, and then it is back with its old contents.
+    CutOff,
+    /// It reclaims its memory, and ends all grants when the fault ends.
+    Reclaims,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub struct Fault {
 }
 
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct Scenario {
     pub seed: u64,
     pub nodes: usize,
     pub slabs: usize,
@@ -40,13 +40,13 @@ pub struct Story {
     pub coding: Option<Coding>,
     pub impairment: Impairment,
     pub faults: Vec<Fault>,
-    /// The program goes on until then.
+    /// The end of the program, nanoseconds.
     pub end_ns: u64,
 }
 
-impl Story {
-    pub fn of(seed: u64) -> Story {
-        let mut rng = Stream::new(seed).split("story", &[]);
+impl Scenario {
+    pub fn of(seed: u64) -> Scenario {
+        let mut rng = Stream::new(seed).split("scenario", &[]);
         let is_coded = rng.chance(400_000);
         let codings: Vec<Coding> = Coding::all().filter(|coding| coding.fragments() <= 6).collect();
         let coding = is_coded.then(|| *rng.pick(&codings));
@@ -57,7 +57,7 @@ impl Story {
         let mut faults: Vec<Fault> = (0..faults).map(|_| fault(&mut rng, nodes)).collect();
         faults.sort_by_key(|fault| fault.at_ns);
         let over = faults.iter().map(|fault| fault.at_ns + fault.lasts_ns).max().unwrap_or(0);
-        Story {
+        Scenario {
             seed,
             nodes,
             slabs: rng.between(1, 2) as usize,
@@ -73,9 +73,9 @@ impl Story {
 fn fault(rng: &mut Stream, nodes: usize) -> Fault {
     let at_ns = rng.between(100, FAULTS_UNTIL_MS) * MS;
     let donor = rng.below(nodes as u64) as usize;
-    let kinds = [FaultKind::Dies, FaultKind::Stalls, FaultKind::IsCutOff, FaultKind::WantsBack];
+    let kinds = [FaultKind::Dies, FaultKind::Stalls, FaultKind::CutOff, FaultKind::Reclaims];
     let kind = *rng.pick(&kinds);
-    // A moment, less than a lease, or more.
+    // A moment, less than a lease, or longer.
     let lasts_ms = match rng.below(3) {
         0 => rng.between(1, 450),
         1 => rng.between(700, 2000),
