@@ -19,7 +19,7 @@ pub(crate) fn log(event: &Event) {
         }
         Event::NodeAdmitted { name } => tracing::info!(node = name, "may join: its token is used"),
         Event::NodeRevoked { name } => {
-            tracing::warn!(node = name, "turned out: its certificates are void");
+            tracing::warn!(node = name, "revoked: its certificates are void");
         }
         Event::QuotaSet { of, limits } => {
             tracing::info!(user = name_of(of), %limits, "quota set");
