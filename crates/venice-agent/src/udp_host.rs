@@ -207,7 +207,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn rates_are_of_the_time_since_the_last_report() {
+    fn rates_cover_last_report_interval() {
         let mut flows = Flows::default();
         let (one, two) = (FlowPeer::Grant(GrantId(1)), FlowPeer::Node(NodeId(2)));
         flows.since_last(10 * S, vec![(one, 500)]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_s_key_is_good_as_long_as_the_grant_lives() {
+    fn grant_key_lives_with_grant() {
         let grants = SharedGrants::default();
         let keys = NodeKeys { secret: NodeSecret([1; 32]), grants: grants.clone() };
         let name = KeyName::Grant(GrantId(4));

@@ -93,9 +93,9 @@ pub struct AgentArgs {
     /// on the same memory fabric (CXL); root only [default: none]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND_BLOCKS")]
     lend_blocks: Option<ByteSize>,
-    /// Lend a device too, and no other than those named: accelerator:/dev/nvidia0, nic:eth1,
-    /// storage:/dev/sdb, storage:/srv/pool=100GiB; with ,CAPABILITY after it for what it can do
-    /// besides what is found out; may be repeated
+    /// Also lend this device (accelerator:/dev/nvidia0, nic:eth1, storage:/dev/sdb,
+    /// storage:/srv/pool=100GiB); others are not lent; append ,CAPABILITY for capabilities that are
+    /// not detected; may be repeated
     #[arg(long, value_name = "DEVICE")]
     offer: Vec<Offer>,
     /// Bring memory blocks online that a killed agent has left offline, and exit
@@ -113,9 +113,9 @@ pub struct AgentArgs {
     /// 1GiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_KEEP_FREE")]
     keep_free: Option<ByteSize>,
-    /// Below --keep-free with nothing unlent left, the programs with the newest grants are asked to
-    /// move what they have here elsewhere, which they do while they run; after so many seconds what
-    /// is still here is taken, and they lose it; inf: never [default: 600]
+    /// Below --keep-free without unlent memory, programs with the newest grants are asked to move
+    /// their memory elsewhere while they run; after this many seconds the rest is taken and they
+    /// lose it; inf: never [default: 600]
     #[arg(long, value_name = "SECONDS", env = "VENICE_TAKE_BACK_AFTER_S")]
     take_back_after_s: Option<f64>,
     /// Seconds that memory is reserved for an uncompleted grant [default: 10]

@@ -132,9 +132,9 @@ fn invalid_waits_are_refused() {
     let program = ["--", "true"];
     for (words, told) in [
         (&["--wait", "10m"][..], "--wait needs --remote"),
-        (&["--wait", "5", "--remote", "16MiB"], "a time has a unit"),
-        (&["--wait", "0s", "--remote", "16MiB"], "is no time"),
-        (&["--wait", "-1m", "--remote", "16MiB"], "no time"),
+        (&["--wait", "5", "--remote", "16MiB"], "missing unit"),
+        (&["--wait", "0s", "--remote", "16MiB"], "is not a time"),
+        (&["--wait", "-1m", "--remote", "16MiB"], "not a time"),
         (&["--preempt"], "--wait"),
         (&["--priority", "256"], "256"),
         (&["--priority", "high"], "high"),

@@ -167,7 +167,7 @@ fn what_cannot_be_coded_is_refused_in_one_line() {
     refused(&["--coding", "2+1", "--remote", "1GiB"], 1, "on 3 different nodes: ask for less");
     refused(&["--coding", "3+1"], 2, "2, 4 or 8 fragments");
     refused(&["--coding", "2+1", "--copies", "2"], 2, "cannot be used with");
-    refused(&["--coding", "2+1", "--mode", "window"], 2, "lies nowhere as a whole");
+    refused(&["--coding", "2+1", "--mode", "window"], 2, "nowhere in one piece");
     refused(&["--coding", "2+1", "--mode", "swap"], 2, "a swap device keeps copies");
 }
 
