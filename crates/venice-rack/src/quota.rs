@@ -257,7 +257,10 @@ impl fmt::Display for OverDevices {
                      too much"
                 )?;
             }
-            _ => write!(
+            ResourceKind::Accelerator
+            | ResourceKind::Nic
+            | ResourceKind::Memory
+            | ResourceKind::Window => write!(
                 f,
                 "{user} has {} of a quota of {quota}, and {asked} more is too much",
                 devices(*used)
@@ -266,7 +269,9 @@ impl fmt::Display for OverDevices {
         let flag = match kind {
             ResourceKind::Storage => "--storage SIZE",
             ResourceKind::Nic => "--nics N",
-            _ => "--accelerators N",
+            ResourceKind::Accelerator | ResourceKind::Memory | ResourceKind::Window => {
+                "--accelerators N"
+            }
         };
         let help = match (asked > quota, kind) {
             // Ending grants does not make room for it.

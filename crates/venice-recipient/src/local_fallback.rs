@@ -214,7 +214,7 @@ fn why(error: &DonorError) -> String {
 fn serve(block: &RunBlock, grants: &SharedGrants) -> Result<Server, RecipientError> {
     match block.port() {
         PortKind::Verbs => serve_by_device(block, grants),
-        _ => serve_datagrams(block, grants),
+        PortKind::Udp | PortKind::Shm => serve_datagrams(block, grants),
     }
 }
 

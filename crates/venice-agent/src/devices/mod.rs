@@ -31,7 +31,8 @@ pub(crate) fn examine(host: &Host, offer: &Offer) -> Result<ResourceSpec, String
     let (bytes, mut capabilities) = match offer.kind {
         ResourceKind::Accelerator => accelerator::examine(host, offer)?,
         ResourceKind::Nic => nic::examine(host, offer)?,
-        _ => storage::examine(host, offer)?,
+        ResourceKind::Storage => storage::examine(host, offer)?,
+        ResourceKind::Memory | ResourceKind::Window => return Err("is not a device".to_owned()),
     };
     let news = offer.capabilities.iter();
     let news: Vec<String> = news.filter(|it| !capabilities.contains(it)).cloned().collect();
@@ -51,7 +52,9 @@ pub(crate) fn fault(host: &Host, spec: &ResourceSpec) -> String {
     let is_there = match spec.kind {
         ResourceKind::Accelerator => accelerator::is_there(host, &spec.address),
         ResourceKind::Nic => nic::is_there(host, &spec.address),
-        _ => storage::is_there(host, spec),
+        ResourceKind::Storage => storage::is_there(host, spec),
+        // Not watched as devices.
+        ResourceKind::Memory | ResourceKind::Window => true,
     };
     if is_there { String::new() } else { "it is no longer there".to_owned() }
 }
@@ -61,6 +64,9 @@ pub(crate) fn fault(host: &Host, spec: &ResourceSpec) -> String {
 pub(crate) fn foreign_use(host: &Host, spec: &ResourceSpec) -> String {
     match spec.kind {
         ResourceKind::Storage => storage::use_of(host, &spec.address).unwrap_or_default(),
-        _ => String::new(),
+        ResourceKind::Accelerator
+        | ResourceKind::Nic
+        | ResourceKind::Memory
+        | ResourceKind::Window => String::new(),
     }
 }

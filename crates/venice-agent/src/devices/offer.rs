@@ -83,10 +83,14 @@ fn parse(text: &str) -> Result<Offer, String> {
             return Err("a network card has no size".to_owned());
         }
         ResourceKind::Nic => {}
-        _ if !address.starts_with('/') => {
-            return Err("the path must begin with /".to_owned());
+        ResourceKind::Accelerator
+        | ResourceKind::Storage
+        | ResourceKind::Memory
+        | ResourceKind::Window => {
+            if !address.starts_with('/') {
+                return Err("the path must begin with /".to_owned());
+            }
         }
-        _ => {}
     }
     let bytes = size.map(|size| size.parse::<ByteSize>().map(|size| size.0));
     let bytes = bytes.transpose().map_err(|error| error.to_string())?;

@@ -71,7 +71,10 @@ impl Identity {
     fn of(host: &Host, offer: &Offer) -> Self {
         match offer.kind {
             ResourceKind::Nic => Self::of_card(host, &offer.address),
-            _ => Self::of_path(host, &offer.address).unwrap_or_default(),
+            ResourceKind::Accelerator
+            | ResourceKind::Storage
+            | ResourceKind::Memory
+            | ResourceKind::Window => Self::of_path(host, &offer.address).unwrap_or_default(),
         }
     }
 

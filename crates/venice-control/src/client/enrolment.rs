@@ -33,7 +33,7 @@ pub struct MonitorIdentity {
 #[derive(Debug, Clone)]
 pub struct EnrolmentClient {
     addr: String,
-    inner: gate_client::EnrolmentClient<Channel>,
+    inner: gate_client::GateClient<Channel>,
 }
 
 /// Joins the rack that made the token as the node `name`. The Monitor Node is verified by its
@@ -65,7 +65,7 @@ impl EnrolmentClient {
         let Access { monitor: addr, login } = access;
         let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
-        Ok(Self { addr: addr.clone(), inner: gate_client::EnrolmentClient::new(channel) })
+        Ok(Self { addr: addr.clone(), inner: gate_client::GateClient::new(channel) })
     }
 
     /// Renews a node's credential, with a new key.

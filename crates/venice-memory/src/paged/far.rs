@@ -95,7 +95,7 @@ impl Far {
             (PortKind::Verbs, _) => VerbsDonors::open(block, descriptors)
                 .map(|verbs| Port::Verbs(Box::new(Framed::new(verbs, block))))
                 .map_err(FarError::Verbs)?,
-            _ => UdpDonors::open(block, descriptors)
+            (PortKind::Udp, _) | (PortKind::Shm, None) => UdpDonors::open(block, descriptors)
                 .map(|udp| Port::Udp(Box::new(Framed::new(udp, block))))
                 .map_err(FarError::Udp)?,
         };

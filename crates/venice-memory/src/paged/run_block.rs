@@ -407,11 +407,11 @@ fn map_fd(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<*mut RunBlock, RunBloc
 impl RunBlock {
     /// The port of this run.
     pub fn port(&self) -> PortKind {
-        match self.port.load(Ordering::Relaxed) {
-            2 => PortKind::Udp,
-            3 => PortKind::Verbs,
-            _ => PortKind::Shm,
-        }
+        let number = self.port.load(Ordering::Relaxed);
+        let all = [PortKind::Shm, PortKind::Udp, PortKind::Verbs];
+        let port = all.into_iter().find(|port| *port as u32 == number);
+        // Only `create` writes it.
+        port.unwrap_or_else(|| panic!("run block: unknown port {number}"))
     }
 
     /// True if the slabs are mapped into the program itself ([`Window`](super::Window)).

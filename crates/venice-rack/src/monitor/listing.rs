@@ -31,15 +31,15 @@ impl MonitorCore {
                 bytes: resource.bytes,
                 free_bytes: match resource.kind {
                     ResourceKind::Memory => bytes(entry.available_slabs()).min(resource.bytes),
-                    _ => resource.bytes * u64::from(entry.up),
+                    ResourceKind::Window
+                    | ResourceKind::Accelerator
+                    | ResourceKind::Nic
+                    | ResourceKind::Storage => resource.bytes * u64::from(entry.up),
                 },
                 slab_bytes: resource.slab_bytes,
                 capabilities: resource.capabilities.clone(),
                 health: health(entry).to_owned(),
-                available: match resource.kind {
-                    ResourceKind::Memory => entry.available_slabs() > 0,
-                    _ => false,
-                },
+                available: resource.kind == ResourceKind::Memory && entry.available_slabs() > 0,
             };
             let rows = entry.record.resources.iter().map(row);
             rows.map(|row| self.device_row(entry, row)).collect()

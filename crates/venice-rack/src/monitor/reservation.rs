@@ -139,7 +139,7 @@ impl MonitorCore {
             let in_use = used.get(workload).copied().unwrap_or_default();
             let resource = |index: usize, unit: f64| ResourceForecast {
                 in_use: in_units(in_use[index], unit),
-                forecast: outlook.foretold.map(|peaks| in_units(peaks[index], unit)),
+                forecast: outlook.forecast.map(|peaks| in_units(peaks[index], unit)),
                 persistence: outlook.persistence.map(|peaks| in_units(peaks[index], unit)),
             };
             ForecastRow {

@@ -1,6 +1,6 @@
 //! Enrolment and revocation of nodes by the Monitor Node.
 
-use crate::common::{OneTwoThree, S, registration, settings};
+use crate::common::{CountingKeys, S, registration, settings};
 use venice_rack::caller::Caller;
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, Record, Token};

@@ -2,7 +2,7 @@
 //! logic with real donors, in virtual time. The same run without reservations stands beside it.
 
 use crate::common::lenders::{Rack, SLABS};
-use crate::common::{OneTwoThree, S, registration, settings};
+use crate::common::{CountingKeys, S, registration, settings};
 use venice_rack::caller::Owner;
 use venice_rack::forecast::{ForecastSettings, Windows};
 use venice_rack::monitor::{MonitorCore, MonitorSettings};
@@ -73,7 +73,7 @@ impl DailyRack {
         self.0.release(grants);
     }
 
-    fn kept_slabs(&self) -> u64 {
+    fn reserved_slabs(&self) -> u64 {
         self.0.monitor.forecast_rows().iter().map(|row| row.reserved_bytes / SLAB_BYTES).sum()
     }
 }

@@ -1,7 +1,7 @@
 //! Requests with a bandwidth need: no link is promised more than it carries.
 
 use crate::common::lenders::{Rack, SLABS};
-use crate::common::{OneTwoThree, S, owner, registration, settings};
+use crate::common::{CountingKeys, S, owner, registration, settings};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings};

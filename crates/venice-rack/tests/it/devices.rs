@@ -1,6 +1,6 @@
 //! Requests for devices at the Monitor Node, and the validation of device reports.
 
-use crate::common::{OneTwoThree, S, owner, registration, settings};
+use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::pressure::PressureReport;

@@ -1,6 +1,6 @@
 //! Nodes that relay for each other: near donors are taken first, and the tables show distances.
 
-use crate::common::{self, OneTwoThree, owner, settings};
+use crate::common::{self, CountingKeys, owner, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};

@@ -1,6 +1,6 @@
 //! Drains of nodes at the Monitor Node.
 
-use crate::common::{OneTwoThree, S, owner, registration, settings};
+use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::types::*;

@@ -1,6 +1,6 @@
 //! Peer lists: the nodes to which a node tests its links.
 
-use crate::common::{OneTwoThree, S, registration, settings};
+use crate::common::{CountingKeys, S, registration, settings};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::monitor::{CallError, MonitorCore, Token};

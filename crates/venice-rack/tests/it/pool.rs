@@ -1,6 +1,6 @@
 //! Pool nodes: they lend, and their programs borrow nothing.
 
-use crate::common::{OneTwoThree, owner, registration, settings};
+use crate::common::{CountingKeys, owner, registration, settings};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, MonitorCore, Token};
 use venice_rack::types::{DeviceRequest, MemoryRequest, NodeRegistration, RackError, ResourceKind};

@@ -1,6 +1,6 @@
 //! Nodes under memory pressure, and pool nodes, at the Monitor Node.
 
-use crate::common::{OneTwoThree, S, owner, registration, settings};
+use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, MonitorCore, Token};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::*;

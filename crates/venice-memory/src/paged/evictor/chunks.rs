@@ -130,7 +130,7 @@ impl Evictor {
             advised += u64::from(leaves && entry.is_cold() && !entry.is_prefetched());
         }
         let counters = &self.pager.block.counters;
-        counters.prefetch_wasted.fetch_add(unused, Ordering::Relaxed);
+        counters.prefetch_wasted.fetch_add(wasted, Ordering::Relaxed);
         counters.advised_out.fetch_add(advised, Ordering::Relaxed);
         let mut stays = [false; MOST_PAGES];
         let mut at = 0;

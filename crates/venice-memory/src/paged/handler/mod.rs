@@ -154,7 +154,7 @@ impl Handler {
         self.is_refused = false;
         let cause = if is_advised { Cause::Advised } else { Cause::Demand };
         let thread = thread::this_one();
-        self.serve(Fault { page, write, thread, why, started_ns: sys::monotonic_ns() });
+        self.serve(Fault { page, write, thread, cause, started_ns: sys::monotonic_ns() });
         self.far.end_read_section(&self.pager.block);
         !self.is_refused
     }

@@ -8,7 +8,7 @@ mod queue;
 mod quotas;
 mod recovery;
 
-use crate::common::{self, OneTwoThree, S, owner, settings};
+use crate::common::{self, CountingKeys, S, owner, settings};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, CallError, Change, Event, Kept, MonitorCore, Record, Token};

@@ -60,7 +60,10 @@ impl Judge {
                 let bytes: u64 = share.bytes + same.iter().map(|(_, it)| it.bytes).sum::<u64>();
                 let is_twice = match share.kind {
                     ResourceKind::Storage => bytes > whole(&share.address),
-                    _ => !same.is_empty(),
+                    ResourceKind::Accelerator
+                    | ResourceKind::Nic
+                    | ResourceKind::Memory
+                    | ResourceKind::Window => !same.is_empty(),
                 };
                 let with: Vec<GrantId> = same.iter().map(|(id, _)| *id).collect();
                 is_twice.then(|| {
