@@ -264,7 +264,7 @@ fn stop_ends_reads_of_silent_donors() {
             "the reads must be stopped"
         );
     });
-    assert_eq!((far.waiting, far.early.len()), (0, 0));
+    assert_eq!((far.waiting, far.buffered.len()), (0, 0));
     far.donors.silent_for = 0;
     assert!(far.compute_slots(&block, 0, &slots, &mut pages, &GO_ON));
 }
