@@ -46,7 +46,7 @@ pub struct Scenario {
 
 impl Scenario {
     pub fn of(seed: u64) -> Scenario {
-        let mut rng = Stream::new(seed).split("scenario", &[]);
+        let mut rng = Stream::new(seed).split("story", &[]);
         let is_coded = rng.chance(400_000);
         let codings: Vec<Coding> = Coding::all().filter(|coding| coding.fragments() <= 6).collect();
         let coding = is_coded.then(|| *rng.pick(&codings));
