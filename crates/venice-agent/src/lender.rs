@@ -116,7 +116,7 @@ impl Lender {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let _ = tokio::time::timeout(GOODBYE, are_notified).await;
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, are_notified).await;
     }
 
     pub(crate) fn set_epoch(&self, epoch: u64) {

@@ -41,7 +41,7 @@ impl Ports {
     }
 
     /// True if all recipients over frames have acknowledged the end of their grants.
-    pub(crate) fn are_told(&self) -> bool {
+    pub(crate) fn are_notified(&self) -> bool {
         let Some(frames) = &self.frames else { return true };
         let mut are_notified = frames.udp().are_notified();
         frames.with_relay(|relay| are_notified &= relay.are_notified());

@@ -195,8 +195,8 @@ impl Device {
         let Some(fate) = self.held.lost() else { return Ok(()) };
         let why = match fate {
             Fate::Died => "its agent has died",
-            Fate::TookBack => "its node has taken it back",
-            Fate::Silent => "its node does not answer",
+            Fate::Revoked => "its node has taken it back",
+            Fate::Unresponsive => "its node does not answer",
         };
         let (node, address) = (self.node().to_owned(), self.address().to_owned());
         Err(Error::DeviceLost { node, address, why })

@@ -46,7 +46,7 @@ pub async fn init(
             let store = spawn_blocking(move || RedbStore::open(&opened)).await;
             let store = store.map_err(StoreError::BrokeOff)??;
             chown_like_directory(path)?;
-            founding.make(&store).await
+            rack.make(&store).await
         }
         StoreLocation::Etcd(etcd) => {
             rack.make(&EtcdStore::connect(etcd, &choice.tls()).await?).await

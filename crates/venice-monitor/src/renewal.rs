@@ -12,8 +12,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Renews the certificate for ever.
 pub(crate) async fn keep(holder: Holder, authority: Arc<Authority>) {
     loop {
-        tokio::time::sleep(holder.said().renew_in().min(LOOK_INTERVAL)).await;
-        if !holder.said().renew_in().is_zero() {
+        tokio::time::sleep(holder.info().renew_in().min(LOOK_INTERVAL)).await;
+        if !holder.info().renew_in().is_zero() {
             continue;
         }
         let renewed = authority.credential(&Caller::Monitor).and_then(|next| holder.replace(next));

@@ -62,7 +62,7 @@ impl Leaving {
     /// without any left; within a runtime.
     pub(crate) fn give_back(&mut self, holding: &Holding) {
         while self.releases.try_join_next().is_some() {}
-        self.freeing.turn(holding);
+        self.reclamation.turn(holding);
         if !holding.block().donors().iter().any(|donor| donor.is_reclaiming()) {
             return self.let_go(holding.block());
         }

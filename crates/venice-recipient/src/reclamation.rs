@@ -49,7 +49,7 @@ impl Reclamation {
         self.waiting.extend(holding.take_unused());
         // A released slab of a window is no longer mapped; a lost one is still used by the program.
         // And where not all readers are known, the memory is freed when they end.
-        if block.is_window() || !block.knows_all_visitors() {
+        if block.is_window() || !block.counts_all_readers() {
             *self = Reclamation::default();
         }
         self.free(block);

@@ -1,4 +1,4 @@
-//! Suspicion of donors: one judge for all processes of a run that wait for an answer in vain.
+//! Suspicion of donors: one resolver for all processes of a run that wait for an answer in vain.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Suspicions {
     began: Instant,
-    judge: SilenceJudge,
+    resolver: SuspicionResolver,
     /// True if reported, by donor.
     is_reported: Vec<bool>,
 }
 
 impl Default for Suspicions {
     fn default() -> Self {
-        Self { began: Instant::now(), judge: SilenceJudge::default(), is_reported: Vec::new() }
+        Self { began: Instant::now(), resolver: SuspicionResolver::default(), is_reported: Vec::new() }
     }
 }
 
@@ -37,14 +37,14 @@ impl Suspicions {
         let ns = |at: Instant| at.saturating_duration_since(began).as_nanos() as u64;
         let (now_ns, silent_for_ns) = (ns(Instant::now()), SILENT_FOR.as_nanos() as u64);
         let answered_ns = |donor| answered(donor).map_or(u64::MAX, ns);
-        let judged = self.judge.judge(block, now_ns, silent_for_ns, answered_ns);
+        let outcomes = self.resolver.resolve(block, now_ns, silent_for_ns, answered_ns);
         self.is_reported.resize(block.donors().len(), false);
         for (donor, is_reported) in self.is_reported.iter_mut().enumerate() {
-            *is_reported &= self.judge.is_silent(donor, now_ns, silent_for_ns);
+            *is_reported &= self.resolver.is_suspected(donor, now_ns, silent_for_ns);
         }
         let mut news = Vec::new();
-        for (donor, verdict) in judged {
-            if let Verdict::Awaited { slabs } = verdict
+        for (donor, outcome) in outcomes {
+            if let SuspicionOutcome::Awaited { slabs } = outcome
                 && !std::mem::replace(&mut self.is_reported[donor], true)
             {
                 news.push(News::Awaited { name: block.donors()[donor].name(), slabs });
@@ -55,6 +55,6 @@ impl Suspicions {
 
     /// True if an early answer is needed on the liveness of donors.
     pub(crate) fn wait_for_answers(&self) -> bool {
-        self.judge.is_open()
+        self.resolver.is_open()
     }
 }

@@ -116,7 +116,7 @@ struct Failing {
 
 impl Failing {
     /// Returns true once for each error, and once more when the program has to wait.
-    fn is_news(&mut self, trouble: &Trouble) -> bool {
+    fn is_news(&mut self, trouble: &DrainFailure) -> bool {
         let is_waiting = trouble.kept > 0;
         let is_news = match self.reported {
             Some((errno, has_waited)) => errno != trouble.errno || is_waiting && !has_waited,
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn failures_are_reported_once_per_reason() {
         let mut failing = Failing::default();
-        let trouble = |errno, kept| Trouble { errno, given_up: 1, kept };
+        let trouble = |errno, kept| DrainFailure { errno, given_up: 1, kept };
         let reported = [(Errno::NOSPC, 0), (Errno::NOSPC, 0), (Errno::NOSPC, 3), (Errno::NOSPC, 4)];
         let reported = reported.map(|(errno, kept)| failing.is_news(&trouble(errno, kept)));
         assert_eq!(reported, [true, false, true, false]);

@@ -202,8 +202,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
-        Command::Completions(args) => man_pages::completions(args, Cli::command()),
-        Command::Man(args) => man_pages::man(args, Cli::command()),
+        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Man(args) => manual::man(args, Cli::command()),
     }
 }
 

@@ -44,7 +44,7 @@ async fn revocation_applies_before_it_is_durable() {
     assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
     assert!(driver.core.revocations().covers(&node7, wall_ms() + SIGNING_MARGIN_MS / 2));
     // A certificate signed from now on is valid.
-    let renewed = authority.credential(&node7).unwrap().said().issued_ms;
+    let renewed = authority.credential(&node7).unwrap().info().issued_ms;
     assert!(!driver.core.revocations().covers(&node7, renewed));
     driver.perform_all().await.unwrap();
 }

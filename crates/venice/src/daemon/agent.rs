@@ -12,7 +12,7 @@ use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
-use super::{Ready, config_file, lend_size, own_memory, run_daemon};
+use super::{Ready, config_file, lend_size, mlock, run_daemon};
 use crate::rack::explicit_address;
 use venice_cli::failure::Usage;
 use venice_cli::log::start_log;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use venice_control::ControlError;
 use venice_control::identity::{Credential, JoinToken, KeyPem, Place, remove_join_key};
 
-use crate::admittance::left;
+use crate::certificate_text::left;
 use crate::registry::{block_on, told, told_as_asked};
 use venice_cli::failure::Usage;
 use venice_cli::terminal;

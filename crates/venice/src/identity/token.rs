@@ -7,7 +7,7 @@ use serde::Serialize;
 use venice_control::identity::JoinToken;
 
 use super::duration;
-use crate::admittance::left;
+use crate::certificate_text::left;
 use crate::host_port::check_reachable;
 use crate::rack;
 use crate::registry::{self, block_on, told, told_as_asked};

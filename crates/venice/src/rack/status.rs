@@ -11,7 +11,7 @@ use super::process::Lives;
 use super::record::{AgentRecord, PortKind, Record};
 use super::run_dir::RunDir;
 use super::standing::Register;
-use crate::admittance::refused_text;
+use crate::certificate_text::refused_text;
 use crate::registry::{self, block_on};
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal::{self, Align};

@@ -53,8 +53,8 @@ pub fn print(block: &RunBlockMap) {
     ));
     remark(format!(
         "venice: prefetch: {} used, {} wasted",
-        get(&counters.read_ahead_used),
-        get(&counters.read_ahead_unused),
+        get(&counters.prefetch_used),
+        get(&counters.prefetch_wasted),
     ));
     let beside = get(&counters.large_in);
     let largest = block.largest_page_size();
