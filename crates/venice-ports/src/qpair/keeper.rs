@@ -79,10 +79,8 @@ fn keeper() -> Result<&'static Keeper, PortError> {
 fn process_keeper() -> Result<&'static ProcessKeeper, PortError> {
     let found = PROCESS_KEEPER.load(Ordering::Acquire);
     // SAFETY: null, or leaked below.
-    if let Some(process_keeper) =
-        unsafe { found.as_ref() }.filter(|process_keeper| process_keeper.process.is_current())
-    {
-        return Ok(process_keeper);
+    if let Some(known) = unsafe { found.as_ref() }.filter(|known| known.process.is_current()) {
+        return Ok(known);
     }
     let process_keeper =
         Box::new(ProcessKeeper { process: Process::current()?, keeper: OnceLock::new() });
