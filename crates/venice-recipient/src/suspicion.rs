@@ -21,7 +21,11 @@ pub(crate) struct Suspicions {
 
 impl Default for Suspicions {
     fn default() -> Self {
-        Self { began: Instant::now(), resolver: SuspicionResolver::default(), is_reported: Vec::new() }
+        Self {
+            began: Instant::now(),
+            resolver: SuspicionResolver::default(),
+            is_reported: Vec::new(),
+        }
     }
 }
 

@@ -74,7 +74,6 @@ fn udp() -> Rack {
     Rack { channels: driver.into(), donors: vec![Box::new(donor)], _dir: dir }
 }
 
-
 /// Makes the rack inside the guest.
 fn verbs() -> Rack {
     let (dir, _) = socket("");

@@ -83,7 +83,6 @@ fn finish(driver: &mut UdpDriver, count: usize) -> Vec<Finished> {
     finished
 }
 
-
 /// Lossy proxy between one recipient and the donor.
 struct BadNetwork {
     address: SocketAddr,

@@ -28,7 +28,6 @@ const ID: GrantId = GrantId(7);
 const KEY: GrantKey = GrantKey(0xfeed_beef);
 const OTHER_ID: GrantId = GrantId(8);
 
-
 /// Source of two grants of memfds, the second of one slab.
 struct Grants {
     fds: Vec<OwnedFd>,
@@ -348,7 +347,6 @@ impl Donor {
             .collect()
     }
 }
-
 
 /// Process of [`Donor::start`]; no test of its own. It ends with its standard input.
 #[test]

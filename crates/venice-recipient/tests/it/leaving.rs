@@ -175,7 +175,7 @@ fn full_run_block_stops_borrowing() {
         eventually("the other is given back", || lent() == SLAB_BYTES);
         // A repeated error is reported again after another event.
         rack.drain("node1", false);
-        borrowed.use_until_so(|_| block.donors().iter().all(|donor| !donor.is_reclaiming()));
+        borrowed.use_until_state(|_| block.donors().iter().all(|donor| !donor.is_reclaiming()));
         rack.drain("node1", true);
     }
     borrowed.check_nothing_is_lost();

@@ -53,7 +53,8 @@ with budgets of their own get shares in proportion to their old budgets, 4MiB at
 /// Opens the status socket of a `venice run`. Nothing depends on it: if that fails, `venice ps`
 /// does not list the run, and a remark says so.
 pub fn open_desk(about: About, run: impl Watched + 'static) -> Option<StatusServer> {
-    let opened = RunDir::locate().and_then(|dir| Ok(StatusServer::open(&dir.runs_dir(), about, run)?));
+    let opened =
+        RunDir::locate().and_then(|dir| Ok(StatusServer::open(&dir.runs_dir(), about, run)?));
     let refused = |error| remark(format!("venice: `venice ps` will not list this run: {error:#}"));
     opened.map_err(refused).ok()
 }

@@ -49,7 +49,6 @@ impl Watched for Paged {
     }
 }
 
-
 /// Returns the anonymous memory of a process in bytes (proc(5): statm, resident less shared), which
 /// the budget limits.
 fn anonymous_bytes(pid: u32) -> u64 {

@@ -68,7 +68,6 @@ fn table(rows: &[RunRow]) -> String {
     if missing.is_empty() { table } else { format!("{table}\n{missing}") }
 }
 
-
 /// Donor names; lost and leaving ones are marked.
 fn donors(row: &RunRow) -> String {
     let mark = |name: &String| match row.lost_donors.contains(name) {

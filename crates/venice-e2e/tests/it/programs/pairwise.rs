@@ -70,7 +70,8 @@ fn keep_values(port: Port, options: &[&str], donor: Donor) {
     }
     client.check_all(&shuffled(KEYS, 12), |_| 1);
     client.set_all(&keys[..keys.len() / 2], 2);
-    let rewritten: std::collections::HashSet<u64> = keys[..keys.len() / 2].iter().copied().collect();
+    let rewritten: std::collections::HashSet<u64> =
+        keys[..keys.len() / 2].iter().copied().collect();
     client.check_all(&keys, |key| if rewritten.contains(&key) { 2 } else { 1 });
     client.shut_down();
     server.finish(PROGRAM_LIMIT).expect_code(0);

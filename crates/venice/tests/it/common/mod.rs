@@ -161,7 +161,6 @@ impl Daemon {
     }
 }
 
-
 /// Returns a free port below the kernel's ephemeral range.
 pub fn port_of_its_own() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
