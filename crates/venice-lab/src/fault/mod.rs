@@ -71,7 +71,7 @@ pub struct FaultArgs {
           default_values_t = Way::BY_DEFAULT)]
     pub ways: Vec<Way>,
 
-    /// UMap's shared library, for the way `umap` (docs/benchmarks.md says how to build it).
+    /// UMap's shared library, for the way `umap` (docs/results/faults.md says how to build it).
     #[arg(long, value_name = "LIBRARY")]
     pub umap: Option<PathBuf>,
 

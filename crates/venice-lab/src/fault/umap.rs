@@ -1,5 +1,5 @@
 //! UMap's memory: somebody else's pager in the program, loaded from where its user has built it.
-//! UMap is no Debian package and no part of Venice; docs/benchmarks.md says how to get it.
+//! UMap is no Debian package and no part of Venice; docs/results/faults.md says how to get it.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;

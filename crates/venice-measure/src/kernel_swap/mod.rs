@@ -28,7 +28,7 @@ pub trait SwapDevice {
 
 /// A memory cgroup `venice-NAME-PID` whose members keep `local_bytes` resident and have any amount on
 /// `device`. It has a page that keeps the kernel from killing them while there is room
-/// (`docs/decisions/0058-a-page-that-keeps-the-kernel-looking.md`), as under `venice run --mode swap`.
+/// (`docs/decisions/0058-file-page-against-early-oom-kills.md`), as under `venice run --mode swap`.
 ///
 /// # Errors
 /// Without root or a memory controller.

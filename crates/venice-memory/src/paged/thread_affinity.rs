@@ -3,7 +3,7 @@
 //! The handler follows the faults ([`handler`](super::handler)), and the waker follows it. The
 //! evictor follows too: an evicted page must be flushed from the TLB of every processor that runs
 //! the program. With all threads on one processor there is no other to interrupt, and that was
-//! worth more than a second processor wherever it was measured (docs/benchmarks.md).
+//! worth more than a second processor wherever it was measured (docs/results/faults.md).
 
 use std::sync::atomic::Ordering;
 

@@ -13,7 +13,7 @@
 //!
 //! **rdma-core** is loaded when the port is first used (`library`), through a few structures of its
 //! ABI (`abi`): a machine without it runs everything else. See
-//! `docs/decisions/0018-verbs-by-a-library-loaded-late.md`.
+//! `docs/decisions/0018-libibverbs-by-dlopen.md`.
 
 pub mod abi;
 mod admission;

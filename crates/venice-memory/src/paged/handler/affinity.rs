@@ -2,7 +2,7 @@
 //! handler runs.
 //!
 //! A handler on the faulting thread's own processor runs as soon as that thread sleeps. On any
-//! other it must be woken across processors, which costs more than the page (docs/benchmarks.md).
+//! other it must be woken across processors, which costs more than the page (docs/results/faults.md).
 
 /// Threads whose processors are remembered.
 const THREADS: usize = 8;
