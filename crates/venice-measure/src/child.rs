@@ -43,7 +43,7 @@ impl ChildGuard {
     /// The same of one that has to go on when we are killed outright: the kernel needs it.
     ///
     /// # Errors
-    /// As [`Self::spawn`].
+    /// The same as [`Self::spawn`].
     pub fn spawn_to_stay(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot share the log between output and errors")?;
@@ -79,7 +79,7 @@ impl ChildGuard {
     /// Waits for the child to end by itself, or for `stopped`, which breaks it off: whether it ended.
     ///
     /// # Errors
-    /// As [`Self::wait_success`].
+    /// The same as [`Self::wait_success`].
     pub fn wait_success_unless(
         &mut self,
         limit: Duration,

@@ -69,7 +69,7 @@ impl Etcd {
     /// The same with another limit for transactions.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_with(members: usize, txn_ops: usize) -> Self {
         Self::start_members(of(members), Limits { txn_ops, ..LIMITS })
     }
@@ -77,7 +77,7 @@ impl Etcd {
     /// As [`Etcd::start`], members that keep no more than so many bytes.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_small(members: usize, quota_bytes: u64) -> Self {
         Self::start_members(of(members), Limits { quota_bytes, ..LIMITS })
     }
@@ -85,7 +85,7 @@ impl Etcd {
     /// As [`Etcd::start`], a member in each of these.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_in(namespaces: &[Namespace]) -> Self {
         Self::start_members(namespaces.iter().map(Member::within).collect(), LIMITS)
     }
@@ -128,7 +128,7 @@ impl Etcd {
     /// Kills all members and starts them with nothing in them, at the same addresses.
     ///
     /// # Panics
-    /// As [`Etcd::start`], and when one is not running.
+    /// The same as [`Etcd::start`], and when one is not running.
     pub fn begin_anew(&mut self) {
         (0..self.members.len()).for_each(|member| self.kill(member));
         for member in 0..self.members.len() {

@@ -25,7 +25,7 @@ pub fn path_of(name: &str) -> String {
 /// This program again, for one test.
 ///
 /// # Panics
-/// As [`path_of`].
+/// The same as [`path_of`].
 pub fn this_program(test: &str) -> Command {
     let mut command = itself();
     command.args(["--exact", &path_of(test), "--nocapture", "--test-threads=1"]);

@@ -101,8 +101,8 @@ pub struct ChannelsArgs {
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, when Venice or the bare machine fails, and on Ctrl-C, after
-/// what has been measured by then is told. Whatever was set up has been removed by then.
+/// On invalid arguments, when Venice or the bare machine fails, and on Ctrl-C, after
+/// what has been measured by then is told. Everything set up is removed before it returns.
 pub fn execute(args: ChannelsArgs) -> Result<()> {
     if let Some(wrong) = args.sizes.iter().flatten().find(|size| !(1..=MAX_BYTES).contains(&size.0))
     {

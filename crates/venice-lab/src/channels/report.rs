@@ -14,10 +14,10 @@ use super::sweep::Emulated;
 use super::turns::Turns;
 use venice_measure::machine::Machine;
 
-/// Everything `venice bench channels --json` writes.
+/// The report that `venice bench channels --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelsReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// What is special about this run.
     pub conditions: Conditions,
@@ -48,7 +48,7 @@ pub struct ChannelsReport {
 pub struct Conditions {
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
     /// Whether it was ended before everything had been measured.
     pub interrupted: bool,
@@ -67,7 +67,7 @@ pub struct Conditions {
 }
 
 impl ChannelsReport {
-    /// The lines above the tables.
+    /// Returns the lines above the tables.
     pub(super) fn header(&self) -> Vec<String> {
         let Conditions {
             cpus, wire, load, clock_cost_ns, repetitions, repetition_ms, quick, ..

@@ -87,8 +87,8 @@ pub struct FaultArgs {
 /// Runs the benchmark, prints its tables and writes its JSON.
 ///
 /// # Errors
-/// On arguments that make no sense, on Ctrl-C, when a way that this machine should support failed,
-/// and when a page held a wrong word. Whatever was set up has been removed by then.
+/// On invalid arguments, on Ctrl-C, when a way that this machine should support failed,
+/// and when a page held a wrong word. Everything set up is removed before it returns.
 pub fn execute(args: FaultArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;

@@ -65,7 +65,7 @@ impl Region {
     /// Pages that UMap serves.
     ///
     /// # Errors
-    /// As [`UmapMemory::map`].
+    /// The same as [`UmapMemory::map`].
     pub(crate) fn by_umap(library: &Path, pages: u64) -> Result<Self> {
         let umap = UmapMemory::map(library, pages * PAGE_BYTES)?;
         Ok(Self { base: umap.base(), pages, umap: Some(umap) })

@@ -11,10 +11,10 @@ use super::way::{FailedWay, SkippedWay, Way, WayReport};
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, micros, table};
 
-/// Everything `venice bench fault --json` writes.
+/// The report that `venice bench fault --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Bytes touched.
     pub region_bytes: u64,

@@ -43,7 +43,7 @@ pub enum Operation {
 }
 
 impl Pattern {
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Pattern {
 }
 
 impl Operation {
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -113,7 +113,7 @@ impl Way {
         Some(Redundancy { kept, nodes, is_degraded })
     }
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

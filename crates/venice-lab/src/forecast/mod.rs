@@ -87,7 +87,7 @@ pub struct ForecastArgs {
           value_parser = venice_measure::arguments::share)]
     pub most_margin: f64,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }

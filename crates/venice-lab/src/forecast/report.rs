@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Teller;
 
-/// Everything `venice bench forecast --json` writes.
+/// The report that `venice bench forecast --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ForecastReport {
     /// Observation window, in samples.

@@ -11,13 +11,13 @@ pub(super) const TITLE: &str = "Forecasts of peaks: how much too little, how muc
 pub(super) const LEGEND: &str = "Each dot is a margin, from none (top left) up. Further down and further left is better. Thin: \
      persistence. Dashed: perfect foresight, which reserves each window's peak and no more.";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &ForecastReport) -> String {
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
     format!("{}\n\n{}", header(report).join("\n"), sheets.join("\n").trim_end())
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &ForecastReport) -> Vec<String> {
     let ForecastReport { window, ahead, lags, errors, .. } = report;
     vec![format!(

@@ -1,4 +1,4 @@
-//! The report as tables.
+//! Tables of the report.
 
 use venice_wire::ByteSize;
 
@@ -8,7 +8,7 @@ use super::report::{Fate, MemoryReport, Unmeasured};
 use crate::sheet::Sheet;
 use venice_measure::report::{grouped, micros};
 
-/// Every table, in order.
+/// Returns every table, in print order.
 pub(super) fn all(report: &MemoryReport) -> Vec<Sheet> {
     let mut sheets = vec![slowdowns(report)];
     let requests = latencies(report);
@@ -19,14 +19,14 @@ pub(super) fn all(report: &MemoryReport) -> Vec<Sheet> {
     sheets
 }
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &MemoryReport) -> String {
     let header = header(report).join("\n");
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
     format!("{header}\n\n{}\n{}", sheets.join("\n"), closing(report).line())
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &MemoryReport) -> Vec<String> {
     let sizes = &report.sizes;
     let mut lines = vec![
@@ -41,14 +41,14 @@ pub(super) fn header(report: &MemoryReport) -> Vec<String> {
             ByteSize(sizes.file_bytes),
             ByteSize(sizes.fft_bytes),
             grouped(sizes.requests as f64),
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
     ];
     lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &MemoryReport) -> Closing<'_> {
     Closing {
         what: "values and digests",
@@ -75,12 +75,12 @@ pub(super) fn unmeasured_line<M: std::fmt::Display>(one: &Unmeasured<M>) -> Stri
     format!("{what}: {fate}, {}", one.reason)
 }
 
-/// Slowdown by case and share, a column for each mode.
+/// Builds the table of slowdowns by case and share, a column for each mode.
 fn slowdowns(report: &MemoryReport) -> Sheet {
     let modes = report.modes();
     let mut head = vec!["application", "local"];
     head.extend(modes.iter().map(|mode| mode.name()));
-    let title = "Slowdown against all of the memory being local";
+    let title = "Slowdown relative to all-local memory";
     let mut sheet = Sheet::new(title, &head, 1);
     for case in report.cases() {
         for share in report.shares() {
@@ -95,13 +95,13 @@ fn slowdowns(report: &MemoryReport) -> Sheet {
             .to_owned(),
     );
     sheet.notes.push(format!(
-        "Venice's modes keep {} cop{} of far memory, as those beside them do.",
+        "Venice's modes keep {} cop{} of far memory, as their peers do.",
         report.copies,
         if report.copies == 1 { "y" } else { "ies" }
     ));
     if modes.contains(&Mode::VeniceWindow) {
         sheet.notes.push(
-            "venice-window maps memory of this very machine: it has no link's latency in it."
+            "venice-window maps memory of this machine: its figures include no link latency."
                 .to_owned(),
         );
     }
@@ -112,13 +112,13 @@ fn slowdown(report: &MemoryReport, case: &str, mode: Mode, share: f64) -> String
     let Some(cell) = report.cell(case, mode, share) else { return "-".to_owned() };
     match (cell.wrong, cell.cut_short) {
         (0, false) => times(cell.slowdown),
-        // Still a figure of what was measured.
+        // The figure still describes what was measured.
         (0, true) => format!("{} (cut short)", times(cell.slowdown)),
         (wrong, _) => format!("{wrong} WRONG"),
     }
 }
 
-/// Operations a second and p99 of the cases that have requests.
+/// Builds the table of operations a second and p99, for the cases that have requests.
 fn latencies(report: &MemoryReport) -> Sheet {
     let mut sheet = Sheet::new(
         "Requests: thousands a second / p99 in µs",
@@ -144,7 +144,7 @@ fn latencies(report: &MemoryReport) -> Sheet {
     sheet
 }
 
-/// What was held, and how long it took, on local memory.
+/// Builds the table of the runs on local memory: bytes held and durations.
 pub(super) fn runs(report: &MemoryReport) -> Sheet {
     let head = ["application", "holds", "load s", "seconds", "operations"];
     let mut sheet = Sheet::new("On local memory", &head, 1);
@@ -158,12 +158,12 @@ pub(super) fn runs(report: &MemoryReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "Operations: requests, edges looked at, bytes searched, points transformed.".to_owned(),
+        "Operations: requests, edges visited, bytes searched, points transformed.".to_owned(),
     );
     sheet
 }
 
-/// `1.25 ×`, `43 ×`
+/// Formats a factor: `1.25 ×`, `43 ×`.
 pub(super) fn times(factor: f64) -> String {
     match factor {
         ..10.0 => format!("{factor:.2} ×"),
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_every_figure_and_names_what_is_missing() {
+    fn text_has_figures_and_missing_cases() {
         let mut report = sample();
         let text = super::text(&report);
         for wanted in [
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_have_the_digits_that_count() {
+    fn factors_have_significant_digits() {
         assert_eq!([1.034, 12.34, 123.4].map(times), ["1.03 ×", "12.3 ×", "123 ×"]);
     }
 }

@@ -33,7 +33,7 @@ pub struct ModelArgs<M: Model> {
     #[arg(long, value_name = "NAME=FROM..TO[:VALUES]")]
     pub sweep: Option<String>,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 
@@ -69,7 +69,7 @@ pub fn execute_cost(args: ModelArgs<venice_model::CostModel>) -> Result<()> {
 /// Tells the latency model: `venice model latency`.
 ///
 /// # Errors
-/// As [`execute_cost`].
+/// The same as [`execute_cost`].
 pub fn execute_latency(args: ModelArgs<venice_model::LatencyModel>) -> Result<()> {
     execute(args)
 }
@@ -77,7 +77,7 @@ pub fn execute_latency(args: ModelArgs<venice_model::LatencyModel>) -> Result<()
 /// Tells the network model: `venice model network`.
 ///
 /// # Errors
-/// As [`execute_cost`].
+/// The same as [`execute_cost`].
 pub fn execute_network(args: ModelArgs<venice_model::NetworkModel>) -> Result<()> {
     execute(args)
 }

@@ -1,4 +1,4 @@
-//! Agents as the Monitor Node sees them: everything but the memory.
+//! Simulated agents: everything that a Monitor Node sees of an agent, without its memory.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,40 +25,40 @@ use super::machines::Machines;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
-/// What agents' names begin with; their numbers, from one, follow.
+/// Prefix of the agents' names; a number from one follows.
 const NAME: &str = "node";
-/// What a donor lends.
+/// Slabs that a donor lends.
 const SLABS: u32 = 64;
-/// How long slabs stay set aside for a commit.
+/// Time for which slabs stay set aside for a commit, in nanoseconds.
 const PREPARE_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Agents that join at the same time.
 const AT_ONCE: u32 = 32;
-/// Addresses of the last part of an IP address that are used.
+/// Usable values of the last part of an IP address.
 const LAST_PARTS: u32 = 250;
 
-/// All agents, and how they came in.
+/// All agents and the time of their joining.
 #[derive(Debug, Clone)]
 pub(super) struct Herd {
-    /// In the order of their names.
+    /// The agents in the order of their names.
     pub(super) agents: Arc<Vec<Arc<Agent>>>,
-    /// From the first certificate to the last registration.
+    /// Time from the first certificate to the last registration.
     pub(super) joined_in: Duration,
 }
 
 impl Herd {
-    /// When the donor heard of a grant.
+    /// Returns the times of the grant's calls at its donor.
     pub(super) fn heard(&self, grant: &Grant) -> Option<Heard> {
         let number: usize = grant.donor.strip_prefix(NAME)?.parse().ok()?;
         self.agents.get(number.checked_sub(1)?)?.donor.heard().get(&grant.id).copied()
     }
 }
 
-/// When a donor heard of a grant.
+/// Times at which a donor received the calls of a grant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
-    /// It was to set the memory aside.
+    /// The call to set the memory aside.
     pub(super) prepare: Instant,
-    /// It was to lend it.
+    /// The call to lend it.
     pub(super) commit: Instant,
 }
 
@@ -72,11 +72,11 @@ pub(super) struct Agent {
     donor: Arc<Donor>,
 }
 
-/// What an agent reports over.
+/// State of an agent's reports.
 #[derive(Debug)]
 struct Reporting {
     heartbeats: Heartbeats,
-    /// Of the peers that it was told of.
+    /// Version of the peers that it received last.
     peers_version: u64,
 }
 
@@ -84,7 +84,7 @@ impl Agent {
     /// Reports once.
     ///
     /// # Errors
-    /// When the Monitor Node does not take it.
+    /// When the Monitor Node refuses it.
     pub(super) async fn report(&self) -> Result<()> {
         let mut reporting = self.reporting.lock().await;
         let report = HeartbeatReport {
@@ -97,20 +97,20 @@ impl Agent {
             door: DoorReport::default(),
             peers_version: reporting.peers_version,
         };
-        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was not taken")?;
+        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was refused")?;
         if let Some(near) = ack.peers {
             reporting.peers_version = near.version;
         }
         Ok(())
     }
 
-    /// Grants that it holds.
+    /// Returns the number of grants that it holds.
     pub(super) fn held(&self) -> usize {
         self.donor.core().report().held.len()
     }
 }
 
-/// Has all of them join.
+/// Lets all of them join.
 ///
 /// # Errors
 /// When one cannot.
@@ -165,9 +165,9 @@ async fn join(
         name: name.clone(),
         instance,
         pid: None,
-        // Nobody calls one that lends nothing.
+        // No peer calls an agent that lends nothing.
         control_addr: addr.map_or_else(|| "127.0.0.1:9".to_owned(), |addr| addr.to_string()),
-        // Nobody listens there; the Monitor Node makes keys for it.
+        // Port 9 has no listener; the Monitor Node only makes keys for it.
         udp_addr: "127.0.0.1:9".to_owned(),
         shm_socket: String::new(),
         resources: vec![ResourceSpec {
@@ -190,14 +190,14 @@ async fn join(
     core.set_epoch(registered.identity.epoch);
     let donor = Arc::new(Donor { core: Mutex::new(core), heard: Mutex::default(), name, instance });
     if let Some(listener) = listener {
-        // It ends with the runtime.
+        // The service ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
     }
     let reporting = Reporting { heartbeats: client.heartbeats().await?, peers_version: 0 }.into();
     Ok(Arc::new(Agent { reporting, registered, instance, donor }))
 }
 
-/// Each at an address of its own, so that ports do not run out.
+/// Listens for one agent, each at its own address, so that ports do not run out.
 fn listen(number: u32, services: &Handle) -> Result<TcpListener> {
     let listener = std::net::TcpListener::bind((address(number), 0));
     let listener = listener.context("an agent's address")?;
@@ -211,11 +211,11 @@ fn address(number: u32) -> IpAddr {
     Ipv4Addr::new(127, 1, rest as u8, last as u8 + 1).into()
 }
 
-/// A donor without memory: what is to be freed is free at once.
+/// A donor without memory: reclaimed slabs are free at once.
 #[derive(Debug)]
 struct Donor {
     core: Mutex<DonorCore>,
-    /// Of the grants that it holds.
+    /// Times of the calls of the grants that it holds.
     heard: Mutex<BTreeMap<GrantId, Heard>>,
     name: String,
     instance: u64,
@@ -223,11 +223,11 @@ struct Donor {
 
 impl Donor {
     fn heard(&self) -> MutexGuard<'_, BTreeMap<GrantId, Heard>> {
-        self.heard.lock().expect("nobody panics with it")
+        self.heard.lock().expect("a thread panicked while it held the lock")
     }
 
     fn core(&self) -> MutexGuard<'_, DonorCore> {
-        self.core.lock().expect("nobody panics with the core")
+        self.core.lock().expect("a thread panicked while it held the lock")
     }
 
     fn settle(core: &mut DonorCore) -> DonorStatus {
@@ -304,7 +304,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_agent_has_an_address_of_its_own() {
+    fn agents_have_distinct_addresses() {
         let all: BTreeSet<IpAddr> = (0..super::super::MAX_AGENTS).map(address).collect();
         assert_eq!(all.len(), super::super::MAX_AGENTS as usize);
         assert!(all.iter().all(IpAddr::is_loopback));

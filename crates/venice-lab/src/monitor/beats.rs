@@ -1,7 +1,8 @@
-//! When agents report: each once a second, all evenly over it, as agents come that were started at any time.
+//! The heartbeat clock: each agent reports once a second, at its own phase, since agents of a rack
+//! start at different times.
 //!
-//! A thread keeps the time for all of them. The agents' own runtime would wake those of the same
-//! millisecond together, ten of ten thousand, and whatever else goes on would wait behind them.
+//! One thread keeps the time for all agents. The agents' own runtime would wake those of the same
+//! millisecond together, ten of ten thousand, and other tasks would wait behind them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 /// Time between two heartbeats of an agent.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// One agent's.
+/// The clock of one agent.
 #[derive(Debug, Default)]
 pub(super) struct Beat {
     due: AtomicU64,
@@ -23,7 +24,8 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// Waits for the next; how many were missed since the last time. `None`: it was the last.
+    /// Waits for the next heartbeat; returns how many were missed since the last. `None`: it was
+    /// the last.
     pub(super) async fn next(&self) -> Option<u64> {
         self.woken.notified().await;
         let due = self.due.swap(0, Ordering::Relaxed);
@@ -31,28 +33,30 @@ impl Beat {
     }
 }
 
-/// All agents'.
+/// The clocks of all agents.
 pub(super) struct Beats {
     pub(super) of_agents: Vec<Arc<Beat>>,
     keeper: JoinHandle<()>,
 }
 
 impl Beats {
+    /// Starts the clock's thread.
+    ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// When the thread cannot be started.
     pub(super) fn start(agents: usize, until: Instant) -> Result<Self> {
         let of_agents: Vec<Arc<Beat>> = (0..agents).map(|_| Arc::default()).collect();
         let beats = of_agents.clone();
         let keeper = std::thread::Builder::new()
             .name("beats".to_owned())
             .spawn(move || keep(&beats, until))
-            .context("cannot start the agents' clock")?;
+            .context("cannot start the thread of the agents' heartbeats")?;
         Ok(Self { of_agents, keeper })
     }
 
-    /// Waits for the last.
+    /// Waits for the last heartbeat.
     pub(super) fn end(self) {
-        self.keeper.join().expect("a panic is ours to show");
+        self.keeper.join().expect("the thread panicked");
     }
 }
 
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_beats_and_none_after_the_end() {
+    async fn heartbeats_stop_at_the_end() {
         let beats = Beats::start(4, Instant::now() + PERIOD).unwrap();
         let mut counts = Vec::new();
         for beat in &beats.of_agents {

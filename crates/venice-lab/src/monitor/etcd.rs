@@ -10,12 +10,12 @@ use super::ground::free_port;
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt;
 
-/// How long it may take to answer first.
+/// Time limit for its first answer.
 const START: Duration = Duration::from_secs(60);
-/// Changes in one transaction, as the Monitor Node makes them.
+/// Largest transaction, in changes, that the Monitor Node makes.
 const CHANGES_AT_ONCE: &str = "2048";
 
-/// A member of its own.
+/// A member in its own process.
 #[derive(Debug)]
 pub(super) struct Etcd {
     process: ChildGuard,
@@ -51,7 +51,7 @@ impl Etcd {
         Ok(Self { process, port })
     }
 
-    /// As `venice monitor --store` wants it.
+    /// Returns its location as `venice monitor --store` takes it.
     pub(super) fn location(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.port)
     }

@@ -1,4 +1,4 @@
-//! What it came to, for programs and for people.
+//! The report of `venice bench monitor`, as JSON, tables and page.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -9,74 +9,73 @@ use super::load::Measured;
 use crate::sheet::Sheet;
 use venice_measure::machine::Machine;
 
-/// The aim for an allocation's p99, with its commit.
+/// Aim for the p99 of an allocation with its commit, in milliseconds.
 const AIM_MS: f64 = 1.0;
 
-/// Everything `venice bench monitor --json` writes.
+/// The report that `venice bench monitor --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MonitorReport {
-    /// The machine.
+    /// Machine it was measured on.
     pub machine: Machine,
-    /// Processes that wanted to run in the minute before, on average.
+    /// Load average of the minute before.
     pub load: f64,
     /// Agents that reported once a second.
     pub agents: u32,
-    /// How many of them lent memory.
+    /// Agents among them that lent memory.
     pub donors: u32,
-    /// Requests for memory in a second that were to be made.
+    /// Rate of requests for memory, a second.
     pub requests_per_s: f64,
-    /// For how long was measured.
+    /// Duration of the measurement, in seconds.
     pub seconds: f64,
-    /// What the disk takes to make 4 KiB durable, where the tables' file is.
+    /// Time for a durable write of 4 KiB in the folder of the tables' file.
     pub durable_write: LatencyReport,
-    /// Store by store.
+    /// Figures of each store.
     pub stores: Vec<StoreReport>,
 }
 
-/// What a Monitor Node with one store came to.
+/// Figures of a Monitor Node with one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreReport {
-    /// Which store.
+    /// The store.
     pub store: StoreKind,
-    /// How long it took until all agents were in, seconds.
+    /// Time until all agents had joined, seconds.
     pub joined_s: f64,
     /// Processors that the Monitor Node kept busy, on average.
     pub monitor_cores: f64,
-    /// Processors that its store's process kept busy, where there is one.
+    /// Processors that its store's process kept busy, if there is one.
     pub store_cores: Option<f64>,
     /// Memory of the Monitor Node, bytes.
     pub resident_bytes: u64,
-    /// What agents waited for the answer to a heartbeat.
+    /// Latency of heartbeats.
     pub heartbeats: LatencyReport,
-    /// Heartbeats that were not sent in time, because those before had no answer.
+    /// Heartbeats that were skipped, because earlier ones had no answer.
     pub late_heartbeats: u64,
-    /// What a recipient waited for memory: one slab, with everything that is written for it.
+    /// Latency of a request for one slab, with all its durable writes.
     pub requests: LatencyReport,
-    /// Of that, what passed until its donor was asked to set the memory aside: the request's way, and
-    /// finding a donor.
+    /// Part until the donor's prepare: the request's way and the choice of a donor.
     pub to_prepare: LatencyReport,
-    /// From there until it was asked to lend it: its answer's way, what is recorded of it, and back.
+    /// Part from there until the donor's commit: the answer, its durable record, and the call.
     pub to_commit: LatencyReport,
-    /// From there until the recipient had it: the answers' ways, and the last record.
+    /// Part from there until the recipient's answer: the answers' ways, and the last record.
     pub to_recipient: LatencyReport,
-    /// Requests that were not made in time, because too many had no answer.
+    /// Requests that were skipped, because too many had no answer.
     pub late_requests: u64,
-    /// Requests that were refused, since donors were late with their heartbeats.
+    /// Requests that were refused, because donors were late with their heartbeats.
     pub refused: u64,
-    /// What it waited for giving it back.
+    /// Latency of releases.
     pub releases: LatencyReport,
 }
 
-/// How long something took.
+/// A latency distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyReport {
-    /// How often.
+    /// Number of samples.
     pub count: u64,
     /// Median, milliseconds.
     pub p50_ms: f64,
-    /// 99 % took no longer, milliseconds.
+    /// 99th percentile, milliseconds.
     pub p99_ms: f64,
-    /// None took longer, milliseconds.
+    /// Maximum, milliseconds.
     pub max_ms: f64,
 }
 
@@ -113,7 +112,7 @@ pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreRep
     }
 }
 
-/// For people.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &MonitorReport) -> String {
     let MonitorReport { machine, load, agents, donors, requests_per_s, seconds, .. } = report;
     let LatencyReport { p50_ms, p99_ms, .. } = report.durable_write;
@@ -131,7 +130,7 @@ pub(super) fn text(report: &MonitorReport) -> String {
 
 fn cost(report: &MonitorReport) -> Sheet {
     let head = ["store", "all joined", "Monitor Node's processors", "store's processors", "memory"];
-    let mut sheet = Sheet::new("What it takes", &head, 1);
+    let mut sheet = Sheet::new("Resources", &head, 1);
     for store in &report.stores {
         sheet.rows.push(vec![
             store.store.name().to_owned(),
@@ -151,14 +150,14 @@ fn cost(report: &MonitorReport) -> Sheet {
 }
 
 fn waits(report: &MonitorReport) -> Sheet {
-    let head = ["store", "what", "count", "p50 ms", "p99 ms", "max ms", "not in time"];
-    let mut sheet = Sheet::new("What is waited for", &head, 2);
+    let head = ["store", "operation", "count", "p50 ms", "p99 ms", "max ms", "late"];
+    let mut sheet = Sheet::new("Latencies", &head, 2);
     for store in &report.stores {
         let rows = [
             ("heartbeat", store.heartbeats, Some(store.late_heartbeats)),
             ("memory granted", store.requests, Some(store.late_requests)),
-            ("- until its donor hears", store.to_prepare, None),
-            ("- until it is to lend", store.to_commit, None),
+            ("- until its donor prepares", store.to_prepare, None),
+            ("- until its donor commits", store.to_commit, None),
             ("- until the recipient has it", store.to_recipient, None),
             ("memory given back", store.releases, None),
         ];

@@ -43,7 +43,7 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u32).range(2..=MAX_NODES))]
     pub nodes: Vec<u32>,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }

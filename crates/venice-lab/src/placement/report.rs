@@ -6,7 +6,7 @@ use venice_rack::placement::Policy;
 /// A placement that costs this much more than the optimum is as good as was aimed at.
 pub const AIM: f64 = 0.05;
 
-/// Everything `venice bench placement --json` writes.
+/// The report that `venice bench placement --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementReport {
     /// The first seed.

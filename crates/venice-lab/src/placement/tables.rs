@@ -11,7 +11,7 @@ pub(super) const TITLE: &str = "Placement beside the optimum";
 pub(super) const LEGEND: &str = "Further left and lower is better: how much more than the least possible cost the placements of \
      requests that come one after the other take.";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &PlacementReport) -> String {
     format!("{}\n\n{}", header(report).join("\n"), table(report).text().trim_end())
 }

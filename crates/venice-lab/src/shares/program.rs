@@ -76,7 +76,7 @@ pub struct ProgramArgs {
     #[arg(long)]
     pub until_ns: u64,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[arg(long)]
     pub json: PathBuf,
 }

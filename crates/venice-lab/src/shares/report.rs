@@ -7,7 +7,7 @@ use super::{Case, Program};
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, micros, table};
 
-/// Everything `venice bench shares --json` writes.
+/// The report that `venice bench shares --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SharesReport {
     /// Where it ran.

@@ -45,7 +45,7 @@ The same scenario and seed give the same run: the reports have the same trace ha
 numbered from 0. When a checker finds something, the smallest scenario that still fails is printed
 (or written with --save), and the exit code is 1.";
 
-/// Runs the racks the command line asks for.
+/// Runs the racks of the command line.
 pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
     let first = args.scenario()?;
     if args.seeds > 1 {
@@ -70,9 +70,7 @@ fn run_one(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<Report> {
     let frames = capture.finish().with_context(|| format!("writing {path:?}"))?;
     terminal::remark(format!("{frames} frames in {}", path.display()));
     if let (0, Some((a, b))) = (frames, args.link) {
-        terminal::remark(format!(
-            "nodes {a} and {b} have nothing to say to each other in this run"
-        ));
+        terminal::remark(format!("nodes {a} and {b} exchange no frames in this run"));
     }
     Ok(report)
 }
@@ -86,7 +84,7 @@ fn say_one(args: &RackArgs, report: &Report) -> anyhow::Result<()> {
     }
 }
 
-/// Many seeds, one after the other.
+/// Runs many seeds, one after the other.
 #[derive(Debug, Default, Serialize)]
 struct Seeds {
     ran: u64,

@@ -82,7 +82,7 @@ pub struct DemoArgs {
 ///
 /// # Errors
 /// On arguments out of range, when redis-server is missing, when a mode fails, on Ctrl-C, and when
-/// any value came back wrong. Whatever was set up has been removed by then.
+/// any value came back wrong. Everything set up is removed before it returns.
 pub fn execute(args: DemoArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;

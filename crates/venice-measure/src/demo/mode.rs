@@ -21,7 +21,7 @@ impl Mode {
     /// Every mode, in the order they run.
     pub const ALL: [Self; 4] = [Self::Local, Self::VeniceShm, Self::VeniceUdp, Self::SwapDisk];
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

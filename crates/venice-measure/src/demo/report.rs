@@ -11,7 +11,7 @@ use super::workload::{Checked, Measured};
 use crate::machine::Machine;
 use crate::report::{grouped, micros, table};
 
-/// Everything `venice demo --json` writes.
+/// The report that `venice demo --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DemoReport {
     /// Bytes of all values together.
@@ -32,7 +32,7 @@ pub struct DemoReport {
     pub failed: Vec<UnmeasuredMode>,
     /// Duration of the whole demo in seconds.
     pub seconds: f64,
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
 }
 

@@ -12,7 +12,7 @@ use crate::interrupt;
 /// How often a blocked read or write looks for Ctrl-C.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Silence after which the server is taken for hung.
+/// Time without an answer after which the server is taken for hung.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The longest line or value that is accepted from the server.
@@ -45,7 +45,7 @@ pub struct Client {
 
 impl Client {
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no server listens at `socket`.
     pub fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to redis at {}", socket.display()))?;

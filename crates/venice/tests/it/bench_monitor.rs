@@ -36,7 +36,7 @@ fn nonsense_is_refused() {
         (["--agents", "0"], "--agents takes 1 to 50000"),
         (["--donors", "0"], "somebody has to lend"),
         (["--seconds", "0.5"], "--seconds takes 1 at least"),
-        (["--requests", "20000"], "--requests takes 10000 at most"),
+        (["--requests", "20000"], "--requests: expected 10000 or less"),
         (["--store", "paper"], "possible values: file, etcd"),
     ] {
         let refused = place.venice(&[&["bench", "monitor"], &words[..]].concat());

@@ -92,7 +92,7 @@ pub(super) fn pump_until<D: Driver, T>(
 /// Waits until the link is up.
 ///
 /// # Errors
-/// As [`pump_until`].
+/// The same as [`pump_until`].
 pub(super) fn link_up(driver: &mut impl Driver, peer: PeerIndex) -> Result<()> {
     pump_until(driver, Waiting::Spin, |driver, _| {
         Ok((driver.initiator().peer_state(peer) == PeerState::Up).then_some(()))

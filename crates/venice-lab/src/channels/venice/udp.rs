@@ -64,7 +64,7 @@ impl UdpBed {
     /// The same, single datagrams past the kernel at both ends.
     ///
     /// # Errors
-    /// As [`UdpBed::lay`], and where AF_XDP cannot be had.
+    /// The same as [`UdpBed::lay`], and where AF_XDP cannot be had.
     pub(in crate::channels) fn lay_past_kernel(
         path: &Path,
         ends: Ends,

@@ -1,5 +1,5 @@
-//! The order of a run: the database once; the donors' own work alone; then every amount of memory, the
-//! most first, in every mode, each with a cache of its own.
+//! The order of a run: the database once; the donors' own work alone; then every amount of memory,
+//! the largest first, in every mode, each with a fresh cache.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -28,25 +28,25 @@ use venice_measure::resident::resident_anonymous_bytes;
 use venice_measure::scratch;
 use venice_measure::zipf::Scatter;
 
-/// Commands under way at once while the cache is filled.
+/// Commands outstanding while the cache is filled.
 const PIPELINE: u64 = 128;
-/// Queries before those that count: one for so many of them.
+/// Queries for one warm-up query.
 const WARM_UP_SHARE: u64 = 20;
-/// Jobs of the donors' own work with nothing beside it.
+/// Jobs of the donors' own work with no load beside it.
 const ALONE: usize = 5;
-/// The same queries in every mode.
+/// Seed of the queries: the same in every mode.
 const SEED: u64 = 0x7175_6572;
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when the service does not work on local memory.
+/// On an interrupt before the first result, and when the service does not work on local memory.
 pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<QueryReport> {
     let started = Instant::now();
     let machine = Machine::describe();
     let processors = Processors::split()?;
     if processors.are_split() {
-        // Of this thread, and so of all that it starts.
+        // Confines this thread and, with it, all processes that it starts.
         cpus::confine(std::process::id(), &processors.service)?;
     }
     let folder = scratch::folder(scratch::FOLDER)?;
@@ -151,13 +151,14 @@ impl Run<'_> {
     }
 
     fn budget(&self, memory_bytes: u64) -> Budget {
-        // More than it may hold: redis counts neither its buffers nor what its allocator loses.
+        // Redis takes more than its limit: it counts neither its buffers nor its allocator's
+        // losses.
         let held_bytes = memory_bytes + memory_bytes / 4 + (8 << 20);
         let local_bytes = self.plan.local_bytes;
         Budget { local_bytes, ..Budget::of(held_bytes, held_bytes, 1.0) }
     }
 
-    /// A cache of so much memory, filled, then asked; and the donors' own work beside it.
+    /// Fills a cache of this size, then queries it, beside the donors' own work.
     fn cell(
         &self,
         launch: &Launch<'_>,
@@ -271,7 +272,7 @@ impl Run<'_> {
     }
 }
 
-/// What the queries of a cell gave.
+/// Result of the queries of a cell.
 #[derive(Debug, Default)]
 struct Asked {
     seconds: f64,
@@ -298,7 +299,7 @@ impl Asked {
     }
 }
 
-/// Makes a cache of redis.
+/// Bounds redis to `memory_bytes` and makes it evict.
 fn limit(cache: &mut resp::Client, memory_bytes: u64) -> Result<()> {
     let memory = memory_bytes.to_string();
     let settings: [(&[u8], &[u8]); 2] =
@@ -312,7 +313,7 @@ fn limit(cache: &mut resp::Client, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What earlier queries would have left there: the answers of `count` owners, any of them.
+/// Fills the cache as earlier queries would: with the answers of `count` random owners.
 fn fill(cache: &mut resp::Client, entries: Entries, count: u64, label: &str) -> Result<()> {
     let phase = Phase::new(label, count);
     let scatter = Scatter::new(entries.owners);

@@ -1,5 +1,5 @@
-//! memcached as the composable-rack paper loads it (section 9a, Figures 9 and 10): values of one size,
-//! 95 reads to 5 writes, uniform, by one client and by several.
+//! memcached under the load of the composable-rack paper (section 9a, Figures 9 and 10): values of
+//! one size, 95 reads to 5 writes, uniform, by one client and by several.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use venice_measure::pattern::Random;
 use venice_measure::progress::Phase;
 use venice_measure::resident::{PeakSampler, resident_anonymous_bytes};
 
-/// One request in so many is a write.
+/// Requests for one write.
 const WRITE_EVERY: u64 = 20;
-/// Few values would be one page of memcached's own.
+/// With fewer values they would fill only one page of memcached's own.
 const LEAST_VALUES: u64 = 16;
 
 /// Runs it from empty to the last measured request.
@@ -107,7 +107,7 @@ fn read_back(
     Ok(())
 }
 
-/// What the requests of one case gave.
+/// Result of the requests of one case.
 struct Asked {
     latencies_ns: Histogram<u64>,
     checked: u64,
@@ -121,7 +121,7 @@ impl Asked {
     }
 }
 
-/// Each client asks for keys of its own, so that it knows their versions.
+/// Lets each client request keys of its own, so that it can check their versions.
 fn ask(
     clients: Vec<Client>,
     versions: &mut [u64],
@@ -129,7 +129,7 @@ fn ask(
     limit: Duration,
 ) -> Result<Asked> {
     let share = versions.len().div_ceil(clients.len());
-    // Fewer than clients where there are few keys.
+    // With few keys there are fewer clients.
     let count = versions.len().div_ceil(share);
     let start = Instant::now();
     let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! The clients: 95 reads to 5 writes, uniform; each has keys of its own, so that it knows what every
-//! value must be.
+//! The clients: 95 reads to 5 writes, uniform; each has keys of its own, so that it can check every
+//! value.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use super::values::Values;
 use venice_measure::pattern::Random;
 use venice_measure::progress::Phase;
 
-/// One request in so many is a write.
+/// Requests for one write.
 const WRITE_EVERY: u64 = 20;
 
-/// What some requests gave.
+/// Result of some requests.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
-    /// From the request to the last byte of the answer, in nanoseconds.
+    /// Time from the request to the last byte of the answer, in nanoseconds.
     pub(super) reads_ns: Histogram<u64>,
     pub(super) writes_ns: Histogram<u64>,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last answer, in seconds.
     pub(super) seconds: f64,
-    /// Values that were looked at.
+    /// Values checked.
     pub(super) checked: u64,
-    /// Those that were not what had been stored; those that were not there.
+    /// Values that differ from the stored ones; missing values.
     pub(super) wrong: u64,
     pub(super) missed: u64,
 }
@@ -41,7 +41,7 @@ impl Asked {
         })
     }
 
-    /// Adds what was asked beside it or after it.
+    /// Adds the result of requests beside it or after it.
     pub(super) fn add(&mut self, other: &Asked) -> Result<()> {
         self.reads_ns.add(&other.reads_ns)?;
         self.writes_ns.add(&other.writes_ns)?;
@@ -60,7 +60,7 @@ impl Asked {
     }
 }
 
-/// A server's clients, and what they know of its values.
+/// A server's clients and the versions of its values.
 pub(super) struct Clients<'a> {
     clients: Vec<Client>,
     values: &'a Values,
@@ -71,8 +71,8 @@ impl<'a> Clients<'a> {
         Self { clients, values }
     }
 
-    /// `requests` in all, in equal shares; what takes longer than `limit` is broken off. `seed` and
-    /// number of clients give the same requests, whoever serves them.
+    /// Runs `requests` in all, in equal shares; stops after `limit`. The same `seed` and number of
+    /// clients give the same requests to every server.
     ///
     /// # Errors
     /// When the server fails, and on an interrupt.
@@ -85,7 +85,7 @@ impl<'a> Clients<'a> {
     ) -> Result<Asked> {
         let values = self.values;
         let share = versions.len().div_ceil(self.clients.len());
-        // Fewer than clients where there are few keys.
+        // With few keys there are fewer clients.
         let count = versions.len().div_ceil(share) as u64;
         let start = Instant::now();
         let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {
@@ -104,7 +104,10 @@ impl<'a> Clients<'a> {
                     scope.spawn(move || own.ask(requests, start, limit))
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no client panics")).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("the client thread panicked"))
+                .collect()
         });
         let mut all = Asked { seconds: start.elapsed().as_secs_f64(), ..Asked::nothing()? };
         for outcome in outcomes {
@@ -168,10 +171,10 @@ pub(super) fn load(client: &mut Client, values: &Values, keys: u64, label: &str)
     Ok(())
 }
 
-/// Looks at every value once.
+/// Reads and checks every value once.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as [`load`].
 pub(super) fn read_back(
     client: &mut Client,
     values: &Values,

@@ -1,5 +1,5 @@
 //! The order of a run: for each size of values memcached on local memory, which stays up; then each
-//! mode with each share, in turns with that, so that what is compared lies close together in time.
+//! mode with each share, in turns with it, so that compared runs lie close together in time.
 
 use std::time::{Instant, SystemTime};
 
@@ -24,15 +24,15 @@ use venice_measure::machine::Machine;
 use venice_measure::progress::{Phase, note};
 use venice_measure::rack::Port;
 
-/// Few values would be one page of memcached's own.
+/// With fewer values they would fill only one page of memcached's own.
 const LEAST_VALUES: u64 = 16;
-/// The same requests in every mode.
+/// Seed of the requests: the same in every mode.
 const SEED: u64 = 0x006d_656d;
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when memcached does not even work on local memory.
+/// On an interrupt before the first result, and when memcached does not work on local memory.
 pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<VictimReport> {
     let started = Instant::now();
     let shares = |mode: SpillMode| if mode.has_shares() { plan.shares.len() } else { 1 };
@@ -72,12 +72,12 @@ fn begin(plan: &Plan) -> VictimReport {
 struct Run<'a> {
     plan: &'a Plan,
     report: VictimReport,
-    /// Modes so far, and all there will be.
+    /// Modes so far, and their total number.
     done: usize,
     total: usize,
 }
 
-/// Where one measurement belongs.
+/// Key of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     mode: SpillMode,
@@ -131,7 +131,7 @@ impl Run<'_> {
                 Stand::start(&Launch::Local, Front::Proxy, Some(room), data, label)?
             }
             SpillMode::VictimLocal | SpillMode::VictimShm | SpillMode::VictimUdp => {
-                let memory = mode.victims().expect("it has a victim store");
+                let memory = mode.victims().expect("the mode has a victim store");
                 let rack = match memory {
                     VictimMemory::Local => None,
                     VictimMemory::Shm => Some(ground.rack(Port::Shm, victim_bytes(far_bytes))?),
@@ -154,7 +154,7 @@ impl Run<'_> {
         self.beside(place, started, local, label).map(Ok)
     }
 
-    /// All numbers of clients, then every value once more.
+    /// Measures all numbers of clients, then checks every value once more.
     fn beside(
         &mut self,
         place: Place,
@@ -169,7 +169,7 @@ impl Run<'_> {
         self.check_all(place.mode, &mut stand, label)
     }
 
-    /// Both in turns, or `local` alone beside itself.
+    /// Runs both in turns, or `local` alone beside itself.
     fn turns(
         &self,
         local: &mut Stand<'_>,
@@ -193,7 +193,7 @@ impl Run<'_> {
                     return Ok(Turn { own: local.clone(), local });
                 };
                 let mut ask_far = || far.ask(of_far, requests, seed, limit);
-                // Now one first, now the other: what drifts is on neither's side.
+                // The order alternates, so that drift affects both sides alike.
                 let (own, local) = if turn % 2 == 0 {
                     let local = ask_local()?;
                     (ask_far()?, local)
@@ -252,7 +252,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Looks at every value once, and counts what is wrong to the mode's last cell.
+    /// Checks every value once, and counts wrong ones to the mode's last cell.
     fn check_all(&mut self, mode: SpillMode, stand: &mut Stand<'_>, label: &str) -> Result<()> {
         let read = stand.read_back(label)?;
         let wrong = self.judge(mode, &read);
@@ -262,7 +262,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Counts what was looked at; what of it was wrong.
+    /// Counts the checked values; returns the wrong ones.
     fn judge(&mut self, mode: SpillMode, asked: &Asked) -> u64 {
         let lost = if mode.keeps_all() { asked.missed } else { 0 };
         let wrong = asked.wrong + lost;
@@ -271,7 +271,7 @@ impl Run<'_> {
         wrong
     }
 
-    /// Says at once what will not be there.
+    /// Records a mode without a figure and prints it at once.
     fn settle(&mut self, place: Place, outcome: Result<Result<(), Lacking>>) {
         let (fate, reason) = match outcome {
             Ok(Ok(())) => return,
@@ -289,7 +289,7 @@ impl Run<'_> {
         self.report.unmeasured.push(one);
     }
 
-    /// `[12/64] 4KiB, 25 % local, victim-udp`
+    /// Returns a label: `[12/64] 4KiB, 25 % local, victim-udp`.
     fn label(&mut self, place: Place) -> String {
         self.done += 1;
         let Place { mode, value_bytes, local_share } = place;
@@ -303,7 +303,7 @@ impl Run<'_> {
 }
 
 impl Plan {
-    /// Values of this size.
+    /// Returns the number of values of this size.
     fn keys(&self, value_bytes: u64) -> u64 {
         (self.data_bytes / value_bytes).max(LEAST_VALUES)
     }
@@ -326,7 +326,7 @@ impl Turn {
     }
 }
 
-/// Of some numbers, the lower of the two in the middle where there are two; 0 of none.
+/// Returns the median, the lower of two in the middle; 0 for no numbers.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_unstable_by(f64::total_cmp);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_are_shares_of_what_local_memory_does() {
+    fn penalties_are_relative_to_local() {
         let turn = Turn { own: asked(100, 20_000), local: asked(100, 16_000) };
         assert!((turn.read_penalty() - 0.25).abs() < 0.01, "{}", turn.read_penalty());
         assert!((turn.throughput_penalty() - 0.2).abs() < 0.01, "{}", turn.throughput_penalty());
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_one_of_the_numbers() {
+    fn median_is_one_of_the_numbers() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0].into_iter()), 1.0);
         assert_eq!(median(std::iter::empty()), 0.0);

@@ -14,13 +14,13 @@ use venice_measure::report::{grouped, micros};
 pub(super) const TITLE: &str =
     "Composable-rack paper, Figures 9 and 10: memcached with a victim store in remote memory";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &VictimReport) -> String {
     let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
     format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
 }
 
-/// Every table, in order.
+/// Returns every table, in print order.
 pub(super) fn all(report: &VictimReport) -> Vec<Sheet> {
     let mut sheets = Vec::new();
     if let Some((fewest, most)) = report.clients() {
@@ -32,7 +32,7 @@ pub(super) fn all(report: &VictimReport) -> Vec<Sheet> {
     sheets
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &VictimReport) -> Vec<String> {
     let mut lines = vec![
         report.machine.line(),
@@ -42,14 +42,14 @@ pub(super) fn header(report: &VictimReport) -> Vec<String> {
             ByteSize(report.data_bytes),
             grouped(report.requests as f64),
             report.turns,
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
     ];
     lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &VictimReport) -> Closing<'_, SpillMode> {
     Closing {
         what: "values",
@@ -61,12 +61,12 @@ pub(super) fn closing(report: &VictimReport) -> Closing<'_, SpillMode> {
     }
 }
 
-/// What the two figures show.
+/// The two figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Figure {
-    /// How much longer a read takes.
+    /// Extra time of a read.
     Nine,
-    /// How much less is done in a second.
+    /// Loss of operations a second.
     Ten,
 }
 
@@ -87,14 +87,14 @@ impl Figure {
 
     fn title(self, clients: usize) -> String {
         format!(
-            "{}, {clients} client{}: penalty against all local",
+            "{}, {clients} client{}: penalty relative to all-local",
             self.name(),
             if clients == 1 { "" } else { "s" }
         )
     }
 
-    /// What the paper's text has of it: of its smallest values, and of larger ones, for which the
-    /// largest stand here.
+    /// Returns the value of the paper's text: for its smallest values, and for larger ones, which
+    /// correspond to the largest here.
     fn papers(self, value_bytes: u64, largest_bytes: u64, share: f64) -> Option<f64> {
         let (_, [smallest, larger]) =
             PAPER_THROUGHPUT.iter().find(|(of, _)| self == Figure::Ten && *of == share)?;
@@ -106,14 +106,14 @@ impl Figure {
     }
 }
 
-/// The modes that keep every value, some of them not local.
+/// Returns the modes that keep every value, some of them not local.
 fn far_modes(report: &VictimReport) -> Vec<SpillMode> {
     let mut modes = report.modes();
     modes.retain(|mode| mode.has_shares() && mode.keeps_all());
     modes
 }
 
-/// A row for each size and share, a column for each mode.
+/// Builds the table of penalties, a row for each size and share, a column for each mode.
 fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
     let modes = far_modes(report);
     let mut sheet = Sheet::new(figure.title(clients), &["values", "local"], 1);
@@ -155,7 +155,8 @@ fn figure_word(figure: Figure) -> &'static str {
     }
 }
 
-/// Borrowed memory beside a victim store in the proxy's own: what is left is where the memory is.
+/// Compares borrowed memory with a victim store in the proxy's own memory: the difference is the
+/// cost of the distance.
 fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> {
     let modes: Vec<SpillMode> = [SpillMode::VictimShm, SpillMode::VictimUdp]
         .into_iter()
@@ -164,7 +165,7 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
     if modes.is_empty() || !report.modes().contains(&SpillMode::VictimLocal) {
         return None;
     }
-    let title = "What the distance costs: against the same victim store in local memory";
+    let title = "Cost of the distance: relative to the same victim store in local memory";
     let mut sheet = Sheet::new(title, &["values", "local"], 1);
     for what in ["read", "throughput"] {
         sheet.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
@@ -194,11 +195,11 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
     Some(sheet)
 }
 
-/// A row for each measurement.
+/// Builds the table of measurements, a row for each.
 fn measurements(report: &VictimReport) -> Sheet {
     let head = [
         "values",
-        "the rest in",
+        "rest of the values in",
         "local",
         "near",
         "clients",
@@ -207,12 +208,12 @@ fn measurements(report: &VictimReport) -> Sheet {
         "p99 µs",
         "write µs",
         "penalty",
-        "its turns",
+        "turns",
         "answered",
         "resident",
         "wrong",
     ];
-    let mut sheet = Sheet::new("Every measurement", &head, 2);
+    let mut sheet = Sheet::new("All measurements", &head, 2);
     for cell in &report.cells {
         let (least, most) = cell.throughput_span;
         sheet.rows.push(vec![
@@ -244,20 +245,20 @@ fn measurements(report: &VictimReport) -> Sheet {
 fn told(cell: &VictimCell, penalty: f64) -> String {
     match (cell.wrong, cell.cut_short) {
         (0, false) => signed(penalty),
-        // Still a figure of what was measured.
+        // The figure still describes what was measured.
         (0, true) => format!("{} (cut short)", signed(penalty)),
         (wrong, _) => format!("{wrong} WRONG"),
     }
 }
 
-/// `+2.5 %`
+/// Formats a penalty: `+2.5 %`.
 fn signed(share: f64) -> String {
-    // What rounds to nothing has no sign.
+    // A figure that rounds to zero has no sign.
     let percents = (1000.0 * share).round() / 10.0;
     if percents == 0.0 { "0.0 %".to_owned() } else { format!("{percents:+.1} %") }
 }
 
-/// Both figures, one plot for each mode, beside what the paper tells.
+/// Draws both figures, one plot for each mode, beside the paper's figures.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -273,7 +274,7 @@ pub(super) fn plots(report: &VictimReport) -> Result<Vec<Plot>> {
     Ok(plots)
 }
 
-/// A group for each size, a bar for each share, as in the paper.
+/// Draws a group of bars for each size, a bar for each share, as in the paper.
 fn chart(report: &VictimReport, figure: Figure, mode: SpillMode, clients: usize) -> BarChart {
     let sizes = report.value_sizes();
     let largest_bytes = sizes.last().copied().unwrap_or(0);
@@ -306,10 +307,11 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn penalties_stand_beside_the_papers() {
+    fn penalties_stand_beside_the_paper() {
         let mut report = sample();
         let text = super::text(&report);
-        // 0.088 against all local; against 0.04 in local memory: 1.088 / 1.04, 1 - 0.912 / 0.96.
+        // Expected: 0.088 against all local; against 0.04 in local memory: 1.088 / 1.04, 1 - 0.912
+        // / 0.96.
         for wanted in [
             "Figure 9: latency of a read, 1 client:",
             "Figure 10: throughput, 10 clients:",
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_with_shares_has_a_plot_of_each_figure() {
+    fn each_mode_has_both_plots() {
         let plots = plots(&sample()).unwrap();
         let names: Vec<&str> = plots.iter().map(|plot| plot.name.as_str()).collect();
         let wanted = [
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_have_a_sign_unless_they_are_nothing() {
+    fn nonzero_penalties_have_a_sign() {
         assert_eq!([0.0254, -0.1, -0.0001].map(signed), ["+2.5 %", "-10.0 %", "0.0 %"]);
     }
 }
