@@ -33,9 +33,9 @@ fn a_short_run_measures_either_store() {
 fn nonsense_is_refused() {
     let place = Place::new();
     for (words, said) in [
-        (["--agents", "0"], "--agents takes 1 to 50000"),
-        (["--donors", "0"], "somebody has to lend"),
-        (["--seconds", "0.5"], "--seconds takes 1 at least"),
+        (["--agents", "0"], "--agents: expected 1 to 50000"),
+        (["--donors", "0"], "memory needs a donor"),
+        (["--seconds", "0.5"], "--seconds: expected 1 or more"),
         (["--requests", "20000"], "--requests: expected 10000 or less"),
         (["--store", "paper"], "possible values: file, etcd"),
     ] {
