@@ -1,4 +1,4 @@
-//! A report as one page: tables and plots together, no other file needed.
+//! A report as one self-contained page of tables and plots.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:left;white-sp
 .figure{text-align:right;font-variant-numeric:tabular-nums}
 p{margin:.4rem 0;color:#444}svg{max-width:100%;height:auto;margin:.6rem 0}";
 
-/// What stands on a page.
+/// Contents of a page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     pub(crate) title: &'a str,
     /// Lines above everything.
     pub(crate) header: Vec<String>,
-    /// How to read the plots.
+    /// Text that explains the plots.
     pub(crate) legend: &'a str,
     pub(crate) plots: &'a [Plot],
     pub(crate) sheets: Vec<Sheet>,
@@ -31,7 +31,7 @@ pub(crate) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// The document.
+    /// Renders the document.
     pub(crate) fn html(&self) -> String {
         let title = escaped(self.title);
         let lines = |lines: &[String]| -> String {
@@ -50,7 +50,7 @@ impl Page<'_> {
         )
     }
 
-    /// Writes the plots, and the page as `index.html`, into `folder`, and says where that is.
+    /// Writes the plots, and the page as `index.html`, into `folder`, and prints its path.
     ///
     /// # Errors
     /// When they cannot be written.

@@ -1,4 +1,4 @@
-//! A table that can be read on a terminal and in a page.
+//! A table of a report, rendered as text and as HTML.
 
 use venice_measure::report::table;
 
@@ -7,10 +7,10 @@ use venice_measure::report::table;
 pub(crate) struct Sheet {
     pub(crate) title: String,
     pub(crate) head: Vec<String>,
-    /// Columns of text.
+    /// Number of leading text columns.
     pub(crate) texts: usize,
     pub(crate) rows: Vec<Vec<String>>,
-    /// What a reader should know, below the table.
+    /// Explanations below the table.
     pub(crate) notes: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ impl Sheet {
         Self { title: title.into(), head, texts, ..Self::default() }
     }
 
-    /// For a terminal.
+    /// Renders it for a terminal.
     pub(crate) fn text(&self) -> String {
         let head: Vec<&str> = self.head.iter().map(String::as_str).collect();
         let mut rows = table(&head, self.texts);
@@ -31,7 +31,7 @@ impl Sheet {
         format!("{}\n{rows}\n{notes}", self.title)
     }
 
-    /// For a page.
+    /// Renders it for a page.
     pub(crate) fn html(&self) -> String {
         let class = |column: usize| if column < self.texts { "" } else { " class=\"figure\"" };
         let cells = |tag: &str, row: &[String]| -> String {
@@ -52,7 +52,7 @@ impl Sheet {
     }
 }
 
-/// Text as it stands between tags.
+/// Escapes text between tags.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -11,16 +11,16 @@ use super::series::{Medium, Operation, Point, Series, System};
 use crate::plot::Unit;
 use crate::sheet::Sheet;
 
-/// Columns that a terminal has room for.
+/// Size columns that fit a terminal.
 const MAX_SIZES: usize = 8;
 
-/// Everything for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &ChannelsReport) -> String {
     let sheets: String = all(report).iter().map(|sheet| sheet.text() + "\n").collect();
     format!("{}\n\n{sheets}{:.0} s in all", report.header().join("\n"), report.seconds)
 }
 
-/// All tables, in the order they are read.
+/// Returns all tables, in print order.
 pub(super) fn all(report: &ChannelsReport) -> Vec<Sheet> {
     let mut sheets = vec![aims(&report.aims)];
     for medium in Medium::ALL {
@@ -47,7 +47,7 @@ fn aims(aims: &[ChannelAim]) -> Sheet {
             (Some(true), _) => "met",
             (Some(false), _) => "MISSED",
             (None, Some(_)) => "not judged",
-            (None, None) => "told only",
+            (None, None) => "no aim",
         };
         sheet.rows.push(vec![
             aim.name.clone(),
@@ -86,7 +86,7 @@ fn bandwidths(report: &ChannelsReport, medium: Medium) -> Option<Sheet> {
     })
 }
 
-/// One row for each series that has the figure, or says why not; `None` without any.
+/// Builds a row for each series with the figure or a reason; `None` without any.
 fn by_size(
     report: &ChannelsReport,
     medium: Medium,
@@ -111,7 +111,7 @@ fn by_size(
     head.extend(sizes.iter().map(|size| Unit::Bytes.write(*size as f64)));
     let mut sheet = Sheet { title: title.to_owned(), head, texts: 2, ..Sheet::default() };
     for series in rows {
-        // iperf3 has sizes of its own, which would each take a column.
+        // iperf3 has sizes of its own, each of which would take a column.
         if series.system == System::Iperf3 {
             let figures = series.points.iter().filter_map(|point| {
                 let size = Unit::Bytes.write(point.size_bytes as f64);
@@ -148,7 +148,7 @@ fn by(series: &Series) -> String {
     }
 }
 
-/// All sizes when they fit, else some of them, evenly, with the first and the last.
+/// Returns all sizes if they fit, else an even selection with the first and the last.
 fn shown_sizes(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     let sizes: Vec<u64> = sizes.collect::<BTreeSet<_>>().into_iter().collect();
     if sizes.len() <= MAX_SIZES {
@@ -167,7 +167,7 @@ fn beside(report: &ChannelsReport, metric: Metric) -> Option<Sheet> {
     let sizes = shown_sizes(cells.iter().map(|cell| cell.size_bytes));
     let mut head = vec!["over".to_owned(), "operation".to_owned(), "beside".to_owned()];
     head.extend(sizes.iter().map(|size| Unit::Bytes.write(*size as f64)));
-    let title = format!("Venice beside its peers by {word}: how many times better");
+    let title = format!("Venice beside its peers by {word}: factor of advantage");
     let mut sheet = Sheet { title, head, texts: 3, ..Sheet::default() };
     let mut kinds: Vec<_> = cells.iter().map(|cell| kind(cell)).collect();
     kinds.sort_unstable();
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_shows_the_first_and_the_last_size() {
+    fn first_and_last_size_are_shown() {
         let shown = shown_sizes((2..25).map(|bit| 1u64 << bit));
         assert_eq!((shown.len(), shown[0], shown[7]), (MAX_SIZES, 4, 1 << 24));
         assert_eq!(shown_sizes([64, 4, 64].into_iter()), [4, 64]);

@@ -1,4 +1,4 @@
-//! How much was too little, and how much too much.
+//! Shortage and excess of forecasts.
 
 use super::report::{AheadReport, CurvePoint, MethodReport};
 use super::walk::ToldOfOne;
@@ -6,10 +6,10 @@ use super::{ForecastArgs, Teller};
 
 /// Points of a curve.
 const MARGINS: usize = 16;
-/// Rounding is no shortage.
+/// Relative shortage that counts as rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// What came of one teller's forecasts of one resource.
+/// Evaluates one method's forecasts of one resource.
 pub(super) fn judge(
     teller: Teller,
     windows: &[ToldOfOne<'_>],
@@ -17,14 +17,14 @@ pub(super) fn judge(
     args: &ForecastArgs,
 ) -> MethodReport {
     let step = args.most_margin / (MARGINS - 1) as f64;
-    // More than the peak is nothing for one who knows it.
+    // Perfect foresight needs no margin.
     let margins = if teller == Teller::Foresight { 1 } else { MARGINS };
     let curve = (0..margins).map(|at| at_margin(windows, at as f64 * step)).collect();
     let equal = margin_for(windows, args.short).map(|margin| at_margin(windows, margin));
     MethodReport { teller, curve, at_short: equal, ahead }
 }
 
-/// What comes of reserving so much more than was foretold.
+/// Evaluates a reservation of the forecast plus `margin`.
 fn at_margin(windows: &[ToldOfOne<'_>], margin: f64) -> CurvePoint {
     let mut point = CurvePoint { margin, short_windows: 0.0, under: 0.0, over: 0.0 };
     let mut used = 0.0;
@@ -47,8 +47,9 @@ fn at_margin(windows: &[ToldOfOne<'_>], margin: f64) -> CurvePoint {
     point
 }
 
-/// The least margin, below 0 too, by which at most this share of the windows is short; known only
-/// afterwards. `None` where no margin is enough: nothing was foretold, and something came.
+/// Finds the least margin, possibly negative, by which at most this share of the windows is short;
+/// it is known only afterwards. `None` if no margin suffices: the forecast was zero, and the use
+/// was not.
 fn margin_for(windows: &[ToldOfOne<'_>], short: f64) -> Option<f64> {
     let enough = |window: &ToldOfOne<'_>| match (window.peak(), window.foretold) {
         (0.0, _) => 0.0,
@@ -74,7 +75,7 @@ mod tests {
     ];
 
     #[test]
-    fn too_little_and_too_much_are_told_of_what_was_used() {
+    fn shortage_and_excess_are_relative_to_use() {
         let point = at_margin(&WINDOWS, 0.0);
         assert_eq!(point.short_windows, 0.5);
         assert!(
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_margin_is_the_least_that_is_enough() {
+    fn margin_is_the_least_sufficient() {
         for (short, margin, windows) in
             [(0.0, 0.5, 0.0), (0.25, 0.2, 0.25), (0.5, 0.0, 0.5), (0.75, -0.4, 0.75)]
         {

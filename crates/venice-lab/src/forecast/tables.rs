@@ -1,4 +1,4 @@
-//! What the forecasts came to, for people.
+//! Tables and plots of `venice bench forecast`.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use super::report::{CurvePoint, ForecastReport, MethodReport, SeriesReport};
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 use crate::sheet::Sheet;
 
-pub(super) const TITLE: &str = "Forecasts of peaks: how much too little, how much too much";
+pub(super) const TITLE: &str = "Forecasts of peaks: shortage and excess";
 pub(super) const LEGEND: &str = "Each dot is a margin, from none (top left) up. Further down and further left is better. Thin: \
      persistence. Dashed: perfect foresight, which reserves each window's peak and no more.";
 
@@ -26,7 +26,7 @@ pub(super) fn header(report: &ForecastReport) -> Vec<String> {
     )]
 }
 
-/// Every table.
+/// Returns every table.
 pub(super) fn all(report: &ForecastReport) -> Vec<Sheet> {
     let mut sheets: Vec<Sheet> =
         report.series.iter().map(|series| one(series, report.short)).collect();
@@ -34,19 +34,19 @@ pub(super) fn all(report: &ForecastReport) -> Vec<Sheet> {
     sheets
 }
 
-/// The methods beside each other, for one resource.
+/// Builds the table of one resource, with the methods beside each other.
 fn one(series: &SeriesReport, short: f64) -> Sheet {
     let at = format!("margin for {}", percent(short));
     let head = [
-        "foretold by",
+        "method",
         "short windows",
-        "too little",
-        "too much",
+        "shortage",
+        "excess",
         &at,
-        "too little",
-        "too much",
-        "learnt: late",
-        "too much",
+        "shortage",
+        "excess",
+        "learnt margin: late",
+        "excess",
         "moved",
     ];
     let title = format!("{}, {}: {} windows", series.trace, series.resource, series.windows);
@@ -68,12 +68,11 @@ fn one(series: &SeriesReport, short: f64) -> Sheet {
     sheet
 }
 
-/// Who takes least for the same risk, and what persistence takes.
+/// Builds the table of the method with the least excess at the same risk, and of persistence.
 fn verdicts(report: &ForecastReport) -> Sheet {
-    let head =
-        ["trace", "resource", "least by", "too much", "persistence", "last peak", "foresight"];
+    let head = ["trace", "resource", "least by", "excess", "persistence", "last peak", "foresight"];
     let title = format!(
-        "Too much reserved, at a margin by which {} of the windows are short",
+        "Excess reserved, at a margin by which {} of the windows are short",
         percent(report.short)
     );
     let mut sheet = Sheet::new(title, &head, 3);
@@ -105,7 +104,7 @@ fn verdicts(report: &ForecastReport) -> Sheet {
          some had to be reserved when they were needed. Moved: slabs reserved and released in a window, of \
          those held."
             .to_owned(),
-        "Foresight reserves each window's peak: what is still too much is the rest of the window."
+        "Foresight reserves each window's peak: its excess is the rest of the window."
             .to_owned(),
     ]);
     sheet
@@ -116,7 +115,7 @@ fn equal(series: &SeriesReport, teller: Teller) -> Option<f64> {
     method.at_short.map(|point| point.over)
 }
 
-/// A trade-off for each resource.
+/// Draws a trade-off for each resource.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -126,7 +125,7 @@ pub(super) fn plots(report: &ForecastReport) -> Result<Vec<Plot>> {
         let chart = LineChart {
             title: format!("{}, {}: margins", series.trace, series.resource),
             scale: Scale::Linear,
-            x: ("too much, of what was used", Unit::Percent),
+            x: ("excess, relative to the use", Unit::Percent),
             y: ("short windows", Unit::Percent),
             lines: series.methods.iter().map(curve).collect(),
         };
@@ -151,7 +150,7 @@ fn curve(method: &MethodReport) -> Line {
     Line { name: method.teller.name().to_owned(), stroke, points }
 }
 
-/// A share with as many digits as tell these apart.
+/// Formats a share with enough digits to tell these apart.
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_at_equal_risk_stands_beside_persistence() {
+    fn least_at_equal_risk_is_named() {
         let text = text(&sample());
         let verdict =
             text.lines().rfind(|line| line.contains("Mine & yours") && line.contains('|'));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_has_its_curves() {
+    fn each_resource_has_curves() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 1);
         assert_eq!(plots[0].name, "forecast-mine---yours-memory");
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let json = serde_json::to_value(sample()).unwrap();
         assert_eq!(json["series"][0]["methods"][0]["teller"], "last-value");
         assert_eq!(serde_json::from_value::<ForecastReport>(json).unwrap(), sample());

@@ -1,4 +1,4 @@
-//! Along a trace, prediction window by prediction window.
+//! Walks a trace, prediction window by prediction window.
 
 use anyhow::Result;
 use venice_rack::forecast::{ForecastError, Forecaster, Method, Windows};
@@ -6,14 +6,14 @@ use venice_rack::forecast::{ForecastError, Forecaster, Method, Windows};
 use super::trace::Trace;
 use venice_cli::failure::usage;
 
-/// What was foretold for one prediction window, and what came; by resource.
+/// Forecast and use of one prediction window, by resource.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Told {
     pub(super) foretold: Vec<f64>,
     pub(super) came: Vec<Vec<f64>>,
 }
 
-/// The same of one resource.
+/// The same for one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ToldOfOne<'a> {
     pub(super) foretold: f64,
@@ -27,22 +27,23 @@ impl Told {
 }
 
 impl ToldOfOne<'_> {
-    /// What would have been enough.
+    /// Returns the least sufficient reservation.
     pub(super) fn peak(&self) -> f64 {
         self.came.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// That a forecaster can be made so.
+/// Checks that a forecaster accepts these settings.
 ///
 /// # Errors
-/// When it cannot.
+/// When it does not.
 pub(super) fn check(windows: Windows, lags: usize, errors: usize) -> Result<()> {
     Forecaster::new(1, windows, Method::Arma { lags, errors }).map_err(refused)?;
     Ok(())
 }
 
-/// Every whole prediction window after the first observation window. Without a method, with foresight.
+/// Returns every whole prediction window after the first observation window. Without a method,
+/// foresight is used.
 ///
 /// # Errors
 /// When a forecaster refuses the trace.
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forecast_knows_nothing_of_what_comes() {
+    fn forecast_ignores_the_future() {
         let windows = Windows { observation: 10, prediction: 4 };
         let mut trace = Trace {
             name: "t".into(),
@@ -99,7 +100,7 @@ mod tests {
         );
         let foresight = along(&trace, windows, None).unwrap();
         assert_eq!(foresight[0].foretold, [13.0]);
-        // What comes later changes no forecast.
+        // Later samples change no forecast.
         for method in [Method::LastPeak, Method::Ar { lags: 2 }, Method::Var { lags: 2 }] {
             let before = along(&trace, windows, Some(method)).unwrap();
             trace.used[0][14] += 100.0;

@@ -24,7 +24,7 @@ pub struct MemoryReport {
     pub quick: bool,
     /// Replicas that Venice kept of far memory.
     pub copies: u32,
-    /// How large the applications were.
+    /// Application sizes.
     pub sizes: Sizes,
     /// Time limit of one application in one mode, in seconds.
     pub limit_s: f64,

@@ -9,7 +9,7 @@ use crate::sheet::Sheet;
 
 impl Told for CostModel {
     const NAME: &'static str = "cost";
-    const TITLE: &'static str = "Effective cost (Eq. 1): what is in use of what was bought";
+    const TITLE: &'static str = "Effective cost (Eq. 1): share in use of the modules bought";
     const LEGEND: &'static str = "Thick: what the same modules cost if so much of every kind is in \
                                   use. Dashed: the two systems as they are.";
     type Detail = [CostOfKind; 4];
@@ -63,7 +63,7 @@ impl Told for CostModel {
             )
         } else {
             format!(
-                "The composable system is {} dearer: less of it is in use.",
+                "The composable system costs {} more: less of it is in use.",
                 share.write(-cheaper)
             )
         });

@@ -8,38 +8,38 @@ use super::Told;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 use crate::sheet::Sheet;
 
-/// By how much longer than with local memory work may take before it counts as slowed down: what the
-/// paper's related work calls minimal.
+/// Slowdown against local memory, as a share, that still counts as small: "minimal" in the paper's
+/// related work.
 const BEARABLE: f64 = 0.10;
 
-/// What a way to a pool does, for programs.
+/// Latency of a path to a pool, in JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct LatencyDetail {
-    /// What an access to the pool takes, in nanoseconds.
+    /// Time of an access to the pool, in nanoseconds.
     pub pool_ns: f64,
-    /// What an access takes on average, in nanoseconds.
+    /// Mean time of an access, in nanoseconds.
     pub average_ns: f64,
     /// Workload by workload.
     pub workloads: Vec<WorkloadDetail>,
 }
 
-/// What it does to one workload.
+/// Effect on one workload.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkloadDetail {
-    /// Which.
+    /// The workload.
     #[serde(flatten)]
     pub workload: Workload,
-    /// How much longer it takes, of its time with local memory.
+    /// Extra time, as a share of the time with local memory.
     pub time_increase: f64,
-    /// The part of all accesses that has to be local for it to take at most a tenth longer.
+    /// Share of local accesses for which it takes at most a tenth longer.
     pub local_for_a_tenth: f64,
 }
 
 impl Told for LatencyModel {
     const NAME: &'static str = "latency";
-    const TITLE: &'static str = "Memory further away (Eq. 2): how much longer work takes";
+    const TITLE: &'static str = "Memory further away (Eq. 2): slowdown of work";
     const LEGEND: &'static str =
-        "Work that spends more of its time on memory's latency suffers more. Both axes by factors.";
+        "Work that spends more time on memory latency slows down more. Both axes are logarithmic.";
     type Detail = LatencyDetail;
 
     fn detail(&self) -> Result<LatencyDetail, ModelError> {
@@ -60,7 +60,7 @@ impl Told for LatencyModel {
     }
 
     fn plots(&self) -> Result<Vec<Plot>> {
-        // From a tenth more than local memory to a hundred times as much.
+        // The range is from a tenth more than local memory to a hundred times as much.
         let steps = || {
             (0..=30).map(|step| self.base_ns * 1.1 * (100.0f64 / 1.1).powf(f64::from(step) / 30.0))
         };
@@ -83,14 +83,14 @@ impl Told for LatencyModel {
     }
 }
 
-/// Where the latency comes from.
+/// Builds the table of the latency's parts.
 fn way(model: &LatencyModel) -> Sheet {
-    let mut sheet = Sheet::new("The way of an access", &["part", "time"], 1);
+    let mut sheet = Sheet::new("Parts of an access", &["part", "time"], 1);
     let time = |ns: f64| Quantity::Time.write(ns);
     let rows = [
         ("memory itself".to_owned(), model.base_ns),
         (
-            format!("the way there and back, {}", Quantity::Length.write(model.distance_m)),
+            format!("round trip, {}", Quantity::Length.write(model.distance_m)),
             model.distance_m * model.ns_per_m,
         ),
         (
@@ -108,7 +108,7 @@ fn way(model: &LatencyModel) -> Sheet {
     sheet
 }
 
-/// What that does to work.
+/// Builds the table of the slowdowns.
 fn slowdowns(model: &LatencyModel) -> Result<Sheet, ModelError> {
     let head = ["work", "MFP", "takes longer by", "local for +10 %"];
     let mut sheet = Sheet::new(LatencyModel::TITLE, &head, 1);

@@ -1,8 +1,8 @@
 //! `venice model`: the composable-rack paper's models, with every figure a flag.
 //!
-//! The equations are in [`venice_model`]. Here each gets its command line ([`flags`]), its tables and
-//! plots ([`cost`], [`latency`], [`network`]), and what all have alike: a sweep along one figure
-//! ([`swept`]), the paper's sentences beside what its equations give, JSON and a page ([`report`]).
+//! The equations are in [`venice_model`]. Here each gets its command line ([`flags`]), its tables
+//! and plots ([`cost`], [`latency`], [`network`]), and the shared parts: a sweep along one figure
+//! ([`swept`]), the paper's statements beside the equations' results, JSON and a page ([`report`]).
 
 mod cost;
 mod flags;
@@ -28,8 +28,8 @@ use venice_measure::arguments::OutputArgs;
 /// Arguments of `venice model cost`, `latency`, `network`.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs<M: Model> {
-    /// Walk along one of the figures: NAME is a flag of this command, the values are evenly spaced,
-    /// 11 unless told.
+    /// Sweep one of the figures: NAME is a flag of this command, the values are evenly spaced, 11
+    /// by default.
     #[arg(long, value_name = "NAME=FROM..TO[:VALUES]")]
     pub sweep: Option<String>,
 
@@ -37,20 +37,20 @@ pub struct ModelArgs<M: Model> {
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// What goes into the model.
+    /// Inputs of the model.
     #[command(flatten)]
     pub figures: Figures<M>,
 }
 
-/// How a model is told.
+/// Presentation of a model.
 trait Told: Model {
-    /// Its name, as the command has it.
+    /// Name of its command.
     const NAME: &'static str;
-    /// What stands above its page.
+    /// Title of its page.
     const TITLE: &'static str;
-    /// How to read its plots.
+    /// Text that explains its plots.
     const LEGEND: &'static str;
-    /// What it has for programs beside its outcomes.
+    /// Further results for JSON.
     type Detail: Serialize;
 
     fn detail(&self) -> Result<Self::Detail, ModelError>;
@@ -58,15 +58,15 @@ trait Told: Model {
     fn plots(&self) -> Result<Vec<Plot>>;
 }
 
-/// Tells the cost model: `venice model cost`.
+/// Computes and prints the cost model: `venice model cost`.
 ///
 /// # Errors
-/// When the figures make no sense, and when a file cannot be written.
+/// On invalid figures, and when a file cannot be written.
 pub fn execute_cost(args: ModelArgs<venice_model::CostModel>) -> Result<()> {
     execute(args)
 }
 
-/// Tells the latency model: `venice model latency`.
+/// Computes and prints the latency model: `venice model latency`.
 ///
 /// # Errors
 /// The same as [`execute_cost`].
@@ -74,7 +74,7 @@ pub fn execute_latency(args: ModelArgs<venice_model::LatencyModel>) -> Result<()
     execute(args)
 }
 
-/// Tells the network model: `venice model network`.
+/// Computes and prints the network model: `venice model network`.
 ///
 /// # Errors
 /// The same as [`execute_cost`].
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::plot::xml;
 
-    /// What the model tells on a terminal, with a sweep.
+    /// Returns a model's terminal output and plots, with a sweep.
     fn told<M: Told>(sweep: &str) -> (String, Vec<Plot>) {
         let model = M::default();
         let sweep = Sweep::parse::<M>(sweep).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_stand_beside_the_papers() {
+    fn costs_stand_beside_the_paper() {
         let (text, plots) = told::<CostModel>("utilization=30%..90%:4");
         for wanted in ["33.3 %", "50 %", "differs", "5.33", "4.44"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_stand_beside_the_papers() {
+    fn latencies_stand_beside_the_paper() {
         let (text, plots) = told::<LatencyModel>("software=0..10us:3");
         for wanted in ["150 ns", "267 %", "2667 %", "SPEC FP, 1 thread", "differs"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_stand_beside_the_papers() {
+    fn networks_stand_beside_the_paper() {
         let (text, plots) = told::<NetworkModel>("fabric=150ns..10us:3");
         for wanted in ["spine-leaf network", "250 ns", "too slow", "PCIe switch", "your own"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");

@@ -41,7 +41,7 @@ impl Told for NetworkModel {
             Line { name: format!("{} itself", resource.name()), stroke: Stroke::Raw, points }
         }));
         let chart = LineChart {
-            title: "What interconnects add, by distance".to_owned(),
+            title: "Latency added by interconnects, by distance".to_owned(),
             scale: Scale::Logarithmic,
             x: ("distance", Unit::Metres),
             y: ("added to an access", Unit::Nanoseconds),
@@ -52,9 +52,9 @@ impl Told for NetworkModel {
     }
 }
 
-/// The paper's entries, and one's own fabric at each place.
+/// Builds the table of the paper's entries, with the user's own fabric at each place.
 fn table(model: &NetworkModel) -> Result<Sheet, ModelError> {
-    let head = ["pooled", "where", "by", "fast enough", "adds", "of its own"];
+    let head = ["pooled", "where", "by", "fast enough", "adds", "own latency"];
     let mut sheet = Sheet::new(NetworkModel::TITLE, &head, 4);
     let cells = model.cells()?;
     let shown = |cell: &&Cell| cell.in_paper || cell.reach.interconnect == Interconnect::Own;
@@ -86,7 +86,7 @@ fn table(model: &NetworkModel) -> Result<Sheet, ModelError> {
     Ok(sheet)
 }
 
-/// What else is fast enough, where the paper's table does not name it.
+/// Builds the table of other interconnects that are fast enough.
 fn rest(model: &NetworkModel) -> Result<Sheet, ModelError> {
     let mut sheet =
         Sheet::new("Fast enough as well, but not in the table", &["pooled", "where", "by"], 3);

@@ -1,4 +1,4 @@
-//! What the placements came to, for people.
+//! Table and plots of `venice bench placement`.
 
 use anyhow::Result;
 use venice_rack::placement::Policy;
@@ -16,7 +16,7 @@ pub(super) fn text(report: &PlacementReport) -> String {
     format!("{}\n\n{}", header(report).join("\n"), table(report).text().trim_end())
 }
 
-/// The lines above the table.
+/// Returns the lines above the table.
 pub(super) fn header(report: &PlacementReport) -> Vec<String> {
     let PlacementReport { seed, seeds, racks, .. } = report;
     let mut lines = vec![format!(
@@ -24,12 +24,12 @@ pub(super) fn header(report: &PlacementReport) -> Vec<String> {
          that placing them all together can cost."
     )];
     if report.interrupted {
-        lines.push(format!("Interrupted: {seeds} racks of each size were asked for."));
+        lines.push(format!("Interrupted: {seeds} racks of each size were requested."));
     }
     lines
 }
 
-/// Every policy by the size of the racks.
+/// Builds the table of every policy by the size of the racks.
 pub(super) fn table(report: &PlacementReport) -> Sheet {
     let head =
         ["policy", "nodes", "racks", "refused", "median", "p90", "max", "aim", "within the aim"];
@@ -49,7 +49,7 @@ pub(super) fn table(report: &PlacementReport) -> Sheet {
     }
     sheet.notes.extend([
         format!(
-            "Aimed at: {} at the median, for nearest, the policy where nobody says otherwise. {}",
+            "Aim: {} at the median, for nearest, the default policy. {}",
             percent(Some(report.aim)),
             verdict(report)
         ),
@@ -72,7 +72,7 @@ fn verdict(report: &PlacementReport) -> &'static str {
     }
 }
 
-/// How the racks lie, and the medians by size.
+/// Draws the distribution of the racks, and the medians by size.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -111,7 +111,7 @@ fn racks(report: &PlacementReport) -> Result<Option<String>> {
     chart.svg()
 }
 
-/// So many percent of the racks, and what the worst of them costs.
+/// Returns a share of the racks in percent, and the cost of the worst of them.
 fn point((percent, above): (f64, &f64)) -> (f64, f64) {
     (100.0 * above, percent)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_aim_stands_beside_each_policy() {
+    fn aim_stands_beside_each_policy() {
         let text = text(&sample());
         let row = text.lines().find(|line| line.contains("pack") && line.contains("all")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn plots_have_every_policy_and_the_aim() {
+    fn plots_have_policies_and_aim() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 2);
         for (plot, wanted) in [(0, "the aim"), (0, "pack"), (1, "nearest"), (1, "4")] {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let json = serde_json::to_value(sample()).unwrap();
         assert_eq!(json["rows"][0]["policy"], "nearest");
         assert_eq!(serde_json::from_value::<PlacementReport>(json).unwrap(), sample());

@@ -74,7 +74,7 @@ pub struct QueryCell {
     pub seconds: f64,
     /// Queries that the cache answered.
     pub hits: u64,
-    /// Those that the database answered.
+    /// Queries that the database answered.
     pub misses: u64,
     /// Mean time of a query that the cache answered, in microseconds.
     pub hit_us: f64,
