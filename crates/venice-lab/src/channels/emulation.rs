@@ -99,9 +99,9 @@ pub(super) fn sheet(found: &[Accuracy]) -> Option<Sheet> {
         ]);
     }
     sheet.notes.push(format!(
-        "Asked: what the link gives by arithmetic, headers counted. {MAPPED}: the accessing processor \
-         waits until the answer would be there. {FRAMES}: each frame is held back; what two \
-         processors need for it comes on top."
+        "Asked: computed from the link, headers counted. {MAPPED}: the accessing processor waits \
+         for the link's latency. {FRAMES}: each frame is held back; the time of two processors \
+         adds to it."
     ));
     Some(sheet)
 }

@@ -171,8 +171,8 @@ impl Figure17 {
             format!("Unlike in the paper, best for no pattern in this run: {}.", losers.join(", "))
         });
         sheet.notes.push(
-            "adaptive: once each channel was tried, later trials included. What it says of its last \
-             choices, and what it took to try all three:"
+            "adaptive: after each channel was tried, later trials included. Reason for its last \
+             choice, and operations and time to try all three:"
                 .to_owned(),
         );
         for rates in &self.patterns {

@@ -80,7 +80,7 @@ impl ChannelsReport {
             ),
             format!(
                 "Each figure: the median of {repetitions} repetition(s) of {repetition_ms} ms{}; \
-                 {clock_cost_ns} ns for a look at the clock taken off.",
+                 {clock_cost_ns} ns for a clock read subtracted.",
                 if *quick { " (--quick: too short for reliable figures)" } else { "" },
             ),
         ];

@@ -175,8 +175,8 @@ pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
     }
     sheet.notes.push(format!(
         "A read takes two latencies; a page's share of a bulk read carries its header. {MAPPED}: the copy \
-         is part of the time. {FRAMES}: what the processors need comes on top, the same at every latency: \
-         the median of what the four take beyond what was asked for is taken off."
+         is part of the time. {FRAMES}: the processors' time adds to it, the same at every \
+         latency: the median excess of the four latencies is subtracted."
     ));
     Some(sheet)
 }

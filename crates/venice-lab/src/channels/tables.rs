@@ -72,8 +72,8 @@ fn latencies(report: &ChannelsReport, medium: Medium) -> Option<Sheet> {
         })
     })?;
     sheet.notes.push(
-        "CRMA write, QPair message and their likes: one way, half of there and back. All others: \
-         until the answer is here."
+        "CRMA write, QPair message and their counterparts: one way, half a round trip. All others: \
+         until the answer arrives."
             .to_owned(),
     );
     Some(sheet)

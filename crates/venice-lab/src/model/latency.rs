@@ -122,8 +122,8 @@ fn slowdowns(model: &LatencyModel) -> Result<Sheet, ModelError> {
         ]);
     }
     sheet.notes.push(format!(
-        "The average access takes {} longer than local memory. Local for +10 %: the part of all accesses \
-         that local memory has to serve for the work to take a tenth longer at most.",
+        "The average access takes {} longer than local memory. Local for +10 %: share of accesses \
+         that local memory has to serve for a slowdown of at most a tenth.",
         share(model.latency_increase())
     ));
     Ok(sheet)

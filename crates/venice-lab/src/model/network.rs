@@ -12,8 +12,9 @@ use crate::sheet::Sheet;
 impl Told for NetworkModel {
     const NAME: &'static str = "network";
     const TITLE: &'static str = "Which interconnect for which resource (Table 1)";
-    const LEGEND: &'static str = "Thick: what an interconnect adds at most, over so many metres. \
-                                  Dashed: the own latency of what is pooled, at least. Both axes by factors.";
+    const LEGEND: &'static str = "Thick: largest latency added by an interconnect over a distance. \
+                                  Dashed: least own latency of the pooled resource. Both axes are \
+                                  logarithmic.";
     type Detail = Vec<Cell>;
 
     fn detail(&self) -> Result<Vec<Cell>, ModelError> {
@@ -72,8 +73,8 @@ fn table(model: &NetworkModel) -> Result<Sheet, ModelError> {
     let papers = cells.iter().filter(|cell| cell.in_paper).count();
     sheet.notes.push(format!(
         "The paper's entries, which it derives from \"the total round trip latency ... has to be \
-         insignificant\"; here: at most {} of the resource's own (--at-most). {} of its {papers} entries \
-         come out; the others are marked.",
+         insignificant\"; here: at most {} of the resource's own (--at-most). {} of its {papers} \
+                        entries agree; the others are marked.",
         Quantity::Share.write(model.at_most),
         papers - slow,
     ));
@@ -107,8 +108,7 @@ fn rest(model: &NetworkModel) -> Result<Sheet, ModelError> {
         }
     }
     sheet.notes.push(
-        "By their latency alone: how far an interconnect reaches, how many ports it has, and what it \
-         costs is not in the model."
+        "Latency alone decides: an interconnect's reach, ports and cost are not in the model."
             .to_owned(),
     );
     Ok(sheet)

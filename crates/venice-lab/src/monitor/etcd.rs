@@ -29,8 +29,8 @@ impl Etcd {
     /// When it is not installed or does not answer.
     pub(super) fn start(folder: &Path) -> Result<Self> {
         let program = find_program("etcd").context(
-            "the store etcd is to be measured too: install it (Debian: etcd-server), or leave it \
-             out with --store file",
+            "etcd is not installed: install it (Debian: etcd-server), or leave it out with --store \
+             file",
         )?;
         let (port, peer_port) = (free_port()?, free_port()?);
         let (client, peer) =

@@ -42,9 +42,8 @@ pub(super) fn make_room_for(agents: u32, donors: u32) -> Result<()> {
     let maximum = limits.maximum.map(|maximum| maximum.max(needed));
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).with_context(|| {
         format!(
-            "{agents} agents, {donors} of them donors, take {needed} open files, and {} are allowed \
-             here: raise the limit (`ulimit -Hn {needed}` as root), or measure fewer with --agents \
-             or --donors",
+            "{agents} agents, {donors} of them donors, need {needed} open files, and the limit is \
+             {}: raise it (`ulimit -Hn {needed}` as root), or reduce --agents or --donors",
             limits.maximum.unwrap_or_default()
         )
     })

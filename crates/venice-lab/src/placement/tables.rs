@@ -8,8 +8,8 @@ use crate::plot::{BarChart, BarSeries, Line, LineChart, Plot, Scale, Stroke, Uni
 use crate::sheet::Sheet;
 
 pub(super) const TITLE: &str = "Placement beside the optimum";
-pub(super) const LEGEND: &str = "Further left and lower is better: how much more than the least possible cost the placements of \
-     requests that come one after the other take.";
+pub(super) const LEGEND: &str = "Cost above the optimum of requests placed one after the other. \
+                                 Further left and lower is better.";
 
 /// Renders the report as text for a terminal.
 pub(super) fn text(report: &PlacementReport) -> String {
@@ -20,8 +20,8 @@ pub(super) fn text(report: &PlacementReport) -> String {
 pub(super) fn header(report: &PlacementReport) -> Vec<String> {
     let PlacementReport { seed, seeds, racks, .. } = report;
     let mut lines = vec![format!(
-        "{racks} racks, from seed {seed} on: 2 to 5 requests each, placed as they come, beside the least \
-         that placing them all together can cost."
+        "{racks} racks, from seed {seed} on: 2 to 5 requests each, placed as they come, compared \
+         with the least cost of placing them all together."
     )];
     if report.interrupted {
         lines.push(format!("Interrupted: {seeds} racks of each size were requested."));
@@ -53,10 +53,10 @@ pub(super) fn table(report: &PlacementReport) -> Sheet {
             percent(Some(report.aim)),
             verdict(report)
         ),
-        "Cost: summed over all slabs, what nearest weighs: the donor's price for that recipient (hops, \
-         busy links), and how many slabs less than the freest donor had at first it has left. Spread and \
-         pack weigh other things, each request's bandwidth and few donors: for them it is what that \
-         takes."
+        "Cost: the sum over all slabs that nearest minimises: the donor's price for that recipient \
+         (hops, busy links), and its shortfall in free slabs from the freest donor's initial \
+         number. Spread and pack minimise other costs: each request's bandwidth, and the number of \
+         donors."
             .to_owned(),
         "Refused: racks on which a request finds no room in pieces that its copies allow.".to_owned(),
     ]);

@@ -17,16 +17,16 @@ use venice_cli::terminal;
 /// Examples of `venice sim control`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice sim control                                    a rack with one Monitor Node, and nothing wrong
+  venice sim control                                    a rack with one Monitor Node, without faults
   venice sim control --monitors 3 --crash monitor0@5s+8s --loss 1%
   venice sim control --freeze donor2@5s+12s --cut monitor0-donor1@8s+4s --drain donor0@10s+10s
   venice sim control --random --seed 7 --seeds 1000     a thousand racks drawn from their seeds
   venice sim control --scenario failed.toml --json
 
-Recipients ask for memory and devices, renew, give back and die; Monitor Nodes and donors are the real
-logic. The same scenario and seed give the same run: the reports have the same trace hash. Who takes
-part is numbered from 0: monitor0, donor0, recipient0; store is what several Monitor Nodes share. When
-all faults are over, all has to be served, to agree and to come back. When a checker finds something,
+Recipients request memory and devices, renew, release and die; Monitor Nodes and donors run the real
+logic. The same scenario and seed give the same run: the reports have the same trace hash. Participants
+are numbered from 0: monitor0, donor0, recipient0; store is the store that several Monitor Nodes share.
+After the last fault every request must be served, all tables must agree, and all memory must return. When a checker finds something,
 the smallest scenario that still fails is printed (or written with --save), and the exit code is 1.";
 
 /// `venice sim control`

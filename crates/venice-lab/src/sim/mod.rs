@@ -35,7 +35,7 @@ EXAMPLES:
 pub const HELP_RACK: &str = "\
 EXAMPLES:
   venice sim rack                                     eight nodes on the paper's links
-  venice sim rack --loss 1% --crash 3@1ms+20ms        node 3 dies after 1 ms, for 20 ms
+  venice sim rack --loss 1% --crash 3@1ms+20ms        node 3 is down for 20 ms, from 1 ms on
   venice sim rack --topology mesh:2x2x2 --freeze 5@1ms+50ms
   venice sim rack --random --seed 7 --seeds 1000      a thousand racks drawn from their seeds
   venice sim rack --cut 0-1@2ms+5ms --pcap cut.pcapng --link 0-1

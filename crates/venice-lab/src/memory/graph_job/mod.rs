@@ -99,8 +99,8 @@ fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
-        legend: "The heat map is of the run on local memory. Bars in colour: pooled memory. Grey: \
-                 what else this machine has, and what the paper tells.",
+        legend: "The heat map is of the run on local memory. Coloured bars: pooled memory. Grey: \
+                 other modes, and the paper's figures.",
         plots: tables::plots(report)?,
         sheets: tables::all(report),
     })

@@ -76,8 +76,8 @@ fn need(report: &JobReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "Of a partition: the greatest of any at any time, against the average of all. How popular \
-         vertices are, and which changes are told, is chosen so that both come near the paper's."
+        "Of a partition: the greatest of any at any time, relative to the average of all. The \
+         vertices' popularity and the least change sent are chosen to match the paper's ratios."
             .to_owned(),
     );
     sheet
@@ -98,16 +98,16 @@ fn slowdowns(report: &JobReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "paper: 13.8 times slower with swap to disk, 6.14 times with swap to a RAM disk, each of 50 \
-         nodes cut to a third of what the neediest needs; it has no figure of pooled memory."
+        "paper: 13.8 times slower with swap to disk, 6.14 times with swap to a RAM disk, each of \
+         50 nodes cut to a third of the largest node's need; it has no figure of pooled memory."
             .to_owned(),
     );
     let neediest = report.heat.iter().flatten().copied().max().unwrap_or(0);
     let partitions = report.heat.first().map_or(0, Vec::len) as u64;
     let papers = (neediest * partitions) as f64 / 3.0 / report.peak_bytes.max(1) as f64;
     sheet.notes.push(format!(
-        "Here one process has all partitions and one budget, of what they need together at their \
-         peak. A third of what the neediest needs, for each, would be {} of that (--local).",
+        "Here one process has all partitions and one budget, relative to their joint peak. A third \
+         of the largest need, for each, would be {} of it (--local).",
         percent(papers)
     ));
     if report.cells.iter().any(|cell| cell.mode == Mode::VeniceWindow) {

@@ -160,8 +160,8 @@ fn donors(report: &QueryReport) -> Sheet {
         ]);
     }
     sheet.notes.push(
-        "beside local = 1: what the lending costs, apart from what the rest of this one machine \
-         costs. Filling the cache counts too."
+        "beside local = 1: the cost of lending, without the cost of sharing this one machine. It \
+         includes filling the cache."
             .to_owned(),
     );
     sheet

@@ -200,8 +200,8 @@ fn pictured(report: &VictimReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
-        legend: "Bars in colour: borrowed memory. Grey: a victim store in local memory, and what the \
-                 paper tells.",
+        legend: "Coloured bars: borrowed memory. Grey: a victim store in local memory, and the \
+                 paper's figures.",
         plots: tables::plots(report)?,
         sheets: tables::all(report),
     })

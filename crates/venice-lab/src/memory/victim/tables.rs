@@ -138,8 +138,8 @@ fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
         }
     }
     sheet.notes.push(
-        "The median of the turns. All local: the same memcached behind the same proxy, with room for \
-         everything. Less than 0: it was faster."
+        "Medians of the turns. All local: the same memcached behind the same proxy, with room for \
+         everything. Below 0: faster."
             .to_owned(),
     );
     sheet
@@ -188,9 +188,9 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
         }
     }
     sheet.notes.push(format!(
-        "Reads with {fewest} at a time, throughput with {most}. A value that is near comes from \
-         memcached through a socket, one in a victim store without: so the first two tables have \
-         less than the distance in them, and this one has nothing else."
+        "Reads with {fewest} at a time, throughput with {most}. A near value comes from memcached \
+         through a socket, one in a victim store without it: the first two tables therefore show \
+         less than the distance's cost, this one exactly that."
     ));
     Some(sheet)
 }
@@ -235,8 +235,8 @@ fn measurements(report: &VictimReport) -> Sheet {
     }
     sheet.notes.push(
         "near: share of the values in memcached. penalty: of throughput. resident: memcached's. bare: \
-         memcached without the proxy. smaller: memcached alone with so much memory; what it has \
-         thrown out is not answered."
+         memcached without the proxy. smaller: memcached alone with so much memory; evicted values \
+         are not answered."
             .to_owned(),
     );
     sheet
