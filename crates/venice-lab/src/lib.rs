@@ -27,7 +27,7 @@ pub mod monitor;
 mod page;
 pub mod placement;
 mod plot;
+mod report_table;
 pub mod shares;
-mod sheet;
 pub mod sim;
 mod wire;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::plot::{self, Plot};
-use crate::sheet::{Sheet, escaped};
+use crate::report_table::{ReportTable, escaped};
 use venice_measure::progress::note;
 
 const STYLE: &str = "\
@@ -25,7 +25,7 @@ pub(crate) struct Page<'a> {
     /// Text that explains the plots.
     pub(crate) legend: &'a str,
     pub(crate) plots: &'a [Plot],
-    pub(crate) sheets: Vec<Sheet>,
+    pub(crate) tables: Vec<ReportTable>,
     /// Lines below everything.
     pub(crate) closing: Vec<String>,
 }
@@ -38,12 +38,12 @@ impl Page<'_> {
             lines.iter().map(|line| format!("<p>{}</p>\n", escaped(line))).collect()
         };
         let plots: String = self.plots.iter().map(|plot| plot.svg.clone() + "\n").collect();
-        let sheets: String = self.sheets.iter().map(Sheet::html).collect();
+        let tables: String = self.tables.iter().map(ReportTable::html).collect();
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
              <meta name=\"viewport\" content=\"width=device-width\"/>\
              <title>{title}</title><style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{}\
-             <h2>Plots</h2>\n<p>{}</p>\n{plots}{sheets}{}</body></html>\n",
+             <h2>Plots</h2>\n<p>{}</p>\n{plots}{tables}{}</body></html>\n",
             lines(&self.header),
             escaped(self.legend),
             lines(&self.closing),

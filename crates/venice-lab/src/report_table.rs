@@ -4,7 +4,7 @@ use venice_measure::report::table;
 
 /// A titled table: the first columns are text, the others figures.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sheet {
+pub(crate) struct ReportTable {
     pub(crate) title: String,
     pub(crate) head: Vec<String>,
     /// Number of leading text columns.
@@ -14,7 +14,7 @@ pub(crate) struct Sheet {
     pub(crate) notes: Vec<String>,
 }
 
-impl Sheet {
+impl ReportTable {
     pub(crate) fn new(title: impl Into<String>, head: &[&str], texts: usize) -> Self {
         let head = head.iter().map(|text| (*text).to_owned()).collect();
         Self { title: title.into(), head, texts, ..Self::default() }
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn both_forms_have_every_cell() {
-        let mut sheet = Sheet::new("Latency <of> all", &["name", "64 B"], 1);
-        sheet.rows.push(vec!["a & b".into(), "1.00 µs".into()]);
-        sheet.notes.push("measured today".into());
-        let text = sheet.text();
+        let mut table = ReportTable::new("Latency <of> all", &["name", "64 B"], 1);
+        table.rows.push(vec!["a & b".into(), "1.00 µs".into()]);
+        table.notes.push("measured today".into());
+        let text = table.text();
         assert!(text.contains("a & b") && text.contains("1.00 µs") && text.contains("today"));
-        let texts = xml::texts(&sheet.html()).unwrap();
+        let texts = xml::texts(&table.html()).unwrap();
         assert_eq!(
             texts,
             ["Latency <of> all", "name", "64 B", "a & b", "1.00 µs", "measured today"]

@@ -128,7 +128,7 @@ fn run_all(
     let program = std::env::current_exe().context("finding this program")?;
     for scenario in scenarios {
         let scenario = scenario?;
-        let outcome = run(&Run { scenario, port, program: &program, sabotage, deaf: &[] })?;
+        let outcome = run(&Run { scenario, port, program: &program, sabotage, ignored: &[] })?;
         println!("{outcome}");
         if !outcome.is_ok() {
             return Ok(ExitCode::FAILURE);

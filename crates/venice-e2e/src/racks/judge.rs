@@ -36,7 +36,7 @@ pub fn judge(
     scenario: &Scenario,
     port: Port,
     mut notes: Vec<(Source, Note)>,
-    deaf: &[Checker],
+    ignored: &[Checker],
     is_over: bool,
 ) -> Judgement {
     notes.sort_by_key(|(_, note)| note.at_ns);
@@ -58,10 +58,10 @@ pub fn judge(
         failed: 0,
         downs: 0,
     };
-    judge.oracle.findings.deafen(deaf);
+    judge.oracle.findings.ignore(ignored);
     if port == Port::Shm {
         // Nobody stands at memory that is mapped by others.
-        judge.oracle.findings.deafen(&[Checker::Executions]);
+        judge.oracle.findings.ignore(&[Checker::Executions]);
     }
     for (source, note) in notes {
         judge.now_ns = note.at_ns;

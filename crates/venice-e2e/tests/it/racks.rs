@@ -24,9 +24,14 @@ fn relayed() -> [Scenario; 8] {
     })
 }
 
-fn play(scenario: Scenario, port: Port, sabotage: Option<Sabotage>, deaf: &[Checker]) -> Outcome {
+fn play(
+    scenario: Scenario,
+    port: Port,
+    sabotage: Option<Sabotage>,
+    ignored: &[Checker],
+) -> Outcome {
     let program = Path::new(env!("CARGO_BIN_EXE_venice-rack-test"));
-    run(&Run { scenario, port, program, sabotage, deaf }).expect("a rack on this machine")
+    run(&Run { scenario, port, program, sabotage, ignored }).expect("a rack on this machine")
 }
 
 fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>) {
@@ -53,9 +58,9 @@ fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>)
     }
 }
 
-/// Runs seeds until `checker` is the first to find it, the `deaf` ones not being listened to.
-fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, deaf: &[Checker]) {
-    assert_found_in((0..5).map(|seed| fit::scenario(seed, port)), sabotage, port, checker, deaf);
+/// Runs seeds until `checker` is the first to find it, the `ignored` ones not being listened to.
+fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, ignored: &[Checker]) {
+    assert_found_in((0..5).map(|seed| fit::scenario(seed, port)), sabotage, port, checker, ignored);
 }
 
 fn assert_found_in(
@@ -63,11 +68,11 @@ fn assert_found_in(
     sabotage: Sabotage,
     port: Port,
     checker: Checker,
-    deaf: &[Checker],
+    ignored: &[Checker],
 ) {
     let mut others = Vec::new();
     for scenario in scenarios {
-        let outcome = play(scenario, port, Some(sabotage), deaf);
+        let outcome = play(scenario, port, Some(sabotage), ignored);
         if let Some(notes) = &outcome.notes {
             let _ = std::fs::remove_dir_all(notes);
         }

@@ -126,7 +126,7 @@ fn ratio(
 }
 
 /// Evaluates every aim.
-pub(super) fn judge(series: &[Series], cells: &[Cell]) -> Vec<ChannelAim> {
+pub(super) fn evaluate(series: &[Series], cells: &[Cell]) -> Vec<ChannelAim> {
     let mut aims = shm_aims(&Figures(series));
     aims.extend(udp_aims(&Figures(series)));
     aims.push(ahead(cells));
@@ -252,7 +252,7 @@ mod tests {
             ),
             series((System::Iperf3, udp, Operation::Stream), "TCP", &[(131_072, 1.0, 2e9)]),
         ];
-        let aims = judge(&all, &[]);
+        let aims = evaluate(&all, &[]);
         let met = |part: &str| {
             let aim = aims.iter().find(|aim| aim.name.contains(part)).unwrap();
             (aim.measured, aim.met())

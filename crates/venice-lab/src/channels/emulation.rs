@@ -7,7 +7,7 @@ use venice_wire::{HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use super::contest::Metric;
 use super::series::{Medium, Operation, Series};
 use crate::plot::Unit;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 /// Variant of accesses to mapped memory that wait for the link's latency.
 pub(super) const MAPPED: &str = "mapped memory";
@@ -80,30 +80,30 @@ pub(super) fn asked_bytes_per_s(model: &LinkModel) -> Option<f64> {
 }
 
 /// Builds the table; `None` without figures.
-pub(super) fn sheet(found: &[Accuracy]) -> Option<Sheet> {
+pub(super) fn table(found: &[Accuracy]) -> Option<ReportTable> {
     if found.is_empty() {
         return None;
     }
     let title = format!("Accuracy of the emulated link ({})", LinkModel::PAPER);
-    let mut sheet = Sheet::new(title, &["figure", "asked", "measured", "error"], 1);
+    let mut table = ReportTable::new(title, &["figure", "asked", "measured", "error"], 1);
     for one in found {
         let unit = match one.metric {
             Metric::Latency => Unit::Nanoseconds,
             Metric::Bandwidth => Unit::BytesPerSecond,
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.name.clone(),
             unit.write(one.asked),
             unit.write(one.measured),
             format!("{:+.1} %", one.error_percent()),
         ]);
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "Asked: computed from the link, headers counted. {MAPPED}: the accessing processor waits \
          for the link's latency. {FRAMES}: each frame is held back; the time of two processors \
          adds to it."
     ));
-    Some(sheet)
+    Some(table)
 }
 
 #[cfg(test)]
@@ -121,8 +121,8 @@ mod tests {
         // Expected: twice 1.4 µs, 64 bytes there and 128 back at 5 Gb/s.
         assert_eq!((found.len(), found[0].asked), (1, 2.0 * 1400.0 + 103.0 + 205.0));
         assert!((found[0].error_percent() - 4.96).abs() < 0.1, "{found:?}");
-        let text = sheet(&found).unwrap().text();
+        let text = table(&found).unwrap().text();
         assert!(text.contains("+5.0 %") && text.contains("CRMA read, mapped memory of 64 B"));
-        assert!(sheet(&[]).is_none());
+        assert!(table(&[]).is_none());
     }
 }

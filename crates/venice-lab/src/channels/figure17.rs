@@ -11,7 +11,7 @@ use super::venice::{
     Adaptive, AppPattern, ChannelKind, adaptive, application_in_virtual_time, operations_per_s,
 };
 use crate::plot::{BarChart, BarSeries, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::interrupt;
 
 /// Rate of each pattern on each channel, on the emulated paper link.
@@ -142,12 +142,12 @@ impl Figure17 {
         losers.map(ChannelKind::name).collect()
     }
 
-    pub(super) fn sheet(&self) -> Sheet {
+    pub(super) fn table(&self) -> ReportTable {
         let title = "Figure 17: operations a second of each pattern on each channel, and the share \
                      of the best; over the emulated paper link";
         let head =
             ["pattern", "time", "CRMA", "RDMA", "QPair", "best", "adaptive takes", "adaptive"];
-        let mut sheet = Sheet::new(title, &head, 2);
+        let mut table = ReportTable::new(title, &head, 2);
         for rates in &self.patterns {
             for (time, rates, title) in [
                 ("measured", &rates.measured, rates.pattern.title()),
@@ -161,16 +161,16 @@ impl Figure17 {
                 row.push(rates.best().name().to_owned());
                 row.push(rates.adaptive.channel.name().to_owned());
                 row.push(format!("{:.0} %", rates.adaptive_share() * 100.0));
-                sheet.rows.push(row);
+                table.rows.push(row);
             }
         }
         let losers = self.without_a_win();
-        sheet.notes.push(if losers.is_empty() {
+        table.notes.push(if losers.is_empty() {
             "Every channel is best for some pattern, as in the paper.".to_owned()
         } else {
             format!("Unlike in the paper, best for no pattern in this run: {}.", losers.join(", "))
         });
-        sheet.notes.push(
+        table.notes.push(
             "adaptive: after each channel was tried, later trials included. Reason for its last \
              choice, and operations and time to try all three:"
                 .to_owned(),
@@ -179,9 +179,9 @@ impl Figure17 {
             let Adaptive { learning_operations, learning_ns, why, .. } = &rates.measured.adaptive;
             let learning = Unit::Nanoseconds.write(*learning_ns as f64);
             let title = rates.pattern.title();
-            sheet.notes.push(format!("{title}: {why} ({learning_operations} in {learning})"));
+            table.notes.push(format!("{title}: {why} ({learning_operations} in {learning})"));
         }
-        sheet
+        table
     }
 
     /// Draws the shares of the best.
@@ -244,10 +244,10 @@ mod tests {
             ],
         };
         assert_eq!(figure.patterns[0].measured.shares(), [1.0, 0.25, 0.5]);
-        let text = figure.sheet().text();
+        let text = figure.table().text();
         assert!(text.contains("best for no pattern in this run: RDMA"), "{text}");
         figure.patterns.push(rates(AppPattern::Copy, [1.0, 5.0, 4.0]));
-        assert!(figure.sheet().text().contains("as in the paper"));
+        assert!(figure.table().text().contains("as in the paper"));
         let texts = xml::texts(&figure.plot().unwrap().unwrap()).unwrap();
         assert!(texts.iter().any(|text| text == "copies of 1 MiB"), "{texts:?}");
     }

@@ -21,7 +21,7 @@ use venice_fabric::{CreditMode, EndConfig, LinkModel};
 use super::measure::{Effort, Ends};
 use super::venice::{Setting, both_ways, both_ways_in_virtual_time};
 use crate::plot::{BarChart, BarSeries, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::interrupt;
 
 /// Gain that the paper reports (section 7.2), least and most, in percent.
@@ -156,7 +156,7 @@ fn setting(pace: CreditPace, buffers: u32, credit: CreditMode) -> Setting {
 
 impl Figure18 {
     /// Builds the table of rates and gains.
-    pub(super) fn sheet(&self) -> Sheet {
+    pub(super) fn table(&self) -> ReportTable {
         let (low, high) = self.paper_gain_percent;
         let head = [
             "credit each",
@@ -170,7 +170,7 @@ impl Figure18 {
             "gain, virtual time",
         ];
         let title = "Figure 18: QPair bandwidth over the emulated paper link, both ways at a time";
-        let mut sheet = Sheet::new(title, &head, 1);
+        let mut table = ReportTable::new(title, &head, 1);
         let rate = |rate| Unit::BytesPerSecond.write(rate);
         for point in &self.points {
             let columns = |rates: Option<CreditRates>| match rates {
@@ -188,20 +188,20 @@ impl Figure18 {
             ];
             row.extend(columns(point.measured));
             row.extend(columns(Some(point.virtual_time)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
-        sheet
+        table
             .notes
             .push(format!("The paper: +{low:.0} % to +{high:.0} %, most for small packets."));
         for pace in CreditPace::ALL {
-            sheet.notes.push(format!(
+            table.notes.push(format!(
                 "Venice, a credit for each {}: {} {}",
                 pace.title(),
                 self.range(pace, "measured", |point| point.measured),
                 self.range(pace, "in virtual time", |point| Some(point.virtual_time)),
             ));
         }
-        sheet
+        table
     }
 
     fn range(
@@ -289,7 +289,7 @@ mod tests {
             })
         });
         let figure = Figure18 { paper_gain_percent: (28.0, 51.0), points: points.collect() };
-        let text = figure.sheet().text();
+        let text = figure.table().text();
         assert!(text.contains("+28 % to +51 %"), "{text}");
         assert!(text.contains("each packet: measured: +25 % to +25 %"), "{text}");
         let texts = xml::texts(&figure.plot().unwrap().unwrap()).unwrap();

@@ -12,7 +12,7 @@ pub(super) fn page<'a>(report: &ChannelsReport, plots: &'a [Plot]) -> Page<'a> {
         header: report.header(),
         legend: "Thick lines: Venice. Thin: its peers. Dashed: the machine itself.",
         plots,
-        sheets: tables::all(report),
+        tables: tables::all(report),
         closing: vec![format!("{:.0} s in all.", report.seconds)],
     }
 }

@@ -84,7 +84,7 @@ impl Path {
     }
 
     /// Opens the far end's namespace; `None` if both ends share one.
-    fn door(&self) -> Result<Option<File>> {
+    fn namespace(&self) -> Result<Option<File>> {
         match self {
             Path::Veth(wire) => wire.namespace_file().map(Some),
             Path::Loopback { .. } => Ok(None),
@@ -93,9 +93,9 @@ impl Path {
 }
 
 /// Moves the calling thread, with all that it starts, into the far end's namespace for good.
-fn enter(door: Option<File>) -> Result<()> {
-    let Some(door) = door else { return Ok(()) };
-    move_into_link_name_space(door.as_fd(), Some(LinkNameSpaceType::Network))
+fn enter(namespace: Option<File>) -> Result<()> {
+    let Some(namespace) = namespace else { return Ok(()) };
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .context("cannot enter the network namespace")
 }
 
@@ -120,20 +120,21 @@ impl FarEnd {
         serve: impl FnOnce(S, &AtomicBool) + Send + 'static,
     ) -> Result<(Self, T)> {
         let stop = Arc::new(AtomicBool::new(false));
-        let door = path.map_or(Ok(None), Path::door)?;
-        let (tell, hear) = std::sync::mpsc::channel();
+        let namespace = path.map_or(Ok(None), Path::namespace)?;
+        let (sender, receiver) = std::sync::mpsc::channel();
         let body = {
             let stop = Arc::clone(&stop);
             move || {
-                let ready = cpus::pin_to(cpu).and_then(|()| enter(door)).and_then(|()| prepare());
+                let ready =
+                    cpus::pin_to(cpu).and_then(|()| enter(namespace)).and_then(|()| prepare());
                 // The receiver is gone only if the start timed out.
                 match ready {
                     Ok((wanted, state)) => {
-                        let _ = tell.send(Ok(wanted));
+                        let _ = sender.send(Ok(wanted));
                         serve(state, &stop);
                     }
                     Err(error) => {
-                        let _ = tell.send(Err(error));
+                        let _ = sender.send(Err(error));
                     }
                 }
             }
@@ -142,7 +143,7 @@ impl FarEnd {
         let thread = named.spawn(body).context("cannot start a thread")?;
         // From here on, dropping it stops and joins the thread.
         let end = Self { stop, thread: Some(thread) };
-        let wanted = hear.recv_timeout(START).context("the far end does not start")??;
+        let wanted = receiver.recv_timeout(START).context("the far end does not start")??;
         Ok((end, wanted))
     }
 }

@@ -153,7 +153,7 @@ pub(super) mod tests {
                 repetition_ms: 12,
             },
             peers: vec![Peer { program: "ucx_perftest".into(), version: None }],
-            aims: super::super::aims::judge(&all, &contest),
+            aims: super::super::aims::evaluate(&all, &contest),
             contest,
             turns: vec![],
             series: all,

@@ -90,7 +90,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     };
     let Run { effort, ends, path, series, turns, links, figure17, figure18, .. } = run;
     let contest = contest::cells(&series);
-    let mut aims = aims::judge(&series, &contest);
+    let mut aims = aims::evaluate(&series, &contest);
     aims.extend(turns::aims(&turns));
     aims.extend(sweep::aims(&links));
     aims.push(figure17::aim(figure17.as_ref()));

@@ -19,7 +19,7 @@ use super::measure::{Effort, Ends, on_cpu};
 use super::series::Operation;
 use super::venice::{Bed, RingBed, ShmBed};
 use crate::plot::Unit;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 const LATENCIES_NS: [u64; 4] = [1000, 1400, 5000, 20_000];
 const BANDWIDTHS_GBPS: [u64; 3] = [1, 5, 10];
@@ -98,7 +98,7 @@ fn by_way<B: Bed>(
         done();
     }
     if is_on_top {
-        tell_on_top(&mut found);
+        estimate_on_top(&mut found);
     }
     for gbps in BANDWIDTHS_GBPS {
         let bandwidth_bps = NonZeroU64::new(gbps * 1_000_000_000);
@@ -115,7 +115,7 @@ fn by_way<B: Bed>(
 }
 
 /// Attributes the excess common to all latencies to the processors.
-fn tell_on_top(found: &mut [Emulated]) {
+fn estimate_on_top(found: &mut [Emulated]) {
     let mut beyond: Vec<f64> = found.iter().map(|one| one.measured - one.asked).collect();
     beyond.sort_by(f64::total_cmp);
     let middle = beyond.len() / 2;
@@ -150,19 +150,19 @@ pub(super) fn aims(found: &[Emulated]) -> Vec<ChannelAim> {
 }
 
 /// Builds the table; `None` without figures.
-pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
+pub(super) fn table(found: &[Emulated]) -> Option<ReportTable> {
     if found.is_empty() {
         return None;
     }
     let title = "Emulated links: configured and measured";
     let head = ["way", "link", "figure", "asked", "measured", "on top", "net", "error"];
-    let mut sheet = Sheet::new(title, &head, 3);
+    let mut table = ReportTable::new(title, &head, 3);
     for one in found {
         let (unit, figure) = match one.metric {
             Metric::Latency => (Unit::Nanoseconds, "read of 64 B"),
             Metric::Bandwidth => (Unit::BytesPerSecond, "bulk reads of 1 MiB"),
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.way.clone(),
             one.link.to_string(),
             figure.to_owned(),
@@ -173,12 +173,12 @@ pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
             format!("{:+.1} %", one.error_percent()),
         ]);
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "A read takes two latencies; a page's share of a bulk read carries its header. {MAPPED}: the copy \
          is part of the time. {FRAMES}: the processors' time adds to it, the same at every \
          latency: the median excess of the four latencies is subtracted."
     ));
-    Some(sheet)
+    Some(table)
 }
 
 #[cfg(test)]
@@ -199,11 +199,11 @@ mod tests {
         let aims = aims(&found);
         let met: Vec<_> = aims.iter().map(ChannelAim::met).collect();
         assert_eq!(met, [Some(true), Some(false)], "{aims:?}");
-        let text = sheet(&found).unwrap().text();
+        let text = table(&found).unwrap().text();
         for wanted in ["+1.0 %", "+17.9 %", "500 ns", "latency=1.4us"] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }
-        assert!(sheet(&[]).is_none());
+        assert!(table(&[]).is_none());
         assert!(super::aims(&[]).iter().all(|aim| aim.met().is_none()));
     }
 
@@ -220,7 +220,7 @@ mod tests {
                 on_top: None,
             })
             .collect();
-        tell_on_top(&mut found);
+        estimate_on_top(&mut found);
         assert!(found.iter().all(|one| one.on_top == Some(375.0)));
         let errors: Vec<f64> = found.iter().map(|one| one.error_percent().round()).collect();
         assert_eq!(errors, [-2.0, -1.0, 0.0, 3.0], "a proportional error is reported");

@@ -38,7 +38,7 @@ impl Aim {
 }
 
 /// Evaluates every aim whose figures exist.
-pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> Vec<Aim> {
+pub(crate) fn evaluate(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> Vec<Aim> {
     let random = |way| find(ways, way, Pattern::Random);
     let sequential = |way| find(ways, way, Pattern::Sequential);
     let floor = random(Way::UffdFloor);
@@ -135,7 +135,7 @@ mod tests {
             }
         };
         report.ways = vec![way(Way::VeniceSwapShm, 20.0, 90.0), way(Way::FuseLoop, 100.0, 300.0)];
-        let aims = judge(&report.ways, None);
+        let aims = evaluate(&report.ways, None);
         let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
         assert_eq!(seen, [(5.0, true), (90.0, true)]);
     }
@@ -150,13 +150,13 @@ mod tests {
         ];
         report.ways[2].cases = vec![case(Pattern::Random, 34.0, 60.0, 30_000.0)];
         report.udp_round_trip.as_mut().unwrap().unpinned.p50_us = 20.0;
-        let aims = judge(&report.ways, report.udp_round_trip.as_ref());
+        let aims = evaluate(&report.ways, report.udp_round_trip.as_ref());
         let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
         // There is no sequential figure to compare with: that aim is not evaluated.
         assert_eq!(seen, [(1.25, true), (15.0, false), (30.0, false)]);
 
         report.ways[0].cases.push(case(Pattern::Sequential, 4.0, 9.0, 200_000.0));
-        let last = judge(&report.ways, report.udp_round_trip.as_ref()).pop().unwrap();
+        let last = evaluate(&report.ways, report.udp_round_trip.as_ref()).pop().unwrap();
         assert_eq!((last.measured, last.met()), (4.5, true));
         assert!(last.name.ends_with("floor"));
     }

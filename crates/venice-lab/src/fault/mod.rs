@@ -110,7 +110,7 @@ pub fn execute(args: FaultArgs) -> Result<()> {
             Outcome::Failed(failed) => report.failed.push(failed),
         }
     }
-    report.aims = aims::judge(&report.ways, report.udp_round_trip.as_ref());
+    report.aims = aims::evaluate(&report.ways, report.udp_round_trip.as_ref());
     report.seconds = started.elapsed().as_secs_f64();
 
     venice_measure::report::publish(&report.text(), args.json.as_deref(), &report)?;

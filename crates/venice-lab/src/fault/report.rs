@@ -237,7 +237,7 @@ pub(crate) mod tests {
         let mut report = sample();
         report.ways[0].cases = vec![case(Pattern::Random, 4.0, 9.0, 200_000.0)];
         report.ways[1].cases = vec![case(Pattern::Random, 5.0, 60.0, 150_000.0)];
-        report.aims = super::super::aims::judge(&report.ways, report.udp_round_trip.as_ref());
+        report.aims = super::super::aims::evaluate(&report.ways, report.udp_round_trip.as_ref());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["ways"][1]["way"], "venice-shm");
         assert_eq!(json["ways"][1]["cases"][0]["pattern"], "random");

@@ -2,14 +2,14 @@
 //!
 //! The benchmark walks a trace window by window ([`walk`]). A forecaster of `venice-rack` gets the
 //! use so far and predicts a peak; the real use then gives shortage and excess, margin by margin
-//! ([`judge`]), and the result of slabs reserved in advance with a margin learnt on the way
+//! ([`score`]), and the result of slabs reserved in advance with a margin learnt on the way
 //! ([`reserve`]). Plain persistence and perfect foresight, which has each window's peak, are the
 //! baselines. The traces come from the Python package index or from a file ([`trace`], [`public`]).
 
-mod judge;
 mod public;
 mod report;
 mod reserve;
+mod score;
 mod tables;
 mod trace;
 mod walk;
@@ -94,7 +94,7 @@ pub struct ForecastArgs {
 /// Forecasting method, or baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Teller {
+pub enum Predictor {
     /// Plain persistence: the present use.
     LastValue,
     /// The peak of the last prediction window.
@@ -109,36 +109,36 @@ pub enum Teller {
     Foresight,
 }
 
-impl Teller {
-    const ALL: [Teller; 6] = [
-        Teller::LastValue,
-        Teller::LastPeak,
-        Teller::Ar,
-        Teller::Arma,
-        Teller::Var,
-        Teller::Foresight,
+impl Predictor {
+    const ALL: [Predictor; 6] = [
+        Predictor::LastValue,
+        Predictor::LastPeak,
+        Predictor::Ar,
+        Predictor::Arma,
+        Predictor::Var,
+        Predictor::Foresight,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Teller::LastValue => "persistence",
-            Teller::LastPeak => "last peak",
-            Teller::Ar => "AR",
-            Teller::Arma => "ARMA",
-            Teller::Var => "VAR",
-            Teller::Foresight => "foresight",
+            Predictor::LastValue => "persistence",
+            Predictor::LastPeak => "last peak",
+            Predictor::Ar => "AR",
+            Predictor::Arma => "ARMA",
+            Predictor::Var => "VAR",
+            Predictor::Foresight => "foresight",
         }
     }
 
     /// Returns the forecaster's method; `None` for foresight, which needs none.
     fn method(self, lags: usize, errors: usize) -> Option<Method> {
         Some(match self {
-            Teller::LastValue => Method::LastValue,
-            Teller::LastPeak => Method::LastPeak,
-            Teller::Ar => Method::Ar { lags },
-            Teller::Arma => Method::Arma { lags, errors },
-            Teller::Var => Method::Var { lags },
-            Teller::Foresight => return None,
+            Predictor::LastValue => Method::LastValue,
+            Predictor::LastPeak => Method::LastPeak,
+            Predictor::Ar => Method::Ar { lags },
+            Predictor::Arma => Method::Arma { lags, errors },
+            Predictor::Var => Method::Var { lags },
+            Predictor::Foresight => return None,
         })
     }
 }
@@ -175,7 +175,7 @@ pub fn execute(args: ForecastArgs) -> Result<()> {
             header: tables::header(&report),
             legend: tables::LEGEND,
             plots: &plots,
-            sheets: tables::all(&report),
+            tables: tables::all(&report),
             closing: Vec::new(),
         };
         page.publish(folder)?;
@@ -195,28 +195,28 @@ fn measure(args: &ForecastArgs, windows: Windows, traces: &[Trace]) -> Result<Fo
         series: Vec::new(),
     };
     for trace in traces {
-        let phase = Phase::new(trace.name.clone(), Teller::ALL.len() as u64);
-        let mut told = Vec::new();
-        for teller in Teller::ALL {
-            let method = teller.method(args.lags, args.errors);
-            told.push((teller, walk::along(trace, windows, method)?));
+        let phase = Phase::new(trace.name.clone(), Predictor::ALL.len() as u64);
+        let mut forecasts = Vec::new();
+        for predictor in Predictor::ALL {
+            let method = predictor.method(args.lags, args.errors);
+            forecasts.push((predictor, walk::along(trace, windows, method)?));
             phase.advance(1);
         }
         for (at, resource) in trace.names.iter().enumerate() {
             let seen = trace.used[at][..windows.observation].iter().copied().fold(0.0, f64::max);
             let policy = reserve::policy(args, seen);
-            let mut judged = Vec::new();
-            for (teller, windows) in &told {
+            let mut scored = Vec::new();
+            for (predictor, windows) in &forecasts {
                 let windows: Vec<_> = windows.iter().map(|window| window.of(at)).collect();
                 let ahead = reserve::ahead(&windows, policy)?;
-                judged.push(judge::judge(*teller, &windows, ahead, args));
+                scored.push(score::score(*predictor, &windows, ahead, args));
             }
             report.series.push(SeriesReport {
                 trace: trace.name.clone(),
                 resource: resource.clone(),
                 samples: trace.samples(),
-                windows: told[0].1.len(),
-                methods: judged,
+                windows: forecasts[0].1.len(),
+                methods: scored,
             });
         }
     }

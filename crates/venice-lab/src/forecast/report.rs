@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Teller;
+use super::Predictor;
 
 /// The report that `venice bench forecast --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub struct SeriesReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MethodReport {
     /// The method.
-    pub teller: Teller,
+    pub predictor: Predictor,
     /// Results of rising margins, from none.
     pub curve: Vec<CurvePoint>,
     /// Result of the least margin by which no more windows are short than allowed; `None` if no

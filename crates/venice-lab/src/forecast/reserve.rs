@@ -5,7 +5,7 @@ use venice_rack::forecast::{Change, ForecastError, Policy, Reservation};
 
 use super::ForecastArgs;
 use super::report::AheadReport;
-use super::walk::ToldOfOne;
+use super::walk::ResourceForecast;
 use venice_cli::failure::usage;
 
 /// Margin until one is learnt: half as much again.
@@ -40,12 +40,12 @@ pub(super) fn policy(args: &ForecastArgs, peak: f64) -> Policy {
 ///
 /// # Errors
 /// When a reservation refuses a forecast or a sample.
-pub(super) fn ahead(windows: &[ToldOfOne<'_>], policy: Policy) -> Result<AheadReport> {
+pub(super) fn ahead(windows: &[ResourceForecast<'_>], policy: Policy) -> Result<AheadReport> {
     let mut reservation = Reservation::new(policy).map_err(refused)?;
     let (mut late_windows, mut moved, mut held) = (0u64, 0u64, 0u64);
     let (mut used, mut over) = (0.0, 0.0);
     for (at, window) in windows.iter().enumerate() {
-        let begun = reservation.handle_forecast(window.foretold).map_err(refused)?;
+        let begun = reservation.handle_forecast(window.forecast).map_err(refused)?;
         // The first reservation counts no move.
         moved += if at == 0 { 0 } else { slabs(begun) };
         held += reservation.slabs();
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn late_unused_and_moved_slabs_are_counted() {
         let policy = Policy { slab: 10.0, short: 0.0, remembered: 9, first_margin: 0.0 };
-        let window = |foretold, came| ToldOfOne { foretold, came };
+        let window = |forecast, came| ResourceForecast { forecast, came };
         let windows = [
             window(100.0, &[100.0, 90.0][..]),
             window(100.0, &[50.0, 120.0]),

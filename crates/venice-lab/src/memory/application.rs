@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::berkeley_db;
-use super::ground::Lacking;
 use super::mode::Mode;
 use super::sample::{Sample, Timing};
 use super::serve;
+use super::setup::Lacking;
 use super::work::{self, Shape, Work, WorkReport};
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::launch::Launch;

@@ -10,7 +10,7 @@ use super::report::{Fate, Unmeasured};
 use super::tables::unmeasured_line;
 use crate::page::Page;
 use crate::plot::Plot;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
@@ -35,7 +35,7 @@ pub(super) struct Pictured<'a> {
     /// Text that explains the plots.
     pub(super) legend: &'a str,
     pub(super) plots: Vec<Plot>,
-    pub(super) sheets: Vec<Sheet>,
+    pub(super) tables: Vec<ReportTable>,
 }
 
 impl<M: std::fmt::Display> Closing<'_, M> {
@@ -44,7 +44,7 @@ impl<M: std::fmt::Display> Closing<'_, M> {
     ///
     /// # Errors
     /// When a file cannot be written, and the errors of [`Self::verdict`].
-    pub(super) fn tell<'p>(
+    pub(super) fn publish<'p>(
         &self,
         output: &OutputArgs,
         (report, text): (&impl Serialize, &str),
@@ -59,9 +59,9 @@ impl<M: std::fmt::Display> Closing<'_, M> {
 
     /// Writes the page and its plots.
     pub(super) fn publish_page(&self, pictured: Pictured<'_>, folder: &Path) -> Result<()> {
-        let Pictured { title, header, legend, plots, sheets } = pictured;
+        let Pictured { title, header, legend, plots, tables } = pictured;
         let closing = self.line().lines().map(str::to_owned).collect();
-        Page { title, header, legend, plots: &plots, sheets, closing }.publish(folder)
+        Page { title, header, legend, plots: &plots, tables, closing }.publish(folder)
     }
 
     /// Returns the closing line for a terminal.

@@ -1,7 +1,7 @@
 //! `venice bench memory`: the cost of borrowed memory to whole applications.
 //!
 //! Every application ([`application`]) runs on local memory first, then with less of it and the
-//! rest borrowed or swapped, in every mode that the machine supports ([`mode`], [`ground`]). The
+//! rest borrowed or swapped, in every mode that the machine supports ([`mode`], [`setup`]). The
 //! built-in ones are processes of their own ([`work`]); redis and memcached are Debian's
 //! ([`serve`]), and so is the library of the Berkeley DB program ([`berkeley_db`]). Results and
 //! memory are compared with those of the run on local memory: a wrong byte anywhere fails the
@@ -11,7 +11,6 @@ mod application;
 mod berkeley_db;
 mod closing;
 mod graph_job;
-mod ground;
 mod mode;
 mod paper;
 mod plots;
@@ -20,6 +19,7 @@ mod report;
 mod run;
 mod sample;
 mod serve;
+mod setup;
 mod tables;
 mod victim;
 mod work;
@@ -48,8 +48,8 @@ pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 
 use application::Load;
 use closing::Pictured;
-use ground::Ground;
 use run::Plan;
+use setup::ModeSetup;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
@@ -181,7 +181,8 @@ pub struct MemoryArgs {
 pub fn execute(args: MemoryArgs) -> Result<()> {
     let report = measure(&args)?;
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.common.run.output, (&report, &text), || pictured(&report))
+    tables::closing(&report)
+        .publish(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
 /// Runs the plan of `args`.
@@ -189,8 +190,8 @@ fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
     let plan = plan(args)?;
     interrupt::catch_signals()?;
     note(&format!("applications on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.common.run.swap_dir.clone());
-    run::run(&plan, &mut ground)
+    let mut setup = ModeSetup::new(args.common.run.swap_dir.clone());
+    run::run(&plan, &mut setup)
 }
 
 fn pictured(report: &MemoryReport) -> Result<Pictured<'_>> {
@@ -199,7 +200,7 @@ fn pictured(report: &MemoryReport) -> Result<Pictured<'_>> {
         header: tables::header(report),
         legend: "Coloured bars: Venice. Grey: its peers.",
         plots: plots::all(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 

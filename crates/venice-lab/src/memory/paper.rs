@@ -1,7 +1,7 @@
 //! `venice paper 3` and `venice paper 15`: the Venice paper's figures about remote memory, run
 //! here.
 //!
-//! The papers show their bars only as pictures; statements of their text stand beside the figures
+//! The papers show their bars only as pictures; statements of their text server beside the figures
 //! measured here.
 
 use anyhow::Result;
@@ -16,7 +16,7 @@ use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
 use super::{CommonArgs, MemoryArgs, SizeArgs, measure};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 /// Local share of Figure 3: 4 GB of local memory for an array of 6 GB.
 const FIGURE_3_SHARE: f64 = 4.0 / 6.0;
@@ -141,13 +141,13 @@ fn execute_figure(figure: Figure, args: MemoryArgs) -> Result<()> {
     let memory = measure(&args)?;
     let report = FigureReport {
         figure,
-        paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+        paper: figure.statements().iter().map(|line| (*line).to_owned()).collect(),
         contest: if figure == Figure::Fifteen { contest(&memory) } else { Vec::new() },
         memory,
     };
     let text = text(&report);
     tables::closing(&report.memory)
-        .tell(&args.common.run.output, (&report, &text), || pictured(&report))
+        .publish(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
 impl Figure {
@@ -159,7 +159,7 @@ impl Figure {
     }
 
     /// Returns the statements of the paper's text: its bars cannot be read from the text.
-    fn told(self) -> &'static [&'static str] {
+    fn statements(self) -> &'static [&'static str] {
         match self {
             Figure::Three => &[
                 "paper: swap over 10 Gb/s Ethernet and over InfiniBand, swap and cache lines over \
@@ -235,11 +235,11 @@ fn whole_run_factor(memory: &MemoryReport, case: &str) -> Option<f64> {
 
 fn text(report: &FigureReport) -> String {
     let header = tables::header(&report.memory).join("\n");
-    let sheets: Vec<String> = sheets(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), tables::closing(&report.memory).line())
+    let tables: Vec<String> = tables(report).iter().map(ReportTable::text).collect();
+    format!("{header}\n\n{}\n{}", tables.join("\n"), tables::closing(&report.memory).line())
 }
 
-fn sheets(report: &FigureReport) -> Vec<Sheet> {
+fn tables(report: &FigureReport) -> Vec<ReportTable> {
     let mut own = match report.figure {
         Figure::Three => figure_3(report),
         Figure::Fifteen => figure_15(report),
@@ -249,14 +249,14 @@ fn sheets(report: &FigureReport) -> Vec<Sheet> {
 }
 
 /// Builds the table of Figure 3, a row for each way to the memory as the paper has a bar for each.
-fn figure_3(report: &FigureReport) -> Sheet {
+fn figure_3(report: &FigureReport) -> ReportTable {
     let head =
         ["memory", "the paper's counterpart", "time, local = 1", "load, local = 1", "resident"];
-    let mut sheet = Sheet::new(report.figure.title(), &head, 2);
+    let mut table = ReportTable::new(report.figure.title(), &head, 2);
     let cells = &report.memory.cells;
     let local_load_s = cells.iter().find(|cell| cell.mode == Mode::Local).map(|cell| cell.load_s);
     for cell in cells {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.mode.to_string(),
             like_the_papers(cell.mode).to_owned(),
             times(cell.slowdown),
@@ -269,9 +269,9 @@ fn figure_3(report: &FigureReport) -> Sheet {
         far.map(|cell| cell.slowdown).reduce(pick)
     };
     if let (Some(least), Some(most)) = (measured(f64::min), measured(f64::max)) {
-        sheet.notes.push(format!("here: {} to {}.", times(least), times(most)));
+        table.notes.push(format!("here: {} to {}.", times(least), times(most)));
     }
-    sheet
+    table
 }
 
 fn like_the_papers(mode: Mode) -> &'static str {
@@ -286,7 +286,7 @@ fn like_the_papers(mode: Mode) -> &'static str {
 }
 
 /// Builds the table of Figure 15, a row for each application: both modes and the winner.
-fn figure_15(report: &FigureReport) -> Sheet {
+fn figure_15(report: &FigureReport) -> ReportTable {
     let head = [
         "application",
         "direct (window)",
@@ -298,38 +298,38 @@ fn figure_15(report: &FigureReport) -> Sheet {
         "wins",
         "by",
     ];
-    let mut sheet = Sheet::new(report.figure.title(), &head, 1);
-    let told = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
+    let mut table = ReportTable::new(report.figure.title(), &head, 1);
+    let formatted = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
     for one in &report.contest {
         let gain = |slowdown: Option<f64>| {
-            told(one.local_swap_slowdown.zip(slowdown).map(|(disk, own)| disk / own))
+            formatted(one.local_swap_slowdown.zip(slowdown).map(|(disk, own)| disk / own))
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.case.clone(),
-            told(one.direct_slowdown),
-            told(one.swap_slowdown),
-            told(one.paged_slowdown),
-            told(one.local_swap_slowdown),
+            formatted(one.direct_slowdown),
+            formatted(one.swap_slowdown),
+            formatted(one.paged_slowdown),
+            formatted(one.local_swap_slowdown),
             gain(one.direct_slowdown),
             gain(one.swap_slowdown),
             one.winner().unwrap_or("-").to_owned(),
             one.whole_run_factor
-                .map_or_else(|| told(one.factor()), |least| format!("> {}", times(least))),
+                .map_or_else(|| formatted(one.factor()), |least| format!("> {}", times(least))),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "First four: time relative to all-local. / disk: speed relative to swap to the local disk, \
          as in the paper's bars. wins: of direct and swap. -: it did not end, or was not \
          measured."
             .to_owned(),
     );
     if report.contest.iter().any(|one| one.whole_run_factor.is_some()) {
-        sheet.notes.push(format!(
+        table.notes.push(format!(
             "> N: the loser was ended after {} s. Factor of whole runs: start, fill, work, check.",
             report.memory.limit_s
         ));
     }
-    sheet.notes.push(
+    table.notes.push(
         "Direct is a mapping of this machine's own memory: it includes no link latency; the \
          paper's has 1.4 µs in each cache miss."
             .to_owned(),
@@ -341,7 +341,7 @@ fn figure_15(report: &FigureReport) -> Sheet {
     let best = report.contest.iter().filter_map(Contest::best);
     let (least, worst) = best.fold((f64::MAX, 0.0f64), |(low, high), s| (low.min(s), high.max(s)));
     if least <= worst {
-        sheet.notes.push(format!(
+        table.notes.push(format!(
             "here: the better mode is {} to {} of all-local; direct wins {} times, swap {}, by up \
              to {}.",
             times(least),
@@ -351,7 +351,7 @@ fn figure_15(report: &FigureReport) -> Sheet {
             most,
         ));
     }
-    sheet
+    table
 }
 
 fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
@@ -386,7 +386,7 @@ fn pictured(report: &FigureReport) -> Result<Pictured<'_>> {
         header: tables::header(&report.memory),
         legend: "Coloured bars: Venice. Grey: its peers.",
         plots: plot(report)?,
-        sheets: sheets(report),
+        tables: tables(report),
     })
 }
 
@@ -404,7 +404,7 @@ mod tests {
         }
         FigureReport {
             figure,
-            paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+            paper: figure.statements().iter().map(|line| (*line).to_owned()).collect(),
             contest: contest(&memory),
             memory,
         }

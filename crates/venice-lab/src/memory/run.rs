@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 
 use super::application::{Load, Sizes};
-use super::ground::{Ground, Lacking};
 use super::mode::{Budget, Mode};
 use super::report::{Cell, Fate, MemoryReport, Place, Unmeasured};
 use super::sample::Sample;
+use super::setup::{Lacking, ModeSetup};
 use super::tables::{percent, unmeasured_line};
 use venice_measure::interrupt;
 use venice_measure::launch::{COPIES, Launch};
@@ -34,9 +34,9 @@ pub(super) struct Plan {
 ///
 /// # Errors
 /// On an interrupt before the first result, and when an application does not run on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<MemoryReport> {
     let mut run = Run::new(plan);
-    let outcome = plan.loads.iter().try_for_each(|load| run.measure(load, ground));
+    let outcome = plan.loads.iter().try_for_each(|load| run.measure(load, setup));
     if interrupt::check().is_err() && !run.report.cells.is_empty() {
         run.report.interrupted = true;
     } else {
@@ -84,7 +84,7 @@ impl<'a> Run<'a> {
         Self { plan, report, started: Instant::now(), done: 0, total }
     }
 
-    fn measure(&mut self, load: &Load, ground: &mut Ground) -> Result<()> {
+    fn measure(&mut self, load: &Load, setup: &mut ModeSetup) -> Result<()> {
         let Plan { sizes, limit, .. } = self.plan;
         let folder = scratch::folder(scratch::FOLDER)?;
         let prepared = match load.prepare(sizes, folder.path())? {
@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
                 if self.is_skipped(mode) {
                     continue;
                 }
-                let outcome = ground.on(mode, budget, |launch| on(launch, &label));
+                let outcome = setup.on(mode, budget, |launch| on(launch, &label));
                 interrupt::check()?;
                 let place = Place::of(load.application(), mode, share, budget);
                 self.enter_far(&load.name(), place, outcome, &local.sample);

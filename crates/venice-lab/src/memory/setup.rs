@@ -25,19 +25,19 @@ pub(super) struct Lacking(pub(super) String);
 
 /// Racks and swap devices in place. Dropping it takes them all down.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct ModeSetup {
     swap_dir: PathBuf,
-    shm: Option<Standing>,
-    udp: Option<Standing>,
+    shm: Option<RunningRack>,
+    udp: Option<RunningRack>,
 }
 
 #[derive(Debug)]
-struct Standing {
+struct RunningRack {
     rack: Rack,
     lent_bytes: u64,
 }
 
-impl Ground {
+impl ModeSetup {
     /// Creates an empty set-up; removes, once in a process, the remains of benchmarks that were
     /// killed.
     pub(super) fn new(swap_dir: PathBuf) -> Self {
@@ -100,21 +100,21 @@ impl Ground {
 
     /// Returns the rack of `port`; starts a larger one if it lends too little.
     pub(super) fn rack(&mut self, port: Port, remote_bytes: u64) -> Result<&Rack> {
-        let standing = match port {
+        let running = match port {
             Port::Shm => &mut self.shm,
             Port::Udp => &mut self.udp,
         };
-        if standing.as_ref().is_some_and(|standing| standing.lent_bytes < remote_bytes) {
-            *standing = None;
+        if running.as_ref().is_some_and(|running| running.lent_bytes < remote_bytes) {
+            *running = None;
         }
-        if standing.is_none() {
+        if running.is_none() {
             let _phase = Phase::waiting(format!("start a rack over {}", port.name()));
             // Half as much again, so that it need not grow with every application.
             let lent_bytes = remote_bytes + remote_bytes / 2;
             let rack = Rack::up(port, lent_bytes)?;
-            *standing = Some(Standing { rack, lent_bytes });
+            *running = Some(RunningRack { rack, lent_bytes });
         }
-        Ok(&standing.as_ref().expect("it stands").rack)
+        Ok(&running.as_ref().expect("it stands").rack)
     }
 }
 

@@ -5,25 +5,25 @@ use venice_wire::ByteSize;
 use super::closing::{Closing, load_line};
 use super::mode::Mode;
 use super::report::{Fate, MemoryReport, Unmeasured};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
 /// Returns every table, in print order.
-pub(super) fn all(report: &MemoryReport) -> Vec<Sheet> {
-    let mut sheets = vec![slowdowns(report)];
+pub(super) fn all(report: &MemoryReport) -> Vec<ReportTable> {
+    let mut tables = vec![slowdowns(report)];
     let requests = latencies(report);
     if !requests.rows.is_empty() {
-        sheets.push(requests);
+        tables.push(requests);
     }
-    sheets.push(runs(report));
-    sheets
+    tables.push(runs(report));
+    tables
 }
 
 /// Renders the report as text for a terminal.
 pub(super) fn text(report: &MemoryReport) -> String {
     let header = header(report).join("\n");
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{header}\n\n{}\n{}", tables.join("\n"), closing(report).line())
 }
 
 /// Returns the lines above the tables.
@@ -76,36 +76,36 @@ pub(super) fn unmeasured_line<M: std::fmt::Display>(one: &Unmeasured<M>) -> Stri
 }
 
 /// Builds the table of slowdowns by case and share, a column for each mode.
-fn slowdowns(report: &MemoryReport) -> Sheet {
+fn slowdowns(report: &MemoryReport) -> ReportTable {
     let modes = report.modes();
     let mut head = vec!["application", "local"];
     head.extend(modes.iter().map(|mode| mode.name()));
     let title = "Slowdown relative to all-local memory";
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     for case in report.cases() {
         for share in report.shares() {
             let mut row = vec![case.to_owned(), percent(share)];
             row.extend(modes.iter().map(|mode| slowdown(report, case, *mode, share)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(
+    table.notes.push(
         "Time for an operation, as a multiple of the time on local memory in the same run. \
          local: share of what the application holds that may be resident."
             .to_owned(),
     );
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "Venice's modes keep {} cop{} of far memory, as their peers do.",
         report.copies,
         if report.copies == 1 { "y" } else { "ies" }
     ));
     if modes.contains(&Mode::VeniceWindow) {
-        sheet.notes.push(
+        table.notes.push(
             "venice-window maps memory of this machine: its figures include no link latency."
                 .to_owned(),
         );
     }
-    sheet
+    table
 }
 
 fn slowdown(report: &MemoryReport, case: &str, mode: Mode, share: f64) -> String {
@@ -119,14 +119,14 @@ fn slowdown(report: &MemoryReport, case: &str, mode: Mode, share: f64) -> String
 }
 
 /// Builds the table of operations a second and p99, for the cases that have requests.
-fn latencies(report: &MemoryReport) -> Sheet {
-    let mut sheet = Sheet::new(
+fn latencies(report: &MemoryReport) -> ReportTable {
+    let mut table = ReportTable::new(
         "Requests: thousands a second / p99 in µs",
         &["application", "local", "all local"],
         1,
     );
     let modes = report.modes();
-    sheet.head.extend(modes.iter().map(ToString::to_string));
+    table.head.extend(modes.iter().map(ToString::to_string));
     for case in report.cases() {
         for share in report.shares() {
             let figure = |mode: Mode| {
@@ -138,18 +138,18 @@ fn latencies(report: &MemoryReport) -> Sheet {
             let mut row = vec![case.to_owned(), percent(share), local];
             let far = modes.iter().map(|mode| figure(*mode).unwrap_or("-".to_owned()));
             row.extend(far);
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet
+    table
 }
 
 /// Builds the table of the runs on local memory: bytes held and durations.
-pub(super) fn runs(report: &MemoryReport) -> Sheet {
+pub(super) fn runs(report: &MemoryReport) -> ReportTable {
     let head = ["application", "holds", "load s", "seconds", "operations"];
-    let mut sheet = Sheet::new("On local memory", &head, 1);
+    let mut table = ReportTable::new("On local memory", &head, 1);
     for cell in report.cells.iter().filter(|cell| cell.mode == Mode::Local) {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.case.clone(),
             ByteSize(cell.resident_bytes).to_string(),
             format!("{:.2}", cell.load_s),
@@ -157,10 +157,10 @@ pub(super) fn runs(report: &MemoryReport) -> Sheet {
             grouped(cell.operations as f64),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "Operations: requests, edges visited, bytes searched, points transformed.".to_owned(),
     );
-    sheet
+    table
 }
 
 /// Formats a factor: `1.25 ×`, `43 ×`.

@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde::Serialize;
 use venice_model::{LatencyModel, ModelError, Quantity, Workload, execution_time_increase};
 
-use super::Told;
+use super::Presentation;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 /// Slowdown against local memory, as a share, that still counts as small: "minimal" in the paper's
 /// related work.
@@ -35,7 +35,7 @@ pub struct WorkloadDetail {
     pub local_for_a_tenth: f64,
 }
 
-impl Told for LatencyModel {
+impl Presentation for LatencyModel {
     const NAME: &'static str = "latency";
     const TITLE: &'static str = "Memory further away (Eq. 2): slowdown of work";
     const LEGEND: &'static str =
@@ -55,7 +55,7 @@ impl Told for LatencyModel {
         })
     }
 
-    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+    fn tables(&self) -> Result<Vec<ReportTable>, ModelError> {
         Ok(vec![way(self), slowdowns(self)?])
     }
 
@@ -84,8 +84,8 @@ impl Told for LatencyModel {
 }
 
 /// Builds the table of the latency's parts.
-fn way(model: &LatencyModel) -> Sheet {
-    let mut sheet = Sheet::new("Parts of an access", &["part", "time"], 1);
+fn way(model: &LatencyModel) -> ReportTable {
+    let mut table = ReportTable::new("Parts of an access", &["part", "time"], 1);
     let time = |ns: f64| Quantity::Time.write(ns);
     let rows = [
         ("memory itself".to_owned(), model.base_ns),
@@ -104,27 +104,27 @@ fn way(model: &LatencyModel) -> Sheet {
             model.average_ns(),
         ),
     ];
-    sheet.rows.extend(rows.map(|(part, ns)| vec![part, time(ns)]));
-    sheet
+    table.rows.extend(rows.map(|(part, ns)| vec![part, time(ns)]));
+    table
 }
 
 /// Builds the table of the slowdowns.
-fn slowdowns(model: &LatencyModel) -> Result<Sheet, ModelError> {
+fn slowdowns(model: &LatencyModel) -> Result<ReportTable, ModelError> {
     let head = ["work", "MFP", "takes longer by", "local for +10 %"];
-    let mut sheet = Sheet::new(LatencyModel::TITLE, &head, 1);
+    let mut table = ReportTable::new(LatencyModel::TITLE, &head, 1);
     let share = |value: f64| Quantity::Share.write(value);
     for row in model.detail()?.workloads {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             row.workload.name.to_owned(),
             share(row.workload.mfp),
             share(row.time_increase),
             share(row.local_for_a_tenth),
         ]);
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "The average access takes {} longer than local memory. Local for +10 %: share of accesses \
          that local memory has to serve for a slowdown of at most a tenth.",
         share(model.latency_increase())
     ));
-    Ok(sheet)
+    Ok(table)
 }

@@ -21,7 +21,7 @@ pub use report::{ModelReport, SweptReport};
 
 use crate::page::Page;
 use crate::plot::Plot;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_cli::failure::usage;
 use venice_measure::arguments::OutputArgs;
 
@@ -43,7 +43,7 @@ pub struct ModelArgs<M: Model> {
 }
 
 /// Presentation of a model.
-trait Told: Model {
+trait Presentation: Model {
     /// Name of its command.
     const NAME: &'static str;
     /// Title of its page.
@@ -54,7 +54,7 @@ trait Told: Model {
     type Detail: Serialize;
 
     fn detail(&self) -> Result<Self::Detail, ModelError>;
-    fn sheets(&self) -> Result<Vec<Sheet>, ModelError>;
+    fn tables(&self) -> Result<Vec<ReportTable>, ModelError>;
     fn plots(&self) -> Result<Vec<Plot>>;
 }
 
@@ -82,7 +82,7 @@ pub fn execute_network(args: ModelArgs<venice_model::NetworkModel>) -> Result<()
     execute(args)
 }
 
-fn execute<M: Told>(args: ModelArgs<M>) -> Result<()> {
+fn execute<M: Presentation>(args: ModelArgs<M>) -> Result<()> {
     let ModelArgs { sweep, output, figures: Figures(model) } = args;
     let sweep = sweep
         .map(|text| Sweep::parse::<M>(&text))
@@ -90,9 +90,9 @@ fn execute<M: Told>(args: ModelArgs<M>) -> Result<()> {
         .map_err(|error| usage(error.to_string()))?;
     let refused = |error: ModelError| usage(error.to_string());
     let report = ModelReport::of(&model, sweep.as_ref()).map_err(refused)?;
-    let mut sheets = model.sheets().map_err(refused)?;
-    sheets.extend(report.sweep.as_ref().map(swept::sheet));
-    sheets.push(report::papers(&report.paper));
+    let mut tables = model.tables().map_err(refused)?;
+    tables.extend(report.sweep.as_ref().map(swept::table));
+    tables.push(report::papers(&report.paper));
     if let Some(folder) = &output.plots {
         let mut plots = model.plots()?;
         if let Some(sweep) = &report.sweep {
@@ -103,12 +103,12 @@ fn execute<M: Told>(args: ModelArgs<M>) -> Result<()> {
             header: Vec::new(),
             legend: M::LEGEND,
             plots: &plots,
-            sheets: sheets.clone(),
+            tables: tables.clone(),
             closing: Vec::new(),
         };
         page.publish(folder)?;
     }
-    let text: Vec<String> = sheets.iter().map(Sheet::text).collect();
+    let text: Vec<String> = tables.iter().map(ReportTable::text).collect();
     venice_measure::report::publish(text.join("\n").trim_end(), output.json.as_deref(), &report)
 }
 
@@ -120,24 +120,24 @@ mod tests {
     use crate::plot::xml;
 
     /// Returns a model's terminal output and plots, with a sweep.
-    fn told<M: Told>(sweep: &str) -> (String, Vec<Plot>) {
+    fn presented<M: Presentation>(sweep: &str) -> (String, Vec<Plot>) {
         let model = M::default();
         let sweep = Sweep::parse::<M>(sweep).unwrap();
         let report = ModelReport::of(&model, Some(&sweep)).unwrap();
-        let mut sheets = model.sheets().unwrap();
-        sheets.extend(report.sweep.as_ref().map(swept::sheet));
-        sheets.push(report::papers(&report.paper));
+        let mut tables = model.tables().unwrap();
+        tables.extend(report.sweep.as_ref().map(swept::table));
+        tables.push(report::papers(&report.paper));
         let mut plots = model.plots().unwrap();
         plots.extend(swept::plots(M::NAME, report.sweep.as_ref().unwrap()).unwrap());
         for plot in &plots {
             xml::texts(&plot.svg).unwrap_or_else(|wrong| panic!("{}: {wrong}", plot.name));
         }
-        (sheets.iter().map(Sheet::text).collect(), plots)
+        (tables.iter().map(ReportTable::text).collect(), plots)
     }
 
     #[test]
     fn costs_stand_beside_the_paper() {
-        let (text, plots) = told::<CostModel>("utilization=30%..90%:4");
+        let (text, plots) = presented::<CostModel>("utilization=30%..90%:4");
         for wanted in ["33.3 %", "50 %", "differs", "5.33", "4.44"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn latencies_stand_beside_the_paper() {
-        let (text, plots) = told::<LatencyModel>("software=0..10us:3");
+        let (text, plots) = presented::<LatencyModel>("software=0..10us:3");
         for wanted in ["150 ns", "267 %", "2667 %", "SPEC FP, 1 thread", "differs"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn networks_stand_beside_the_paper() {
-        let (text, plots) = told::<NetworkModel>("fabric=150ns..10us:3");
+        let (text, plots) = presented::<NetworkModel>("fabric=150ns..10us:3");
         for wanted in ["spine-leaf network", "250 ns", "too slow", "PCIe switch", "your own"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }

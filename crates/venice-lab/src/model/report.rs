@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use venice_model::{Model, ModelError, Outcome, Quantity, Statement, Sweep, SweptRow};
 
-use super::Told;
-use crate::sheet::Sheet;
+use super::Presentation;
+use crate::report_table::ReportTable;
 
 /// The report that `venice model ... --json` writes. Times are in nanoseconds, lengths in metres,
 /// shares of 1.
@@ -44,7 +44,7 @@ impl<D: Serialize> ModelReport<D> {
     ///
     /// # Errors
     /// When the figures or the sweep are invalid.
-    pub(super) fn of<M: Told<Detail = D>>(
+    pub(super) fn of<M: Presentation<Detail = D>>(
         model: &M,
         sweep: Option<&Sweep>,
     ) -> Result<Self, ModelError> {
@@ -75,15 +75,15 @@ impl SweptReport {
 }
 
 /// Builds the table of the paper's statements.
-pub(super) fn papers(statements: &[Statement]) -> Sheet {
+pub(super) fn papers(statements: &[Statement]) -> ReportTable {
     let head = ["section", "statement", "", "paper", "equation"];
-    let mut sheet = Sheet::new("The paper's own figures", &head, 3);
+    let mut table = ReportTable::new("The paper's own figures", &head, 3);
     for (at, statement) in statements.iter().enumerate() {
         let write = |value| statement.quantity.write(value);
         let verdict = if statement.agrees { "agrees" } else { "differs" };
         let mark =
             if statement.remark.is_empty() { String::new() } else { format!(" ({})", at + 1) };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             statement.section.to_owned(),
             statement.says.to_owned(),
             format!("{verdict}{mark}"),
@@ -91,13 +91,13 @@ pub(super) fn papers(statements: &[Statement]) -> Sheet {
             write(statement.ours),
         ]);
         if !statement.remark.is_empty() {
-            sheet.notes.push(format!("({}) {}.", at + 1, statement.remark));
+            table.notes.push(format!("({}) {}.", at + 1, statement.remark));
         }
     }
-    sheet.notes.push(
+    table.notes.push(
         "Composable Architecture for Rack Scale Big Data Computing; computed from the paper's figures, \
          whatever the flags say."
             .to_owned(),
     );
-    sheet
+    table
 }

@@ -5,7 +5,7 @@ use venice_model::Quantity;
 
 use super::report::SweptReport;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 /// Largest number of lines in one chart.
 const MOST_LINES: usize = 6;
@@ -13,17 +13,17 @@ const MOST_LINES: usize = 6;
 const DECADES_FROM: f64 = 20.0;
 
 /// Builds the table, value by value.
-pub(super) fn sheet(sweep: &SweptReport) -> Sheet {
+pub(super) fn table(sweep: &SweptReport) -> ReportTable {
     let mut head = vec![sweep.name];
     head.extend(sweep.columns.iter().map(|(name, _)| name.as_str()));
-    let mut sheet = Sheet::new(format!("Along --{}", sweep.name), &head, 0);
+    let mut table = ReportTable::new(format!("Along --{}", sweep.name), &head, 0);
     for row in &sweep.rows {
         let figures = sweep.columns.iter().zip(&row.outcomes);
         let mut cells = vec![sweep.quantity.write(row.value)];
         cells.extend(figures.map(|((_, quantity), value)| quantity.write(*value)));
-        sheet.rows.push(cells);
+        table.rows.push(cells);
     }
-    sheet
+    table
 }
 
 /// Draws a chart for each resulting quantity, or several for many lines.

@@ -20,8 +20,8 @@ use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, Prepared};
 use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
-use super::ground::Ground;
 use super::machines::Machines;
+use super::monitor_node::MonitorUnderTest;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
@@ -38,24 +38,24 @@ const LAST_PARTS: u32 = 250;
 
 /// All agents and the time of their joining.
 #[derive(Debug, Clone)]
-pub(super) struct Herd {
+pub(super) struct Agents {
     /// The agents in the order of their names.
     pub(super) agents: Arc<Vec<Arc<Agent>>>,
     /// Time from the first certificate to the last registration.
     pub(super) joined_in: Duration,
 }
 
-impl Herd {
+impl Agents {
     /// Returns the times of the grant's calls at its donor.
-    pub(super) fn heard(&self, grant: &Grant) -> Option<Heard> {
+    pub(super) fn call_times(&self, grant: &Grant) -> Option<CallTimes> {
         let number: usize = grant.donor.strip_prefix(NAME)?.parse().ok()?;
-        self.agents.get(number.checked_sub(1)?)?.donor.heard().get(&grant.id).copied()
+        self.agents.get(number.checked_sub(1)?)?.donor.call_times().get(&grant.id).copied()
     }
 }
 
 /// Times at which a donor received the calls of a grant.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heard {
+pub(super) struct CallTimes {
     /// The call to set the memory aside.
     pub(super) prepare: Instant,
     /// The call to lend it.
@@ -115,11 +115,11 @@ impl Agent {
 /// # Errors
 /// When one cannot.
 pub(super) async fn join_all(
-    ground: &Ground,
+    monitor_node: &MonitorUnderTest,
     machines: &Machines,
     count: u32,
     donors: u32,
-) -> Result<Herd> {
+) -> Result<Agents> {
     let phase = Phase::new(format!("{count} agents join"), u64::from(count));
     let started = Instant::now();
     let mut agents = Vec::with_capacity(count as usize);
@@ -127,8 +127,8 @@ pub(super) async fn join_all(
     for number in 0..count {
         interrupt::check()?;
         let name = format!("{NAME}{}", number + 1);
-        let holder = ground.holder(&Caller::Node(name.clone()))?;
-        let access = ground.access(holder.clone());
+        let holder = monitor_node.holder(&Caller::Node(name.clone()))?;
+        let access = monitor_node.access(holder.clone());
         let services = machines.donors.handle().clone();
         joining.spawn(async move {
             let client = MonitorClient::connect(&access).await?;
@@ -146,7 +146,7 @@ pub(super) async fn join_all(
     }
     let joined_in = started.elapsed();
     agents.sort_by_key(|agent| agent.instance);
-    Ok(Herd { agents: Arc::new(agents), joined_in })
+    Ok(Agents { agents: Arc::new(agents), joined_in })
 }
 
 async fn join(
@@ -188,7 +188,8 @@ async fn join(
     let settings = DonorSettings { total_slabs: lent, prepare_timeout_ns: PREPARE_TIMEOUT_NS };
     let mut core = DonorCore::new(settings);
     core.set_epoch(registered.identity.epoch);
-    let donor = Arc::new(Donor { core: Mutex::new(core), heard: Mutex::default(), name, instance });
+    let donor =
+        Arc::new(Donor { core: Mutex::new(core), call_times: Mutex::default(), name, instance });
     if let Some(listener) = listener {
         // The service ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
@@ -216,14 +217,14 @@ fn address(number: u32) -> IpAddr {
 struct Donor {
     core: Mutex<DonorCore>,
     /// Times of the calls of the grants that it holds.
-    heard: Mutex<BTreeMap<GrantId, Heard>>,
+    call_times: Mutex<BTreeMap<GrantId, CallTimes>>,
     name: String,
     instance: u64,
 }
 
 impl Donor {
-    fn heard(&self) -> MutexGuard<'_, BTreeMap<GrantId, Heard>> {
-        self.heard.lock().expect("a thread panicked while it held the lock")
+    fn call_times(&self) -> MutexGuard<'_, BTreeMap<GrantId, CallTimes>> {
+        self.call_times.lock().expect("a thread panicked while it held the lock")
     }
 
     fn core(&self) -> MutexGuard<'_, DonorCore> {
@@ -241,7 +242,7 @@ impl Donor {
 impl AgentHandler for Donor {
     async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
         let now = Instant::now();
-        self.heard().insert(request.grant, Heard { prepare: now, commit: now });
+        self.call_times().insert(request.grant, CallTimes { prepare: now, commit: now });
         let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
         let mut core = self.core();
         let (Prepared::New(status) | Prepared::Repeated(status)) =
@@ -253,8 +254,8 @@ impl AgentHandler for Donor {
     }
 
     async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
-        if let Some(heard) = self.heard().get_mut(&grant) {
-            heard.commit = Instant::now();
+        if let Some(call_times) = self.call_times().get_mut(&grant) {
+            call_times.commit = Instant::now();
         }
         self.core().handle_commit(monotonic_ns(), grant, donor_epoch)
     }
@@ -268,7 +269,7 @@ impl AgentHandler for Donor {
     async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
         let mut core = self.core();
         for grant in grants {
-            self.heard().remove(&grant);
+            self.call_times().remove(&grant);
             core.handle_release(monotonic_ns(), grant);
         }
         Self::settle(&mut core)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ground::free_port;
+use super::monitor_node::free_port;
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt;
 

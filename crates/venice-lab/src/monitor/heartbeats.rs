@@ -17,13 +17,13 @@ pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
 /// The clock of one agent.
 #[derive(Debug, Default)]
-pub(super) struct Beat {
+pub(super) struct HeartbeatClock {
     due: AtomicU64,
     is_over: AtomicBool,
     woken: Notify,
 }
 
-impl Beat {
+impl HeartbeatClock {
     /// Waits for the next heartbeat; returns how many were missed since the last. `None`: it was
     /// the last.
     pub(super) async fn next(&self) -> Option<u64> {
@@ -34,22 +34,22 @@ impl Beat {
 }
 
 /// The clocks of all agents.
-pub(super) struct Beats {
-    pub(super) of_agents: Vec<Arc<Beat>>,
+pub(super) struct HeartbeatClocks {
+    pub(super) of_agents: Vec<Arc<HeartbeatClock>>,
     keeper: JoinHandle<()>,
 }
 
-impl Beats {
+impl HeartbeatClocks {
     /// Starts the clock's thread.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub(super) fn start(agents: usize, until: Instant) -> Result<Self> {
-        let of_agents: Vec<Arc<Beat>> = (0..agents).map(|_| Arc::default()).collect();
-        let beats = of_agents.clone();
+        let of_agents: Vec<Arc<HeartbeatClock>> = (0..agents).map(|_| Arc::default()).collect();
+        let clocks = of_agents.clone();
         let keeper = std::thread::Builder::new()
-            .name("beats".to_owned())
-            .spawn(move || keep(&beats, until))
+            .name("heartbeats".to_owned())
+            .spawn(move || keep(&clocks, until))
             .context("cannot start the thread of the agents' heartbeats")?;
         Ok(Self { of_agents, keeper })
     }
@@ -60,21 +60,21 @@ impl Beats {
     }
 }
 
-fn keep(beats: &[Arc<Beat>], until: Instant) {
-    let apart = PERIOD.div_f64(beats.len() as f64);
+fn keep(clocks: &[Arc<HeartbeatClock>], until: Instant) {
+    let apart = PERIOD.div_f64(clocks.len() as f64);
     let mut at = Instant::now();
-    for beat in beats.iter().cycle() {
+    for clock in clocks.iter().cycle() {
         if at >= until {
             break;
         }
         std::thread::sleep(at.saturating_duration_since(Instant::now()));
-        beat.due.fetch_add(1, Ordering::Relaxed);
-        beat.woken.notify_one();
+        clock.due.fetch_add(1, Ordering::Relaxed);
+        clock.woken.notify_one();
         at += apart;
     }
-    for beat in beats {
-        beat.is_over.store(true, Ordering::Relaxed);
-        beat.woken.notify_one();
+    for clock in clocks {
+        clock.is_over.store(true, Ordering::Relaxed);
+        clock.woken.notify_one();
     }
 }
 
@@ -84,17 +84,17 @@ mod tests {
 
     #[tokio::test]
     async fn heartbeats_stop_at_the_end() {
-        let beats = Beats::start(4, Instant::now() + PERIOD).unwrap();
+        let clocks = HeartbeatClocks::start(4, Instant::now() + PERIOD).unwrap();
         let mut counts = Vec::new();
-        for beat in &beats.of_agents {
+        for clock in &clocks.of_agents {
             let mut count = 0;
-            while let Some(missed) = beat.next().await {
+            while let Some(missed) = clock.next().await {
                 count += 1 + missed;
             }
             counts.push(count);
         }
         assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
         assert_eq!(counts[0], 1);
-        beats.end();
+        clocks.end();
     }
 }

@@ -11,10 +11,10 @@ use venice_control::client::MonitorClient;
 use venice_control::{ControlError, MemoryRequest};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-use super::agent::{Agent, Herd};
-use super::beats::{Beat, Beats, PERIOD};
-use super::ground::Ground;
+use super::agent::{Agent, Agents};
+use super::heartbeats::{HeartbeatClock, HeartbeatClocks, PERIOD};
 use super::machines::Machines;
+use super::monitor_node::MonitorUnderTest;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
@@ -66,26 +66,26 @@ pub(super) struct Measured {
 /// When a heartbeat or a request fails, when a grant remains without an owner, on an interrupt, and
 /// when the Monitor Node ends.
 pub(super) fn run(
-    ground: &mut Ground,
+    monitor_node: &mut MonitorUnderTest,
     machines: &Machines,
-    herd: &Herd,
+    agents: &Agents,
     requests_per_s: f64,
     span: Duration,
 ) -> Result<Measured> {
     let from = Instant::now() + WARM_UP;
     let until = from + span;
-    let beats = Beats::start(herd.agents.len(), until)?;
+    let clocks = HeartbeatClocks::start(agents.agents.len(), until)?;
     let mut reporting = JoinSet::new();
-    for (agent, beat) in herd.agents.iter().zip(&beats.of_agents) {
-        let report = report_all_the_time(Arc::clone(agent), Arc::clone(beat), from);
+    for (agent, clock) in agents.agents.iter().zip(&clocks.of_agents) {
+        let report = report_all_the_time(Arc::clone(agent), Arc::clone(clock), from);
         reporting.spawn_on(report, machines.reporters.handle());
     }
     let recipient = machines.recipient.handle();
-    let client = recipient.block_on(ground.recipient("node1"))?;
+    let client = recipient.block_on(monitor_node.recipient("node1"))?;
     let borrowing =
-        recipient.spawn(borrow_all_the_time(client, herd.clone(), requests_per_s, from, until));
-    let (monitor_s, store_s) = watch(ground, from, until)?;
-    let resident_bytes = ground.resident_bytes();
+        recipient.spawn(borrow_all_the_time(client, agents.clone(), requests_per_s, from, until));
+    let (monitor_s, store_s) = watch(monitor_node, from, until)?;
+    let resident_bytes = monitor_node.resident_bytes();
     let mut heartbeats = histogram();
     let mut late_heartbeats = 0;
     while let Some(reported) = recipient.block_on(reporting.join_next()) {
@@ -93,10 +93,10 @@ pub(super) fn run(
         late_heartbeats += late;
         waited.into_iter().for_each(|ns| heartbeats.saturating_record(ns));
     }
-    beats.end();
+    clocks.end();
     let Borrowed { requests, legs, releases, late: late_requests, refused } =
         recipient.block_on(borrowing)??;
-    recipient.block_on(see_all_given_back(herd))?;
+    recipient.block_on(see_all_given_back(agents))?;
     Ok(Measured {
         span,
         heartbeats,
@@ -114,10 +114,10 @@ pub(super) fn run(
 
 /// Waits until every donor has released its grants; a donor that missed a call learns of it by its
 /// next heartbeats.
-async fn see_all_given_back(herd: &Herd) -> Result<()> {
+async fn see_all_given_back(agents: &Agents) -> Result<()> {
     let until = Instant::now() + GIVEN_BACK_WITHIN;
     loop {
-        let holders: Vec<_> = herd.agents.iter().filter(|agent| agent.held() > 0).collect();
+        let holders: Vec<_> = agents.agents.iter().filter(|agent| agent.held() > 0).collect();
         if holders.is_empty() {
             return Ok(());
         }
@@ -134,18 +134,22 @@ async fn see_all_given_back(herd: &Herd) -> Result<()> {
 }
 
 /// Measures the processor time of the Monitor Node, and of its store, between the two moments.
-fn watch(ground: &mut Ground, from: Instant, until: Instant) -> Result<(f64, Option<f64>)> {
+fn watch(
+    monitor_node: &mut MonitorUnderTest,
+    from: Instant,
+    until: Instant,
+) -> Result<(f64, Option<f64>)> {
     let steps = until.duration_since(from).as_secs_f64() / LOOK_EVERY.as_secs_f64();
     std::thread::sleep(from.saturating_duration_since(Instant::now()));
-    let (monitor_s, store_s) = ground.used_s();
+    let (monitor_s, store_s) = monitor_node.used_s();
     let phase = Phase::new("heartbeats and requests", steps as u64);
     while Instant::now() < until {
         interrupt::check()?;
-        ground.ensure_alive()?;
+        monitor_node.ensure_alive()?;
         std::thread::sleep(LOOK_EVERY);
         phase.advance(1);
     }
-    let after = ground.used_s();
+    let after = monitor_node.used_s();
     let store = after.1.zip(store_s).map(|(after, before)| after - before);
     Ok((after.0 - monitor_s, store))
 }
@@ -154,11 +158,11 @@ fn watch(ground: &mut Ground, from: Instant, until: Instant) -> Result<(f64, Opt
 /// skipped.
 async fn report_all_the_time(
     agent: Arc<Agent>,
-    beat: Arc<Beat>,
+    clock: Arc<HeartbeatClock>,
     from: Instant,
 ) -> Result<(Vec<u64>, u64)> {
     let (mut waited, mut late) = (Vec::new(), 0);
-    while let Some(missed) = beat.next().await {
+    while let Some(missed) = clock.next().await {
         let sent = Instant::now();
         agent.report().await?;
         if sent >= from {
@@ -181,7 +185,7 @@ struct Borrowed {
 /// Borrows and gives back at a steady rate, independent of the answers.
 async fn borrow_all_the_time(
     client: MonitorClient,
-    herd: Herd,
+    agents: Agents,
     per_s: f64,
     from: Instant,
     until: Instant,
@@ -201,7 +205,7 @@ async fn borrow_all_the_time(
         let counts = ticks.tick().await.into_std() >= from;
         if !counts || under_way.len() < REQUESTS_AT_ONCE {
             client_id += 1;
-            under_way.spawn(borrow(client.clone(), herd.clone(), client_id, counts));
+            under_way.spawn(borrow(client.clone(), agents.clone(), client_id, counts));
         } else {
             borrowed.late += 1;
         }
@@ -242,7 +246,7 @@ impl Borrowed {
 /// Borrows one slab; `None` if refused: on an overloaded machine donors count as down.
 async fn borrow(
     mut client: MonitorClient,
-    herd: Herd,
+    agents: Agents,
     client_id: u128,
     counts: bool,
 ) -> Result<Option<OneBorrowed>> {
@@ -267,9 +271,13 @@ async fn borrow(
     let answered = Instant::now();
     let request_ns = nanoseconds(answered.duration_since(asked));
     let [grant] = &grants[..] else { bail!("{} donors lend one slab", grants.len()) };
-    let heard = herd.heard(grant).context("no donor received the grant")?;
-    let legs_ns = [(asked, heard.prepare), (heard.prepare, heard.commit), (heard.commit, answered)]
-        .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
+    let call_times = agents.call_times(grant).context("no donor received the grant")?;
+    let legs_ns = [
+        (asked, call_times.prepare),
+        (call_times.prepare, call_times.commit),
+        (call_times.commit, answered),
+    ]
+    .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
     let given = Instant::now();
     client.release(&[(grant.id, grant.key)]).await.context("a grant was not released")?;
     let release_ns = nanoseconds(given.elapsed());

@@ -1,6 +1,6 @@
 //! `venice bench monitor`: the load of thousands of agents on their Monitor Node.
 //!
-//! The benchmark starts a Monitor Node ([`ground`]), and the requested number of agents join it
+//! The benchmark starts a Monitor Node ([`monitor_node`]), and the requested number of agents join it
 //! ([`agent`]), each with a certificate, a connection and a gRPC service of its own, and the real
 //! donor's logic behind that; only their memory is missing. All report once a second, and a
 //! recipient borrows and gives back at a steady rate ([`load`]). The report shows the latencies of
@@ -8,12 +8,12 @@
 //! where that is installed.
 
 mod agent;
-mod beats;
 mod disk;
 mod etcd;
-mod ground;
+mod heartbeats;
 mod load;
 mod machines;
+mod monitor_node;
 mod report;
 
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 pub use report::{LatencyReport, MonitorReport, StoreReport};
 
-use ground::Ground;
 use machines::Machines;
+use monitor_node::MonitorUnderTest;
 use venice_cli::failure::usage;
 use venice_measure::machine::{Machine, load as machine_load};
 
@@ -91,7 +91,7 @@ pub fn execute(args: MonitorArgs) -> Result<()> {
     check(&args)?;
     venice_measure::interrupt::catch_signals()?;
     let donors = args.donors.min(args.agents);
-    ground::make_room_for(args.agents, donors)?;
+    monitor_node::make_room_for(args.agents, donors)?;
     let mut report = MonitorReport {
         machine: Machine::describe(),
         load: machine_load(),
@@ -131,17 +131,17 @@ fn measure(args: &MonitorArgs, store: StoreKind) -> Result<StoreReport> {
 }
 
 fn measure_apart(args: &MonitorArgs, store: StoreKind) -> Result<StoreReport> {
-    let mut ground = Ground::prepare(store)?;
+    let mut monitor_node = MonitorUnderTest::prepare(store)?;
     let machines = Machines::start()?;
-    let herd = machines.reporters.block_on(agent::join_all(
-        &ground,
+    let agents = machines.reporters.block_on(agent::join_all(
+        &monitor_node,
         &machines,
         args.agents,
         args.donors,
     ))?;
     let span = Duration::from_secs_f64(args.seconds);
-    let measured = load::run(&mut ground, &machines, &herd, args.requests, span)?;
+    let measured = load::run(&mut monitor_node, &machines, &agents, args.requests, span)?;
     // The agents stop before the Monitor Node: no agent calls a closed port.
     machines.stop();
-    Ok(report::of(store, &herd, &measured))
+    Ok(report::of(store, &agents, &measured))
 }

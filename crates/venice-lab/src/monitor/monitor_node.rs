@@ -50,7 +50,7 @@ pub(super) fn make_room_for(agents: u32, donors: u32) -> Result<()> {
 }
 
 /// A Monitor Node for the benchmark. Dropping it ends it and removes its files.
-pub(super) struct Ground {
+pub(super) struct MonitorUnderTest {
     // The fields are in drop order.
     monitor: ChildGuard,
     etcd: Option<Etcd>,
@@ -59,7 +59,7 @@ pub(super) struct Ground {
     _folder: TempDir,
 }
 
-impl Ground {
+impl MonitorUnderTest {
     /// Starts it and waits until it answers.
     ///
     /// # Errors
@@ -89,9 +89,9 @@ impl Ground {
         let log = folder.path().join("monitor.log");
         let monitor =
             on_its_own_processor(|| ChildGuard::spawn("the Monitor Node", command, &log))?;
-        let mut ground = Self { monitor, etcd, authority, addr, _folder: folder };
-        ground.wait_until_it_listens()?;
-        Ok(ground)
+        let mut monitor_node = Self { monitor, etcd, authority, addr, _folder: folder };
+        monitor_node.wait_until_it_listens()?;
+        Ok(monitor_node)
     }
 
     fn wait_until_it_listens(&mut self) -> Result<()> {

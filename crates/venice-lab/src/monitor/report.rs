@@ -4,9 +4,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::StoreKind;
-use super::agent::Herd;
+use super::agent::Agents;
 use super::load::Measured;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::machine::Machine;
 
 /// Aim for the p99 of an allocation with its commit, in milliseconds.
@@ -91,12 +91,12 @@ impl LatencyReport {
     }
 }
 
-pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreReport {
+pub(super) fn of(store: StoreKind, agents: &Agents, measured: &Measured) -> StoreReport {
     let span_s = measured.span.as_secs_f64();
     let [to_prepare, to_commit, to_recipient] = &measured.legs;
     StoreReport {
         store,
-        joined_s: herd.joined_in.as_secs_f64(),
+        joined_s: agents.joined_in.as_secs_f64(),
         monitor_cores: measured.monitor_s / span_s,
         store_cores: measured.store_s.map(|used_s| used_s / span_s),
         resident_bytes: measured.resident_bytes,
@@ -128,11 +128,11 @@ pub(super) fn text(report: &MonitorReport) -> String {
     text
 }
 
-fn cost(report: &MonitorReport) -> Sheet {
+fn cost(report: &MonitorReport) -> ReportTable {
     let head = ["store", "all joined", "Monitor Node's processors", "store's processors", "memory"];
-    let mut sheet = Sheet::new("Resources", &head, 1);
+    let mut table = ReportTable::new("Resources", &head, 1);
     for store in &report.stores {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             store.store.name().to_owned(),
             format!("{:.1} s", store.joined_s),
             format!("{:.2}", store.monitor_cores),
@@ -140,18 +140,18 @@ fn cost(report: &MonitorReport) -> Sheet {
             format!("{:.0} MiB", store.resident_bytes as f64 / f64::from(1 << 20)),
         ]);
         let met = if store.monitor_cores <= 1.0 { "met" } else { "MISSED" };
-        sheet.notes.push(format!(
+        table.notes.push(format!(
             "{}: within one processor: {met} ({:.2})",
             store.store.name(),
             store.monitor_cores
         ));
     }
-    sheet
+    table
 }
 
-fn waits(report: &MonitorReport) -> Sheet {
+fn waits(report: &MonitorReport) -> ReportTable {
     let head = ["store", "operation", "count", "p50 ms", "p99 ms", "max ms", "late"];
-    let mut sheet = Sheet::new("Latencies", &head, 2);
+    let mut table = ReportTable::new("Latencies", &head, 2);
     for store in &report.stores {
         let rows = [
             ("heartbeat", store.heartbeats, Some(store.late_heartbeats)),
@@ -162,7 +162,7 @@ fn waits(report: &MonitorReport) -> Sheet {
             ("memory given back", store.releases, None),
         ];
         for (what, latency, late) in rows {
-            sheet.rows.push(vec![
+            table.rows.push(vec![
                 store.store.name().to_owned(),
                 what.to_owned(),
                 latency.count.to_string(),
@@ -173,7 +173,7 @@ fn waits(report: &MonitorReport) -> Sheet {
             ]);
         }
         if store.refused > 0 {
-            sheet.notes.push(format!(
+            table.notes.push(format!(
                 "{}: {} requests refused: donors were late with their heartbeats",
                 store.store.name(),
                 store.refused
@@ -182,11 +182,11 @@ fn waits(report: &MonitorReport) -> Sheet {
         if store.store == StoreKind::File {
             let p99_ms = store.requests.p99_ms;
             let met = if p99_ms < AIM_MS { "met" } else { "MISSED" };
-            sheet.notes.push(format!(
+            table.notes.push(format!(
                 "{}: memory granted, p99 under {AIM_MS} ms: {met} ({p99_ms:.3} ms)",
                 store.store.name()
             ));
         }
     }
-    sheet
+    table
 }

@@ -74,7 +74,7 @@ pub fn execute(args: PlacementArgs) -> Result<()> {
             header: tables::header(&report),
             legend: tables::LEGEND,
             plots: &plots,
-            sheets: vec![tables::table(&report)],
+            tables: vec![tables::table(&report)],
             closing: Vec::new(),
         };
         page.publish(folder)?;

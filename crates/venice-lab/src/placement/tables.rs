@@ -5,7 +5,7 @@ use venice_rack::placement::Policy;
 
 use super::report::{PlacementReport, PolicyReport};
 use crate::plot::{BarChart, BarSeries, Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 pub(super) const TITLE: &str = "Placement beside the optimum";
 pub(super) const LEGEND: &str = "Cost above the optimum of requests placed one after the other. \
@@ -30,12 +30,12 @@ pub(super) fn header(report: &PlacementReport) -> Vec<String> {
 }
 
 /// Builds the table of every policy by the size of the racks.
-pub(super) fn table(report: &PlacementReport) -> Sheet {
+pub(super) fn table(report: &PlacementReport) -> ReportTable {
     let head =
         ["policy", "nodes", "racks", "refused", "median", "p90", "max", "aim", "within the aim"];
-    let mut sheet = Sheet::new("Cost above the optimum", &head, 2);
+    let mut table = ReportTable::new("Cost above the optimum", &head, 2);
     for row in &report.rows {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             row.policy.to_string(),
             row.nodes.map_or("all".to_owned(), |nodes| nodes.to_string()),
             row.racks.to_string(),
@@ -47,7 +47,7 @@ pub(super) fn table(report: &PlacementReport) -> Sheet {
             percent(row.within_aim),
         ]);
     }
-    sheet.notes.extend([
+    table.notes.extend([
         format!(
             "Aim: {} at the median, for nearest, the default policy. {}",
             percent(Some(report.aim)),
@@ -60,7 +60,7 @@ pub(super) fn table(report: &PlacementReport) -> Sheet {
             .to_owned(),
         "Refused: racks on which a request finds no room in pieces that its copies allow.".to_owned(),
     ]);
-    sheet
+    table
 }
 
 fn verdict(report: &PlacementReport) -> &'static str {

@@ -49,7 +49,7 @@ impl BarChart {
         let span = highest.max(0.0) - lowest;
         let room = if span > 0.0 { span * 0.12 } else { 1.0 };
         let bounds = (if lowest < 0.0 { lowest - room } else { 0.0 }, highest.max(0.0) + room);
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             self.draw_bars(&chart, bounds)?;
             self.draw_legend(&legend)

@@ -38,7 +38,7 @@ impl HeatMap {
         let Some(most) = values.reduce(f64::max).filter(|most| *most > 0.0) else {
             return Ok(None);
         };
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             self.draw_cells(&chart, most)?;
             self.draw_legend(&legend, most)

@@ -60,7 +60,7 @@ impl LineChart {
     /// When the drawing library fails.
     pub(crate) fn svg(&self) -> Result<Option<String>> {
         let Some((x, y)) = self.bounds() else { return Ok(None) };
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             match self.scale {
                 Scale::Linear => self.draw_grid(&chart, x.0..x.1, y.0..y.1, (10, 10))?,

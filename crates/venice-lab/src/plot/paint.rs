@@ -49,7 +49,7 @@ pub(super) fn axis_letters(size: u32) -> TextStyle<'static> {
 }
 
 /// Draws a white background with a title; `body` draws below it.
-pub(super) fn sheet(
+pub(super) fn canvas(
     title: &str,
     size: (u32, u32),
     body: impl FnOnce(&Area<'_>) -> Result<()>,

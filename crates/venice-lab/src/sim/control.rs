@@ -11,7 +11,7 @@ use venice_sim::control::{self, Bounds, Fault, FaultKind, Report, Scenario};
 use venice_sim::units::{Nanos, Share};
 
 use super::failure::{self, MINIMISE_TRIES, Smallest, replay_command};
-use super::{control_sheet as sheet, usage};
+use super::{control_text, usage};
 use venice_cli::terminal;
 
 /// Examples of `venice sim control`.
@@ -197,10 +197,10 @@ pub fn control(args: &ControlArgs) -> anyhow::Result<i32> {
     let report = run(&first)?;
     match args.json {
         true => terminal::say_json(&report)?,
-        false => terminal::say(sheet::report(&report))?,
+        false => terminal::say(control_text::report(&report))?,
     }
     if !report.is_ok() {
-        return tell_failure(args, &first);
+        return report_failure(args, &first);
     }
     if let Some(path) = &args.save {
         std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
@@ -227,11 +227,11 @@ fn control_seeds(args: &ControlArgs, first: &Scenario) -> anyhow::Result<i32> {
     bar.finish_and_clear();
     match args.json {
         true => terminal::say_json(&sum)?,
-        false => terminal::say(sheet::seeds(&sum))?,
+        false => terminal::say(control_text::seeds(&sum))?,
     }
     match sum.failed.first() {
         None => Ok(0),
-        Some(&seed) => tell_failure(args, &args.scenario_of(seed)?),
+        Some(&seed) => report_failure(args, &args.scenario_of(seed)?),
     }
 }
 
@@ -254,10 +254,10 @@ impl Seeds {
     }
 }
 
-fn tell_failure(args: &ControlArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    failure::tell_failure(("control", scenario.seed), args.save.as_deref(), || {
+fn report_failure(args: &ControlArgs, scenario: &Scenario) -> anyhow::Result<i32> {
+    failure::report_failure(("control", scenario.seed), args.save.as_deref(), || {
         let (smallest, report) = minimise(scenario, MINIMISE_TRIES)?;
-        let violations = report.violations.iter().map(sheet::violation).collect();
+        let violations = report.violations.iter().map(control_text::violation).collect();
         Some(Smallest { toml: smallest.to_toml(), violations })
     })
 }

@@ -3,7 +3,7 @@
 use venice_sim::control::{Report, Violation};
 
 use super::control::Seeds;
-use super::telling::{self, time};
+use super::text::{self, time};
 
 /// Renders the report of one run.
 pub fn report(report: &Report) -> String {
@@ -32,7 +32,7 @@ fn messages(report: &Report) -> String {
         ("late", messages.late),
     ];
     let all = all.into_iter().filter(|(name, count)| *count > 0 || *name == "sent");
-    telling::counts("messages", all, &report.faults)
+    text::counts("messages", all, &report.faults)
 }
 
 fn grants(report: &Report) -> String {
@@ -48,13 +48,13 @@ fn grants(report: &Report) -> String {
 
 fn checkers(report: &Report) -> String {
     let verdicts = report.verdicts.iter();
-    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
+    text::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
 /// Renders a violation in one line.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    telling::violation(checker.name(), *at_ns, what)
+    text::violation(checker.name(), *at_ns, what)
 }
 
 /// Renders the sum of many seeds.

@@ -19,7 +19,7 @@ pub(super) struct Smallest {
 
 /// Prints and, with `--save`, writes the scenario that `minimise` makes of a failed one of `venice
 /// sim KIND`.
-pub(super) fn tell_failure(
+pub(super) fn report_failure(
     (kind, seed): (&str, u64),
     save: Option<&Path>,
     minimise: impl FnOnce() -> Option<Smallest>,

@@ -2,10 +2,10 @@
 
 mod arguments;
 mod control;
-mod control_sheet;
+mod control_text;
 mod failure;
-mod sheet;
-mod telling;
+mod rack_text;
+mod text;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -56,7 +56,7 @@ pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
     if let (Some(path), true) = (&args.save, report.is_ok()) {
         std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
     }
-    if report.is_ok() { Ok(0) } else { tell_failure(args, &first) }
+    if report.is_ok() { Ok(0) } else { report_failure(args, &first) }
 }
 
 fn run_one(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<Report> {
@@ -79,7 +79,7 @@ fn say_one(args: &RackArgs, report: &Report) -> anyhow::Result<()> {
     if args.json {
         terminal::say_json(report)
     } else {
-        terminal::say(sheet::report(report))?;
+        terminal::say(rack_text::report(report))?;
         Ok(())
     }
 }
@@ -120,18 +120,18 @@ fn rack_seeds(args: &RackArgs, first: &Scenario) -> anyhow::Result<i32> {
     if args.json {
         terminal::say_json(&sum)?;
     } else {
-        terminal::say(sheet::seeds(&sum))?;
+        terminal::say(rack_text::seeds(&sum))?;
     }
     match sum.failed.first() {
         None => Ok(0),
-        Some(&seed) => tell_failure(args, &args.scenario_of(seed)?),
+        Some(&seed) => report_failure(args, &args.scenario_of(seed)?),
     }
 }
 
-fn tell_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    failure::tell_failure(("rack", scenario.seed), args.save.as_deref(), || {
+fn report_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
+    failure::report_failure(("rack", scenario.seed), args.save.as_deref(), || {
         let (smallest, report) = minimise(scenario, args.sabotage, MINIMISE_TRIES)?;
-        let violations = report.violations.iter().map(sheet::violation).collect();
+        let violations = report.violations.iter().map(rack_text::violation).collect();
         Some(Smallest { toml: smallest.to_toml(), violations })
     })
 }

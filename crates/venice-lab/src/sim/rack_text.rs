@@ -4,7 +4,7 @@ use venice_sim::checkers::Violation;
 use venice_sim::report::Report;
 
 use super::Seeds;
-use super::telling::{self, time};
+use super::text::{self, time};
 use venice_cli::terminal::{self, Align};
 
 /// Renders the report of one run.
@@ -58,18 +58,18 @@ fn frames(report: &Report) -> String {
         ("stale repeats", frames.stale),
     ];
     let odd = odd.into_iter().filter(|(_, count)| *count > 0);
-    telling::counts("frames", usual.into_iter().chain(odd), &report.faults)
+    text::counts("frames", usual.into_iter().chain(odd), &report.faults)
 }
 
 fn checkers(report: &Report) -> String {
     let verdicts = report.verdicts.iter();
-    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
+    text::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
 /// Renders a violation in one line.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    telling::violation(checker.name(), *at_ns, what)
+    text::violation(checker.name(), *at_ns, what)
 }
 
 /// Renders the sum of many seeds.

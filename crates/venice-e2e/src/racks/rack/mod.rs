@@ -38,7 +38,7 @@ pub struct Run<'a> {
     /// Something to break on purpose.
     pub sabotage: Option<Sabotage>,
     /// Checkers that are not listened to.
-    pub deaf: &'a [Checker],
+    pub ignored: &'a [Checker],
 }
 
 /// Runs it to its end.
@@ -182,7 +182,7 @@ impl<'a> Rack<'a> {
             let read = read(&self.plan.folder, source)?;
             notes.extend(read.into_iter().map(|note| (source, note)));
         }
-        Ok(judge(&self.plan.scenario, self.plan.port, notes, self.run.deaf, is_over))
+        Ok(judge(&self.plan.scenario, self.plan.port, notes, self.run.ignored, is_over))
     }
 
     /// Goes on until it is so; `false`: that has taken too long.

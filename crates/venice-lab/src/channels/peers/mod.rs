@@ -37,9 +37,9 @@ const PROGRAMS: [(&str, &str, &str, &str); 3] = [
 pub(super) fn versions() -> Vec<Peer> {
     PROGRAMS
         .iter()
-        .map(|(program, _, teller, flag)| {
-            let told = find_program(program).and_then(|_| run_tool(teller, &[flag]));
-            let version = told.ok().and_then(|text| first_version(&text));
+        .map(|(program, _, version_program, flag)| {
+            let output = find_program(program).and_then(|_| run_tool(version_program, &[flag]));
+            let version = output.ok().and_then(|text| first_version(&text));
             Peer { program: (*program).to_owned(), version }
         })
         .collect()

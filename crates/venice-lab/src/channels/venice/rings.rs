@@ -48,11 +48,11 @@ impl RingBed {
         let config = RingConfig { ring_bytes: RING_BYTES, link: model };
         let (near_port, far_port) = RingPort::pair(&config)?;
         let arrived = Arc::new(AtomicU64::new(0));
-        let told = Arc::clone(&arrived);
+        let counter = Arc::clone(&arrived);
         let serve = move |(port, target, lent): (RingPort, Target, SharedGrants),
                           stop: &AtomicBool| {
             // A broken ring is detected at the near end.
-            let _ = Donor { port, target, lent, talker: far, told }.serve(stop);
+            let _ = Donor { port, target, lent, talker: far, counter }.serve(stop);
         };
         let prepare = move || {
             let mut config = donor()?;
@@ -115,7 +115,7 @@ struct Donor {
     target: Target,
     lent: SharedGrants,
     talker: Talker,
-    told: Arc<AtomicU64>,
+    counter: Arc<AtomicU64>,
 }
 
 impl Donor {
@@ -143,7 +143,7 @@ impl Donor {
                 }
                 self.port.announce();
                 if any {
-                    self.told.store(self.talker.received_bytes, Ordering::Relaxed);
+                    self.counter.store(self.talker.received_bytes, Ordering::Relaxed);
                 } else {
                     std::hint::spin_loop();
                 }

@@ -127,7 +127,7 @@ impl Wire<'_> {
     /// Joins both ends; returns them and the bytes that have arrived at the far one.
     fn join(&self, far: Far) -> Result<(QPairMessages, FarEnd, Arc<AtomicU64>)> {
         let arrived = Arc::new(AtomicU64::new(0));
-        let (told, len) = (Arc::clone(&arrived), self.len);
+        let (counter, len) = (Arc::clone(&arrived), self.len);
         let setting = Setting::roomy(len);
         let seal =
             (self.protection == Protection::Sealed).then(|| QPairSeal::Keys(Arc::new(SECRET)));
@@ -140,7 +140,7 @@ impl Wire<'_> {
         };
         let serve = move |listener: QPairListener, stop: &AtomicBool| {
             // A failure of this end is detected at the other.
-            let _ = serve(listener, far, len, &told, stop);
+            let _ = serve(listener, far, len, &counter, stop);
         };
         let (far, local) = FarEnd::start(Some(self.path), self.ends.far_cpu, prepare, serve)?;
         let name = KeyName::Grant(GRANT);
@@ -158,7 +158,7 @@ fn serve(
     mut listener: QPairListener,
     far: Far,
     len: usize,
-    told: &AtomicU64,
+    counter: &AtomicU64,
     stop: &AtomicBool,
 ) -> Result<()> {
     let go_on = || !stop.load(Ordering::Relaxed);
@@ -177,9 +177,9 @@ fn serve(
             received => received?,
         };
         match far {
-            Far::Count => drop(told.fetch_add(len as u64, Ordering::Relaxed)),
+            Far::Count => drop(counter.fetch_add(len as u64, Ordering::Relaxed)),
             Far::SendBack => socket.send(&buffer[..len])?,
         }
     }
-    bail!("told to stop")
+    bail!("the end is stopping")
 }

@@ -61,26 +61,26 @@ pub(in crate::channels) fn application_in_virtual_time(
     pattern: AppPattern,
     channel: Option<ChannelKind>,
 ) -> Result<Adaptive> {
-    let mut office = Office::new(model, pattern, channel)?;
-    let (learning_operations, learning_ns) = office.learn()?;
-    let operations_per_s = office.measure()?;
+    let mut simulation = AppSimulation::new(model, pattern, channel)?;
+    let (learning_operations, learning_ns) = simulation.learn()?;
+    let operations_per_s = simulation.measure()?;
     Ok(Adaptive {
-        channel: office.worker.favourite(),
+        channel: simulation.worker.favourite(),
         operations_per_s,
         learning_operations,
         learning_ns,
-        why: office.worker.why(),
+        why: simulation.worker.why(),
     })
 }
 
 /// An application and the pair of nodes below it.
-struct Office {
+struct AppSimulation {
     pair: Pair,
     worker: Worker,
     length_ns: u64,
 }
 
-impl Office {
+impl AppSimulation {
     fn new(model: LinkModel, pattern: AppPattern, channel: Option<ChannelKind>) -> Result<Self> {
         let config = QPairConfig { end: patterns::END, ..QPairConfig::messages() };
         let pair = Pair::new(model, config, patterns::talker(Role::Serve), lent()?)?;
@@ -293,14 +293,14 @@ mod tests {
 
     #[test]
     fn busy_far_thread_shifts_words_to_mailbox() {
-        let mut office = Office::new(LinkModel::PAPER, AppPattern::Word, None).unwrap();
-        office.learn().unwrap();
+        let mut simulation = AppSimulation::new(LinkModel::PAPER, AppPattern::Word, None).unwrap();
+        simulation.learn().unwrap();
         let mut found = Vec::new();
         for far_nap_ns in [0, 60_000, 0] {
-            office.pair.far_nap_ns = far_nap_ns;
+            simulation.pair.far_nap_ns = far_nap_ns;
             // Time to react: a trial is due after fifty times its cost.
-            office.run_for(20_000_000).unwrap();
-            found.push((office.measure().unwrap(), office.worker.why()));
+            simulation.run_for(20_000_000).unwrap();
+            found.push((simulation.measure().unwrap(), simulation.worker.why()));
         }
         let [crma, _, qpair] = rates(AppPattern::Word);
         assert!(qpair > 1.1 * crma, "the mailbox takes two round trips");

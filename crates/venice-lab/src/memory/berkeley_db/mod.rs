@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::ground::Lacking;
+use super::setup::Lacking;
 
 const SOURCE: &str = include_str!("workload.c");
 
@@ -79,14 +79,14 @@ mod tests {
     fn missing_part_is_named_with_package() {
         let folder = tempfile::tempdir().unwrap();
         let source = SOURCE.replace("<db.h>", "<no_such_library.h>");
-        for (compiler, source, told) in [
+        for (compiler, source, missing) in [
             ("cc", &*source, "no_such_library.h"),
             ("no-such-compiler", SOURCE, "no-such-compiler"),
         ] {
             let Err(Lacking(why)) = compile(compiler, source, folder.path()).unwrap() else {
-                panic!("{told} is not there");
+                panic!("{missing} is not there");
             };
-            assert!(why.contains("apt-get install libdb5.3-dev") && why.contains(told), "{why}");
+            assert!(why.contains("apt-get install libdb5.3-dev") && why.contains(missing), "{why}");
         }
     }
 }

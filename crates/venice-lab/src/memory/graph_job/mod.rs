@@ -18,8 +18,8 @@ pub use report::{JobCell, JobReport};
 
 use super::RunArgs;
 use super::closing::Pictured;
-use super::ground::Ground;
 use super::mode::Mode;
+use super::setup::ModeSetup;
 use super::work::{self, Shape, Work};
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
@@ -88,11 +88,11 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
     super::check_room("the graph job", work::graph_bytes(Work::Topk, plan.graph, 0))?;
     interrupt::catch_signals()?;
     note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.run.swap_dir.clone());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(args.run.swap_dir.clone());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.run.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.run.output, (&report, &text), || pictured(&report))
 }
 
 fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
@@ -102,7 +102,7 @@ fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
         legend: "The heat map is of the run on local memory. Coloured bars: pooled memory. Grey: \
                  other modes, and the paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 

@@ -6,9 +6,9 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use super::super::application::report_of_work;
-use super::super::ground::{Ground, Lacking};
 use super::super::mode::{Budget, Mode};
 use super::super::report::{Fate, Unmeasured};
+use super::super::setup::{Lacking, ModeSetup};
 use super::super::tables::unmeasured_line;
 use super::super::work::{self, Work, WorkReport};
 use super::Plan;
@@ -23,7 +23,7 @@ use venice_measure::scratch;
 ///
 /// # Errors
 /// On an interrupt before the first result, and when the job fails on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<JobReport> {
     let started = Instant::now();
     let mut report = begin(plan);
     let folder = scratch::folder(scratch::FOLDER)?;
@@ -46,7 +46,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
     for (index, &mode) in plan.modes.iter().enumerate() {
         let label = format!("[{}/{}] {mode}", index + 1, plan.modes.len());
         let outcome =
-            ground.on(mode, budget, |launch| job(launch, plan, &graph, folder.path(), &label));
+            setup.on(mode, budget, |launch| job(launch, plan, &graph, folder.path(), &label));
         if interrupt::check().is_err() {
             report.interrupted = true;
             break;

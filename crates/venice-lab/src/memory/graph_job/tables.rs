@@ -8,7 +8,7 @@ use super::super::mode::Mode;
 use super::super::tables::{percent, times};
 use super::report::{JobReport, PAPER_PEAKS, PAPER_SLOWDOWNS, peaks};
 use crate::plot::{BarChart, BarSeries, HeatMap, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::grouped;
 
 pub(super) const TITLE: &str =
@@ -16,12 +16,12 @@ pub(super) const TITLE: &str =
 
 /// Renders the report as text for a terminal.
 pub(super) fn text(report: &JobReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
 /// Returns every table, in print order.
-pub(super) fn all(report: &JobReport) -> Vec<Sheet> {
+pub(super) fn all(report: &JobReport) -> Vec<ReportTable> {
     vec![need(report), slowdowns(report)]
 }
 
@@ -56,9 +56,9 @@ pub(super) fn closing(report: &JobReport) -> Closing<'_> {
 }
 
 /// Builds the table of peak to average, beside the paper's.
-fn need(report: &JobReport) -> Sheet {
+fn need(report: &JobReport) -> ReportTable {
     let head = ["memory", "peak", "average", "peak : average", "paper"];
-    let mut sheet = Sheet::new("Memory of the partitions, all local", &head, 1);
+    let mut table = ReportTable::new("Memory of the partitions, all local", &head, 1);
     let (of_one, of_all) = peaks(&report.heat);
     let most = report.heat.iter().flatten().copied().max().unwrap_or(0) as f64;
     let rows = [
@@ -67,7 +67,7 @@ fn need(report: &JobReport) -> Sheet {
     ];
     for (name, peak, ratio, paper) in rows {
         let average = if ratio > 0.0 { peak / ratio } else { 0.0 };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             name.to_owned(),
             ByteSize(peak as u64).to_string(),
             ByteSize(average as u64).to_string(),
@@ -75,20 +75,20 @@ fn need(report: &JobReport) -> Sheet {
             format!("{paper:.2}"),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "Of a partition: the greatest of any at any time, relative to the average of all. The \
          vertices' popularity and the least change sent are chosen to match the paper's ratios."
             .to_owned(),
     );
-    sheet
+    table
 }
 
 /// Builds the table of slowdowns, a row for each mode.
-fn slowdowns(report: &JobReport) -> Sheet {
+fn slowdowns(report: &JobReport) -> ReportTable {
     let head = ["rest of the memory in", "seconds", "local = 1", "paper", "resident", "wrong"];
-    let mut sheet = Sheet::new(TITLE, &head, 1);
+    let mut table = ReportTable::new(TITLE, &head, 1);
     for cell in &report.cells {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.mode.to_string(),
             format!("{:.3}", cell.seconds),
             times(cell.slowdown),
@@ -97,7 +97,7 @@ fn slowdowns(report: &JobReport) -> Sheet {
             cell.wrong.to_string(),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "paper: 13.8 times slower with swap to disk, 6.14 times with swap to a RAM disk, each of \
          50 nodes cut to a third of the largest node's need; it has no figure of pooled memory."
             .to_owned(),
@@ -105,18 +105,18 @@ fn slowdowns(report: &JobReport) -> Sheet {
     let neediest = report.heat.iter().flatten().copied().max().unwrap_or(0);
     let partitions = report.heat.first().map_or(0, Vec::len) as u64;
     let papers = (neediest * partitions) as f64 / 3.0 / report.peak_bytes.max(1) as f64;
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "Here one process has all partitions and one budget, relative to their joint peak. A third \
          of the largest need, for each, would be {} of it (--local).",
         percent(papers)
     ));
     if report.cells.iter().any(|cell| cell.mode == Mode::VeniceWindow) {
-        sheet.notes.push(
+        table.notes.push(
             "venice-window maps memory of this machine: its figures include no link latency."
                 .to_owned(),
         );
     }
-    sheet
+    table
 }
 
 fn paper(mode: Mode) -> Option<f64> {

@@ -49,11 +49,11 @@ impl ApplicationServer {
         let socket = folder.join("application.sock");
         let listener = UnixListener::bind(&socket)
             .with_context(|| format!("cannot listen at {}", socket.display()))?;
-        let mut desk = Desk { cache, database };
+        let mut handler = Handler { cache, database };
         let thread = std::thread::spawn(move || {
             // A client that connects and closes at once ends the thread.
             if let Ok((stream, _)) = listener.accept() {
-                let _ = desk.serve(stream);
+                let _ = handler.serve(stream);
             }
         });
         Ok(Self { socket, thread: Some(thread) })
@@ -88,12 +88,12 @@ impl Drop for ApplicationServer {
 }
 
 /// The server's connections and buffers.
-struct Desk {
+struct Handler {
     cache: resp::Client,
     database: Session,
 }
 
-impl Desk {
+impl Handler {
     fn serve(&mut self, stream: UnixStream) -> std::io::Result<()> {
         let mut queries = BufReader::new(stream.try_clone()?);
         let mut answers = stream;

@@ -169,12 +169,12 @@ fn of(option: &str, path: &Path) -> String {
 
 fn stream_rows(conn: &mut Conn, entries: Entries) -> Result<()> {
     let phase = Phase::new("load the database", entries.rows());
-    let mut told = 0;
+    let mut reported = 0;
     conn.set_local_infile_handler(Some(LocalInfileHandler::new(move |_, out| {
         let mut out = std::io::BufWriter::with_capacity(1 << 20, out);
         entries.write_rows(&mut out, |number| {
-            phase.advance(number - told);
-            told = number;
+            phase.advance(number - reported);
+            reported = number;
             interrupt::check().map_err(std::io::Error::other)
         })
     })));

@@ -96,10 +96,10 @@ impl Job {
     /// Runs it again and again until stopped.
     pub(super) fn beside(&self, folder: &Path) -> Beside {
         let stop = Arc::new(AtomicBool::new(false));
-        let (job, folder, told) = (self.clone(), folder.to_owned(), Arc::clone(&stop));
+        let (job, folder, stop_flag) = (self.clone(), folder.to_owned(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let mut jobs = Jobs::default();
-            let stopped = || told.load(Ordering::Relaxed);
+            let stopped = || stop_flag.load(Ordering::Relaxed);
             while !stopped() {
                 if let Some(report) = job.run_once(&folder, stopped)? {
                     jobs.enter(&report, &job.digests);

@@ -88,14 +88,14 @@ mod tests {
     fn answer_consists_of_owners_rows() {
         let entries = Entries { owners: 7 };
         let mut table = Vec::new();
-        let mut asked = 0;
+        let mut answers = 0;
         entries
             .write_rows(&mut table, |_| {
-                asked += 1;
+                answers += 1;
                 Ok(())
             })
             .unwrap();
-        assert_eq!(asked, 1);
+        assert_eq!(answers, 1);
         let table = String::from_utf8(table).unwrap();
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
         assert_eq!(rows.len() as u64, entries.rows());

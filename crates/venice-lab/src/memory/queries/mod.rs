@@ -24,8 +24,8 @@ use venice_wire::ByteSize;
 pub use report::{DonorRow, QueryCell, QueryReport};
 
 use super::closing::Pictured;
-use super::ground::Ground;
 use super::mode::Mode;
+use super::setup::ModeSetup;
 use entries::Entries;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
@@ -113,11 +113,11 @@ pub fn execute_queries(args: QueryArgs) -> Result<()> {
     let plan = plan(&args)?;
     interrupt::catch_signals()?;
     note(&format!("a cache on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.database_dir.clone());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(args.database_dir.clone());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &QueryArgs) -> Result<Plan> {
@@ -181,7 +181,7 @@ fn pictured(report: &QueryReport) -> Result<Pictured<'_>> {
         header: tables::header(report),
         legend: "Coloured bars: borrowed memory. Grey: local memory and the paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 

@@ -10,7 +10,7 @@ use venice_measure::machine::Machine;
 /// and the lead of local memory with the most.
 pub const PAPER_SECONDS: (f64, f64) = (11_900.0, 758.0);
 /// The same as sentences, with the rest of the text.
-pub(super) const PAPER_TOLD: [&str; 2] = [
+pub(super) const PAPER_STATEMENTS: [&str; 2] = [
     "paper: 10 000 queries in 11 900 s with 70 MB, in 758 s with 350 MB, 15.7 times less; a miss \
      rate near 5 % then; local memory at most 7 % faster.",
     "paper: the work of the donors is not disturbed.",
@@ -161,7 +161,7 @@ pub(super) mod tests {
             queries: 1000,
             service_processors: vec![0],
             donor_processors: vec![1],
-            paper: PAPER_TOLD.map(str::to_owned).into(),
+            paper: PAPER_STATEMENTS.map(str::to_owned).into(),
             cells: vec![
                 cell(Mode::Local, 350 << 20, 0.1, 950),
                 cell(Mode::VeniceShm, 350 << 20, 0.11, 950),

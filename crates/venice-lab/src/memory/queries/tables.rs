@@ -8,19 +8,19 @@ use super::super::mode::Mode;
 use super::super::tables::{percent, times};
 use super::report::{PAPER_SECONDS, QueryReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
 pub(super) const TITLE: &str = "Figure 14: random queries to a database behind a cache";
 
 /// Renders the report as text for a terminal.
 pub(super) fn text(report: &QueryReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
 /// Returns every table, in print order.
-pub(super) fn all(report: &QueryReport) -> Vec<Sheet> {
+pub(super) fn all(report: &QueryReport) -> Vec<ReportTable> {
     vec![executions(report), shape(report), donors(report)]
 }
 
@@ -69,7 +69,7 @@ pub(super) fn closing(report: &QueryReport) -> Closing<'_> {
 }
 
 /// Builds the table of executions, a row for each amount of memory and mode.
-fn executions(report: &QueryReport) -> Sheet {
+fn executions(report: &QueryReport) -> ReportTable {
     let head = [
         "memory",
         "cache",
@@ -81,11 +81,11 @@ fn executions(report: &QueryReport) -> Sheet {
         "resident",
         "wrong",
     ];
-    let mut sheet = Sheet::new(TITLE, &head, 2);
+    let mut table = ReportTable::new(TITLE, &head, 2);
     for memory in report.memories() {
         let local = report.cell(Mode::Local, memory);
         for cell in report.modes().into_iter().filter_map(|mode| report.cell(mode, memory)) {
-            sheet.rows.push(vec![
+            table.rows.push(vec![
                 ByteSize(memory).to_string(),
                 cell.mode.to_string(),
                 format!("{:.3}", cell.seconds),
@@ -98,29 +98,29 @@ fn executions(report: &QueryReport) -> Sheet {
             ]);
         }
     }
-    sheet
+    table
         .notes
         .push("hit, miss: mean time of a query answered by the cache, by the database.".to_owned());
-    sheet
+    table
 }
 
 /// Builds the table of the figure's shape beside the paper's, a row for each mode.
-fn shape(report: &QueryReport) -> Sheet {
+fn shape(report: &QueryReport) -> ReportTable {
     let title = "Shape of Figure 14: gain by more memory";
     let memories = report.memories();
     let (Some(&least), Some(&most)) = (memories.first(), memories.last()) else {
-        return Sheet::new(title, &["cache"], 1);
+        return ReportTable::new(title, &["cache"], 1);
     };
     let spans = [ByteSize(least), ByteSize(most)].map(|size| format!("seconds, {size}"));
     let head = ["cache", &spans[0], &spans[1], "gain", "local faster by", "hit rate, most"];
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     let local_s = report.cell(Mode::Local, most).map(|cell| cell.seconds);
     for mode in report.modes() {
         let (Some(low), Some(high)) = (report.cell(mode, least), report.cell(mode, most)) else {
             continue;
         };
         let ahead = local_s.filter(|_| mode != Mode::Local);
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             mode.to_string(),
             format!("{:.3}", low.seconds),
             format!("{:.3}", high.seconds),
@@ -129,7 +129,7 @@ fn shape(report: &QueryReport) -> Sheet {
             percent(high.hit_rate()),
         ]);
     }
-    sheet.rows.push(vec![
+    table.rows.push(vec![
         "paper".into(),
         format!("{:.0}", PAPER_SECONDS.0),
         format!("{:.0}", PAPER_SECONDS.1),
@@ -137,21 +137,21 @@ fn shape(report: &QueryReport) -> Sheet {
         "7 %".into(),
         "95 %".into(),
     ]);
-    sheet.notes.extend(report.paper.iter().cloned());
-    sheet
+    table.notes.extend(report.paper.iter().cloned());
+    table
 }
 
 /// Builds the table of the donors' own work.
-fn donors(report: &QueryReport) -> Sheet {
+fn donors(report: &QueryReport) -> ReportTable {
     let title = "Figure 13's donors: connected components while they lend";
     let head = ["beside", "jobs", "median s", "alone = 1", "beside local = 1"];
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     let alone = report.donors_beside(None).map(|row| row.median_s);
     let local = report.donors_beside(Some(Mode::Local)).map(|row| row.median_s);
     for row in &report.donors {
         let against =
             |base: Option<f64>| base.map_or("-".to_owned(), |base| times(row.median_s / base));
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             row.beside.map_or("no load".to_owned(), |mode| format!("queries, {mode}")),
             row.jobs.to_string(),
             format!("{:.4}", row.median_s),
@@ -159,12 +159,12 @@ fn donors(report: &QueryReport) -> Sheet {
             if row.beside.is_none() { "-".to_owned() } else { against(local) },
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "beside local = 1: the cost of lending, without the cost of sharing this one machine. It \
          includes filling the cache."
             .to_owned(),
     );
-    sheet
+    table
 }
 
 /// Draws execution time and hit rate by memory.

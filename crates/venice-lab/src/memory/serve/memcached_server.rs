@@ -63,7 +63,7 @@ impl Memcached {
         &self.socket
     }
 
-    /// Returns the process that holds the data, whatever processes stand in between.
+    /// Returns the process that holds the data, whatever processes server in between.
     ///
     /// # Errors
     /// When it has ended.

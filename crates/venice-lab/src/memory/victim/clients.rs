@@ -16,7 +16,7 @@ const WRITE_EVERY: u64 = 20;
 
 /// Result of some requests.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct Answers {
     /// Time from the request to the last byte of the answer, in nanoseconds.
     pub(super) reads_ns: Histogram<u64>,
     pub(super) writes_ns: Histogram<u64>,
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     pub(super) missed: u64,
 }
 
-impl Asked {
+impl Answers {
     pub(super) fn nothing() -> Result<Self> {
         Ok(Self {
             reads_ns: Histogram::new(3)?,
@@ -42,7 +42,7 @@ impl Asked {
     }
 
     /// Adds the result of requests beside it or after it.
-    pub(super) fn add(&mut self, other: &Asked) -> Result<()> {
+    pub(super) fn add(&mut self, other: &Answers) -> Result<()> {
         self.reads_ns.add(&other.reads_ns)?;
         self.writes_ns.add(&other.writes_ns)?;
         self.checked += other.checked;
@@ -82,13 +82,13 @@ impl<'a> Clients<'a> {
         requests: u64,
         seed: u64,
         limit: Duration,
-    ) -> Result<Asked> {
+    ) -> Result<Answers> {
         let values = self.values;
         let share = versions.len().div_ceil(self.clients.len());
         // With few keys there are fewer clients.
         let count = versions.len().div_ceil(share) as u64;
         let start = Instant::now();
-        let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {
+        let outcomes: Vec<Result<Answers>> = std::thread::scope(|scope| {
             let of_each = self.clients.iter_mut().zip(versions.chunks_mut(share));
             let threads: Vec<_> = (0u64..)
                 .zip(of_each)
@@ -109,7 +109,7 @@ impl<'a> Clients<'a> {
                 .map(|thread| thread.join().expect("the client thread panicked"))
                 .collect()
         });
-        let mut all = Asked { seconds: start.elapsed().as_secs_f64(), ..Asked::nothing()? };
+        let mut all = Answers { seconds: start.elapsed().as_secs_f64(), ..Answers::nothing()? };
         for outcome in outcomes {
             all.add(&outcome?)?;
         }
@@ -128,8 +128,8 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
-    fn ask(&mut self, requests: u64, start: Instant, limit: Duration) -> Result<Asked> {
-        let mut asked = Asked::nothing()?;
+    fn ask(&mut self, requests: u64, start: Instant, limit: Duration) -> Result<Answers> {
+        let mut answers = Answers::nothing()?;
         for _ in 0..requests {
             let own = self.random.below(self.versions.len() as u64);
             let (key, version) = (self.first + own, &mut self.versions[own as usize]);
@@ -139,21 +139,21 @@ impl Own<'_> {
                 let (head, window) = self.values.parts(key, *version);
                 let sent = Instant::now();
                 self.client.store(key, &[&head, window])?;
-                asked.writes_ns.record(sent.elapsed().as_nanos() as u64)?;
+                answers.writes_ns.record(sent.elapsed().as_nanos() as u64)?;
             } else {
                 let sent = Instant::now();
                 let found = self.client.fetch(key)?;
-                asked.reads_ns.record(sent.elapsed().as_nanos() as u64)?;
+                answers.reads_ns.record(sent.elapsed().as_nanos() as u64)?;
                 let right = found.map(|value| self.values.is_right(key, *version, value));
-                asked.checked += 1;
-                asked.missed += u64::from(right.is_none());
-                asked.wrong += u64::from(right == Some(false));
+                answers.checked += 1;
+                answers.missed += u64::from(right.is_none());
+                answers.wrong += u64::from(right == Some(false));
             }
             if start.elapsed() > limit {
                 break;
             }
         }
-        Ok(asked)
+        Ok(answers)
     }
 }
 
@@ -180,15 +180,15 @@ pub(super) fn read_back(
     values: &Values,
     versions: &[u64],
     label: &str,
-) -> Result<Asked> {
+) -> Result<Answers> {
     let phase = Phase::new(format!("{label}: read back and check"), versions.len() as u64);
-    let mut asked = Asked::nothing()?;
+    let mut answers = Answers::nothing()?;
     for (key, &version) in (0u64..).zip(versions) {
         let right = client.fetch(key)?.map(|value| values.is_right(key, version, value));
-        asked.checked += 1;
-        asked.missed += u64::from(right.is_none());
-        asked.wrong += u64::from(right == Some(false));
+        answers.checked += 1;
+        answers.missed += u64::from(right.is_none());
+        answers.wrong += u64::from(right == Some(false));
         phase.advance(1);
     }
-    Ok(asked)
+    Ok(answers)
 }

@@ -2,18 +2,18 @@
 //! Figure 8.
 //!
 //! A real memcached holds a share of the values, bounded by its `-m`. A [`proxy`] that speaks its
-//! protocol stands between it and the clients ([`asking`]). The proxy moves what does not fit into
+//! protocol stands between it and the clients ([`clients`]). The proxy moves what does not fit into
 //! a victim store in borrowed memory, by Put and Get. The cost is compared with the same memcached
 //! behind the same proxy with room for everything, in turns ([`run`]). The other modes are the
 //! victim store in local memory, memcached's own memory paged by Venice, memcached without the
 //! proxy, and memcached without either.
 
-mod asking;
+mod clients;
 mod mode;
 mod proxy;
 mod report;
 mod run;
-mod stand;
+mod server;
 mod tables;
 mod values;
 
@@ -30,7 +30,7 @@ pub use report::{VictimCell, VictimReport};
 
 use super::MAX_VALUE_BYTES;
 use super::closing::Pictured;
-use super::ground::Ground;
+use super::setup::ModeSetup;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
@@ -120,11 +120,11 @@ pub fn execute_victim(args: VictimArgs) -> Result<()> {
     interrupt::catch_signals()?;
     note(&format!("memcached with a victim store, on {}", Machine::describe().line()));
     // No mode swaps to a disk here.
-    let mut ground = Ground::new(std::env::temp_dir());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(std::env::temp_dir());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &VictimArgs) -> Result<Plan> {
@@ -203,7 +203,7 @@ fn pictured(report: &VictimReport) -> Result<Pictured<'_>> {
         legend: "Coloured bars: borrowed memory. Grey: a victim store in local memory, and the \
                  paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 

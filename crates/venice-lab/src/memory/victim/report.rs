@@ -13,7 +13,7 @@ pub(super) const PAPER_THROUGHPUT: [(f64, [f64; 2]); 2] =
 /// The paper's smallest value, in bytes.
 pub(super) const PAPER_SMALLEST_BYTES: u64 = 4 << 10;
 /// The same as sentences, with the rest of the text.
-pub(super) const PAPER_TOLD: [&str; 2] = [
+pub(super) const PAPER_STATEMENTS: [&str; 2] = [
     "paper, Figure 9 (1 thread): more local data always means less penalty, with less difference \
      between the shares for values of more than 64 KiB.",
     "paper, Figure 10 (10 threads): at 4 KiB next to nothing with 75 % local, 2 % with 25 %; with \
@@ -184,7 +184,7 @@ pub(super) mod tests {
             data_bytes: 128 << 20,
             requests: 1000,
             turns: 5,
-            paper: PAPER_TOLD.map(str::to_owned).into(),
+            paper: PAPER_STATEMENTS.map(str::to_owned).into(),
             cells,
             unmeasured: vec![Unmeasured {
                 name: Some("values of 4KiB".into()),

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use super::super::serve::{Client, Memcached, Room};
-use super::asking::{self, Asked, Clients};
+use super::clients::{self, Answers, Clients};
 use super::proxy::VictimMemory;
 use super::values::Values;
 use venice_measure::child::ChildGuard;
@@ -57,7 +57,7 @@ pub(super) fn victim_bytes(far_bytes: u64) -> u64 {
 
 /// A running server with all its values in their versions. Dropping it takes it down, the proxy
 /// first.
-pub(super) struct Stand<'a> {
+pub(super) struct VictimServer<'a> {
     proxy: Option<ChildGuard>,
     memcached: Memcached,
     socket: PathBuf,
@@ -66,7 +66,7 @@ pub(super) struct Stand<'a> {
     _folder: TempDir,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> VictimServer<'a> {
     /// Starts it and stores every value of `keys`. `room` bounds memcached.
     ///
     /// # Errors
@@ -90,11 +90,11 @@ impl<'a> Stand<'a> {
             None => (None, memcached.socket().to_owned()),
         };
         let versions = vec![0; keys as usize];
-        let mut stand = Self { proxy, memcached, socket, values, versions, _folder: folder };
+        let mut server = Self { proxy, memcached, socket, values, versions, _folder: folder };
         let loaded =
-            stand.connect().and_then(|mut client| asking::load(&mut client, values, keys, label));
-        loaded.map_err(|error| stand.explain(error))?;
-        Ok(stand)
+            server.connect().and_then(|mut client| clients::load(&mut client, values, keys, label));
+        loaded.map_err(|error| server.explain(error))?;
+        Ok(server)
     }
 
     /// Connects `count` clients.
@@ -118,18 +118,18 @@ impl<'a> Stand<'a> {
         requests: u64,
         seed: u64,
         limit: Duration,
-    ) -> Result<Asked> {
-        let asked = clients.ask(&mut self.versions, requests, seed, limit);
-        asked.map_err(|error| self.explain(error))
+    ) -> Result<Answers> {
+        let answers = clients.ask(&mut self.versions, requests, seed, limit);
+        answers.map_err(|error| self.explain(error))
     }
 
     /// Checks every value once.
     ///
     /// # Errors
-    /// The same as [`Stand::ask`].
-    pub(super) fn read_back(&mut self, label: &str) -> Result<Asked> {
+    /// The same as [`VictimServer::ask`].
+    pub(super) fn read_back(&mut self, label: &str) -> Result<Answers> {
         let read = self.connect().and_then(|mut client| {
-            asking::read_back(&mut client, self.values, &self.versions, label)
+            clients::read_back(&mut client, self.values, &self.versions, label)
         });
         read.map_err(|error| self.explain(error))
     }
@@ -145,7 +145,7 @@ impl<'a> Stand<'a> {
     /// Returns a count of the proxy; 0 without a proxy.
     ///
     /// # Errors
-    /// The same as [`Stand::ask`].
+    /// The same as [`VictimServer::ask`].
     pub(super) fn count(&mut self, name: &str) -> Result<u64> {
         if self.proxy.is_none() {
             return Ok(0);

@@ -8,7 +8,7 @@ use super::super::tables::percent;
 use super::mode::SpillMode;
 use super::report::{PAPER_SMALLEST_BYTES, PAPER_THROUGHPUT, VictimCell, VictimReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
 pub(super) const TITLE: &str =
@@ -16,20 +16,20 @@ pub(super) const TITLE: &str =
 
 /// Renders the report as text for a terminal.
 pub(super) fn text(report: &VictimReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
 /// Returns every table, in print order.
-pub(super) fn all(report: &VictimReport) -> Vec<Sheet> {
-    let mut sheets = Vec::new();
+pub(super) fn all(report: &VictimReport) -> Vec<ReportTable> {
+    let mut tables = Vec::new();
     if let Some((fewest, most)) = report.clients() {
-        sheets.push(penalties(report, Figure::Nine, fewest));
-        sheets.push(penalties(report, Figure::Ten, most));
-        sheets.extend(distance(report, fewest, most));
+        tables.push(penalties(report, Figure::Nine, fewest));
+        tables.push(penalties(report, Figure::Ten, most));
+        tables.extend(distance(report, fewest, most));
     }
-    sheets.push(measurements(report));
-    sheets
+    tables.push(measurements(report));
+    tables
 }
 
 /// Returns the lines above the tables.
@@ -114,12 +114,12 @@ fn far_modes(report: &VictimReport) -> Vec<SpillMode> {
 }
 
 /// Builds the table of penalties, a row for each size and share, a column for each mode.
-fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
+fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> ReportTable {
     let modes = far_modes(report);
-    let mut sheet = Sheet::new(figure.title(clients), &["values", "local"], 1);
-    sheet.head.extend(modes.iter().map(ToString::to_string));
+    let mut table = ReportTable::new(figure.title(clients), &["values", "local"], 1);
+    table.head.extend(modes.iter().map(ToString::to_string));
     if figure == Figure::Ten {
-        sheet.head.push("paper".to_owned());
+        table.head.push("paper".to_owned());
     }
     let sizes = report.value_sizes();
     let largest_bytes = sizes.last().copied().unwrap_or(0);
@@ -128,24 +128,24 @@ fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
             let mut row = vec![ByteSize(size).to_string(), percent(share)];
             row.extend(modes.iter().map(|mode| {
                 let cell = report.cell(*mode, (size, share), clients);
-                cell.map_or("-".to_owned(), |cell| told(cell, figure.of(cell)))
+                cell.map_or("-".to_owned(), |cell| formatted(cell, figure.of(cell)))
             }));
             if figure == Figure::Ten {
                 let papers = figure.papers(size, largest_bytes, share);
                 row.push(papers.map_or("-".to_owned(), signed));
             }
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(
+    table.notes.push(
         "Medians of the turns. All local: the same memcached behind the same proxy, with room for \
          everything. Below 0: faster."
             .to_owned(),
     );
-    sheet
+    table
         .notes
         .extend(report.paper.iter().filter(|line| line.contains(figure_word(figure))).cloned());
-    sheet
+    table
 }
 
 fn figure_word(figure: Figure) -> &'static str {
@@ -157,7 +157,7 @@ fn figure_word(figure: Figure) -> &'static str {
 
 /// Compares borrowed memory with a victim store in the proxy's own memory: the difference is the
 /// cost of the distance.
-fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> {
+fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<ReportTable> {
     let modes: Vec<SpillMode> = [SpillMode::VictimShm, SpillMode::VictimUdp]
         .into_iter()
         .filter(|mode| report.modes().contains(mode))
@@ -166,9 +166,9 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
         return None;
     }
     let title = "Cost of the distance: relative to the same victim store in local memory";
-    let mut sheet = Sheet::new(title, &["values", "local"], 1);
+    let mut table = ReportTable::new(title, &["values", "local"], 1);
     for what in ["read", "throughput"] {
-        sheet.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
+        table.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
     }
     for size in report.value_sizes() {
         for share in report.shares() {
@@ -184,19 +184,19 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
             });
             let mut row = vec![ByteSize(size).to_string(), percent(share)];
             row.extend(reads.chain(throughputs).map(|part| part.map_or("-".to_owned(), signed)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "Reads with {fewest} at a time, throughput with {most}. A near value comes from memcached \
          through a socket, one in a victim store without it: the first two tables therefore show \
          less than the distance's cost, this one exactly that."
     ));
-    Some(sheet)
+    Some(table)
 }
 
 /// Builds the table of measurements, a row for each.
-fn measurements(report: &VictimReport) -> Sheet {
+fn measurements(report: &VictimReport) -> ReportTable {
     let head = [
         "values",
         "rest of the values in",
@@ -213,10 +213,10 @@ fn measurements(report: &VictimReport) -> Sheet {
         "resident",
         "wrong",
     ];
-    let mut sheet = Sheet::new("All measurements", &head, 2);
+    let mut table = ReportTable::new("All measurements", &head, 2);
     for cell in &report.cells {
         let (least, most) = cell.throughput_span;
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             ByteSize(cell.value_bytes).to_string(),
             cell.mode.to_string(),
             percent(cell.local_share),
@@ -233,16 +233,16 @@ fn measurements(report: &VictimReport) -> Sheet {
             cell.wrong.to_string(),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "near: share of the values in memcached. penalty: of throughput. resident: memcached's. bare: \
          memcached without the proxy. smaller: memcached alone with so much memory; evicted values \
          are not answered."
             .to_owned(),
     );
-    sheet
+    table
 }
 
-fn told(cell: &VictimCell, penalty: f64) -> String {
+fn formatted(cell: &VictimCell, penalty: f64) -> String {
     match (cell.wrong, cell.cut_short) {
         (0, false) => signed(penalty),
         // The figure still describes what was measured.

@@ -132,7 +132,7 @@ impl Graph {
     /// `x` (0 to 1) gets links in proportion to `x^(1/CROWDED - 1)`. A row holds the vertices that
     /// its vertex links to. Its parts, split by position, differ as the nodes of the
     /// composable-rack paper's Figure 11 do.
-    pub(super) fn crowd(shape: Shape) -> Self {
+    pub(super) fn skewed(shape: Shape) -> Self {
         const CROWDED: f64 = 1.2;
         let vertices = u64::from(shape.vertices);
         Self::of_edges(shape.vertices, false, || {

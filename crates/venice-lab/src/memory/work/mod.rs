@@ -118,7 +118,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
         Work::Pagerank => Graph::web(web),
         Work::Bfs => Graph::r_mat(scale, bfs::EDGE_FACTOR),
         Work::Components => Graph::uniform(components::shape(scale)),
-        Work::Topk => Graph::crowd(web),
+        Work::Topk => Graph::skewed(web),
         Work::Grep | Work::GrepFile | Work::Fft => {
             unreachable!("{work:?} has no graph")
         }

@@ -57,10 +57,10 @@ impl Inbox {
 
 /// Returns the size of graph, ranks, and a message over each edge, in bytes: the memory of the
 /// largest superstep.
-pub(super) fn held_bytes(crowd: Shape) -> u64 {
-    let vertices = u64::from(crowd.vertices);
-    let messages = crowd.edges * size_of::<Message>() as u64;
-    Graph::held_bytes(vertices, crowd.edges) + vertices * size_of::<f64>() as u64 + messages
+pub(super) fn held_bytes(skewed: Shape) -> u64 {
+    let vertices = u64::from(skewed.vertices);
+    let messages = skewed.edges * size_of::<Message>() as u64;
+    Graph::held_bytes(vertices, skewed.edges) + vertices * size_of::<f64>() as u64 + messages
 }
 
 #[derive(Debug)]
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn popular_vertices_rank_high() {
         let shape = Shape { vertices: 1003, edges: 8000 };
-        let mut topk = TopK::of(Graph::crowd(shape));
+        let mut topk = TopK::of(Graph::skewed(shape));
         let done = topk.run(1);
         assert!(done.operations > shape.edges, "{} messages", done.operations);
         assert!(topk.inboxes.iter().chain(&topk.next).all(|inbox| inbox.blocks.is_empty()));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn partitions_cover_the_graph() {
-        let topk = TopK::of(Graph::crowd(Shape { vertices: 1003, edges: 2000 }));
+        let topk = TopK::of(Graph::skewed(Shape { vertices: 1003, edges: 2000 }));
         let ranges: Vec<_> = (0..PARTITIONS).map(|partition| topk.range(partition)).collect();
         assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((ranges[0].start, ranges[49].end), (0, 1003));

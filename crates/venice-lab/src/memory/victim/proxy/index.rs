@@ -31,7 +31,7 @@ pub(super) struct Coldest {
 
 /// The index. A key that is absent may still be in memcached, stored by others.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct KeyIndex {
     places: HashMap<Arc<[u8]>, (Place, Label)>,
     /// Keys in memcached, by their last use.
     order: BTreeMap<u64, Arc<[u8]>>,
@@ -39,7 +39,7 @@ pub(super) struct Books {
     count: u64,
 }
 
-impl Books {
+impl KeyIndex {
     /// Returns the bytes of the values in memcached.
     pub(super) fn near_bytes(&self) -> u64 {
         self.near_bytes
@@ -132,41 +132,41 @@ mod tests {
 
     #[test]
     fn least_recently_used_leaves_first() {
-        let mut books = Books::default();
+        let mut index = KeyIndex::default();
         for key in [b"a", b"b", b"c"] {
-            assert!(!books.put_near(key, label(10)));
+            assert!(!index.put_near(key, label(10)));
         }
-        books.used(b"a");
-        books.used(b"x");
-        assert_eq!((books.near_bytes(), books.values()), (30, (3, 0)));
-        let coldest = books.coldest().unwrap();
-        assert_eq!((&*coldest.key, books.still(&coldest)), (&b"b"[..], Some(label(10))));
-        books.put_victim(b"b", label(10));
-        assert_eq!((books.near_bytes(), books.values()), (20, (2, 1)));
-        assert_eq!((books.victim(b"b"), books.victim(b"a")), (Some(label(10)), None));
-        assert!(books.put_near(b"b", label(4)), "it was in the victim store");
-        assert_eq!((books.near_bytes(), books.victim(b"b")), (24, None));
-        let order: Vec<_> = std::iter::from_fn(|| books.coldest()).map(|one| one.key).collect();
+        index.used(b"a");
+        index.used(b"x");
+        assert_eq!((index.near_bytes(), index.values()), (30, (3, 0)));
+        let coldest = index.coldest().unwrap();
+        assert_eq!((&*coldest.key, index.still(&coldest)), (&b"b"[..], Some(label(10))));
+        index.put_victim(b"b", label(10));
+        assert_eq!((index.near_bytes(), index.values()), (20, (2, 1)));
+        assert_eq!((index.victim(b"b"), index.victim(b"a")), (Some(label(10)), None));
+        assert!(index.put_near(b"b", label(4)), "it was in the victim store");
+        assert_eq!((index.near_bytes(), index.victim(b"b")), (24, None));
+        let order: Vec<_> = std::iter::from_fn(|| index.coldest()).map(|one| one.key).collect();
         assert_eq!(order.iter().map(|key| &**key).collect::<Vec<_>>(), [b"c", b"a", b"b"]);
     }
 
     #[test]
     fn used_or_rewritten_value_stays() {
-        let mut books = Books::default();
-        books.put_near(b"a", label(1));
-        let leaving = books.coldest().unwrap();
-        books.used(b"a");
-        assert_eq!(books.still(&leaving), None);
-        books.keep(leaving);
-        let leaving = books.coldest().unwrap();
-        assert!(books.coldest().is_none(), "it is there once");
-        books.put_near(b"a", label(2));
-        assert_eq!(books.still(&leaving), None);
-        let leaving = books.coldest().unwrap();
-        books.keep(leaving);
-        let leaving = books.coldest().unwrap();
-        assert_eq!(books.forget(b"a"), Some(Where::Near));
-        assert_eq!((books.still(&leaving), books.near_bytes()), (None, 0));
-        assert_eq!(books.forget(b"a"), None);
+        let mut index = KeyIndex::default();
+        index.put_near(b"a", label(1));
+        let leaving = index.coldest().unwrap();
+        index.used(b"a");
+        assert_eq!(index.still(&leaving), None);
+        index.keep(leaving);
+        let leaving = index.coldest().unwrap();
+        assert!(index.coldest().is_none(), "it is there once");
+        index.put_near(b"a", label(2));
+        assert_eq!(index.still(&leaving), None);
+        let leaving = index.coldest().unwrap();
+        index.keep(leaving);
+        let leaving = index.coldest().unwrap();
+        assert_eq!(index.forget(b"a"), Some(Where::Near));
+        assert_eq!((index.still(&leaving), index.near_bytes()), (None, 0));
+        assert_eq!(index.forget(b"a"), None);
     }
 }

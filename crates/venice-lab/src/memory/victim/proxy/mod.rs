@@ -2,14 +2,14 @@
 //! it a victim store: the application's own way to remote memory, with Put and Get (composable-rack
 //! paper, section 4, and Figure 8).
 //!
-//! Each client has a thread, a [`desk`], with a connection of its own to memcached ([`near`]). The
-//! [`books`] index the values in memcached; beyond the near limit, the least recently used one is
+//! Each client has a thread, a [`session`], with a connection of its own to memcached ([`near`]). The
+//! [`index`] index the values in memcached; beyond the near limit, the least recently used one is
 //! put into the victim store and removed from memcached. As in the paper, a read is answered from
 //! the value's place, and the value stays there until it is stored anew.
 
-mod books;
-mod desk;
+mod index;
 mod near;
+mod session;
 mod shared;
 
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ use clap::{Args, ValueEnum};
 use venice_client::{CacheOptions, MemoryOptions, ObjectCache, PortKind, Rack};
 use venice_wire::ByteSize;
 
-use desk::Desk;
+use session::Session;
 use shared::Shared;
 use venice_measure::interrupt;
 use venice_measure::launch::COPIES;
@@ -133,7 +133,7 @@ fn client(listener: &UnixListener) -> std::io::Result<Option<(UnixStream, UnixSt
 }
 
 fn serve(shared: &Shared, client: UnixStream) {
-    let outcome = Desk::open(shared, client).and_then(|mut desk| desk.serve());
+    let outcome = Session::open(shared, client).and_then(|mut session| session.serve());
     if let Err(error) = outcome
         && interrupt::check().is_ok()
     {

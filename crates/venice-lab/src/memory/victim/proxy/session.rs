@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 
-use super::books::Label;
+use super::index::Label;
 use super::near::{Near, Stored, write_parts};
 use super::shared::{Counts, Shared};
 
@@ -21,7 +21,7 @@ const LONGEST_VALUE: usize = 64 << 20;
 const LONGEST_SPAN_S: i64 = 60 * 60 * 24 * 30;
 
 /// Serves one client until it closes the connection.
-pub(super) struct Desk<'a> {
+pub(super) struct Session<'a> {
     shared: &'a Shared,
     near: Near,
     client: BufReader<UnixStream>,
@@ -38,7 +38,7 @@ enum Next {
     End,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Session<'a> {
     /// Opens a connection of its own to memcached.
     ///
     /// # Errors
@@ -129,11 +129,11 @@ impl<'a> Desk<'a> {
     fn find(&mut self, key: &[u8]) -> Result<Option<u32>> {
         let _held = self.shared.hold_to_read(key);
         if let Some(flags) = self.near.get(key, &mut self.value)? {
-            self.shared.books().used(key);
+            self.shared.index().used(key);
             Counts::add(&self.shared.counts.near_hits);
             return Ok(Some(flags));
         }
-        let label = self.shared.books().victim(key);
+        let label = self.shared.index().victim(key);
         if let (Some(label), Some(victims)) = (label, &self.shared.victims) {
             let is_over = label.ends.is_some_and(|ends| Instant::now() >= ends);
             if !is_over && victims.get_into(key, &mut self.value)? {
@@ -201,7 +201,7 @@ impl<'a> Desk<'a> {
             if !self.move_one()? {
                 let _held = self.shared.hold(key);
                 victims.put(key, &self.value[..label.len_bytes as usize])?;
-                self.shared.books().put_victim(key, label);
+                self.shared.index().put_victim(key, label);
                 return Ok(None);
             }
         }
@@ -220,20 +220,20 @@ impl<'a> Desk<'a> {
     /// Moves the coldest value of memcached into the victim store; returns false if there is none.
     fn move_one(&mut self) -> Result<bool> {
         let Some(victims) = &self.shared.victims else { return Ok(false) };
-        let Some(coldest) = self.shared.books().coldest() else { return Ok(false) };
+        let Some(coldest) = self.shared.index().coldest() else { return Ok(false) };
         let key = coldest.key.clone();
         let _held = self.shared.hold(&key);
-        let Some(label) = self.shared.books().still(&coldest) else { return Ok(true) };
+        let Some(label) = self.shared.index().still(&coldest) else { return Ok(true) };
         if self.near.get(&key, &mut self.moved)?.is_none() {
-            self.shared.books().forget(&key);
+            self.shared.index().forget(&key);
             return Ok(true);
         }
         let len = self.moved.len() - 2;
         if let Err(error) = victims.put(&key, &self.moved[..len]) {
-            self.shared.books().keep(coldest);
+            self.shared.index().keep(coldest);
             return Err(error).context("the victim store takes no more");
         }
-        self.shared.books().put_victim(&key, label);
+        self.shared.index().put_victim(&key, label);
         self.near.delete(&key)?;
         Counts::add(&self.shared.counts.moved);
         Ok(true)
@@ -248,7 +248,7 @@ impl<'a> Desk<'a> {
     fn stats(&mut self) -> Result<()> {
         let lines: String = self
             .shared
-            .told()
+            .counts()
             .into_iter()
             .map(|(name, count)| format!("STAT {name} {count}\r\n"))
             .collect();

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use venice_client::ObjectCache;
 
-use super::books::{Books, Label, Where};
+use super::index::{KeyIndex, Label, Where};
 
 /// Number of locks that keys are spread over.
 const STRIPES: usize = 256;
@@ -19,7 +19,7 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// Bytes of values that may be in memcached.
     near_limit_bytes: u64,
-    books: Mutex<Books>,
+    index: Mutex<KeyIndex>,
     /// Locks of the keys: shared for readers, exclusive to store, move or delete.
     stripes: Vec<RwLock<()>>,
     hasher: RandomState,
@@ -52,14 +52,14 @@ impl Shared {
             victims,
             counts: Counts::default(),
             near_limit_bytes,
-            books: Mutex::default(),
+            index: Mutex::default(),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             hasher: RandomState::new(),
         }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().expect(UNPOISONED)
+    pub(super) fn index(&self) -> MutexGuard<'_, KeyIndex> {
+        self.index.lock().expect(UNPOISONED)
     }
 
     /// Locks `key` against stores, moves and deletes.
@@ -74,7 +74,7 @@ impl Shared {
 
     /// Records `key`, which is locked, as stored in memcached.
     pub(super) fn put_near(&self, key: &[u8], label: Label) {
-        let was_victim = self.books().put_near(key, label);
+        let was_victim = self.index().put_near(key, label);
         if let (true, Some(victims)) = (was_victim, &self.victims) {
             victims.delete(key);
         }
@@ -83,7 +83,7 @@ impl Shared {
     /// Removes `key`, which is locked, from the victim store and the index; memcached is left to
     /// the caller. Returns true if it was in the victim store.
     pub(super) fn strike(&self, key: &[u8]) -> bool {
-        let was_victim = self.books().forget(key) == Some(Where::Victim);
+        let was_victim = self.index().forget(key) == Some(Where::Victim);
         match (was_victim, &self.victims) {
             (true, Some(victims)) => victims.delete(key),
             _ => false,
@@ -91,13 +91,13 @@ impl Shared {
     }
 
     pub(super) fn has_too_much_near(&self) -> bool {
-        self.books().near_bytes() > self.near_limit_bytes
+        self.index().near_bytes() > self.near_limit_bytes
     }
 
     /// Returns the counts for `stats`.
-    pub(super) fn told(&self) -> [(&'static str, u64); 7] {
-        let (near, victims) = self.books().values();
-        let near_bytes = self.books().near_bytes();
+    pub(super) fn counts(&self) -> [(&'static str, u64); 7] {
+        let (near, victims) = self.index().values();
+        let near_bytes = self.index().near_bytes();
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
             ("near_hits", of(&self.counts.near_hits)),
