@@ -112,7 +112,7 @@ impl RackArgs {
         let mut scenario = match &self.scenario {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading {}", path.display()))
+                    .with_context(|| format!("cannot read {}", path.display()))
                     .map_err(|error| usage(format!("{error:#}")))?;
                 Scenario::from_toml(&text)
                     .map_err(|error| usage(format!("{}: {error}", path.display())))?

@@ -119,7 +119,7 @@ impl ControlArgs {
         let mut scenario = match &self.scenario {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading {}", path.display()))
+                    .with_context(|| format!("cannot read {}", path.display()))
                     .map_err(|error| usage(format!("{error:#}")))?;
                 Scenario::from_toml(&text)
                     .map_err(|error| usage(format!("{}: {error}", path.display())))?
@@ -203,7 +203,7 @@ pub fn control(args: &ControlArgs) -> anyhow::Result<i32> {
         return report_failure(args, &first);
     }
     if let Some(path) = &args.save {
-        std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
+        std::fs::write(path, first.to_toml()).with_context(|| format!("cannot write {path:?}"))?;
     }
     Ok(0)
 }

@@ -32,7 +32,7 @@ pub(super) fn report_failure(
     violations.into_iter().for_each(terminal::remark);
     match save {
         Some(path) => {
-            std::fs::write(path, toml).with_context(|| format!("writing {path:?}"))?;
+            std::fs::write(path, toml).with_context(|| format!("cannot write {path:?}"))?;
             terminal::remark(format!(
                 "smallest scenario that still fails: venice sim {kind} --scenario {}",
                 path.display()

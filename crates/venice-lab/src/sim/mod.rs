@@ -54,7 +54,7 @@ pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
     let report = run_one(args, &first)?;
     say_one(args, &report)?;
     if let (Some(path), true) = (&args.save, report.is_ok()) {
-        std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
+        std::fs::write(path, first.to_toml()).with_context(|| format!("cannot write {path:?}"))?;
     }
     if report.is_ok() { Ok(0) } else { report_failure(args, &first) }
 }
@@ -62,12 +62,12 @@ pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
 fn run_one(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<Report> {
     let mut options = Options { sabotage: args.sabotage, ..Options::default() };
     let Some(path) = &args.pcap else { return racks::run(scenario, options).map_err(usage) };
-    let file = File::create(path).with_context(|| format!("creating {path:?}"))?;
+    let file = File::create(path).with_context(|| format!("cannot create {path:?}"))?;
     let mut capture = Capture::new(BufWriter::new(file), args.link)
-        .with_context(|| format!("writing {path:?}"))?;
+        .with_context(|| format!("cannot write {path:?}"))?;
     options.tap = Some(&mut capture);
     let report = racks::run(scenario, options).map_err(usage)?;
-    let frames = capture.finish().with_context(|| format!("writing {path:?}"))?;
+    let frames = capture.finish().with_context(|| format!("cannot write {path:?}"))?;
     terminal::remark(format!("{frames} frames in {}", path.display()));
     if let (0, Some((a, b))) = (frames, args.link) {
         terminal::remark(format!("nodes {a} and {b} exchange no frames in this run"));
