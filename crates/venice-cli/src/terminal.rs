@@ -1,5 +1,5 @@
-//! What goes to the terminal: results on stdout without ever panicking on a closed pipe, tables,
-//! JSON, progress on stderr.
+//! Terminal output: results on stdout, without a panic on a closed pipe; tables, JSON; progress on
+//! stderr.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub fn say(text: impl AsRef<str>) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout unchanged.
 pub fn say_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -30,22 +30,22 @@ pub fn say_json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A remark on stderr, for people, not part of a command's result.
+/// Prints a remark on stderr, which is not part of a command's result.
 pub fn remark(text: impl AsRef<str>) {
-    // Nobody can be told when stderr is gone.
+    // The remark is lost when stderr is closed.
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
-/// Which way a column leans: words left, numbers right.
+/// Alignment of a column: text left, numbers right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// For words.
+    /// For text.
     Left,
     /// For numbers.
     Right,
 }
 
-/// Lays rows out in aligned columns without borders, so that `awk` can read them too.
+/// Formats rows in aligned columns without borders, so that `awk` can read them too.
 pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -64,12 +64,12 @@ pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// Bytes for people.
+/// Formats bytes with a unit.
 pub fn bytes(count: u64) -> String {
     ByteSize(count).to_string()
 }
 
-/// Seconds for people: `12.3 s`, `4 min 05 s`, `2 h 10 min`.
+/// Formats seconds: `12.3 s`, `4 min 05 s`, `2 h 10 min`.
 pub fn seconds(s: f64) -> String {
     let whole = s.max(0.0) as u64;
     match whole {
@@ -79,7 +79,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// A bar over `total` steps on a terminal; silent elsewhere.
+/// Shows a bar over `total` steps on a terminal, and nothing elsewhere.
 pub fn progress(total: u64, what: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_lines_have_no_trailing_blanks() {
+    fn columns_align_without_trailing_blanks() {
         let text = table(
             &[("name", Align::Left), ("free", Align::Right)],
             vec![vec!["node1".into(), "1".into()], vec!["n".into(), "1024".into()]],
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_well() {
+    fn durations_are_formatted() {
         assert_eq!(seconds(1.25), "1.2 s");
         assert_eq!(seconds(245.0), "4 min 05 s");
         assert_eq!(seconds(7800.0), "2 h 10 min");
