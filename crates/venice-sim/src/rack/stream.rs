@@ -1,5 +1,5 @@
 //! Byte streams over QPairs: one end sends all its bytes and ends its sending, the other reads to
-//! the end and does the same. Some readers delay: nobody may exceed their room, and no other reader
+//! the end and does the same. Some readers delay: no sender may exceed their room, and no other reader
 //! may have to wait.
 
 use venice_fabric::{CloseReason, QPairId};

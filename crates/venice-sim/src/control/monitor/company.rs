@@ -1,4 +1,4 @@
-//! The other Monitor Nodes: signs of life, nodes that they do not hear, and the time for which the
+//! The other Monitor Nodes: signs of life, nodes that do not report to them, and the time for which the
 //! present state is valid.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
