@@ -1,18 +1,18 @@
-//! Failure of a command: one line on stderr with the remedy, and the exit code.
+//! Errors of commands: one line on stderr with the remedy, and its exit code.
 
 use std::io::{self, Write};
 
 /// Exit code of a command that could not do its work.
 pub const EXIT_FAILURE: i32 = 1;
-/// Exit code of a usage or configuration error.
+/// Exit code of a usage error.
 pub const EXIT_USAGE: i32 = 2;
 
-/// A mistake of the caller: bad flags, sizes that do not parse, a bad configuration file. Any other
-/// error is a failure.
+/// Marks an error as the caller's mistake: bad flags, unparsable sizes, a bad configuration file.
+/// Any other error is a failure.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
-/// A usage error that says `what`.
+/// Creates a usage error with the text `what`.
 pub fn usage(what: impl Into<String>) -> anyhow::Error {
     Usage(what.into()).into()
 }
@@ -31,13 +31,13 @@ pub fn report(error: &anyhow::Error) -> i32 {
     if is_broken_pipe(error) {
         return 0;
     }
-    // If stderr itself is closed, the message is lost.
+    // The message is lost when stderr itself is closed.
     let _ = writeln!(io::stderr(), "venice: {}", one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) { EXIT_USAGE } else { EXIT_FAILURE }
 }
 
-/// Reports clap's result: help and version on stdout unchanged, a mistake as one line on stderr.
-/// `unknown_flag` is a flag that clap parsed as something else.
+/// Prints clap's message like every other error: help and version on stdout unchanged, a mistake as
+/// one line. `unknown_flag` is a flag that clap took for a value.
 pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
     use clap::error::ErrorKind;
     match error.kind() {
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn nested_usage_error_exits_two() {
+    fn usage_in_a_chain_exits_with_two() {
         let error = anyhow::Error::new(Usage("no".into())).context("reading a.toml");
         assert_eq!(report(&error), EXIT_USAGE);
         assert_eq!(report(&anyhow::anyhow!("gone")), EXIT_FAILURE);
     }
 
     #[test]
-    fn broken_pipe_exits_zero() {
+    fn closed_reader_is_no_error() {
         let error = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(report(&error.context("writing the table")), 0);
     }

@@ -19,7 +19,8 @@ pub fn start_log() {
     let _ = subscriber.try_init();
 }
 
-/// As [`start_log`], for commands that are silent unless [`LOG_VARIABLE`] is set.
+/// Starts the log like [`start_log`] if [`LOG_VARIABLE`] is set, for commands without a log by
+/// default.
 pub fn start_log_if_asked() {
     if std::env::var_os(LOG_VARIABLE).is_some() {
         start_log();

@@ -11,7 +11,7 @@ use crate::terminal;
 /// `venice completions`
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// Shell
+    /// Shell of the script
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -47,7 +47,7 @@ pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<i32> {
         terminal::say_bytes(&page)?;
         return Ok(0);
     };
-    let writing = || format!("writing manual pages to {}", dir.display());
+    let writing = || format!("cannot write manual pages to {}", dir.display());
     std::fs::create_dir_all(dir).with_context(writing)?;
     clap_mangen::generate_to(command, dir).with_context(writing)?;
     Ok(0)

@@ -1,5 +1,5 @@
-//! Negative numbers on the command line. For a size, a time or a count, `-1` is an invalid value
-//! with its own message, not an unknown flag.
+//! Negative numbers on the command line. For a size, a time or a count, `-1` is a wrong value with
+//! an error message of its own, and not an unknown flag.
 
 use std::any::TypeId;
 use std::num::NonZeroU64;
@@ -11,8 +11,8 @@ use clap::{Arg, Command};
 use venice_control::Limit;
 use venice_wire::ByteSize;
 
-/// Returns `command` and all its subcommands with numeric options that accept values beginning with
-/// `-`, and with positional sizes that do.
+/// Returns `command`, with all its subcommands, changed so that options take a value that begins
+/// with a `-`.
 pub fn with_signs(command: Command) -> Command {
     let command = command.mut_args(|arg| match (takes_number(&arg), is_bare_size(&arg)) {
         (Takes::OneValue, _) | (_, true) => arg.allow_hyphen_values(true),
@@ -22,10 +22,10 @@ pub fn with_signs(command: Command) -> Command {
     command.mut_subcommands(with_signs)
 }
 
-/// The way an option takes a number.
+/// Values of an option.
 enum Takes {
     None,
-    /// One value or none: the next word may be a flag.
+    /// The next argument may be a flag.
     AtMostOne,
     OneValue,
 }
@@ -54,14 +54,14 @@ fn takes_number(arg: &Arg) -> Takes {
     }
 }
 
-/// True for a positional size. Existing flags are parsed before it; [`unknown_flag`] tells an
-/// unknown flag from a size.
+/// True for a positional size. Known flags take precedence over it; an unknown one is detected
+/// later ([`unknown_flag`]).
 fn is_bare_size(arg: &Arg) -> bool {
     let kind = arg.get_value_parser().type_id();
     arg.is_positional() && (kind == TypeId::of::<ByteSize>() || kind == TypeId::of::<Limit>())
 }
 
-/// Returns the unknown flag that was parsed as a size.
+/// Returns the unknown flag that was taken for a size.
 pub fn unknown_flag(error: &clap::Error) -> Option<&str> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

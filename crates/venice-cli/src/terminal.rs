@@ -1,4 +1,4 @@
-//! Terminal output: results on stdout that never panic on a closed pipe, tables, JSON, progress on
+//! Terminal output: results on stdout, without a panic on a closed pipe; tables, JSON; progress on
 //! stderr.
 
 use std::io::{self, IsTerminal, Write};
@@ -17,7 +17,7 @@ pub fn say(text: impl AsRef<str>) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout unchanged.
 pub fn say_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -30,22 +30,22 @@ pub fn say_json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a remark to stderr: text for people, not part of a command's result.
+/// Prints a remark on stderr, which is not part of a command's result.
 pub fn remark(text: impl AsRef<str>) {
-    // If stderr is closed, the remark is lost.
+    // The remark is lost when stderr is closed.
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
-/// Alignment of a column: words left, numbers right.
+/// Alignment of a column: text left, numbers right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// For words.
+    /// For text.
     Left,
     /// For numbers.
     Right,
 }
 
-/// Lays rows out in aligned columns without borders, so that `awk` can read them.
+/// Formats rows in aligned columns without borders, so that `awk` can read them too.
 pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -64,12 +64,12 @@ pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats bytes for people.
+/// Formats bytes with a unit.
 pub fn bytes(count: u64) -> String {
     ByteSize(count).to_string()
 }
 
-/// Formats seconds for people: `12.3 s`, `4 min 05 s`, `2 h 10 min`.
+/// Formats seconds: `12.3 s`, `4 min 05 s`, `2 h 10 min`.
 pub fn seconds(s: f64) -> String {
     let whole = s.max(0.0) as u64;
     match whole {
@@ -79,7 +79,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// Returns a progress bar over `total` steps on a terminal; hidden elsewhere.
+/// Shows a bar over `total` steps on a terminal, and nothing elsewhere.
 pub fn progress(total: u64, what: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,6 +1,6 @@
-//! Whole racks and real programs, tested from end to end. Nothing depends on it.
+//! End-to-end tests of whole racks and real programs. No other crate depends on this one.
 //!
-//! - [`programs`]: real programs under `venice run`, checked against themselves without it.
+//! - [`programs`]: real programs under `venice run`, compared with runs without it.
 //! - [`racks`]: the simulator's scenarios over real ports, between processes.
 #![forbid(unsafe_code)]
 

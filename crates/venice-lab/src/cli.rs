@@ -38,13 +38,13 @@ enum Command {
         #[command(subcommand)]
         figure: Box<Paper>,
     },
-    /// Compute the cost of a composable rack, and how far away its parts may be
+    /// Compute the cost of a composable rack, and the latency of its interconnects
     #[command(after_help = HELP_MODEL)]
     Model {
         #[command(subcommand)]
         what: Box<ModelOf>,
     },
-    /// Run racks in virtual time, under faults, watched by checkers
+    /// Run racks in virtual time, with faults and checkers
     #[command(after_help = sim::HELP)]
     Sim {
         #[command(subcommand)]
@@ -60,10 +60,10 @@ enum Command {
 
 #[derive(Subcommand, Debug)]
 enum Sim {
-    /// Run a rack: random accesses, links that misbehave, nodes that die
+    /// Run a rack: random accesses, faulty links, node failures
     #[command(after_help = sim::HELP_RACK)]
     Rack(Box<sim::RackArgs>),
-    /// Run a rack's control plane: grants, renewals and returns, while anybody dies or is cut off
+    /// Run a rack's control plane: grants, renewals and returns, with crashes and partitions
     #[command(after_help = sim::HELP_CONTROL)]
     Control(Box<sim::ControlArgs>),
 }
@@ -74,56 +74,58 @@ enum Bench {
     Channels(channels::ChannelsArgs),
     /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
     Fault(fault::FaultArgs),
-    /// Measure whole applications with a part of their memory elsewhere, beside local swap and zram
+    /// Measure whole applications with a part of their memory borrowed, beside local swap and zram
     Memory(Box<memory::MemoryArgs>),
-    /// Judge forecasts of what workloads will need, on traces of real data centres, beside persistence
+    /// Compare forecasts of workloads' needs with persistence, on traces of real data centres
     #[command(after_help = HELP_FORECAST)]
     Forecast(forecast::ForecastArgs),
-    /// Measure a Monitor Node under thousands of agents: its processor time, what requests wait for
+    /// Measure a Monitor Node under thousands of agents: processor time and latencies
     #[command(after_help = HELP_MONITOR_LOAD)]
     Monitor(monitor::MonitorArgs),
-    /// Hold where memory is placed beside the best there is, on small racks
+    /// Compare the placement of memory with the optimum, on small racks
     #[command(after_help = HELP_PLACEMENT)]
     Placement(placement::PlacementArgs),
-    /// Measure what several programs get of one donor, and how long a light one waits beside heavy ones
+    /// Measure the throughput and latency of several programs at one donor
     #[command(after_help = HELP_SHARES)]
     Shares(shares::SharesArgs),
-    /// What `venice bench memory` starts for each built-in application
+    /// Worker of `venice bench memory` for a built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
-    /// What `venice paper rack-9` puts between its clients and memcached
+    /// Proxy of `venice paper rack-9` between its clients and memcached
     #[command(hide = true)]
     VictimProxy(memory::ProxyArgs),
-    /// What `venice bench fault` starts for each way
+    /// Worker of `venice bench fault` for one way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
-    /// What `venice bench shares` starts for each program
+    /// Worker of `venice bench shares` for one program
     #[command(hide = true)]
     SharesProgram(shares::ProgramArgs),
 }
 
 #[derive(Subcommand, Debug)]
 enum ModelOf {
-    /// Effective cost of pooled modules and of those in servers of their own (Eq. 1)
+    /// Effective cost of pooled modules and of modules in servers (Eq. 1)
     #[command(after_help = HELP_MODEL)]
     Cost(model::ModelArgs<CostModel>),
-    /// How much longer work takes when its memory is further away (Eq. 2)
+    /// Slowdown of work whose memory is further away (Eq. 2)
     #[command(after_help = HELP_MODEL)]
     Latency(model::ModelArgs<LatencyModel>),
-    /// Which interconnect is fast enough for what, in the rack, the PoD, the data centre (Table 1)
+    /// Interconnects that are fast enough for each resource in the rack, the PoD, the data centre
+    /// (Table 1)
     #[command(after_help = HELP_MODEL)]
     Network(model::ModelArgs<NetworkModel>),
 }
 
 #[derive(Subcommand, Debug)]
 enum Paper {
-    /// Random access to memory of which two thirds are local, over every way there is
+    /// Random access to memory of which two thirds are local, in every mode
     #[command(name = "3", after_help = HELP_PAPER)]
     Figure3(memory::Figure3Args),
     /// Remote memory directly and as swap, application by application, a quarter local
     #[command(name = "15", after_help = HELP_PAPER)]
     Figure15(memory::Figure15Args),
-    /// A Redis cache with more and more borrowed memory, in front of MariaDB; Figure 13's system
+    /// A Redis cache with growing borrowed memory, in front of MariaDB; also the system of Figure
+    /// 13
     #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
     Figure14(memory::QueryArgs),
     /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third

@@ -1,4 +1,4 @@
-//! What it costs to look at the clock, so that it can be taken off.
+//! Cost of reading the clock, to be subtracted from measurements.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 const SAMPLES: usize = 20_000;
 
-/// The usual distance between two looks at the clock with nothing in between, in nanoseconds.
+/// Measures the median distance of two consecutive clock reads, in nanoseconds.
 pub(crate) fn cost_ns() -> u64 {
     let mut histogram =
         Histogram::<u64>::new_with_max(1_000_000_000, 3).expect("the bounds are supported");

@@ -1,17 +1,18 @@
 //! Venice measured, simulated and modelled: the commands `venice bench|paper|sim|model`.
 //!
 //! The benchmarks, a folder each:
-//! - [`fault`]: the cost of one touch of a page, on Venice and on every other way to the same page
-//!   that this machine has.
+//! - [`fault`]: the cost of one touch of a page, with Venice and with every other pager and swap
+//!   device of this machine.
 //! - [`channels`]: the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3.
-//! - [`memory`]: whole applications with a part of their memory elsewhere, and figures of the papers.
+//! - [`memory`]: whole applications with a part of their memory borrowed, and figures of the
+//!   papers.
 //! - [`forecast`]: forecasts on traces of real data centres.
 //! - [`monitor`]: a Monitor Node under thousands of agents.
 //! - [`placement`]: the placement policies beside the optimum.
 //! - [`shares`]: several programs at one donor.
 //!
-//! [`sim`] runs racks in virtual time; [`model`] computes the composable-rack paper's models; `plot`
-//! draws. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
+//! [`sim`] runs racks in virtual time; [`model`] computes the composable-rack paper's models;
+//! `plot` draws. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
 //! `venice down` (`venice_measure::rack`).
 
 pub mod channels;
@@ -26,7 +27,7 @@ pub mod monitor;
 mod page;
 pub mod placement;
 mod plot;
+mod report_table;
 pub mod shares;
-mod sheet;
 pub mod sim;
 mod wire;

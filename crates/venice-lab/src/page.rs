@@ -1,11 +1,11 @@
-//! A report as one page: tables and plots together, no other file needed.
+//! A report as one self-contained page of tables and plots.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::plot::{self, Plot};
-use crate::sheet::{Sheet, escaped};
+use crate::report_table::{ReportTable, escaped};
 use venice_measure::progress::note;
 
 const STYLE: &str = "\
@@ -16,41 +16,41 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:left;white-sp
 .figure{text-align:right;font-variant-numeric:tabular-nums}
 p{margin:.4rem 0;color:#444}svg{max-width:100%;height:auto;margin:.6rem 0}";
 
-/// What stands on a page.
+/// Contents of a page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     pub(crate) title: &'a str,
     /// Lines above everything.
     pub(crate) header: Vec<String>,
-    /// How to read the plots.
+    /// Text that explains the plots.
     pub(crate) legend: &'a str,
     pub(crate) plots: &'a [Plot],
-    pub(crate) sheets: Vec<Sheet>,
+    pub(crate) tables: Vec<ReportTable>,
     /// Lines below everything.
     pub(crate) closing: Vec<String>,
 }
 
 impl Page<'_> {
-    /// The document.
+    /// Renders the document.
     pub(crate) fn html(&self) -> String {
         let title = escaped(self.title);
         let lines = |lines: &[String]| -> String {
             lines.iter().map(|line| format!("<p>{}</p>\n", escaped(line))).collect()
         };
         let plots: String = self.plots.iter().map(|plot| plot.svg.clone() + "\n").collect();
-        let sheets: String = self.sheets.iter().map(Sheet::html).collect();
+        let tables: String = self.tables.iter().map(ReportTable::html).collect();
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
              <meta name=\"viewport\" content=\"width=device-width\"/>\
              <title>{title}</title><style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{}\
-             <h2>Plots</h2>\n<p>{}</p>\n{plots}{sheets}{}</body></html>\n",
+             <h2>Plots</h2>\n<p>{}</p>\n{plots}{tables}{}</body></html>\n",
             lines(&self.header),
             escaped(self.legend),
             lines(&self.closing),
         )
     }
 
-    /// Writes the plots, and the page as `index.html`, into `folder`, and says where that is.
+    /// Writes the plots, and the page as `index.html`, into `folder`, and prints its path.
     ///
     /// # Errors
     /// When they cannot be written.

@@ -9,13 +9,14 @@ use anyhow::{Context, Result, bail};
 
 use venice_measure::child::{find_program, run_tool};
 
-/// As on the wires of a rack: a page and its header fit in one packet.
+/// MTU, the same as on the wires of a rack: a page and its header fit in one packet.
 const MTU: &str = "9000";
 
 /// The network device at the far end.
 pub(crate) const FAR_DEVICE: &str = "eth0";
 
-/// A bridge here, a network namespace there and a veth pair between them. Dropping it removes all.
+/// A bridge in this namespace, a second network namespace and a veth pair between them. Dropping it
+/// removes all.
 #[derive(Debug)]
 pub(crate) struct Wire {
     bridge: String,
@@ -27,8 +28,10 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// Lays the wire.
+    ///
     /// # Errors
-    /// Without root, or where the kernel has no namespaces, bridges or veth.
+    /// Without root, or when the kernel has no namespaces, bridges or veth.
     pub(crate) fn lay() -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             bail!("network namespaces need root");
@@ -59,12 +62,12 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The network device at this end.
+    /// Returns the network device at this end.
     pub(crate) fn near_device(&self) -> &str {
         &self.bridge
     }
 
-    /// A command that starts `program` at the far end.
+    /// Builds a command that starts `program` at the far end.
     ///
     /// # Errors
     /// When `ip` is not installed.
@@ -74,7 +77,7 @@ impl Wire {
         Ok(command)
     }
 
-    /// To enter the namespace by.
+    /// Opens the namespace, to enter it.
     ///
     /// # Errors
     /// When it is gone.
@@ -84,7 +87,8 @@ impl Wire {
     }
 }
 
-/// The two addresses of a /30 network of our own, so that two runs at a time do not meet: out of
+/// Returns the two addresses of a private /30 network, so that two runs at a time do not collide:
+/// out of
 /// 198.18.0.0/15, which RFC 2544 sets aside for benchmarks.
 fn addresses(pid: u32) -> (Ipv4Addr, Ipv4Addr) {
     let network = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + pid % (1 << 15) * 4;
@@ -93,8 +97,7 @@ fn addresses(pid: u32) -> (Ipv4Addr, Ipv4Addr) {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Either may be missing when laying the wire is what failed. The veth pair goes with the
-        // namespace.
+        // Either may be missing after a failed start. The veth pair goes with the namespace.
         let _ = run_tool("ip", &["netns", "del", &self.namespace]);
         let _ = run_tool("ip", &["link", "del", &self.bridge]);
     }
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_stay_in_the_range_for_benchmarks() {
+    fn addresses_stay_in_the_benchmark_range() {
         assert_eq!(addresses(1).0, Ipv4Addr::new(198, 18, 0, 5));
         assert_eq!(addresses((1 << 15) - 1).1, Ipv4Addr::new(198, 19, 255, 254));
         assert_eq!(addresses(u32::MAX), addresses((1 << 15) - 1));

@@ -1,10 +1,10 @@
-//! Arguments that several benchmarks share, and parsers for values that clap has none for.
+//! Arguments shared by several benchmarks, and value parsers missing in clap.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Where the figures go besides the terminal.
+/// Output of a report besides the terminal.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OutputArgs {
     /// Write the figures to this file as JSON (`-` is standard output).
@@ -16,7 +16,7 @@ pub struct OutputArgs {
     pub plots: Option<PathBuf>,
 }
 
-/// A number above 0 and not absurdly large.
+/// Parses a number above 0 of reasonable size.
 pub fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value <= 1e6 => Ok(value),
@@ -24,7 +24,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share of something: above 0 and not above 1.
+/// Parses a share above 0 and at most 1.
 pub fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),

@@ -11,17 +11,17 @@ use rustix::process::{
     Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
 };
 
-/// How long a child may take to end after SIGTERM before it is killed.
+/// Time between SIGTERM and SIGKILL.
 const POLITE: Duration = Duration::from_secs(10);
 
-/// How long a child whose connection broke may take to turn out dead.
+/// Time limit for noticing the death of a child whose connection broke.
 const DEATH: Duration = Duration::from_secs(5);
 
 /// Lines of a child's log that an error message quotes.
 const QUOTED_LINES: usize = 8;
 
-/// A running child in its own process group, so that a Ctrl-C at the terminal reaches only us and
-/// we end the children in the right order.
+/// A running child in its own process group: a Ctrl-C at the terminal reaches only this process,
+/// which ends the children in the right order.
 #[derive(Debug)]
 pub struct ChildGuard {
     name: String,
@@ -40,10 +40,10 @@ impl ChildGuard {
         Self::spawn_to_stay(name, command, log)
     }
 
-    /// The same of one that has to go on when we are killed outright: the kernel needs it.
+    /// The same, for a child that must outlive a kill of this process: the kernel needs it.
     ///
     /// # Errors
-    /// As [`Self::spawn`].
+    /// The same as [`Self::spawn`].
     pub fn spawn_to_stay(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot share the log between output and errors")?;
@@ -54,11 +54,13 @@ impl ChildGuard {
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// Checks that it runs.
+    ///
     /// # Errors
     /// When the child has ended; the message quotes the end of its log.
     pub fn ensure_alive(&mut self) -> Result<()> {
@@ -76,10 +78,11 @@ impl ChildGuard {
         self.wait_success_unless(limit, || false).map(|_ended| ())
     }
 
-    /// Waits for the child to end by itself, or for `stopped`, which breaks it off: whether it ended.
+    /// Waits for the child to end by itself, or for `stopped`, which abandons the wait; returns
+    /// true if it ended.
     ///
     /// # Errors
-    /// As [`Self::wait_success`].
+    /// The same as [`Self::wait_success`].
     pub fn wait_success_unless(
         &mut self,
         limit: Duration,
@@ -97,7 +100,7 @@ impl ChildGuard {
         }
     }
 
-    /// Explains a failed conversation with the child by its death, where that is the reason. Death is
+    /// Replaces a failed conversation's error by the child's death, if that is the cause. Death is
     /// noticed a moment after the connection has broken, and a supervisor first gives back what it
     /// borrowed.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
@@ -112,7 +115,7 @@ impl ChildGuard {
         }
     }
 
-    /// The child and everything it started that stayed in its process group.
+    /// Returns the processes of the child's group.
     pub fn pids_of_group(&self) -> Vec<u32> {
         let group = self.child.id();
         let Ok(entries) = std::fs::read_dir("/proc") else { return vec![group] };
@@ -123,13 +126,13 @@ impl ChildGuard {
             .collect()
     }
 
-    /// Asks the child to end, and kills its whole group when it does not listen.
+    /// Sends SIGTERM to the child, and kills its whole group if it does not end in time.
     pub fn stop(&mut self) {
         let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };
         if !matches!(self.poll(), Ok(None)) {
             return;
         }
-        // A failure means that it has just ended, which is what is wanted.
+        // An error means that it has just ended.
         let _ = kill_process(pid, Signal::TERM);
         let start = Instant::now();
         while start.elapsed() < POLITE {
@@ -147,7 +150,7 @@ impl ChildGuard {
             self.status = self
                 .child
                 .try_wait()
-                .with_context(|| format!("cannot learn whether {} still runs", self.name))?;
+                .with_context(|| format!("cannot read the state of {}", self.name))?;
         }
         Ok(self.status)
     }
@@ -159,15 +162,15 @@ impl Drop for ChildGuard {
     }
 }
 
-/// The process group of a process; the kernel's own threads are in group 0.
+/// Returns the process group of a process; the kernel's own threads are in group 0.
 fn group_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: what counts comes after the last one.
+    // The name in parentheses may hold anything: the fields follow the last parenthesis.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// Lets the kernel ask the child to end when we are killed outright and no guard can.
+/// Lets the kernel send SIGTERM to the child when this process is killed and no guard runs.
 fn end_with_parent(command: &mut Command) {
     let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
     // SAFETY: between fork and exec the closure makes one system call and nothing else: it neither
@@ -175,10 +178,10 @@ fn end_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
-/// Runs a helper program to its end and returns what it printed.
+/// Runs a helper program to its end and returns its output.
 ///
 /// # Errors
-/// When it is not there or fails; the message holds what it wrote to stderr.
+/// When it is missing or fails; the message holds its standard error.
 pub fn run_tool(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(find_program(program)?)
         .args(args)
@@ -214,7 +217,7 @@ fn quoted_tail(log: &Path) -> String {
         return String::new();
     }
     let tail = &lines[lines.len().saturating_sub(QUOTED_LINES)..];
-    format!("; its last words:\n  {}", tail.join("\n  "))
+    format!("; end of its log:\n  {}", tail.join("\n  "))
 }
 
 #[cfg(test)]
@@ -222,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_child_is_noticed_with_its_last_words() {
+    fn dead_child_quotes_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo out of luck; exit 3"]);
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_guard_ends_the_child() {
+    fn dropped_guard_ends_child() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("/bin/sleep");
         command.arg("1000");
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_the_child_and_whom_it_started() {
+    fn group_includes_grandchildren() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 1000 & wait"]);
@@ -256,12 +259,12 @@ mod tests {
         })
         .unwrap();
         assert!(child.pids_of_group().contains(&child.pid()));
-        // The kernel's first thread is in no group of ours.
+        // The kernel's first thread is in another group.
         assert_ne!(group_of(2), Some(child.pid()));
     }
 
     #[test]
-    fn a_missing_tool_is_named() {
+    fn missing_tool_is_named() {
         let error = run_tool("no-such-tool-anywhere", &[]).unwrap_err().to_string();
         assert!(error.contains("no-such-tool-anywhere is not installed"), "{error}");
     }

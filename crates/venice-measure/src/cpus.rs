@@ -1,15 +1,15 @@
-//! Which processors there are, and staying on one.
+//! The processors of this process, and pinning to them.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors this process may use, at least one.
+/// Returns the processors that this process may use, at least one.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not report them.
 pub fn allowed() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).context("cannot learn which processors may be used")?;
+    let set = sched_getaffinity(None).context("cannot read the allowed processors")?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
     if cpus.is_empty() {
         bail!("no processor may be used");
@@ -20,25 +20,25 @@ pub fn allowed() -> Result<Vec<usize>> {
 /// Pins the calling thread to one processor.
 ///
 /// # Errors
-/// When the processor is not this process's to use.
+/// When this process may not use the processor.
 pub fn pin_to(cpu: usize) -> Result<()> {
     stay_on(&[cpu])
 }
 
-/// Keeps the calling thread, and what it starts from then on, to some processors.
+/// Confines the calling thread, and what it starts from then on, to some processors.
 ///
 /// # Errors
-/// When the processors are not this process's to use.
+/// When this process may not use them.
 pub fn stay_on(cpus: &[usize]) -> Result<()> {
     sched_setaffinity(None, &set_of(cpus))
         .with_context(|| format!("cannot keep a thread to CPUs {cpus:?}"))
 }
 
-/// Keeps a process with all the threads that it has to some processors; what those start later stays
-/// there too. Threads that end meanwhile do not count.
+/// Confines a process with all its threads to some processors; threads that those start later are
+/// confined too. Threads that end meanwhile do not count.
 ///
 /// # Errors
-/// When the processors are not there to be used, or the process is not ours to place.
+/// When the processors are unavailable, or the process belongs to another user.
 pub fn confine(pid: u32, cpus: &[usize]) -> Result<()> {
     let set = set_of(cpus);
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives, turned into an error that unwinds the guards.
+//! SIGINT, SIGTERM and SIGHUP, turned into an error that unwinds the guards.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -10,26 +10,28 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From here on SIGINT, SIGTERM and SIGHUP no longer end the process; [`check`] reports them.
+/// Catches SIGINT, SIGTERM and SIGHUP, which no longer end the process; [`check`] reports them.
 pub fn catch_signals() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(flag))
-            .context("cannot watch for Ctrl-C, and so could not clean up after it")?;
+            .context("cannot catch Ctrl-C: clean-up would be impossible")?;
     }
     Ok(())
 }
 
+/// Checks for an interrupt. Every wait and loop calls this often.
+///
 /// # Errors
-/// Once a signal asked this process to end. Whoever waits or loops calls this often.
+/// Once a signal requested the end of this process.
 pub fn check() -> Result<()> {
     if INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
-        bail!("interrupted: everything that was set up has been removed again");
+        bail!("interrupted: everything that was set up has been removed");
     }
     Ok(())
 }
 
-/// What was waited for did not happen in time.
+/// A timeout of a wait.
 #[derive(Debug)]
 pub struct Late {
     what: String,
@@ -44,7 +46,7 @@ impl std::fmt::Display for Late {
 
 impl std::error::Error for Late {}
 
-/// Asks `done` again every few milliseconds until it has an answer.
+/// Calls `done` every few milliseconds until it has an answer.
 ///
 /// # Errors
 /// When `done` fails, on an interrupt, and after `limit` ([`Late`], naming `what`).

@@ -1,4 +1,4 @@
-//! The ways to start a program whose memory is measured.
+//! Modes of starting a program whose memory is measured.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,12 +8,12 @@ use venice_swap::cgroup::MemoryCgroup;
 
 use crate::rack::Rack;
 
-/// Copies that Venice keeps of far memory: what it is measured beside keeps one too.
+/// Replicas that Venice keeps of far memory: its peers keep one too.
 pub const COPIES: u32 = 1;
 /// The same as arguments of `venice run`.
 pub const ONE_COPY: [&str; 2] = ["--copies", "1"];
 
-/// Where the memory of a program comes from.
+/// Source of a program's memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Launch<'a> {
     /// Local memory, without a limit.
@@ -28,7 +28,7 @@ pub enum Launch<'a> {
         local_bytes: u64,
         /// `--remote`, in bytes.
         remote_bytes: u64,
-        /// How far memory is kept: `--copies` or `--coding` with its value.
+        /// Redundancy: `--copies` or `--coding` with its value.
         kept: [&'a str; 2],
         /// Further arguments of `venice run`.
         extra: &'a [&'a str],
@@ -36,7 +36,7 @@ pub enum Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// A command that starts `program` this way; its arguments are still to be added.
+    /// Builds a command that starts `program` this way, without its arguments.
     pub fn command(&self, program: &Path) -> Command {
         match self {
             Launch::Local => Command::new(program),

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know to compare figures with those of another machine.
+/// Description of the machine, for comparison with figures of others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model name of the first processor.
@@ -15,12 +15,12 @@ pub struct Machine {
     pub kernel: String,
     /// Total memory in bytes.
     pub memory_bytes: u64,
-    /// Whether the processor says that it runs under a hypervisor.
+    /// True if the processor reports a hypervisor.
     pub virtual_machine: bool,
 }
 
 impl Machine {
-    /// Describes this machine; what cannot be read is left `unknown` or 0.
+    /// Describes this machine; an unreadable part is `unknown` or 0.
     pub fn describe() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -34,7 +34,7 @@ impl Machine {
         }
     }
 
-    /// One line for people.
+    /// Returns the description in one line.
     pub fn line(&self) -> String {
         format!(
             "{}, {} cores, {:.1} GiB, Linux {}{}",
@@ -47,7 +47,7 @@ impl Machine {
     }
 }
 
-/// Processes that wanted to run in the last minute, on average; 0 where the kernel does not tell.
+/// Returns the load average of the last minute; 0 if the kernel does not report it.
 pub fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_proc_files_are_read() {
+    fn proc_files_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nflags\t\t: fpu hypervisor\n";
         assert_eq!(field(cpuinfo, "model name"), Some("Some CPU @ 2GHz"));
         assert_eq!(memory_bytes("MemTotal:       24612345 kB\nMemFree: 1 kB\n"), 24612345 * 1024);

@@ -1,18 +1,18 @@
-//! Incompressible bytes that anybody can derive again from a number.
+//! Incompressible bytes computed from a number.
 //!
 //! A value of the demo and a page of the fault benchmark are both filled from their own number, so
-//! that a byte which was lost, swapped with a neighbour's or left from an earlier owner shows.
+//! that a byte that was lost, swapped with a neighbour's or left from an earlier owner is detected.
 
 /// Bytes in one word of a pattern.
 pub const WORD_BYTES: usize = 8;
 
-/// The word at `index` of the pattern that belongs to `number`.
+/// Returns the word at `index` of the pattern that belongs to `number`.
 pub fn word(number: u64, index: u64) -> u64 {
     scramble(number.wrapping_mul(0xD1B5_4A32_D192_ED03) ^ scramble(index))
 }
 
-/// Fills `out` with the pattern of `number`. A length that is no multiple of [`WORD_BYTES`] ends in
-/// the first bytes of the next word.
+/// Fills `out` with the pattern of `number`. A length that is not a multiple of [`WORD_BYTES`] ends
+/// in the first bytes of the next word.
 pub fn fill(number: u64, out: &mut [u8]) {
     for (index, chunk) in out.chunks_mut(WORD_BYTES).enumerate() {
         let bytes = word(number, index as u64).to_le_bytes();
@@ -20,7 +20,7 @@ pub fn fill(number: u64, out: &mut [u8]) {
     }
 }
 
-/// Whether `bytes` is exactly the pattern of `number`.
+/// True if `bytes` is exactly the pattern of `number`.
 pub fn matches(number: u64, bytes: &[u8]) -> bool {
     bytes.chunks(WORD_BYTES).enumerate().all(|(index, chunk)| {
         let expected = word(number, index as u64).to_le_bytes();
@@ -28,8 +28,8 @@ pub fn matches(number: u64, bytes: &[u8]) -> bool {
     })
 }
 
-/// A bijection of 64-bit words in which every input bit reaches every output bit (the finalizer of
-/// SplitMix64).
+/// Maps a 64-bit word by a bijection in which every input bit reaches every output bit (the
+/// finalizer of SplitMix64).
 pub fn scramble(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -44,23 +44,24 @@ pub struct Random {
 }
 
 impl Random {
-    /// A generator that repeats its numbers from `seed`.
+    /// Creates a generator that repeats its numbers from `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: scramble(seed) }
     }
 
-    /// The next number, over the whole range.
+    /// Returns the next number, over the whole range.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         scramble(self.state)
     }
 
-    /// Uniform in `0..bound`. The bias of at most `bound / 2^64` does not matter here.
+    /// Returns a number uniform in `0..bound`. The bias of at most `bound / 2^64` does not matter
+    /// here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Uniform in `0.0..1.0`.
+    /// Returns a number uniform in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_matches_itself_and_nothing_else() {
+    fn pattern_matches_only_itself() {
         let mut bytes = [0u8; 1024];
         fill(7, &mut bytes);
         assert!(matches(7, &bytes));
@@ -79,12 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn every_single_wrong_byte_shows() {
+    fn any_wrong_byte_is_detected() {
         let mut bytes = [0u8; 1027];
         fill(42, &mut bytes);
         for at in 0..bytes.len() {
             bytes[at] ^= 1;
-            assert!(!matches(42, &bytes), "a flipped bit at {at} went unseen");
+            assert!(!matches(42, &bytes), "a flipped bit at {at} was not detected");
             bytes[at] ^= 1;
         }
         assert!(matches(42, &bytes));
@@ -92,8 +93,8 @@ mod tests {
 
     #[test]
     fn patterns_do_not_compress() {
-        // Order-0 entropy over 1 MiB: a compressor finds nothing when all byte values are about
-        // equally frequent and no 8-byte word comes twice.
+        // Order-0 entropy over 1 MiB: bytes do not compress when all values are about equally
+        // frequent and no 8-byte word repeats.
         let mut counts = [0u64; 256];
         let mut words = std::collections::BTreeSet::new();
         let mut value = [0u8; 1024];
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn random_stays_in_bounds_and_repeats() {
+    fn random_is_bounded_and_repeatable() {
         let (mut one, mut two) = (Random::new(3), Random::new(3));
         for _ in 0..10_000 {
             let drawn = one.below(17);

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail};
 /// Environment variable with the path of the `venice` binary.
 pub const VENICE_BIN: &str = "VENICE_BIN";
 
-/// The path of the `venice` binary: the running program if it is `venice`, else [`VENICE_BIN`], else
-/// the file `venice` beside the running program or in the directory above (where test binaries lie).
+/// Returns the path of the `venice` binary: the running program if it is `venice`, else
+/// [`VENICE_BIN`], else the file `venice` beside the running program or in the directory above
+/// (where test binaries lie).
 ///
 /// # Errors
-/// When there is none; the message says how to get it.
+/// When there is none; the message gives the remedy.
 pub fn venice() -> Result<PathBuf> {
     let running = std::env::current_exe().context("cannot find the running program")?;
     if running.file_name().is_some_and(|name| name == "venice") {
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn binary_found_beside_and_above() {
+    fn binary_is_found_beside_and_above() {
         let folder = tempfile::tempdir().unwrap();
         let deps = folder.path().join("deps");
         std::fs::create_dir(&deps).unwrap();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// One phase of known length. Dropping it clears the bar, or says that the phase has ended.
+/// One phase of known length. Dropping it clears the bar, or prints the phase's duration.
 #[derive(Debug)]
 pub struct Phase {
     bar: ProgressBar,
@@ -30,7 +30,7 @@ impl Phase {
         Self { bar, label, start: Instant::now(), plain }
     }
 
-    /// A phase that knows no length: it only says that something is going on.
+    /// Shows a phase of unknown length.
     pub fn waiting(label: impl Into<String>) -> Self {
         let phase = Self::new(label, 0);
         phase.bar.set_style(spinner_style());
@@ -53,12 +53,12 @@ impl Drop for Phase {
     }
 }
 
-/// A line that stays, above the bars.
+/// Prints a line that stays, above the bars.
 pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
-// The templates are constants; a wrong one falls back to indicatif's own.
+// Returns the bar's style. The templates are constants; a wrong one falls back to indicatif's own.
 fn style() -> ProgressStyle {
     ProgressStyle::with_template("{msg:44} {bar:32} {percent:>3} % {elapsed:>4}, {eta:>4} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

@@ -1,4 +1,4 @@
-//! A rack of our own on this machine, used as a user would: by commands.
+//! A rack on this machine, driven by the user's commands.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::scratch;
 /// Agents of the rack.
 const NODES: u64 = 4;
 
-/// Memory is lent in slabs of this size.
+/// Size of a lent slab.
 const SLAB_BYTES: u64 = 16 << 20;
 
-/// How pages travel between the program and its donors.
+/// Transport of pages between the program and its donors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Port {
@@ -32,7 +32,7 @@ pub enum Port {
 }
 
 impl Port {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -59,7 +59,7 @@ impl Rack {
         Self::of(NODES, port, remote_bytes)
     }
 
-    /// As [`Rack::up`], of so many nodes.
+    /// Starts a rack of so many nodes, the same as [`Rack::up`].
     ///
     /// # Errors
     /// When `venice up` fails; the message quotes it.
@@ -70,7 +70,8 @@ impl Rack {
         let folder = scratch::folder(scratch::RACK)?;
         let network_namespaces = port == Port::Udp && rustix::process::geteuid().is_root();
         let rack = Self { port, folder, program };
-        // A little more than its share from each, so that a grant never has to be cut to the slab.
+        // A little more than its share from each, so that a grant is never limited by rounding to
+        // slabs.
         let lend_bytes = (remote_bytes / nodes).next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES;
         let mut command = rack.venice();
         command
@@ -83,22 +84,22 @@ impl Rack {
         Ok(rack)
     }
 
-    /// `venice` as a command on this rack, its subcommand still to be added.
+    /// Returns the command `venice` for this rack, without a subcommand.
     pub fn venice(&self) -> Command {
         self.command(&self.program)
     }
 
-    /// `program` as a command that finds this rack, its arguments still to be added.
+    /// Returns a command of `program` that finds this rack, without arguments.
     pub fn command(&self, program: &Path) -> Command {
         in_rack(program, self.folder.path())
     }
 
-    /// The port between the program and its donors.
+    /// Returns the port between the program and its donors.
     pub fn port(&self) -> Port {
         self.port
     }
 
-    /// The processes of the donors, as far as the rack names them.
+    /// Returns the processes of the donors that the rack lists.
     pub fn agent_pids(&self) -> Vec<u32> {
         let mut command = self.venice();
         command.args(["status", "--json"]).process_group(0);
@@ -106,14 +107,14 @@ impl Rack {
         parse_agent_pids(&output.stdout)
     }
 
-    /// Has a program borrowed from it, and begun?
+    /// True if a program has borrowed from it and begun.
     pub fn has_run(&self) -> bool {
         let mut command = self.venice();
         command.args(["status", "--json"]).process_group(0);
         command.output().is_ok_and(|output| parse_run_count(&output.stdout) > 0)
     }
 
-    /// What its nodes have lent at present, bytes; 0 where they do not say.
+    /// Returns the bytes that its nodes have lent at present; 0 if they do not report.
     pub fn granted_bytes(&self) -> u64 {
         let mut command = self.venice();
         command.args(["nodes", "--json"]).process_group(0);
@@ -134,7 +135,7 @@ impl Drop for Rack {
     fn drop(&mut self) {
         let mut command = self.venice();
         command.arg("down").process_group(0);
-        // Not `wait_success`: it would stop at once when a Ctrl-C is what brought us here.
+        // `wait_success` would stop at once if a Ctrl-C was the cause.
         match command.output() {
             Ok(output) if output.status.success() => {}
             Ok(output) => eprintln!(
@@ -152,17 +153,14 @@ fn in_rack(program: &Path, folder: &Path) -> Command {
     command
 }
 
-/// Racks of runs that were killed: their processes are detached and live on.
+/// Takes down the racks of killed runs: their processes are detached and live on.
 fn take_down_leftovers(program: &Path) {
     for folder in scratch::left_in(&std::env::temp_dir(), scratch::RACK) {
         let down = in_rack(program, &folder).arg("down").process_group(0).output();
         if down.is_ok_and(|output| output.status.success()) {
-            // What cannot be removed does no harm.
+            // A remaining folder is harmless.
             let _ = std::fs::remove_dir_all(&folder);
-            note(&format!(
-                "took down the rack of a benchmark that was killed: {}",
-                folder.display()
-            ));
+            note(&format!("took down the rack of a killed benchmark: {}", folder.display()));
         }
     }
 }
@@ -202,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_donors_are_read_from_the_status() {
+    fn agent_pids_are_parsed() {
         let status = br#"{"monitor":{"pid":7},"agents":[{"name":"node1","pid":8},{"pid":null}]}"#;
         assert_eq!(parse_agent_pids(status), [8]);
         assert_eq!(parse_agent_pids(b"no rack"), Vec::<u32>::new());

@@ -1,4 +1,4 @@
-//! Tables for people and files for programs.
+//! Text tables and JSON files of reports.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// A table with the given head; its first `texts` columns are text, all others are figures.
+/// Creates a table with the given head; its first `texts` columns are text, all others are figures.
 pub fn table(head: &[&str], texts: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
@@ -17,8 +17,8 @@ pub fn table(head: &[&str], texts: usize) -> Table {
     table
 }
 
-/// Prints the text for people, and writes the report for programs where one is asked for. When that
-/// goes to standard output, people read theirs on stderr.
+/// Prints the text, and writes the JSON report if requested. When that goes to standard output, the
+/// text goes to standard error.
 ///
 /// # Errors
 /// When the report cannot be written.
@@ -36,7 +36,8 @@ pub fn publish(text: &str, json: Option<&Path>, report: &impl Serialize) -> Resu
 /// # Errors
 /// When the file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value).context("cannot form the JSON report")?;
+    let mut text =
+        serde_json::to_string_pretty(value).context("cannot serialise the JSON report")?;
     text.push('\n');
     if path == Path::new("-") {
         print!("{text}");
@@ -45,12 +46,12 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Microseconds with a precision that suits their size.
+/// Formats microseconds with a suitable precision.
 pub fn micros(value_us: f64) -> String {
     if value_us < 10.0 { format!("{value_us:.2}") } else { format!("{value_us:.1}") }
 }
 
-/// Thousands grouped by spaces: `1 234 567`.
+/// Groups thousands by spaces: `1 234 567`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_read_well() {
+    fn figures_are_formatted() {
         assert_eq!(grouped(0.4), "0");
         assert_eq!(grouped(999.0), "999");
         assert_eq!(grouped(1_234_567.2), "1 234 567");

@@ -1,4 +1,4 @@
-//! What a process has resident, and the peak of its anonymous memory, sampled while it runs.
+//! Resident memory of a process, and the peak of its anonymous memory, sampled while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl PeakSampler {
         Self { stop, peak_bytes, thread: Some(thread) }
     }
 
-    /// The greatest sample so far, in bytes.
+    /// Returns the greatest sample so far, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Drop for PeakSampler {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread cannot panic; and a drop could not report it.
+            // The thread cannot panic, and a drop could not report it.
             let _ = thread.join();
         }
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_read_in_bytes() {
+    fn field_is_parsed_in_bytes() {
         let status = "Name:\tx\nVmRSS:\t  900 kB\nRssAnon:\t     512 kB\nRssFile:\t 3 kB\n";
         assert_eq!(parse(status, "RssAnon:"), Some(512 * 1024));
         assert_eq!(parse(status, "VmRSS:"), Some(900 * 1024));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_memory_is_sampled() {
+    fn own_memory_is_sampled() {
         let sampler = PeakSampler::start(std::process::id());
         let touched = vec![1u8; 32 << 20];
         crate::interrupt::wait_until("a sample", Duration::from_secs(20), || {

@@ -1,8 +1,8 @@
-//! What a benchmark makes outside its own process, by name.
+//! Names of the files, folders and devices that a benchmark makes outside its own process.
 //!
-//! Guards remove everything on success, on errors and on Ctrl-C; on `kill -9` nobody does. So each
-//! name has the process id of its maker and when that process began ([`Owner`]): what is found of an
-//! owner that is gone ([`left_in`]) may be taken away, what a living one uses is never touched.
+//! Guards remove everything on success, on errors and on Ctrl-C, but not after `kill -9`. Each name
+//! therefore has the process id of its maker and the time when that process began ([`Owner`]):
+//! remains of a dead owner ([`left_in`]) may be removed, those of a living one are never touched.
 
 use std::fs::{self, DirEntry};
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// Where files are memory.
+/// Folder in memory.
 pub const MEMORY_FOLDER: &str = "/dev/shm";
 
-/// Kinds of what is made, as names have them.
+/// Kinds, as they appear in names.
 pub const FOLDER: &str = "bench";
 /// A folder under which a RAM disk is mounted.
 pub const RAM_DISK: &str = "ram-disk";
@@ -27,31 +27,31 @@ pub const ZRAM: &str = "zram";
 /// The folder of a rack.
 pub const RACK: &str = "rack";
 
-/// `venice-KIND-PID-START`, for what this process makes.
+/// Returns `venice-KIND-PID-START` for this process.
 pub fn name(kind: &str) -> String {
     let Owner { pid, start_ticks } = Owner::this();
     format!("venice-{kind}-{pid}-{start_ticks}")
 }
 
-/// A folder for logs, sockets and files, removed when it is dropped.
+/// Creates a folder for logs, sockets and files, removed when it is dropped.
 ///
 /// # Errors
-/// Where there is no room for it.
+/// When there is no room for it.
 pub fn folder(kind: &str) -> Result<TempDir> {
     folder_in(&std::env::temp_dir(), kind)
 }
 
-/// The same in `parent`.
+/// Creates the same in `parent`.
 ///
 /// # Errors
-/// Where there is no room for it.
+/// When there is no room for it.
 pub fn folder_in(parent: &Path, kind: &str) -> Result<TempDir> {
     let prefix = format!("{}-", name(kind));
     let made = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
     made.with_context(|| format!("cannot make a folder in {}", parent.display()))
 }
 
-/// A file, made or yet to be, that is removed when this is dropped.
+/// A file, existing or planned, that is removed when this is dropped.
 #[derive(Debug)]
 pub struct RemovedFile {
     /// Path of the file.
@@ -60,12 +60,12 @@ pub struct RemovedFile {
 
 impl Drop for RemovedFile {
     fn drop(&mut self) {
-        // Absent where it could not be made.
+        // The file is absent if it could not be made.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What of `kind` dead processes left in `parent`. What another user calls so is not believed.
+/// Returns the remains of `kind` of dead processes in `parent`. Files of other users are ignored.
 pub fn left_in(parent: &Path, kind: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let own_uid = rustix::process::geteuid().as_raw();
@@ -78,11 +78,11 @@ pub fn left_in(parent: &Path, kind: &str) -> Vec<PathBuf> {
     entries.flatten().filter(is_left).map(|entry| entry.path()).collect()
 }
 
-/// Who makes something: a process id alone may be another process's by the time somebody looks.
+/// Owner of a name: the process id alone may be reused by another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owner {
     pid: u32,
-    /// Since the machine began.
+    /// Start of the process, in clock ticks since the machine began.
     start_ticks: u64,
 }
 
@@ -92,7 +92,7 @@ impl Owner {
         Self { pid, start_ticks: start_ticks(pid).unwrap_or(0) }
     }
 
-    /// Of `venice-KIND-PID-START`, perhaps with `-` and more.
+    /// Parses `venice-KIND-PID-START`, perhaps with `-` and more.
     fn of(name: &str, kind: &str) -> Option<Self> {
         let mut fields =
             name.strip_prefix("venice-")?.strip_prefix(kind)?.strip_prefix('-')?.split('-');
@@ -105,10 +105,10 @@ impl Owner {
     }
 }
 
-/// When a process began, as proc(5) has it; `None` once it is gone.
+/// Returns the start of a process as in proc(5); `None` once it is gone.
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: what counts comes after the last one.
+    // The name in parentheses may hold anything: the fields follow the last parenthesis.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_in_the_name_and_lives_as_long_as_its_process() {
+    fn owner_lives_with_its_process() {
         let this = Owner::this();
         assert!(this.lives() && this.start_ticks > 0);
         assert_eq!(Owner::of(&name(ZRAM), ZRAM), Some(this));
         assert_eq!(Owner::of(&format!("{}-7", name(ZRAM)), ZRAM), Some(this));
-        // The process id of a process that began at another time is not enough.
+        // A process id with another start time is another process.
         assert!(!Owner { start_ticks: this.start_ticks + 1, ..this }.lives());
         for other in
             ["venice-bench-monitor-1-2", "venice-bench-x8Yz", "venice-swap-12", "bench-1-2"]
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_dead_left_is_found() {
+    fn only_remains_of_the_dead_are_found() {
         let parent = tempfile::tempdir().unwrap();
         // Process ids end at 4194304.
         for name in ["venice-bench-4194305-7-abc", "venice-rack-4194305-7", "other", &name(FOLDER)]

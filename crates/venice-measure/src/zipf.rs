@@ -15,7 +15,8 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// `theta` lies strictly between 0 (uniform) and 1. Takes time in proportion to `items`.
+    /// Prepares the distribution; `theta` lies strictly between 0 (uniform) and 1. The time is
+    /// proportional to `items`.
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(items > 0, "a Zipf distribution needs items");
         assert!(theta > 0.0 && theta < 1.0, "theta must lie between 0 and 1");
@@ -25,7 +26,7 @@ impl Zipf {
         Self { items, theta, alpha: 1.0 / (1.0 - theta), zeta_items, eta }
     }
 
-    /// The next rank; 0 is the most popular.
+    /// Returns the next rank; 0 is the most popular.
     pub fn rank(&self, random: &mut Random) -> u64 {
         let unit = random.unit();
         let scaled = unit * self.zeta_items;
@@ -44,7 +45,7 @@ fn zeta(items: u64, theta: f64) -> f64 {
     (1..=items).map(|rank| (rank as f64).powf(-theta)).sum()
 }
 
-/// Scatters ranks over `0..items` so that popular keys are no neighbours in memory. A bijection:
+/// Scatters ranks over `0..items` so that popular keys are not neighbours in memory. A bijection:
 /// every key belongs to exactly one rank.
 #[derive(Debug, Clone)]
 pub struct Scatter {
@@ -59,13 +60,13 @@ impl Scatter {
     /// When `items` is 0.
     pub fn new(items: u64) -> Self {
         assert!(items > 0, "nothing to scatter");
-        // Any factor without a common divisor will do; near the golden ratio it spreads well.
+        // Any factor without a common divisor works; one near the golden ratio spreads well.
         let golden = (items as f64 * 0.618_033_988_749_895) as u64;
         let factor = (golden.max(1)..).find(|&f| gcd(f, items) == 1).unwrap_or(1);
         Self { items, factor }
     }
 
-    /// The key of `rank`.
+    /// Returns the key of `rank`.
     pub fn key(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.factor) % u128::from(self.items)) as u64
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_have_the_shape_of_zipfs_law() {
+    fn ranks_follow_zipfs_law() {
         let items = 1000;
         let draws = 400_000;
         let zipf = Zipf::new(items, 0.99);
@@ -93,7 +94,7 @@ mod tests {
             let ratio = counts[rank] as f64 / expected(rank as f64);
             assert!((0.95..1.05).contains(&ratio), "rank {rank}: {ratio} of what was expected");
         }
-        // Single ranks beyond the first two are approximated; bands of them must fit.
+        // Single ranks beyond the first two are approximated, so bands of them are compared.
         for (low, high) in [(2usize, 10), (10, 100), (100, 1000)] {
             let seen: u64 = counts[low..high].iter().sum();
             let wanted: f64 = (low..high).map(|rank| expected(rank as f64)).sum();

@@ -1,4 +1,4 @@
-//! What is to happen, in the order of time; what happens at one instant, in the order it was put in.
+//! A queue of future events in the order of time, and within one instant in the order of insertion.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ pub struct Events<E> {
     free: Vec<u32>,
 }
 
-/// By time, then by the order of arrival.
+/// Order: by time, then by insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     at_ns: u64,
@@ -27,7 +27,7 @@ impl<E> Default for Events<E> {
 }
 
 impl<E> Events<E> {
-    /// Puts an event in.
+    /// Inserts an event.
     pub fn push(&mut self, at_ns: u64, event: E) {
         self.serial += 1;
         let place = self.free.pop().unwrap_or_else(|| {
@@ -38,12 +38,12 @@ impl<E> Events<E> {
         self.heap.push(Reverse(Key { at_ns, serial: self.serial, place }));
     }
 
-    /// When the next event is.
+    /// Returns the time of the next event.
     pub fn next_ns(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse(key)| key.at_ns)
     }
 
-    /// Takes the next event out, with its time.
+    /// Removes the next event, with its time.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let Reverse(Key { at_ns, place, .. }) = self.heap.pop()?;
         self.free.push(place);
@@ -51,12 +51,12 @@ impl<E> Events<E> {
         Some((at_ns, event))
     }
 
-    /// Events in the queue.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing will ever happen again.
+    /// True if no event is left.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_first_then_the_order_of_arrival() {
+    fn events_come_by_time_then_insertion() {
         let mut events = Events::default();
         for (at_ns, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (1, 'b')] {
             events.push(at_ns, event);

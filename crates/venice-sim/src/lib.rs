@@ -1,12 +1,12 @@
 //! Racks in virtual time: the real state machines of the fabric between simulated links, under
-//! random faults, watched by independent checkers; every run repeatable from its seed.
+//! random faults, with independent checkers. Every run is repeatable from its seed.
 //!
-//! - [`scenario`]: what is to be run, as data, or drawn from a seed.
-//! - [`network`]: links with latency, bandwidth, loss, copies, damage, lateness and cuts.
-//! - [`rack`]: the nodes and the events; [`rack::run`] is the front door.
-//! - [`checkers`]: what must hold, whatever happens.
-//! - [`report`]: what happened; [`pcap`]: what went over a link, for Wireshark.
-//! - [`minimise`]: a failing scenario made smaller.
+//! - [`scenario`]: scenarios as data, or drawn from a seed.
+//! - [`network`]: links with latency, bandwidth, loss, duplication, corruption, delay and cuts.
+//! - [`rack`]: the nodes and the events; [`rack::run`] runs a scenario.
+//! - [`checkers`]: the promises that must hold under all faults.
+//! - [`report`]: the report of a run; [`pcap`]: captures of links for Wireshark.
+//! - [`minimise`]: minimisation of a failing scenario.
 //! - [`control`]: the same for a rack's control plane: Monitor Nodes, agents and recipients.
 //!
 //! ```

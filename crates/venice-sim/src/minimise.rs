@@ -1,4 +1,4 @@
-//! A failing scenario made smaller, as long as it fails in the same way.
+//! Minimisation of a failing scenario: it gets smaller as long as it fails in the same way.
 
 use crate::checkers::Checker;
 use crate::rack::{self, Options, Sabotage};
@@ -6,9 +6,9 @@ use crate::report::Report;
 use crate::scenario::{Impairment, Scenario};
 use crate::units::Share;
 
-/// Makes a scenario that fails smaller: fewer faults, fewer nodes, less to do, links that do less
-/// wrong. Gives up after `tries` runs; returns the smallest that failed and its report. `None` if
-/// the scenario does not fail.
+/// Minimises a failing scenario: fewer faults, fewer nodes, less work, more reliable links. Stops
+/// after `tries` runs; returns the smallest that failed and its report. `None` if the scenario does
+/// not fail.
 pub fn minimise(
     scenario: &Scenario,
     sabotage: Option<Sabotage>,
@@ -38,7 +38,7 @@ struct Search {
 }
 
 impl Search {
-    /// The report of a run that fails, while there are tries left.
+    /// Runs a scenario and returns the report if it fails, while there are tries left.
     fn run(&mut self, scenario: &Scenario) -> Option<Report> {
         self.tries = self.tries.checked_sub(1)?;
         let options = Options { sabotage: self.sabotage, ..Options::default() };
@@ -46,7 +46,7 @@ impl Search {
     }
 }
 
-/// Scenarios a little smaller than this one, the largest steps first.
+/// Returns slightly smaller scenarios, the largest steps first.
 fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     let mut smaller = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {
@@ -92,7 +92,7 @@ mod tests {
     use crate::scenario::Bounds;
 
     #[test]
-    fn a_failing_scenario_becomes_smaller_and_still_fails() {
+    fn failing_scenario_gets_smaller() {
         let bounds = Bounds { max_nodes: 12, ..Bounds::default() };
         let sabotage = Some(Sabotage::DropWrite);
         let failing = (0..).map(|seed| Scenario::random(seed, &bounds)).find(|scenario| {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fail_cannot_be_made_smaller() {
+    fn passing_scenario_is_not_minimised() {
         assert_eq!(minimise(&Scenario::default(), None, 10), None);
     }
 }

@@ -1,10 +1,9 @@
-//! What went over a link, as a pcapng file that Wireshark reads.
+//! Captures of links as pcapng files for Wireshark.
 //!
-//! Each frame is a UDP datagram over IPv4 with its virtual time in nanoseconds: node *n* has the
-//! address 10.86.x.y with x·256 + y = n, agents speak on port 7471, programs on 47471, switches
-//! on 7472. Frames that did
-//! not arrive are there too, at the time they were sent, with a comment that says why; so are copies,
-//! old frames that came again, and corrupted ones, as they arrived.
+//! Each frame is a UDP datagram over IPv4 with its virtual time in nanoseconds. Node *n* has the
+//! address 10.86.x.y with x·256 + y = n; agents use port 7471, programs 47471, switches 7472. Lost
+//! frames are included at their send time, with a comment that gives the reason; duplicates, stale
+//! repeats and corrupted frames appear as they arrive.
 
 use std::io::{self, Write};
 
@@ -15,17 +14,17 @@ use crate::rack::Tap;
 pub const AGENT_PORT: u16 = 7471;
 /// The port that switches speak on.
 pub const HOP_PORT: u16 = 7472;
-/// The port of the programs, which is drawn in a real rack.
+/// Port of the programs, which is drawn in a real rack.
 pub const PROGRAM_PORT: u16 = 47471;
 
-/// Writes what goes over links to a file.
+/// A capture file.
 #[derive(Debug)]
 pub struct Capture<W> {
     to: W,
     /// The two nodes of the link; `None`: all links.
     link: Option<(u16, u16)>,
     frames: u64,
-    /// The first thing that went wrong with the file.
+    /// First write error.
     error: Option<io::Error>,
 }
 
@@ -34,10 +33,10 @@ const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 
 impl<W: Write> Capture<W> {
-    /// A capture of one link, in both directions, or of all.
+    /// Begins a capture of one link, in both directions, or of all.
     ///
     /// # Errors
-    /// If the head of the file cannot be written.
+    /// When the head of the file cannot be written.
     pub fn new(mut to: W, link: Option<(u16, u16)>) -> io::Result<Self> {
         to.write_all(&section_header())?;
         to.write_all(&interface(link))?;
@@ -47,7 +46,7 @@ impl<W: Write> Capture<W> {
     /// Ends the capture; returns the number of frames in it.
     ///
     /// # Errors
-    /// If anything could not be written.
+    /// When anything could not be written.
     pub fn finish(mut self) -> io::Result<u64> {
         if let Some(error) = self.error {
             return Err(error);
@@ -141,13 +140,13 @@ fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The frame as a UDP datagram over IPv4.
+/// Wraps the frame into a UDP datagram over IPv4.
 fn encapsulate(datagram: &Datagram) -> Vec<u8> {
     let udp_len = UDP_HEADER_BYTES + datagram.bytes.len();
     let mut packet = Vec::with_capacity(IP_HEADER_BYTES + udp_len);
     packet.extend([0x45, 0]);
     packet.extend(((IP_HEADER_BYTES + udp_len) as u16).to_be_bytes());
-    // No identification, not to be fragmented, 64 hops, UDP.
+    // No identification, do not fragment, 64 hops, UDP.
     packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
     packet.extend(address(datagram.from));
     packet.extend(address(datagram.to));
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_whole_and_tell_their_length_twice() {
+    fn blocks_repeat_their_length() {
         let mut file = Vec::new();
         let mut capture = Capture::new(&mut file, Some((0, 1))).unwrap();
         let datagram = Datagram {
@@ -213,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn the_ip_checksum_is_right() {
-        // The example of RFC 1071's readers: sums to ffff with its checksum in place.
+    fn ip_checksum_is_right() {
+        // A packet with a valid checksum in place sums to ffff (RFC 1071).
         let datagram = Datagram {
             from: 3,
             from_end: End::Donor,

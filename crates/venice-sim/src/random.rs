@@ -1,4 +1,4 @@
-//! Random numbers that can be replayed: one seed, and from it a stream for each thing that draws.
+//! Repeatable random numbers: one seed, and a stream for each user.
 
 /// A stream of random numbers (SplitMix64: Steele, Lea, Flood 2014).
 ///
@@ -13,12 +13,12 @@ pub struct Stream {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Stream {
-    /// The stream of `seed`.
+    /// Creates the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { seed, state: seed }
     }
 
-    /// The stream of that name below this one; the same however much this one has drawn.
+    /// Returns the stream of that name below this one; the same however much this one has drawn.
     #[must_use]
     pub fn split(&self, name: &str, numbers: &[u64]) -> Self {
         let bytes = name.bytes().map(u64::from);
@@ -28,13 +28,13 @@ impl Stream {
         Self::new(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -43,21 +43,21 @@ impl Stream {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `low` is above `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "{low} is above {high}");
         low + self.below((high - low).saturating_add(1))
     }
 
-    /// `true` this often in a million; draws nothing when the answer is certain.
+    /// Returns true this often in a million; draws nothing when the answer is certain.
     pub fn chance(&mut self, parts_per_million: u32) -> bool {
         parts_per_million > 0 && self.below(1_000_000) < u64::from(parts_per_million)
     }
 
-    /// One of several.
+    /// Returns one of several.
     ///
     /// # Panics
     /// If there are none.
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// Sixty-four bits into sixty-four others.
+/// Mixes sixty-four bits into sixty-four others.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_split_stream_does_not_depend_on_what_was_drawn() {
+    fn split_stream_ignores_draws() {
         let mut one = Stream::new(7);
         let before = one.split("link", &[1, 2]).draw();
         one.draw();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_in_their_bounds_and_reach_them() {
+    fn numbers_reach_their_bounds() {
         let mut stream = Stream::new(3);
         let drawn: Vec<u64> = (0..1000).map(|_| stream.between(5, 8)).collect();
         assert!((5..=8).all(|n| drawn.contains(&n)) && drawn.iter().all(|n| (5..=8).contains(n)));

@@ -1,4 +1,4 @@
-//! What happened in a run: numbers, and what the checkers say.
+//! Report of a run: counts, and the checkers' results.
 
 use std::collections::BTreeMap;
 use std::iter::Sum;
@@ -16,11 +16,11 @@ pub struct Report {
     pub seed: u64,
     /// Nodes of the rack.
     pub nodes: u16,
-    /// A hash of all that happened: the same seed and scenario always give the same.
+    /// A hash of all events: the same for the same seed and scenario.
     pub trace_hash: String,
-    /// How long it took, in virtual nanoseconds.
+    /// Duration, in virtual nanoseconds.
     pub virtual_ns: u64,
-    /// Events it was made of.
+    /// Number of events.
     pub events: u64,
     /// Accesses that succeeded, by kind.
     pub accesses: Vec<Accesses>,
@@ -28,34 +28,34 @@ pub struct Report {
     pub failed: u64,
     /// Accesses that a donor refused.
     pub refused: u64,
-    /// Times a recipient called a donor down.
+    /// Number of times a recipient found a donor down.
     pub links_down: u64,
-    /// What the links did to frames.
+    /// Counts of frames on the links.
     pub frames: LinkCounts,
-    /// What the ends of the links counted.
+    /// Counts of the links' ends.
     pub links: LinkTotals,
     /// Faults of the scenario, by name.
     pub faults: BTreeMap<&'static str, u64>,
-    /// What each checker says.
+    /// Result of each checker.
     pub verdicts: Vec<Verdict>,
-    /// What must not have happened, the first ones.
+    /// The first violations.
     pub violations: Vec<Violation>,
 }
 
-/// What became of the accesses of one kind.
+/// Accesses of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accesses {
-    /// Which kind.
+    /// The kind.
     pub kind: Kind,
-    /// How many succeeded.
+    /// Number of successes.
     pub succeeded: u64,
     /// Bytes they moved.
     pub bytes: u64,
-    /// Half of them took no longer, in virtual nanoseconds.
+    /// Median latency, in virtual nanoseconds.
     pub p50_ns: u64,
-    /// All but one in a hundred took no longer.
+    /// 99th percentile, in virtual nanoseconds.
     pub p99_ns: u64,
-    /// None took longer.
+    /// Maximum, in virtual nanoseconds.
     pub max_ns: u64,
 }
 
@@ -64,13 +64,13 @@ pub struct Accesses {
 pub struct LinkTotals {
     /// Sequenced frames sent for the first time.
     pub sent: u64,
-    /// Sequenced frames sent again.
+    /// Sequenced frames replayed.
     pub replayed: u64,
-    /// Sequenced frames that came a second time.
+    /// Sequenced frames received twice.
     pub duplicates: u64,
-    /// Sequenced frames that came before their turn.
+    /// Sequenced frames received out of order.
     pub early: u64,
-    /// Replays asked for.
+    /// Replays requested.
     pub naks: u64,
     /// Keep-alives sent.
     pub pings: u64,
@@ -90,12 +90,12 @@ impl Sum for LinkTotals {
 }
 
 impl Report {
-    /// Whether nothing happened that must not.
+    /// True if there is no violation.
     pub fn is_ok(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Accesses that succeeded.
+    /// Returns the number of accesses that succeeded.
     pub fn succeeded(&self) -> u64 {
         self.accesses.iter().map(|accesses| accesses.succeeded).sum()
     }

@@ -1,8 +1,8 @@
-//! One number for all that happened: two runs with the same number were the same run.
+//! A hash over all events of a run: two runs with the same hash were the same run.
 
 use crate::random::mix;
 
-/// A hash of a run so far.
+/// A running hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     hash: u64,
@@ -15,14 +15,14 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// Takes note of numbers.
+    /// Adds numbers.
     pub fn note(&mut self, numbers: &[u64]) {
         for &number in numbers {
             self.hash = mix(self.hash.rotate_left(23) ^ number);
         }
     }
 
-    /// Takes note of bytes.
+    /// Adds bytes.
     pub fn note_bytes(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -38,7 +38,7 @@ impl Trace {
         self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    /// The hash of everything noted.
+    /// Returns the hash.
     pub fn hash(self) -> u64 {
         self.hash
     }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_and_the_length_count() {
+    fn every_byte_and_length_count() {
         let bytes: Vec<u8> = (0..37).collect();
         for at in 0..bytes.len() {
             let mut other = bytes.clone();

@@ -1,4 +1,4 @@
-//! Times and shares as people write them: `1.4us`, `0.5%`.
+//! Times and shares in text form: `1.4us`, `0.5%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub struct Nanos(pub u64);
 #[serde(try_from = "String", into = "String")]
 pub struct Share(pub u32);
 
-/// A text that is not what it should be.
+/// An unreadable value, with the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {what}, for example {example}")]
 pub struct ParseUnitError {
@@ -52,8 +52,8 @@ impl FromStr for Share {
     }
 }
 
-/// A decimal number and a unit; a bare `0` needs none. `None` if it is neither, too large, or finer
-/// than the smallest unit.
+/// Parses a decimal number and a unit; a bare `0` needs none. `None` if it is neither, too large,
+/// or finer than the smallest unit.
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
     if text == "0" {
@@ -71,7 +71,7 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction / places)
 }
 
-/// The number in the largest unit it reaches, without trailing zeros.
+/// Writes the number in the largest unit it reaches, without trailing zeros.
 fn write(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
     let mut ascending: Vec<_> = units.iter().filter(|(name, _)| name.is_ascii()).collect();
     ascending.sort_by_key(|(_, scale)| *scale);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_write_units() {
+    fn units_are_parsed() {
         assert_eq!("1.4us".parse(), Ok(Nanos(1400)));
         assert_eq!("250ns".parse(), Ok(Nanos(250)));
         assert_eq!("0".parse(), Ok(Nanos(0)));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_an_example() {
+    fn invalid_value_gets_an_example() {
         for wrong in ["", "fast", "1", "1.5ns", "-1us", "1..2us", "99999999999s", "1.us", ".5us"] {
             assert!(wrong.parse::<Nanos>().is_err(), "{wrong}");
         }
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(number in any::<u64>(), shift in 0..64u32) {
+        fn text_round_trips(number in any::<u64>(), shift in 0..64u32) {
             let number = number >> shift;
             prop_assert_eq!(Nanos(number).to_string().parse(), Ok(Nanos(number)));
             let share = Share((number % 1_000_001) as u32);

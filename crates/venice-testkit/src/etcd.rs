@@ -1,5 +1,5 @@
-//! etcd for tests: Debian's, as many members as asked for, on this machine or in network namespaces of
-//! it, gone with the test.
+//! etcd for tests: Debian's etcd with any number of members, on this machine or in its network
+//! namespaces, removed with the test.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
@@ -14,14 +14,14 @@ use crate::process::ChildGuard;
 /// How long members may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of each test process.
+/// Ports of each test process.
 const PORTS: u16 = 200;
 
-/// What a full etcd is full of: records under this prefix.
+/// Prefix of the records that fill an etcd.
 const FILLER: &str = "filler/";
 const FILLER_BYTES: usize = 100_000;
 
-/// Some members of one etcd.
+/// Members of one etcd.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -29,30 +29,30 @@ pub struct Etcd {
     limits: Limits,
 }
 
-/// What members take.
+/// Limits of the members.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Changes in one transaction.
+    /// Largest number of changes in one transaction.
     txn_ops: usize,
-    /// What they keep, in bytes; 0: as much as etcd does by itself.
+    /// Storage quota in bytes; 0: etcd's default.
     quota_bytes: u64,
 }
 
-/// Those that a Monitor Node needs.
+/// Limits that a Monitor Node needs.
 const LIMITS: Limits = Limits { txn_ops: 2048, quota_bytes: 0 };
 
-/// A network namespace, and its address there.
+/// A network namespace, and its address.
 #[derive(Debug, Clone)]
 pub struct Namespace {
-    /// As `ip netns` calls it.
+    /// Its name for `ip netns`.
     pub name: String,
-    /// Where others reach it.
+    /// Its address for other namespaces.
     pub address: String,
 }
 
 #[derive(Debug)]
 struct Member {
-    /// `None`: in that of the test.
+    /// `None`: the test's own namespace.
     namespace: Option<Namespace>,
     client_port: u16,
     peer_port: u16,
@@ -60,34 +60,34 @@ struct Member {
 }
 
 impl Etcd {
-    /// Starts members that take the transactions of a Monitor Node, and waits until they answer.
+    /// Starts members that accept the transactions of a Monitor Node, and waits until they answer.
     ///
     /// # Panics
-    /// Without etcd, or when they do not.
+    /// Without etcd, or when they do not answer.
     pub fn start(members: usize) -> Self {
         Self::start_members(of(members), LIMITS)
     }
 
-    /// The same with another limit for transactions.
+    /// Starts them with another limit for transactions.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_with(members: usize, txn_ops: usize) -> Self {
         Self::start_members(of(members), Limits { txn_ops, ..LIMITS })
     }
 
-    /// As [`Etcd::start`], members that keep no more than so many bytes.
+    /// Starts members with a storage quota.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_small(members: usize, quota_bytes: u64) -> Self {
         Self::start_members(of(members), Limits { quota_bytes, ..LIMITS })
     }
 
-    /// As [`Etcd::start`], a member in each of these.
+    /// Starts a member in each of these namespaces.
     ///
     /// # Panics
-    /// As [`Etcd::start`].
+    /// The same as [`Etcd::start`].
     pub fn start_in(namespaces: &[Namespace]) -> Self {
         Self::start_members(namespaces.iter().map(Member::within).collect(), LIMITS)
     }
@@ -102,7 +102,7 @@ impl Etcd {
         etcd
     }
 
-    /// `host:port,host:port...` of the members, for clients.
+    /// Returns `host:port,host:port...` of the members, for clients.
     pub fn addresses(&self) -> String {
         let each = self.members.iter().map(|member| member.address(member.client_port));
         each.collect::<Vec<_>>().join(",")
@@ -113,34 +113,35 @@ impl Etcd {
     /// # Panics
     /// When it is not running.
     pub fn kill(&mut self, member: usize) {
-        let mut process = self.members[member].process.take().expect("it runs");
-        process.kill().expect("it can be killed");
-        process.wait().expect("it ends");
+        let mut process = self.members[member].process.take().expect("the member does not run");
+        process.kill().expect("the member cannot be killed");
+        process.wait().expect("the member does not end");
     }
 
-    /// Starts a killed member again.
+    /// Restarts a killed member.
     ///
     /// # Panics
     /// When it runs.
     pub fn restart(&mut self, member: usize) {
-        assert!(self.members[member].process.is_none(), "it runs");
+        assert!(self.members[member].process.is_none(), "the member runs");
         self.spawn(member, "existing");
     }
 
-    /// Kills all members and starts them with nothing in them, at the same addresses.
+    /// Kills all members and starts empty ones at the same addresses.
     ///
     /// # Panics
-    /// As [`Etcd::start`], and when one is not running.
+    /// The same as [`Etcd::start`], and when one is not running.
     pub fn begin_anew(&mut self) {
         (0..self.members.len()).for_each(|member| self.kill(member));
         for member in 0..self.members.len() {
-            std::fs::remove_dir_all(self.data_dir(member)).expect("its data can be removed");
+            std::fs::remove_dir_all(self.data_dir(member))
+                .expect("the member's data cannot be removed");
             self.spawn(member, "new");
         }
         self.wait_for_all();
     }
 
-    /// Stops a member as a machine that hangs does.
+    /// Stops a member by SIGSTOP, like a machine that hangs.
     ///
     /// # Panics
     /// When it is not running.
@@ -148,7 +149,7 @@ impl Etcd {
         self.signal(member, Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     ///
     /// # Panics
     /// When it is not running.
@@ -156,7 +157,7 @@ impl Etcd {
         self.signal(member, Signal::CONT);
     }
 
-    /// Which member leads; `None`: none just now.
+    /// Returns the leading member; `None` without a leader.
     pub fn leader(&self) -> Option<usize> {
         let is_leader = |member: &Member| {
             let status = self.status(member);
@@ -170,20 +171,20 @@ impl Etcd {
         self.ctl(member, &["endpoint", "status", "-w", "fields"])
     }
 
-    /// Puts records of somebody else's until nothing more is taken.
+    /// Stores foreign records until the quota is reached.
     pub fn fill(&self) {
         let value = "x".repeat(FILLER_BYTES);
         let is_taken = |number: u64| {
             let key = format!("{FILLER}{number}");
             self.ctl(&self.members[0], &["put", &key, &value]).starts_with("OK")
         };
-        assert!(!(0..1000).all(is_taken), "etcd is never full");
+        assert!(!(0..1000).all(is_taken), "etcd does not reach its quota");
     }
 
-    /// Removes them, and does what an operator does then.
+    /// Removes them, and compacts and defragments like an operator.
     ///
     /// # Panics
-    /// When a member does not say which revision it is at.
+    /// When a member does not report its revision.
     pub fn make_room(&self) {
         self.ctl(&self.members[0], &["del", "--prefix", FILLER]);
         let status = self.status(&self.members[0]);
@@ -194,24 +195,24 @@ impl Etcd {
         self.ctl(&self.members[0], &["alarm", "disarm"]);
     }
 
-    /// Has it forget what was before this revision.
+    /// Compacts the history before this revision.
     pub fn compact(&self, revision: u64) {
         self.ctl(&self.members[0], &["compact", &revision.to_string()]);
     }
 
-    /// Puts a record behind its clients' backs.
+    /// Stores a record without its clients' knowledge.
     pub fn put(&self, key: &str, value: &str) {
         self.ctl(&self.members[0], &["put", key, value]);
     }
 
-    /// Removes a record behind its clients' backs.
+    /// Removes a record without its clients' knowledge.
     pub fn remove(&self, key: &str) {
         self.ctl(&self.members[0], &["del", key]);
     }
 
     fn signal(&self, member: usize, signal: Signal) {
-        let process = self.members[member].process.as_ref().expect("it runs");
-        kill_process(Pid::from_child(process), signal).expect("it can be signalled");
+        let process = self.members[member].process.as_ref().expect("the member does not run");
+        kill_process(Pid::from_child(process), signal).expect("the member cannot be signalled");
     }
 
     fn data_dir(&self, member: usize) -> PathBuf {
@@ -237,7 +238,7 @@ impl Etcd {
             .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
             .args(["--max-txn-ops", &txn_ops, "--quota-backend-bytes", &quota, "--data-dir"])
             .arg(&data_dir);
-        // Not what the package's own service is set up with.
+        // The settings of the package's own service are not inherited.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ETCD_")) {
             command.env_remove(name);
         }
@@ -246,8 +247,8 @@ impl Etcd {
         self.members[member].process = Some(ChildGuard(process));
     }
 
-    /// Until each of them knows a leader: with one that never came up, the next to die would be one too
-    /// many.
+    /// Waits until each of them has a leader: a member that never came up would make the next death
+    /// one too many.
     fn wait_for_all(&self) {
         let follows = |member: &Member| {
             field(&self.status(member), "Leader").is_some_and(|leader| leader != "0")
@@ -259,7 +260,7 @@ impl Etcd {
         }
     }
 
-    /// What `etcdctl` says of one member.
+    /// Returns the output of `etcdctl` for one member.
     fn ctl(&self, member: &Member, arguments: &[&str]) -> String {
         let endpoint = member.address(member.client_port);
         let output = member
@@ -278,14 +279,14 @@ fn of(members: usize) -> Vec<Member> {
     (0..members).map(|_| Member::new()).collect()
 }
 
-/// A field of what `etcdctl -w fields` says.
+/// Returns a field of the output of `etcdctl -w fields`.
 fn field(said: &str, name: &str) -> Option<String> {
     let line = said.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
     line.split(':').nth(1).map(|value| value.trim().to_owned())
 }
 
-/// One of this process's own, below those that the kernel gives to whoever asks for any: nobody takes
-/// it before its member listens there, nor between two starts of that.
+/// Returns a port of this process's own range, below the kernel's ephemeral ports: no other socket
+/// takes it before its member listens, nor between two starts.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 50) as u16 * PORTS;
@@ -300,7 +301,7 @@ impl Member {
         Self { namespace: None, client_port, peer_port, process: None }
     }
 
-    /// Where nobody else takes etcd's own ports.
+    /// Returns etcd's standard ports, which are free in the namespace.
     fn within(namespace: &Namespace) -> Self {
         let namespace = Some(namespace.clone());
         Self { namespace, client_port: 2379, peer_port: 2380, process: None }
@@ -323,9 +324,10 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// Such a one was taken by a connection once, and etcd's third member never came up.
+    /// Regression: an outgoing connection once took such a port, and etcd's third member never came
+    /// up.
     #[test]
-    fn ports_are_none_of_those_that_the_kernel_gives_to_anybody() {
+    fn ports_are_below_the_ephemeral_range() {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
         let first: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
         let ports: std::collections::BTreeSet<u16> = (0..20).map(|_| free_port()).collect();

@@ -1,5 +1,5 @@
-//! Who is who in tests that run daemons within their own process: one authority for all racks of the
-//! process, and real certificates of it.
+//! Identities for tests that run daemons within their own process: one authority for all racks of
+//! the process, and real certificates of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use venice_control::identity::{Authority, Credential, Holder, Lifetimes};
 use venice_control::server::TlsServer;
 use venice_control::{Caller, User};
 
-/// What the authority keeps in its directory, by file name.
+/// The files of the authority's directory, by name.
 static AUTHORITY: LazyLock<Vec<(PathBuf, Vec<u8>)>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().expect("a directory");
     Authority::create(dir.path()).expect("an authority");
@@ -21,7 +21,7 @@ static AUTHORITY: LazyLock<Vec<(PathBuf, Vec<u8>)>> = LazyLock::new(|| {
     entries.map(|entry| file(entry.expect("its file"))).collect()
 });
 
-/// Puts the authority where the Monitor Node with this state directory looks for it.
+/// Installs the authority in the state directory of a Monitor Node.
 pub fn install(state_dir: &Path) {
     let dir = state_dir.join("identity");
     fs::create_dir_all(&dir).expect("a directory");
@@ -30,21 +30,21 @@ pub fn install(state_dir: &Path) {
     }
 }
 
-/// The authority.
+/// Opens the authority.
 pub fn authority() -> Authority {
     let dir = tempfile::tempdir().expect("a directory");
     install(dir.path());
     Authority::open(&dir.path().join("identity")).expect("the authority")
 }
 
-/// Makes a certificate for the node `name` in `dir`; what an agent's configuration calls `identity`.
+/// Makes a certificate for the node `name` in `dir`; returns the path for an agent's `identity`.
 pub fn node(dir: &Path, name: &str) -> PathBuf {
     let dir = dir.join(format!("identity-{name}"));
     credential(&Caller::Node(name.into())).save(&dir).expect("kept");
     dir
 }
 
-/// The same, good for so long.
+/// Makes one with this lifetime.
 pub fn node_for(dir: &Path, name: &str, life: Duration) -> PathBuf {
     let dir = dir.join(format!("identity-{name}"));
     let authority = authority().with_lifetimes(Lifetimes { node: life, user: life });
@@ -53,17 +53,17 @@ pub fn node_for(dir: &Path, name: &str, life: Duration) -> PathBuf {
     dir
 }
 
-/// A certificate for anybody.
+/// Makes a certificate for any caller.
 pub fn credential(caller: &Caller) -> Credential {
     authority().credential(caller).expect("a certificate")
 }
 
-/// What `caller` shows.
+/// Returns the login of `caller`.
 pub fn login_of(caller: &Caller) -> Login {
     Login::held(Holder::new(credential(caller)).expect("TLS takes it"))
 }
 
-/// What an administrator shows.
+/// Returns an administrator's login.
 pub fn login() -> Login {
     login_of(&Caller::User(User {
         node: "test".into(),
@@ -73,12 +73,12 @@ pub fn login() -> Login {
     }))
 }
 
-/// An administrator's way to the Monitor Node at `addr`.
+/// Returns an administrator's access to the Monitor Node at `addr`.
 pub fn access(addr: impl ToString) -> Access {
     Access::new(addr.to_string(), login())
 }
 
-/// The door of the node `name`, for agents that are made up.
+/// Returns the door of the node `name`, for simulated agents.
 pub fn door(name: &str) -> Arc<TlsServer> {
     let holder = Holder::new(credential(&Caller::Node(name.into()))).expect("TLS takes it");
     TlsServer::new(holder).expect("a door")

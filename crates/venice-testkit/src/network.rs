@@ -9,20 +9,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-/// As on the wires of a rack: a page and its header fit in one packet.
+/// MTU, the same as on the wires of a rack: a page and its header fit in one packet.
 const MTU: &str = "9000";
 
-/// Where `ip` keeps the names of namespaces.
+/// Folder of `ip` with the names of namespaces.
 const NAMES: &str = "/run/netns";
-/// What those of racks begin with; behind it comes who made them.
+/// Prefix of racks' namespaces; the process that made them follows.
 const PREFIX: &str = "venice-rack-";
 /// The interface of each node.
 pub const INTERFACE: &str = "eth0";
 
-/// Where the forwarder is.
+/// Address of the forwarder.
 pub const HUB_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
-/// Where a node is. All are in namespaces of their own, so these addresses meet no others.
+/// Returns the address of a node. All are in namespaces of their own, so these addresses collide
+/// with no others.
 pub fn node_address(node: u16) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(HUB_ADDRESS) + 1 + u32::from(node))
 }
@@ -35,10 +36,10 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes them.
+    /// Creates them.
     ///
     /// # Errors
-    /// Without root, or where the kernel has no namespaces, bridges or veth.
+    /// Without root, or when the kernel has no namespaces, bridges or veth.
     pub fn new(nodes: u16) -> Result<Self> {
         static RACKS: AtomicU32 = AtomicU32::new(0);
         static TIDIED: Once = Once::new();
@@ -71,20 +72,20 @@ impl Namespaces {
         Ok(made)
     }
 
-    /// The namespace in the middle.
+    /// Returns the namespace in the middle.
     pub fn hub(&self) -> String {
         format!("{}-hub", self.prefix)
     }
 
-    /// The namespace of a node.
+    /// Returns the namespace of a node.
     pub fn node(&self, node: u16) -> String {
         format!("{}-{node}", self.prefix)
     }
 
-    /// Pulls the plug of a node, or puts it back.
+    /// Sets the interface of a node up or down.
     ///
     /// # Errors
-    /// When `ip` says so.
+    /// When `ip` fails.
     pub fn set_link(&self, node: u16, is_up: bool) -> Result<()> {
         let state = if is_up { "up" } else { "down" };
         ip(&["-n", &self.hub()], &format!("link set p{node} {state}\n"))
@@ -93,33 +94,33 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // Some may be missing when making them is what failed.
+        // Some may be missing after a failed creation.
         for name in (0..self.nodes).map(|node| self.node(node)).chain([self.hub()]) {
             let _ = ip(&[], &format!("netns del {name}\n"));
         }
     }
 }
 
-/// Removes namespaces of racks whose parent was killed before it could.
+/// Removes namespaces of racks whose parent was killed.
 fn remove_stale() {
-    // Without the folder there never was one.
+    // The folder is missing until the first namespace exists.
     let Ok(entries) = std::fs::read_dir(NAMES) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if owner(name).is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            // Another rack may have been quicker.
+            // Another rack may have removed it already.
             let _ = ip(&[], &format!("netns del {name}\n"));
         }
     }
 }
 
-/// The process that made a rack's namespace; `None`: it is none.
+/// Returns the process that made a rack's namespace; `None` for others.
 fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
-/// Lets `ip` carry out some commands.
+/// Runs commands by `ip`.
 fn ip(options: &[&str], commands: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(options)
@@ -128,12 +129,12 @@ fn ip(options: &[&str], commands: &str) -> Result<()> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .context("starting ip")?;
-    let mut input = child.stdin.take().context("its input")?;
-    // It may end before it has read everything: then it says why.
+        .context("cannot start ip")?;
+    let mut input = child.stdin.take().context("ip has no input")?;
+    // It may end before it has read everything; its error output has the reason.
     let _ = input.write_all(commands.as_bytes());
     drop(input);
-    let output = child.wait_with_output().context("waiting for ip")?;
+    let output = child.wait_with_output().context("cannot wait for ip")?;
     if !output.status.success() {
         bail!("ip: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -145,9 +146,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_of_the_dead_are_removed_and_others_stay() {
+    fn only_dead_owners_namespaces_are_removed() {
         if !rustix::process::geteuid().is_root() {
-            return println!("SKIPPED: namespaces_of_the_dead_are_removed: needs root");
+            return println!("SKIPPED: only_dead_owners_namespaces_are_removed: needs root");
         }
         let mut dead = Command::new("true").spawn().unwrap();
         dead.wait().unwrap();

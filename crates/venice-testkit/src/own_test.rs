@@ -3,11 +3,11 @@
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The path of a test in its binary, as `--exact` wants it: `modules::name` for `name`. `name` may
-/// begin with modules where it alone names several tests.
+/// Returns the path of a test in its binary for `--exact`: `modules::name` for `name`. `name` may
+/// begin with modules if it alone names several tests.
 ///
 /// # Panics
-/// When this program is no test binary, or has none or several of that name.
+/// When this program is not a test binary, or has none or several of that name.
 pub fn path_of(name: &str) -> String {
     static PATHS: OnceLock<Vec<String>> = OnceLock::new();
     let paths = PATHS.get_or_init(paths);
@@ -22,10 +22,10 @@ pub fn path_of(name: &str) -> String {
     }
 }
 
-/// This program again, for one test.
+/// Returns a command of this program for one test.
 ///
 /// # Panics
-/// As [`path_of`].
+/// The same as [`path_of`].
 pub fn this_program(test: &str) -> Command {
     let mut command = itself();
     command.args(["--exact", &path_of(test), "--nocapture", "--test-threads=1"]);
@@ -36,7 +36,7 @@ fn itself() -> Command {
     Command::new(std::env::current_exe().expect("Linux knows the path of a program"))
 }
 
-/// The paths of all tests of this program.
+/// Lists the paths of all tests of this program.
 fn paths() -> Vec<String> {
     let listed = itself().arg("--list").stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let listed = listed.expect("this program starts again");

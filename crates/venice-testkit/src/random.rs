@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed.
+//! Random numbers from a seed.
 
 /// A generator of 64-bit numbers (SplitMix64: Steele, Lea, Flood 2014). The field is its state, at
 /// first the seed.
@@ -6,7 +6,7 @@
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// The generator of one of several that draw from the same seed at the same time.
+    /// Returns the generator of one of several users of the same seed.
     #[must_use]
     pub fn split(seed: u64, number: u64) -> Self {
         let mut random = Self(seed ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
@@ -14,7 +14,7 @@ impl SplitMix64 {
         random
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -23,7 +23,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     ///
     /// # Panics
     /// When `bound` is 0.
@@ -31,12 +31,12 @@ impl SplitMix64 {
         self.draw() % bound
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true `per_mille` times in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// True once in `of` times.
+    /// Returns true once in `of` times.
     ///
     /// # Panics
     /// When `of` is 0.
@@ -44,12 +44,12 @@ impl SplitMix64 {
         self.below(of) == 0
     }
 
-    /// So many bytes, each from a number of its own.
+    /// Returns `len` bytes, each from a number of its own.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.draw() as u8).collect()
     }
 
-    /// One of the items.
+    /// Returns one of the items.
     ///
     /// # Panics
     /// When there is none.

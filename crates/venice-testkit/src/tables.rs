@@ -1,5 +1,5 @@
-//! All tables of a Monitor Node as one value, for tests that compare them record by record: of one that
-//! was killed and started again with what it was before, of several with each other.
+//! All tables of a Monitor Node as one value, for tests that compare them record by record: before
+//! and after a restart, or between several Monitor Nodes.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -8,8 +8,8 @@ use std::fmt;
 use venice_control::ControlError;
 use venice_control::client::{Access, EnrolmentClient, MonitorClient};
 
-/// What changes by itself: ages, measurements, counts of datagrams and callers.
-const PASSING: [&str; 18] = [
+/// Fields that change without events: ages, measurements, counts of datagrams and callers.
+const TRANSIENT_FIELDS: [&str; 18] = [
     "age_s",
     "last_heartbeat_ms",
     "waited_s",
@@ -30,8 +30,8 @@ const PASSING: [&str; 18] = [
     "refused",
 ];
 
-/// What only heartbeats tell, by table: a Monitor Node that has just started does not know it yet.
-const TOLD: [(Table, &[&str]); 2] = [
+/// Fields that only heartbeats set, by table: a restarted Monitor Node does not have them yet.
+const HEARTBEAT_FIELDS: [(Table, &[&str]); 2] = [
     (
         Table::Nodes,
         &[
@@ -52,23 +52,23 @@ const TOLD: [(Table, &[&str]); 2] = [
 pub enum Table {
     /// The nodes.
     Nodes,
-    /// What they lend: memory and devices (RRT).
+    /// Lent memory and devices (RRT).
     Resources,
-    /// Who has borrowed what (RAT).
+    /// Grants (RAT).
     Grants,
-    /// How the links do (TST).
+    /// Links (TST).
     Links,
     /// Join tokens.
     Tokens,
-    /// Nodes that were turned out.
+    /// Revoked nodes.
     Revocations,
-    /// How much users may have borrowed.
+    /// Quotas of users.
     Quotas,
-    /// Who waits for room.
+    /// Queued requests.
     Queue,
 }
 
-/// Every one of them.
+/// All tables.
 pub const ALL: [Table; 8] = [
     Table::Nodes,
     Table::Resources,
@@ -82,13 +82,13 @@ pub const ALL: [Table; 8] = [
 
 type Record = Map<String, Value>;
 
-/// The tables of one Monitor Node at one moment, without what changes by itself. They are asked for one
-/// after the other: where something is on its way, two of them may be of two moments.
+/// The tables of one Monitor Node at one moment, without the fields that change without events.
+/// They are read one after the other, so two of them may differ by an event in between.
 #[derive(Clone, PartialEq)]
 pub struct Tables(BTreeMap<(Table, String), Record>);
 
 impl Tables {
-    /// Asks a Monitor Node for all of them; for administrators.
+    /// Reads all tables of a Monitor Node, as an administrator.
     ///
     /// # Errors
     /// [`ControlError`]: it does not answer.
@@ -121,7 +121,7 @@ impl Tables {
 
     fn put(&mut self, table: Table, key: &[&str], records: Vec<Record>) {
         for mut record in records {
-            record.retain(|field, _| !PASSING.contains(&field.as_str()));
+            record.retain(|field, _| !TRANSIENT_FIELDS.contains(&field.as_str()));
             if let Some(leaving) = record.get_mut("preempted_in_s") {
                 *leaving = (!leaving.is_null()).into();
             }
@@ -141,20 +141,21 @@ impl Tables {
         }
     }
 
-    /// What has to be there as soon as a Monitor Node serves, from the store: not the links, which
-    /// heartbeats tell, nor who waits, who asks again.
+    /// Returns the part that a Monitor Node has from the store as soon as it serves: without the
+    /// links, which heartbeats report, and without the queue, whose requests are repeated.
     #[must_use]
     pub fn recorded(&self) -> Self {
         let mut tables = self.clone();
         tables.0.retain(|(table, _), _| !matches!(table, Table::Links | Table::Queue));
         for ((table, _), record) in &mut tables.0 {
-            let told = TOLD.iter().filter(|(of, _)| of == table).flat_map(|(_, told)| *told);
+            let told =
+                HEARTBEAT_FIELDS.iter().filter(|(of, _)| of == table).flat_map(|(_, told)| *told);
             told.for_each(|field| drop(record.remove(*field)));
         }
         tables
     }
 
-    /// The others, without that one.
+    /// Returns the other tables.
     #[must_use]
     pub fn without(&self, table: Table) -> Self {
         let mut tables = self.clone();
@@ -162,17 +163,17 @@ impl Tables {
         tables
     }
 
-    /// The records of one table.
+    /// Returns the records of one table.
     pub fn records(&self, table: Table) -> impl Iterator<Item = &Map<String, Value>> {
         self.0.iter().filter(move |((of, _), _)| *of == table).map(|(_, record)| record)
     }
 
-    /// How many records a table has.
+    /// Returns the number of records in a table.
     pub fn count(&self, table: Table) -> usize {
         self.records(table).count()
     }
 
-    /// In which records, and which of their fields, the other ones differ: a line for each.
+    /// Returns a line for each field of each record that differs.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let keys: BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
         let mut lines = Vec::new();
@@ -195,10 +196,10 @@ impl Tables {
         lines
     }
 
-    /// Fails the test that calls it unless the other ones are the same.
+    /// Asserts that the other tables are the same.
     ///
     /// # Panics
-    /// Where they differ, with [`Self::differences`].
+    /// When they differ, with [`Self::differences`].
     pub fn assert_same(&self, other: &Self, what: &str) {
         let differences = self.differences(other);
         assert!(differences.is_empty(), "{what}:\n{}", differences.join("\n"));
@@ -213,7 +214,7 @@ impl fmt::Debug for Tables {
     }
 }
 
-/// Waits are known by who asks: their numbers are each Monitor Node's own.
+/// Names queued requests by recipient: their numbers differ between Monitor Nodes.
 fn waits(rows: impl IntoIterator<Item = impl Serialize>) -> Vec<Record> {
     let mut records = records(rows);
     records.iter_mut().for_each(|record| drop(record.remove("id")));
@@ -221,7 +222,8 @@ fn waits(rows: impl IntoIterator<Item = impl Serialize>) -> Vec<Record> {
 }
 
 fn records(rows: impl IntoIterator<Item = impl Serialize>) -> Vec<Record> {
-    let rows = rows.into_iter().map(|row| serde_json::to_value(row).expect("rows are plain data"));
+    let rows =
+        rows.into_iter().map(|row| serde_json::to_value(row).expect("rows have only plain data"));
     rows.map(|row| match row {
         Value::Object(record) => record,
         other => panic!("{other} is no record"),

@@ -3,28 +3,28 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The pause between two looks.
+/// Pause between two calls.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Looks every 20 ms until `ready` gives something, at most `limit`.
+/// Calls `ready` every 20 ms until it returns a value, at most for `limit`.
 ///
 /// # Panics
-/// When nothing came in time: with `what` was awaited.
+/// After the limit; the message names `what`.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {limit:?} in vain for {what}");
+        assert!(Instant::now() < deadline, "timeout after {limit:?}: waiting for {what}");
         sleep(PAUSE);
     }
 }
 
-/// Looks every 20 ms until `is_so` holds, at most `limit`.
+/// Calls `is_so` every 20 ms until it holds, at most for `limit`.
 ///
 /// # Panics
-/// When it does not hold in time: with `what` was awaited.
+/// After the limit; the message names `what`.
 pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
     wait_for(what, limit, || is_so().then_some(()));
 }
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "in vain for the impossible")]
+    #[should_panic(expected = "waiting for the impossible")]
     fn panics_past_its_limit() {
         wait_until("the impossible", Duration::ZERO, || false);
     }

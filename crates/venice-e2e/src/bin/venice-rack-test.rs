@@ -1,4 +1,4 @@
-//! One rack of real processes after another, and what its processes are.
+//! Runs racks of real processes one after another; the same binary is each of their processes.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -21,31 +21,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs scenarios, one for each seed
+    /// Run scenarios, one for each seed
     Run {
         /// shm, ring or udp (which needs root, for network namespaces)
         #[arg(long)]
         port: Port,
-        /// Nodes relay for each other: router, mesh:XxYxZ or torus:XxYxZ (udp alone)
+        /// Topology of nodes that relay: router, mesh:XxYxZ or torus:XxYxZ (udp only)
         #[arg(long, conflicts_with = "scenario")]
         topology: Option<String>,
-        /// The first seed
+        /// First seed
         #[arg(long, default_value_t = 0)]
         seed: u64,
-        /// How many
+        /// Number of seeds
         #[arg(long, default_value_t = 1)]
         seeds: u64,
-        /// Runs this file's scenario as it stands, instead
+        /// Run this file's scenario instead, unchanged
         #[arg(long)]
         scenario: Option<PathBuf>,
-        /// Breaks something on purpose, as `venice sim rack` does
+        /// Inject a bug, the same as `venice sim rack --sabotage`
         #[arg(long)]
         sabotage: Option<Sabotage>,
     },
-    /// What lends on a node
+    /// The donor of a node
     #[command(hide = true)]
     Donor(Process),
-    /// What borrows on a node
+    /// The program of a node
     #[command(hide = true)]
     Program {
         #[command(flatten)]
@@ -56,7 +56,7 @@ enum Command {
     /// The network between the nodes
     #[command(hide = true)]
     Forwarder(Network),
-    /// An external router in it
+    /// The external router of that network
     #[command(hide = true)]
     Router(Network),
 }
@@ -88,7 +88,7 @@ fn main() -> Result<ExitCode> {
         Command::Run { port, topology, seed, seeds, scenario, sabotage } => {
             if let Some(path) = scenario {
                 let text = std::fs::read_to_string(&path)
-                    .with_context(|| format!("reading {}", path.display()))?;
+                    .with_context(|| format!("cannot read {}", path.display()))?;
                 let scenario = Scenario::from_toml(&text)?;
                 return run_all(std::iter::once(Ok(scenario)), port, sabotage);
             }
@@ -113,7 +113,7 @@ fn main() -> Result<ExitCode> {
         }
         Command::Router(Network { folder, port }) => {
             let plan = Plan::read(&folder, port)?;
-            let topology = plan.relays().context("no node relays here")?;
+            let topology = plan.relays().context("this scenario has no relays")?;
             relay::run_router(&plan, topology)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -125,10 +125,10 @@ fn run_all(
     port: Port,
     sabotage: Option<Sabotage>,
 ) -> Result<ExitCode> {
-    let program = std::env::current_exe().context("finding this program")?;
+    let program = std::env::current_exe().context("cannot find the running program")?;
     for scenario in scenarios {
         let scenario = scenario?;
-        let outcome = run(&Run { scenario, port, program: &program, sabotage, deaf: &[] })?;
+        let outcome = run(&Run { scenario, port, program: &program, sabotage, ignored: &[] })?;
         println!("{outcome}");
         if !outcome.is_ok() {
             return Ok(ExitCode::FAILURE);

@@ -1,5 +1,6 @@
-//! `venice-soak --port shm|udp [--seconds N] [--seed N] [--report FILE]`: the data-integrity soak of
-//! `make soak`. Exit code 0: no byte was wrong. `VENICE_BIN` names the venice it is about.
+//! `venice-soak --port shm|udp [--seconds N] [--seed N] [--report FILE]`: the data-integrity soak
+//! of `make soak`. Exit code 0: no byte was wrong. `VENICE_BIN` names the `venice` binary under
+//! test.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! A program that uses its memory all the time, and would notice a wrong byte.
+//! A program that uses its memory all the time, and detects any wrong byte.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::programs::{CProgram, Rack, Running, wait_for};
 
-/// How long the program may take to begin, and to end.
+/// Time limit for the program's start, and for its end.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program that writes and checks 64 MiB over and over with a quarter of them local.
@@ -18,7 +18,8 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts it on so much borrowed memory in so many copies, and waits until it uses all of it.
+    /// Starts it on so much borrowed memory with so many replicas, and waits until it uses all of
+    /// it.
     pub fn start(rack: &Rack, remote: &str, copies: u32) -> Busy {
         Busy::start_with(rack, remote, copies, &[])
     }
@@ -28,14 +29,14 @@ impl Busy {
         Busy::start_kept(rack, remote, &["--copies", &copies.to_string()], more)
     }
 
-    /// The same as a process and its child, which has half as much and begins with what it has of its
-    /// parent.
+    /// Starts it as a process and a child with half as much memory, which begins with its parent's
+    /// contents.
     pub fn start_forked(rack: &Rack, remote: &str, copies: u32, more: &[&str]) -> Busy {
         let kept = ["--copies", &copies.to_string()];
         Busy::start_program(rack, remote, &kept, more, &["32", "ready", "stop", "forked"])
     }
 
-    /// The same on borrowed memory that is kept as these options say.
+    /// Starts it on borrowed memory with these redundancy options.
     pub fn start_kept(rack: &Rack, remote: &str, kept: &[&str], more: &[&str]) -> Busy {
         Busy::start_program(rack, remote, kept, more, &["64", "ready", "stop"])
     }
@@ -62,21 +63,21 @@ impl Busy {
         busy
     }
 
-    /// That it has not ended.
+    /// Checks that it has not ended.
     ///
     /// # Panics
-    /// When it has: with what it said.
+    /// When it has; the message quotes its output.
     pub fn expect_running(&mut self) {
         if !self.running.is_running() {
-            panic!("the program ended:\n{}", self.running.said_on_stderr());
+            panic!("the program ended:\n{}", self.running.stderr_after_end());
         }
     }
 
-    /// That it does not end for so long.
+    /// Checks that it does not end for so long.
     ///
     /// # Panics
-    /// When it does: with what it said.
-    pub fn goes_on_for(&mut self, time: Duration) {
+    /// When it does; the message quotes its output.
+    pub fn expect_running_for(&mut self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
             self.expect_running();
@@ -84,9 +85,9 @@ impl Busy {
         }
     }
 
-    /// Waits until its run says that all which donors wanted back is elsewhere; the run's row then.
-    /// A run tells how it is a few times a second: the node may be empty a moment before.
-    pub fn wait_until_all_is_moved(&mut self, rack: &Rack) -> Value {
+    /// Waits until its run reports that all reclaimed memory has moved; returns the run's row. A
+    /// run reports its state a few times a second, so the node may be empty a moment earlier.
+    pub fn wait_until_moved(&mut self, rack: &Rack) -> Value {
         wait_for("the run to say that all is moved", LIMIT, || {
             self.expect_running();
             let row = rack.run_row()?;
@@ -95,8 +96,8 @@ impl Busy {
         })
     }
 
-    /// Waits until its run has noticed that the donor `gone` is lost, and has all copies again.
-    pub fn wait_for_both_copies(&mut self, rack: &Rack, gone: &str) {
+    /// Waits until its run has noticed the loss of the donor `gone`, and has all replicas again.
+    pub fn wait_for_replicas(&mut self, rack: &Rack, gone: &str) {
         wait_for("both copies to be there", LIMIT, || {
             self.expect_running();
             let run = rack.run_row()?;
@@ -105,7 +106,7 @@ impl Busy {
         });
     }
 
-    /// Lets it check everything once more and end; what it said on stderr.
+    /// Lets it check everything once more and end; returns its standard error.
     ///
     /// # Panics
     /// When a byte was wrong.

@@ -39,14 +39,14 @@ impl CProgram {
         CProgram { dir, path }
     }
 
-    /// A command that starts it in its own directory.
+    /// Returns a command that starts it in its own directory.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command.args(args).current_dir(self.dir.path());
         command
     }
 
-    /// The directory it runs in.
+    /// Returns the directory it runs in.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

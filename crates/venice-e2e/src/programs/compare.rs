@@ -5,31 +5,32 @@ use std::time::Duration;
 
 use crate::programs::{MIB, Outcome, Rack, Running};
 
-/// How far the resident anonymous memory may go above `--local`: what is resident but not paged
-/// (the data of the program and its libraries, the main stack, the pager's own tables) ...
+/// Fixed part of the margin of resident anonymous memory above `--local`: resident memory that is
+/// not paged (the data of the program and its libraries, the main stack, the pager's own tables).
 pub const MARGIN_FIXED_BYTES: u64 = 8 * MIB;
-/// ... and what faults may bring in before eviction catches up: a sixteenth of `--local`.
+/// Divisor of `--local` for the rest of the margin: pages that faults bring in before eviction
+/// catches up.
 pub const MARGIN_SHARE: u64 = 16;
 
-/// How long one program may take: far more than it ever should, so that only a hang meets it.
+/// Time limit of one program, far above any normal duration, so that only a hang exceeds it.
 pub const PROGRAM_LIMIT: Duration = Duration::from_secs(240);
 
 /// A program with the files whose bytes are part of its result.
 pub struct Program {
-    /// What to start.
+    /// The command to start.
     pub command: Command,
-    /// Reads back what it produced beside its standard output; called after each run.
+    /// Reads the result beside the standard output; called after each run.
     pub result: Box<dyn Fn() -> Vec<u8>>,
 }
 
 impl Program {
-    /// A program whose result is its standard output alone.
+    /// Creates a program whose result is its standard output alone.
     pub fn new(command: Command) -> Program {
         Program { command, result: Box::new(Vec::new) }
     }
 }
 
-/// What the run under Venice showed, for further checks.
+/// Results of both runs, for further checks.
 pub struct Compared {
     /// The run without Venice.
     pub plain: Outcome,
@@ -39,8 +40,8 @@ pub struct Compared {
     pub local_bytes: u64,
 }
 
-/// Runs `program` both ways; exit code, output and result must be the same, and the resident
-/// memory must stay near `--local`.
+/// Runs `program` both ways; exit code, output and result must be the same, and the resident memory
+/// must stay near `--local`.
 #[track_caller]
 pub fn compare(rack: &Rack, name: &str, program: &Program) -> Compared {
     let plain = Running::spawn(copy(&program.command), false).finish(PROGRAM_LIMIT);
@@ -64,8 +65,8 @@ pub fn compare(rack: &Rack, name: &str, program: &Program) -> Compared {
     Compared { plain, venice, local_bytes }
 }
 
-/// Runs `program` plainly and by `venice run` with `options`: exit code 0 and output must be the
-/// same. What the run under Venice said.
+/// Runs `program` plainly and by `venice run` with `options`: exit code 0 and the same output are
+/// required. Returns the outcome of the run under Venice.
 #[track_caller]
 pub fn same_output(rack: &Rack, options: &[&str], program: &Command) -> Outcome {
     let plain = Running::spawn(copy(program), false).finish(PROGRAM_LIMIT);
@@ -81,14 +82,14 @@ pub fn same_output(rack: &Rack, options: &[&str], program: &Command) -> Outcome 
     venice
 }
 
-/// A quarter of a peak, rounded up to a whole MiB.
+/// Returns a quarter of a peak, rounded up to a whole MiB.
 pub fn quarter_of(peak_bytes: u64) -> u64 {
     assert!(peak_bytes >= 32 * MIB, "a peak of {peak_bytes} bytes is too small to show anything");
     (peak_bytes / 4).next_multiple_of(MIB)
 }
 
-/// The options of `venice run` for a program with this peak: twice the peak far, for a fork that
-/// rewrites everything.
+/// Returns the options of `venice run` for a program with this peak: twice the peak far, for a fork
+/// that rewrites everything.
 pub fn run_options(local_bytes: u64, peak_bytes: u64) -> Vec<String> {
     let remote_bytes = (2 * peak_bytes).next_multiple_of(MIB) + 64 * MIB;
     ["--local", &local_bytes.to_string(), "--remote", &remote_bytes.to_string(), "--stats"]
@@ -96,7 +97,8 @@ pub fn run_options(local_bytes: u64, peak_bytes: u64) -> Vec<String> {
         .to_vec()
 }
 
-/// The resident memory of the run stayed within the margin, and the run was really paged.
+/// Checks that the resident memory of the run stayed within the margin, and that the run was really
+/// paged.
 #[track_caller]
 pub fn check_resident(name: &str, venice: &Outcome, local_bytes: u64) {
     let allowed = allowed_bytes(local_bytes);
@@ -114,8 +116,8 @@ pub fn check_resident(name: &str, venice: &Outcome, local_bytes: u64) {
     );
 }
 
-/// All processes of the run together stayed within the margin: for programs whose processes share
-/// little, as what a fork shares counts twice.
+/// Checks that all processes of the run together stayed within the margin: for programs whose
+/// processes share little, since a fork's shared pages count twice.
 #[track_caller]
 pub fn check_all_together(name: &str, venice: &Outcome, local_bytes: u64) {
     let allowed = allowed_bytes(local_bytes);
@@ -132,7 +134,7 @@ fn allowed_bytes(local_bytes: u64) -> u64 {
     local_bytes + MARGIN_FIXED_BYTES + local_bytes / MARGIN_SHARE
 }
 
-/// One line for the log: what it cost.
+/// Prints the cost of the run in one line.
 pub fn report(name: &str, plain: &Outcome, venice: &Outcome, local_bytes: u64) {
     println!(
         "{name}: peak {} MiB in {:.1} s without Venice; --local {} MiB: peak {} MiB, \
@@ -147,7 +149,7 @@ pub fn report(name: &str, plain: &Outcome, venice: &Outcome, local_bytes: u64) {
     println!("{}", venice.stderr);
 }
 
-/// `Command` has no `clone`: program, arguments, environment and directory are copied.
+/// Copies program, arguments, environment and directory: `Command` has no `clone`.
 pub fn copy(command: &Command) -> Command {
     let mut copy = Command::new(command.get_program());
     copy.args(command.get_args());
@@ -163,7 +165,7 @@ pub fn copy(command: &Command) -> Command {
     copy
 }
 
-/// The first lines that differ, or the lengths.
+/// Describes the first lines that differ, or the lengths.
 fn difference(plain: &[u8], venice: &[u8]) -> String {
     let (plain, venice) = (String::from_utf8_lossy(plain), String::from_utf8_lossy(venice));
     let pair = plain.lines().zip(venice.lines()).enumerate().find(|(_, (a, b))| a != b);

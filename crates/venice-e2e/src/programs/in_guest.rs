@@ -8,9 +8,8 @@ use crate::programs::venice_binary;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// What each of the scripts can use: `$v` is venice; `waits FILE WORDS` waits until a file has words in
-/// it, and `frees BYTES` until a node has so much free, and they show what there is when that does not
-/// come.
+/// Definitions for all scripts: `$v` is venice; `waits FILE WORDS` waits until a file contains
+/// words; `frees BYTES` waits until a node has so much free. Both print the state after a timeout.
 const SHELL: &str = "\
 export VENICE_RUN_DIR=/run/rack-$name; cd /; log=/run/$name.log; go=/run/$name.go; \
 run=; trap 'test -z $run || kill $run 2> /dev/null; $v down' EXIT; \
@@ -20,8 +19,8 @@ frees() { for i in $(seq 300); do \
           $v nodes --json | grep -q \"free_bytes.: $1,\" && return; sleep 0.2; done; \
           $v nodes; cat $log $VENICE_RUN_DIR/*/*log; exit 1; }; ";
 
-/// A program for Python: `GO TURNS MIB`. It writes more than it may keep, and reads it back, in each turn
-/// once there is a file called GO and the turn's number.
+/// A Python program: `GO TURNS MIB`. In each turn, once the file GO with the turn's number exists,
+/// it writes more than it may keep, and reads it back.
 pub const PROGRAM: &str = "\
 import os, sys, time
 size, go = int(sys.argv[3]) << 20, sys.argv[1]
@@ -34,7 +33,7 @@ for turn in range(1, int(sys.argv[2]) + 1):
     print('right' if right else 'wrong', turn, flush=True)
 ";
 
-/// Runs the script of a test in the room's guest; what it said, or `None` without one.
+/// Runs the script of a test in the room's guest; returns its output, or `None` without a guest.
 ///
 /// # Panics
 /// When the script fails.
@@ -56,11 +55,11 @@ pub fn in_guest(room: &Room, test: &str, script: &str) -> Option<String> {
     }
 }
 
-/// In each of so many turns the program has read back what it wrote.
+/// Checks that the program has read back its data in each of so many turns.
 ///
 /// # Panics
 /// When it has not.
-pub fn was_right(output: &str, turns: u32) {
+pub fn check_turns(output: &str, turns: u32) {
     for turn in 1..=turns {
         assert!(output.contains(&format!("right {turn}\n")), "{output}");
     }

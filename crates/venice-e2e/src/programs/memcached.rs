@@ -1,4 +1,4 @@
-//! A memcached client that knows what every value must be.
+//! A memcached client that can compute every value.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,19 +11,20 @@ use crate::programs::wait_for;
 
 const PIPELINE: usize = 64;
 
-/// A `memcached` command that listens on a unix socket in `dir` and may hold `limit_mib` MiB.
+/// Returns a `memcached` command that listens on a unix socket in `dir` and may hold `limit_mib`
+/// MiB.
 pub fn server(dir: &Path, limit_mib: u64) -> Command {
     let mut command = Command::new("memcached");
     command.args(["-u", "root", "-t", "2", "-m", &limit_mib.to_string(), "-s"]).arg(socket(dir));
     command
 }
 
-/// Where [`server`] listens.
+/// Returns the socket of [`server`].
 pub fn socket(dir: &Path) -> std::path::PathBuf {
     dir.join("memcached.sock")
 }
 
-/// One connection.
+/// A connection.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -55,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Reads every key and compares. None may be missing.
+    /// Reads every key and compares the values. None may be missing.
     #[track_caller]
     pub fn check_all(&mut self, keys: &[u64], generation: impl Fn(u64) -> u64) {
         for batch in keys.chunks(PIPELINE) {

@@ -1,19 +1,20 @@
-//! Real programs under `venice run`, checked against themselves without it.
+//! Real programs under `venice run`, compared with runs without it.
 //!
-//! Nothing here knows how Venice works inside: the tests start the released binary as a user
-//! would, on a rack of their own, and look at results, exit codes, messages and `/proc`.
+//! The tests are black-box tests: they start the released binary as a user would, on a rack of
+//! their own, and check results, exit codes, messages and `/proc`.
 //!
-//! - [`Rack`]: a rack with its own run directory, gone again when the test is.
-//! - [`Running`]: a process being watched: its output, its time limit, its resident memory.
+//! - [`Rack`]: a rack with its own run directory, removed with the test.
+//! - [`Running`]: a watched process: its output, its time limit, its resident memory.
 //! - [`compare`]: one program run without Venice, then with a quarter of its peak local.
-//! - [`Busy`]: a program that uses its memory all the time and would notice a wrong byte.
+//! - [`Busy`]: a program that uses its memory all the time and detects any wrong byte.
 //! - [`CProgram`]: a small C program compiled at test time.
-//! - [`in_guest`]: shell scripts in a guest, for what this machine lacks.
-//! - [`soak`]: programs that check every byte while donors are killed, stalled, drained and short of memory.
-//! - [`redis::Client`], [`memcached::Client`]: clients that know what every value must be.
+//! - [`in_guest`]: shell scripts in a guest, for missing features of this machine.
+//! - [`soak`]: programs that check every byte while donors are killed, stalled, drained and short
+//!   of memory.
+//! - [`redis::Client`], [`memcached::Client`]: clients that can compute every value.
 //!
-//! A test that the machine cannot run calls [`paged_mode_is_missing`] first, which prints the
-//! line `SKIPPED: <test>: no <feature>` that the test script looks for.
+//! A test that the machine may not support calls [`paged_mode_is_missing`] first, which prints the
+//! line `SKIPPED: <test>: no <feature>` for the test script.
 
 mod busy;
 mod c_program;
@@ -37,7 +38,7 @@ pub use venice_testkit::wait::wait_for;
 /// 2^20 bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// True, with a line saying so, where the kernel or the user cannot have paged memory.
+/// True, with a printed line, if the kernel or the user cannot have paged memory.
 pub fn paged_mode_is_missing(test: &str) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {
         Some("root")

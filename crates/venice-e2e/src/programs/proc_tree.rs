@@ -1,10 +1,10 @@
-//! What `/proc` tells about a process and those it started.
+//! Readers of `/proc` for a process and its descendants.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// The anonymous memory of `pid` that is resident now, in bytes; 0 for a process that is gone.
+/// Returns the resident anonymous memory of `pid`, in bytes; 0 for a process that is gone.
 pub fn rss_anon_bytes(pid: u32) -> u64 {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
     status
@@ -14,8 +14,7 @@ pub fn rss_anon_bytes(pid: u32) -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
-/// How much memory the slabs of donors take that `pid` has mapped, in bytes, whether it uses them
-/// or not. Needs root.
+/// Returns the bytes of donors' slabs that `pid` has mapped, used or not. Needs root.
 pub fn mapped_slab_bytes(pid: u32) -> u64 {
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/map_files")) else { return 0 };
     let slabs = files.flatten().filter(|file| {
@@ -27,7 +26,7 @@ pub fn mapped_slab_bytes(pid: u32) -> u64 {
     sizes.values().sum()
 }
 
-/// The children of `pid`, their children, and so on, without `pid` itself.
+/// Returns the children of `pid`, their children, and so on, without `pid` itself.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut open = vec![pid];
@@ -58,7 +57,7 @@ pub fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Where each thread of `pid` waits: for the message of a test that found it hanging.
+/// Describes where each thread of `pid` waits, for the message about a hang.
 pub fn threads_report(pid: u32) -> String {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return format!("process {pid} is gone\n");

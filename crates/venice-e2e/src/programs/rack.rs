@@ -1,4 +1,4 @@
-//! A rack of the test's own.
+//! A rack for tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::programs::running::Running;
 
-/// How the nodes of a rack reach each other.
+/// Port between the nodes of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// Shared memory.
@@ -35,10 +35,10 @@ impl std::fmt::Display for Port {
     }
 }
 
-/// A Monitor Node and four agents with a run directory of their own; down when dropped.
+/// A Monitor Node and four agents with a run directory of their own; dropping it takes them down.
 ///
-/// A guardian process takes the rack down even if the test is killed: it waits on a pipe that
-/// this process holds open.
+/// A guardian process takes the rack down even if the test is killed: it waits on a pipe that this
+/// process holds open.
 pub struct Rack {
     run_dir: TempDir,
     guardian: Child,
@@ -49,33 +49,33 @@ impl Rack {
     /// Starts a rack of four nodes, each lending `lend_mib` MiB.
     ///
     /// # Panics
-    /// When `venice up` fails: with what it said.
+    /// When `venice up` fails; the message quotes it.
     pub fn start(port: Port, lend_mib: u64) -> Rack {
         Rack::start_with(port, lend_mib, &[])
     }
 
-    /// As [`Rack::start`], with more options for `venice up`.
+    /// Starts one with more options for `venice up`, the same as [`Rack::start`].
     ///
     /// # Panics
-    /// When `venice up` fails: with what it said.
+    /// When `venice up` fails; the message quotes it.
     pub fn start_with(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
         let mut with_nodes = vec!["--nodes", "4"];
         with_nodes.extend_from_slice(options);
         Rack::up(port, lend_mib, &with_nodes)
     }
 
-    /// A rack of so many nodes.
+    /// Starts a rack of so many nodes.
     ///
     /// # Panics
-    /// When `venice up` fails: with what it said.
+    /// When `venice up` fails; the message quotes it.
     pub fn of(port: Port, nodes: usize, lend_mib: u64) -> Rack {
         Rack::up(port, lend_mib, &["--nodes", &nodes.to_string()])
     }
 
-    /// A rack whose nodes relay for each other, wired as `topology` says with its size.
+    /// Starts a rack whose nodes relay, with `topology`, which includes its size.
     ///
     /// # Panics
-    /// When `venice up` fails: with what it said.
+    /// When `venice up` fails; the message quotes it.
     pub fn wired(topology: &str, lend_mib: u64, options: &[&str]) -> Rack {
         let mut wired = vec!["--topology", topology];
         wired.extend_from_slice(options);
@@ -83,7 +83,7 @@ impl Rack {
     }
 
     fn up(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
-        // Short, because unix socket paths are.
+        // The path is short, because unix socket paths are.
         let run_dir = tempfile::Builder::new().prefix("venice-t").tempdir_in("/tmp").expect("/tmp");
         let guardian = guard(run_dir.path());
         let rack = Rack { run_dir, guardian, port };
@@ -95,7 +95,7 @@ impl Rack {
         rack
     }
 
-    /// The rack that all tests of one binary share: over `port`, 512 MiB a node.
+    /// Returns the rack that all tests of one binary share: over `port`, 512 MiB a node.
     pub fn shared(port: Port) -> &'static Rack {
         static SHM: OnceLock<Rack> = OnceLock::new();
         static UDP: OnceLock<Rack> = OnceLock::new();
@@ -106,7 +106,7 @@ impl Rack {
         cell.get_or_init(|| Rack::start(port, 512))
     }
 
-    /// A `venice` command that belongs to this rack.
+    /// Returns a `venice` command for this rack.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(venice_binary());
         command.args(args).env("VENICE_RUN_DIR", self.run_dir.path()).env_remove("VENICE_MONITOR");
@@ -119,7 +119,7 @@ impl Rack {
         output.unwrap_or_else(|error| panic!("{}: {error}", venice_binary().display()))
     }
 
-    /// What `venice ARGS --json` prints.
+    /// Returns the output of `venice ARGS --json`.
     pub fn json(&self, args: &[&str]) -> Value {
         let mut with_json = args.to_vec();
         with_json.push("--json");
@@ -150,17 +150,17 @@ impl Rack {
         Running::spawn(command, true)
     }
 
-    /// The row of the first run in `venice status`: what it told last, a moment ago.
+    /// Returns the row of the first run in `venice status`: its last report, a moment old.
     pub fn run_row(&self) -> Option<Value> {
         self.json(&["status"])["runs"].as_array()?.first().cloned()
     }
 
-    /// The row of the first run in `venice ps`.
+    /// Returns the row of the first run in `venice ps`.
     pub fn run_row_of_ps(&self) -> Option<Value> {
         self.json(&["ps"]).as_array()?.first().cloned()
     }
 
-    /// The ids of all grants in the Monitor Node's table, in order.
+    /// Returns the ids of all grants in the Monitor Node's table, in order.
     pub fn grant_ids(&self) -> Vec<String> {
         let mut ids: Vec<String> =
             rows(&self.json(&["grants"])).iter().map(|row| row["id"].to_string()).collect();
@@ -168,7 +168,7 @@ impl Rack {
         ids
     }
 
-    /// Bytes lent out and not free, summed over all nodes.
+    /// Returns the bytes lent out and not free, summed over all nodes.
     pub fn granted_bytes(&self) -> u64 {
         rows(&self.json(&["nodes"]))
             .iter()
@@ -176,19 +176,19 @@ impl Rack {
             .sum()
     }
 
-    /// The process id of the Monitor Node.
+    /// Returns the process id of the Monitor Node.
     pub fn monitor_pid(&self) -> u32 {
         number(&self.json(&["status"])["monitor"]["pid"]) as u32
     }
 
-    /// The process id of an agent.
+    /// Returns the process id of an agent.
     pub fn agent_pid(&self, name: &str) -> u32 {
         let status = self.json(&["status"]);
         let agent = rows(&status["agents"]).iter().find(|agent| agent["name"] == name).cloned();
         number(&agent.unwrap_or_else(|| panic!("no agent {name} in {status}"))["pid"]) as u32
     }
 
-    /// The directory of the rack's state.
+    /// Returns the directory of the rack's state.
     pub fn run_dir(&self) -> &Path {
         self.run_dir.path()
     }
@@ -202,7 +202,7 @@ impl Drop for Rack {
     }
 }
 
-/// The rows of a JSON list.
+/// Returns the rows of a JSON list.
 fn rows(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("not a list: {value}"))
 }
@@ -211,7 +211,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
-/// Starts the process that takes the rack down once this one is gone or lets go of it.
+/// Starts the guardian, which takes the rack down once this process is gone or closes the pipe.
 fn guard(run_dir: &Path) -> Child {
     let script = r#"read -r _; timeout 30 "$1" down >/dev/null 2>&1; rm -rf "$VENICE_RUN_DIR""#;
     Command::new("sh")
@@ -225,10 +225,10 @@ fn guard(run_dir: &Path) -> Child {
         .expect("a shell")
 }
 
-/// The binary under test: `$VENICE_BIN`, else the one built beside this test.
+/// Returns the binary under test: `$VENICE_BIN`, else the one built beside this test.
 ///
 /// # Panics
-/// When it is not there.
+/// When it is missing.
 pub fn venice_binary() -> PathBuf {
     let path = std::env::var_os("VENICE_BIN").map_or_else(
         || {
@@ -246,7 +246,7 @@ pub fn kill_now(pid: u32) {
     signal_and_wait(pid, Signal::KILL);
 }
 
-/// Has a daemon end in its own way, and waits until it is gone.
+/// Ends a daemon by SIGTERM, and waits until it is gone.
 pub fn stop_now(pid: u32) {
     signal_and_wait(pid, Signal::TERM);
 }

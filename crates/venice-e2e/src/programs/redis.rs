@@ -1,4 +1,4 @@
-//! A Redis client that knows what every value must be.
+//! A Redis client that can compute every value.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,10 +10,11 @@ use crate::programs::running::Running;
 use crate::programs::values::{VALUE_BYTES, value};
 use crate::programs::wait_for;
 
-/// How many requests are sent before their answers are read.
+/// Number of requests sent before their answers are read.
 const PIPELINE: usize = 64;
 
-/// A `redis-server` command that listens on a unix socket in `dir` and saves only when told to.
+/// Returns a `redis-server` command that listens on a unix socket in `dir` and saves only on
+/// request.
 pub fn server(dir: &Path) -> Command {
     let mut command = Command::new("redis-server");
     command.current_dir(dir).args(["--port", "0", "--save", "", "--appendonly", "no"]);
@@ -22,12 +23,12 @@ pub fn server(dir: &Path) -> Command {
     command
 }
 
-/// Where [`server`] listens.
+/// Returns the socket of [`server`].
 pub fn socket(dir: &Path) -> std::path::PathBuf {
     dir.join("redis.sock")
 }
 
-/// One connection.
+/// A connection.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -40,7 +41,7 @@ pub enum Reply {
     Simple(String),
     /// A number.
     Number(i64),
-    /// A value; `None` where the key is not there.
+    /// A value; `None` for a missing key.
     Bulk(Option<Vec<u8>>),
 }
 
@@ -52,12 +53,12 @@ impl Client {
             writer.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
             let mut client = Client { reader: BufReader::new(writer.try_clone().ok()?), writer };
             client.send(&[b"PING"]);
-            // While it loads its file it answers with an error.
+            // The server answers with an error while it loads its file.
             matches!(client.try_receive(), Ok(Reply::Simple(_))).then_some(client)
         })
     }
 
-    /// Sends one request and gives its answer.
+    /// Sends one request and returns its answer.
     pub fn call(&mut self, words: &[&[u8]]) -> Reply {
         self.send(words);
         self.receive()
@@ -77,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Reads every key and compares: `generation` tells which writing each must show.
+    /// Reads every key and compares: `generation` returns the expected generation of each.
     #[track_caller]
     pub fn check_all(&mut self, keys: &[u64], generation: impl Fn(u64) -> u64) {
         let mut wrong = Vec::new();
@@ -150,8 +151,8 @@ impl Client {
     }
 }
 
-/// Loads what a server saved in `dir` into a plain one, and compares: `keys` and no others are there, and
-/// `generation` tells which writing each must show.
+/// Loads a server's file in `dir` into a plain server, and compares: `keys` and no others are
+/// there, with the values of `generation`.
 #[track_caller]
 pub fn check_saved_file(
     dir: &Path,

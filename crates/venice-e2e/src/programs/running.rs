@@ -1,4 +1,4 @@
-//! A process being watched: output, time limit, resident memory.
+//! A watched process: output, time limit, resident memory.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,24 +21,24 @@ pub struct Running {
     sampler: Option<Sampler>,
 }
 
-/// What a process left behind.
+/// Results of a process.
 pub struct Outcome {
     /// Everything it wrote to its standard output.
     pub stdout: Vec<u8>,
     /// Everything it wrote to its standard error, lossily decoded.
     pub stderr: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// The most anonymous memory that any single process of it had resident, in bytes.
+    /// Peak of resident anonymous memory of any single process of it, in bytes.
     pub peak_bytes: u64,
-    /// The most that all its processes together had, in bytes; what a fork shares counts twice.
+    /// Peak of all its processes together, in bytes; pages shared by a fork count twice.
     pub peak_sum_bytes: u64,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
 impl Outcome {
-    /// The exit code as a shell would give it: 128 + N for death by signal N.
+    /// Returns the exit code as a shell gives it: 128 + N for death by signal N.
     pub fn code(&self) -> i32 {
         exit_code(self.status)
     }
@@ -55,7 +55,7 @@ impl Outcome {
         );
     }
 
-    /// The number before `words` in what `--stats` said.
+    /// Returns the number before `words` in the output of `--stats`.
     #[track_caller]
     pub fn number_before(&self, words: &str) -> u64 {
         let said = &self.stderr;
@@ -64,7 +64,7 @@ impl Outcome {
         number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?}: {said}"))
     }
 
-    /// The number after `words` in what `--stats` said.
+    /// Returns the number after `words` in the output of `--stats`.
     #[track_caller]
     pub fn number_after(&self, words: &str) -> u64 {
         let said = &self.stderr;
@@ -74,16 +74,17 @@ impl Outcome {
     }
 }
 
-/// The exit code as a shell would give it: 128 + N for death by signal N.
+/// Returns the exit code as a shell gives it: 128 + N for death by signal N.
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
 impl Running {
-    /// Starts `command` in a process group of its own, its output collected, its input empty.
+    /// Starts `command` in a process group of its own, with its output collected and its input
+    /// empty.
     ///
-    /// The memory watched is that of the process and all it starts; where the process is
-    /// `venice run` itself (`without_root`), only what it starts.
+    /// The watched memory is that of the process and all its descendants; if the process is `venice
+    /// run` itself (`without_root`), only that of the descendants.
     pub fn spawn(mut command: Command, without_root: bool) -> Running {
         let what = format!("{command:?}");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,12 +96,12 @@ impl Running {
         Running { child, what, stdout: Some(stdout), stderr: Some(stderr), sampler }
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The processes it started that live now.
+    /// Returns its descendants that live now.
     pub fn descendants(&self) -> Vec<u32> {
         descendants(self.pid())
     }
@@ -110,18 +111,18 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it wrote to its standard error, once it has ended.
-    pub fn said_on_stderr(&mut self) -> String {
+    /// Returns its whole standard error, once it has ended.
+    pub fn stderr_after_end(&mut self) -> String {
         String::from_utf8_lossy(&self.stderr.take().map(join).unwrap_or_default()).into_owned()
     }
 
-    /// What it has written to its standard error so far.
-    pub fn says_on_stderr(&self) -> String {
+    /// Returns its standard error so far.
+    pub fn stderr_so_far(&self) -> String {
         let all = self.stderr.as_ref().map(Collected::so_far).unwrap_or_default();
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// Hears what it writes to its standard error, while somebody else has it.
+    /// Returns a listener to its standard error, for use while another owner has the process.
     pub fn listener(&self) -> Listener {
         Listener(self.stderr.as_ref().map(|collected| collected.all.clone()).unwrap_or_default())
     }
@@ -131,10 +132,10 @@ impl Running {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Waits for its end, at most `limit`, and collects what it left.
+    /// Waits for its end, at most `limit`, and returns its outcome.
     ///
     /// # Panics
-    /// When the limit is over: after killing it, with what its threads were waiting for.
+    /// When the limit is over: after killing it; the message shows its threads' waits.
     pub fn finish(mut self, limit: Duration) -> Outcome {
         let started = Instant::now();
         let status = loop {
@@ -165,7 +166,7 @@ impl Running {
         }
     }
 
-    /// Kills the process and all it started; tells where their threads were.
+    /// Kills the process and all its descendants; describes where their threads waited.
     fn kill_all(&mut self) -> String {
         let below = self.descendants();
         let mut report = String::new();
@@ -192,18 +193,18 @@ impl Drop for Running {
     }
 }
 
-/// See [`Running::listener`].
+/// A view of the standard error; see [`Running::listener`].
 #[derive(Clone, Debug)]
 pub struct Listener(Arc<Mutex<Vec<u8>>>);
 
 impl Listener {
-    /// The last lines so far.
+    /// Returns the last lines so far.
     pub fn last_words(&self) -> String {
         tail(&String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// What comes out of a pipe.
+/// Collected bytes of a pipe.
 struct Collected {
     all: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
@@ -241,13 +242,13 @@ fn join(collected: Collected) -> Vec<u8> {
     std::mem::take(&mut *all)
 }
 
-/// The last 40 lines, for messages.
+/// Returns the last 40 lines, for messages.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// Looks at the resident memory every few milliseconds and keeps the highest.
+/// Samples the resident memory every few milliseconds and keeps the peak.
 struct Sampler {
     stop: Arc<AtomicBool>,
     peak_bytes: Arc<AtomicU64>,

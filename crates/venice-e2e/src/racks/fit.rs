@@ -1,5 +1,5 @@
-//! A scenario made to suit real time: processes start in milliseconds and wait for processors, and a
-//! test has seconds.
+//! Adaptation of a scenario to real time: processes start in milliseconds and wait for processors,
+//! and a test has seconds.
 
 use venice_fabric::{Topology, TopologyError};
 use venice_sim::scenario::{Bounds, Fault, FaultKind, Impairment, Protocol, Scenario};
@@ -9,30 +9,30 @@ use crate::racks::plan::Port;
 
 const MS: u64 = 1_000_000;
 
-/// How long the programs of a rack take for what they want, if nothing goes wrong.
+/// Duration of a rack's work without faults.
 const SPAN_NS: u64 = 600 * MS;
-/// A silence that ends a link, where something may go wrong.
+/// Time without frames after which a link is down, with faults.
 const SILENCE_NS: u64 = 400 * MS;
-/// And where nodes relay for each other.
+/// The same for nodes that relay.
 const RELAYED_SILENCE_NS: u64 = 1_200 * MS;
-/// Where nothing may, and so no link may end: longer than any process waits for a processor.
+/// The same without faults, when no link may end: longer than any process waits for a processor.
 const HARMLESS_SILENCE_NS: u64 = 30_000 * MS;
 
-/// What random scenarios may be like on one machine.
+/// Returns the bounds of random scenarios on one machine.
 pub fn bounds() -> Bounds {
     Bounds { min_nodes: 4, max_nodes: 6, accesses: 600, max_faults: 4 }
 }
 
-/// The scenario of a seed, as it is run over a port.
+/// Returns the scenario of a seed, adapted to a port.
 pub fn scenario(seed: u64, port: Port) -> Scenario {
     fit(Scenario::random(seed, &bounds()), port)
 }
 
-/// The scenario of a seed over udp, between nodes that relay for each other: `router`, or a mesh or
-/// torus, which says how many they are.
+/// Returns the scenario of a seed over udp, between nodes that relay: `router`, or a mesh or torus,
+/// which defines their number.
 ///
 /// # Errors
-/// If that is no topology.
+/// When the topology is invalid.
 pub fn relayed(seed: u64, topology: &str) -> Result<Scenario, TopologyError> {
     let bounds = match topology {
         "router" => bounds(),
@@ -47,14 +47,14 @@ pub fn relayed(seed: u64, topology: &str) -> Result<Scenario, TopologyError> {
     // One packet at a time through a router that loses a fifth of them would take minutes.
     fitted.protocol.hop_packets = fitted.protocol.hop_packets.max(4);
     if !fitted.is_harmless() {
-        // Accesses need several hops, whose links have to be found dead before those above are.
+        // Accesses need several hops, whose links must be found dead before those above.
         fitted.protocol.silence = Nanos(RELAYED_SILENCE_NS);
     }
     Ok(fitted)
 }
 
-/// Stretches the times of a scenario, and leaves out what a port does not have: nothing is lost or cut
-/// between processes that share memory. Every node reaches every other.
+/// Stretches the times of a scenario, and removes faults that a port does not have: no frame is
+/// lost or cut between processes that share memory. Every node reaches every other.
 pub fn fit(scenario: Scenario, port: Port) -> Scenario {
     let has_network = port.is_datagrams();
     let old_span_ns = (u64::from(scenario.workload.accesses) * scenario.workload.think.0).max(1);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_fitted_can_be_run_and_stays_as_it_is() {
+    fn fitted_scenario_is_valid_and_stable() {
         for seed in 0..200 {
             for port in [Port::Shm, Port::Ring, Port::Udp, Port::Xdp] {
                 let fitted = scenario(seed, port);

@@ -1,5 +1,5 @@
-//! The network between the namespaces: forwards datagrams between programs and donors as badly as the
-//! scenario says. What becomes of each is the simulator's own network's decision.
+//! The network between the namespaces: forwards datagrams between programs and donors with the
+//! scenario's impairments. The simulator's own network decides about each.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,12 +16,12 @@ use venice_sim::scenario::FaultKind;
 use crate::racks::orders::{Order, Reply, orders, reply};
 use crate::racks::plan::{Plan, Service};
 
-/// The longest sleep: orders come at any time.
+/// Longest sleep, since orders come at any time.
 const NAP_NS: u64 = 2_000_000;
-/// Datagrams taken from one socket in a row.
+/// Datagrams read from one socket in a row.
 const IN_A_ROW: usize = 64;
 
-/// Forwards until the parent says no more.
+/// Forwards until the parent closes the input.
 ///
 /// # Errors
 /// When the sockets cannot be made.
@@ -47,9 +47,9 @@ struct Forwarder {
     plan: Plan,
     network: Network,
     sockets: Vec<Socket>,
-    /// The socket that a program's socket is known to a donor by.
+    /// The socket under which a donor sees a program's socket.
     far: HashMap<(usize, SocketAddr), usize>,
-    /// By time, then in the order they came.
+    /// Order: by time, then by arrival.
     under_way: BinaryHeap<Reverse<(u64, u64, usize)>>,
     held: HashMap<u64, Held>,
     serial: u64,
@@ -57,7 +57,7 @@ struct Forwarder {
 
 struct Socket {
     socket: UdpSocket,
-    /// Where what comes here is from and goes to.
+    /// Source of the datagrams that arrive here, and their destination.
     from: u16,
     to: u16,
     side: Side,
@@ -65,15 +65,15 @@ struct Socket {
 
 #[derive(Clone, Copy)]
 enum Side {
-    /// Programs send here, to this service of a donor.
+    /// A donor's service, for programs.
     Near(Service),
-    /// A donor answers here; the answers go to that program, by that socket.
+    /// A donor's answers, which go to that program by that socket.
     Far { program: SocketAddr, near: usize },
-    /// A relay sends here what is for a neighbour's, which knows it by this socket.
+    /// A relay's datagrams for a neighbour, which sees the relay as this socket.
     Hop { back: usize },
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 struct Held {
     from: u16,
     to: u16,
@@ -131,13 +131,13 @@ impl Forwarder {
         if begins { link.cut() } else { link.heal() }
     }
 
-    /// Takes what has come, and decides what becomes of it.
+    /// Receives datagrams, and decides about each.
     fn receive(&mut self) -> Result<()> {
         let mut buffer = vec![0; 1 << 16];
-        // Sockets that are made on the way have their turn the next time.
+        // Sockets made in this loop are read the next time.
         for n in 0..self.sockets.len() {
             for _ in 0..IN_A_ROW {
-                // A donor that is dead answers by an error.
+                // A dead donor shows as an error.
                 let Ok((len, sender)) = self.sockets[n].socket.recv_from(&mut buffer) else {
                     break;
                 };
@@ -148,7 +148,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// The socket that a datagram leaves by, and where it goes.
+    /// Returns the socket that a datagram leaves by, and its destination.
     fn route(&mut self, n: usize, sender: SocketAddr) -> Result<(usize, SocketAddr)> {
         let Socket { from, to, side, .. } = self.sockets[n];
         let service = match side {
@@ -179,7 +179,7 @@ impl Forwarder {
         }
     }
 
-    /// Hands on what is due.
+    /// Delivers the due datagrams.
     fn deliver(&mut self) {
         let now_ns = monotonic_ns();
         while let Some(&Reverse((at_ns, serial, by))) = self.under_way.peek()
@@ -188,7 +188,7 @@ impl Forwarder {
             self.under_way.pop();
             let held = self.held.remove(&serial).expect("each has its bytes");
             if self.network.arrives(held.from, held.to, held.epoch) {
-                // An interface may be down, a donor dead: then it is lost.
+                // An interface may be down, or a donor dead: the datagram is lost then.
                 let _ = self.sockets[by].socket.send_to(&held.bytes, held.destination);
             }
         }
@@ -201,12 +201,12 @@ impl Forwarder {
         let fd = |socket| PollFd::from_borrowed_fd(socket, PollFlags::IN);
         let mut fds: Vec<_> =
             self.sockets.iter().map(|it| fd(std::os::fd::AsFd::as_fd(&it.socket))).collect();
-        // Whatever it says, the sockets are looked at.
+        // The sockets are read whatever the result.
         let _ = poll(&mut fds, Some(&timeout));
     }
 }
 
-/// Two sockets for each link between neighbours.
+/// Adds two sockets for each link between neighbours.
 fn add_hops(plan: &Plan, sockets: &mut Vec<Socket>) -> Result<()> {
     let Some(topology) = plan.relays() else { return Ok(()) };
     for link in topology.links() {
@@ -221,7 +221,7 @@ fn add_hops(plan: &Plan, sockets: &mut Vec<Socket>) -> Result<()> {
 }
 
 fn bind(address: SocketAddr) -> Result<UdpSocket> {
-    let socket = UdpSocket::bind(address).with_context(|| format!("binding {address}"))?;
+    let socket = UdpSocket::bind(address).with_context(|| format!("cannot bind {address}"))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -1,4 +1,4 @@
-//! Plays the notes of all processes to the simulator's checkers.
+//! Feeds the notes of all processes to the simulator's checkers.
 
 mod streams;
 
@@ -14,14 +14,13 @@ use self::streams::Streams;
 use crate::racks::notes::{Note, Source, What, Why};
 use crate::racks::plan::{MAX_MESSAGE_BYTES, Port};
 
-/// How long an access may take once the faults are over: a bound for the busiest machine, not an
-/// estimate.
+/// Time limit of an access after the last fault: a bound for the busiest machine, not an estimate.
 pub const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// What the checkers say.
+/// Results of the checkers.
 #[derive(Debug)]
 pub struct Judgement {
-    /// All that is known.
+    /// State of the checkers.
     pub oracle: Oracle,
     /// Accesses that succeeded, by kind; messages that arrived.
     pub succeeded: BTreeMap<&'static str, u64>,
@@ -31,12 +30,12 @@ pub struct Judgement {
     pub downs: u64,
 }
 
-/// Plays the notes, in the order of time; if the rack `is_over`, nothing more may be missing.
+/// Evaluates the notes in the order of time; if the rack `is_over`, no result may be missing.
 pub fn judge(
     scenario: &Scenario,
     port: Port,
     mut notes: Vec<(Source, Note)>,
-    deaf: &[Checker],
+    ignored: &[Checker],
     is_over: bool,
 ) -> Judgement {
     notes.sort_by_key(|(_, note)| note.at_ns);
@@ -58,10 +57,10 @@ pub fn judge(
         failed: 0,
         downs: 0,
     };
-    judge.oracle.findings.deafen(deaf);
+    judge.oracle.findings.ignore(ignored);
     if port == Port::Shm {
-        // Nobody stands at memory that is mapped by others.
-        judge.oracle.findings.deafen(&[Checker::Executions]);
+        // Stores into mapped memory are not observed.
+        judge.oracle.findings.ignore(&[Checker::Executions]);
     }
     for (source, note) in notes {
         judge.now_ns = note.at_ns;
@@ -81,10 +80,10 @@ struct Judge {
     calm_ns: u64,
     now_ns: u64,
     regions: BTreeMap<u32, RegionId>,
-    /// Conversations, by whom they were begun.
+    /// Conversations, by their beginner.
     begun: BTreeMap<u32, Source>,
     streams: Streams,
-    /// The conversation that each end of a QPair is for.
+    /// The conversation of each end of a QPair.
     ends: BTreeMap<(Source, u32), ConversationId>,
     pending: BTreeMap<(Source, u64), Pending>,
     held: BTreeSet<u32>,
@@ -180,7 +179,9 @@ impl Judge {
                 let id = self.regions[&region];
                 let result = match self.oracle.region(id).is_revoked {
                     true => Ok(()),
-                    false => Err(format!("{source:?}: told that {id:?} is revoked, which is not")),
+                    false => {
+                        Err(format!("{source:?}: got a revocation of {id:?}, which is not revoked"))
+                    }
                 };
                 self.check(Checker::Agreement, result);
             }
@@ -255,7 +256,7 @@ impl Judge {
         Access::Write(writing)
     }
 
-    /// An access is over, in time or not.
+    /// Removes a completed access from the outstanding ones, and checks its time.
     fn take(&mut self, source: Source, token: u64) -> Option<Pending> {
         let Some(pending) = self.pending.remove(&(source, token)) else {
             let what = format!("{source:?}: access {token} is over and was not under way");
@@ -307,7 +308,7 @@ impl Judge {
         }
     }
 
-    /// It was noted, and then not asked for.
+    /// Withdraws an access that was noted and then not requested.
     fn withdraw(&mut self, pending: &Pending) {
         match pending.what {
             Access::Read(_) => {}
@@ -319,7 +320,7 @@ impl Judge {
         }
     }
 
-    /// It may have been carried out, or may yet be.
+    /// Handles a failed access: it may have been executed, or may yet be.
     fn give_up(&mut self, pending: &Pending) {
         match pending.what {
             Access::Read(_) => {}
@@ -328,8 +329,8 @@ impl Judge {
         }
     }
 
-    /// A process was killed: a program's accesses may have been carried out or not, and nobody need
-    /// answer its messages.
+    /// Handles the death of a process: a program's accesses may have been executed or not, and its
+    /// messages need no answer.
     fn bury(&mut self, program: Source) {
         self.streams.bury(&mut self.oracle.streams, program);
         let later = self.pending.split_off(&(program, 0));
@@ -345,7 +346,7 @@ impl Judge {
         }
     }
 
-    /// What came of streams.
+    /// Evaluates a note about streams.
     fn follow(&mut self, source: Source, what: What) {
         if let What::StreamClosed { text, .. } = &what {
             self.blame(!self.is_harmless, || format!("{source:?}: a stream ended: {text}"));

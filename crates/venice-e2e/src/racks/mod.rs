@@ -1,5 +1,5 @@
 //! The simulator's scenarios over real ports: processes for each node, network namespaces, signals and
-//! a network that misbehaves; judged by the simulator's checkers.
+//! an unreliable network; the simulator's checkers evaluate the runs.
 //!
 //! ```text
 //!             rack (the parent: the Monitor Node's part, and the faults)
@@ -11,19 +11,18 @@
 //!                       └───────────┘ loses, copies, damages, delays, cuts
 //! ```
 //!
-//! Where nodes relay for each other ([`fit::relayed`]), memory is reached through them: a program sends
+//! In racks with relays ([`fit::relayed`]) memory is reached through other nodes: a program sends
 //! to the relay in its node's donor, and the forwarder stands between neighbours.
 //!
-//! - [`fit`]: a scenario made to suit real time.
-//! - [`rack`]: runs one; [`rack::run`] is the front door.
-//! - [`program`], [`donor`], [`relay`], [`forwarder`]: what the processes do; [`stream`] is what either end of a
-//!   byte stream does.
-//! - [`notes`]: each process writes down what it asks for and what comes of it, with the time.
-//! - [`judge`]: plays all notes to the checkers, in the order of time.
+//! - [`fit`]: adapts a scenario to real time.
+//! - [`rack`]: runs one, by [`rack::run`].
+//! - [`program`], [`donor`], [`relay`], [`forwarder`]: the processes; [`stream`]: either end of a byte stream.
+//! - [`notes`]: the requests and results of each process, with their times.
+//! - [`judge`]: feeds all notes to the checkers, in the order of time.
 //!
 //! CLOCK_MONOTONIC is one time line for all processes of a machine, so that "before" means the same to
-//! all of them. A process notes what it asks for before it asks, and what it got after it got it:
-//! what the checkers hold certain is certain.
+//! all of them. A process notes a request before it sends it, and a result after it has it, so
+//! that the checkers' certain facts are certain.
 
 pub mod donor;
 pub mod fit;

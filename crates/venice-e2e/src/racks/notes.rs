@@ -1,4 +1,4 @@
-//! What a process has asked for and seen, written down so that its death takes nothing away.
+//! Notes of a process about its requests and results, written at once so that its death loses none.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,40 +10,40 @@ use serde::{Deserialize, Serialize};
 use venice_ports::monotonic_ns;
 use venice_sim::scenario::Kind;
 
-/// Who wrote a note: one life of one process.
+/// Author of a note: one life of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Its node.
     pub node: u16,
-    /// Counts its lives.
+    /// Number of its life.
     pub life: u32,
 }
 
-/// What a process is.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The parent of all.
     Rack,
-    /// Lends.
+    /// A donor.
     Donor,
-    /// Borrows.
+    /// A program.
     Program,
 }
 
-/// Something that happened, and when by CLOCK_MONOTONIC.
+/// An event with its time by CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
+    /// Time in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
@@ -51,206 +51,206 @@ pub enum What {
     Lent {
         /// Its number.
         region: u32,
-        /// What the bytes written to it follow from.
+        /// Salt of the bytes written to it.
         salt: u64,
     },
     /// The rack: accesses to the region may be refused from here on.
     Ended {
-        /// Which.
+        /// The region.
         region: u32,
     },
-    /// The rack: a process was killed; what it had under way will never be heard of.
+    /// The rack: a process was killed; its outstanding accesses never complete.
     Died {
-        /// Which.
+        /// The process.
         process: Source,
     },
     /// The rack: the last fault is over.
     Calm,
-    /// The rack has lost patience.
+    /// The rack: a timeout.
     Stuck {
-        /// What for.
+        /// Its cause.
         why: String,
     },
-    /// A program asks for an access.
+    /// A program requests an access.
     Asked {
         /// Its number in this life of the program.
         token: u64,
-        /// Where.
+        /// The region.
         region: u32,
-        /// Counts the links to the donor.
+        /// Number of links to the donor so far.
         lane: u32,
-        /// What.
+        /// Kind of access.
         kind: Kind,
         /// The first byte.
         at: u32,
-        /// How many.
+        /// Length in bytes.
         len: u32,
-        /// Which write of the region, if it is one.
+        /// Number of the region's write, for a write.
         write: u32,
     },
-    /// A program asks for an atomic.
+    /// A program requests an atomic.
     AskedAtomic {
         /// Its number in this life of the program.
         token: u64,
-        /// Where.
+        /// The region.
         region: u32,
-        /// Counts the links to the donor.
+        /// Number of links to the donor so far.
         lane: u32,
-        /// Which of the region's words.
+        /// Index of the region's word.
         word: u32,
-        /// What must be there for `operand` to take its place; `None`: `operand` is added.
+        /// Value that `operand` replaces if it is there; `None`: `operand` is added.
         expected: Option<u64>,
-        /// What is added or put there.
+        /// Value added or stored.
         operand: u64,
     },
-    /// The access was not asked for after all.
+    /// The access was not requested after all.
     Withdrawn {
-        /// Which.
+        /// The access.
         token: u64,
     },
     /// An access succeeded.
     Done {
-        /// Which.
+        /// The access.
         token: u64,
-        /// What a read brought.
+        /// Bytes of a read.
         data: Bytes,
     },
     /// An access failed.
     Failed {
-        /// Which.
+        /// The access.
         token: u64,
-        /// Why, in kind.
+        /// Kind of the failure.
         why: Why,
-        /// Why, in words.
+        /// Error text.
         text: String,
     },
     /// A program's link to a donor is down, or could not be made.
     Down {
-        /// Why.
+        /// Error text.
         text: String,
     },
-    /// A program is told that its donor has taken memory back.
+    /// A program is notified that its donor has taken memory back.
     Revoked {
-        /// Which.
+        /// The region.
         region: u32,
     },
-    /// A program asks for a QPair.
+    /// A program requests a QPair.
     Began {
-        /// What its messages will say they belong to.
+        /// Number in its messages.
         conversation: u32,
     },
     /// The next message of a conversation is about to be sent.
     Sent {
-        /// Which.
+        /// The conversation.
         conversation: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
     },
     /// A message came out of a QPair.
     Received {
-        /// Numbers the QPairs of this process.
+        /// Number of the QPair in this process.
         end: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
-        /// The whole of it.
+        /// The whole message.
         data: Bytes,
     },
-    /// A QPair ended before it was asked to.
+    /// A QPair ended without a request.
     Closed {
-        /// Which.
+        /// The conversation.
         conversation: u32,
-        /// Why.
+        /// Error text.
         text: String,
     },
-    /// A program asks for a QPair of a stream.
+    /// A program requests a QPair of a stream.
     StreamBegan {
-        /// The number that its bytes begin with.
+        /// Number at the beginning of its bytes.
         stream: u32,
-        /// The node it leads to.
+        /// Its donor's node.
         donor: u16,
     },
     /// More bytes of a stream are about to be sent.
     StreamSent {
-        /// Which.
+        /// The stream.
         stream: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
-        /// How many more.
+        /// Number of further bytes.
         len_bytes: u32,
     },
     /// The sending of a stream is about to be ended.
     StreamEnded {
-        /// Which.
+        /// The stream.
         stream: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
     },
     /// Bytes came out of a stream.
     StreamRead {
         /// A donor's own number for it; for a program the stream.
         end: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
-        /// What.
+        /// The bytes.
         data: Bytes,
     },
-    /// And then the end of the sending.
+    /// The end of the sending came out of a stream.
     StreamEndSeen {
         /// A donor's own number for it; for a program the stream.
         end: u32,
-        /// From the program to the donor; else back.
+        /// True from the program to the donor; false for the way back.
         is_there: bool,
     },
-    /// A stream ended before its time.
+    /// A stream ended early.
     StreamClosed {
-        /// Which.
+        /// The stream.
         stream: u32,
-        /// Why.
+        /// Error text.
         text: String,
     },
     /// A donor stores bytes for a recipient.
     Stored {
-        /// Where.
+        /// The region.
         region: u32,
         /// The first byte.
         at: u32,
-        /// What.
+        /// The bytes.
         data: Bytes,
     },
-    /// At the end: what a donor lends, and what is in it.
+    /// At the end: a grant of a donor, and its contents.
     Holds {
-        /// Which.
+        /// The region.
         region: u32,
-        /// All of it.
+        /// All its bytes.
         data: Bytes,
     },
-    /// At the end: what came to a node's relay that there was no credit for.
+    /// At the end: packets that reached a node's relay without credit.
     Overruns {
-        /// How many packets.
+        /// Number of packets.
         packets: u64,
     },
-    /// At the end: what a program has mapped.
+    /// At the end: a region that a program has mapped.
     Uses {
-        /// Which.
+        /// The region.
         region: u32,
     },
 }
 
-/// Why an access failed.
+/// Cause of a failed access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// The donor knows no such grant.
+    /// The donor does not know the grant.
     UnknownGrant,
     /// The donor refused it for another reason.
     Refused,
     /// The donor is down.
     Down,
-    /// A posted write before a fence that failed: it may be another that went wrong.
+    /// A posted write before a failed fence: another one may have failed.
     Uncertain,
-    /// The window was given back meanwhile.
+    /// The window was unmapped meanwhile.
     Unmapped,
-    /// Something that must never happen.
+    /// An error that must never happen.
     Wrong,
 }
 
@@ -259,46 +259,47 @@ pub enum Why {
 #[serde(into = "String", try_from = "String")]
 pub struct Bytes(pub Vec<u8>);
 
-/// Where a process writes its notes.
+/// The notes file of a process.
 #[derive(Debug)]
 pub struct Notebook {
     file: Mutex<File>,
 }
 
 impl Notebook {
-    /// A new one for a process of the rack in this folder.
+    /// Creates one for a process of the rack in this folder.
     ///
     /// # Errors
     /// When the file cannot be made.
     pub fn create(folder: &Path, source: Source) -> Result<Self> {
         let path = path(folder, source);
-        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        let file =
+            File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { file: Mutex::new(file) })
     }
 
-    /// Writes down what happens now. It is in the kernel's hands when this returns.
+    /// Writes a note. The kernel has it when this returns.
     ///
     /// # Panics
     /// When the file system is full.
     pub fn note(&self, what: What) {
-        let mut file = self.file.lock().expect("nobody panics while writing");
+        let mut file = self.file.lock().expect("a thread panicked while it wrote a note");
         let note = Note { at_ns: monotonic_ns(), what };
-        let mut line = serde_json::to_vec(&note).expect("plain data");
+        let mut line = serde_json::to_vec(&note).expect("a note has only plain data");
         line.push(b'\n');
         file.write_all(&line).expect("room for notes");
     }
 }
 
-/// The notes of a process so far. A line that its death cut short does not count.
+/// Returns the notes of a process so far. A line cut short by its death does not count.
 ///
 /// # Errors
 /// When they cannot be read.
 pub fn read(folder: &Path, source: Source) -> Result<Vec<Note>> {
     let path = path(folder, source);
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let parse = |line| serde_json::from_str(line).context("a note");
+    let parse = |line| serde_json::from_str(line).context("cannot parse a note");
     whole.lines().map(parse).collect()
 }
 
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_back_but_for_what_was_cut_short() {
+    fn notes_survive_a_cut_line() {
         let folder = tempfile::tempdir().unwrap();
         let source = Source { role: Role::Donor, node: 3, life: 1 };
         let notebook = Notebook::create(folder.path(), source).unwrap();

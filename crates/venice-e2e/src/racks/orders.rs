@@ -1,4 +1,4 @@
-//! What the rack tells its processes and what they answer: a line of JSON each.
+//! Orders of the rack to its processes and their replies: a line of JSON each.
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// To a donor, a program or the forwarder.
+/// An order to a donor, a program or the forwarder.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum Order {
@@ -17,48 +17,48 @@ pub enum Order {
         grant: u64,
         /// Its key.
         key: u64,
-        /// What the notes call the memory.
+        /// Number of the region in the notes.
         region: u32,
     },
     /// To a donor: end a grant.
     End {
-        /// Which.
+        /// The grant.
         grant: u64,
     },
-    /// To a program: this is what it has borrowed.
+    /// To a program: a grant for it.
     Connect {
-        /// Which of its donors, counted from 0.
+        /// Index of the donor, from 0.
         session: usize,
         /// The grant.
         grant: u64,
         /// Its key.
         key: u64,
-        /// What the notes call the memory.
+        /// Number of the region in the notes.
         region: u32,
-        /// What the bytes written to it follow from.
+        /// Salt of the bytes written to it.
         salt: u64,
     },
     /// To a program: read the whole of every region.
     Probe,
-    /// To donors and programs: note what there is at the end.
+    /// To donors and programs: note the final state.
     Report,
     /// To the forwarder: a fault of the scenario begins.
     Begin {
-        /// Which.
+        /// The fault.
         fault: usize,
     },
-    /// To the forwarder: it is over.
+    /// To the forwarder: the fault is over.
     Over {
-        /// Which.
+        /// The fault.
         fault: usize,
     },
 }
 
-/// What they say.
+/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
-    /// It has begun.
+    /// It has started.
     Ready,
     /// A donor lends.
     Lent {
@@ -67,12 +67,12 @@ pub enum Reply {
     },
     /// A program needs memory of a donor, or a link to it.
     Want {
-        /// Which of its donors.
+        /// Index of the donor.
         session: usize,
     },
-    /// Whether a program has done all it wanted and has all its memory.
+    /// True if a program has done all its work and has all its memory.
     Content {
-        /// Whether.
+        /// The value.
         is_so: bool,
     },
     /// A program has read all of it.
@@ -81,15 +81,15 @@ pub enum Reply {
     Reported,
 }
 
-/// Says something to the parent.
+/// Sends a reply to the parent.
 pub fn reply(reply: Reply) {
-    let line = serde_json::to_string(&reply).expect("plain data");
+    let line = serde_json::to_string(&reply).expect("a reply has only plain data");
     let mut out = std::io::stdout().lock();
-    // A parent that is gone has closed our input too, which ends us.
+    // A dead parent has closed this process's input too, which ends it.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The orders of the parent; it ends when the parent does.
+/// Receives the orders of the parent; it ends when the parent does.
 pub fn orders() -> Receiver<Order> {
     let (to, orders) = channel();
     std::thread::spawn(move || {
@@ -98,17 +98,18 @@ pub fn orders() -> Receiver<Order> {
     orders
 }
 
-/// Reads lines until there are no more, or `take` wants none.
+/// Reads lines until the end, or until `take` returns false.
 ///
 /// # Errors
-/// When a line is none of ours.
+/// When a line cannot be parsed.
 pub fn each_line<T: DeserializeOwned>(
     from: impl BufRead,
     mut take: impl FnMut(T) -> bool,
 ) -> Result<()> {
     for line in from.lines() {
-        let line = line.context("reading a line")?;
-        let parsed = serde_json::from_str(&line).with_context(|| format!("reading '{line}'"))?;
+        let line = line.context("cannot read a line")?;
+        let parsed =
+            serde_json::from_str(&line).with_context(|| format!("cannot parse '{line}'"))?;
         if !take(parsed) {
             break;
         }

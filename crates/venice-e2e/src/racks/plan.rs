@@ -1,4 +1,4 @@
-//! What every process of a rack knows: the scenario, the port, and where everybody is.
+//! Facts shared by every process of a rack: the scenario, the port, and all addresses.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use venice_sim::scenario::Scenario;
 use venice_testkit::network::{HUB_ADDRESS, node_address};
 use venice_wire::{KeyName, NodeId, NodeSecret};
 
-/// Which way data goes.
+/// Port of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// On mapped slabs; QPairs over rings.
@@ -27,13 +27,13 @@ pub enum Port {
 }
 
 impl Port {
-    /// Whether data goes in datagrams.
+    /// True if data goes in datagrams.
     pub fn is_datagrams(self) -> bool {
         matches!(self, Self::Udp | Self::Xdp)
     }
 }
 
-/// What a donor serves.
+/// A service of a donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Accesses to memory.
@@ -52,100 +52,99 @@ impl Service {
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 3000;
 
-/// What every process of a rack knows.
+/// Facts shared by every process of a rack.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is to happen, with times that suit real processes.
+    /// The scenario, with times that suit real processes.
     pub scenario: Scenario,
-    /// Which way.
+    /// The port.
     pub port: Port,
-    /// Where notes and sockets are.
+    /// Folder of notes and sockets.
     pub folder: PathBuf,
 }
 
 impl Plan {
     const FILE: &str = "scenario.toml";
 
-    /// Puts the scenario where [`Plan::read`] finds it.
+    /// Writes the scenario for [`Plan::read`].
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self) -> Result<()> {
         std::fs::write(self.folder.join(Self::FILE), self.scenario.to_toml())
-            .context("writing the scenario")
+            .context("cannot write the scenario")
     }
 
-    /// What was written there.
+    /// Reads the scenario of [`Plan::write`].
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn read(folder: &Path, port: Port) -> Result<Self> {
         let text =
-            std::fs::read_to_string(folder.join(Self::FILE)).context("reading the scenario")?;
+            std::fs::read_to_string(folder.join(Self::FILE)).context("cannot read the scenario")?;
         let scenario = Scenario::from_toml(&text)?;
         Ok(Self { scenario, port, folder: folder.to_path_buf() })
     }
 
-    /// The unix socket of a donor's service.
+    /// Returns the unix socket of a donor's service.
     pub fn socket(&self, donor: u16, service: Service) -> PathBuf {
         self.folder.join(format!("{service:?}-{donor}.sock").to_lowercase())
     }
 
-    /// Where a donor's service listens, in its namespace.
+    /// Returns the address of a donor's service in its namespace.
     pub fn donor_address(donor: u16, service: Service) -> SocketAddr {
         SocketAddr::from((node_address(donor), 7000 + service as u16))
     }
 
-    /// Where a program finds a donor's service: at the forwarder.
+    /// Returns the forwarder's address of a donor's service, for a program.
     pub fn forwarder_address(&self, program: u16, donor: u16, service: Service) -> SocketAddr {
         let pair = program * self.scenario.nodes + donor;
         let number = pair * Service::ALL.len() as u16 + service as u16;
         SocketAddr::from((HUB_ADDRESS, 20_000 + number))
     }
 
-    /// How the nodes are wired, if they relay for each other; else all reach all by themselves.
+    /// Returns the topology, if nodes relay; otherwise all reach each other directly.
     ///
     /// # Panics
-    /// If the scenario was not checked.
+    /// When the scenario was not checked.
     pub fn relays(&self) -> Option<Topology> {
         let topology = self.scenario.wiring().expect("it was checked");
         topology.has_relays().then_some(topology)
     }
 
-    /// Namespaces the rack needs: one for each node, and the external router's.
+    /// Returns the number of namespaces: one for each node, and the external router's.
     pub fn places(&self) -> u16 {
         self.relays().map_or(self.scenario.nodes, |topology| topology.switches() as u16)
     }
 
-    /// Where a node's relay is, in its namespace.
+    /// Returns the address of a node's relay in its namespace.
     pub fn relay_address(node: u16) -> SocketAddr {
         SocketAddr::from((node_address(node), 7010))
     }
 
-    /// Where a relay sends what is for a neighbour's, and what comes from there is from: at the
-    /// forwarder.
+    /// Returns the forwarder's address for a relay's datagrams to a neighbour, and from it.
     pub fn hop_address(&self, from: u16, to: u16) -> SocketAddr {
         SocketAddr::from((HUB_ADDRESS, 30_000 + from * self.places() + to))
     }
 
-    /// Whether datagrams are sealed: those of every other seed. Without seals the frames' own
-    /// checksums have to find what is damaged.
+    /// True if datagrams are sealed: with every other seed. Without seals the frames' own checksums
+    /// have to detect damage.
     pub fn is_sealed(&self) -> bool {
         self.port.is_datagrams() && self.scenario.seed.is_multiple_of(2)
     }
 
-    /// How a donor opens datagrams.
+    /// Returns the keys by which a donor opens datagrams.
     pub fn keys(&self, donor: u16) -> Option<Arc<dyn SealKeys + Send + Sync>> {
         self.is_sealed().then(|| Arc::new(secret(donor)) as Arc<dyn SealKeys + Send + Sync>)
     }
 
-    /// How a program seals datagrams to a donor.
+    /// Returns the key context of a program's datagrams to a donor.
     pub fn seal(&self, program: u16, donor: u16) -> Option<SealedAs> {
         let name = KeyName::Peer(NodeId(program.into()));
         self.is_sealed().then(|| SealedAs { name, key: node_key(&secret(donor), name) })
     }
 
-    /// Where a donor takes QPairs of a service.
+    /// Returns the address at which a donor accepts QPairs of a service.
     pub fn listens_at(&self, donor: u16, service: Service) -> QPairAddress {
         match self.port {
             Port::Udp | Port::Xdp => QPairAddress::Udp {
@@ -156,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// Where a program asks a donor for QPairs of a service.
+    /// Returns the address at which a program requests QPairs of a donor's service.
     pub fn talks_at(&self, program: u16, donor: u16, service: Service) -> QPairAddress {
         match self.port {
             Port::Udp | Port::Xdp => QPairAddress::Udp {
@@ -167,11 +166,11 @@ impl Plan {
         }
     }
 
-    /// How the links of a node are set.
+    /// Returns the link settings of a node.
     pub fn link(&self, node: u16) -> LinkConfig {
         let protocol = &self.scenario.protocol;
         LinkConfig {
-            // Both ends of a link need not have as many buffers.
+            // The ends of a link may have different numbers of buffers.
             window: protocol.window << (node % 2),
             ack_delay_ns: protocol.ack_delay.0,
             replay_min_ns: protocol.replay_min.0,
@@ -183,7 +182,7 @@ impl Plan {
     }
 }
 
-/// A small QPair, so that credit matters.
+/// Returns the settings of a small QPair, so that credit matters.
 pub fn end_config() -> EndConfig {
     EndConfig { send_bytes: 8 << 10, recv_bytes: 4 << 10, recv_messages: 8, ..EndConfig::default() }
 }
@@ -193,7 +192,7 @@ fn secret(donor: u16) -> NodeSecret {
 }
 
 impl Port {
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",

@@ -1,4 +1,4 @@
-//! A process of the rack, as its parent has it.
+//! A process of the rack, seen by its parent.
 
 use std::io::{BufReader, Write};
 use std::path::Path;
@@ -10,19 +10,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::racks::orders::{Order, Reply, each_line};
 
-/// Ends with this.
+/// A child process; dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-/// What a process said; `None`: it says no more.
+/// A reply of a process; `None`: its output has ended.
 pub type Said<T> = (T, Option<Reply>);
 
 impl Process {
-    /// Starts `program` with `arguments`, in a network namespace if one is named; what it says goes
-    /// to `replies`, together with `name`.
+    /// Starts `program` with `arguments`, in a network namespace if one is named; its replies go to
+    /// `replies` together with `name`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -42,8 +42,8 @@ impl Process {
             }
         };
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-        let output = child.stdout.take().context("its output")?;
+        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let output = child.stdout.take().context("the child has no output")?;
         let input = child.stdin.take();
         std::thread::spawn(move || {
             let said = |reply| replies.send((name.clone(), Some(reply))).is_ok();
@@ -53,9 +53,9 @@ impl Process {
         Ok(Self { child, input })
     }
 
-    /// Tells it something. A process that is dead hears nothing.
+    /// Sends it an order. A dead process ignores it.
     pub fn order(&mut self, order: Order) {
-        let line = serde_json::to_string(&order).expect("plain data");
+        let line = serde_json::to_string(&order).expect("an order has only plain data");
         if let Some(input) = &mut self.input {
             let _ = writeln!(input, "{line}");
         }
@@ -64,7 +64,7 @@ impl Process {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process has a number");
-        // It is not waited for before it is killed, so the number is still its own.
+        // It is not reaped before it is killed, so the process id is still its own.
         let _ = kill_process(pid, signal);
     }
 

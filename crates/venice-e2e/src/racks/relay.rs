@@ -34,7 +34,8 @@ pub fn start(
     Ok(relay)
 }
 
-/// As the simulator's switches: a dead neighbour is found well before the links above give up.
+/// Returns the settings of the simulator's switches: a dead neighbour is found well before the
+/// links above time out.
 fn switch_config(plan: &Plan, topology: Topology, node: u16) -> Result<SwitchConfig> {
     let protocol = &plan.scenario.protocol;
     let nodes = (0..topology.switches()).map(NodeId).collect();
@@ -56,12 +57,12 @@ fn switch_config(plan: &Plan, topology: Topology, node: u16) -> Result<SwitchCon
     })
 }
 
-/// Packets that came to a relay without credit.
+/// Returns the number of packets that came to a relay without credit.
 pub fn overruns(relay: &Relay) -> u64 {
     relay.stats().hops.iter().map(|(_, HopStats { overruns, .. })| overruns).sum()
 }
 
-/// An external router: relays until the parent says no more.
+/// Runs an external router until the parent closes the input.
 ///
 /// # Errors
 /// When its socket or thread cannot be made.
@@ -73,7 +74,7 @@ pub fn run_router(plan: &Plan, topology: Topology) -> Result<()> {
     Ok(())
 }
 
-/// A router lends nothing.
+/// The memory of a router, which lends nothing.
 struct Nothing;
 
 impl GrantedMemory for Nothing {

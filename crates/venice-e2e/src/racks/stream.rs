@@ -1,5 +1,5 @@
-//! One end of a byte stream: it sends all it has and ends its sending, and reads to the other's end.
-//! Some readers let what has come lie for a while, so that their buffers fill.
+//! One end of a byte stream: it sends all its bytes and ends its sending, and reads to the other's
+//! end. Some readers delay their reads, so that their buffers fill.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use venice_sim::random::Stream;
 
 use crate::racks::notes::{Bytes, Notebook, What};
 
-/// The most that is offered to the socket at once.
+/// Largest write to the socket.
 const WRITE_BYTES: u32 = 1500;
-/// The longest that a slow reader lets something lie.
+/// Longest pause of a slow reader.
 const LONGEST_PAUSE_NS: u64 = 20_000_000;
-/// How soon to look again in any case.
+/// Longest wait before the next attempt.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// Who strikes on purpose does so at one read in as many.
+/// Reads for one strike of sabotage.
 const STRIKE_EVERY: u32 = 4;
 
-/// How the two ends of a stream go about it; both know it from its number.
+/// Habits of a stream's two ends; both derive them from its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Habits {
-    /// How the readers of both directions give credit.
+    /// Credit mode of the readers of both directions.
     pub credit: CreditMode,
-    /// Whether what goes this way is read late.
+    /// By direction: true if its reader delays.
     is_slow: [bool; 2],
-    /// Whether the accepting end sends nothing before it has heard all.
+    /// True if the accepting end sends only after it has read all.
     pub answers_at_the_end: bool,
 }
 
 impl Habits {
-    /// Those of a stream.
+    /// Returns the habits of a stream.
     pub fn of(stream: StreamId) -> Self {
         let drawn = Stream::new(stream.0.into()).split("habits", &[]).draw();
         let is_so = |bit: u32| drawn >> bit & 1 == 1;
@@ -46,7 +46,7 @@ impl Habits {
         }
     }
 
-    /// Whether what goes this way is read late.
+    /// True if the reader of this direction delays.
     pub fn is_slow(&self, to: Direction) -> bool {
         self.is_slow[to as usize]
     }
@@ -56,15 +56,15 @@ impl Habits {
 pub struct StreamEnd {
     socket: QPairStream,
     notebook: Arc<Notebook>,
-    /// What the notes call it.
+    /// Number of the end in the notes.
     end: u32,
-    /// Which way the bytes go that it reads.
+    /// Direction of the bytes that it reads.
     reads: Direction,
-    /// Who accepts learns it from the first bytes.
+    /// Known at the accepting end after the first bytes.
     id: Option<StreamId>,
     first: Vec<u8>,
     pauses: Stream,
-    /// Bytes that were noted as on their way, and those that the socket has taken.
+    /// Bytes noted as being sent, and those that the socket has taken.
     noted_bytes: u32,
     written_bytes: u32,
     has_ended: bool,
@@ -74,7 +74,7 @@ pub struct StreamEnd {
 }
 
 impl StreamEnd {
-    /// The end that connected for a stream.
+    /// Creates the end that connected for a stream.
     pub fn connected(
         socket: QPairStream,
         notebook: Arc<Notebook>,
@@ -84,7 +84,7 @@ impl StreamEnd {
         Self { id: Some(id), sabotage, ..Self::new(socket, notebook, id.0, Direction::Back) }
     }
 
-    /// An end that has accepted: which stream it is, it will hear.
+    /// Creates an accepting end, which learns its stream from the first bytes.
     pub fn accepted(socket: QPairStream, notebook: Arc<Notebook>, end: u32) -> Self {
         Self::new(socket, notebook, end, Direction::There)
     }
@@ -107,8 +107,8 @@ impl StreamEnd {
         }
     }
 
-    /// Sends all and reads all; notes why, if it breaks before. The socket must not be dropped before
-    /// the other end has read everything.
+    /// Sends all and reads all; notes the error if it breaks before. The socket must not be dropped
+    /// before the other end has read everything.
     pub fn run(&mut self) {
         while !(self.has_ended && self.was_end_seen) {
             let step = self.read().and_then(|()| self.write());
@@ -123,7 +123,7 @@ impl StreamEnd {
         }
     }
 
-    /// Whether the other end is known to have read everything.
+    /// True if the other end is known to have read everything.
     pub fn is_all_read(&self) -> bool {
         let answers_at_the_end = self.id.is_some_and(|id| Habits::of(id).answers_at_the_end);
         self.was_end_seen && self.reads == Direction::Back && answers_at_the_end
@@ -205,7 +205,7 @@ impl StreamEnd {
     fn wait(&self) {
         if self.socket.arm() {
             let fd = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
-            // Whatever it says, both directions are tried again.
+            // Both directions are tried again whatever the result.
             let _ = poll(&mut [fd], Some(&LOOK));
         }
         self.socket.attend();

@@ -1,4 +1,4 @@
-/* advised_size huge|"no huge"|nothing: says so of its memory, writes it and reads it backwards. */
+/* advised_size huge|"no huge"|nothing: gives this advice for its memory, writes it and reads it backwards. */
 #include "check.h"
 
 enum { PAGES = 12288 };

@@ -1,4 +1,4 @@
-/* Patterns that follow from address and generation, and checks that say what was wrong. */
+/* Patterns computed from address and generation, and checks that report the wrong page. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -72,7 +72,7 @@ static inline void *map(size_t len)
 	return at;
 }
 
-/* Writes through 48 MiB of its own, so that what was resident before goes far. */
+/* Writes 48 MiB of its own, so that formerly resident pages are evicted. */
 static inline void push_out(void)
 {
 	size_t len = 48 * MIB;

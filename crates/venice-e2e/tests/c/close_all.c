@@ -1,4 +1,4 @@
-/* Daemons close every descriptor they do not know, and take low and high numbers as they like. */
+/* Closes every descriptor like a daemon, and uses low and high descriptor numbers. */
 #include "check.h"
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -54,7 +54,7 @@ int main(void)
 {
 	base = map(PAGES * PAGE);
 	write_pages(base, 0, PAGES, 1);
-	/* The old way: all numbers that there can be. */
+	/* The traditional way: all possible numbers. */
 	struct rlimit limit;
 	must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
 	for (int fd = 3; fd < (int)limit.rlim_cur && fd < 1 << 20; fd++)

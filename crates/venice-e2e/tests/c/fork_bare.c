@@ -1,5 +1,5 @@
-/* A child made by a bare system call has a copy of everything and no pager: what it does to its
- * address space is its own business, and its parent's memory stays as it is. */
+/* A child made by a bare system call has a copy of everything and no pager: changes of
+ * its address space do not affect its parent's memory. */
 #include "check.h"
 #include <signal.h>
 #include <sys/syscall.h>
@@ -29,7 +29,7 @@ int main(void)
 	if (pid == 0)
 		child(base);
 	join(pid);
-	/* All far memory is taken in turn: what the child gave up wrongly would be somebody else's now. */
+	/* All far memory is used in turn: a slot released wrongly by the child would be reused now. */
 	for (int i = 0; i < 4; i++)
 		push_out();
 	check_pages(base, 0, PAGES, 1);

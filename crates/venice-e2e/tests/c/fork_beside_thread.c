@@ -1,4 +1,4 @@
-/* A fork while a second thread is there; how it fails is this program's output. */
+/* A fork beside a second thread; its error is this program's output. */
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Forks of forks: a chain in which everyone writes, checks and outlives or precedes the others. */
+/* Nested forks: a chain of processes that write and check, and end in any order. */
 #include "check.h"
 
 enum { PAGES = 32 * 256, DEPTH = 4 };
@@ -28,7 +28,7 @@ static void level(void *base, int depth)
 	check_pages(base, depth * PAGES / DEPTH, PAGES, 1);
 }
 
-/* The parent is gone while the child goes on: what it had far must not go with it. */
+/* The parent ends before the child: its far memory must stay for the child. */
 static void orphan(void *base)
 {
 	int done[2], gone[2];

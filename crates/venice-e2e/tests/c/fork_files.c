@@ -1,4 +1,4 @@
-/* A child writes where it was served before it had a pager of its own: the C library resets every
+/* A child writes to far memory before it has a pager of its own: the C library resets every
  * stream's lock in the child of a process with threads, and these streams lie in far memory. */
 #include "check.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Forks that wait for a lock of the C library's which another thread has for long, while a third one
- * changes the address space: it may do so until the fork begins, and now and then is at it then. */
+/* Forks that wait for a lock of the C library's, held for long by another thread, while a third one
+ * changes the address space until the fork begins, and now and then at that moment. */
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>

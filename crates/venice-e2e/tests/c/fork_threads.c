@@ -10,7 +10,7 @@ enum { PAGES = 24 * 256, OWN = 4 * 256, THREADS = 4, FORKS = 24 };
 static char *shared, *own[THREADS];
 static atomic_int stop, rounds;
 
-/* Reads what nobody writes and rewrites what is its own, in an order that is no stream. */
+/* Reads constant pages and rewrites its own, in an order without a stream. */
 static void *toucher(void *number)
 {
 	uint64_t self = (uint64_t)number, generation = 2, at = self * 977;
@@ -33,7 +33,7 @@ static pid_t fork_bare(void)
 	return syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
 }
 
-/* What the parent's threads only read must be there whole, wherever it was at the fork. */
+/* Pages that the parent's threads only read must be complete, wherever they were at the fork. */
 static void child(int number)
 {
 	int first = number * 131 % PAGES;

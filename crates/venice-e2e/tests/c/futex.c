@@ -1,4 +1,4 @@
-/* Mutexes, condition variables and atomics that themselves live in memory that goes far. */
+/* Mutexes, condition variables and atomics in far memory. */
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>

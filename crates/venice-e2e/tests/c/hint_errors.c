@@ -1,4 +1,4 @@
-/* Every hint answers as madvise(2) says, and what of the range is mapped is heeded. */
+/* Every hint returns the errors of madvise(2), and affects the mapped part of the range. */
 #include "check.h"
 
 enum { PAGES = 256 };

@@ -16,7 +16,7 @@ static void *work(void *arg)
 	write_pages(mine, 0, SHARE, generation);
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < 3; i++) {
-			/* Anybody's pages: hints are no business of their owner alone. */
+			/* Pages of any thread: hints are not limited to the owner. */
 			seed = mix(seed + 0x9e3779b97f4a7c15ul);
 			uint64_t from = seed % (THREADS * SHARE - 600);
 			madvise(base + from * PAGE, (1 + (seed >> 32) % 600) * PAGE,

@@ -1,6 +1,6 @@
 /*
- * What hints do to far memory, seen by mincore: which pages are in the program's memory. To be run
- * with 16 MiB local; `hints HOW` does one thing, and all pages keep their contents.
+ * Effects of hints on far memory, by mincore: the pages in the program's memory. Needs 16 MiB
+ * local; `hints HOW` tests one hint, and all pages keep their contents.
  */
 #include "check.h"
 
@@ -42,7 +42,7 @@ static void willneed(void)
 	if (here(0, SOME) != SOME)
 		die("%d pages of %d came", here(0, SOME), SOME);
 	touch_first();
-	/* More than there is room for: as much as half of it, and no hang. */
+	/* More than there is room for: it brings in half of the budget, without a hang. */
 	advise(0, PAGES, MADV_WILLNEED);
 	must(here(0, PAGES) < 4096 + 256);
 }
@@ -60,7 +60,7 @@ static void pageout(void)
 	uint64_t from = PAGES - SOME;
 	must(here(from, PAGES) > SOME / 2);
 	advise(from, PAGES, MADV_PAGEOUT);
-	/* The kernel may hold on to one or another for a moment: no PAGEOUT promises more. */
+	/* The kernel may keep single pages for a moment: PAGEOUT promises no more. */
 	if (here(from, PAGES) > SOME / 32)
 		die("%d pages stayed", here(from, PAGES));
 	/* Nothing is left of them to take out. */
@@ -68,7 +68,7 @@ static void pageout(void)
 	must(here(0, from) > 1024);
 }
 
-/* What was written last would stay longest, but for the advice. */
+/* Without the advice the pages written last would stay longest. */
 static void cold(void)
 {
 	uint64_t from = PAGES - SOME;
@@ -106,11 +106,11 @@ static void use(int advice)
 	else
 		must(most >= 32);
 	if (advice == MADV_SEQUENTIAL) {
-		/* The first touch opens the window. */
+		/* The first touch opens the prefetch window. */
 		advise(0, SOME, MADV_PAGEOUT);
 		must(page_is(base, 0, 1));
 		must(here(1, 64) >= 32);
-		/* What the stream has passed leaves first. */
+		/* Pages behind the stream leave first. */
 		must(most_ahead(0, SOME - 65) >= 32);
 		int others = here(SOME, PAGES);
 		void *more = map(SOME / 2 * PAGE);
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 		advise(0, PAGES, MADV_RANDOM);
 		use(MADV_NORMAL);
 	} else if (!strcmp(how, "moved")) {
-		/* What was said of memory moves with it, and ends with it. */
+		/* Advice moves with its memory, and ends with it. */
 		advise(0, PAGES, MADV_RANDOM);
 		base = mremap(base, PAGES * PAGE, 2 * PAGES * PAGE, MREMAP_MAYMOVE);
 		must(base != MAP_FAILED);

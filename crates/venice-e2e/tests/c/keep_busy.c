@@ -1,6 +1,6 @@
 /* keep_busy MIB READY STOP [caught|forked|left]: writes and checks its memory over and over until the file
- * STOP is there. With `caught` it says so itself when a page is lost, and ends with 3; with `forked` a
- * child does the same, beginning with what it has of its parent, and with `left` the parent ends then. */
+ * STOP is there. With `caught` its handler reports a lost page, and exits with 3; with `forked` a child does
+ * the same, starting with its parent's contents, and with `left` the parent ends then. */
 #include "check.h"
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Threads read and write runs of pages anywhere in memory of theirs, of which parts are dropped,
- * protected, moved, forked and given other page sizes all the while; every page is checked.
+/* Threads read and write runs of pages anywhere in their own memory, while parts of it are dropped,
+ * protected, moved, forked and given other page sizes; every page is checked.
  * Arguments: the pages of a thread, and the longest run. */
 #include "check.h"
 #include <pthread.h>

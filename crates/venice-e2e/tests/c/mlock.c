@@ -1,4 +1,4 @@
-/* mlock and friends: the program gets the answer it would get without Venice, and its bytes. */
+/* mlock and friends: the results are the same as without Venice, and the bytes are right. */
 #include "check.h"
 
 int main(void)
@@ -27,7 +27,7 @@ int main(void)
 	check_zero(full, 32 * MIB);
 	write_pages(full, 0, 32 * 256, 3);
 	check_pages(full, 0, 32 * 256, 3);
-	/* Shared anonymous memory is shared with a child, whatever becomes of it. */
+	/* Shared anonymous memory is shared with a child, after any of these calls. */
 	char *shared = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	must(shared != MAP_FAILED);
 	pid_t child = fork();

@@ -19,7 +19,7 @@ int main(void)
 	check_pages(grown, 0, pages, 1);
 	check_pages(grown, pages, 2 * pages, 2);
 
-	/* Shrink in place: what is cut off is gone and can be mapped anew, as zeros. */
+	/* Shrink in place: the cut part is unmapped, and reads as zeros when mapped again. */
 	must(mremap(grown, 2 * pages * PAGE, pages * PAGE, 0) == grown);
 	char *again = mmap(grown + pages * PAGE, pages * PAGE, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

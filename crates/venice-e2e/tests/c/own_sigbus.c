@@ -9,7 +9,7 @@ static char *base, *beyond;
 static sigjmp_buf back;
 static volatile sig_atomic_t caught, last_code;
 
-/* Far memory may be touched wherever memory may. */
+/* The handler touches far memory too. */
 static void use_far_memory(void)
 {
 	for (int i = 0; i < PAGES; i += 97)
@@ -48,7 +48,7 @@ static void set(int signal, void *handler, int flags, int block_all)
 	must(read_back.sa_handler == handler && (read_back.sa_flags & ~0x04000000) == flags);
 }
 
-/* Touches what lies beyond the end of its file: that SIGBUS is the program's own. */
+/* Touches a page beyond the end of its file: that SIGBUS belongs to the program. */
 static void touch_beyond(void)
 {
 	push_out();

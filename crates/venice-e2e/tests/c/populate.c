@@ -1,5 +1,5 @@
-/* populate: has large mappings there before they are used (MADV_POPULATE_READ, MADV_POPULATE_WRITE),
- * fresh ones and far ones, and wants the kernel's errors where that cannot be. */
+/* populate: brings large mappings in before they are used (MADV_POPULATE_READ, MADV_POPULATE_WRITE),
+ * fresh ones and far ones, and expects the kernel's errors where that is impossible. */
 #include "check.h"
 #include <errno.h>
 
@@ -50,7 +50,7 @@ int main(void)
 	}
 	check_pages(fresh, 0, few, 1);
 
-	/* What cannot be had is the kernel's to say. */
+	/* The kernel reports impossible requests. */
 	must(madvise(base + PAGE, 0, MADV_POPULATE_READ) == 0);
 	fails(base + 1, 1, MADV_POPULATE_READ, EINVAL);
 	must(mprotect(base + 100 * PAGE, PAGE, PROT_READ) == 0);

@@ -64,7 +64,7 @@ int main(void)
 	check_pages(base, 0, 8, 100);
 	check_pages(base, 8, piece / PAGE, 0);
 
-	/* Given back the way collectors do: a PROT_NONE mapping over it. */
+	/* Released as collectors do: by a PROT_NONE mapping over it. */
 	must(mmap(base, piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == base);
 	must(refused(base, 0));
 	must(mprotect(base, piece, PROT_READ | PROT_WRITE) == 0);

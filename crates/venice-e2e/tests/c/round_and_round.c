@@ -1,4 +1,4 @@
-/* Reads memory in order, again and again. The stats line tells how often it had to come from far. */
+/* Reads memory in order, again and again. The line of `--stats` counts the far faults. */
 #include "check.h"
 
 int main(int argc, char **argv)

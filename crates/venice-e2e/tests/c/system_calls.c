@@ -76,7 +76,7 @@ static void through_a_socket(void)
 	munmap(received, PAGES * PAGE);
 }
 
-/* Seen from outside. What the kernel does not fetch for a reader (/proc/PID/mem, as debuggers use
+/* Access by another process. A page that the kernel does not fetch for the reader (/proc/PID/mem, as debuggers use
  * it, does not wait for a pager) is an error to that reader, never a wrong byte. */
 static void from_outside(void)
 {

@@ -14,8 +14,8 @@ static void on_signal(int signal)
 	handled++;
 }
 
-/* With every thread of the program blocking it, a signal to the process must wait: no thread that
- * the program does not know of may take it. */
+/* With every thread of the program blocking it, a signal to the process must wait: no thread of
+ * Venice may take it. */
 static void signals_wait(void)
 {
 	sigset_t all;

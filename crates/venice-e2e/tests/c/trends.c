@@ -1,4 +1,4 @@
-/* Reads far memory in one order or another; `--stats` tells what came ahead. */
+/* Reads far memory in the given order; `--stats` counts the prefetched pages. */
 #include "check.h"
 
 enum { PAGES = 12288, QUARTER = PAGES / 4 };
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 			touch(2 * QUARTER + 2 * i);
 		}
 	} else if (!strcmp(how, "noisy")) {
-		/* Every fifth touch is anywhere. */
+		/* Every fifth touch is random. */
 		for (uint64_t i = 0; i < PAGES; i += 3) {
 			touch(i);
 			if (mix(i) % 5 == 0)

@@ -1,5 +1,5 @@
-//! Scenarios of the simulator over real ports keep every promise, and the checkers notice here too when
-//! one is broken.
+//! Scenarios of the simulator over real ports keep every promise, and the checkers detect broken
+//! ones here too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,10 +11,10 @@ use venice_sim::checkers::Checker;
 use venice_sim::rack::Sabotage;
 use venice_sim::scenario::{Impairment, Kind, Scenario};
 
-/// Among them is every kind of fault; sealed and plain.
+/// The seeds include every kind of fault, sealed and plain.
 const UDP_SEEDS: [u64; 8] = [1, 5, 8, 9, 12, 22, 28, 38];
 
-/// The same seeds between nodes that relay for each other: a square, a cube, a star.
+/// Returns the same seeds between nodes that relay: a square, a cube, a star.
 fn relayed() -> [Scenario; 8] {
     let shapes = ["mesh:2x2", "router", "mesh:2x2x2"].into_iter().cycle();
     let mut shapes = UDP_SEEDS.into_iter().zip(shapes);
@@ -24,9 +24,14 @@ fn relayed() -> [Scenario; 8] {
     })
 }
 
-fn play(scenario: Scenario, port: Port, sabotage: Option<Sabotage>, deaf: &[Checker]) -> Outcome {
+fn play(
+    scenario: Scenario,
+    port: Port,
+    sabotage: Option<Sabotage>,
+    ignored: &[Checker],
+) -> Outcome {
     let program = Path::new(env!("CARGO_BIN_EXE_venice-rack-test"));
-    run(&Run { scenario, port, program, sabotage, deaf }).expect("a rack on this machine")
+    run(&Run { scenario, port, program, sabotage, ignored }).expect("a rack on this machine")
 }
 
 fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>) {
@@ -35,7 +40,7 @@ fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>)
         let outcome = play(scenario, port, None, &[]);
         println!("{outcome}");
         assert!(outcome.is_ok(), "{outcome}");
-        // Whatever went wrong, a good part succeeded.
+        // A good part must succeed under any faults.
         let asked =
             u64::from(outcome.scenario.workload.accesses * u32::from(outcome.scenario.nodes));
         assert!(outcome.total() > asked / 8, "{outcome}");
@@ -53,9 +58,9 @@ fn keep_every_promise(port: Port, scenarios: impl IntoIterator<Item = Scenario>)
     }
 }
 
-/// Runs seeds until `checker` is the first to find it, the `deaf` ones not being listened to.
-fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, deaf: &[Checker]) {
-    assert_found_in((0..5).map(|seed| fit::scenario(seed, port)), sabotage, port, checker, deaf);
+/// Runs seeds until `checker` is the first to find the bug; the `ignored` ones are ignored.
+fn assert_found_by(sabotage: Sabotage, port: Port, checker: Checker, ignored: &[Checker]) {
+    assert_found_in((0..5).map(|seed| fit::scenario(seed, port)), sabotage, port, checker, ignored);
 }
 
 fn assert_found_in(
@@ -63,11 +68,11 @@ fn assert_found_in(
     sabotage: Sabotage,
     port: Port,
     checker: Checker,
-    deaf: &[Checker],
+    ignored: &[Checker],
 ) {
     let mut others = Vec::new();
     for scenario in scenarios {
-        let outcome = play(scenario, port, Some(sabotage), deaf);
+        let outcome = play(scenario, port, Some(sabotage), ignored);
         if let Some(notes) = &outcome.notes {
             let _ = std::fs::remove_dir_all(notes);
         }
@@ -106,21 +111,21 @@ fn racks_over_udp_between_namespaces() {
 }
 
 #[test]
-fn racks_whose_nodes_relay_for_each_other() {
-    if !lacks_root("racks_whose_nodes_relay_for_each_other") {
+fn racks_with_relays() {
+    if !lacks_root("racks_with_relays") {
         keep_every_promise(Port::Udp, relayed());
     }
 }
 
 #[test]
-fn racks_over_udp_with_af_xdp_at_the_donors() {
-    if !lacks_root("racks_over_udp_with_af_xdp_at_the_donors") {
+fn racks_over_udp_with_af_xdp() {
+    if !lacks_root("racks_over_udp_with_af_xdp") {
         keep_every_promise(Port::Xdp, UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Xdp)));
     }
 }
 
 #[test]
-fn the_seeds_for_udp_have_every_fault() {
+fn udp_seeds_have_every_fault() {
     for scenarios in [UDP_SEEDS.map(|seed| fit::scenario(seed, Port::Udp)), relayed()] {
         let has = |name: &str| {
             scenarios.iter().any(|it| it.faults.iter().any(|fault| fault.name() == name))
@@ -134,51 +139,51 @@ fn the_seeds_for_udp_have_every_fault() {
 }
 
 #[test]
-fn a_write_that_is_answered_and_not_done() {
+fn answered_write_without_execution() {
     assert_found_by(Sabotage::DropWrite, Port::Ring, Checker::Executions, &[]);
     assert_found_by(Sabotage::DropWrite, Port::Ring, Checker::History, &[Checker::Executions]);
 }
 
 #[test]
-fn a_bit_stored_the_wrong_way_round() {
+fn flipped_bit_in_memory() {
     assert_found_by(Sabotage::FlipBit, Port::Ring, Checker::History, &[]);
 }
 
 #[test]
-fn an_atomic_that_is_carried_out_twice() {
+fn atomic_executed_twice() {
     assert_found_by(Sabotage::RepeatAtomic, Port::Ring, Checker::Counters, &[]);
 }
 
 #[test]
-fn a_read_that_brings_other_bytes() {
+fn read_of_another_reads_bytes() {
     assert_found_by(Sabotage::SwapReads, Port::Shm, Checker::History, &[]);
 }
 
 #[test]
-fn two_messages_in_each_others_place() {
+fn swapped_messages() {
     assert_found_by(Sabotage::SwapMessages, Port::Ring, Checker::Conversations, &[]);
 }
 
 #[test]
-fn bytes_of_a_stream_in_each_others_place() {
+fn swapped_stream_bytes() {
     assert_found_by(Sabotage::SwapBytes, Port::Ring, Checker::Streams, &[]);
 }
 
 #[test]
-fn a_pause_of_a_stream_taken_for_its_end() {
+fn early_end_of_stream() {
     assert_found_by(Sabotage::EarlyEnd, Port::Ring, Checker::Streams, &[]);
 }
 
 #[test]
-fn over_udp_sabotage_is_found_too() {
-    if !lacks_root("over_udp_sabotage_is_found_too") {
+fn sabotage_is_found_over_udp() {
+    if !lacks_root("sabotage_is_found_over_udp") {
         assert_found_by(Sabotage::DropWrite, Port::Udp, Checker::Executions, &[]);
     }
 }
 
 #[test]
-fn and_over_relays() {
-    if !lacks_root("and_over_relays") {
+fn sabotage_is_found_over_relays() {
+    if !lacks_root("sabotage_is_found_over_relays") {
         let scenarios = (0..5).map(|seed| fit::relayed(seed, "mesh:2x2").expect("a topology"));
         let sabotage = Sabotage::FlipBit;
         assert_found_in(scenarios, sabotage, Port::Udp, Checker::History, &[]);

@@ -1,27 +1,27 @@
-//! What the channels aim at, judged within one run.
+//! The aims of the channels, evaluated within one run.
 
 use serde::{Deserialize, Serialize};
 
 use super::contest::{self, Cell, Outcome};
 use super::series::{Medium, Operation, PAST_KERNEL, Series, System};
 
-/// One aim and how far this run got.
+/// One aim and the figure of this run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelAim {
-    /// What is compared, in words.
+    /// Name of the compared figures.
     pub name: String,
-    /// What was measured; `None` when one of the figures is missing in this run.
+    /// Measured value; `None` if a figure is missing in this run.
     pub measured: Option<f64>,
-    /// What it should be; `None` for what is only told.
+    /// Bound; `None` for a figure without an aim.
     pub bound: Option<f64>,
-    /// Whether `bound` is the least (true) or the most (false) that is wanted.
+    /// True if `bound` is a minimum, false if it is a maximum.
     pub at_least: bool,
-    /// The figures behind it, or what is missing.
+    /// The figures behind it, or the missing ones.
     pub detail: String,
 }
 
 impl ChannelAim {
-    /// Whether it was reached; `None` when there is nothing to judge.
+    /// True if the aim was met; `None` if there is nothing to evaluate.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         let (measured, bound) = (self.measured?, self.bound?);
@@ -29,17 +29,17 @@ impl ChannelAim {
     }
 }
 
-/// A figure with where it comes from.
+/// A figure with its source.
 struct Figure {
     value: f64,
     name: String,
 }
 
-/// Figures of this run, by what they are of.
+/// All figures of this run.
 struct Figures<'a>(&'a [Series]);
 
 impl Figures<'_> {
-    /// The lowest median latency, in nanoseconds, of the series whose name has `part` in it.
+    /// Finds the lowest median latency, in nanoseconds, of the series whose name contains `part`.
     fn latency(
         &self,
         system: System,
@@ -56,7 +56,7 @@ impl Figures<'_> {
             .min_by(|a, b| a.value.total_cmp(&b.value))
     }
 
-    /// The highest bandwidth, in bytes per second, over all sizes or at one.
+    /// Finds the highest bandwidth, in bytes per second, over all sizes or at one.
     fn bandwidth(
         &self,
         system: System,
@@ -89,7 +89,7 @@ impl Figures<'_> {
     }
 }
 
-/// The aim that `first` is at most or at least `bound` times `second`.
+/// Builds the aim that `first` is at most or at least `bound` times `second`.
 fn ratio(
     name: &str,
     first: Option<Figure>,
@@ -116,7 +116,7 @@ fn ratio(
         (first, second) => {
             let missing = match (first, second) {
                 (None, Some(_)) => "Venice's figure is",
-                (Some(_), None) => "what it is compared with is",
+                (Some(_), None) => "its counterpart is",
                 _ => "both figures are",
             };
             let detail = format!("{missing} not in this run");
@@ -125,8 +125,8 @@ fn ratio(
     }
 }
 
-/// Judges every aim.
-pub(super) fn judge(series: &[Series], cells: &[Cell]) -> Vec<ChannelAim> {
+/// Evaluates every aim.
+pub(super) fn evaluate(series: &[Series], cells: &[Cell]) -> Vec<ChannelAim> {
     let mut aims = shm_aims(&Figures(series));
     aims.extend(udp_aims(&Figures(series)));
     aims.push(ahead(cells));
@@ -184,7 +184,7 @@ fn shm_aims(figures: &Figures<'_>) -> Vec<ChannelAim> {
     aims
 }
 
-/// What the seal costs; plain traffic is judged in turns ([`super::turns`]).
+/// Builds the aims of sealed traffic; plain traffic is evaluated in turns ([`super::turns`]).
 fn udp_aims(figures: &Figures<'_>) -> Vec<ChannelAim> {
     let rate = |value| crate::plot::Unit::BytesPerSecond.write(value);
     let udp = Medium::Udp;
@@ -197,7 +197,7 @@ fn udp_aims(figures: &Figures<'_>) -> Vec<ChannelAim> {
     sealed.into()
 }
 
-/// Ahead of libfabric and UCX in every cell.
+/// Builds the aim to lose no cell to libfabric or UCX.
 fn ahead(cells: &[Cell]) -> ChannelAim {
     let lost = cells.iter().filter(|cell| cell.outcome() == Outcome::Lost).count();
     let share = (cells.len() - lost) as f64 / cells.len() as f64;
@@ -207,7 +207,7 @@ fn ahead(cells: &[Cell]) -> ChannelAim {
         bound: Some(1.0),
         at_least: true,
         detail: if cells.is_empty() {
-            "no figures of theirs beside ours in this run".to_owned()
+            "no comparable figures in this run".to_owned()
         } else {
             contest::tally(&cells.iter().collect::<Vec<_>>())
         },
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_judged_where_their_figures_are() {
+    fn aims_need_their_figures() {
         let (shm, udp) = (Medium::Shm, Medium::Udp);
         let all = [
             series(
@@ -252,7 +252,7 @@ mod tests {
             ),
             series((System::Iperf3, udp, Operation::Stream), "TCP", &[(131_072, 1.0, 2e9)]),
         ];
-        let aims = judge(&all, &[]);
+        let aims = evaluate(&all, &[]);
         let met = |part: &str| {
             let aim = aims.iter().find(|aim| aim.name.contains(part)).unwrap();
             (aim.measured, aim.met())

@@ -1,8 +1,8 @@
-//! A buffer that starts where a page starts.
+//! A page-aligned buffer.
 
-/// Bytes of memory whose first lies at the start of a page, as a slab's does. Where source and target
-/// of a copy lie against each other within a page decides how fast the processor copies: on some, a
-/// target a few bytes further than its source halves the speed. So everybody gets the same.
+/// Page-aligned bytes, like a slab's. The relative alignment of source and target within a page
+/// determines the processor's copy speed: on some, a target a few bytes further than its source
+/// halves it. All systems therefore get the same alignment.
 #[derive(Debug)]
 pub(super) struct PageAligned {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ impl std::ops::DerefMut for PageAligned {
 }
 
 #[test]
-fn it_starts_at_a_page_and_is_as_long_as_asked() {
+fn buffer_is_aligned_and_full_length() {
     let mut buffer = PageAligned::new(10_000, 7);
     assert_eq!((buffer.as_ptr() as usize % PAGE_BYTES, buffer.len()), (0, 10_000));
     buffer[9_999] = 1;

@@ -1,10 +1,10 @@
-//! Who is ahead: each of the peers' figures beside the best of Venice's that does the same.
+//! Comparison of each peer's figures with Venice's best counterpart.
 
 use serde::{Deserialize, Serialize};
 
 use super::series::{Latency, Medium, Operation, PAST_KERNEL, Series, System};
 
-/// What two systems are compared by.
+/// Compared quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
@@ -17,26 +17,26 @@ pub enum Metric {
 /// One comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Whose figure Venice's stands beside.
+    /// The peer.
     pub peer: System,
-    /// Its transport and test.
+    /// The peer's transport and test.
     pub variant: String,
-    /// Over what.
+    /// The medium.
     pub medium: Medium,
-    /// Doing what.
+    /// The operation.
     pub operation: Operation,
     /// Bytes of one access or message.
     pub size_bytes: u64,
-    /// By what.
+    /// The compared quantity.
     pub metric: Metric,
     /// Venice's figure.
     pub ours: f64,
-    /// The peer's.
+    /// The peer's figure.
     pub theirs: f64,
 }
 
 impl Cell {
-    /// How many times better Venice is; below 1 it is behind.
+    /// Returns the factor by which Venice is better; below 1 it is worse.
     #[must_use]
     pub fn lead(&self) -> f64 {
         match self.metric {
@@ -45,7 +45,7 @@ impl Cell {
         }
     }
 
-    /// Who is ahead.
+    /// Returns the outcome.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self.lead() {
@@ -56,22 +56,22 @@ impl Cell {
     }
 }
 
-/// Closer than this two figures are the same: one more run may turn them round.
+/// Relative distance below which two figures count as equal: another run may reverse them.
 const NOISE: f64 = 0.05;
 
-/// Who is ahead.
+/// Outcome of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Venice.
+    /// Venice is ahead.
     Won,
-    /// Neither, by more than a run differs from the next.
+    /// Neither is ahead by more than the noise.
     Even,
-    /// The peer.
+    /// The peer is ahead.
     Lost,
 }
 
 impl Outcome {
-    /// For tables.
+    /// Returns the word for tables.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// Cells won, even and lost, in words.
+/// Formats the number of cells won, even and lost.
 pub(super) fn tally(cells: &[&Cell]) -> String {
     let count = |outcome| cells.iter().filter(|cell| cell.outcome() == outcome).count();
     format!(
@@ -94,8 +94,8 @@ pub(super) fn tally(cells: &[&Cell]) -> String {
     )
 }
 
-/// All comparisons for which both figures are there. The peers neither encrypt nor authenticate, so
-/// it is Venice without its seal that stands beside them; nor have they AF_XDP.
+/// Lists all comparisons with both figures. The peers neither encrypt nor authenticate nor use
+/// AF_XDP, so Venice is compared without its seal and without AF_XDP.
 pub(super) fn cells(series: &[Series]) -> Vec<Cell> {
     let peers = series.iter().filter(|one| matches!(one.system, System::Libfabric | System::Ucx));
     peers.flat_map(|peer| cells_of(peer, series)).collect()
@@ -131,7 +131,7 @@ fn cells_of(peer: &Series, all: &[Series]) -> Vec<Cell> {
         };
         let points = || ours.iter().filter_map(|one| one.at(size_bytes));
         if let Some(theirs) = point.latency {
-            // Like with like: a median beside a median, a mean beside a mean.
+            // A median is compared with a median, a mean with a mean.
             let figure = |own: Latency| match theirs.p50_ns {
                 Some(_) => own.typical_ns(),
                 None => own.mean_ns,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_ours_stands_beside_each_of_theirs() {
+    fn best_of_venice_meets_each_peer() {
         let all = [
             series(System::Venice, "sleeping", Some(80.0), 5e9),
             series(System::Venice, "spinning", Some(40.0), 6e9),
@@ -170,13 +170,13 @@ mod tests {
         ];
         let cells = cells(&all);
         let leads: Vec<_> = cells.iter().map(|cell| (cell.lead(), cell.outcome())).collect();
-        // libfabric tells a mean only, so our mean stands beside it.
+        // libfabric reports a mean only, so it is compared with Venice's mean.
         let (won, even, lost) = (Outcome::Won, Outcome::Even, Outcome::Lost);
         assert_eq!(leads, [(1.25, won), (0.5, lost), (1.0, even), (6.0, won)]);
     }
 
     #[test]
-    fn without_a_figure_of_ours_there_is_no_contest() {
+    fn missing_figure_gives_no_cell() {
         assert!(cells(&[series(System::Ucx, "posix tag", Some(1.0), 1.0)]).is_empty());
     }
 }

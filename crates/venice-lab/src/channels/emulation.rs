@@ -1,4 +1,4 @@
-//! How well a link is emulated: what was asked for beside what was measured.
+//! Accuracy of an emulated link: configured beside measured figures.
 
 use serde::{Deserialize, Serialize};
 use venice_fabric::LinkModel;
@@ -7,35 +7,35 @@ use venice_wire::{HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use super::contest::Metric;
 use super::series::{Medium, Operation, Series};
 use crate::plot::Unit;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-/// Variant of accesses to mapped memory that wait until the link would have answered.
+/// Variant of accesses to mapped memory that wait for the link's latency.
 pub(super) const MAPPED: &str = "mapped memory";
-/// Variant of accesses that travel in frames, each held back until it would have arrived.
+/// Variant of accesses in frames, each held back until its arrival time.
 pub(super) const FRAMES: &str = "frames";
 
-/// One figure that follows from the link, and what became of it.
+/// One figure of the link, configured and measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// Of what.
+    /// The measured operation.
     pub name: String,
     /// Nanoseconds or bytes per second.
     pub metric: Metric,
-    /// What the link gives by arithmetic, frames' headers counted, processors taking no time.
+    /// Figure computed from the link: frames' headers counted, processors taking no time.
     pub asked: f64,
-    /// What was measured.
+    /// Measured figure.
     pub measured: f64,
 }
 
 impl Accuracy {
-    /// How far off, in percent.
+    /// Returns the deviation, in percent.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         (self.measured / self.asked - 1.0) * 100.0
     }
 }
 
-/// Every figure that both the arithmetic and `series` have.
+/// Computes every figure for which both the formula and `series` have a value.
 pub(super) fn accuracy(series: &[Series]) -> Vec<Accuracy> {
     let model = LinkModel::PAPER;
     let paper = series.iter().filter(|one| one.medium == Medium::Paper);
@@ -62,7 +62,8 @@ pub(super) fn accuracy(series: &[Series]) -> Vec<Accuracy> {
     found
 }
 
-/// The latency of a single access, as the report tells it: of a write half of there and back.
+/// Returns the expected latency of a single access as the report defines it: for a write half of
+/// the round trip.
 pub(super) fn asked_ns(model: &LinkModel, operation: Operation, size_bytes: u64) -> Option<f64> {
     let frame = HEADER_BYTES + size_bytes as usize;
     match operation {
@@ -72,37 +73,37 @@ pub(super) fn asked_ns(model: &LinkModel, operation: Operation, size_bytes: u64)
     }
 }
 
-/// Payload that full frames bring.
+/// Returns the payload bandwidth of full frames.
 pub(super) fn asked_bytes_per_s(model: &LinkModel) -> Option<f64> {
     let share = MAX_PAYLOAD_BYTES as f64 / (MAX_PAYLOAD_BYTES + HEADER_BYTES) as f64;
     Some(model.bandwidth_bps?.get() as f64 / 8.0 * share)
 }
 
-/// The table; `None` when there is nothing to tell.
-pub(super) fn sheet(found: &[Accuracy]) -> Option<Sheet> {
+/// Builds the table; `None` without figures.
+pub(super) fn table(found: &[Accuracy]) -> Option<ReportTable> {
     if found.is_empty() {
         return None;
     }
     let title = format!("Accuracy of the emulated link ({})", LinkModel::PAPER);
-    let mut sheet = Sheet::new(title, &["figure", "asked", "measured", "error"], 1);
+    let mut table = ReportTable::new(title, &["figure", "asked", "measured", "error"], 1);
     for one in found {
         let unit = match one.metric {
             Metric::Latency => Unit::Nanoseconds,
             Metric::Bandwidth => Unit::BytesPerSecond,
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.name.clone(),
             unit.write(one.asked),
             unit.write(one.measured),
             format!("{:+.1} %", one.error_percent()),
         ]);
     }
-    sheet.notes.push(format!(
-        "Asked: what the link gives by arithmetic, headers counted. {MAPPED}: the accessing processor \
-         waits until the answer would be there. {FRAMES}: each frame is held back; what two \
-         processors need for it comes on top."
+    table.notes.push(format!(
+        "Asked: computed from the link, headers counted. {MAPPED}: the accessing processor waits \
+         for the link's latency. {FRAMES}: each frame is held back; the time of two processors \
+         adds to it."
     ));
-    Some(sheet)
+    Some(table)
 }
 
 #[cfg(test)]
@@ -111,17 +112,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_follows_from_the_link() {
+    fn expected_figures_follow_from_the_link() {
         let latency = Latency { mean_ns: 3300.0, p50_ns: Some(3262.35), p99_ns: None };
         let point =
             Point { size_bytes: 64, latency: Some(latency), bandwidth_bytes_per_s: Some(1.0) };
         let series = Series::new(System::Venice, Medium::Paper, Operation::Read, MAPPED);
         let found = accuracy(&[Series { points: vec![point], ..series }]);
-        // Twice 1.4 µs, 64 bytes there and 128 back at 5 Gb/s.
+        // Expected: twice 1.4 µs, 64 bytes there and 128 back at 5 Gb/s.
         assert_eq!((found.len(), found[0].asked), (1, 2.0 * 1400.0 + 103.0 + 205.0));
         assert!((found[0].error_percent() - 4.96).abs() < 0.1, "{found:?}");
-        let text = sheet(&found).unwrap().text();
+        let text = table(&found).unwrap().text();
         assert!(text.contains("+5.0 %") && text.contains("CRMA read, mapped memory of 64 B"));
-        assert!(sheet(&[]).is_none());
+        assert!(table(&[]).is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Figure 17 of the Venice paper: each application pattern on each channel. Different patterns want
-//! different channels, and none of them can stand for another.
+//! Figure 17 of the Venice paper: each application pattern on each channel. Different patterns
+//! favour different channels, and no channel replaces another.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use super::venice::{
     Adaptive, AppPattern, ChannelKind, adaptive, application_in_virtual_time, operations_per_s,
 };
 use crate::plot::{BarChart, BarSeries, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::interrupt;
 
-/// What each channel makes of each pattern, on the emulated paper link.
+/// Rate of each pattern on each channel, on the emulated paper link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure17 {
     /// In the order of [`AppPattern::ALL`].
@@ -24,15 +24,15 @@ pub struct Figure17 {
 /// One pattern.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PatternRates {
-    /// Which.
+    /// The pattern.
     pub pattern: AppPattern,
-    /// Measured, by two cores and rings that behave like the link.
+    /// Measured, by two cores and rings with the link's behaviour.
     pub measured: ChannelRates,
     /// In virtual time: the protocol alone, processors taking no time.
     pub virtual_time: ChannelRates,
 }
 
-/// What becomes of a pattern by each channel, and by the adaptive library.
+/// Rates of a pattern by each channel, and by the adaptive library.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelRates {
     /// Operations per second, in the order of [`ChannelKind::ALL`].
@@ -53,7 +53,7 @@ impl ChannelRates {
         Ok(Self { operations_per_s, adaptive: adaptive()? })
     }
 
-    /// The channel that does most.
+    /// Returns the channel with the highest rate.
     #[must_use]
     pub fn best(&self) -> ChannelKind {
         let highest = self.operations_per_s.iter().copied().fold(0.0, f64::max);
@@ -61,14 +61,14 @@ impl ChannelRates {
         ChannelKind::ALL[at.unwrap_or(0)]
     }
 
-    /// Of the best channel's, the share that the adaptive library does.
+    /// Returns the adaptive library's rate, as a share of the best channel's.
     #[must_use]
     pub fn adaptive_share(&self) -> f64 {
         let highest = self.operations_per_s.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         self.adaptive.operations_per_s / highest
     }
 
-    /// Of the best channel's, the share that each does.
+    /// Returns each channel's rate, as a share of the best channel's.
     #[must_use]
     pub fn shares(&self) -> [f64; 3] {
         let highest = self.operations_per_s.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -76,10 +76,10 @@ impl ChannelRates {
     }
 }
 
-/// How often `done` is called.
+/// Number of calls of `done`.
 pub(super) const STEPS: u64 = (AppPattern::ALL.len() * (ChannelKind::ALL.len() + 1)) as u64;
 
-/// Measures it; `None` on one processor. `done` is called after each figure.
+/// Measures the figure; `None` on one processor. `done` is called after each pattern.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -114,7 +114,7 @@ pub(super) fn figure17(
     Ok(Some(Figure17 { patterns }))
 }
 
-/// Whether the adaptive library comes near the best channel everywhere.
+/// Builds the aim that the adaptive library is near the best channel in every pattern.
 pub(super) fn aim(figure: Option<&Figure17>) -> ChannelAim {
     let measured = figure.map(Figure17::least_adaptive_share);
     ChannelAim {
@@ -128,26 +128,26 @@ pub(super) fn aim(figure: Option<&Figure17>) -> ChannelAim {
 }
 
 impl Figure17 {
-    /// The smallest share of the best channel's that the adaptive library does in any pattern.
+    /// Returns the adaptive library's smallest share of the best channel's rate in any pattern.
     #[must_use]
     pub fn least_adaptive_share(&self) -> f64 {
         let shares = self.patterns.iter().map(|rates| rates.measured.adaptive_share());
         shares.fold(f64::INFINITY, f64::min)
     }
 
-    /// Channels that win no pattern.
+    /// Lists the channels that win no pattern.
     fn without_a_win(&self) -> Vec<&'static str> {
         let wins = |channel| self.patterns.iter().any(|rates| rates.measured.best() == channel);
         let losers = ChannelKind::ALL.into_iter().filter(|channel| !wins(*channel));
         losers.map(ChannelKind::name).collect()
     }
 
-    pub(super) fn sheet(&self) -> Sheet {
+    pub(super) fn table(&self) -> ReportTable {
         let title = "Figure 17: operations a second of each pattern on each channel, and the share \
                      of the best; over the emulated paper link";
         let head =
             ["pattern", "time", "CRMA", "RDMA", "QPair", "best", "adaptive takes", "adaptive"];
-        let mut sheet = Sheet::new(title, &head, 2);
+        let mut table = ReportTable::new(title, &head, 2);
         for rates in &self.patterns {
             for (time, rates, title) in [
                 ("measured", &rates.measured, rates.pattern.title()),
@@ -161,30 +161,30 @@ impl Figure17 {
                 row.push(rates.best().name().to_owned());
                 row.push(rates.adaptive.channel.name().to_owned());
                 row.push(format!("{:.0} %", rates.adaptive_share() * 100.0));
-                sheet.rows.push(row);
+                table.rows.push(row);
             }
         }
         let losers = self.without_a_win();
-        sheet.notes.push(if losers.is_empty() {
-            "Every channel is best at something, as in the paper.".to_owned()
+        table.notes.push(if losers.is_empty() {
+            "Every channel is best for some pattern, as in the paper.".to_owned()
         } else {
-            format!("Unlike in the paper, best at nothing in this run: {}.", losers.join(", "))
+            format!("Unlike in the paper, best for no pattern in this run: {}.", losers.join(", "))
         });
-        sheet.notes.push(
-            "adaptive: once each channel was tried, later trials included. What it says of its last \
-             choices, and what it took to try all three:"
+        table.notes.push(
+            "adaptive: after each channel was tried, later trials included. Reason for its last \
+             choice, and operations and time to try all three:"
                 .to_owned(),
         );
         for rates in &self.patterns {
             let Adaptive { learning_operations, learning_ns, why, .. } = &rates.measured.adaptive;
             let learning = Unit::Nanoseconds.write(*learning_ns as f64);
             let title = rates.pattern.title();
-            sheet.notes.push(format!("{title}: {why} ({learning_operations} in {learning})"));
+            table.notes.push(format!("{title}: {why} ({learning_operations} in {learning})"));
         }
-        sheet
+        table
     }
 
-    /// Shares of the best.
+    /// Draws the shares of the best.
     ///
     /// # Errors
     /// When the drawing library fails.
@@ -211,7 +211,7 @@ impl Figure17 {
             title: "Figure 17: each application pattern on each channel, share of the best"
                 .to_owned(),
             x: "pattern",
-            y: ("operations a second, of the best channel's", Unit::Percent),
+            y: ("operations a second, relative to the best channel", Unit::Percent),
             groups: self.patterns.iter().map(|rates| rates.pattern.title().to_owned()).collect(),
             series: series.chain([adaptive]).collect(),
         }
@@ -225,7 +225,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn the_best_is_named_and_who_is_best_at_nothing() {
+    fn best_and_never_best_are_named() {
         let adaptive = Adaptive {
             channel: ChannelKind::Crma,
             operations_per_s: 9.0,
@@ -244,10 +244,10 @@ mod tests {
             ],
         };
         assert_eq!(figure.patterns[0].measured.shares(), [1.0, 0.25, 0.5]);
-        let text = figure.sheet().text();
-        assert!(text.contains("best at nothing in this run: RDMA"), "{text}");
+        let text = figure.table().text();
+        assert!(text.contains("best for no pattern in this run: RDMA"), "{text}");
         figure.patterns.push(rates(AppPattern::Copy, [1.0, 5.0, 4.0]));
-        assert!(figure.sheet().text().contains("as in the paper"));
+        assert!(figure.table().text().contains("as in the paper"));
         let texts = xml::texts(&figure.plot().unwrap().unwrap()).unwrap();
         assert!(texts.iter().any(|text| text == "copies of 1 MiB"), "{texts:?}");
     }

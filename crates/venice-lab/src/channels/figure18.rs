@@ -1,18 +1,18 @@
-//! Figure 18 of the Venice paper: what a `QPair` gains when its credits travel as CRMA writes.
+//! Figure 18 of the Venice paper: the gain of a `QPair` whose credits travel as CRMA writes.
 //!
 //! Both ends send packets of one size without end over the emulated paper link; each packet is a
-//! frame of its own. In band a credit takes its place among the packets that go the same way; as a
-//! CRMA write it passes them, and a newer one overwrites an older one that was not sent yet.
+//! frame of its own. In band a credit queues among the packets of its direction; as a CRMA write it
+//! passes them, and a newer one overwrites an older one that was not sent yet.
 //!
-//! What the paper says of its set-up (section 5.1.3): credits count the buffers at the receiver; in the
-//! traditional design they are "transmitted through a `QPair` channel just like data packets"; as CRMA
-//! writes they are overwriteable. It speaks of no gathering of credits, so [`CreditPace::Packet`] gives
-//! one for each packet that is read. Our own `QPair` gives one for each quarter of the buffers
-//! ([`CreditPace::Quarter`]).
+//! The paper's set-up (section 5.1.3): credits count the buffers at the receiver; in the
+//! traditional design they are "transmitted through a `QPair` channel just like data packets"; as
+//! CRMA writes they are overwriteable. It mentions no batching of credits, so
+//! [`CreditPace::Packet`] gives one for each packet that is read. Venice's own `QPair` gives one
+//! for each quarter of the buffers ([`CreditPace::Quarter`]).
 //!
-//! It does not say how many buffers its receivers have, and which packets it sends. The gain depends on
-//! both: where the buffers hold more than a round trip brings, the sender never waits for a credit. So
-//! there is a row for each of a few depths.
+//! The paper does not state the receivers' buffers or the packets' mix. The gain depends on both:
+//! if the buffers hold more than a round trip brings, the sender never waits for a credit. The
+//! table therefore has a row for each of a few depths.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -21,16 +21,16 @@ use venice_fabric::{CreditMode, EndConfig, LinkModel};
 use super::measure::{Effort, Ends};
 use super::venice::{Setting, both_ways, both_ways_in_virtual_time};
 use crate::plot::{BarChart, BarSeries, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::interrupt;
 
-/// What the paper reports (section 7.2): from the least to the most, in percent.
+/// Gain that the paper reports (section 7.2), least and most, in percent.
 pub const PAPER_GAIN_PERCENT: (f64, f64) = (28.0, 51.0);
 
 /// Packet sizes.
 const SIZES: [u64; 7] = [16, 32, 64, 128, 256, 512, 1024];
 
-/// Buffers of each receiver, one packet each. In one round trip of the link go about fifteen of the
+/// Buffers of each receiver, one packet each. One round trip of the link carries about fifteen
 /// packets of 64 bytes.
 const BUFFERS: [u32; 3] = [8, 16, 32];
 
@@ -46,20 +46,20 @@ pub struct Figure18 {
     pub points: Vec<CreditPoint>,
 }
 
-/// How often a receiver gives credit.
+/// Rate of a receiver's credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CreditPace {
-    /// For each packet, as the paper's design is described.
+    /// One for each packet, as in the paper's design.
     Packet,
-    /// For each quarter of the buffers, as every `QPair` of ours.
+    /// One for each quarter of the buffers, as in every `QPair` of Venice.
     Quarter,
 }
 
 impl CreditPace {
     const ALL: [CreditPace; 2] = [CreditPace::Quarter, CreditPace::Packet];
 
-    /// As people write it.
+    /// Returns the name for tables.
     fn title(self) -> &'static str {
         match self {
             CreditPace::Packet => "packet",
@@ -71,13 +71,13 @@ impl CreditPace {
 /// One packet size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CreditPoint {
-    /// How often credit is given.
+    /// Rate of credits.
     pub pace: CreditPace,
     /// Receive buffers of an end.
     pub buffers: u32,
-    /// Bytes of a packet, headers not counted.
+    /// Bytes of a packet, without headers.
     pub size_bytes: u64,
-    /// Measured, by two cores and rings that behave like the link.
+    /// Measured, by two cores and rings with the link's behaviour.
     pub measured: Option<CreditRates>,
     /// In virtual time: the protocol alone, processors taking no time.
     pub virtual_time: CreditRates,
@@ -93,7 +93,7 @@ pub struct CreditRates {
 }
 
 impl CreditRates {
-    /// What CRMA writes gain, in percent.
+    /// Returns the gain of CRMA writes, in percent.
     #[must_use]
     pub fn gain_percent(&self) -> f64 {
         (self.crma_bytes_per_s / self.in_band_bytes_per_s - 1.0) * 100.0
@@ -107,7 +107,7 @@ impl CreditRates {
     }
 }
 
-/// Measures it. `done` is called after each size.
+/// Measures the figure. `done` is called after each size.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -136,10 +136,10 @@ pub(super) fn figure18(effort: &Effort, ends: Ends, mut done: impl FnMut()) -> R
     Ok(Figure18 { paper_gain_percent: PAPER_GAIN_PERCENT, points })
 }
 
-/// How often `done` is called.
+/// Number of calls of `done`.
 pub(super) const STEPS: u64 = (CreditPace::ALL.len() * BUFFERS.len() * SIZES.len()) as u64;
 
-/// As many buffers; of the rest what every `QPair` has.
+/// Builds a setting with so many buffers, otherwise the `QPair` defaults.
 fn setting(pace: CreditPace, buffers: u32, credit: CreditMode) -> Setting {
     let credit_every_messages = match pace {
         CreditPace::Packet => 1,
@@ -155,8 +155,8 @@ fn setting(pace: CreditPace, buffers: u32, credit: CreditMode) -> Setting {
 }
 
 impl Figure18 {
-    /// Rates and gains.
-    pub(super) fn sheet(&self) -> Sheet {
+    /// Builds the table of rates and gains.
+    pub(super) fn table(&self) -> ReportTable {
         let (low, high) = self.paper_gain_percent;
         let head = [
             "credit each",
@@ -170,7 +170,7 @@ impl Figure18 {
             "gain, virtual time",
         ];
         let title = "Figure 18: QPair bandwidth over the emulated paper link, both ways at a time";
-        let mut sheet = Sheet::new(title, &head, 1);
+        let mut table = ReportTable::new(title, &head, 1);
         let rate = |rate| Unit::BytesPerSecond.write(rate);
         for point in &self.points {
             let columns = |rates: Option<CreditRates>| match rates {
@@ -188,20 +188,20 @@ impl Figure18 {
             ];
             row.extend(columns(point.measured));
             row.extend(columns(Some(point.virtual_time)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
-        sheet
+        table
             .notes
             .push(format!("The paper: +{low:.0} % to +{high:.0} %, most for small packets."));
         for pace in CreditPace::ALL {
-            sheet.notes.push(format!(
-                "Here, a credit for each {}: {} {}",
+            table.notes.push(format!(
+                "Venice, a credit for each {}: {} {}",
                 pace.title(),
                 self.range(pace, "measured", |point| point.measured),
                 self.range(pace, "in virtual time", |point| Some(point.virtual_time)),
             ));
         }
-        sheet
+        table
     }
 
     fn range(
@@ -218,7 +218,7 @@ impl Figure18 {
         }
     }
 
-    /// Gains by packet size, the paper's beside ours.
+    /// Draws the gains by packet size, the paper's beside the measured ones.
     ///
     /// # Errors
     /// When the drawing library fails.
@@ -246,7 +246,7 @@ impl Figure18 {
             values: gains(CreditPace::Packet, MEASURED_BUFFERS, |p| Some(p.virtual_time)),
             is_peer: false,
         });
-        // The paper tells the ends of its range, and that small packets gain most.
+        // The paper gives the ends of its range, and that small packets gain most.
         let (low, high) = self.paper_gain_percent;
         let mut paper = vec![None; SIZES.len()];
         (paper[0], paper[SIZES.len() - 1]) = (Some(high), Some(low));
@@ -256,7 +256,7 @@ impl Figure18 {
             is_peer: true,
         });
         BarChart {
-            title: "Figure 18: what credits by CRMA write gain over credits in band".to_owned(),
+            title: "Figure 18: gain of credits by CRMA write over credits in band".to_owned(),
             x: "packet size",
             y: ("gain in bandwidth", Unit::Percent),
             groups: SIZES.iter().map(|size| Unit::Bytes.write(*size as f64)).collect(),
@@ -272,7 +272,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn gains_stand_beside_the_papers() {
+    fn gains_stand_beside_the_paper() {
         let rates = |gain: f64| CreditRates {
             in_band_bytes_per_s: 1e8,
             crma_bytes_per_s: 1e8 * (1.0 + gain),
@@ -289,7 +289,7 @@ mod tests {
             })
         });
         let figure = Figure18 { paper_gain_percent: (28.0, 51.0), points: points.collect() };
-        let text = figure.sheet().text();
+        let text = figure.table().text();
         assert!(text.contains("+28 % to +51 %"), "{text}");
         assert!(text.contains("each packet: measured: +25 % to +25 %"), "{text}");
         let texts = xml::texts(&figure.plot().unwrap().unwrap()).unwrap();

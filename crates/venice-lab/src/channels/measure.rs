@@ -1,8 +1,8 @@
-//! How long something takes and how much gets through, measured alike for everybody.
+//! Measurement of latency and bandwidth, the same for every system.
 //!
-//! Every figure is the median over a few repetitions. An operation that takes less than a few looks
-//! at the clock is measured in runs of many for its median, and one by one, less the clock's own
-//! cost, for its 99th percentile.
+//! Every figure is the median over a few repetitions. An operation shorter than a few clock reads
+//! is measured in runs of many for its median, and one by one, less the clock's cost, for its 99th
+//! percentile.
 
 use std::time::{Duration, Instant};
 
@@ -15,34 +15,34 @@ use venice_measure::{cpus, interrupt};
 
 /// Longer operations are counted as this long, in nanoseconds.
 const MAX_NS: u64 = 60_000_000_000;
-/// A run of fast operations takes about this long: a hundred looks at the clock.
+/// Duration of a run of fast operations: a hundred clock reads.
 const RUN_NS: f64 = 2_500.0;
 /// Operations this slow are measured one by one.
 const SLOW_NS: f64 = 1_000.0;
 
-/// How long to measure.
+/// Extent of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Of one repetition.
+    /// Duration of one repetition.
     pub(crate) length: Duration,
-    /// Odd, so that there is one in the middle.
+    /// Number of repetitions: odd, so that there is a middle one.
     pub(crate) repetitions: usize,
-    /// What an interval of nothing takes, in nanoseconds.
+    /// Duration of an empty interval, in nanoseconds.
     pub(crate) clock_cost_ns: u64,
 }
 
 impl Effort {
-    /// Enough to see whether everything works, and roughly how fast.
+    /// Returns the effort for a functional check and a rough figure.
     pub(crate) fn quick() -> Self {
         Self { length: Duration::from_millis(12), repetitions: 1, clock_cost_ns: clock::cost_ns() }
     }
 
-    /// Enough to be compared.
+    /// Returns the effort for comparable figures.
     pub(crate) fn full() -> Self {
         Self { length: Duration::from_millis(60), repetitions: 3, clock_cost_ns: clock::cost_ns() }
     }
 
-    /// The latency of `operation`, called again and again.
+    /// Measures the latency of `operation`, called again and again.
     ///
     /// # Errors
     /// When it fails, and on an interrupt.
@@ -56,7 +56,7 @@ impl Effort {
         Ok(median_of(&found))
     }
 
-    /// Latencies that `operation` takes itself, in nanoseconds.
+    /// Collects latencies that `operation` measures itself, in nanoseconds.
     ///
     /// # Errors
     /// When it fails, and on an interrupt.
@@ -76,7 +76,7 @@ impl Effort {
         Ok(median_of(&found))
     }
 
-    /// Bytes per second when each call of `operation` moves as many bytes as it says.
+    /// Measures bytes per second; each call of `operation` returns the bytes it moved.
     ///
     /// # Errors
     /// When it fails, and on an interrupt.
@@ -101,7 +101,7 @@ impl Effort {
         Ok(median(found))
     }
 
-    /// Runs for a fifth of a repetition; nanoseconds of one operation.
+    /// Runs for a fifth of a repetition; returns the nanoseconds of one operation.
     fn warm_up(&self, operation: &mut impl FnMut() -> Result<()>) -> Result<f64> {
         let (start, mut count) = (Instant::now(), 0u32);
         loop {
@@ -131,7 +131,7 @@ impl Effort {
             for _ in 0..run {
                 operation()?;
             }
-            // Tenths of nanoseconds: a fast operation takes a few.
+            // The unit is a tenth of a nanosecond: a fast operation takes a few.
             let ns = start.elapsed().as_nanos() as u64;
             histogram
                 .saturating_record(10 * ns.saturating_sub(self.clock_cost_ns) / u64::from(run));
@@ -171,7 +171,7 @@ fn of_histogram(histogram: &Histogram<u64>) -> Latency {
     }
 }
 
-/// Of each figure the median.
+/// Returns the median of each figure.
 fn median_of(found: &[Latency]) -> Latency {
     let each = |figure: fn(&Latency) -> Option<f64>| {
         let values: Vec<f64> = found.iter().filter_map(figure).collect();
@@ -184,14 +184,14 @@ fn median_of(found: &[Latency]) -> Latency {
     }
 }
 
-/// The middle one; of an even number the lower of the two.
+/// Returns the middle value; of an even number the lower of the two.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     assert!(!values.is_empty(), "a median of nothing");
     values.sort_by(f64::total_cmp);
     values[(values.len() - 1) / 2]
 }
 
-/// The processors of the two ends: two, unless the machine has only one to give.
+/// The processors of the two ends: two, unless the machine has only one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ends {
     pub(crate) near_cpu: usize,
@@ -199,18 +199,21 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
+    /// Chooses two processors.
+    ///
     /// # Errors
-    /// When the kernel does not tell which processors there are.
+    /// When the kernel does not report the processors.
     pub(crate) fn choose() -> Result<Self> {
         let cpus = cpus::allowed()?;
         Ok(Self { near_cpu: cpus[0], far_cpu: cpus[1 % cpus.len()] })
     }
 }
 
-/// Runs `body` on a thread of its own on `cpu`, so that pinning it does not pin us and our children.
+/// Runs `body` on a thread of its own on `cpu`, so that pinning affects neither this thread nor its
+/// children.
 ///
 /// # Errors
-/// What `body` returns, or that it could not be pinned.
+/// The errors of `body`, and when the thread cannot be pinned.
 pub(crate) fn on_cpu<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -226,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_is_measured_fast_or_slow() {
+    fn fast_and_slow_operations_are_measured() {
         let effort = Effort::quick();
         let fast = effort.latency(|| Ok(())).unwrap();
         assert!(fast.p50_ns.unwrap() < SLOW_NS && fast.mean_ns >= 0.0, "{fast:?}");
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_operation_ends_the_measurement() {
+    fn failing_operation_ends_the_measurement() {
         let error = Effort::quick().latency(|| bail!("out of luck")).unwrap_err();
         assert!(error.to_string().contains("out of luck"));
     }

@@ -1,9 +1,8 @@
-//! `venice bench channels`: what the fabric's channels do, beside everything else that does the like.
+//! `venice bench channels`: the fabric's channels, compared with peers and with the bare machine.
 //!
-//! [`run`] has the order of a run. Venice's own channels are measured by [`venice`], the bare machine
-//! by [`raw`], other people's benchmarks by [`peers`]; each gives [`series`] of figures by size. What
-//! follows from those is judged by [`aims`] and [`contest`], and shown by [`tables`], [`plots`] and
-//! [`page`].
+//! [`run`] has the order of a run. Venice's own channels are measured by [`venice`], the bare
+//! machine by [`raw`], third-party benchmarks by [`peers`]; each gives [`series`] of figures by
+//! size. [`aims`] and [`contest`] evaluate them; [`tables`], [`plots`] and [`page`] show them.
 
 mod aims;
 mod buffer;
@@ -45,7 +44,7 @@ pub use venice::{Adaptive, AppPattern, ChannelKind};
 
 use venice_measure::interrupt;
 
-/// The largest access that is measured.
+/// Largest measured access.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// A part of the benchmark.
@@ -59,7 +58,7 @@ pub enum Part {
     Rdma,
     /// Messages.
     Qpair,
-    /// What the paper's Figures 17 and 18 show.
+    /// Figures 17 and 18 of the paper.
     Figures,
     /// libfabric's, UCX's and iperf3's own benchmarks.
     Peers,
@@ -81,7 +80,7 @@ pub struct ChannelsArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     pub only: Vec<Part>,
 
-    /// Only over these: shared memory, the wire, the emulated link of the Venice paper.
+    /// Only these media: shared memory, the wire, the emulated link of the Venice paper.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PORT,...")]
     pub port: Vec<Medium>,
 
@@ -101,8 +100,8 @@ pub struct ChannelsArgs {
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, when Venice or the bare machine fails, and on Ctrl-C, after
-/// what has been measured by then is told. Whatever was set up has been removed by then.
+/// On invalid arguments, when Venice or the bare machine fails, and on Ctrl-C, after the figures so
+/// far are printed. Everything set up is removed before it returns.
 pub fn execute(args: ChannelsArgs) -> Result<()> {
     if let Some(wrong) = args.sizes.iter().flatten().find(|size| !(1..=MAX_BYTES).contains(&size.0))
     {

@@ -5,14 +5,14 @@ use super::tables;
 use crate::page::Page;
 use crate::plot::Plot;
 
-/// The page.
+/// Builds the page.
 pub(super) fn page<'a>(report: &ChannelsReport, plots: &'a [Plot]) -> Page<'a> {
     Page {
         title: "venice bench channels",
         header: report.header(),
         legend: "Thick lines: Venice. Thin: its peers. Dashed: the machine itself.",
         plots,
-        sheets: tables::all(report),
+        tables: tables::all(report),
         closing: vec![format!("{:.0} s in all.", report.seconds)],
     }
 }
@@ -24,7 +24,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn the_page_is_well_formed_and_has_all_of_it() {
+    fn page_is_well_formed_and_complete() {
         let report = sample();
         let plots = super::super::plots::all(&report).unwrap();
         let texts = xml::texts(&page(&report, &plots).html()).unwrap();

@@ -1,4 +1,4 @@
-//! Where the far end is: behind a virtual wire where we are root, else behind loopback.
+//! Place of the far end: behind a virtual wire with root, else behind loopback.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -16,23 +16,23 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::wire::{FAR_DEVICE, Wire};
 use venice_measure::cpus;
 
-/// How long the far end may take to get ready.
+/// Time limit for the far end's start.
 const START: Duration = Duration::from_secs(10);
 
-/// The way from the near end to the far end.
+/// The path from the near end to the far end.
 #[derive(Debug)]
 pub(crate) enum Path {
     /// A veth pair into another network namespace.
     Veth(Wire),
-    /// Loopback, and why it is no wire.
+    /// Loopback, with the reason.
     Loopback {
-        /// What a wire would have needed.
+        /// Missing requirement of a wire.
         reason: String,
     },
 }
 
 impl Path {
-    /// A wire, or loopback where there can be none.
+    /// Lays a wire, or uses loopback where that is impossible.
     pub(crate) fn lay() -> Self {
         match Wire::lay() {
             Ok(wire) => Path::Veth(wire),
@@ -40,7 +40,7 @@ impl Path {
         }
     }
 
-    /// For the report.
+    /// Returns the text for the report.
     pub(crate) fn title(&self) -> String {
         match self {
             Path::Veth(_) => "a veth pair between two network namespaces, MTU 9000".to_owned(),
@@ -48,7 +48,7 @@ impl Path {
         }
     }
 
-    /// Address of the near end.
+    /// Returns the address of the near end.
     pub(crate) fn near(&self) -> Ipv4Addr {
         match self {
             Path::Veth(wire) => wire.near,
@@ -56,7 +56,7 @@ impl Path {
         }
     }
 
-    /// Address of the far end.
+    /// Returns the address of the far end.
     pub(crate) fn far(&self) -> Ipv4Addr {
         match self {
             Path::Veth(wire) => wire.far,
@@ -64,7 +64,7 @@ impl Path {
         }
     }
 
-    /// The network devices of the near and the far end.
+    /// Returns the network devices of the near and the far end.
     pub(crate) fn devices(&self) -> (&str, &str) {
         match self {
             Path::Veth(wire) => (wire.near_device(), FAR_DEVICE),
@@ -72,7 +72,7 @@ impl Path {
         }
     }
 
-    /// A command that starts `program` at the far end.
+    /// Builds a command that starts `program` at the far end.
     ///
     /// # Errors
     /// When `ip` is not installed.
@@ -83,8 +83,8 @@ impl Path {
         }
     }
 
-    /// What takes a thread to the far end; nothing where that is not elsewhere.
-    fn door(&self) -> Result<Option<File>> {
+    /// Opens the far end's namespace; `None` if both ends share one.
+    fn namespace(&self) -> Result<Option<File>> {
         match self {
             Path::Veth(wire) => wire.namespace_file().map(Some),
             Path::Loopback { .. } => Ok(None),
@@ -92,14 +92,14 @@ impl Path {
     }
 }
 
-/// Takes the calling thread to the far end for good; what it starts is there too.
-fn enter(door: Option<File>) -> Result<()> {
-    let Some(door) = door else { return Ok(()) };
-    move_into_link_name_space(door.as_fd(), Some(LinkNameSpaceType::Network))
+/// Moves the calling thread, with all that it starts, into the far end's namespace for good.
+fn enter(namespace: Option<File>) -> Result<()> {
+    let Some(namespace) = namespace else { return Ok(()) };
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .context("cannot enter the network namespace")
 }
 
-/// A thread at the far end, until it is dropped.
+/// A thread at the far end; dropping it stops the thread.
 #[derive(Debug)]
 pub(crate) struct FarEnd {
     stop: Arc<AtomicBool>,
@@ -107,9 +107,9 @@ pub(crate) struct FarEnd {
 }
 
 impl FarEnd {
-    /// Starts a thread on `cpu`, at the far end of `path` where one is given. There it makes
-    /// what it needs by `prepare`, which also gives us what we need of it; then it does `serve` until
-    /// told to stop. `serve` must look at its flag often.
+    /// Starts a thread on `cpu`, at the far end of `path` if one is given. There `prepare` sets up,
+    /// and returns the server's and the caller's parts; `serve` then runs until told to stop, and
+    /// must check its flag often.
     ///
     /// # Errors
     /// When `prepare` fails, or the thread cannot be started or placed.
@@ -120,29 +120,30 @@ impl FarEnd {
         serve: impl FnOnce(S, &AtomicBool) + Send + 'static,
     ) -> Result<(Self, T)> {
         let stop = Arc::new(AtomicBool::new(false));
-        let door = path.map_or(Ok(None), Path::door)?;
-        let (tell, hear) = std::sync::mpsc::channel();
+        let namespace = path.map_or(Ok(None), Path::namespace)?;
+        let (sender, receiver) = std::sync::mpsc::channel();
         let body = {
             let stop = Arc::clone(&stop);
             move || {
-                let ready = cpus::pin_to(cpu).and_then(|()| enter(door)).and_then(|()| prepare());
-                // Nobody listens only if the start was given up.
+                let ready =
+                    cpus::pin_to(cpu).and_then(|()| enter(namespace)).and_then(|()| prepare());
+                // The receiver is gone only if the start timed out.
                 match ready {
                     Ok((wanted, state)) => {
-                        let _ = tell.send(Ok(wanted));
+                        let _ = sender.send(Ok(wanted));
                         serve(state, &stop);
                     }
                     Err(error) => {
-                        let _ = tell.send(Err(error));
+                        let _ = sender.send(Err(error));
                     }
                 }
             }
         };
         let named = std::thread::Builder::new().name("far-end".into());
         let thread = named.spawn(body).context("cannot start a thread")?;
-        // From here on dropping it stops and joins the thread.
+        // From here on, dropping it stops and joins the thread.
         let end = Self { stop, thread: Some(thread) };
-        let wanted = hear.recv_timeout(START).context("the far end does not start")??;
+        let wanted = receiver.recv_timeout(START).context("the far end does not start")??;
         Ok((end, wanted))
     }
 }

@@ -8,7 +8,7 @@ use super::report::ChannelsReport;
 use super::series::{Medium, Operation, Point, Series, System};
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 
-/// What one plot shows side by side: ours, and what does the same.
+/// One plot: Venice's operations and their counterparts.
 struct View {
     name: &'static str,
     title: &'static str,
@@ -33,7 +33,7 @@ const VIEWS: [View; 3] = [
     },
 ];
 
-/// Every plot that has something to show.
+/// Draws every plot that has data.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -60,7 +60,7 @@ impl View {
             .iter()
             .filter(|one| one.medium == medium && self.operations.contains(&one.operation))
             .collect();
-        // A medium where nothing of ours was measured is not worth a plot.
+        // A medium without a figure of Venice gets no plot.
         if !shown.iter().any(|one| one.system == System::Venice) {
             return Ok(Vec::new());
         }
@@ -94,7 +94,7 @@ impl View {
                 .iter()
                 .filter_map(|point| Some((point.size_bytes as f64, figure(point)?)));
             let (name, stroke) = (one.name(), stroke(one));
-            // A peer has one way for small and large.
+            // A peer uses one operation for small and large sizes.
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.extend(points),
                 None => lines.push(Line { name, stroke, points: points.collect() }),
@@ -136,7 +136,7 @@ mod tests {
     use crate::plot::{write, xml};
 
     #[test]
-    fn plots_are_written_and_well_formed() {
+    fn plots_are_well_formed() {
         let folder = tempfile::tempdir().unwrap();
         let plots = all(&sample()).unwrap();
         write(&plots, &folder.path().join("plots")).unwrap();

@@ -1,5 +1,5 @@
-//! The report: everything that was measured, for programs; its tables are in [`super::tables`], its
-//! plots in [`super::plots`], its page in [`super::page`].
+//! Report types of `venice bench channels`; tables are in [`super::tables`], plots in
+//! [`super::plots`], the page in [`super::page`].
 
 use serde::{Deserialize, Serialize};
 
@@ -14,60 +14,60 @@ use super::sweep::Emulated;
 use super::turns::Turns;
 use venice_measure::machine::Machine;
 
-/// Everything `venice bench channels --json` writes.
+/// The report that `venice bench channels --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelsReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
-    /// What is special about this run.
+    /// Conditions of this run.
     pub conditions: Conditions,
-    /// Other people's programs.
+    /// Third-party programs.
     pub peers: Vec<Peer>,
-    /// Figures taken in turns with what they are held against.
+    /// Pairs of figures measured in turns.
     pub turns: Vec<Turns>,
     /// Latency and bandwidth by size.
     pub series: Vec<Series>,
-    /// What Venice aims at.
+    /// Aims of Venice.
     pub aims: Vec<ChannelAim>,
     /// Venice beside its peers, cell by cell.
     pub contest: Vec<Cell>,
-    /// How well links of several latencies and bandwidths are emulated.
+    /// Accuracy of emulated links of several latencies and bandwidths.
     pub links: Vec<Emulated>,
-    /// How well the paper's link is emulated, by operation and size.
+    /// Accuracy of the emulated paper link, by operation and size.
     pub emulation: Vec<Accuracy>,
     /// Each application pattern on each channel.
     pub figure17: Option<Figure17>,
-    /// What credits by CRMA write gain.
+    /// Gain of credits by CRMA write.
     pub figure18: Option<Figure18>,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
 }
 
-/// Under what circumstances a run was made.
+/// Conditions of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
-    /// Whether it was ended before everything had been measured.
+    /// True if an interrupt ended it early.
     pub interrupted: bool,
     /// Processors of the near and the far end.
     pub cpus: (usize, usize),
-    /// What the wire was.
+    /// Description of the wire.
     pub wire: String,
-    /// Processes that wanted to run, on average, in the minute before.
+    /// Load average of the minute before.
     pub load: f64,
-    /// What a look at the clock costs, which was taken off, in nanoseconds.
+    /// Cost of a clock read, subtracted from latencies, in nanoseconds.
     pub clock_cost_ns: u64,
-    /// Repetitions of each measurement, of which the median is told.
+    /// Repetitions of each measurement; figures are medians.
     pub repetitions: usize,
     /// Length of a repetition in milliseconds.
     pub repetition_ms: u64,
 }
 
 impl ChannelsReport {
-    /// The lines above the tables.
+    /// Returns the lines above the tables.
     pub(super) fn header(&self) -> Vec<String> {
         let Conditions {
             cpus, wire, load, clock_cost_ns, repetitions, repetition_ms, quick, ..
@@ -80,16 +80,16 @@ impl ChannelsReport {
             ),
             format!(
                 "Each figure: the median of {repetitions} repetition(s) of {repetition_ms} ms{}; \
-                 {clock_cost_ns} ns for a look at the clock taken off.",
-                if *quick { " (--quick: a glance, not a measurement)" } else { "" },
+                 {clock_cost_ns} ns for a clock read subtracted.",
+                if *quick { " (--quick: too short for reliable figures)" } else { "" },
             ),
         ];
         if self.conditions.interrupted {
-            lines.push("INTERRUPTED: only what had been measured by then is here.".to_owned());
+            lines.push("INTERRUPTED: only the figures measured so far.".to_owned());
         }
         if *load > self.machine.cores as f64 / 2.0 {
             lines.push(
-                "Others wanted the processors too: ends that spin have measured the scheduler."
+                "Other processes competed for the CPUs: spinning ends have measured the scheduler."
                     .to_owned(),
             );
         }
@@ -111,7 +111,7 @@ pub(super) mod tests {
     use super::super::series::{Latency, Medium, Operation, Point, System};
     use super::*;
 
-    /// One series of each kind.
+    /// Builds a report with one series of each kind.
     pub(in crate::channels) fn sample() -> ChannelsReport {
         let points = |scale: f64| {
             [64u64, 4096]
@@ -153,7 +153,7 @@ pub(super) mod tests {
                 repetition_ms: 12,
             },
             peers: vec![Peer { program: "ucx_perftest".into(), version: None }],
-            aims: super::super::aims::judge(&all, &contest),
+            aims: super::super::aims::evaluate(&all, &contest),
             contest,
             turns: vec![],
             series: all,
@@ -166,7 +166,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let report = sample();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["series"][0]["system"], "venice");
@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_cell_is_silent() {
+    fn every_cell_is_shown() {
         let text = super::super::tables::text(&sample());
         for wanted in [
             "Latency over shared memory",

@@ -1,4 +1,4 @@
-//! The order of a run: what is measured when, and what is left out.
+//! The order of a run: measurements and omissions.
 
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -30,14 +30,14 @@ const SIZES: [u64; 12] =
 /// Sizes of the quick run.
 const QUICK_SIZES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// Ways over the wire.
+/// Variants over the wire: protection and waiting.
 const WAYS: [(Protection, Waiting); 3] = [
     (Protection::Plain, Waiting::Spin),
     (Protection::Plain, Waiting::Sleep),
     (Protection::Sealed, Waiting::Spin),
 ];
 
-/// A run under way.
+/// State of a run.
 struct Run<'a> {
     args: &'a ChannelsArgs,
     effort: Effort,
@@ -51,12 +51,10 @@ struct Run<'a> {
     figure18: Option<Figure18>,
 }
 
-/// Measures all that `args` asks for.
-///
-/// What has been measured when an interrupt comes is reported as the rest would have been.
+/// Runs the measurements of `args`. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// When Venice or the bare machine fails. A peer that fails says so in its place in the report.
+/// When Venice or the bare machine fails. A peer's failure is recorded in the report.
 pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     let started = Instant::now();
     let load = machine::load();
@@ -74,7 +72,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
         path: if args.port.is_empty() || args.port.contains(&Medium::Udp) {
             Path::lay()
         } else {
-            Path::Loopback { reason: "no wire is asked for".to_owned() }
+            Path::Loopback { reason: "no wire is requested".to_owned() }
         },
         sizes: sizes.into_iter().collect(),
         series: Vec::new(),
@@ -92,7 +90,7 @@ pub(super) fn run(args: &ChannelsArgs) -> Result<ChannelsReport> {
     };
     let Run { effort, ends, path, series, turns, links, figure17, figure18, .. } = run;
     let contest = contest::cells(&series);
-    let mut aims = aims::judge(&series, &contest);
+    let mut aims = aims::evaluate(&series, &contest);
     aims.extend(turns::aims(&turns));
     aims.extend(sweep::aims(&links));
     aims.push(figure17::aim(figure17.as_ref()));
@@ -147,7 +145,7 @@ impl Run<'_> {
         self.args.port.is_empty() || self.args.port.contains(&medium)
     }
 
-    /// The one-sided operations that are wanted.
+    /// Returns the requested one-sided operations.
     fn accesses(&self) -> Vec<Operation> {
         let mut operations = Vec::new();
         if self.wants(Part::Crma) {
@@ -247,7 +245,8 @@ impl Run<'_> {
         self.venice_past_kernel(operations)
     }
 
-    /// The same with AF_XDP beside the sockets; why not, where it cannot be had.
+    /// Measures the same with AF_XDP beside the sockets; records the reason where it is
+    /// unavailable.
     fn venice_past_kernel(&mut self, operations: Vec<Operation>) -> Result<()> {
         let Self { effort, ends, sizes, path, .. } = self;
         let waiting = Waiting::Spin;

@@ -1,15 +1,15 @@
-//! What was measured: one figure after the other by size, for each system, way and operation.
+//! Series of figures by size, for each system, medium and operation.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Whose work a figure shows.
+/// The system that a figure belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// Ours.
+    /// Venice.
     Venice,
-    /// The machine itself, by the shortest program there is.
+    /// The bare machine, by a minimal program.
     Raw,
     /// libfabric's own benchmark.
     Libfabric,
@@ -20,7 +20,7 @@ pub enum System {
 }
 
 impl System {
-    /// As people write it.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl System {
     }
 }
 
-/// What lies between the two ends. Only figures of one medium are compared.
+/// Medium between the two ends. Only figures of one medium are compared.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
 )]
@@ -43,7 +43,7 @@ pub enum Medium {
     Shm,
     /// A wire: a veth pair between two network namespaces, or loopback.
     Udp,
-    /// Shared memory that behaves like the link of the Venice paper: 1.4 µs, 5 Gb/s.
+    /// Shared memory with the behaviour of the Venice paper's link: 1.4 µs, 5 Gb/s.
     Paper,
 }
 
@@ -51,7 +51,7 @@ impl Medium {
     /// All of them, in the order they are measured.
     pub const ALL: [Medium; 3] = [Medium::Shm, Medium::Udp, Medium::Paper];
 
-    /// As people write it.
+    /// Returns the display name.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -62,13 +62,13 @@ impl Medium {
     }
 }
 
-/// What is done, and so what a latency and a bandwidth mean.
+/// Operation, which defines the meaning of latency and bandwidth.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// CRMA read. Latency: from asking until the bytes are here.
+    /// CRMA read. Latency: from the request until the bytes are here.
     Read,
     /// CRMA write. Latency: one way.
     Write,
@@ -80,7 +80,7 @@ pub enum Operation {
     BulkWrite,
     /// `QPair` message. Latency: one way.
     Message,
-    /// There and back, the same bytes both ways (raw).
+    /// Round trip, the same bytes both ways (raw).
     RoundTrip,
     /// One way without end (raw). No latency.
     Stream,
@@ -89,7 +89,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The channels' own, in the order they are measured.
+    /// The channels' operations, in the order they are measured.
     pub const CHANNELS: [Operation; 6] = [
         Operation::Read,
         Operation::Write,
@@ -99,7 +99,7 @@ impl Operation {
         Operation::Message,
     ];
 
-    /// As people write it.
+    /// Returns the display name.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -115,7 +115,7 @@ impl Operation {
         }
     }
 
-    /// Whether an access of `size_bytes` exists: CRMA carries up to a page, an atomic a word.
+    /// True if an access of `size_bytes` exists: CRMA carries up to a page, an atomic a word.
     #[must_use]
     pub fn carries(self, size_bytes: u64) -> bool {
         match self {
@@ -138,7 +138,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The median where there is one, else the mean.
+    /// Returns the median if there is one, else the mean.
     #[must_use]
     pub fn typical_ns(&self) -> f64 {
         self.p50_ns.unwrap_or(self.mean_ns)
@@ -150,52 +150,52 @@ impl Latency {
 pub struct Point {
     /// Bytes of one access, transfer or message.
     pub size_bytes: u64,
-    /// One at a time.
+    /// Latency of one operation at a time.
     pub latency: Option<Latency>,
-    /// As many at a time as the channel takes; bytes of payload per second.
+    /// Payload bytes per second with as many operations outstanding as the channel takes.
     pub bandwidth_bytes_per_s: Option<f64>,
 }
 
-/// In the variant of who has AF_XDP beside its sockets.
+/// Part of the variant's name with AF_XDP beside the sockets.
 pub(super) const PAST_KERNEL: &str = "AF_XDP";
 
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Whose.
+    /// The system.
     pub system: System,
-    /// Over what.
+    /// The medium.
     pub medium: Medium,
-    /// Doing what.
+    /// The operation.
     pub operation: Operation,
-    /// What exactly, where a system has more than one way: `sealed`, `posix ucp_put`.
+    /// Variant, where a system has several: `sealed`, `posix ucp_put`.
     pub variant: String,
     /// By rising size.
     pub points: Vec<Point>,
-    /// Why there are no points, or why some are missing.
+    /// Reason for missing points.
     pub absent: Option<String>,
 }
 
 impl Series {
-    /// A series without points yet.
+    /// Creates a series without points.
     pub(crate) fn new(system: System, medium: Medium, operation: Operation, variant: &str) -> Self {
         let variant = variant.to_owned();
         Self { system, medium, operation, variant, points: Vec::new(), absent: None }
     }
 
-    /// `self`, saying why there is nothing.
+    /// Returns it with a reason for missing points.
     pub(crate) fn absent(mut self, reason: impl Into<String>) -> Self {
         self.absent = Some(reason.into());
         self
     }
 
-    /// The point of a size.
+    /// Returns the point of a size.
     #[must_use]
     pub fn at(&self, size_bytes: u64) -> Option<&Point> {
         self.points.iter().find(|point| point.size_bytes == size_bytes)
     }
 
-    /// For legends and tables.
+    /// Returns the name for legends and tables.
     #[must_use]
     pub fn name(&self) -> String {
         match (self.system, self.variant.as_str()) {

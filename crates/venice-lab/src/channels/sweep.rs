@@ -1,10 +1,10 @@
-//! How well links of several latencies and bandwidths are emulated, each asked for and measured.
+//! Accuracy of emulated links of several latencies and bandwidths.
 //!
-//! A read of 64 B over a link of a latency and any bandwidth takes two latencies. On mapped memory the
-//! accessor waits until then, and its copy is part of it. Frames are held back until they would have
-//! arrived, and what the two processors need before and after that comes on top. Without a link it cannot
-//! be measured, as most of that path is spent while the frame is held back anyway; but it is the same at
-//! every latency: the median of what all of them take beyond what was asked for.
+//! A read of 64 B over a link of a latency and any bandwidth takes two latencies. On mapped memory
+//! the accessor waits until then, and its copy is part of it. Frames are held back until their
+//! arrival time; the processors' time before and after that adds to it. It cannot be measured
+//! without a link, because most of that path overlaps with the time that the frame is held back. It
+//! is the same at every latency, so it is estimated as the median of the excess over all latencies.
 
 use std::num::NonZeroU64;
 
@@ -19,50 +19,50 @@ use super::measure::{Effort, Ends, on_cpu};
 use super::series::Operation;
 use super::venice::{Bed, RingBed, ShmBed};
 use crate::plot::Unit;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 const LATENCIES_NS: [u64; 4] = [1000, 1400, 5000, 20_000];
 const BANDWIDTHS_GBPS: [u64; 3] = [1, 5, 10];
 const LINE_BYTES: usize = 64;
 const BULK_BYTES: usize = 1 << 20;
-/// How far off the paper's latency may be, in percent.
+/// Largest accepted deviation from the paper's latency, in percent.
 const MOST_PERCENT: f64 = 5.0;
 
-/// One link, and what became of it.
+/// One link, configured and measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Emulated {
-    /// On mapped memory, or by frames.
+    /// Mapped memory or frames.
     pub way: String,
     /// The link.
     pub link: LinkModel,
     /// A read's latency in nanoseconds, or the bandwidth of bulk reads in bytes per second.
     pub metric: Metric,
-    /// What the link gives by arithmetic, frames' headers counted, processors taking no time.
+    /// Figure computed from the link: frames' headers counted, processors taking no time.
     pub asked: f64,
-    /// What was measured in all.
+    /// Measured figure in total.
     pub measured: f64,
-    /// What the processors need beside it, where that comes on top, in nanoseconds.
+    /// Processors' time that adds to it, in nanoseconds.
     pub on_top: Option<f64>,
 }
 
 impl Emulated {
-    /// What the link itself came to.
+    /// Returns the link's own part.
     #[must_use]
     pub fn net(&self) -> f64 {
         self.measured - self.on_top.unwrap_or(0.0)
     }
 
-    /// How far off that is, in percent.
+    /// Returns its deviation, in percent.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         (self.net() / self.asked - 1.0) * 100.0
     }
 }
 
-/// How often `done` is called.
+/// Number of calls of `done`.
 pub(super) const STEPS: u64 = 2 * (LATENCIES_NS.len() + BANDWIDTHS_GBPS.len()) as u64;
 
-/// Measures all of them; frames need two processors. `done` is called after each figure.
+/// Measures all links; frames need two processors. `done` is called after each link.
 ///
 /// # Errors
 /// When memory or threads cannot be made, and on an interrupt.
@@ -98,7 +98,7 @@ fn by_way<B: Bed>(
         done();
     }
     if is_on_top {
-        tell_on_top(&mut found);
+        estimate_on_top(&mut found);
     }
     for gbps in BANDWIDTHS_GBPS {
         let bandwidth_bps = NonZeroU64::new(gbps * 1_000_000_000);
@@ -114,8 +114,8 @@ fn by_way<B: Bed>(
     Ok(found)
 }
 
-/// What all latencies take beyond what was asked for is not the link's.
-fn tell_on_top(found: &mut [Emulated]) {
+/// Attributes the excess common to all latencies to the processors.
+fn estimate_on_top(found: &mut [Emulated]) {
     let mut beyond: Vec<f64> = found.iter().map(|one| one.measured - one.asked).collect();
     beyond.sort_by(f64::total_cmp);
     let middle = beyond.len() / 2;
@@ -123,7 +123,7 @@ fn tell_on_top(found: &mut [Emulated]) {
     found.iter_mut().for_each(|one| one.on_top = Some(median));
 }
 
-/// Whether the paper's latency is met, on mapped memory and by frames.
+/// Builds the aims for the paper's latency, on mapped memory and by frames.
 pub(super) fn aims(found: &[Emulated]) -> Vec<ChannelAim> {
     let ns = |value| Unit::Nanoseconds.write(value);
     [MAPPED, FRAMES]
@@ -149,20 +149,20 @@ pub(super) fn aims(found: &[Emulated]) -> Vec<ChannelAim> {
         .into()
 }
 
-/// The table; `None` when there is nothing to tell.
-pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
+/// Builds the table; `None` without figures.
+pub(super) fn table(found: &[Emulated]) -> Option<ReportTable> {
     if found.is_empty() {
         return None;
     }
-    let title = "Emulated links: what was asked for and what came of it";
+    let title = "Emulated links: configured and measured";
     let head = ["way", "link", "figure", "asked", "measured", "on top", "net", "error"];
-    let mut sheet = Sheet::new(title, &head, 3);
+    let mut table = ReportTable::new(title, &head, 3);
     for one in found {
         let (unit, figure) = match one.metric {
             Metric::Latency => (Unit::Nanoseconds, "read of 64 B"),
             Metric::Bandwidth => (Unit::BytesPerSecond, "bulk reads of 1 MiB"),
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.way.clone(),
             one.link.to_string(),
             figure.to_owned(),
@@ -173,12 +173,12 @@ pub(super) fn sheet(found: &[Emulated]) -> Option<Sheet> {
             format!("{:+.1} %", one.error_percent()),
         ]);
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "A read takes two latencies; a page's share of a bulk read carries its header. {MAPPED}: the copy \
-         is part of the time. {FRAMES}: what the processors need comes on top, the same at every latency: \
-         the median of what the four take beyond what was asked for is taken off."
+         is part of the time. {FRAMES}: the processors' time adds to it, the same at every \
+         latency: the median excess of the four latencies is subtracted."
     ));
-    Some(sheet)
+    Some(table)
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_on_top_is_taken_off_before_the_error_is_told() {
+    fn processor_time_is_not_an_error() {
         let one = |way: &str, measured, on_top| Emulated {
             way: way.to_owned(),
             link: LinkModel { latency_ns: 1400, ..LinkModel::default() },
@@ -199,16 +199,16 @@ mod tests {
         let aims = aims(&found);
         let met: Vec<_> = aims.iter().map(ChannelAim::met).collect();
         assert_eq!(met, [Some(true), Some(false)], "{aims:?}");
-        let text = sheet(&found).unwrap().text();
+        let text = table(&found).unwrap().text();
         for wanted in ["+1.0 %", "+17.9 %", "500 ns", "latency=1.4us"] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }
-        assert!(sheet(&[]).is_none());
+        assert!(table(&[]).is_none());
         assert!(super::aims(&[]).iter().all(|aim| aim.met().is_none()));
     }
 
     #[test]
-    fn what_comes_on_top_is_the_same_at_every_latency() {
+    fn excess_is_common_to_all_latencies() {
         let measured = [2_340.0, 3_150.0, 10_400.0, 41_400.0];
         let mut found: Vec<Emulated> = std::iter::zip(LATENCIES_NS, measured)
             .map(|(latency_ns, measured)| Emulated {
@@ -220,9 +220,9 @@ mod tests {
                 on_top: None,
             })
             .collect();
-        tell_on_top(&mut found);
+        estimate_on_top(&mut found);
         assert!(found.iter().all(|one| one.on_top == Some(375.0)));
         let errors: Vec<f64> = found.iter().map(|one| one.error_percent().round()).collect();
-        assert_eq!(errors, [-2.0, -1.0, 0.0, 3.0], "a link that is slow in proportion shows");
+        assert_eq!(errors, [-2.0, -1.0, 0.0, 3.0], "a proportional error is reported");
     }
 }

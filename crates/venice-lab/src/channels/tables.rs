@@ -9,37 +9,37 @@ use super::figure18::Figure18;
 use super::report::ChannelsReport;
 use super::series::{Medium, Operation, Point, Series, System};
 use crate::plot::Unit;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-/// Columns that a terminal has room for.
+/// Size columns that fit a terminal.
 const MAX_SIZES: usize = 8;
 
-/// Everything for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &ChannelsReport) -> String {
-    let sheets: String = all(report).iter().map(|sheet| sheet.text() + "\n").collect();
-    format!("{}\n\n{sheets}{:.0} s in all", report.header().join("\n"), report.seconds)
+    let tables: String = all(report).iter().map(|table| table.text() + "\n").collect();
+    format!("{}\n\n{tables}{:.0} s in all", report.header().join("\n"), report.seconds)
 }
 
-/// All tables, in the order they are read.
-pub(super) fn all(report: &ChannelsReport) -> Vec<Sheet> {
-    let mut sheets = vec![aims(&report.aims)];
+/// Returns all tables, in print order.
+pub(super) fn all(report: &ChannelsReport) -> Vec<ReportTable> {
+    let mut tables = vec![aims(&report.aims)];
     for medium in Medium::ALL {
-        sheets.extend(latencies(report, medium));
-        sheets.extend(bandwidths(report, medium));
+        tables.extend(latencies(report, medium));
+        tables.extend(bandwidths(report, medium));
     }
-    sheets.extend(super::sweep::sheet(&report.links));
-    sheets.extend(super::emulation::sheet(&report.emulation));
-    sheets.extend(report.figure17.as_ref().map(Figure17::sheet));
-    sheets.extend(report.figure18.as_ref().map(Figure18::sheet));
+    tables.extend(super::sweep::table(&report.links));
+    tables.extend(super::emulation::table(&report.emulation));
+    tables.extend(report.figure17.as_ref().map(Figure17::table));
+    tables.extend(report.figure18.as_ref().map(Figure18::table));
     for metric in [Metric::Latency, Metric::Bandwidth] {
-        sheets.extend(beside(report, metric));
+        tables.extend(beside(report, metric));
     }
-    sheets
+    tables
 }
 
-fn aims(aims: &[ChannelAim]) -> Sheet {
+fn aims(aims: &[ChannelAim]) -> ReportTable {
     let head = ["aim", "figures", "measured", "wanted", "met"];
-    let mut sheet = Sheet::new("Aims", &head, 2);
+    let mut table = ReportTable::new("Aims", &head, 2);
     for aim in aims {
         let bound =
             |bound| format!("{} {bound:.2}", if aim.at_least { "at least" } else { "at most" });
@@ -47,9 +47,9 @@ fn aims(aims: &[ChannelAim]) -> Sheet {
             (Some(true), _) => "met",
             (Some(false), _) => "MISSED",
             (None, Some(_)) => "not judged",
-            (None, None) => "told only",
+            (None, None) => "no aim",
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             aim.name.clone(),
             aim.detail.clone(),
             aim.measured.map_or("-".to_owned(), |value| format!("{value:.2}")),
@@ -57,12 +57,12 @@ fn aims(aims: &[ChannelAim]) -> Sheet {
             met.to_owned(),
         ]);
     }
-    sheet
+    table
 }
 
-fn latencies(report: &ChannelsReport, medium: Medium) -> Option<Sheet> {
+fn latencies(report: &ChannelsReport, medium: Medium) -> Option<ReportTable> {
     let title = format!("Latency over {}: p50 / p99 by size", medium.title());
-    let mut sheet = by_size(report, medium, &title, |point| {
+    let mut table = by_size(report, medium, &title, |point| {
         let latency = point.latency?;
         let write = |ns| Unit::Nanoseconds.write(ns);
         Some(match (latency.p50_ns, latency.p99_ns) {
@@ -71,28 +71,28 @@ fn latencies(report: &ChannelsReport, medium: Medium) -> Option<Sheet> {
             _ => format!("mean {}", write(latency.mean_ns)),
         })
     })?;
-    sheet.notes.push(
-        "CRMA write, QPair message and their likes: one way, half of there and back. All others: \
-         until the answer is here."
+    table.notes.push(
+        "CRMA write, QPair message and their counterparts: one way, half a round trip. All others: \
+         until the answer arrives."
             .to_owned(),
     );
-    Some(sheet)
+    Some(table)
 }
 
-fn bandwidths(report: &ChannelsReport, medium: Medium) -> Option<Sheet> {
+fn bandwidths(report: &ChannelsReport, medium: Medium) -> Option<ReportTable> {
     let title = format!("Bandwidth over {} by size", medium.title());
     by_size(report, medium, &title, |point| {
         point.bandwidth_bytes_per_s.map(|rate| Unit::BytesPerSecond.write(rate))
     })
 }
 
-/// One row for each series that has the figure, or says why not; `None` without any.
+/// Builds a row for each series with the figure or a reason; `None` without any.
 fn by_size(
     report: &ChannelsReport,
     medium: Medium,
     title: &str,
     figure: impl Fn(&Point) -> Option<String>,
-) -> Option<Sheet> {
+) -> Option<ReportTable> {
     let mut rows: Vec<&Series> = report
         .series
         .iter()
@@ -109,16 +109,17 @@ fn by_size(
         shown_sizes(by_column(&rows).flat_map(|one| &one.points).map(|point| point.size_bytes));
     let mut head = vec!["operation".to_owned(), "by".to_owned()];
     head.extend(sizes.iter().map(|size| Unit::Bytes.write(*size as f64)));
-    let mut sheet = Sheet { title: title.to_owned(), head, texts: 2, ..Sheet::default() };
+    let mut table =
+        ReportTable { title: title.to_owned(), head, texts: 2, ..ReportTable::default() };
     for series in rows {
-        // iperf3 has sizes of its own, which would each take a column.
+        // iperf3 has sizes of its own, each of which would take a column.
         if series.system == System::Iperf3 {
             let figures = series.points.iter().filter_map(|point| {
                 let size = Unit::Bytes.write(point.size_bytes as f64);
                 Some(format!("{}, {size} a call: {}", by(series), figure(point)?))
             });
-            sheet.notes.extend(figures);
-            sheet.notes.extend(series.absent.iter().map(|why| format!("{}: {why}", by(series))));
+            table.notes.extend(figures);
+            table.notes.extend(series.absent.iter().map(|why| format!("{}: {why}", by(series))));
             continue;
         }
         let mut row = vec![series.operation.title().to_owned(), by(series)];
@@ -127,13 +128,13 @@ fn by_size(
                 .iter()
                 .map(|size| series.at(*size).and_then(&figure).unwrap_or_else(|| "-".to_owned())),
         );
-        sheet.rows.push(row);
+        table.rows.push(row);
         if let Some(reason) = &series.absent {
             let one = format!("{}, {}: {reason}", series.operation.title(), by(series));
-            sheet.notes.push(one);
+            table.notes.push(one);
         }
     }
-    Some(sheet)
+    Some(table)
 }
 
 fn by_column<'a>(rows: &'a [&'a Series]) -> impl Iterator<Item = &'a Series> {
@@ -148,7 +149,7 @@ fn by(series: &Series) -> String {
     }
 }
 
-/// All sizes when they fit, else some of them, evenly, with the first and the last.
+/// Returns all sizes if they fit, else an even selection with the first and the last.
 fn shown_sizes(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     let sizes: Vec<u64> = sizes.collect::<BTreeSet<_>>().into_iter().collect();
     if sizes.len() <= MAX_SIZES {
@@ -158,7 +159,7 @@ fn shown_sizes(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     (0..MAX_SIZES).map(|at| sizes[step(at)]).collect()
 }
 
-fn beside(report: &ChannelsReport, metric: Metric) -> Option<Sheet> {
+fn beside(report: &ChannelsReport, metric: Metric) -> Option<ReportTable> {
     let cells: Vec<&Cell> = report.contest.iter().filter(|cell| cell.metric == metric).collect();
     if cells.is_empty() {
         return None;
@@ -167,8 +168,8 @@ fn beside(report: &ChannelsReport, metric: Metric) -> Option<Sheet> {
     let sizes = shown_sizes(cells.iter().map(|cell| cell.size_bytes));
     let mut head = vec!["over".to_owned(), "operation".to_owned(), "beside".to_owned()];
     head.extend(sizes.iter().map(|size| Unit::Bytes.write(*size as f64)));
-    let title = format!("Venice beside its peers by {word}: how many times better");
-    let mut sheet = Sheet { title, head, texts: 3, ..Sheet::default() };
+    let title = format!("Venice beside its peers by {word}: factor of advantage");
+    let mut table = ReportTable { title, head, texts: 3, ..ReportTable::default() };
     let mut kinds: Vec<_> = cells.iter().map(|cell| kind(cell)).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -185,13 +186,13 @@ fn beside(report: &ChannelsReport, metric: Metric) -> Option<Sheet> {
                 format!("{} {:.2}×", cell.outcome().word(), cell.lead())
             })
         }));
-        sheet.rows.push(row);
+        table.rows.push(row);
     }
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "{}, the sizes not shown here included; even: within 5 %.",
         contest::tally(&cells)
     ));
-    Some(sheet)
+    Some(table)
 }
 
 fn kind(cell: &Cell) -> (Medium, Operation, System, &str) {
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_shows_the_first_and_the_last_size() {
+    fn first_and_last_size_are_shown() {
         let shown = shown_sizes((2..25).map(|bit| 1u64 << bit));
         assert_eq!((shown.len(), shown[0], shown[7]), (MAX_SIZES, 4, 1 << 24));
         assert_eq!(shown_sizes([64, 4, 64].into_iter()), [4, 64]);

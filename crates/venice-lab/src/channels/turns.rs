@@ -1,7 +1,7 @@
-//! Pairs of figures taken in turns, for the aims over the wire. A virtual machine's processors are now
-//! near each other and now far, as the host places them, and that is worth more than what is
-//! compared: so both figures of a turn are taken within a second, where the processors are is looked
-//! up before and after, and turns of the one kind are told apart from those of the other.
+//! Pairs of figures measured in turns, for the aims over the wire. The host moves a virtual
+//! machine's processors near each other and apart again, which matters more than the compared
+//! difference. Both figures of a turn are therefore measured within a second, the placement is
+//! detected before and after, and the turns of each placement are evaluated separately.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use super::venice::{Bed, Protection, UdpBed};
 use super::{Part, peers};
 use crate::plot::Unit;
 
-/// A cache line that is there and back sooner has gone between processors near each other.
+/// Round trip of a cache line, in nanoseconds, below which two processors count as near.
 const NEAR_LINE_NS: f64 = 300.0;
-/// Of one look at where the processors are.
+/// Duration of one detection of the placement.
 const LOOK: Duration = Duration::from_millis(10);
 const PAGE_BYTES: u64 = 4096;
-/// Of one bulk transfer.
+/// Size of one bulk transfer.
 const BULK_BYTES: usize = 1 << 20;
 
-/// Where the two ends' processors were during a turn.
+/// Placement of the two ends' processors during a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -33,40 +33,40 @@ pub enum Placement {
     Near,
     /// It takes longer.
     Far,
-    /// They changed places, or the machine has only one.
+    /// The placement changed, or the machine has only one.
     Unsure,
 }
 
 /// Two figures taken within a second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// Where the processors were.
+    /// Placement of the processors.
     pub placement: Placement,
     /// Venice's figure: nanoseconds, or bytes per second.
     pub ours: f64,
-    /// That of what it is held against.
+    /// Counterpart's figure.
     pub theirs: f64,
 }
 
 /// The turns of one comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turns {
-    /// What is compared, in words.
+    /// Name of the comparison.
     pub name: String,
-    /// Whether the figures are rates, of which more is better; else they are latencies.
+    /// True for rates, of which more is better; false for latencies.
     pub are_rates: bool,
-    /// The most or the least that the ratio ours / theirs should be.
+    /// Bound of the ratio ours / theirs.
     pub bound: f64,
-    /// In the order they were taken.
+    /// The turns in the order they were taken.
     pub turns: Vec<Turn>,
 }
 
-/// Turns of each kind.
+/// Returns the number of turns of each kind.
 pub(super) fn count(is_quick: bool) -> usize {
     if is_quick { 1 } else { 9 }
 }
 
-/// Takes the turns of the parts that are wanted, and none of the others; `done` is called after each.
+/// Takes the turns of the requested parts; `done` is called after each.
 ///
 /// # Errors
 /// When Venice or the wire fails, and on an interrupt. Without iperf3 there are no turns with it.
@@ -155,7 +155,7 @@ impl Bench<'_> {
         })
     }
 
-    /// What `body` finds, and where the processors were all the while.
+    /// Runs `body`; returns the processors' placement during it, and its result.
     fn placed<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(Placement, T)> {
         let before = self.placement()?;
         let found = body()?;
@@ -174,7 +174,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the turns say of the aims, for each placement.
+/// Builds the aims of the turns, for each placement.
 pub(super) fn aims(turns: &[Turns]) -> Vec<ChannelAim> {
     let placements =
         [(Placement::Near, "near each other"), (Placement::Far, "far from each other")];
@@ -201,7 +201,7 @@ impl Turns {
                     format!("medians of {} turns: {ours} / {theirs}", at.len())
                 }
                 None if self.turns.is_empty() => "not in this run".to_owned(),
-                None => "the host has not placed them so in any turn".to_owned(),
+                None => "no turn with this placement by the host".to_owned(),
             },
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_judged_by_where_the_processors_were() {
+    fn turns_are_grouped_by_placement() {
         let turn = |placement, ours, theirs| Turn { placement, ours, theirs };
         let mut turns = Turns {
             name: "reads".into(),

@@ -24,7 +24,7 @@ EXAMPLES:
   venice bench monitor --agents 1000 --requests 200 --seconds 10 --json monitor.json
 
 A Monitor Node of its own is started; each agent has a certificate, a connection over TLS and a service
-of its own, all real; the memory that is lent is not there. 10000 agents with 2000 donors among them
+of its own, all real; only the lent memory is missing. 10000 agents with 2000 donors among them
 take about 15000 open files.";
 
 pub(super) const HELP_PLACEMENT: &str = "\
@@ -33,7 +33,7 @@ EXAMPLES:
   venice bench placement --seeds 200 --nodes 4,8,16 --json - --plots plots
 
 Each rack is drawn from a seed: a row or a ring of nodes with some memory left, some links busy, and two
-to five requests. Interrupted, it tells what it has found by then.";
+to five requests. An interrupted run prints the figures so far.";
 
 pub(super) const HELP_SHARES: &str = "\
 EXAMPLES:
@@ -41,8 +41,8 @@ EXAMPLES:
   venice bench shares --seconds 5 --repetitions 5 --json shares.json
 
 Programs are processes with links of their own at one donor of one thread: with root over a veth pair
-between two network namespaces, else over loopback. A link has up to 64 pages on their way, as those of
-a pager have.";
+between two network namespaces, else over loopback. A link has up to 64 pages outstanding, like a
+pager's.";
 
 pub(super) const HELP_PAPER: &str = "\
 EXAMPLES:
@@ -57,7 +57,7 @@ EXAMPLES:
   venice paper 15 --graph paper --scale 22 --fft 512MiB --limit 1800
                                               as large as the paper's: hours
 
-Each way to the memory runs beside the others in one run, the paper's figures beside ours. Figures 17
+All modes run in one run, with the paper's figures beside them. Figures 17
 and 18 are in `venice bench channels`.";
 
 pub(super) const HELP_MODEL: &str = "\
@@ -70,11 +70,11 @@ EXAMPLES:
   venice model network --sweep fabric=150ns..10us:50 --json network.json
 
 The models of the composable-rack paper. Every figure is the paper's unless a flag gives another, and
-every figure can be swept. What the paper says in numbers stands beside what its equations give.";
+every figure can be swept. The paper's own numbers stand beside the equations' results.";
 
 pub(super) const HELP_MAIN: &str = "\
 EXAMPLES:
-  venice bench fault                  what a page fault costs
+  venice bench fault                  cost of a page fault
   venice paper 15 --quick             figure 15 of the Venice paper
   venice sim rack --loss 1%           a rack in virtual time
   venice model cost                   cost model of the composable-rack paper

@@ -1,4 +1,4 @@
-//! What Venice aims at, judged within one run.
+//! The aims of the fault benchmark, evaluated within one run.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,16 +6,16 @@ use super::touch::{CaseReport, Operation, Pattern};
 use super::udp_round_trip::RoundTrip;
 use super::way::{Way, WayReport};
 
-/// One aim and how far this run got.
+/// One aim and the figure of this run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
-    /// What is compared, in words.
+    /// Name of the compared figures.
     pub name: String,
-    /// What was measured.
+    /// Measured value.
     pub measured: f64,
-    /// What it should be.
+    /// Bound.
     pub bound: f64,
-    /// Whether `bound` is the least (true) or the most (false) that is wanted.
+    /// True if `bound` is a minimum, false if it is a maximum.
     pub at_least: bool,
     /// Unit of both figures, empty for a ratio.
     pub unit: String,
@@ -30,23 +30,23 @@ impl Aim {
         Self { name: name.into(), measured, bound, at_least: true, unit: String::new() }
     }
 
-    /// Whether it was reached.
+    /// True if the aim was met.
     #[must_use]
     pub fn met(&self) -> bool {
         if self.at_least { self.measured >= self.bound } else { self.measured <= self.bound }
     }
 }
 
-/// Judges every aim whose figures are there.
-pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> Vec<Aim> {
+/// Evaluates every aim whose figures exist.
+pub(crate) fn evaluate(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> Vec<Aim> {
     let random = |way| find(ways, way, Pattern::Random);
     let sequential = |way| find(ways, way, Pattern::Sequential);
     let floor = random(Way::UffdFloor);
     let mut aims = Vec::new();
-    // 8 and 60 µs where a bare handler takes 5.
+    // The bounds are 8 and 60 µs where a bare handler takes 5.
     for (way, what) in [
         (Way::VeniceShm, "random read over shm"),
-        (Way::VeniceShmUnpinned, "random read over shm by a thread that runs anywhere"),
+        (Way::VeniceShmUnpinned, "random read over shm by an unpinned thread"),
         (Way::VeniceShmInThread, "random read over shm served in the thread"),
     ] {
         if let (Some(case), Some(floor)) = (random(way), floor) {
@@ -88,7 +88,7 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
         aims.push(Aim::at_least(name, ahead.pages_per_s / umap.pages_per_s, 4.0));
     }
     if let Some(ahead) = sequential(Way::VeniceShm) {
-        // Without the run that has read-ahead off, the floor is what one page at a time can do.
+        // Without the run that has read-ahead off, the floor is the speed of one page at a time.
         let (name, single) = match sequential(Way::VeniceShmOnePage) {
             Some(case) => ("sequential read over shm / one page at a time", Some(case)),
             None => ("sequential read over shm / floor", sequential(Way::UffdFloor)),
@@ -100,7 +100,7 @@ pub(crate) fn judge(ways: &[WayReport], udp_round_trip: Option<&RoundTrip>) -> V
     aims
 }
 
-/// The case with reads by one thread.
+/// Finds the case with reads by one thread.
 fn find(ways: &[WayReport], way: Way, pattern: Pattern) -> Option<&CaseReport> {
     find_with(ways, way, pattern, 1)
 }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_swap_path_is_judged_beside_its_peer() {
+    fn swap_path_is_compared_with_its_peer() {
         let mut report = sample();
         let way = |way, p50_us, p99_us| WayReport {
             cases: vec![case(Pattern::Random, p50_us, p99_us, 50_000.0)],
@@ -135,13 +135,13 @@ mod tests {
             }
         };
         report.ways = vec![way(Way::VeniceSwapShm, 20.0, 90.0), way(Way::FuseLoop, 100.0, 300.0)];
-        let aims = judge(&report.ways, None);
+        let aims = evaluate(&report.ways, None);
         let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
         assert_eq!(seen, [(5.0, true), (90.0, true)]);
     }
 
     #[test]
-    fn aims_are_judged_by_single_threaded_reads() {
+    fn aims_use_single_threaded_reads() {
         let mut report = sample();
         report.ways[0].cases = vec![case(Pattern::Random, 4.0, 10.0, 200_000.0)];
         report.ways[1].cases = vec![
@@ -150,13 +150,13 @@ mod tests {
         ];
         report.ways[2].cases = vec![case(Pattern::Random, 34.0, 60.0, 30_000.0)];
         report.udp_round_trip.as_mut().unwrap().unpinned.p50_us = 20.0;
-        let aims = judge(&report.ways, report.udp_round_trip.as_ref());
+        let aims = evaluate(&report.ways, report.udp_round_trip.as_ref());
         let seen: Vec<(f64, bool)> = aims.iter().map(|aim| (aim.measured, aim.met())).collect();
-        // No sequential figure to compare with: that aim is not judged.
+        // There is no sequential figure to compare with: that aim is not evaluated.
         assert_eq!(seen, [(1.25, true), (15.0, false), (30.0, false)]);
 
         report.ways[0].cases.push(case(Pattern::Sequential, 4.0, 9.0, 200_000.0));
-        let last = judge(&report.ways, report.udp_round_trip.as_ref()).pop().unwrap();
+        let last = evaluate(&report.ways, report.udp_round_trip.as_ref()).pop().unwrap();
         assert_eq!((last.measured, last.met()), (4.5, true));
         assert!(last.name.ends_with("floor"));
     }

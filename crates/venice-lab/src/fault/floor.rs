@@ -1,8 +1,8 @@
 //! The floor: a bare userfaultfd handler that copies a local page, and evicts nothing.
 //!
 //! The handler is pinned to the core of the thread whose faults it serves, which is the fastest
-//! arrangement of a handler thread. No pager that resolves faults in a thread can be faster than
-//! this, so it is what Venice is compared with.
+//! arrangement of a handler thread. No pager that resolves faults in a thread can be faster, so
+//! Venice is compared with it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,10 +17,10 @@ use super::region::Region;
 use venice_measure::cpus::pin_to;
 use venice_measure::pattern;
 
-/// The page whose content every fault of the floor is answered with.
+/// The page whose content answers every fault of the floor.
 pub(crate) const SOURCE_PAGE: u64 = 0;
 
-/// `UFFD_USER_MODE_ONLY`: enough here, and allowed to every user.
+/// `UFFD_USER_MODE_ONLY`: sufficient here, and allowed to every user.
 const USER_MODE_ONLY: u32 = 1;
 
 const UFFD_API: u64 = 0xAA;
@@ -64,7 +64,7 @@ pub(crate) struct FloorRegion {
 }
 
 impl FloorRegion {
-    /// A region of `pages` pages, its handler pinned to processor `cpu`.
+    /// Creates a region of `pages` pages, its handler pinned to processor `cpu`.
     ///
     /// # Errors
     /// When the kernel has no userfaultfd for this user.
@@ -77,7 +77,7 @@ impl FloorRegion {
         Ok(Self { region, handler: Some(handler) })
     }
 
-    /// The memory; its last page is not to be touched.
+    /// Returns the memory; its last page must not be touched.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -85,7 +85,7 @@ impl FloorRegion {
     /// Ends the handler.
     ///
     /// # Errors
-    /// When it had failed.
+    /// When the handler had failed.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.end_handler()
     }
@@ -102,19 +102,19 @@ impl FloorRegion {
 
 impl Drop for FloorRegion {
     fn drop(&mut self) {
-        // `finish` reports errors; here one is on its way already.
+        // `finish` reports errors; here another one is already being returned.
         let _ = self.end_handler();
     }
 }
 
 pub(super) fn open_userfaultfd(features: u64) -> Result<OwnedFd> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-    // SAFETY: the descriptor is given ranges of our own mapping only.
+    // SAFETY: the descriptor only gets ranges of this process's own mapping.
     let fd = unsafe { userfaultfd(flags) }.context("this kernel has no userfaultfd")?;
     let mut request = ApiRequest { api: UFFD_API, features, ioctls: 0 };
     // SAFETY: the request is of the layout and size that this ioctl's number states.
     ioctl_result(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut request) })
-        .context("userfaultfd does not speak our version")?;
+        .context("userfaultfd has another API version")?;
     Ok(fd)
 }
 
@@ -137,12 +137,12 @@ fn handle(mut fd: File, last_page: u64, cpu: usize) -> Result<()> {
     pattern::fill(SOURCE_PAGE, &mut source.0);
     let mut message = [0u8; MESSAGE_BYTES];
     loop {
-        // On an error the faulting thread would wait forever: end the process with the message.
+        // On an error the faulting thread would wait forever, so the process ends with the message.
         if let Err(error) = fd.read_exact(&mut message) {
             eprintln!("venice: the floor's handler cannot read its faults: {error}");
             std::process::exit(1);
         }
-        assert_eq!(message[0], EVENT_PAGEFAULT, "no other event was asked for");
+        assert_eq!(message[0], EVENT_PAGEFAULT, "only page faults were requested");
         let address: [u8; 8] = message[16..24].try_into().expect("eight bytes");
         let page = u64::from_ne_bytes(address) & !(PAGE_BYTES - 1);
         if let Err(error) = copy_page(fd.as_raw_fd(), page, source.0.as_ptr() as u64) {

@@ -1,11 +1,11 @@
-//! `venice bench fault`: what one touch of a page costs.
+//! `venice bench fault`: the cost of one touch of a page.
 //!
 //! One program ([`worker`]) touches the pages of one region, at random and in order, reading and
 //! writing, with one thread and with two. It is started again for each way to get the pages
-//! ([`way`]): resident, through a bare userfaultfd handler ([`floor`]) or a bare
-//! handler of `SIGBUS` ([`sigbus_floor`]), from donors of a Venice
-//! rack, and from the kernel's swap. A bare datagram exchange over the same kind of wire
-//! ([`udp_round_trip`]) stands beside the udp figures.
+//! ([`way`]): resident, through a bare userfaultfd handler ([`floor`]) or a bare handler of
+//! `SIGBUS` ([`sigbus_floor`]), from donors of a Venice rack, and from the kernel's swap. A bare
+//! datagram exchange over the same kind of wire ([`udp_round_trip`]) is the baseline of the udp
+//! figures.
 
 mod aims;
 mod floor;
@@ -40,7 +40,7 @@ use venice_measure::kernel_swap;
 use venice_measure::machine::Machine;
 use venice_measure::progress::{Phase, note};
 
-/// Pages of memory, as the kernel sees them.
+/// Size of a page of the kernel, in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Measure page faults: Venice beside plain memory, a bare userfaultfd handler and kernel swap.
@@ -61,17 +61,17 @@ pub struct FaultArgs {
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub local: ByteSize,
 
-    /// Length of each of the cases (pattern, operation, threads).
+    /// Duration of each case (pattern, operation, threads) in seconds.
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = venice_measure::arguments::positive)]
     pub seconds: f64,
 
-    /// Ways to run [default: all but venice-shm-huge and those with more than one copy, with coded
-    /// memory, and written behind].
+    /// Ways to run [default: all but venice-shm-huge and those with several replicas, with coded
+    /// memory, and with write-behind].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,...",
           default_values_t = Way::BY_DEFAULT)]
     pub ways: Vec<Way>,
 
-    /// UMap's shared library, for the way `umap` (docs/results/faults.md says how to build it).
+    /// UMap's shared library, for the way `umap` (docs/benchmarks.md describes its build).
     #[arg(long, value_name = "LIBRARY")]
     pub umap: Option<PathBuf>,
 
@@ -87,8 +87,8 @@ pub struct FaultArgs {
 /// Runs the benchmark, prints its tables and writes its JSON.
 ///
 /// # Errors
-/// On arguments that make no sense, on Ctrl-C, when a way that this machine should support failed,
-/// and when a page held a wrong word. Whatever was set up has been removed by then.
+/// On invalid arguments, on Ctrl-C, when a way failed that this machine should support, and when a
+/// page held a wrong word. Everything set up is removed before it returns.
 pub fn execute(args: FaultArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;
@@ -110,13 +110,15 @@ pub fn execute(args: FaultArgs) -> Result<()> {
             Outcome::Failed(failed) => report.failed.push(failed),
         }
     }
-    report.aims = aims::judge(&report.ways, report.udp_round_trip.as_ref());
+    report.aims = aims::evaluate(&report.ways, report.udp_round_trip.as_ref());
     report.seconds = started.elapsed().as_secs_f64();
 
     venice_measure::report::publish(&report.text(), args.json.as_deref(), &report)?;
     verdict(&report)
 }
 
+/// Measures the bare round trip; a failure leaves it out.
+///
 /// # Errors
 /// On an interrupt only: the ways can be measured without it.
 fn bare_udp() -> Result<Option<RoundTrip>> {

@@ -1,4 +1,5 @@
-//! The region whose pages are touched: anonymous memory, or UMap's, every word of it checkable.
+//! The region whose pages are touched: anonymous memory, or UMap's, with a checkable pattern in
+//! every word.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +20,7 @@ pub(crate) const WORDS_PER_PAGE: u64 = PAGE_BYTES / pattern::WORD_BYTES as u64;
 pub(crate) struct Region {
     base: NonNull<u8>,
     pages: u64,
-    /// Whose it is, if not ours.
+    /// UMap's memory, if UMap serves it.
     umap: Option<UmapMemory>,
 }
 
@@ -30,7 +31,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `pages` pages by libc's `mmap`, which is what a paging shim can see.
+    /// Maps `pages` pages by libc's `mmap`, which a paging shim can intercept.
     ///
     /// # Errors
     /// When the kernel has no room for the mapping.
@@ -51,21 +52,21 @@ impl Region {
             return Err(io::Error::last_os_error()).context("cannot map the region");
         }
         let base = NonNull::new(address.cast()).context("the region was mapped at 0")?;
-        // SAFETY: the range was mapped above. Refusal (a kernel without huge pages) is fine.
+        // SAFETY: the range was mapped above. A refusal (a kernel without huge pages) is harmless.
         unsafe { libc::madvise(address, len_bytes, libc::MADV_NOHUGEPAGE) };
         Ok(Self { base, pages, umap: None })
     }
 
-    /// Asks for large pages, whatever is large to who serves them.
+    /// Requests large pages of the pager or the kernel.
     pub(crate) fn ask_for_large_pages(&self) {
-        // SAFETY: the range was mapped when this was made. Refusal is fine.
+        // SAFETY: the range was mapped when this was made. A refusal is harmless.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes(), libc::MADV_HUGEPAGE) };
     }
 
-    /// Pages that UMap serves.
+    /// Maps pages that UMap serves.
     ///
     /// # Errors
-    /// As [`UmapMemory::map`].
+    /// The same as [`UmapMemory::map`].
     pub(crate) fn by_umap(library: &Path, pages: u64) -> Result<Self> {
         let umap = UmapMemory::map(library, pages * PAGE_BYTES)?;
         Ok(Self { base: umap.base(), pages, umap: Some(umap) })
@@ -83,12 +84,12 @@ impl Region {
         self.base.as_ptr() as u64
     }
 
-    /// The word `index` of `page`. Reading or writing it touches the page.
+    /// Returns word `index` of `page`. Reading or writing it touches the page.
     pub(crate) fn word(&self, page: u64, index: u64) -> &AtomicU64 {
         assert!(page < self.pages && index < WORDS_PER_PAGE, "an access outside of the region");
         let offset = page * PAGE_BYTES + index * pattern::WORD_BYTES as u64;
-        // SAFETY: inside the mapping by the assertion, aligned because pages and words are, and
-        // nobody accesses the mapping but through these atomics.
+        // SAFETY: inside the mapping by the assertion, aligned because pages and words are, and all
+        // accesses to the mapping go through these atomics.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
     }
 
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside of the region")]
-    fn an_access_outside_is_caught() {
+    fn access_outside_panics() {
         let region = Region::map(1).unwrap();
         region.word(1, 0);
     }

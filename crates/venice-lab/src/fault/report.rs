@@ -1,4 +1,4 @@
-//! The benchmark's figures, for programs and for people.
+//! Report types of `venice bench fault`, with their text form.
 
 use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
@@ -11,10 +11,10 @@ use super::way::{FailedWay, SkippedWay, Way, WayReport};
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, micros, table};
 
-/// Everything `venice bench fault --json` writes.
+/// The report that `venice bench fault --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Bytes touched.
     pub region_bytes: u64,
@@ -26,11 +26,11 @@ pub struct FaultReport {
     pub udp_round_trip: Option<RoundTrip>,
     /// The ways that were measured.
     pub ways: Vec<WayReport>,
-    /// The ways that this machine does not have.
+    /// Ways that this machine does not support.
     pub skipped: Vec<SkippedWay>,
-    /// The ways that went wrong.
+    /// Ways that failed.
     pub failed: Vec<FailedWay>,
-    /// What Venice aims at.
+    /// Aims of Venice.
     pub aims: Vec<Aim>,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
@@ -56,7 +56,7 @@ impl FaultReport {
         }
     }
 
-    /// The tables and the lines around them.
+    /// Renders the tables and the lines around them.
     pub(crate) fn text(&self) -> String {
         let mut text = format!(
             "{}\n{} touched, {} of it resident in the ways that page; latency of each touch.\n\n{}\n",
@@ -100,7 +100,7 @@ impl FaultReport {
             ],
             2,
         );
-        // Case by case, so that the ways stand one above the other.
+        // Ordered by case, so that the ways stand one above the other.
         let all: Vec<(Way, &CaseReport)> =
             self.ways.iter().flat_map(|way| way.cases.iter().map(|case| (way.way, case))).collect();
         let mut kinds: Vec<_> = all.iter().map(|(_, case)| kind(case)).collect();
@@ -152,7 +152,7 @@ fn kind(case: &CaseReport) -> (super::Pattern, super::Operation, usize) {
 }
 
 fn row(way: Way, case: &CaseReport) -> Vec<String> {
-    // A few slow touches among many are the scheduler's doing.
+    // A few slow touches among many are caused by the scheduler.
     let faulted = case.faults > case.accesses / 100;
     let fault = |value: f64| if faulted { micros(value) } else { "-".to_owned() };
     vec![
@@ -208,7 +208,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Floor, shm and udp, without cases.
+    /// Builds a report of floor, shm and udp, without cases.
     pub(crate) fn sample() -> FaultReport {
         let latency = TripLatency { exchanges: 10, mean_us: 20.0, p50_us: 18.0, p99_us: 40.0 };
         let way =
@@ -233,11 +233,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json_and_names_what_is_missing() {
+    fn report_names_skipped_ways() {
         let mut report = sample();
         report.ways[0].cases = vec![case(Pattern::Random, 4.0, 9.0, 200_000.0)];
         report.ways[1].cases = vec![case(Pattern::Random, 5.0, 60.0, 150_000.0)];
-        report.aims = super::super::aims::judge(&report.ways, report.udp_round_trip.as_ref());
+        report.aims = super::super::aims::evaluate(&report.ways, report.udp_round_trip.as_ref());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["ways"][1]["way"], "venice-shm");
         assert_eq!(json["ways"][1]["cases"][0]["pattern"], "random");

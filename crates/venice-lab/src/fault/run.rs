@@ -1,4 +1,4 @@
-//! Runs one way: sets up what it needs, and a worker that touches pages.
+//! Runs one way: sets up its requirements, and a worker that touches pages.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,10 +25,10 @@ use venice_measure::progress::{Phase, note};
 use venice_measure::rack::{Port, Rack};
 use venice_measure::scratch;
 
-/// How long a program may take to start.
+/// Time limit for a program to borrow its memory.
 const BORROWED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What became of a way.
+/// Outcome of a way.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Measured(WayReport),
@@ -36,8 +36,8 @@ pub(crate) enum Outcome {
     Failed(FailedWay),
 }
 
-/// Runs one way. What the machine lacks makes it skipped, what goes wrong makes it failed; both
-/// are said at once.
+/// Runs one way. A missing requirement makes it skipped, an error makes it failed; both are printed
+/// at once.
 ///
 /// # Errors
 /// On an interrupt only.
@@ -99,7 +99,7 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
         let _phase = Phase::waiting(format!("{way}: start a rack"));
         match redundancy {
             None => Rack::up(port, remote_bytes)?,
-            // Room for what takes most: two of each byte.
+            // Room for the largest need: two of each byte.
             Some(of) => Rack::of(of.nodes, port, 2 * remote_bytes)?,
         }
     };
@@ -134,7 +134,8 @@ fn run_on_rack(way: Way, args: &FaultArgs, port: Port) -> Result<WayReport> {
     })
 }
 
-/// Waits until the program has borrowed; what was lent, and whether a donor was killed then.
+/// Waits until the program has borrowed; returns the lent bytes, and true if a donor was killed
+/// then.
 ///
 /// # Errors
 /// On an interrupt, or when it never borrows.
@@ -151,7 +152,7 @@ fn degrade(rack: &Rack, redundancy: Redundancy) -> Result<(u64, bool)> {
     Ok((lent_bytes, victim.is_some()))
 }
 
-/// It is lacking unless it is named.
+/// Runs on UMap; the way is skipped unless `--umap` names the library.
 fn run_on_umap(way: Way, args: &FaultArgs) -> Result<Result<WayReport>> {
     if args.umap.is_none() {
         return Ok(Err(anyhow!("no UMap here: --umap LIBRARY names it")));
@@ -159,7 +160,7 @@ fn run_on_umap(way: Way, args: &FaultArgs) -> Result<Result<WayReport>> {
     run_worker(way, args, &Launch::Local, &[]).map(Ok)
 }
 
-/// Without root it is lacking; anything else that goes wrong with it is a failure.
+/// Runs on Venice's swap device. Without root the way is skipped; any other error is a failure.
 fn run_on_venice_swap(way: Way, args: &FaultArgs, port: Port) -> Result<Result<WayReport>> {
     if let Err(lacking) = venice_swap::require_root() {
         return Ok(Err(lacking.into()));
@@ -175,21 +176,22 @@ fn run_on_venice_swap(way: Way, args: &FaultArgs, port: Port) -> Result<Result<W
     measured.flatten().map(Ok)
 }
 
-/// What is to be told about a swap device.
+/// Facts about a swap device for the report.
 struct SwapFacts {
     device: String,
     /// Processes that serve its pages.
     servers: Vec<u32>,
 }
 
-/// The outer result is a failure, the inner one what the machine lacks.
+/// Runs on a swap device. The outer error is a failure, the inner one a missing requirement.
 fn run_on_swap<S: SwapDevice>(
     way: Way,
     args: &FaultArgs,
     create: impl FnOnce(u64) -> Result<S>,
     facts: impl FnOnce(&S) -> SwapFacts,
 ) -> Result<Result<WayReport>> {
-    // A page more than what does not fit, for the swap area's own header, and some slack.
+    // The swap area's own header takes a page more than the pages that do not fit; the rest is
+    // slack.
     let area_bytes = args.size.0 + (64 << 20);
     let prepared = create(area_bytes).and_then(|swap| {
         let group = kernel_swap::group_on("bench", args.local.0, &swap)?;
@@ -197,7 +199,7 @@ fn run_on_swap<S: SwapDevice>(
     });
     match prepared {
         Ok((swap, group)) => {
-            // The group goes before the swap when they are dropped.
+            // The group is dropped before the swap device.
             let facts = facts(&swap);
             let mut report = run_worker(way, args, &Launch::InCgroup(&group), &facts.servers)?;
             report.detail = Some(format!(
@@ -269,7 +271,7 @@ fn worker_command(
     Ok(command)
 }
 
-/// The orders that say something of a way.
+/// Returns the meaningful page orders of a way.
 fn patterns(way: Way) -> &'static [Pattern] {
     match way {
         Way::VeniceShmOnePage => &[Pattern::Sequential],
@@ -282,7 +284,8 @@ fn patterns(way: Way) -> &'static [Pattern] {
     }
 }
 
-/// Generous: filling at a tenth of a slow disk's speed, and the cases at twice their length.
+/// Returns a generous limit: filling at a tenth of a slow disk's speed, and the cases at twice
+/// their length.
 fn time_limit(args: &FaultArgs) -> Duration {
     let pages = (args.size.0 / PAGE_BYTES) as f64;
     Duration::from_secs_f64(60.0 + pages / 2_000.0 + 12.0 * 2.0 * (args.seconds + 1.0))
@@ -291,7 +294,7 @@ fn time_limit(args: &FaultArgs) -> Duration {
 fn read_report(folder: &TempDir, json: &PathBuf) -> Result<WorkerReport> {
     let text = std::fs::read_to_string(json).with_context(|| {
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-        format!("the worker left no report; it said: {}", log.trim())
+        format!("the worker left no report; its log: {}", log.trim())
     })?;
     serde_json::from_str(&text).context("the worker's report cannot be read")
 }

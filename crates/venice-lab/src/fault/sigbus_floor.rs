@@ -14,7 +14,7 @@ use venice_measure::pattern;
 
 const FEATURE_SIGBUS: u64 = 1 << 7;
 
-/// What the handler needs. There is one handler for a process, so there is one of each.
+/// State of the handler. A process has one handler, so there is one of each.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SOURCE: OnceLock<Box<PageBuffer>> = OnceLock::new();
 static SET_UP: OnceLock<OwnedFd> = OnceLock::new();
@@ -26,7 +26,7 @@ pub(crate) struct SigbusRegion {
 }
 
 impl SigbusRegion {
-    /// A region of `pages` pages.
+    /// Creates a region of `pages` pages.
     ///
     /// # Errors
     /// When the kernel has no userfaultfd for this user.
@@ -45,14 +45,14 @@ impl SigbusRegion {
         Ok(Self { region })
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 }
 
 fn catch_sigbus() -> Result<()> {
-    // SAFETY: zeroed memory is a valid structure, and the handler is of the kind that it says.
+    // SAFETY: zeroed memory is a valid structure, and the flags match the handler's kind.
     let rc = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigbus as *const () as usize;
@@ -66,13 +66,13 @@ fn catch_sigbus() -> Result<()> {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's, for the length of this call.
+    // SAFETY: the kernel's pointer, valid for the length of this call.
     let address = unsafe { (*info).si_addr() } as u64;
     let source = SOURCE.get().map_or(0, |source| source.0.as_ptr() as u64);
     let page = address & !(PAGE_BYTES - 1);
     if floor::copy_page(UFFD.load(Ordering::Relaxed), page, source).is_err() {
-        // Not one of ours: the access is tried again and ends the program.
-        // SAFETY: the default action needs no handler.
+        // Another address: the access is tried again and ends the program. SAFETY: the default
+        // action needs no handler.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
 }

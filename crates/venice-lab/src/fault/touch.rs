@@ -1,4 +1,4 @@
-//! Touching pages and timing each touch.
+//! Touches pages and times each touch.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::region::{Region, WORDS_PER_PAGE};
 use venice_measure::pattern::{self, Random};
 
-/// A touch slower than this went to the kernel. A resident one, with a miss in every cache and in
-/// the address translation, stays well below.
+/// Duration, in nanoseconds, above which a touch counts as a fault. A resident one, with a miss in
+/// every cache and in the address translation, stays well below.
 const FAULT_NS: u64 = 1_500;
 
 /// Longer touches are counted as this long.
@@ -21,18 +21,18 @@ const MAX_NS: u64 = 60_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// Any page, each time.
+    /// A random page, each time.
     Random,
     /// One page after the other.
     Sequential,
-    /// [`RUN_PAGES`] pages in a row, anywhere each time.
+    /// [`RUN_PAGES`] pages in a row, at a random place each time.
     Runs,
 }
 
-/// Pages of a run ([`Pattern::Runs`]), which begins at a multiple of as many: 64 KiB.
+/// Pages of a run ([`Pattern::Runs`]), which begins at a multiple of this number: 64 KiB.
 pub(crate) const RUN_PAGES: u64 = 16;
 
-/// What is done with a word of the page.
+/// Access to a word of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -43,7 +43,7 @@ pub enum Operation {
 }
 
 impl Pattern {
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Pattern {
 }
 
 impl Operation {
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,8 +65,8 @@ impl Operation {
     }
 }
 
-/// One case's figures. Latencies are those of single touches, resident pages included, with the
-/// cost of the clock taken off.
+/// Figures of one case. Latencies are those of single touches, resident pages included, less the
+/// cost of the clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
     /// Order of the pages.
@@ -77,7 +77,7 @@ pub struct CaseReport {
     pub threads: usize,
     /// Touches in all.
     pub accesses: u64,
-    /// Touches so slow (above 1.5 µs) that they must have faulted.
+    /// Touches above 1.5 µs, which must have faulted.
     pub faults: u64,
     /// Mean latency of a touch in microseconds.
     pub mean_us: f64,
@@ -103,11 +103,11 @@ pub struct CaseReport {
     pub helper_cpu_us_per_page: f64,
     /// The program's greatest resident anonymous memory during the case, in bytes, sampled.
     pub resident_bytes_peak: u64,
-    /// Words that were not what had been written.
+    /// Words that differ from the written ones.
     pub wrong: u64,
 }
 
-/// What one thread saw.
+/// Figures of one thread.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) all: Histogram<u64>,
@@ -140,12 +140,12 @@ impl Tally {
     }
 }
 
-/// How to touch, and what must be found.
+/// Kind of the touches, and the expected words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Touch {
     pub(crate) operation: Operation,
     pub(crate) clock_cost_ns: u64,
-    /// The page whose pattern every page holds, where it is not its own.
+    /// The page whose pattern every page holds, if it is not its own.
     pub(crate) source_page: Option<u64>,
 }
 
@@ -173,7 +173,7 @@ impl Touch {
                     expected
                 }
             };
-            // The next look at the clock must not happen before the access.
+            // The next clock read must not be moved before the access.
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
             let found = std::hint::black_box(found);
             let after = Instant::now();
@@ -188,7 +188,7 @@ impl Touch {
     }
 }
 
-/// What a case took of the machine.
+/// Resources used by a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spent {
     pub(crate) elapsed: Duration,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn right_words_count_and_wrong_ones_show() {
+    fn wrong_words_are_counted() {
         let region = Region::map(4).unwrap();
         (0..4).for_each(|page| region.fill_page(page));
         let minute = Duration::from_secs(60);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_keeps_the_pattern() {
+    fn writes_keep_the_pattern() {
         let region = Region::map(2).unwrap();
         (0..2).for_each(|page| region.fill_page(page));
         let minute = Duration::from_secs(60);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_without_faults_has_finite_figures() {
+    fn case_without_faults_has_finite_figures() {
         let mut tally = Tally::new();
         (0..99).for_each(|_| tally.record(200));
         tally.record(9_000_000);

@@ -1,5 +1,5 @@
-//! A bare exchange of datagrams: a small request, a page in return. What udp costs before any
-//! protocol is added.
+//! A bare exchange of datagrams, a small request and a page in return: the cost of udp without any
+//! protocol.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,23 +21,23 @@ const HEADER_BYTES: usize = 64;
 const REPLY_BYTES: usize = HEADER_BYTES + PAGE_BYTES as usize;
 const WARM_UP_EXCHANGES: u64 = 1_000;
 const EXCHANGES: u64 = 15_000;
-/// For one placement of the two ends.
+/// Duration for one placement of the two ends.
 const LENGTH: Duration = Duration::from_secs(2);
 /// Longer exchanges are counted as this long.
 const MAX_NS: u64 = 60_000_000_000;
 const POLL: Duration = Duration::from_millis(100);
 
-/// The bare round trip and the path it took. Where the two ends run matters: waking a thread on
-/// another core that sleeps may take longer than all the rest.
+/// The bare round trip and its path. The placement of the ends matters: waking a thread on another
+/// core that sleeps may take longer than all the rest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// `veth` (another network namespace, behind a bridge) or `loopback`.
     pub path: String,
-    /// With both ends where the scheduler likes them.
+    /// With both ends where the scheduler puts them.
     pub unpinned: TripLatency,
     /// With both ends on one core.
     pub same_core: TripLatency,
-    /// With the ends on two cores, where there are two.
+    /// With the ends on two cores, if there are two.
     pub other_core: Option<TripLatency>,
 }
 
@@ -57,7 +57,7 @@ pub struct TripLatency {
 /// Measures it across a virtual wire with root, over loopback otherwise.
 ///
 /// # Errors
-/// When sockets fail or stay silent, and on an interrupt.
+/// When sockets fail or do not answer, and on an interrupt.
 pub(crate) fn measure() -> Result<RoundTrip> {
     match Wire::lay() {
         Ok(wire) => placements("veth", wire.far, || wire.namespace_file().map(Some)),
@@ -87,7 +87,8 @@ fn placements(
     })
 }
 
-/// Runs `body` on a thread of its own, so that pinning it does not pin us and our children.
+/// Runs `body` on a thread of its own, so that pinning affects neither this thread nor its
+/// children.
 fn on_thread<T: Send>(cpu: Option<usize>, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -125,7 +126,7 @@ fn exchange(server: SocketAddr) -> Result<TripLatency> {
     })
 }
 
-/// A lost datagram is asked for again; its time counts.
+/// Repeats the request if a datagram is lost; its time counts.
 fn one_exchange(socket: &UdpSocket) -> Result<u64> {
     let request = [0x56u8; HEADER_BYTES];
     let mut reply = [0u8; REPLY_BYTES];
@@ -139,7 +140,7 @@ fn one_exchange(socket: &UdpSocket) -> Result<u64> {
             Err(error) => return Err(error).context("the wire failed"),
         }
     }
-    bail!("nobody answers at the far end of the wire")
+    bail!("no answer from the far end of the wire")
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {
@@ -207,7 +208,7 @@ fn answer(socket: &UdpSocket, stop: &AtomicBool) {
     let reply = [0x76u8; REPLY_BYTES];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((_, from)) = socket.recv_from(&mut request) {
-            // A reply that cannot be sent is a lost datagram to the other side.
+            // A failed reply is a lost datagram to the other side.
             let _ = socket.send_to(&reply, from);
         }
     }

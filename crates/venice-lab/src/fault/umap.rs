@@ -1,5 +1,5 @@
-//! UMap's memory: somebody else's pager in the program, loaded from where its user has built it.
-//! UMap is no Debian package and no part of Venice; docs/results/faults.md says how to get it.
+//! UMap's memory: a third-party pager in the program, loaded from the user's own build. UMap is not
+//! a Debian package and not part of Venice; docs/benchmarks.md describes its build.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -31,22 +31,24 @@ pub(crate) struct UmapMemory {
 }
 
 impl UmapMemory {
-    /// What UMap is told by its environment, before its first call: pages of 4 KiB, of which so many
-    /// may be resident.
+    /// Configures UMap by its environment, before its first call: pages of 4 KiB, with
+    /// `resident_bytes` of them resident at most.
     pub(crate) fn configure(command: &mut Command, resident_bytes: u64) {
         command
             .env("UMAP_PAGESIZE", PAGE_BYTES.to_string())
             .env("UMAP_BUFSIZE", (resident_bytes / PAGE_BYTES).to_string());
     }
 
+    /// Loads the library and maps memory.
+    ///
     /// # Errors
     /// When `library` cannot be loaded or is not UMap, and when it does not map.
     pub(crate) fn map(library: &Path, len_bytes: u64) -> Result<Self> {
-        // SAFETY: loading it runs its constructors, which the user asks for by naming it.
+        // SAFETY: loading it runs its constructors; the user requests that by naming it.
         let loaded = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_LOCAL) };
         let loaded = loaded.with_context(|| format!("cannot load UMap: {}", library.display()))?;
         let lacks = || format!("{} is not UMap's library", library.display());
-        // SAFETY: umap.h declares the two so.
+        // SAFETY: umap.h declares the two functions with these types.
         let (map, unmap) = unsafe {
             (
                 *loaded.get::<Map>(b"umap\0").with_context(lacks)?,

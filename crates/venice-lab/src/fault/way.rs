@@ -1,4 +1,4 @@
-//! The ways to get a page that are compared, by name, and what is told of each.
+//! The compared ways to get a page, by name, and their reports.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -9,18 +9,18 @@ const TWO_COPIES: [&str; 2] = ["--copies", "2"];
 const CODED: [&str; 2] = ["--coding", "4+2"];
 const BEHIND: [&str; 2] = ["--write-behind", "/var/tmp"];
 
-/// How far memory is kept more than once.
+/// Redundancy of far memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Redundancy {
-    /// As arguments of `venice run`.
+    /// Its arguments of `venice run`.
     pub kept: [&'static str; 2],
-    /// Nodes of the rack, all of which have a part of it.
+    /// Nodes of the rack, all of which hold a part of it.
     pub nodes: u64,
-    /// One of them is killed before pages are touched.
+    /// True if one of them is killed before pages are touched.
     pub is_degraded: bool,
 }
 
-/// How a touched page comes to be there.
+/// Source of a touched page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -32,9 +32,9 @@ pub enum Way {
     SigbusFloor,
     /// Venice, from donors over shared memory.
     VeniceShm,
-    /// The same, where threads may run on any processor.
+    /// The same with threads on any processor.
     VeniceShmUnpinned,
-    /// The first, served in the thread itself that faults (`--faults in-thread`).
+    /// The first, served in the faulting thread itself (`--faults in-thread`).
     VeniceShmInThread,
     /// Venice over shared memory, with read-ahead off: one page for each fault.
     VeniceShmOnePage,
@@ -42,27 +42,27 @@ pub enum Way {
     VeniceShmLarge,
     /// Venice over shared memory by pages of 2 MiB (`--page-size 2m`).
     VeniceShmHuge,
-    /// Venice over shared memory, with two copies.
+    /// Venice over shared memory, with two replicas.
     VeniceShmTwoCopies,
-    /// The same with one donor dead: the other copy is read.
+    /// The same with one donor dead: the other replica is read.
     VeniceShmTwoCopiesDegraded,
     /// Venice over shared memory, coded 4+2.
     VeniceShmCoded,
-    /// The same with one donor of six dead: what it had is computed.
+    /// The same with one donor of six dead: its fragments are computed.
     VeniceShmCodedDegraded,
-    /// Venice over shared memory, one copy and written behind to a disk.
+    /// Venice over shared memory, one replica and write-behind to a disk.
     VeniceShmBehind,
-    /// The same with the only donor dead: all is on the disk.
+    /// The same with the only donor dead: all pages come from the disk.
     VeniceShmBehindDegraded,
     /// Venice, from donors over udp.
     VeniceUdp,
-    /// Venice over udp, with two copies.
+    /// Venice over udp, with two replicas.
     VeniceUdpTwoCopies,
     /// Venice over udp, coded 4+2.
     VeniceUdpCoded,
     /// The same with one donor of six dead.
     VeniceUdpCodedDegraded,
-    /// Venice over udp, one copy and written behind to a disk.
+    /// Venice over udp, one replica and write-behind to a disk.
     VeniceUdpBehind,
     /// Venice over udp by pages of 64 KiB.
     VeniceUdpLarge,
@@ -79,8 +79,8 @@ pub enum Way {
 }
 
 impl Way {
-    /// The ways that are measured where none are named, in the order they run: of those that keep
-    /// more than one copy each takes as long as all others of its port.
+    /// The default ways, in the order they run; each way with redundancy takes as long as all
+    /// others of its port.
     pub const BY_DEFAULT: [Self; 15] = [
         Self::Resident,
         Self::UffdFloor,
@@ -99,7 +99,8 @@ impl Way {
         Self::FuseLoop,
     ];
 
-    /// How far memory is kept besides once, and whether one of its donors is dead; `None`: once.
+    /// Returns the way's redundancy, and whether one of its donors is dead; `None`: a single
+    /// replica.
     pub(crate) fn redundancy(self) -> Option<Redundancy> {
         let (kept, nodes, is_degraded) = match self {
             Self::VeniceShmTwoCopies | Self::VeniceUdpTwoCopies => (TWO_COPIES, 4, false),
@@ -113,7 +114,7 @@ impl Way {
         Some(Redundancy { kept, nodes, is_degraded })
     }
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -156,33 +157,33 @@ impl std::fmt::Display for Way {
 /// One way to get a page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WayReport {
-    /// Which way.
+    /// The way.
     pub way: Way,
-    /// How it was set up, where that is a choice of the machine.
+    /// Set-up, where the machine chooses it.
     pub detail: Option<String>,
     /// Duration of writing every page for the first time, in seconds; 0 at the floor.
     pub fill_s: f64,
-    /// Cost of the clock that was taken off every latency, in nanoseconds.
+    /// Cost of the clock, subtracted from every latency, in nanoseconds.
     pub clock_cost_ns: u64,
     /// Its figures.
     pub cases: Vec<CaseReport>,
 }
 
-/// A way that the machine does not have.
+/// A way that the machine does not support.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedWay {
-    /// Which way.
+    /// The way.
     pub way: Way,
-    /// What is missing.
+    /// Missing requirement.
     pub reason: String,
 }
 
-/// A way that went wrong.
+/// A way that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedWay {
-    /// Which way.
+    /// The way.
     pub way: Way,
-    /// What happened.
+    /// Error.
     pub reason: String,
 }
 
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_have_the_names_of_the_report() {
+    fn names_match_the_report() {
         for way in Way::value_variants().iter().copied() {
             assert_eq!(serde_json::to_value(way).unwrap(), way.name());
             assert_eq!(Way::from_str(way.name(), false), Ok(way));

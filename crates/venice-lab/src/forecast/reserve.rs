@@ -1,32 +1,34 @@
-//! Slabs reserved ahead along a trace: what a rack would have done, knowing nothing of what came later.
+//! Slabs reserved in advance along a trace: a rack's decisions, without knowledge of the future.
 
 use anyhow::Result;
 use venice_rack::forecast::{Change, ForecastError, Policy, Reservation};
 
 use super::ForecastArgs;
 use super::report::AheadReport;
-use super::walk::ToldOfOne;
+use super::walk::ResourceForecast;
 use venice_cli::failure::usage;
 
-/// Half as much again, until something was learnt.
+/// Margin until one is learnt: half as much again.
 const FIRST_MARGIN: f64 = 0.5;
 
-/// That slabs can be reserved so.
+/// Checks that the arguments allow reservations.
 ///
 /// # Errors
-/// When they cannot.
+/// When they do not.
 pub(super) fn check(args: &ForecastArgs) -> Result<()> {
     Reservation::new(policy(args, 1.0)).map_err(refused)?;
     if args.short >= 1.0 {
-        return Err(usage("--short 1: if every window may be short, nothing need be reserved"));
+        return Err(usage(
+            "--short 1: expected less than 1: with every window short, nothing is reserved",
+        ));
     }
     Ok(())
 }
 
-/// Slabs of a resource whose first observation window has this peak.
+/// Builds the policy for slabs of a resource whose first observation window has this peak.
 pub(super) fn policy(args: &ForecastArgs, peak: f64) -> Policy {
     Policy {
-        // Of a resource that nobody used yet any slab will do.
+        // A resource without use so far takes any slab size.
         slab: if peak > 0.0 { peak * args.slab } else { 1.0 },
         short: args.short,
         remembered: args.remembered,
@@ -34,17 +36,17 @@ pub(super) fn policy(args: &ForecastArgs, peak: f64) -> Policy {
     }
 }
 
-/// What comes of it.
+/// Runs the reservations along the windows.
 ///
 /// # Errors
-/// When a reservation refuses what was foretold or came.
-pub(super) fn ahead(windows: &[ToldOfOne<'_>], policy: Policy) -> Result<AheadReport> {
+/// When a reservation refuses a forecast or a sample.
+pub(super) fn ahead(windows: &[ResourceForecast<'_>], policy: Policy) -> Result<AheadReport> {
     let mut reservation = Reservation::new(policy).map_err(refused)?;
     let (mut late_windows, mut moved, mut held) = (0u64, 0u64, 0u64);
     let (mut used, mut over) = (0.0, 0.0);
     for (at, window) in windows.iter().enumerate() {
-        let begun = reservation.handle_forecast(window.foretold).map_err(refused)?;
-        // The first reservation is no sign of restlessness.
+        let begun = reservation.handle_forecast(window.forecast).map_err(refused)?;
+        // The first reservation counts no move.
         moved += if at == 0 { 0 } else { slabs(begun) };
         held += reservation.slabs();
         let mut is_late = false;
@@ -81,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_slabs_vain_ones_and_moves_are_counted() {
+    fn late_unused_and_moved_slabs_are_counted() {
         let policy = Policy { slab: 10.0, short: 0.0, remembered: 9, first_margin: 0.0 };
-        let window = |foretold, came| ToldOfOne { foretold, came };
+        let window = |forecast, came| ResourceForecast { forecast, came };
         let windows = [
             window(100.0, &[100.0, 90.0][..]),
             window(100.0, &[50.0, 120.0]),
             window(50.0, &[60.0, 60.0]),
         ];
         let report = ahead(&windows, policy).unwrap();
-        // Then 1.2 times what is foretold, but nothing that is in use is released: 120 stays.
+        // The third forecast times 1.2 is lower, but slabs in use are not released: 120 stays.
         assert!((report.late_windows - 1.0 / 3.0).abs() < 1e-12, "{report:?}");
         let over = (0.0 + 10.0) + (50.0 + 0.0) + (60.0 + 60.0);
         assert!((report.over - over / 480.0).abs() < 1e-12, "{report:?}");

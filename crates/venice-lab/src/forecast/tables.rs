@@ -1,60 +1,60 @@
-//! What the forecasts came to, for people.
+//! Tables and plots of `venice bench forecast`.
 
 use anyhow::Result;
 
-use super::Teller;
+use super::Predictor;
 use super::report::{CurvePoint, ForecastReport, MethodReport, SeriesReport};
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-pub(super) const TITLE: &str = "Forecasts of peaks: how much too little, how much too much";
+pub(super) const TITLE: &str = "Forecasts of peaks: shortage and excess";
 pub(super) const LEGEND: &str = "Each dot is a margin, from none (top left) up. Further down and further left is better. Thin: \
      persistence. Dashed: perfect foresight, which reserves each window's peak and no more.";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &ForecastReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}", header(report).join("\n"), sheets.join("\n").trim_end())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}", header(report).join("\n"), tables.join("\n").trim_end())
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &ForecastReport) -> Vec<String> {
     let ForecastReport { window, ahead, lags, errors, .. } = report;
     vec![format!(
-        "From the last {window} samples the peak of the next {ahead}, window after window; {lags} past \
-         samples, {errors} past errors (ARMA)."
+        "Forecast: the peak of the next {ahead} samples from the last {window}, window after \
+         window; {lags} past samples, {errors} past errors (ARMA)."
     )]
 }
 
-/// Every table.
-pub(super) fn all(report: &ForecastReport) -> Vec<Sheet> {
-    let mut sheets: Vec<Sheet> =
+/// Returns every table.
+pub(super) fn all(report: &ForecastReport) -> Vec<ReportTable> {
+    let mut tables: Vec<ReportTable> =
         report.series.iter().map(|series| one(series, report.short)).collect();
-    sheets.push(verdicts(report));
-    sheets
+    tables.push(verdicts(report));
+    tables
 }
 
-/// The methods beside each other, for one resource.
-fn one(series: &SeriesReport, short: f64) -> Sheet {
+/// Builds the table of one resource, with the methods beside each other.
+fn one(series: &SeriesReport, short: f64) -> ReportTable {
     let at = format!("margin for {}", percent(short));
     let head = [
-        "foretold by",
+        "method",
         "short windows",
-        "too little",
-        "too much",
+        "shortage",
+        "excess",
         &at,
-        "too little",
-        "too much",
-        "learnt: late",
-        "too much",
+        "shortage",
+        "excess",
+        "learnt margin: late",
+        "excess",
         "moved",
     ];
     let title = format!("{}, {}: {} windows", series.trace, series.resource, series.windows);
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     for method in &series.methods {
         let plain = method.curve[0];
         let mut row = vec![
-            method.teller.name().to_owned(),
+            method.predictor.name().to_owned(),
             percent(plain.short_windows),
             percent(plain.under),
             percent(plain.over),
@@ -63,60 +63,59 @@ fn one(series: &SeriesReport, short: f64) -> Sheet {
         row.extend(method.at_short.map_or(["-"; 3].map(str::to_owned), figures));
         let ahead = method.ahead;
         row.extend([ahead.late_windows, ahead.over, ahead.moved].map(percent));
-        sheet.rows.push(row);
+        table.rows.push(row);
     }
-    sheet
+    table
 }
 
-/// Who takes least for the same risk, and what persistence takes.
-fn verdicts(report: &ForecastReport) -> Sheet {
-    let head =
-        ["trace", "resource", "least by", "too much", "persistence", "last peak", "foresight"];
+/// Builds the table of the method with the least excess at the same risk, and of persistence.
+fn verdicts(report: &ForecastReport) -> ReportTable {
+    let head = ["trace", "resource", "least by", "excess", "persistence", "last peak", "foresight"];
     let title = format!(
-        "Too much reserved, at a margin by which {} of the windows are short",
+        "Excess reserved, at a margin by which {} of the windows are short",
         percent(report.short)
     );
-    let mut sheet = Sheet::new(title, &head, 3);
+    let mut table = ReportTable::new(title, &head, 3);
     for series in &report.series {
-        let over = |teller| equal(series, teller).map_or("-".to_owned(), percent);
-        let tellers = || Teller::ALL.into_iter().filter(|teller| *teller != Teller::Foresight);
-        let least = tellers()
-            .filter_map(|teller| Some((teller, equal(series, teller)?)))
+        let over = |predictor| equal(series, predictor).map_or("-".to_owned(), percent);
+        let predictors =
+            || Predictor::ALL.into_iter().filter(|predictor| *predictor != Predictor::Foresight);
+        let least = predictors()
+            .filter_map(|predictor| Some((predictor, equal(series, predictor)?)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             series.trace.clone(),
             series.resource.clone(),
-            least.map_or("-", |(teller, _)| teller.name()).to_owned(),
+            least.map_or("-", |(predictor, _)| predictor.name()).to_owned(),
             least.map_or("-".to_owned(), |(_, over)| percent(over)),
-            over(Teller::LastValue),
-            over(Teller::LastPeak),
-            over(Teller::Foresight),
+            over(Predictor::LastValue),
+            over(Predictor::LastPeak),
+            over(Predictor::Foresight),
         ]);
     }
-    sheet.notes.extend([
-        "Short windows: those in which what was reserved was too little at some time. Too little and too \
-         much: what was lacking, and what was reserved and not used, of what was used."
+    table.notes.extend([
+        "Short windows: those with a shortage at some time. Shortage: missing, relative to the \
+         use. Excess: reserved and unused, relative to the use."
             .to_owned(),
-        "The first three columns are without a margin. The margin beside them is the least that would \
-         have kept so few windows short, the same for all windows and known only afterwards: it puts all \
-         methods on the same risk."
+        "The first three columns are without a margin. The margin beside them is the least that \
+         keeps the share of short windows at the limit. It is the same for all windows and known \
+         only afterwards: it gives all methods the same risk."
             .to_owned(),
-        "Learnt: slabs reserved ahead, with a margin learnt from the windows before. Late: windows in which \
-         some had to be reserved when they were needed. Moved: slabs reserved and released in a window, of \
-         those held."
+        "Learnt: slabs reserved in advance, with a margin learnt from earlier windows. Late: \
+         windows in which slabs were reserved only when needed. Moved: slabs reserved and released \
+         in a window, relative to those held."
             .to_owned(),
-        "Foresight reserves each window's peak: what is still too much is the rest of the window."
-            .to_owned(),
+        "Foresight reserves each window's peak: its excess is the rest of the window.".to_owned(),
     ]);
-    sheet
+    table
 }
 
-fn equal(series: &SeriesReport, teller: Teller) -> Option<f64> {
-    let method = series.methods.iter().find(|method| method.teller == teller)?;
+fn equal(series: &SeriesReport, predictor: Predictor) -> Option<f64> {
+    let method = series.methods.iter().find(|method| method.predictor == predictor)?;
     method.at_short.map(|point| point.over)
 }
 
-/// A trade-off for each resource.
+/// Draws a trade-off for each resource.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -126,7 +125,7 @@ pub(super) fn plots(report: &ForecastReport) -> Result<Vec<Plot>> {
         let chart = LineChart {
             title: format!("{}, {}: margins", series.trace, series.resource),
             scale: Scale::Linear,
-            x: ("too much, of what was used", Unit::Percent),
+            x: ("excess, relative to the use", Unit::Percent),
             y: ("short windows", Unit::Percent),
             lines: series.methods.iter().map(curve).collect(),
         };
@@ -141,17 +140,17 @@ pub(super) fn plots(report: &ForecastReport) -> Result<Vec<Plot>> {
 }
 
 fn curve(method: &MethodReport) -> Line {
-    let stroke = match method.teller {
-        Teller::LastValue | Teller::LastPeak => Stroke::Peer,
-        Teller::Foresight => Stroke::Raw,
-        Teller::Ar | Teller::Arma | Teller::Var => Stroke::Own,
+    let stroke = match method.predictor {
+        Predictor::LastValue | Predictor::LastPeak => Stroke::Peer,
+        Predictor::Foresight => Stroke::Raw,
+        Predictor::Ar | Predictor::Arma | Predictor::Var => Stroke::Own,
     };
     let point = |point: &CurvePoint| (100.0 * point.over, 100.0 * point.short_windows);
     let points = method.curve.iter().map(point).collect();
-    Line { name: method.teller.name().to_owned(), stroke, points }
+    Line { name: method.predictor.name().to_owned(), stroke, points }
 }
 
-/// A share with as many digits as tell these apart.
+/// Formats a share with enough digits to tell these apart.
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
@@ -164,10 +163,10 @@ mod tests {
 
     fn sample() -> ForecastReport {
         let point = |margin, over| CurvePoint { margin, short_windows: 0.3, under: 0.01, over };
-        let method = |teller, over| MethodReport {
-            teller,
+        let method = |predictor, over| MethodReport {
+            predictor,
             curve: vec![point(0.0, over), point(0.1, over + 0.1)],
-            at_short: (teller != Teller::Var).then_some(point(0.05, over + 0.05)),
+            at_short: (predictor != Predictor::Var).then_some(point(0.05, over + 0.05)),
             ahead: AheadReport { late_windows: 0.02, over: 0.4, moved: 0.1 },
         };
         ForecastReport {
@@ -184,18 +183,18 @@ mod tests {
                 samples: 400,
                 windows: 9,
                 methods: vec![
-                    method(Teller::LastValue, 0.2),
-                    method(Teller::LastPeak, 0.3),
-                    method(Teller::Ar, 0.1),
-                    method(Teller::Var, 0.0),
-                    method(Teller::Foresight, 0.04),
+                    method(Predictor::LastValue, 0.2),
+                    method(Predictor::LastPeak, 0.3),
+                    method(Predictor::Ar, 0.1),
+                    method(Predictor::Var, 0.0),
+                    method(Predictor::Foresight, 0.04),
                 ],
             }],
         }
     }
 
     #[test]
-    fn the_least_at_equal_risk_stands_beside_persistence() {
+    fn least_at_equal_risk_is_named() {
         let text = text(&sample());
         let verdict =
             text.lines().rfind(|line| line.contains("Mine & yours") && line.contains('|'));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_has_its_curves() {
+    fn each_resource_has_curves() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 1);
         assert_eq!(plots[0].name, "forecast-mine---yours-memory");
@@ -215,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let json = serde_json::to_value(sample()).unwrap();
-        assert_eq!(json["series"][0]["methods"][0]["teller"], "last-value");
+        assert_eq!(json["series"][0]["methods"][0]["predictor"], "last-value");
         assert_eq!(serde_json::from_value::<ForecastReport>(json).unwrap(), sample());
     }
 }

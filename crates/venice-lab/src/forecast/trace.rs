@@ -1,4 +1,4 @@
-//! A trace: what was used of several resources, sample by sample.
+//! A trace: the use of several resources, sample by sample.
 
 use std::path::Path;
 
@@ -8,32 +8,32 @@ use venice_rack::forecast::LARGEST_SAMPLE;
 use venice_cli::failure::usage;
 use venice_measure::progress::note;
 
-/// What was used of each resource over time.
+/// Use of each resource over time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Trace {
     pub(super) name: String,
     /// The resources.
     pub(super) names: Vec<String>,
-    /// What was used of them, resource by resource.
+    /// Use, resource by resource.
     pub(super) used: Vec<Vec<f64>>,
 }
 
 impl Trace {
-    /// How many there are of each resource.
+    /// Returns the number of samples of each resource.
     pub(super) fn samples(&self) -> usize {
         self.used.first().map_or(0, Vec::len)
     }
 
-    /// All resources at one time.
+    /// Returns all resources at one time.
     pub(super) fn sample(&self, at: usize) -> Vec<f64> {
         self.used.iter().map(|series| series[at]).collect()
     }
 }
 
-/// Reads a trace of the user's.
+/// Reads a trace file of the user.
 ///
 /// # Errors
-/// When it cannot be read, has not the columns asked for, or something else than amounts in them.
+/// When it cannot be read, lacks requested columns, or has values in them that are not amounts.
 pub(super) fn read(path: &Path, columns: &[String]) -> Result<Trace> {
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let text = std::fs::read_to_string(path)
@@ -41,8 +41,8 @@ pub(super) fn read(path: &Path, columns: &[String]) -> Result<Trace> {
     parse(&name, &text, columns).map_err(|error| usage(format!("{}: {error:#}", path.display())))
 }
 
-/// The trace in `text`. Without `columns`, of every column that has amounts throughout; the others are
-/// named.
+/// Parses the trace in `text`. Without `columns`, every column with amounts throughout is taken;
+/// the others are named in a note.
 ///
 /// # Errors
 /// When there is none.
@@ -88,7 +88,7 @@ pub(super) fn parse(name: &str, text: &str, columns: &[String]) -> Result<Trace>
     Ok(trace)
 }
 
-/// A column's values.
+/// Parses a column's values.
 fn amounts(name: &str, cells: &[(usize, &str)]) -> Result<Vec<f64>> {
     let amount = |(line, cell): &(usize, &str)| {
         let value = cell.trim_matches('"').parse::<f64>().ok();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_amounts_are_read() {
+    fn columns_of_amounts_are_parsed() {
         let text = "time,\"memory\", io\n2024-01-01,1.5,7\n2024-01-02,2e3,0\n\n";
         let trace = parse("mine", text, &[]).unwrap();
         assert_eq!((trace.names.as_slice(), trace.samples()), (&columns(&["memory", "io"])[..], 2));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_says_where_and_why() {
+    fn invalid_trace_names_place_and_reason() {
         for (text, wanted, says) in [
             ("", &[][..], "empty"),
             ("memory\n", &[], "no sample"),

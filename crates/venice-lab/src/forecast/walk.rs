@@ -1,4 +1,4 @@
-//! Along a trace, prediction window by prediction window.
+//! Walks a trace, prediction window by prediction window.
 
 use anyhow::Result;
 use venice_rack::forecast::{ForecastError, Forecaster, Method, Windows};
@@ -6,47 +6,52 @@ use venice_rack::forecast::{ForecastError, Forecaster, Method, Windows};
 use super::trace::Trace;
 use venice_cli::failure::usage;
 
-/// What was foretold for one prediction window, and what came; by resource.
+/// Forecast and use of one prediction window, by resource.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Told {
-    pub(super) foretold: Vec<f64>,
+pub(super) struct WindowForecast {
+    pub(super) forecast: Vec<f64>,
     pub(super) came: Vec<Vec<f64>>,
 }
 
-/// The same of one resource.
+/// The same for one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ToldOfOne<'a> {
-    pub(super) foretold: f64,
+pub(super) struct ResourceForecast<'a> {
+    pub(super) forecast: f64,
     pub(super) came: &'a [f64],
 }
 
-impl Told {
-    pub(super) fn of(&self, resource: usize) -> ToldOfOne<'_> {
-        ToldOfOne { foretold: self.foretold[resource], came: &self.came[resource] }
+impl WindowForecast {
+    pub(super) fn of(&self, resource: usize) -> ResourceForecast<'_> {
+        ResourceForecast { forecast: self.forecast[resource], came: &self.came[resource] }
     }
 }
 
-impl ToldOfOne<'_> {
-    /// What would have been enough.
+impl ResourceForecast<'_> {
+    /// Returns the least sufficient reservation.
     pub(super) fn peak(&self) -> f64 {
         self.came.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// That a forecaster can be made so.
+/// Checks that a forecaster accepts these settings.
 ///
 /// # Errors
-/// When it cannot.
+/// When it does not.
 pub(super) fn check(windows: Windows, lags: usize, errors: usize) -> Result<()> {
     Forecaster::new(1, windows, Method::Arma { lags, errors }).map_err(refused)?;
     Ok(())
 }
 
-/// Every whole prediction window after the first observation window. Without a method, with foresight.
+/// Returns every whole prediction window after the first observation window. Without a method,
+/// foresight is used.
 ///
 /// # Errors
 /// When a forecaster refuses the trace.
-pub(super) fn along(trace: &Trace, windows: Windows, method: Option<Method>) -> Result<Vec<Told>> {
+pub(super) fn along(
+    trace: &Trace,
+    windows: Windows,
+    method: Option<Method>,
+) -> Result<Vec<WindowForecast>> {
     let resources = trace.names.len();
     let mut forecaster = Forecaster::new(resources, windows, method.unwrap_or(Method::LastValue))
         .map_err(refused)?;
@@ -64,11 +69,11 @@ pub(super) fn along(trace: &Trace, windows: Windows, method: Option<Method>) -> 
             .map(|used| used[begin..begin + windows.prediction].to_vec())
             .collect();
         let peak = |came: &Vec<f64>| came.iter().copied().fold(0.0, f64::max);
-        let foretold = match method {
+        let forecast = match method {
             Some(_) => forecaster.peaks().expect("an observation window was seen"),
             None => came.iter().map(peak).collect(),
         };
-        all.push(Told { foretold, came });
+        all.push(WindowForecast { forecast, came });
         begin += windows.prediction;
     }
     Ok(all)
@@ -83,28 +88,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forecast_knows_nothing_of_what_comes() {
+    fn forecast_ignores_the_future() {
         let windows = Windows { observation: 10, prediction: 4 };
         let mut trace = Trace {
             name: "t".into(),
             names: vec!["m".into()],
             used: vec![(0..23).map(f64::from).collect()],
         };
-        let told = along(&trace, windows, Some(Method::LastValue)).unwrap();
-        let foretold: Vec<f64> = told.iter().map(|one| one.foretold[0]).collect();
-        assert_eq!(foretold, [9.0, 13.0, 17.0]);
+        let forecasts = along(&trace, windows, Some(Method::LastValue)).unwrap();
+        let forecast: Vec<f64> = forecasts.iter().map(|one| one.forecast[0]).collect();
+        assert_eq!(forecast, [9.0, 13.0, 17.0]);
         assert_eq!(
-            (told[2].of(0).came, told[2].of(0).peak()),
+            (forecasts[2].of(0).came, forecasts[2].of(0).peak()),
             (&[18.0, 19.0, 20.0, 21.0][..], 21.0)
         );
         let foresight = along(&trace, windows, None).unwrap();
-        assert_eq!(foresight[0].foretold, [13.0]);
-        // What comes later changes no forecast.
+        assert_eq!(foresight[0].forecast, [13.0]);
+        // Later samples change no forecast.
         for method in [Method::LastPeak, Method::Ar { lags: 2 }, Method::Var { lags: 2 }] {
             let before = along(&trace, windows, Some(method)).unwrap();
             trace.used[0][14] += 100.0;
             let after = along(&trace, windows, Some(method)).unwrap();
-            assert_eq!(before[1].foretold, after[1].foretold, "{method:?}");
+            assert_eq!(before[1].forecast, after[1].forecast, "{method:?}");
             trace.used[0][14] -= 100.0;
         }
     }

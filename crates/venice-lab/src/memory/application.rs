@@ -1,4 +1,4 @@
-//! The applications, by name, and what a run of one is made of.
+//! The applications by name, and the parts of one run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::berkeley_db;
-use super::ground::Lacking;
 use super::mode::Mode;
 use super::sample::{Sample, Timing};
 use super::serve;
+use super::setup::Lacking;
 use super::work::{self, Shape, Work, WorkReport};
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::launch::Launch;
@@ -59,7 +59,7 @@ impl Application {
         Self::BerkeleyDb,
     ];
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Application {
     }
 }
 
-/// How large the applications are.
+/// Application sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Bytes of data of redis, memcached, grep and Berkeley DB.
@@ -85,7 +85,7 @@ pub struct Sizes {
     pub graph_vertices: u32,
     /// Edges of PageRank's graph.
     pub graph_edges: u64,
-    /// The R-MAT graph has two to this power vertices, the components' four times as many.
+    /// Exponent of two of the R-MAT graph's vertices; the components' graph has four times as many.
     pub r_mat_scale: u32,
     /// Bytes of grep's file.
     #[serde(default)]
@@ -98,18 +98,18 @@ pub struct Sizes {
     pub clients: Vec<usize>,
     /// Requests of each case of redis and memcached.
     pub requests: u64,
-    /// How often the other applications do their work.
+    /// Repetitions of the work of the other applications.
     pub rounds: u64,
 }
 
 impl Sizes {
-    /// PageRank's graph.
+    /// Returns the shape of PageRank's graph.
     fn web(&self) -> Shape {
         Shape { vertices: self.graph_vertices, edges: self.graph_edges }
     }
 }
 
-/// One application with all that sets it apart, as it is started once in each mode.
+/// One application with its parameters, as it is started once in each mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Load {
     Redis,
@@ -120,7 +120,7 @@ pub(super) enum Load {
 }
 
 impl Load {
-    /// What is started of the `applications`.
+    /// Lists the loads of the `applications`.
     pub(super) fn all(applications: &[Application], sizes: &Sizes) -> Vec<Load> {
         let mut loads = Vec::new();
         for &application in applications {
@@ -152,7 +152,7 @@ impl Load {
         }
     }
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub(super) fn name(&self) -> String {
         match self {
             Load::Memcached { value_bytes } => format!("memcached {}", ByteSize(*value_bytes)),
@@ -160,7 +160,7 @@ impl Load {
         }
     }
 
-    /// About what it holds, in bytes.
+    /// Returns about how many bytes it holds.
     pub(super) fn held_bytes(&self, sizes: &Sizes) -> u64 {
         match self {
             Load::Redis | Load::Memcached { .. } | Load::BerkeleyDb => sizes.data_bytes,
@@ -173,22 +173,25 @@ impl Load {
         }
     }
 
-    /// Whether it can run in `mode`; why not, where it cannot.
+    /// Checks that it can run in `mode`.
+    ///
+    /// # Errors
+    /// With the reason why it cannot.
     pub(super) fn check_mode(&self, mode: Mode) -> Result<(), Lacking> {
         match self {
             Load::GrepFile if !mode.swaps() => Err(Lacking(
-                "files in tmpfs are the kernel's memory: only kernel swap takes their pages elsewhere"
+                "files in tmpfs are kernel memory: only kernel swap can move their pages out"
                     .to_owned(),
             )),
             _ => Ok(()),
         }
     }
 
-    /// Makes the file it starts from in `folder`, where it has one: the graph that it loads, or the
-    /// program. The inner error is what this machine lacks for it.
+    /// Creates its input file in `folder`, if it needs one: the graph that it loads, or the
+    /// program. The inner error names what this machine lacks for it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub(super) fn prepare(
         &self,
         sizes: &Sizes,
@@ -211,8 +214,7 @@ impl Load {
         }
     }
 
-    /// Runs it once, from what was `prepared`. A run of a program that takes longer than `limit` is
-    /// ended.
+    /// Runs it once, from the `prepared` file. A run that takes longer than `limit` is ended.
     ///
     /// # Errors
     /// When the program fails or takes too long, and on an interrupt.
@@ -285,8 +287,9 @@ fn run_work(name: &str, command: Command, limit: Duration, folder: &Path) -> Res
     })
 }
 
-/// What a worker that `command` starts has to tell, and its peak of resident memory in bytes, which
-/// counts on local memory: of the worker itself where nobody stands in between.
+/// Runs `command`, a worker; returns its report and its peak of resident memory in bytes, which
+/// matters on local memory. The peak is the worker's own only if no other process stands in
+/// between.
 ///
 /// # Errors
 /// When it fails or takes longer than `limit`, and on an interrupt.
@@ -311,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn applications_have_the_names_of_the_report() {
+    fn names_match_the_report() {
         for application in Application::ALL {
             assert_eq!(serde_json::to_value(application).unwrap(), application.name());
             assert_eq!(Application::from_str(application.name(), false), Ok(application));

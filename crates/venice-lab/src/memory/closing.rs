@@ -1,4 +1,4 @@
-//! How each of these benchmarks ends: what was checked and what is missing, as a line and as a verdict.
+//! The end of each benchmark report: checked values and missing cases, as a line and as a verdict.
 
 use std::path::Path;
 
@@ -10,41 +10,41 @@ use super::report::{Fate, Unmeasured};
 use super::tables::unmeasured_line;
 use crate::page::Page;
 use crate::plot::Plot;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, publish};
 
-/// What of a report its end tells.
+/// The part of a report that its end prints.
 pub(super) struct Closing<'a, M = Mode> {
-    /// What was checked, in words.
+    /// Name of the checked values.
     pub(super) what: &'a str,
     pub(super) checked: u64,
     pub(super) wrong: u64,
     pub(super) unmeasured: &'a [Unmeasured<M>],
     pub(super) interrupted: bool,
-    /// Length of all of it.
+    /// Duration of the whole run, in seconds.
     pub(super) seconds: f64,
 }
 
-/// What stands on the page of a report above its end.
+/// The part of a report's page above its end.
 pub(super) struct Pictured<'a> {
     pub(super) title: &'a str,
     pub(super) header: Vec<String>,
-    /// How to read the plots.
+    /// Text that explains the plots.
     pub(super) legend: &'a str,
     pub(super) plots: Vec<Plot>,
-    pub(super) sheets: Vec<Sheet>,
+    pub(super) tables: Vec<ReportTable>,
 }
 
 impl<M: std::fmt::Display> Closing<'_, M> {
-    /// Prints a report's tables, writes its JSON, its plots and its page where they are wanted, and judges
-    /// it.
+    /// Prints a report's tables, writes JSON, plots and page where requested, and returns the
+    /// verdict.
     ///
     /// # Errors
-    /// When something cannot be written, and as [`Self::verdict`].
-    pub(super) fn tell<'p>(
+    /// When a file cannot be written, and the errors of [`Self::verdict`].
+    pub(super) fn publish<'p>(
         &self,
         output: &OutputArgs,
         (report, text): (&impl Serialize, &str),
@@ -57,14 +57,14 @@ impl<M: std::fmt::Display> Closing<'_, M> {
         self.verdict()
     }
 
-    /// Writes the page, and the plots beside it.
+    /// Writes the page and its plots.
     pub(super) fn publish_page(&self, pictured: Pictured<'_>, folder: &Path) -> Result<()> {
-        let Pictured { title, header, legend, plots, sheets } = pictured;
+        let Pictured { title, header, legend, plots, tables } = pictured;
         let closing = self.line().lines().map(str::to_owned).collect();
-        Page { title, header, legend, plots: &plots, sheets, closing }.publish(folder)
+        Page { title, header, legend, plots: &plots, tables, closing }.publish(folder)
     }
 
-    /// For people.
+    /// Returns the closing line for a terminal.
     pub(super) fn line(&self) -> String {
         let Closing { what, checked, wrong, unmeasured, interrupted, seconds } = self;
         let missing: String = unmeasured.iter().map(|one| unmeasured_line(one) + "\n").collect();
@@ -74,9 +74,11 @@ impl<M: std::fmt::Display> Closing<'_, M> {
         format!("{missing}{checked} {what} checked, {wrong} wrong; {seconds:.0} s in all{end}.")
     }
 
+    /// Returns the verdict.
+    ///
     /// # Errors
-    /// When something came back wrong, failed that this machine should be able to do, or was broken
-    /// off.
+    /// When a value was wrong, when a run failed that this machine should support, and after an
+    /// interrupt.
     pub(super) fn verdict(&self) -> Result<()> {
         if self.wrong > 0 {
             bail!("{} of {} {} were wrong", self.wrong, self.checked, self.what);
@@ -92,11 +94,11 @@ impl<M: std::fmt::Display> Closing<'_, M> {
     }
 }
 
-/// Says so where others wanted the processors before it began.
+/// Returns a warning if the load before the run was too high for exact figures.
 pub(super) fn load_line(load: f64, machine: &Machine) -> Option<String> {
     (load > machine.cores as f64 / 2.0).then(|| {
         format!(
-            "Load before: {load:.2}. Others wanted the processors too: single figures may be theirs."
+            "Load before: {load:.2}. Other processes competed for the CPUs: single figures may be disturbed."
         )
     })
 }

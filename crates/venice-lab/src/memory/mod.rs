@@ -1,16 +1,16 @@
-//! `venice bench memory`: what whole applications notice of borrowed memory.
+//! `venice bench memory`: the cost of borrowed memory to whole applications.
 //!
-//! Every application ([`application`]) runs on local memory first, then with less of it and the rest from
-//! elsewhere, in every way the machine has ([`mode`], [`ground`]). The built-in ones are processes of
-//! their own ([`work`]); redis and memcached are Debian's ([`serve`]), and so is the library of the Berkeley
-//! DB program ([`berkeley_db`]). Results and memory are compared with those of the run on local memory: a
-//! wrong byte anywhere fails the benchmark.
+//! Every application ([`application`]) runs on local memory first, then with less of it and the
+//! rest borrowed or swapped, in every mode that the machine supports ([`mode`], [`setup`]). The
+//! built-in ones are processes of their own ([`work`]); redis and memcached are Debian's
+//! ([`serve`]), and so is the library of the Berkeley DB program ([`berkeley_db`]). Results and
+//! memory are compared with those of the run on local memory: a wrong byte anywhere fails the
+//! benchmark.
 
 mod application;
 mod berkeley_db;
 mod closing;
 mod graph_job;
-mod ground;
 mod mode;
 mod paper;
 mod plots;
@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod sample;
 mod serve;
+mod setup;
 mod tables;
 mod victim;
 mod work;
@@ -47,21 +48,21 @@ pub use work::{Shape, Work, WorkArgs, WorkReport, execute_work};
 
 use application::Load;
 use closing::Pictured;
-use ground::Ground;
 use run::Plan;
+use setup::ModeSetup;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
 use venice_measure::progress::note;
 
-/// The largest value of memcached.
+/// Largest value of memcached.
 const MAX_VALUE_BYTES: u64 = 1 << 20;
 const MAX_SCALE: i64 = 24;
 
-/// Arguments of whatever runs applications in one mode after the other.
+/// Arguments of every command that runs applications in one mode after the other.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// What takes longer than this in one mode is ended there, and said to be too slow [default: 60;
+    /// End a run that takes longer than this, in seconds, and report it as too slow [default: 60;
     /// --quick: 15].
     #[arg(long, value_name = "SECONDS", value_parser = venice_measure::arguments::positive)]
     pub limit: Option<f64>,
@@ -70,19 +71,19 @@ pub struct RunArgs {
     #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
     pub swap_dir: PathBuf,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
 impl RunArgs {
-    /// Of one run of an application.
+    /// Returns the time limit of one run of an application.
     fn limit(&self, quick: bool) -> Duration {
         Duration::from_secs_f64(self.limit.unwrap_or(if quick { 15.0 } else { 60.0 }))
     }
 }
 
-/// Arguments that `venice bench memory` shares with the figures that are made of it.
+/// Arguments that `venice bench memory` shares with the paper's figures.
 #[derive(Debug, Clone, Args)]
 pub struct CommonArgs {
     /// A short run: small data; `venice bench memory` with half of it local.
@@ -93,25 +94,26 @@ pub struct CommonArgs {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
 
-    /// How often applications other than redis and memcached do their work [default: 2; --quick: 1].
+    /// Repetitions of the work of applications other than redis and memcached [default: 2; --quick:
+    /// 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub rounds: Option<u64>,
 
-    /// How long, on which disk, and where the figures go.
+    /// Time limit, swap folder and output arguments.
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// How large the applications are that have sizes of their own, for whatever runs all of them.
+/// Sizes of applications that have their own, for commands that run all of them.
 #[derive(Debug, Clone, Default, Args)]
 pub struct SizeArgs {
-    /// PageRank's graph, paper being 1488712x8678566 and small half of it [default: small].
+    /// PageRank's graph: small is half of paper (1488712x8678566) [default: small].
     #[arg(long, value_name = "VERTICESxEDGES")]
     pub graph: Option<Shape>,
 
-    /// The breadth-first search's R-MAT graph has two to this power vertices and 14 edges for each (the
-    /// paper: 22); the components' four times as many, and the paper's 2.62 edges for each [default:
-    /// 19; --quick: 18].
+    /// Exponent of two of the breadth-first search's R-MAT vertices, with 14 edges for each (the
+    /// paper: 22); the components' graph has four times as many, with the paper's 2.62 edges for
+    /// each [default: 19; --quick: 18].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=MAX_SCALE))]
     pub scale: Option<u32>,
 
@@ -138,11 +140,11 @@ EXAMPLES:
   venice bench memory --only pagerank --graph paper --rounds 3 --json pagerank.json
   venice bench memory --only bfs --scale 22      Graph500 as large as the paper's: minutes")]
 pub struct MemoryArgs {
-    /// What the figures of the paper have too.
+    /// Arguments shared with the paper's figures.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// What Figure 15 of the paper has too.
+    /// Arguments shared with the paper's Figure 15.
     #[command(flatten)]
     pub sizes: SizeArgs,
 
@@ -151,13 +153,12 @@ pub struct MemoryArgs {
           default_values_t = Application::ALL)]
     pub only: Vec<Application>,
 
-    /// Only these modes, and local memory, which the others are compared with.
+    /// Only these modes, and local memory as the baseline.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
           default_values_t = Mode::USUAL)]
     pub modes: Vec<Mode>,
 
-    /// Shares of what an application holds that may stay local [default: 1,0.75,0.5,0.25;
-    /// --quick: 0.5].
+    /// Local shares of what an application holds [default: 1,0.75,0.5,0.25; --quick: 0.5].
     #[arg(long, value_delimiter = ',', value_name = "SHARE,...",
           value_parser = venice_measure::arguments::share)]
     pub local: Option<Vec<f64>>,
@@ -166,7 +167,7 @@ pub struct MemoryArgs {
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
     pub value_sizes: Option<Vec<ByteSize>>,
 
-    /// memcached's clients: one measurement for each number of them.
+    /// Clients of memcached: one measurement for each number.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_values_t = [1, 10])]
     pub clients: Vec<usize>,
 }
@@ -174,31 +175,32 @@ pub struct MemoryArgs {
 /// Runs the benchmark, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, on Ctrl-C (what there is by then is printed), when an application fails where this machine should
-/// be able to run it, and when any result or value came back wrong. Whatever was set up has been
-/// removed by then.
+/// On invalid arguments, on Ctrl-C (the figures so far are printed), when an application fails
+/// where this machine should support it, and when any result or value was wrong. Everything set up
+/// is removed before it returns.
 pub fn execute(args: MemoryArgs) -> Result<()> {
     let report = measure(&args)?;
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.common.run.output, (&report, &text), || pictured(&report))
+    tables::closing(&report)
+        .publish(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
-/// Measures what was asked for.
+/// Runs the plan of `args`.
 fn measure(args: &MemoryArgs) -> Result<MemoryReport> {
     let plan = plan(args)?;
     interrupt::catch_signals()?;
     note(&format!("applications on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.common.run.swap_dir.clone());
-    run::run(&plan, &mut ground)
+    let mut setup = ModeSetup::new(args.common.run.swap_dir.clone());
+    run::run(&plan, &mut setup)
 }
 
 fn pictured(report: &MemoryReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: "venice bench memory",
         header: tables::header(report),
-        legend: "Bars in colour: Venice. Grey: its peers.",
+        legend: "Coloured bars: Venice. Grey: its peers.",
         plots: plots::all(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 
@@ -210,7 +212,7 @@ fn plan(args: &MemoryArgs) -> Result<Plan> {
     applications.dedup();
     let loads = Load::all(&applications, &sizes);
     for load in &loads {
-        // Twice on this machine, with what the donors hold; and some for what it loses on the way.
+        // The machine holds it twice, with the donors' part, and some more for overhead.
         check_room(load.application().name(), load.held_bytes(&sizes))?;
     }
     let mut modes = args.modes.clone();
@@ -260,7 +262,7 @@ fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
         return Err(usage("--size, --file and --fft must be 1MiB or more"));
     }
     if sizes.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
-        return Err(usage("--clients: 1 to 64 at a time"));
+        return Err(usage("--clients: expected 1 to 64"));
     }
     let values = &sizes.value_bytes;
     if let Some(&wrong) = values.iter().find(|bytes| !(64..=MAX_VALUE_BYTES).contains(*bytes)) {
@@ -275,8 +277,10 @@ fn check(args: &MemoryArgs, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
+/// Checks the room for `bytes` of `what`.
+///
 /// # Errors
-/// When this machine has not three times as much memory as `bytes` of `what`.
+/// When this machine has not three times as much memory.
 fn check_room(what: &str, bytes: u64) -> Result<()> {
     let memory_bytes = Machine::describe().memory_bytes;
     if memory_bytes > 0 && bytes.saturating_mul(3) > memory_bytes {
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn data_and_graphs_that_do_not_fit_are_told_by_what_needs_them() {
+    fn oversized_data_names_its_application() {
         let memory_bytes = Machine::describe().memory_bytes;
         for (only, size, held_bytes) in [
             ("pagerank", ["--graph", "4000000000x4000000000"], 128_000_000_008),
@@ -324,7 +328,7 @@ mod tests {
                 }
             }
         }
-        // Who draws no graph is not kept from running by one.
+        // The graph's size does not keep an application without a graph from running.
         planned(&["--only", "redis", "--graph", "4000000000x4000000000"]).unwrap();
     }
 }

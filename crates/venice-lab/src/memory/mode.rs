@@ -1,13 +1,13 @@
-//! The ways an application may get its memory, by name, and how much of it.
+//! The modes: sources of an application's memory by name, and the budget of a run.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Where an application's memory comes from.
+/// Source of an application's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Local memory, all of it: what the others are compared with.
+    /// Local memory for everything: the baseline of the others.
     Local,
     /// Paged by Venice, from donors over shared memory.
     VeniceShm,
@@ -44,7 +44,7 @@ impl Mode {
         Self::FuseLoop,
     ];
 
-    /// Those that `venice bench memory` runs unless asked otherwise.
+    /// The modes that `venice bench memory` runs by default.
     pub const USUAL: [Self; 8] = [
         Self::Local,
         Self::VeniceShm,
@@ -56,7 +56,7 @@ impl Mode {
         Self::Zram,
     ];
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl Mode {
         }
     }
 
-    /// Whether the kernel swaps what does not fit.
+    /// True if the kernel swaps what does not fit.
     pub(crate) fn swaps(self) -> bool {
         match self {
             Self::Local | Self::VeniceShm | Self::VeniceUdp | Self::VeniceWindow => false,
@@ -86,7 +86,7 @@ impl Mode {
         }
     }
 
-    /// Whether it is there for comparison only.
+    /// True if the mode only serves comparison.
     pub(crate) fn is_peer(self) -> bool {
         matches!(self, Self::Local | Self::SwapDisk | Self::Zram | Self::RamDisk | Self::FuseLoop)
     }
@@ -106,13 +106,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Under it the kernel, where it swaps, kills a program rather than go on.
+    /// Below it the kernel, where it swaps, kills the program.
     const LEAST_LOCAL_BYTES: u64 = 8 << 20;
     const PAGE_BYTES: u64 = 4096;
     const SLAB_BYTES: u64 = 16 << 20;
 
-    /// `share` of what an application holds while it is measured stays local; the remote memory takes
-    /// what it holds at its peak and some more.
+    /// Sets the budget of a run: `share` of what an application holds while measured stays local;
+    /// the remote memory holds its peak with some reserve.
     pub(crate) fn of(held_bytes: u64, peak_bytes: u64, share: f64) -> Self {
         let local_bytes = (held_bytes as f64 * share) as u64 / Self::PAGE_BYTES * Self::PAGE_BYTES;
         let most_bytes = held_bytes.max(peak_bytes);
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_follows_what_the_application_holds() {
+    fn budget_follows_held_bytes() {
         let budget = Budget::of(100 << 20, 160 << 20, 0.25);
         assert_eq!(budget.local_bytes, 25 << 20);
         assert!(budget.remote_bytes >= 200 << 20);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_the_names_of_the_report() {
+    fn names_match_the_report() {
         for mode in Mode::ALL {
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
             assert_eq!(Mode::from_str(mode.name(), false), Ok(mode));

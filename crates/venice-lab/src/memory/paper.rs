@@ -1,6 +1,8 @@
-//! `venice paper 3` and `venice paper 15`: the Venice paper's figures about remote memory, run here.
+//! `venice paper 3` and `venice paper 15`: the Venice paper's figures about remote memory, run
+//! here.
 //!
-//! The papers' bars stand in pictures; what their text tells of them stands beside our figures.
+//! The papers show their bars only as pictures; statements of their text server beside the figures
+//! measured here.
 
 use anyhow::Result;
 use clap::Args;
@@ -14,11 +16,11 @@ use super::report::{Cell, MemoryReport};
 use super::tables::{self, times};
 use super::{CommonArgs, MemoryArgs, SizeArgs, measure};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-/// Of Figure 3: 4 GB of local memory for an array of 6 GB.
+/// Local share of Figure 3: 4 GB of local memory for an array of 6 GB.
 const FIGURE_3_SHARE: f64 = 4.0 / 6.0;
-/// Of Figure 15.
+/// Local share of Figure 15.
 const FIGURE_15_SHARE: f64 = 0.25;
 
 /// One figure of the paper.
@@ -33,7 +35,7 @@ pub enum Figure {
 /// Arguments of `venice paper 3`.
 #[derive(Debug, Clone, Args)]
 pub struct Figure3Args {
-    /// What `venice bench memory` has too.
+    /// Arguments shared with `venice bench memory`.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -41,39 +43,39 @@ pub struct Figure3Args {
 /// Arguments of `venice paper 15`.
 #[derive(Debug, Clone, Args)]
 pub struct Figure15Args {
-    /// What `venice bench memory` has too.
+    /// Arguments shared with `venice bench memory`.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// How large the applications are.
+    /// Application sizes.
     #[command(flatten)]
     pub sizes: SizeArgs,
 
-    /// Only these applications [default: all but grep-file, which only swap takes elsewhere].
+    /// Only these applications [default: all but grep-file, which runs on swap only].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "APP,...")]
     pub only: Vec<Application>,
 }
 
-/// What is written as JSON.
+/// The report that is written as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FigureReport {
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
-    /// What the paper's text tells of it.
+    /// Statements of the paper's text.
     pub paper: Vec<String>,
-    /// Direct access beside swap, case by case; of Figure 15.
+    /// Direct access beside swap, case by case; Figure 15 only.
     pub contest: Vec<Contest>,
-    /// Everything that was measured.
+    /// All measured figures.
     pub memory: MemoryReport,
 }
 
 /// Direct access and swap to the same donors, with a quarter of the memory local.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Contest {
-    /// The application, with what sets the case apart.
+    /// Application with its parameters.
     pub case: String,
-    /// Slowdown of loads and stores to the mapped window, against all-local; none where it came to no
-    /// end, as with the others.
+    /// Slowdown of loads and stores to the mapped window, against all-local; `None` if it did not
+    /// end, as in the fields below.
     pub direct_slowdown: Option<f64>,
     /// Slowdown of kernel swap to the donors, against all-local.
     pub swap_slowdown: Option<f64>,
@@ -81,19 +83,19 @@ pub struct Contest {
     pub paged_slowdown: Option<f64>,
     /// Slowdown of swap to the local disk, where it was measured.
     pub local_swap_slowdown: Option<f64>,
-    /// Where the time limit ended one of direct and swap: how much faster the other one's whole run was,
-    /// at least.
+    /// Least factor by which the whole run of one of direct and swap is faster, where the time
+    /// limit ended the other.
     pub whole_run_factor: Option<f64>,
 }
 
 impl Contest {
-    /// How much faster the better of the two modes is, where both came to an end.
+    /// Returns the factor by which the better of the two modes is faster, if both ended.
     fn factor(&self) -> Option<f64> {
         let ratio = self.swap_slowdown? / self.direct_slowdown?;
         Some(ratio.max(1.0 / ratio))
     }
 
-    /// The better of the two, or the only one.
+    /// Returns the better of the two, or the only one.
     fn winner(&self) -> Option<&'static str> {
         match (self.direct_slowdown, self.swap_slowdown) {
             (Some(direct), Some(swap)) if swap < direct => Some("swap"),
@@ -103,7 +105,7 @@ impl Contest {
         }
     }
 
-    /// Slowdown of that one.
+    /// Returns the winner's slowdown.
     fn best(&self) -> Option<f64> {
         self.direct_slowdown.into_iter().chain(self.swap_slowdown).reduce(f64::min)
     }
@@ -112,7 +114,7 @@ impl Contest {
 /// Measures Figure 3, prints its tables, writes its JSON, its plot and its page.
 ///
 /// # Errors
-/// As [`super::execute`].
+/// The same as [`super::execute`].
 pub fn execute_figure_3(args: Figure3Args) -> Result<()> {
     let only = vec![Application::BerkeleyDb];
     execute_figure(
@@ -124,10 +126,10 @@ pub fn execute_figure_3(args: Figure3Args) -> Result<()> {
 /// Measures Figure 15, prints its tables, writes its JSON, its plot and its page.
 ///
 /// # Errors
-/// As [`super::execute`].
+/// The same as [`super::execute`].
 pub fn execute_figure_15(args: Figure15Args) -> Result<()> {
     let only = if args.only.is_empty() {
-        // Both modes are to be compared, and grep's file takes only one.
+        // Both modes are compared; grep's file runs in one only.
         Application::ALL.into_iter().filter(|one| *one != Application::GrepFile).collect()
     } else {
         args.only
@@ -139,13 +141,13 @@ fn execute_figure(figure: Figure, args: MemoryArgs) -> Result<()> {
     let memory = measure(&args)?;
     let report = FigureReport {
         figure,
-        paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+        paper: figure.statements().iter().map(|line| (*line).to_owned()).collect(),
         contest: if figure == Figure::Fifteen { contest(&memory) } else { Vec::new() },
         memory,
     };
     let text = text(&report);
     tables::closing(&report.memory)
-        .tell(&args.common.run.output, (&report, &text), || pictured(&report))
+        .publish(&args.common.run.output, (&report, &text), || pictured(&report))
 }
 
 impl Figure {
@@ -156,8 +158,8 @@ impl Figure {
         }
     }
 
-    /// What the paper tells in words: its bars cannot be read from the text.
-    fn told(self) -> &'static [&'static str] {
+    /// Returns the statements of the paper's text: its bars cannot be read from the text.
+    fn statements(self) -> &'static [&'static str] {
         match self {
             Figure::Three => &[
                 "paper: swap over 10 Gb/s Ethernet and over InfiniBand, swap and cache lines over \
@@ -221,7 +223,7 @@ fn contest(memory: &MemoryReport) -> Vec<Contest> {
     memory.cases().into_iter().map(contest).collect()
 }
 
-/// By the limit that ended one mode, and what the run in the other took.
+/// Computes the factor from the limit that ended one mode and the duration of the other's run.
 fn whole_run_factor(memory: &MemoryReport, case: &str) -> Option<f64> {
     let share = FIGURE_15_SHARE;
     let both = [Mode::VeniceWindow, Mode::VeniceSwapShm];
@@ -233,11 +235,11 @@ fn whole_run_factor(memory: &MemoryReport, case: &str) -> Option<f64> {
 
 fn text(report: &FigureReport) -> String {
     let header = tables::header(&report.memory).join("\n");
-    let sheets: Vec<String> = sheets(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), tables::closing(&report.memory).line())
+    let tables: Vec<String> = tables(report).iter().map(ReportTable::text).collect();
+    format!("{header}\n\n{}\n{}", tables.join("\n"), tables::closing(&report.memory).line())
 }
 
-fn sheets(report: &FigureReport) -> Vec<Sheet> {
+fn tables(report: &FigureReport) -> Vec<ReportTable> {
     let mut own = match report.figure {
         Figure::Three => figure_3(report),
         Figure::Fifteen => figure_15(report),
@@ -246,14 +248,15 @@ fn sheets(report: &FigureReport) -> Vec<Sheet> {
     vec![own, tables::runs(&report.memory)]
 }
 
-/// A row for each way to the memory, as the paper has a bar for each.
-fn figure_3(report: &FigureReport) -> Sheet {
-    let head = ["memory", "like the paper's", "time, local = 1", "load, local = 1", "resident"];
-    let mut sheet = Sheet::new(report.figure.title(), &head, 2);
+/// Builds the table of Figure 3, a row for each way to the memory as the paper has a bar for each.
+fn figure_3(report: &FigureReport) -> ReportTable {
+    let head =
+        ["memory", "the paper's counterpart", "time, local = 1", "load, local = 1", "resident"];
+    let mut table = ReportTable::new(report.figure.title(), &head, 2);
     let cells = &report.memory.cells;
     let local_load_s = cells.iter().find(|cell| cell.mode == Mode::Local).map(|cell| cell.load_s);
     for cell in cells {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.mode.to_string(),
             like_the_papers(cell.mode).to_owned(),
             times(cell.slowdown),
@@ -266,9 +269,9 @@ fn figure_3(report: &FigureReport) -> Sheet {
         far.map(|cell| cell.slowdown).reduce(pick)
     };
     if let (Some(least), Some(most)) = (measured(f64::min), measured(f64::max)) {
-        sheet.notes.push(format!("here: {} to {}.", times(least), times(most)));
+        table.notes.push(format!("here: {} to {}.", times(least), times(most)));
     }
-    sheet
+    table
 }
 
 fn like_the_papers(mode: Mode) -> &'static str {
@@ -282,8 +285,8 @@ fn like_the_papers(mode: Mode) -> &'static str {
     }
 }
 
-/// A row for each application: both modes, and who wins.
-fn figure_15(report: &FigureReport) -> Sheet {
+/// Builds the table of Figure 15, a row for each application: both modes and the winner.
+fn figure_15(report: &FigureReport) -> ReportTable {
     let head = [
         "application",
         "direct (window)",
@@ -295,39 +298,40 @@ fn figure_15(report: &FigureReport) -> Sheet {
         "wins",
         "by",
     ];
-    let mut sheet = Sheet::new(report.figure.title(), &head, 1);
-    let told = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
+    let mut table = ReportTable::new(report.figure.title(), &head, 1);
+    let formatted = |factor: Option<f64>| factor.map_or("-".to_owned(), times);
     for one in &report.contest {
         let gain = |slowdown: Option<f64>| {
-            told(one.local_swap_slowdown.zip(slowdown).map(|(disk, own)| disk / own))
+            formatted(one.local_swap_slowdown.zip(slowdown).map(|(disk, own)| disk / own))
         };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             one.case.clone(),
-            told(one.direct_slowdown),
-            told(one.swap_slowdown),
-            told(one.paged_slowdown),
-            told(one.local_swap_slowdown),
+            formatted(one.direct_slowdown),
+            formatted(one.swap_slowdown),
+            formatted(one.paged_slowdown),
+            formatted(one.local_swap_slowdown),
             gain(one.direct_slowdown),
             gain(one.swap_slowdown),
             one.winner().unwrap_or("-").to_owned(),
             one.whole_run_factor
-                .map_or_else(|| told(one.factor()), |least| format!("> {}", times(least))),
+                .map_or_else(|| formatted(one.factor()), |least| format!("> {}", times(least))),
         ]);
     }
-    sheet.notes.push(
-        "First four: time against all-local. / disk: speed against swap to the local disk, as the \
-         paper's bars have it. wins: of direct and swap. -: it came to no end, or was not measured."
+    table.notes.push(
+        "First four: time relative to all-local. / disk: speed relative to swap to the local disk, \
+         as in the paper's bars. wins: of direct and swap. -: it did not end, or was not \
+         measured."
             .to_owned(),
     );
     if report.contest.iter().any(|one| one.whole_run_factor.is_some()) {
-        sheet.notes.push(format!(
-            "by > N: the loser was ended after {} s. Of whole runs: starting, filling, working, checking.",
+        table.notes.push(format!(
+            "> N: the loser was ended after {} s. Factor of whole runs: start, fill, work, check.",
             report.memory.limit_s
         ));
     }
-    sheet.notes.push(
-        "Direct is a mapping of this machine's own memory: no link's latency is in it, where the \
-         paper's has 1.4 µs in each cache line that misses."
+    table.notes.push(
+        "Direct is a mapping of this machine's own memory: it includes no link latency; the \
+         paper's has 1.4 µs in each cache miss."
             .to_owned(),
     );
     let wins = |name: &str| report.contest.iter().filter(|one| one.winner() == Some(name)).count();
@@ -337,7 +341,7 @@ fn figure_15(report: &FigureReport) -> Sheet {
     let best = report.contest.iter().filter_map(Contest::best);
     let (least, worst) = best.fold((f64::MAX, 0.0f64), |(low, high), s| (low.min(s), high.max(s)));
     if least <= worst {
-        sheet.notes.push(format!(
+        table.notes.push(format!(
             "here: the better mode is {} to {} of all-local; direct wins {} times, swap {}, by up \
              to {}.",
             times(least),
@@ -347,7 +351,7 @@ fn figure_15(report: &FigureReport) -> Sheet {
             most,
         ));
     }
-    sheet
+    table
 }
 
 fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
@@ -369,7 +373,7 @@ fn plot(report: &FigureReport) -> Result<Vec<Plot>> {
     let chart = BarChart {
         title: report.figure.title().to_owned(),
         x: "application",
-        y: ("of the speed on local memory", Unit::Percent),
+        y: ("speed relative to local memory", Unit::Percent),
         groups: cases.iter().map(|case| (*case).to_owned()).collect(),
         series: series.collect(),
     };
@@ -380,9 +384,9 @@ fn pictured(report: &FigureReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: report.figure.title(),
         header: tables::header(&report.memory),
-        legend: "Bars in colour: Venice. Grey: its peers.",
+        legend: "Coloured bars: Venice. Grey: its peers.",
         plots: plot(report)?,
-        sheets: sheets(report),
+        tables: tables(report),
     })
 }
 
@@ -400,14 +404,14 @@ mod tests {
         }
         FigureReport {
             figure,
-            paper: figure.told().iter().map(|line| (*line).to_owned()).collect(),
+            paper: figure.statements().iter().map(|line| (*line).to_owned()).collect(),
             contest: contest(&memory),
             memory,
         }
     }
 
     #[test]
-    fn the_papers_sizes_can_be_had() {
+    fn paper_sizes_are_accepted() {
         use clap::Parser;
 
         #[derive(Parser)]
@@ -425,16 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn the_winner_is_named_with_its_factor_beside_the_papers() {
+    fn winner_stands_beside_the_paper() {
         let text = text(&report(Figure::Fifteen));
-        // Direct 1.1, swap 4, disk 40: 3.64 between the two, 36.4 and 10 over the disk.
+        // Direct 1.1, swap 4, disk 40: factors 3.64 between the two, 36.4 and 10 over the disk.
         for wanted in ["direct", "3.64 ×", "36.4 ×", "10.0 ×", "6.8 times", "swap 0, by up"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }
     }
 
     #[test]
-    fn a_mode_that_came_to_no_end_leaves_its_row() {
+    fn unfinished_mode_keeps_its_row() {
         let mut report = report(Figure::Fifteen);
         report.memory.cells.retain(|cell| cell.mode != Mode::VeniceSwapShm);
         report.contest = contest(&report.memory);
@@ -444,7 +448,7 @@ mod tests {
         );
         let text = text(&report);
         assert!(text.contains("direct wins 1 times, swap 0"), "{text}");
-        // Ended after 60 s, where direct took 3.1.
+        // The swap run was ended after 60 s; direct took 3.1 s.
         let ended = super::super::report::Unmeasured {
             name: Some("pagerank".into()),
             mode: Mode::VeniceSwapShm,
@@ -465,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_has_a_row_and_the_page_is_well_formed() {
+    fn each_mode_has_a_row() {
         let report = report(Figure::Three);
         let text = text(&report);
         for wanted in ["swap over PCIe (DMA)", "here: 1.10 × to 40.0 ×", "order of magnitude"] {

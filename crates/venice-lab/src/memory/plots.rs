@@ -1,4 +1,4 @@
-//! The report as plots: one for each case, the speed of each mode beside that of local memory.
+//! Plots of the report: one for each case, with the speed of each mode relative to local memory.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use super::report::MemoryReport;
 use super::tables::percent;
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
 
-/// Every plot that has something to show.
+/// Draws every plot that has data.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -28,9 +28,9 @@ fn chart(report: &MemoryReport, case: &str) -> BarChart {
         is_peer: mode.is_peer(),
     });
     BarChart {
-        title: format!("{case}: speed against all of the memory being local"),
+        title: format!("{case}: speed relative to all-local memory"),
         x: "share of the memory that is local",
-        y: ("of the speed on local memory", Unit::Percent),
+        y: ("speed relative to local memory", Unit::Percent),
         groups: shares.iter().map(|share| percent(*share)).collect(),
         series: series.collect(),
     }
@@ -40,7 +40,7 @@ fn speed(report: &MemoryReport, case: &str, mode: Mode, share: f64) -> Option<f6
     Some(100.0 / report.cell(case, mode, share)?.slowdown)
 }
 
-/// Letters and digits of a case's name, joined by dashes.
+/// Joins letters and digits of a case's name by dashes.
 fn file_name(case: &str) -> String {
     let words = case.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
@@ -54,7 +54,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn each_case_has_a_plot_with_its_modes() {
+    fn each_case_has_a_plot() {
         let plots = all(&sample()).unwrap();
         assert_eq!(plots.len(), 1);
         assert_eq!(plots[0].name, "memory-pagerank");

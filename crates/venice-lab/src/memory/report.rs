@@ -1,4 +1,4 @@
-//! The benchmark's figures, for programs; [`super::tables`] has them for people.
+//! Report types of `venice bench memory`; [`super::tables`] renders them as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,35 +8,35 @@ use super::sample::{Sample, Timing};
 use venice_measure::interrupt::Late;
 use venice_measure::machine::Machine;
 
-/// What `venice run --mode swap` says of a program that the kernel killed; so do we.
+/// Text of a run that the kernel killed, the same as that of `venice run --mode swap`.
 pub(super) const KILLED: &str = "the kernel killed the program (out of memory)";
 
-/// Everything `venice bench memory --json` writes.
+/// The report that `venice bench memory --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Processes that wanted to run, on average, in the minute before.
+    /// Load average of the minute before.
     pub load: f64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
-    /// Copies that Venice kept of far memory.
+    /// Replicas that Venice kept of far memory.
     pub copies: u32,
-    /// How large the applications were.
+    /// Application sizes.
     pub sizes: Sizes,
-    /// What a run of one application in one mode could take, in seconds.
+    /// Time limit of one application in one mode, in seconds.
     pub limit_s: f64,
     /// Every application in every mode.
     pub cells: Vec<Cell>,
-    /// What was not measured, and why.
+    /// Cases without a figure, each with its reason.
     pub unmeasured: Vec<Unmeasured>,
-    /// Values and digests that were looked at.
+    /// Values and digests checked.
     pub checked: u64,
-    /// Those that were wrong.
+    /// Wrong ones among them.
     pub wrong: u64,
-    /// Whether it was broken off.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
@@ -45,29 +45,29 @@ pub struct MemoryReport {
 /// One case of an application in one mode with one local share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Which application.
+    /// The application.
     pub application: Application,
-    /// Its name with what sets this case apart.
+    /// Its name with the case's parameters.
     pub case: String,
-    /// Where its memory came from.
+    /// Source of its memory.
     pub mode: Mode,
     /// Share of what it holds that could be local.
     pub local_share: f64,
-    /// The same in bytes; of the run on local memory: what it held.
+    /// The same in bytes; for the run on local memory, all that it held.
     pub local_bytes: u64,
     /// Measured operations: requests, edges, bytes or points.
     pub operations: u64,
     /// Their duration in seconds.
     pub seconds: f64,
-    /// Time for an operation, against the run on local memory.
+    /// Time for an operation, as a factor of the run on local memory.
     pub slowdown: f64,
-    /// 99th percentile of the latency of single requests in microseconds, where there are any.
+    /// 99th percentile of the latency of single requests in microseconds, if there are any.
     pub p99_us: Option<f64>,
-    /// Whether a time limit ended it early.
+    /// True if a time limit ended it early.
     pub cut_short: bool,
     /// Duration of filling the memory before, in seconds.
     pub load_s: f64,
-    /// Duration of the whole run that it is of, in seconds: starting, filling, working, checking.
+    /// Duration of the whole run that it belongs to, in seconds: start, fill, work, check.
     pub whole_s: f64,
     /// Resident anonymous memory while it was measured, in bytes.
     pub resident_bytes: u64,
@@ -75,22 +75,22 @@ pub struct Cell {
     pub wrong: u64,
 }
 
-/// Why there are no figures.
+/// Reason for missing figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// The machine lacks what it takes.
+    /// The machine lacks a requirement.
     Skipped,
     /// It did not end within the time limit.
     TooSlow,
-    /// The kernel killed the program, because what it swaps to did not keep up with the limit.
+    /// The kernel killed the program because the swap device did not keep up with the limit.
     Killed,
-    /// It went wrong.
+    /// It failed.
     Failed,
 }
 
 impl Fate {
-    /// What an error of a run is told as.
+    /// Classifies an error of a run.
     pub(super) fn of(error: &anyhow::Error) -> Self {
         if error.is::<Late>() {
             Fate::TooSlow
@@ -105,19 +105,19 @@ impl Fate {
 /// A mode, or an application in a mode, without figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unmeasured<M = Mode> {
-    /// Which application, with what sets it apart; `None`: all.
+    /// Application with its parameters; `None`: all.
     pub name: Option<String>,
-    /// Which mode.
+    /// The mode.
     pub mode: M,
-    /// With which local share; `None`: with any.
+    /// Local share; `None`: any.
     pub local_share: Option<f64>,
-    /// What became of it.
+    /// Kind of the failure.
     pub fate: Fate,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// What a run in one mode is told under.
+/// Key of a run in one mode in the report.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) application: Application,
@@ -165,7 +165,7 @@ impl Cell {
 }
 
 impl MemoryReport {
-    /// The names of all cases, in the order they ran.
+    /// Returns the names of all cases, in the order they ran.
     pub(crate) fn cases(&self) -> Vec<&str> {
         let mut cases: Vec<&str> = Vec::new();
         for cell in &self.cells {
@@ -176,13 +176,13 @@ impl MemoryReport {
         cases
     }
 
-    /// The modes that were measured, in the order of [`Mode::ALL`], without `local`.
+    /// Returns the measured modes, in the order of [`Mode::ALL`], without `local`.
     pub(crate) fn modes(&self) -> Vec<Mode> {
         let measured = |mode: &Mode| self.cells.iter().any(|cell| cell.mode == *mode);
         Mode::ALL.into_iter().skip(1).filter(measured).collect()
     }
 
-    /// The local shares that were measured, falling.
+    /// Returns the measured local shares, falling.
     pub(crate) fn shares(&self) -> Vec<f64> {
         let far = self.cells.iter().filter(|cell| cell.mode != Mode::Local);
         let mut shares: Vec<f64> = far.map(|cell| cell.local_share).collect();
@@ -191,7 +191,7 @@ impl MemoryReport {
         shares
     }
 
-    /// A case in a mode; the share does not count for `local`.
+    /// Returns a case in a mode; the share does not count for `local`.
     pub(crate) fn cell(&self, case: &str, mode: Mode, share: f64) -> Option<&Cell> {
         self.cells.iter().find(|cell| {
             cell.case == case
@@ -200,7 +200,7 @@ impl MemoryReport {
         })
     }
 
-    /// Whether a case was ended by the limit in a mode.
+    /// True if the limit ended a case in a mode.
     pub(crate) fn is_too_slow(&self, case: &str, mode: Mode, share: f64) -> bool {
         self.unmeasured.iter().any(|one| {
             one.fate == Fate::TooSlow
@@ -290,7 +290,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let report = sample();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["cells"][2]["mode"], "venice-shm");
@@ -300,7 +300,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn errors_are_told_as_what_they_are() {
+    fn errors_are_classified() {
         let killed = anyhow::anyhow!("venice: {KILLED}: give it more").context("pagerank failed");
         assert_eq!(Fate::of(&killed), Fate::Killed);
         assert_eq!(Fate::of(&anyhow::anyhow!("no such file")), Fate::Failed);
@@ -311,7 +311,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cells_are_found_by_what_they_are() {
+    fn cells_are_found_by_key() {
         let report = sample();
         assert_eq!(report.cases(), ["pagerank"]);
         assert_eq!(report.shares(), [0.5, 0.25]);

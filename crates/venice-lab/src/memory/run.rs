@@ -1,15 +1,15 @@
-//! The order of a run: application by application, on local memory first, then in every other mode with
-//! every local share, so that what is compared lies close together in time.
+//! The order of a run: application by application, on local memory first, then in every other mode
+//! with every local share, so that compared runs lie close together in time.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 
 use super::application::{Load, Sizes};
-use super::ground::{Ground, Lacking};
 use super::mode::{Budget, Mode};
 use super::report::{Cell, Fate, MemoryReport, Place, Unmeasured};
 use super::sample::Sample;
+use super::setup::{Lacking, ModeSetup};
 use super::tables::{percent, unmeasured_line};
 use venice_measure::interrupt;
 use venice_measure::launch::{COPIES, Launch};
@@ -17,26 +17,26 @@ use venice_measure::machine::Machine;
 use venice_measure::progress::note;
 use venice_measure::scratch;
 
-/// What is to be measured.
+/// The measurement plan.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) loads: Vec<Load>,
     pub(super) sizes: Sizes,
-    /// Without `local`, which always runs.
+    /// Modes without `local`, which always runs.
     pub(super) modes: Vec<Mode>,
     pub(super) shares: Vec<f64>,
-    /// Of one run of an application.
+    /// Time limit of one run of an application.
     pub(super) limit: Duration,
     pub(super) quick: bool,
 }
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when an application does not even run on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
+/// On an interrupt before the first result, and when an application does not run on local memory.
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<MemoryReport> {
     let mut run = Run::new(plan);
-    let outcome = plan.loads.iter().try_for_each(|load| run.measure(load, ground));
+    let outcome = plan.loads.iter().try_for_each(|load| run.measure(load, setup));
     if interrupt::check().is_err() && !run.report.cells.is_empty() {
         run.report.interrupted = true;
     } else {
@@ -49,7 +49,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<MemoryReport> {
 /// A run of an application in one mode.
 struct Ran {
     sample: Sample,
-    /// From its start to its end.
+    /// Duration from its start to its end, in seconds.
     whole_s: f64,
 }
 
@@ -57,7 +57,7 @@ struct Run<'a> {
     plan: &'a Plan,
     report: MemoryReport,
     started: Instant,
-    /// Runs so far, and all there will be.
+    /// Runs so far, and their total number.
     done: usize,
     total: usize,
 }
@@ -84,7 +84,7 @@ impl<'a> Run<'a> {
         Self { plan, report, started: Instant::now(), done: 0, total }
     }
 
-    fn measure(&mut self, load: &Load, ground: &mut Ground) -> Result<()> {
+    fn measure(&mut self, load: &Load, setup: &mut ModeSetup) -> Result<()> {
         let Plan { sizes, limit, .. } = self.plan;
         let folder = scratch::folder(scratch::FOLDER)?;
         let prepared = match load.prepare(sizes, folder.path())? {
@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
                 if self.is_skipped(mode) {
                     continue;
                 }
-                let outcome = ground.on(mode, budget, |launch| on(launch, &label));
+                let outcome = setup.on(mode, budget, |launch| on(launch, &label));
                 interrupt::check()?;
                 let place = Place::of(load.application(), mode, share, budget);
                 self.enter_far(&load.name(), place, outcome, &local.sample);
@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The modes that `load` can run in; of each other it is said why not.
+    /// Returns the modes that `load` can run in; records the reason for each other.
     fn fitting_modes(&mut self, load: &Load) -> Vec<Mode> {
         let mut fitting = Vec::new();
         for &mode in &self.plan.modes {
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         fitting
     }
 
-    /// What it takes is not there: it has no run, on local memory either.
+    /// Records that a requirement is missing: there is no run, on local memory either.
     fn skip(&mut self, load: &Load, reason: String) {
         self.done += 1 + self.plan.modes.len() * self.plan.shares.len();
         let name = Some(load.name());
@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// `[12/64] pagerank, 25 % venice-udp`
+    /// Returns a label: `[12/64] pagerank, 25 % venice-udp`.
     fn label(&mut self, what: &str) -> String {
         self.done += 1;
         format!("[{}/{}] {what}", self.done, self.total)
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Says at once what will not be there.
+    /// Records a case without a figure and prints it at once.
     fn leave_out(&mut self, one: Unmeasured) {
         note(&unmeasured_line(&one));
         self.report.unmeasured.push(one);

@@ -1,4 +1,4 @@
-//! What one run of an application gives.
+//! The result of one run of an application.
 
 /// One run of an application in one mode.
 #[derive(Debug, Clone, Default)]
@@ -7,15 +7,15 @@ pub(super) struct Sample {
     pub(super) load_s: f64,
     /// Resident anonymous memory while it was measured, in bytes.
     pub(super) resident_bytes: u64,
-    /// The most that was resident at any time, in bytes; the same or less where nobody looked.
+    /// Peak of resident bytes; at most that if no sampler ran.
     pub(super) peak_bytes: u64,
-    /// Values that were looked at.
+    /// Values checked.
     pub(super) checked: u64,
-    /// Values that were not what had been stored.
+    /// Values that differ from the stored ones.
     pub(super) wrong: u64,
-    /// Digests of result and memory, to be compared with those of other modes.
+    /// Digests of result and memory, compared with those of other modes.
     pub(super) digests: Vec<u64>,
-    /// What was measured.
+    /// Measured parts.
     pub(super) cases: Vec<Timing>,
 }
 
@@ -32,18 +32,18 @@ impl Sample {
 /// One measured part of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Timing {
-    /// Its name in tables: the application's, and what sets it apart.
+    /// Its name in tables: the application's with the case's parameters.
     pub(super) case: String,
     pub(super) operations: u64,
     pub(super) seconds: f64,
-    /// Of single requests, where there are any.
+    /// 99th percentile of single requests, if there are any.
     pub(super) p99_us: Option<f64>,
-    /// Whether a time limit ended it early.
+    /// True if a time limit ended it early.
     pub(super) cut_short: bool,
 }
 
 impl Timing {
-    /// Seconds for one operation.
+    /// Returns the seconds for one operation.
     pub(super) fn pace_s(&self) -> f64 {
         self.seconds / self.operations.max(1) as f64
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_that_differ_or_lack_are_wrong() {
+    fn differing_or_missing_digests_are_wrong() {
         let sample = |digests: &[u64]| Sample { digests: digests.into(), ..Sample::default() };
         let local = sample(&[1, 2, 3]);
         for (digests, wrong) in [(&[1, 2, 3][..], 0), (&[1, 5, 3], 1), (&[1, 2], 1), (&[], 3)] {

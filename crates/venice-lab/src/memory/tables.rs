@@ -1,32 +1,32 @@
-//! The report as tables.
+//! Tables of the report.
 
 use venice_wire::ByteSize;
 
 use super::closing::{Closing, load_line};
 use super::mode::Mode;
 use super::report::{Fate, MemoryReport, Unmeasured};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
-/// Every table, in order.
-pub(super) fn all(report: &MemoryReport) -> Vec<Sheet> {
-    let mut sheets = vec![slowdowns(report)];
+/// Returns every table, in print order.
+pub(super) fn all(report: &MemoryReport) -> Vec<ReportTable> {
+    let mut tables = vec![slowdowns(report)];
     let requests = latencies(report);
     if !requests.rows.is_empty() {
-        sheets.push(requests);
+        tables.push(requests);
     }
-    sheets.push(runs(report));
-    sheets
+    tables.push(runs(report));
+    tables
 }
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &MemoryReport) -> String {
     let header = header(report).join("\n");
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{header}\n\n{}\n{}", sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{header}\n\n{}\n{}", tables.join("\n"), closing(report).line())
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &MemoryReport) -> Vec<String> {
     let sizes = &report.sizes;
     let mut lines = vec![
@@ -41,14 +41,14 @@ pub(super) fn header(report: &MemoryReport) -> Vec<String> {
             ByteSize(sizes.file_bytes),
             ByteSize(sizes.fft_bytes),
             grouped(sizes.requests as f64),
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
     ];
     lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &MemoryReport) -> Closing<'_> {
     Closing {
         what: "values and digests",
@@ -75,58 +75,58 @@ pub(super) fn unmeasured_line<M: std::fmt::Display>(one: &Unmeasured<M>) -> Stri
     format!("{what}: {fate}, {}", one.reason)
 }
 
-/// Slowdown by case and share, a column for each mode.
-fn slowdowns(report: &MemoryReport) -> Sheet {
+/// Builds the table of slowdowns by case and share, a column for each mode.
+fn slowdowns(report: &MemoryReport) -> ReportTable {
     let modes = report.modes();
     let mut head = vec!["application", "local"];
     head.extend(modes.iter().map(|mode| mode.name()));
-    let title = "Slowdown against all of the memory being local";
-    let mut sheet = Sheet::new(title, &head, 1);
+    let title = "Slowdown relative to all-local memory";
+    let mut table = ReportTable::new(title, &head, 1);
     for case in report.cases() {
         for share in report.shares() {
             let mut row = vec![case.to_owned(), percent(share)];
             row.extend(modes.iter().map(|mode| slowdown(report, case, *mode, share)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(
+    table.notes.push(
         "Time for an operation, as a multiple of the time on local memory in the same run. \
          local: share of what the application holds that may be resident."
             .to_owned(),
     );
-    sheet.notes.push(format!(
-        "Venice's modes keep {} cop{} of far memory, as those beside them do.",
+    table.notes.push(format!(
+        "Venice's modes keep {} cop{} of far memory, as their peers do.",
         report.copies,
         if report.copies == 1 { "y" } else { "ies" }
     ));
     if modes.contains(&Mode::VeniceWindow) {
-        sheet.notes.push(
-            "venice-window maps memory of this very machine: it has no link's latency in it."
+        table.notes.push(
+            "venice-window maps memory of this machine: its figures include no link latency."
                 .to_owned(),
         );
     }
-    sheet
+    table
 }
 
 fn slowdown(report: &MemoryReport, case: &str, mode: Mode, share: f64) -> String {
     let Some(cell) = report.cell(case, mode, share) else { return "-".to_owned() };
     match (cell.wrong, cell.cut_short) {
         (0, false) => times(cell.slowdown),
-        // Still a figure of what was measured.
+        // The figure still describes what was measured.
         (0, true) => format!("{} (cut short)", times(cell.slowdown)),
         (wrong, _) => format!("{wrong} WRONG"),
     }
 }
 
-/// Operations a second and p99 of the cases that have requests.
-fn latencies(report: &MemoryReport) -> Sheet {
-    let mut sheet = Sheet::new(
+/// Builds the table of operations a second and p99, for the cases that have requests.
+fn latencies(report: &MemoryReport) -> ReportTable {
+    let mut table = ReportTable::new(
         "Requests: thousands a second / p99 in µs",
         &["application", "local", "all local"],
         1,
     );
     let modes = report.modes();
-    sheet.head.extend(modes.iter().map(ToString::to_string));
+    table.head.extend(modes.iter().map(ToString::to_string));
     for case in report.cases() {
         for share in report.shares() {
             let figure = |mode: Mode| {
@@ -138,18 +138,18 @@ fn latencies(report: &MemoryReport) -> Sheet {
             let mut row = vec![case.to_owned(), percent(share), local];
             let far = modes.iter().map(|mode| figure(*mode).unwrap_or("-".to_owned()));
             row.extend(far);
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet
+    table
 }
 
-/// What was held, and how long it took, on local memory.
-pub(super) fn runs(report: &MemoryReport) -> Sheet {
+/// Builds the table of the runs on local memory: bytes held and durations.
+pub(super) fn runs(report: &MemoryReport) -> ReportTable {
     let head = ["application", "holds", "load s", "seconds", "operations"];
-    let mut sheet = Sheet::new("On local memory", &head, 1);
+    let mut table = ReportTable::new("On local memory", &head, 1);
     for cell in report.cells.iter().filter(|cell| cell.mode == Mode::Local) {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.case.clone(),
             ByteSize(cell.resident_bytes).to_string(),
             format!("{:.2}", cell.load_s),
@@ -157,13 +157,13 @@ pub(super) fn runs(report: &MemoryReport) -> Sheet {
             grouped(cell.operations as f64),
         ]);
     }
-    sheet.notes.push(
-        "Operations: requests, edges looked at, bytes searched, points transformed.".to_owned(),
+    table.notes.push(
+        "Operations: requests, edges visited, bytes searched, points transformed.".to_owned(),
     );
-    sheet
+    table
 }
 
-/// `1.25 ×`, `43 ×`
+/// Formats a factor: `1.25 ×`, `43 ×`.
 pub(super) fn times(factor: f64) -> String {
     match factor {
         ..10.0 => format!("{factor:.2} ×"),
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_has_every_figure_and_names_what_is_missing() {
+    fn text_has_figures_and_missing_cases() {
         let mut report = sample();
         let text = super::text(&report);
         for wanted in [
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_have_the_digits_that_count() {
+    fn factors_have_significant_digits() {
         assert_eq!([1.034, 12.34, 123.4].map(times), ["1.03 ×", "12.3 ×", "123 ×"]);
     }
 }

@@ -3,22 +3,22 @@
 use anyhow::Result;
 use venice_model::{CostModel, CostOfKind, ModelError, Quantity, effective_cost};
 
-use super::Told;
+use super::Presentation;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-impl Told for CostModel {
+impl Presentation for CostModel {
     const NAME: &'static str = "cost";
-    const TITLE: &'static str = "Effective cost (Eq. 1): what is in use of what was bought";
-    const LEGEND: &'static str = "Thick: what the same modules cost if so much of every kind is in \
-                                  use. Dashed: the two systems as they are.";
+    const TITLE: &'static str = "Effective cost (Eq. 1): share in use of the modules bought";
+    const LEGEND: &'static str = "Thick: cost of the same modules by the share of every kind in \
+                                  use. Dashed: the two systems as configured.";
     type Detail = [CostOfKind; 4];
 
     fn detail(&self) -> Result<Self::Detail, ModelError> {
         self.by_kind()
     }
 
-    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+    fn tables(&self) -> Result<Vec<ReportTable>, ModelError> {
         let (composable, traditional) = self.totals()?;
         let (cheaper, dearer) = (self.cheaper()?, self.dearer()?);
         let (cost, share) = (Quantity::Cost, Quantity::Share);
@@ -31,9 +31,9 @@ impl Told for CostModel {
             "in use, traditional",
             "effective cost",
         ];
-        let mut sheet = Sheet::new(Self::TITLE, &head, 1);
+        let mut table = ReportTable::new(Self::TITLE, &head, 1);
         for kind in self.by_kind()? {
-            sheet.rows.push(vec![
+            table.rows.push(vec![
                 kind.kind.name().to_owned(),
                 Quantity::Count.write(kind.modules),
                 cost.write(kind.module_cost),
@@ -44,7 +44,7 @@ impl Told for CostModel {
             ]);
         }
         let blank = String::new;
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             "together".to_owned(),
             blank(),
             blank(),
@@ -53,17 +53,17 @@ impl Told for CostModel {
             blank(),
             cost.write(traditional),
         ]);
-        sheet.notes.push(if cheaper >= 0.0 {
+        table.notes.push(if cheaper >= 0.0 {
             format!(
-                "The composable system is {} cheaper, the traditional one {} dearer. So much, {}, may \
-                 be spent on what makes it composable: Eq. 1 has no interconnect in it.",
+                "The composable system costs {} less, the traditional one {} more. The difference, \
+                 {}, may be spent on the interconnect: Eq. 1 does not include it.",
                 share.write(cheaper),
                 share.write(dearer),
                 cost.write(traditional - composable),
             )
         } else {
             format!(
-                "The composable system is {} dearer: less of it is in use.",
+                "The composable system costs {} more: less of it is in use.",
                 share.write(-cheaper)
             )
         });
@@ -74,13 +74,13 @@ impl Told for CostModel {
                 ..Self::default()
             })
         {
-            sheet.notes.push(
+            table.notes.push(
                 "The paper has neither numbers nor prices: one module of each kind at a cost of 1. \
                  Where all kinds are used alike, the comparison does not depend on them."
                     .to_owned(),
             );
         }
-        Ok(vec![sheet])
+        Ok(vec![table])
     }
 
     fn plots(&self) -> Result<Vec<Plot>> {

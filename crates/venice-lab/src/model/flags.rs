@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::Error};
 use venice_model::{Model, Parameter};
 
-/// A model whose figures are those that the command line says, and the paper's else.
+/// A model with the figures of the command line, and the paper's for the rest.
 #[derive(Debug, Clone)]
 pub struct Figures<M>(pub M);
 
@@ -37,7 +37,7 @@ impl<M: Model> Args for Figures<M> {
 
 fn flag<M>(parameter: &Parameter<M>, usual: &M) -> Arg {
     let quantity = parameter.quantity;
-    // As one would type it.
+    // The default as one would type it.
     let usual = quantity.write((parameter.get)(usual)).replace(' ', "");
     Arg::new(parameter.name)
         .long(parameter.name)
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_for_one_kind_comes_after_that_for_all_wherever_it_stands() {
+    fn specific_flag_overrides_general() {
         let model = parsed(&["--gpu-utilization", "30%", "--utilization", "0.8"]).unwrap();
         assert_eq!(model.composable, [0.8, 0.3, 0.8, 0.8]);
         assert_eq!(model.traditional, [0.5; 4]);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_figure_says_what_would_be() {
+    fn invalid_figure_names_valid_ones() {
         let said = parsed(&["--utilization", "75"]).unwrap_err().to_string();
         assert!(said.contains("75% or 0.75"), "{said}");
         assert!(parsed(&["--memory-modules", "-3"]).is_err());

@@ -4,42 +4,42 @@ use anyhow::Result;
 use serde::Serialize;
 use venice_model::{LatencyModel, ModelError, Quantity, Workload, execution_time_increase};
 
-use super::Told;
+use super::Presentation;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-/// By how much longer than with local memory work may take before it counts as slowed down: what the
-/// paper's related work calls minimal.
+/// Slowdown against local memory, as a share, that still counts as small: "minimal" in the paper's
+/// related work.
 const BEARABLE: f64 = 0.10;
 
-/// What a way to a pool does, for programs.
+/// Latency of a path to a pool, in JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct LatencyDetail {
-    /// What an access to the pool takes, in nanoseconds.
+    /// Time of an access to the pool, in nanoseconds.
     pub pool_ns: f64,
-    /// What an access takes on average, in nanoseconds.
+    /// Mean time of an access, in nanoseconds.
     pub average_ns: f64,
     /// Workload by workload.
     pub workloads: Vec<WorkloadDetail>,
 }
 
-/// What it does to one workload.
+/// Effect on one workload.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkloadDetail {
-    /// Which.
+    /// The workload.
     #[serde(flatten)]
     pub workload: Workload,
-    /// How much longer it takes, of its time with local memory.
+    /// Extra time, as a share of the time with local memory.
     pub time_increase: f64,
-    /// The part of all accesses that has to be local for it to take at most a tenth longer.
+    /// Share of local accesses for which it takes at most a tenth longer.
     pub local_for_a_tenth: f64,
 }
 
-impl Told for LatencyModel {
+impl Presentation for LatencyModel {
     const NAME: &'static str = "latency";
-    const TITLE: &'static str = "Memory further away (Eq. 2): how much longer work takes";
+    const TITLE: &'static str = "Memory further away (Eq. 2): slowdown of work";
     const LEGEND: &'static str =
-        "Work that spends more of its time on memory's latency suffers more. Both axes by factors.";
+        "Work that spends more time on memory latency slows down more. Both axes are logarithmic.";
     type Detail = LatencyDetail;
 
     fn detail(&self) -> Result<LatencyDetail, ModelError> {
@@ -55,12 +55,12 @@ impl Told for LatencyModel {
         })
     }
 
-    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+    fn tables(&self) -> Result<Vec<ReportTable>, ModelError> {
         Ok(vec![way(self), slowdowns(self)?])
     }
 
     fn plots(&self) -> Result<Vec<Plot>> {
-        // From a tenth more than local memory to a hundred times as much.
+        // The range is from a tenth more than local memory to a hundred times as much.
         let steps = || {
             (0..=30).map(|step| self.base_ns * 1.1 * (100.0f64 / 1.1).powf(f64::from(step) / 30.0))
         };
@@ -83,14 +83,14 @@ impl Told for LatencyModel {
     }
 }
 
-/// Where the latency comes from.
-fn way(model: &LatencyModel) -> Sheet {
-    let mut sheet = Sheet::new("The way of an access", &["part", "time"], 1);
+/// Builds the table of the latency's parts.
+fn way(model: &LatencyModel) -> ReportTable {
+    let mut table = ReportTable::new("Parts of an access", &["part", "time"], 1);
     let time = |ns: f64| Quantity::Time.write(ns);
     let rows = [
         ("memory itself".to_owned(), model.base_ns),
         (
-            format!("the way there and back, {}", Quantity::Length.write(model.distance_m)),
+            format!("round trip, {}", Quantity::Length.write(model.distance_m)),
             model.distance_m * model.ns_per_m,
         ),
         (
@@ -104,27 +104,27 @@ fn way(model: &LatencyModel) -> Sheet {
             model.average_ns(),
         ),
     ];
-    sheet.rows.extend(rows.map(|(part, ns)| vec![part, time(ns)]));
-    sheet
+    table.rows.extend(rows.map(|(part, ns)| vec![part, time(ns)]));
+    table
 }
 
-/// What that does to work.
-fn slowdowns(model: &LatencyModel) -> Result<Sheet, ModelError> {
+/// Builds the table of the slowdowns.
+fn slowdowns(model: &LatencyModel) -> Result<ReportTable, ModelError> {
     let head = ["work", "MFP", "takes longer by", "local for +10 %"];
-    let mut sheet = Sheet::new(LatencyModel::TITLE, &head, 1);
+    let mut table = ReportTable::new(LatencyModel::TITLE, &head, 1);
     let share = |value: f64| Quantity::Share.write(value);
     for row in model.detail()?.workloads {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             row.workload.name.to_owned(),
             share(row.workload.mfp),
             share(row.time_increase),
             share(row.local_for_a_tenth),
         ]);
     }
-    sheet.notes.push(format!(
-        "The average access takes {} longer than local memory. Local for +10 %: the part of all accesses \
-         that local memory has to serve for the work to take a tenth longer at most.",
+    table.notes.push(format!(
+        "The average access takes {} longer than local memory. Local for +10 %: share of accesses \
+         that local memory has to serve for a slowdown of at most a tenth.",
         share(model.latency_increase())
     ));
-    Ok(sheet)
+    Ok(table)
 }

@@ -5,22 +5,23 @@ use venice_model::{
     Cell, Distance, Fit, Interconnect, ModelError, NetworkModel, Quantity, Resource, Span,
 };
 
-use super::Told;
+use super::Presentation;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-impl Told for NetworkModel {
+impl Presentation for NetworkModel {
     const NAME: &'static str = "network";
     const TITLE: &'static str = "Which interconnect for which resource (Table 1)";
-    const LEGEND: &'static str = "Thick: what an interconnect adds at most, over so many metres. \
-                                  Dashed: the own latency of what is pooled, at least. Both axes by factors.";
+    const LEGEND: &'static str = "Thick: largest latency added by an interconnect over a distance. \
+                                  Dashed: least own latency of the pooled resource. Both axes are \
+                                  logarithmic.";
     type Detail = Vec<Cell>;
 
     fn detail(&self) -> Result<Vec<Cell>, ModelError> {
         self.cells()
     }
 
-    fn sheets(&self) -> Result<Vec<Sheet>, ModelError> {
+    fn tables(&self) -> Result<Vec<ReportTable>, ModelError> {
         Ok(vec![table(self)?, rest(self)?])
     }
 
@@ -41,7 +42,7 @@ impl Told for NetworkModel {
             Line { name: format!("{} itself", resource.name()), stroke: Stroke::Raw, points }
         }));
         let chart = LineChart {
-            title: "What interconnects add, by distance".to_owned(),
+            title: "Latency added by interconnects, by distance".to_owned(),
             scale: Scale::Logarithmic,
             x: ("distance", Unit::Metres),
             y: ("added to an access", Unit::Nanoseconds),
@@ -52,14 +53,14 @@ impl Told for NetworkModel {
     }
 }
 
-/// The paper's entries, and one's own fabric at each place.
-fn table(model: &NetworkModel) -> Result<Sheet, ModelError> {
-    let head = ["pooled", "where", "by", "fast enough", "adds", "of its own"];
-    let mut sheet = Sheet::new(NetworkModel::TITLE, &head, 4);
+/// Builds the table of the paper's entries, with the user's own fabric at each place.
+fn table(model: &NetworkModel) -> Result<ReportTable, ModelError> {
+    let head = ["pooled", "where", "by", "fast enough", "adds", "own latency"];
+    let mut table = ReportTable::new(NetworkModel::TITLE, &head, 4);
     let cells = model.cells()?;
     let shown = |cell: &&Cell| cell.in_paper || cell.reach.interconnect == Interconnect::Own;
     for cell in cells.iter().filter(shown) {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.resource.name().to_owned(),
             cell.reach.distance.name().to_owned(),
             cell.reach.interconnect.name().to_owned(),
@@ -70,26 +71,29 @@ fn table(model: &NetworkModel) -> Result<Sheet, ModelError> {
     }
     let slow = cells.iter().filter(|cell| cell.in_paper && cell.fit == Fit::TooSlow).count();
     let papers = cells.iter().filter(|cell| cell.in_paper).count();
-    sheet.notes.push(format!(
+    table.notes.push(format!(
         "The paper's entries, which it derives from \"the total round trip latency ... has to be \
-         insignificant\"; here: at most {} of the resource's own (--at-most). {} of its {papers} entries \
-         come out; the others are marked.",
+         insignificant\"; here: at most {} of the resource's own (--at-most). {} of its {papers} \
+                        entries agree; the others are marked.",
         Quantity::Share.write(model.at_most),
         papers - slow,
     ));
-    sheet.notes.push(
+    table.notes.push(
         "depends: only for the slower of its kind, or by the faster interconnects of that kind. Memory by \
          optical circuits further than the rack is in the table because nothing else is faster: it takes \
          several times as long as memory itself."
             .to_owned(),
     );
-    Ok(sheet)
+    Ok(table)
 }
 
-/// What else is fast enough, where the paper's table does not name it.
-fn rest(model: &NetworkModel) -> Result<Sheet, ModelError> {
-    let mut sheet =
-        Sheet::new("Fast enough as well, but not in the table", &["pooled", "where", "by"], 3);
+/// Builds the table of other interconnects that are fast enough.
+fn rest(model: &NetworkModel) -> Result<ReportTable, ModelError> {
+    let mut table = ReportTable::new(
+        "Fast enough as well, but not in the table",
+        &["pooled", "where", "by"],
+        3,
+    );
     let cells = model.cells()?;
     for resource in Resource::ALL {
         for distance in Distance::ALL {
@@ -102,16 +106,15 @@ fn rest(model: &NetworkModel) -> Result<Sheet, ModelError> {
                 .collect();
             if !more.is_empty() {
                 let (pooled, place) = (resource.name().to_owned(), distance.name().to_owned());
-                sheet.rows.push(vec![pooled, place, more.join(", ")]);
+                table.rows.push(vec![pooled, place, more.join(", ")]);
             }
         }
     }
-    sheet.notes.push(
-        "By their latency alone: how far an interconnect reaches, how many ports it has, and what it \
-         costs is not in the model."
+    table.notes.push(
+        "Latency alone decides: an interconnect's reach, ports and cost are not in the model."
             .to_owned(),
     );
-    Ok(sheet)
+    Ok(table)
 }
 
 fn verdict(fit: Fit) -> &'static str {

@@ -1,49 +1,50 @@
-//! What a model gives, for programs; and the paper's sentences, for people.
+//! Report types of `venice model`, and the table of the paper's statements.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use venice_model::{Model, ModelError, Outcome, Quantity, Statement, Sweep, SweptRow};
 
-use super::Told;
-use crate::sheet::Sheet;
+use super::Presentation;
+use crate::report_table::ReportTable;
 
-/// Everything `venice model ... --json` writes. Times are in nanoseconds, lengths in metres, shares of 1.
+/// The report that `venice model ... --json` writes. Times are in nanoseconds, lengths in metres,
+/// shares of 1.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelReport<D> {
-    /// Which model.
+    /// The model.
     pub model: &'static str,
-    /// What went in, by the names of the flags.
+    /// Inputs, by the names of the flags.
     pub parameters: BTreeMap<&'static str, f64>,
-    /// What came out.
+    /// Results.
     pub outcomes: BTreeMap<String, f64>,
-    /// The same in parts.
+    /// Results in parts.
     pub detail: D,
-    /// What the paper says, beside what its equations give.
+    /// The paper's statements, beside the equations' results.
     pub paper: Vec<Statement>,
-    /// What came out along the sweep that was asked for.
+    /// Results along the requested sweep.
     pub sweep: Option<SweptReport>,
 }
 
-/// What came out along a sweep.
+/// Results along a sweep.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweptReport {
-    /// The figure that was walked along.
+    /// The swept figure.
     pub name: &'static str,
-    /// What it counts.
+    /// Its quantity.
     pub quantity: Quantity,
-    /// What came out, by name and by what it counts.
+    /// Names and quantities of the results.
     pub columns: Vec<(String, Quantity)>,
     /// Value by value.
     pub rows: Vec<SweptRow>,
 }
 
 impl<D: Serialize> ModelReport<D> {
-    /// All that `model` gives.
+    /// Builds the report of `model`.
     ///
     /// # Errors
-    /// When it makes no sense of its figures, or of those of the sweep.
-    pub(super) fn of<M: Told<Detail = D>>(
+    /// When the figures or the sweep are invalid.
+    pub(super) fn of<M: Presentation<Detail = D>>(
         model: &M,
         sweep: Option<&Sweep>,
     ) -> Result<Self, ModelError> {
@@ -73,16 +74,16 @@ impl SweptReport {
     }
 }
 
-/// The paper's sentences.
-pub(super) fn papers(statements: &[Statement]) -> Sheet {
-    let head = ["section", "the paper says", "", "paper", "equation"];
-    let mut sheet = Sheet::new("The paper's own figures", &head, 3);
+/// Builds the table of the paper's statements.
+pub(super) fn papers(statements: &[Statement]) -> ReportTable {
+    let head = ["section", "statement", "", "paper", "equation"];
+    let mut table = ReportTable::new("The paper's own figures", &head, 3);
     for (at, statement) in statements.iter().enumerate() {
         let write = |value| statement.quantity.write(value);
         let verdict = if statement.agrees { "agrees" } else { "differs" };
         let mark =
             if statement.remark.is_empty() { String::new() } else { format!(" ({})", at + 1) };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             statement.section.to_owned(),
             statement.says.to_owned(),
             format!("{verdict}{mark}"),
@@ -90,13 +91,13 @@ pub(super) fn papers(statements: &[Statement]) -> Sheet {
             write(statement.ours),
         ]);
         if !statement.remark.is_empty() {
-            sheet.notes.push(format!("({}) {}.", at + 1, statement.remark));
+            table.notes.push(format!("({}) {}.", at + 1, statement.remark));
         }
     }
-    sheet.notes.push(
+    table.notes.push(
         "Composable Architecture for Rack Scale Big Data Computing; computed from the paper's figures, \
          whatever the flags say."
             .to_owned(),
     );
-    sheet
+    table
 }

@@ -5,28 +5,28 @@ use venice_model::Quantity;
 
 use super::report::SweptReport;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
-/// Lines that one chart can tell apart.
+/// Largest number of lines in one chart.
 const MOST_LINES: usize = 6;
-/// An axis whose ends are further apart than this is logarithmic.
+/// Ratio of an axis' ends above which it is logarithmic.
 const DECADES_FROM: f64 = 20.0;
 
-/// Value by value.
-pub(super) fn sheet(sweep: &SweptReport) -> Sheet {
+/// Builds the table, value by value.
+pub(super) fn table(sweep: &SweptReport) -> ReportTable {
     let mut head = vec![sweep.name];
     head.extend(sweep.columns.iter().map(|(name, _)| name.as_str()));
-    let mut sheet = Sheet::new(format!("Along --{}", sweep.name), &head, 0);
+    let mut table = ReportTable::new(format!("Along --{}", sweep.name), &head, 0);
     for row in &sweep.rows {
         let figures = sweep.columns.iter().zip(&row.outcomes);
         let mut cells = vec![sweep.quantity.write(row.value)];
         cells.extend(figures.map(|((_, quantity), value)| quantity.write(*value)));
-        sheet.rows.push(cells);
+        table.rows.push(cells);
     }
-    sheet
+    table
 }
 
-/// A chart for each quantity that comes out, or several, where there are many lines.
+/// Draws a chart for each resulting quantity, or several for many lines.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -65,7 +65,7 @@ fn chart(sweep: &SweptReport, columns: &[usize]) -> LineChart {
     }
 }
 
-/// By factors where everything is above 0 and the figures lie far apart.
+/// Chooses a logarithmic axis if all values are positive and far apart.
 fn scale(lines: &[Line]) -> Scale {
     let points = || lines.iter().flat_map(|line| &line.points);
     let wide = |values: &mut dyn Iterator<Item = f64>| {
@@ -79,7 +79,7 @@ fn scale(lines: &[Line]) -> Scale {
     if above && decades { Scale::Logarithmic } else { Scale::Linear }
 }
 
-/// How an axis counts a quantity, and what its figures are multiplied by for it.
+/// Returns the unit of an axis for a quantity, and the factor of its figures.
 pub(super) fn axis(quantity: Quantity) -> (Unit, f64) {
     match quantity {
         Quantity::Time => (Unit::Nanoseconds, 1.0),

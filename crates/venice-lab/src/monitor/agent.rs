@@ -1,4 +1,4 @@
-//! Agents as the Monitor Node sees them: everything but the memory.
+//! Simulated agents: everything that a Monitor Node sees of an agent, without its memory.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,45 +20,45 @@ use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, Prepared};
 use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
-use super::ground::Ground;
 use super::machines::Machines;
+use super::monitor_node::MonitorUnderTest;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
-/// What agents' names begin with; their numbers, from one, follow.
+/// Prefix of the agents' names; a number from one follows.
 const NAME: &str = "node";
-/// What a donor lends.
+/// Slabs that a donor lends.
 const SLABS: u32 = 64;
-/// How long slabs stay set aside for a commit.
+/// Time for which slabs stay set aside for a commit, in nanoseconds.
 const PREPARE_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Agents that join at the same time.
 const AT_ONCE: u32 = 32;
-/// Addresses of the last part of an IP address that are used.
+/// Usable values of the last part of an IP address.
 const LAST_PARTS: u32 = 250;
 
-/// All agents, and how they came in.
+/// All agents and the time of their joining.
 #[derive(Debug, Clone)]
-pub(super) struct Herd {
-    /// In the order of their names.
+pub(super) struct Agents {
+    /// The agents in the order of their names.
     pub(super) agents: Arc<Vec<Arc<Agent>>>,
-    /// From the first certificate to the last registration.
+    /// Time from the first certificate to the last registration.
     pub(super) joined_in: Duration,
 }
 
-impl Herd {
-    /// When the donor heard of a grant.
-    pub(super) fn heard(&self, grant: &Grant) -> Option<Heard> {
+impl Agents {
+    /// Returns the times of the grant's calls at its donor.
+    pub(super) fn call_times(&self, grant: &Grant) -> Option<CallTimes> {
         let number: usize = grant.donor.strip_prefix(NAME)?.parse().ok()?;
-        self.agents.get(number.checked_sub(1)?)?.donor.heard().get(&grant.id).copied()
+        self.agents.get(number.checked_sub(1)?)?.donor.call_times().get(&grant.id).copied()
     }
 }
 
-/// When a donor heard of a grant.
+/// Times at which a donor received the calls of a grant.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heard {
-    /// It was to set the memory aside.
+pub(super) struct CallTimes {
+    /// The call to set the memory aside.
     pub(super) prepare: Instant,
-    /// It was to lend it.
+    /// The call to lend it.
     pub(super) commit: Instant,
 }
 
@@ -72,11 +72,11 @@ pub(super) struct Agent {
     donor: Arc<Donor>,
 }
 
-/// What an agent reports over.
+/// State of an agent's reports.
 #[derive(Debug)]
 struct Reporting {
     heartbeats: Heartbeats,
-    /// Of the peers that it was told of.
+    /// Version of the peers that it received last.
     peers_version: u64,
 }
 
@@ -84,7 +84,7 @@ impl Agent {
     /// Reports once.
     ///
     /// # Errors
-    /// When the Monitor Node does not take it.
+    /// When the Monitor Node refuses it.
     pub(super) async fn report(&self) -> Result<()> {
         let mut reporting = self.reporting.lock().await;
         let report = HeartbeatReport {
@@ -97,29 +97,29 @@ impl Agent {
             door: DoorReport::default(),
             peers_version: reporting.peers_version,
         };
-        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was not taken")?;
+        let ack = reporting.heartbeats.send(report).await.context("a heartbeat was refused")?;
         if let Some(near) = ack.peers {
             reporting.peers_version = near.version;
         }
         Ok(())
     }
 
-    /// Grants that it holds.
+    /// Returns the number of grants that it holds.
     pub(super) fn held(&self) -> usize {
         self.donor.core().report().held.len()
     }
 }
 
-/// Has all of them join.
+/// Lets all of them join.
 ///
 /// # Errors
 /// When one cannot.
 pub(super) async fn join_all(
-    ground: &Ground,
+    monitor_node: &MonitorUnderTest,
     machines: &Machines,
     count: u32,
     donors: u32,
-) -> Result<Herd> {
+) -> Result<Agents> {
     let phase = Phase::new(format!("{count} agents join"), u64::from(count));
     let started = Instant::now();
     let mut agents = Vec::with_capacity(count as usize);
@@ -127,8 +127,8 @@ pub(super) async fn join_all(
     for number in 0..count {
         interrupt::check()?;
         let name = format!("{NAME}{}", number + 1);
-        let holder = ground.holder(&Caller::Node(name.clone()))?;
-        let access = ground.access(holder.clone());
+        let holder = monitor_node.holder(&Caller::Node(name.clone()))?;
+        let access = monitor_node.access(holder.clone());
         let services = machines.donors.handle().clone();
         joining.spawn(async move {
             let client = MonitorClient::connect(&access).await?;
@@ -146,7 +146,7 @@ pub(super) async fn join_all(
     }
     let joined_in = started.elapsed();
     agents.sort_by_key(|agent| agent.instance);
-    Ok(Herd { agents: Arc::new(agents), joined_in })
+    Ok(Agents { agents: Arc::new(agents), joined_in })
 }
 
 async fn join(
@@ -165,9 +165,9 @@ async fn join(
         name: name.clone(),
         instance,
         pid: None,
-        // Nobody calls one that lends nothing.
+        // No peer calls an agent that lends nothing.
         control_addr: addr.map_or_else(|| "127.0.0.1:9".to_owned(), |addr| addr.to_string()),
-        // Nobody listens there; the Monitor Node makes keys for it.
+        // Port 9 has no listener; the Monitor Node only makes keys for it.
         udp_addr: "127.0.0.1:9".to_owned(),
         shm_socket: String::new(),
         resources: vec![ResourceSpec {
@@ -188,16 +188,17 @@ async fn join(
     let settings = DonorSettings { total_slabs: lent, prepare_timeout_ns: PREPARE_TIMEOUT_NS };
     let mut core = DonorCore::new(settings);
     core.set_epoch(registered.identity.epoch);
-    let donor = Arc::new(Donor { core: Mutex::new(core), heard: Mutex::default(), name, instance });
+    let donor =
+        Arc::new(Donor { core: Mutex::new(core), call_times: Mutex::default(), name, instance });
     if let Some(listener) = listener {
-        // It ends with the runtime.
+        // The service ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
     }
     let reporting = Reporting { heartbeats: client.heartbeats().await?, peers_version: 0 }.into();
     Ok(Arc::new(Agent { reporting, registered, instance, donor }))
 }
 
-/// Each at an address of its own, so that ports do not run out.
+/// Listens for one agent, each at its own address, so that ports do not run out.
 fn listen(number: u32, services: &Handle) -> Result<TcpListener> {
     let listener = std::net::TcpListener::bind((address(number), 0));
     let listener = listener.context("an agent's address")?;
@@ -211,23 +212,23 @@ fn address(number: u32) -> IpAddr {
     Ipv4Addr::new(127, 1, rest as u8, last as u8 + 1).into()
 }
 
-/// A donor without memory: what is to be freed is free at once.
+/// A donor without memory: reclaimed slabs are free at once.
 #[derive(Debug)]
 struct Donor {
     core: Mutex<DonorCore>,
-    /// Of the grants that it holds.
-    heard: Mutex<BTreeMap<GrantId, Heard>>,
+    /// Times of the calls of the grants that it holds.
+    call_times: Mutex<BTreeMap<GrantId, CallTimes>>,
     name: String,
     instance: u64,
 }
 
 impl Donor {
-    fn heard(&self) -> MutexGuard<'_, BTreeMap<GrantId, Heard>> {
-        self.heard.lock().expect("nobody panics with it")
+    fn call_times(&self) -> MutexGuard<'_, BTreeMap<GrantId, CallTimes>> {
+        self.call_times.lock().expect("a thread panicked while it held the lock")
     }
 
     fn core(&self) -> MutexGuard<'_, DonorCore> {
-        self.core.lock().expect("nobody panics with the core")
+        self.core.lock().expect("a thread panicked while it held the lock")
     }
 
     fn settle(core: &mut DonorCore) -> DonorStatus {
@@ -241,7 +242,7 @@ impl Donor {
 impl AgentHandler for Donor {
     async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
         let now = Instant::now();
-        self.heard().insert(request.grant, Heard { prepare: now, commit: now });
+        self.call_times().insert(request.grant, CallTimes { prepare: now, commit: now });
         let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
         let mut core = self.core();
         let (Prepared::New(status) | Prepared::Repeated(status)) =
@@ -253,8 +254,8 @@ impl AgentHandler for Donor {
     }
 
     async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
-        if let Some(heard) = self.heard().get_mut(&grant) {
-            heard.commit = Instant::now();
+        if let Some(call_times) = self.call_times().get_mut(&grant) {
+            call_times.commit = Instant::now();
         }
         self.core().handle_commit(monotonic_ns(), grant, donor_epoch)
     }
@@ -268,7 +269,7 @@ impl AgentHandler for Donor {
     async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
         let mut core = self.core();
         for grant in grants {
-            self.heard().remove(&grant);
+            self.call_times().remove(&grant);
             core.handle_release(monotonic_ns(), grant);
         }
         Self::settle(&mut core)
@@ -304,7 +305,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_agent_has_an_address_of_its_own() {
+    fn agents_have_distinct_addresses() {
         let all: BTreeSet<IpAddr> = (0..super::super::MAX_AGENTS).map(address).collect();
         assert_eq!(all.len(), super::super::MAX_AGENTS as usize);
         assert!(all.iter().all(IpAddr::is_loopback));

@@ -1,4 +1,4 @@
-//! What the disk takes to make a little durable: the floor of every change of the tables.
+//! The disk's time for a small durable write: the lower bound of every change of the tables.
 
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -8,13 +8,14 @@ use hdrhistogram::Histogram;
 
 /// Bytes of a write.
 const LEN: usize = 4096;
-/// Writes.
+/// Number of writes.
 const COUNT: u64 = 200;
 
-/// Nanoseconds that each of some writes took until it was durable, where the Monitor Node's file will be.
+/// Measures small writes until they are durable, in nanoseconds, in the folder of the Monitor
+/// Node's file.
 ///
 /// # Errors
-/// When the disk does not take them.
+/// When the disk fails.
 pub(super) fn durable_writes() -> Result<Histogram<u64>> {
     let file = tempfile::tempfile().context("cannot make a file to measure the disk with")?;
     let mut histogram = super::load::histogram();
@@ -22,7 +23,7 @@ pub(super) fn durable_writes() -> Result<Histogram<u64>> {
         let started = Instant::now();
         file.write_all_at(&[at as u8; LEN], 0)
             .and_then(|()| file.sync_data())
-            .context("the disk")?;
+            .context("cannot write to the disk")?;
         histogram.saturating_record(super::load::nanoseconds(started.elapsed()));
     }
     Ok(histogram)

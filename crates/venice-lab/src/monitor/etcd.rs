@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ground::free_port;
+use super::monitor_node::free_port;
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt;
 
-/// How long it may take to answer first.
+/// Time limit for its first answer.
 const START: Duration = Duration::from_secs(60);
-/// Changes in one transaction, as the Monitor Node makes them.
+/// Largest transaction, in changes, that the Monitor Node makes.
 const CHANGES_AT_ONCE: &str = "2048";
 
-/// A member of its own.
+/// A member in its own process.
 #[derive(Debug)]
 pub(super) struct Etcd {
     process: ChildGuard,
@@ -29,8 +29,8 @@ impl Etcd {
     /// When it is not installed or does not answer.
     pub(super) fn start(folder: &Path) -> Result<Self> {
         let program = find_program("etcd").context(
-            "the store etcd is to be measured too: install it (Debian: etcd-server), or leave it \
-             out with --store file",
+            "etcd is not installed: install it (Debian: etcd-server), or leave it out with --store \
+             file",
         )?;
         let (port, peer_port) = (free_port()?, free_port()?);
         let (client, peer) =
@@ -51,7 +51,7 @@ impl Etcd {
         Ok(Self { process, port })
     }
 
-    /// As `venice monitor --store` wants it.
+    /// Returns its location as `venice monitor --store` takes it.
     pub(super) fn location(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.port)
     }

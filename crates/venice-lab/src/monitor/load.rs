@@ -11,82 +11,81 @@ use venice_control::client::MonitorClient;
 use venice_control::{ControlError, MemoryRequest};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
-use super::agent::{Agent, Herd};
-use super::beats::{Beat, Beats, PERIOD};
-use super::ground::Ground;
+use super::agent::{Agent, Agents};
+use super::heartbeats::{HeartbeatClock, HeartbeatClocks, PERIOD};
 use super::machines::Machines;
+use super::monitor_node::MonitorUnderTest;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
-/// What a request's way is told apart in.
+/// Parts of a request's latency that are measured separately.
 pub(super) const LEGS: usize = 3;
-/// Rounds of heartbeats before anything counts.
+/// Heartbeats before the measurement begins.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Between two looks at the Monitor Node while all goes on.
+/// Period of the checks of the Monitor Node during the run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Requests that may be on their way at once: a rate that is more than the Monitor Node does shows in
-/// what is late.
+/// Limit of outstanding requests: a rate above the Monitor Node's capacity shows as late requests.
 const REQUESTS_AT_ONCE: usize = 64;
-/// When the last grant has to be gone that nobody has: longer than its lease.
+/// Time limit until the last released grant is gone: longer than its lease.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
-/// Longest latency that is told apart.
+/// Largest latency that is recorded.
 const LONGEST: Duration = Duration::from_secs(60);
-/// What a request is for.
+/// Purpose of the requests.
 const PURPOSE: &str = "venice bench monitor";
 
-/// What came of it.
+/// The measured figures.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// For how long it was measured.
+    /// Duration of the measurement.
     pub(super) span: Duration,
-    /// What agents waited for the answer to a heartbeat, nanoseconds.
+    /// Latency of heartbeats, nanoseconds.
     pub(super) heartbeats: Histogram<u64>,
-    /// Heartbeats that were not sent in time, because those before them had no answer.
+    /// Heartbeats that were skipped, because earlier ones had no answer.
     pub(super) late_heartbeats: u64,
-    /// What the recipient waited for memory, nanoseconds.
+    /// Latency of requests for memory, nanoseconds.
     pub(super) requests: Histogram<u64>,
-    /// What of that passed until its donor heard of it, until it was asked to lend, and then.
+    /// Its parts: until the donor's prepare, until its commit, and until the answer.
     pub(super) legs: [Histogram<u64>; LEGS],
-    /// Requests that were not made in time.
+    /// Requests that were skipped.
     pub(super) late_requests: u64,
     /// Requests that were refused.
     pub(super) refused: u64,
-    /// What it waited for giving back, nanoseconds.
+    /// Latency of releases, nanoseconds.
     pub(super) releases: Histogram<u64>,
-    /// Processor time of the Monitor Node in that time, seconds.
+    /// Processor time of the Monitor Node during the measurement, seconds.
     pub(super) monitor_s: f64,
-    /// The same of its store, where that is another process.
+    /// Processor time of its store in another process.
     pub(super) store_s: Option<f64>,
-    /// Memory of the Monitor Node at its end, bytes.
+    /// Resident memory of the Monitor Node at the end, bytes.
     pub(super) resident_bytes: u64,
 }
 
-/// Has all agents report and a recipient borrow, and looks for so long after a while of both.
+/// Runs the heartbeats of all agents and the requests of a recipient, and measures after a warm-up.
 ///
 /// # Errors
-/// When a heartbeat or a request fails, when a grant is held that nobody has, on an interrupt, and when
-/// the Monitor Node ends.
+/// When a heartbeat or a request fails, when a grant remains without an owner, on an interrupt, and
+/// when the Monitor Node ends.
 pub(super) fn run(
-    ground: &mut Ground,
+    monitor_node: &mut MonitorUnderTest,
     machines: &Machines,
-    herd: &Herd,
+    agents: &Agents,
     requests_per_s: f64,
     span: Duration,
 ) -> Result<Measured> {
     let from = Instant::now() + WARM_UP;
     let until = from + span;
-    let beats = Beats::start(herd.agents.len(), until)?;
+    let clocks = HeartbeatClocks::start(agents.agents.len(), until)?;
     let mut reporting = JoinSet::new();
-    for (agent, beat) in herd.agents.iter().zip(&beats.of_agents) {
-        let report = report_all_the_time(Arc::clone(agent), Arc::clone(beat), from);
+    for (agent, clock) in agents.agents.iter().zip(&clocks.of_agents) {
+        let report = report_all_the_time(Arc::clone(agent), Arc::clone(clock), from);
         reporting.spawn_on(report, machines.reporters.handle());
     }
     let recipient = machines.recipient.handle();
-    let client = recipient.block_on(ground.recipient("node1"))?;
+    let client = recipient.block_on(monitor_node.recipient("node1"))?;
     let borrowing =
-        recipient.spawn(borrow_all_the_time(client, herd.clone(), requests_per_s, from, until));
-    let (monitor_s, store_s) = watch(ground, from, until)?;
-    let resident_bytes = ground.resident_bytes();
+        recipient.spawn(borrow_all_the_time(client, agents.clone(), requests_per_s, from, until));
+    let (monitor_s, store_s) = watch(monitor_node, from, until)?;
+    let resident_bytes = monitor_node.resident_bytes();
     let mut heartbeats = histogram();
     let mut late_heartbeats = 0;
     while let Some(reported) = recipient.block_on(reporting.join_next()) {
@@ -94,10 +93,10 @@ pub(super) fn run(
         late_heartbeats += late;
         waited.into_iter().for_each(|ns| heartbeats.saturating_record(ns));
     }
-    beats.end();
+    clocks.end();
     let Borrowed { requests, legs, releases, late: late_requests, refused } =
         recipient.block_on(borrowing)??;
-    recipient.block_on(see_all_given_back(herd))?;
+    recipient.block_on(see_all_given_back(agents))?;
     Ok(Measured {
         span,
         heartbeats,
@@ -113,51 +112,57 @@ pub(super) fn run(
     })
 }
 
-/// Where a donor was too slow to hear of it, its next heartbeats say what it still has.
-async fn see_all_given_back(herd: &Herd) -> Result<()> {
+/// Waits until every donor has released its grants; a donor that missed a call learns of it by its
+/// next heartbeats.
+async fn see_all_given_back(agents: &Agents) -> Result<()> {
     let until = Instant::now() + GIVEN_BACK_WITHIN;
     loop {
-        let holders: Vec<_> = herd.agents.iter().filter(|agent| agent.held() > 0).collect();
+        let holders: Vec<_> = agents.agents.iter().filter(|agent| agent.held() > 0).collect();
         if holders.is_empty() {
             return Ok(());
         }
         if Instant::now() > until {
-            bail!("{} donors still hold grants after all was given back: a leak", holders.len());
+            bail!("{} donors still hold grants after the last release: a leak", holders.len());
         }
         interrupt::check()?;
         for holder in holders {
-            // One that was silent for too long is to register anew: then its grants end by themselves.
+            // An agent that missed too many heartbeats must register again; its grants then expire.
             let _ = holder.report().await;
         }
         sleep(PERIOD).await;
     }
 }
 
-/// Processor time of the Monitor Node, and of its store, between the two moments.
-fn watch(ground: &mut Ground, from: Instant, until: Instant) -> Result<(f64, Option<f64>)> {
+/// Measures the processor time of the Monitor Node, and of its store, between the two moments.
+fn watch(
+    monitor_node: &mut MonitorUnderTest,
+    from: Instant,
+    until: Instant,
+) -> Result<(f64, Option<f64>)> {
     let steps = until.duration_since(from).as_secs_f64() / LOOK_EVERY.as_secs_f64();
     std::thread::sleep(from.saturating_duration_since(Instant::now()));
-    let (monitor_s, store_s) = ground.used_s();
+    let (monitor_s, store_s) = monitor_node.used_s();
     let phase = Phase::new("heartbeats and requests", steps as u64);
     while Instant::now() < until {
         interrupt::check()?;
-        ground.ensure_alive()?;
+        monitor_node.ensure_alive()?;
         std::thread::sleep(LOOK_EVERY);
         phase.advance(1);
     }
-    let after = ground.used_s();
+    let after = monitor_node.used_s();
     let store = after.1.zip(store_s).map(|(after, before)| after - before);
     Ok((after.0 - monitor_s, store))
 }
 
-/// Nanoseconds that each heartbeat took from `from` on, and how many were not sent in time.
+/// Sends heartbeats; returns the latency of each from `from` on in nanoseconds, and how many were
+/// skipped.
 async fn report_all_the_time(
     agent: Arc<Agent>,
-    beat: Arc<Beat>,
+    clock: Arc<HeartbeatClock>,
     from: Instant,
 ) -> Result<(Vec<u64>, u64)> {
     let (mut waited, mut late) = (Vec::new(), 0);
-    while let Some(missed) = beat.next().await {
+    while let Some(missed) = clock.next().await {
         let sent = Instant::now();
         agent.report().await?;
         if sent >= from {
@@ -177,10 +182,10 @@ struct Borrowed {
     refused: u64,
 }
 
-/// Borrows and gives back at a steady rate, whatever the answers take.
+/// Borrows and gives back at a steady rate, independent of the answers.
 async fn borrow_all_the_time(
     client: MonitorClient,
-    herd: Herd,
+    agents: Agents,
     per_s: f64,
     from: Instant,
     until: Instant,
@@ -200,7 +205,7 @@ async fn borrow_all_the_time(
         let counts = ticks.tick().await.into_std() >= from;
         if !counts || under_way.len() < REQUESTS_AT_ONCE {
             client_id += 1;
-            under_way.spawn(borrow(client.clone(), herd.clone(), client_id, counts));
+            under_way.spawn(borrow(client.clone(), agents.clone(), client_id, counts));
         } else {
             borrowed.late += 1;
         }
@@ -215,7 +220,7 @@ async fn borrow_all_the_time(
 }
 
 struct OneBorrowed {
-    /// It was asked for while it is measured.
+    /// True if it falls into the measurement.
     counts: bool,
     request_ns: u64,
     legs_ns: [u64; LEGS],
@@ -238,10 +243,10 @@ impl Borrowed {
     }
 }
 
-/// `None` where the answer was no: on a machine with too much to do donors count as down.
+/// Borrows one slab; `None` if refused: on an overloaded machine donors count as down.
 async fn borrow(
     mut client: MonitorClient,
-    herd: Herd,
+    agents: Agents,
     client_id: u128,
     counts: bool,
 ) -> Result<Option<OneBorrowed>> {
@@ -266,11 +271,15 @@ async fn borrow(
     let answered = Instant::now();
     let request_ns = nanoseconds(answered.duration_since(asked));
     let [grant] = &grants[..] else { bail!("{} donors lend one slab", grants.len()) };
-    let heard = herd.heard(grant).context("nobody has heard of a grant")?;
-    let legs_ns = [(asked, heard.prepare), (heard.prepare, heard.commit), (heard.commit, answered)]
-        .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
+    let call_times = agents.call_times(grant).context("no donor received the grant")?;
+    let legs_ns = [
+        (asked, call_times.prepare),
+        (call_times.prepare, call_times.commit),
+        (call_times.commit, answered),
+    ]
+    .map(|(from, to)| nanoseconds(to.saturating_duration_since(from)));
     let given = Instant::now();
-    client.release(&[(grant.id, grant.key)]).await.context("a grant was not taken back")?;
+    client.release(&[(grant.id, grant.key)]).await.context("a grant was not released")?;
     let release_ns = nanoseconds(given.elapsed());
     Ok(Some(OneBorrowed { counts, request_ns, legs_ns, release_ns }))
 }

@@ -1,14 +1,14 @@
-//! What stands for the other machines of the rack.
+//! Threads that stand for the other machines of the rack.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Runtime};
 
-/// How long what is under way may take to its end.
+/// Time limit for unfinished work at the end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Threads of their own for those who report, those who lend, and who borrows: nobody of them waits for
+/// Separate threads for reporting agents, for donors and for the recipient, so that none waits for
 /// another's work.
 pub(super) struct Machines {
     pub(super) reporters: Runtime,
@@ -17,6 +17,8 @@ pub(super) struct Machines {
 }
 
 impl Machines {
+    /// Starts the threads.
+    ///
     /// # Errors
     /// When threads cannot be started.
     pub(super) fn start() -> Result<Self> {
@@ -34,13 +36,14 @@ impl Machines {
     }
 }
 
-/// Those who only report take no processor of anybody else's machine in a rack: here they run while nobody
-/// else wants to. (By niceness alone, whoever wakes waits for the rest of their slice, milliseconds.)
+/// Gives the thread the idle scheduling class. Agents that only report run on other machines in a
+/// real rack, so here they must not take processor time from others. (Niceness alone lets a waking
+/// thread wait milliseconds for the rest of their slice.)
 fn give_way() {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: it reads the parameters, and changes how this thread is scheduled, nothing else.
+    // SAFETY: it reads the parameters, and changes only how this thread is scheduled.
     let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
-    assert_eq!(failed, 0, "a thread may always give way");
+    assert_eq!(failed, 0, "a thread may always lower its priority");
 }
 
 fn runtime(builder: &mut Builder) -> Result<Runtime> {

@@ -1,19 +1,19 @@
-//! `venice bench monitor`: what a rack of thousands of agents asks of its Monitor Node.
+//! `venice bench monitor`: the load of thousands of agents on their Monitor Node.
 //!
-//! A Monitor Node of its own is started ([`ground`]), as many agents as asked for join it ([`agent`]):
-//! each with a certificate, a connection and a gRPC service of its own, and the real donor's logic
-//! behind that; only the memory that they lend is not there. All report once a second, and a recipient
-//! borrows and gives back at a steady rate ([`load`]). What is printed is what the agents and the
-//! recipient waited for, and the processor time that the Monitor Node took; the same over etcd beside it
+//! The benchmark starts a Monitor Node ([`monitor_node`]), and the requested number of agents join it
+//! ([`agent`]), each with a certificate, a connection and a gRPC service of its own, and the real
+//! donor's logic behind that; only their memory is missing. All report once a second, and a
+//! recipient borrows and gives back at a steady rate ([`load`]). The report shows the latencies of
+//! agents and recipient and the processor time of the Monitor Node, also with etcd as its store
 //! where that is installed.
 
 mod agent;
-mod beats;
 mod disk;
 mod etcd;
-mod ground;
+mod heartbeats;
 mod load;
 mod machines;
+mod monitor_node;
 mod report;
 
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 
 pub use report::{LatencyReport, MonitorReport, StoreReport};
 
-use ground::Ground;
 use machines::Machines;
+use monitor_node::MonitorUnderTest;
 use venice_cli::failure::usage;
 use venice_measure::machine::{Machine, load as machine_load};
 
-/// Most agents: each takes descriptors and memory.
+/// Largest number of agents: each takes descriptors and memory.
 const MAX_AGENTS: u32 = 50_000;
 
 /// Arguments of `venice bench monitor`.
@@ -40,20 +40,20 @@ pub struct MonitorArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub agents: u32,
 
-    /// How many of them lend memory; the others only report.
+    /// Agents among them that lend memory; the others only report.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub donors: u32,
 
-    /// Requests for memory in a second, each given back at once.
+    /// Requests for memory a second, each released at once.
     #[arg(long, value_name = "N", default_value_t = 50.0, value_parser = venice_measure::arguments::positive)]
     pub requests: f64,
 
-    /// How long to measure, once all agents are there.
+    /// Duration of the measurement in seconds, once all agents have joined.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0,
           value_parser = venice_measure::arguments::positive)]
     pub seconds: f64,
 
-    /// Where the Monitor Node keeps its tables.
+    /// Store of the Monitor Node's tables.
     #[arg(long, value_enum, value_name = "STORE,...", value_delimiter = ',',
           default_values_t = [StoreKind::File])]
     pub store: Vec<StoreKind>,
@@ -63,13 +63,13 @@ pub struct MonitorArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Where a Monitor Node keeps its tables.
+/// Store of a Monitor Node's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
-    /// In its own file.
+    /// A file of its own.
     File,
-    /// In etcd: one member on this machine.
+    /// etcd: one member on this machine.
     Etcd,
 }
 
@@ -85,13 +85,13 @@ impl StoreKind {
 /// Measures, prints the tables, writes JSON and page.
 ///
 /// # Errors
-/// When the command line makes no sense, descriptors do not suffice, the Monitor Node or etcd does not
-/// start, an agent cannot join, and when a file cannot be written.
+/// On an invalid command line, when descriptors do not suffice, when the Monitor Node or etcd does
+/// not start, when an agent cannot join, and when a file cannot be written.
 pub fn execute(args: MonitorArgs) -> Result<()> {
     check(&args)?;
     venice_measure::interrupt::catch_signals()?;
     let donors = args.donors.min(args.agents);
-    ground::make_room_for(args.agents, donors)?;
+    monitor_node::make_room_for(args.agents, donors)?;
     let mut report = MonitorReport {
         machine: Machine::describe(),
         load: machine_load(),
@@ -110,38 +110,38 @@ pub fn execute(args: MonitorArgs) -> Result<()> {
 
 fn check(args: &MonitorArgs) -> Result<()> {
     if !(1..=MAX_AGENTS).contains(&args.agents) {
-        return Err(usage(format!("--agents takes 1 to {MAX_AGENTS}")));
+        return Err(usage(format!("--agents: expected 1 to {MAX_AGENTS}")));
     }
     if args.donors == 0 {
-        return Err(usage("--donors takes 1 at least: somebody has to lend"));
+        return Err(usage("--donors: expected 1 or more: memory needs a donor"));
     }
     if args.seconds < 1.0 {
-        return Err(usage("--seconds takes 1 at least: agents report once a second"));
+        return Err(usage("--seconds: expected 1 or more: agents report once a second"));
     }
     if args.requests > 10_000.0 {
-        return Err(usage("--requests takes 10000 at most"));
+        return Err(usage("--requests: expected 10000 or less"));
     }
     Ok(())
 }
 
 fn measure(args: &MonitorArgs, store: StoreKind) -> Result<StoreReport> {
-    // Whatever it does to the processors ends with it.
+    // Changes of scheduling and affinity end with the thread.
     std::thread::scope(|scope| scope.spawn(|| measure_apart(args, store)).join())
-        .expect("a panic is ours to show")
+        .expect("the thread panicked")
 }
 
 fn measure_apart(args: &MonitorArgs, store: StoreKind) -> Result<StoreReport> {
-    let mut ground = Ground::prepare(store)?;
+    let mut monitor_node = MonitorUnderTest::prepare(store)?;
     let machines = Machines::start()?;
-    let herd = machines.reporters.block_on(agent::join_all(
-        &ground,
+    let agents = machines.reporters.block_on(agent::join_all(
+        &monitor_node,
         &machines,
         args.agents,
         args.donors,
     ))?;
     let span = Duration::from_secs_f64(args.seconds);
-    let measured = load::run(&mut ground, &machines, &herd, args.requests, span)?;
-    // Before the Monitor Node goes: nobody is to knock at a door that is not there any more.
+    let measured = load::run(&mut monitor_node, &machines, &agents, args.requests, span)?;
+    // The agents stop before the Monitor Node: no agent calls a closed port.
     machines.stop();
-    Ok(report::of(store, &herd, &measured))
+    Ok(report::of(store, &agents, &measured))
 }

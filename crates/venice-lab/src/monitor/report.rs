@@ -1,82 +1,81 @@
-//! What it came to, for programs and for people.
+//! The report of `venice bench monitor`, as JSON, tables and page.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::StoreKind;
-use super::agent::Herd;
+use super::agent::Agents;
 use super::load::Measured;
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::machine::Machine;
 
-/// The aim for an allocation's p99, with its commit.
+/// Aim for the p99 of an allocation with its commit, in milliseconds.
 const AIM_MS: f64 = 1.0;
 
-/// Everything `venice bench monitor --json` writes.
+/// The report that `venice bench monitor --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MonitorReport {
-    /// The machine.
+    /// Machine it was measured on.
     pub machine: Machine,
-    /// Processes that wanted to run in the minute before, on average.
+    /// Load average of the minute before.
     pub load: f64,
     /// Agents that reported once a second.
     pub agents: u32,
-    /// How many of them lent memory.
+    /// Agents among them that lent memory.
     pub donors: u32,
-    /// Requests for memory in a second that were to be made.
+    /// Rate of requests for memory, a second.
     pub requests_per_s: f64,
-    /// For how long was measured.
+    /// Duration of the measurement, in seconds.
     pub seconds: f64,
-    /// What the disk takes to make 4 KiB durable, where the tables' file is.
+    /// Time for a durable write of 4 KiB in the folder of the tables' file.
     pub durable_write: LatencyReport,
-    /// Store by store.
+    /// Figures of each store.
     pub stores: Vec<StoreReport>,
 }
 
-/// What a Monitor Node with one store came to.
+/// Figures of a Monitor Node with one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreReport {
-    /// Which store.
+    /// The store.
     pub store: StoreKind,
-    /// How long it took until all agents were in, seconds.
+    /// Time until all agents had joined, seconds.
     pub joined_s: f64,
     /// Processors that the Monitor Node kept busy, on average.
     pub monitor_cores: f64,
-    /// Processors that its store's process kept busy, where there is one.
+    /// Processors that its store's process kept busy, if there is one.
     pub store_cores: Option<f64>,
     /// Memory of the Monitor Node, bytes.
     pub resident_bytes: u64,
-    /// What agents waited for the answer to a heartbeat.
+    /// Latency of heartbeats.
     pub heartbeats: LatencyReport,
-    /// Heartbeats that were not sent in time, because those before had no answer.
+    /// Heartbeats that were skipped, because earlier ones had no answer.
     pub late_heartbeats: u64,
-    /// What a recipient waited for memory: one slab, with everything that is written for it.
+    /// Latency of a request for one slab, with all its durable writes.
     pub requests: LatencyReport,
-    /// Of that, what passed until its donor was asked to set the memory aside: the request's way, and
-    /// finding a donor.
+    /// Part until the donor's prepare: the request's way and the choice of a donor.
     pub to_prepare: LatencyReport,
-    /// From there until it was asked to lend it: its answer's way, what is recorded of it, and back.
+    /// Part from there until the donor's commit: the answer, its durable record, and the call.
     pub to_commit: LatencyReport,
-    /// From there until the recipient had it: the answers' ways, and the last record.
+    /// Part from there until the recipient's answer: the answers' ways, and the last record.
     pub to_recipient: LatencyReport,
-    /// Requests that were not made in time, because too many had no answer.
+    /// Requests that were skipped, because too many had no answer.
     pub late_requests: u64,
-    /// Requests that were refused, since donors were late with their heartbeats.
+    /// Requests that were refused, because donors were late with their heartbeats.
     pub refused: u64,
-    /// What it waited for giving it back.
+    /// Latency of releases.
     pub releases: LatencyReport,
 }
 
-/// How long something took.
+/// A latency distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyReport {
-    /// How often.
+    /// Number of samples.
     pub count: u64,
     /// Median, milliseconds.
     pub p50_ms: f64,
-    /// 99 % took no longer, milliseconds.
+    /// 99th percentile, milliseconds.
     pub p99_ms: f64,
-    /// None took longer, milliseconds.
+    /// Maximum, milliseconds.
     pub max_ms: f64,
 }
 
@@ -92,12 +91,12 @@ impl LatencyReport {
     }
 }
 
-pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreReport {
+pub(super) fn of(store: StoreKind, agents: &Agents, measured: &Measured) -> StoreReport {
     let span_s = measured.span.as_secs_f64();
     let [to_prepare, to_commit, to_recipient] = &measured.legs;
     StoreReport {
         store,
-        joined_s: herd.joined_in.as_secs_f64(),
+        joined_s: agents.joined_in.as_secs_f64(),
         monitor_cores: measured.monitor_s / span_s,
         store_cores: measured.store_s.map(|used_s| used_s / span_s),
         resident_bytes: measured.resident_bytes,
@@ -113,7 +112,7 @@ pub(super) fn of(store: StoreKind, herd: &Herd, measured: &Measured) -> StoreRep
     }
 }
 
-/// For people.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &MonitorReport) -> String {
     let MonitorReport { machine, load, agents, donors, requests_per_s, seconds, .. } = report;
     let LatencyReport { p50_ms, p99_ms, .. } = report.durable_write;
@@ -129,11 +128,11 @@ pub(super) fn text(report: &MonitorReport) -> String {
     text
 }
 
-fn cost(report: &MonitorReport) -> Sheet {
+fn cost(report: &MonitorReport) -> ReportTable {
     let head = ["store", "all joined", "Monitor Node's processors", "store's processors", "memory"];
-    let mut sheet = Sheet::new("What it takes", &head, 1);
+    let mut table = ReportTable::new("Resources", &head, 1);
     for store in &report.stores {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             store.store.name().to_owned(),
             format!("{:.1} s", store.joined_s),
             format!("{:.2}", store.monitor_cores),
@@ -141,29 +140,29 @@ fn cost(report: &MonitorReport) -> Sheet {
             format!("{:.0} MiB", store.resident_bytes as f64 / f64::from(1 << 20)),
         ]);
         let met = if store.monitor_cores <= 1.0 { "met" } else { "MISSED" };
-        sheet.notes.push(format!(
+        table.notes.push(format!(
             "{}: within one processor: {met} ({:.2})",
             store.store.name(),
             store.monitor_cores
         ));
     }
-    sheet
+    table
 }
 
-fn waits(report: &MonitorReport) -> Sheet {
-    let head = ["store", "what", "count", "p50 ms", "p99 ms", "max ms", "not in time"];
-    let mut sheet = Sheet::new("What is waited for", &head, 2);
+fn waits(report: &MonitorReport) -> ReportTable {
+    let head = ["store", "operation", "count", "p50 ms", "p99 ms", "max ms", "late"];
+    let mut table = ReportTable::new("Latencies", &head, 2);
     for store in &report.stores {
         let rows = [
             ("heartbeat", store.heartbeats, Some(store.late_heartbeats)),
             ("memory granted", store.requests, Some(store.late_requests)),
-            ("- until its donor hears", store.to_prepare, None),
-            ("- until it is to lend", store.to_commit, None),
+            ("- until its donor prepares", store.to_prepare, None),
+            ("- until its donor commits", store.to_commit, None),
             ("- until the recipient has it", store.to_recipient, None),
             ("memory given back", store.releases, None),
         ];
         for (what, latency, late) in rows {
-            sheet.rows.push(vec![
+            table.rows.push(vec![
                 store.store.name().to_owned(),
                 what.to_owned(),
                 latency.count.to_string(),
@@ -174,7 +173,7 @@ fn waits(report: &MonitorReport) -> Sheet {
             ]);
         }
         if store.refused > 0 {
-            sheet.notes.push(format!(
+            table.notes.push(format!(
                 "{}: {} requests refused: donors were late with their heartbeats",
                 store.store.name(),
                 store.refused
@@ -183,11 +182,11 @@ fn waits(report: &MonitorReport) -> Sheet {
         if store.store == StoreKind::File {
             let p99_ms = store.requests.p99_ms;
             let met = if p99_ms < AIM_MS { "met" } else { "MISSED" };
-            sheet.notes.push(format!(
+            table.notes.push(format!(
                 "{}: memory granted, p99 under {AIM_MS} ms: {met} ({p99_ms:.3} ms)",
                 store.store.name()
             ));
         }
     }
-    sheet
+    table
 }

@@ -1,4 +1,4 @@
-//! Small racks and what is asked of them, drawn from a seed; what a placement costs there.
+//! Small racks and their requests, drawn from a seed, and the cost of a placement.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ impl Draw {
 /// A request for memory.
 #[derive(Debug)]
 pub(super) struct Ask {
-    /// The node it comes from.
+    /// Node of the recipient.
     pub(super) home: usize,
     pub(super) slabs: u32,
     pub(super) copies: u32,
 }
 
-/// A row or a ring of nodes, some with less left than others, and some links busy.
+/// A row or a ring of nodes, some with less room than others, and some busy links.
 #[derive(Debug)]
 pub(super) struct Case {
     /// Slabs that each node has left.
@@ -37,7 +37,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// The rack of so many nodes that belongs to a seed.
+    /// Draws the rack of so many nodes that belongs to a seed.
     pub(super) fn draw(seed: u64, nodes: usize) -> Self {
         let mut draw = Draw(seed);
         let is_ring = draw.below(2) == 1;
@@ -72,14 +72,15 @@ impl Case {
         (0..free.len()).map(donor).collect()
     }
 
-    /// What each node's slabs cost a request beside how much the node has left.
+    /// Returns the price of each node's slabs for a request, apart from the node's free room.
     pub(super) fn prices(&self, ask: &Ask) -> Vec<u32> {
         let donors = self.donors(ask, &self.free);
         let farthest = farthest(&donors);
         donors.iter().map(|donor| donor.price(farthest).total_slabs()).collect()
     }
 
-    /// Each request placed as it comes: slabs by request and node; `None` if one finds no room.
+    /// Places each request as it comes; returns slabs by request and node, or `None` if one finds
+    /// no room.
     pub(super) fn one_by_one(&self, policy: Policy) -> Option<Vec<Vec<u32>>> {
         let mut free = self.free.clone();
         let mut placed = Vec::new();
@@ -94,14 +95,14 @@ impl Case {
         Some(placed)
     }
 
-    /// What a node's next slab costs beside its price, when it has given so many: how many less than
-    /// the freest one had at first it has left.
+    /// Returns the cost of a node's next slab beside its price: its shortfall in free slabs from
+    /// the freest node's initial number.
     pub(super) fn unevenness(&self, node: usize, given: u32) -> i64 {
         let most = self.free.iter().max().copied().unwrap_or(0);
         i64::from(most - self.free[node] + given)
     }
 
-    /// What `nearest` weighs, summed over all slabs: price and unevenness.
+    /// Returns the sum that `nearest` minimises over all slabs: price and unevenness.
     pub(super) fn cost(&self, placed: &[Vec<u32>]) -> i64 {
         let prices = self.asks.iter().zip(placed).map(|(ask, of_ask)| {
             let of_node = self.prices(ask).into_iter().zip(of_ask);

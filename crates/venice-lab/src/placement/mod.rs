@@ -1,7 +1,9 @@
-//! `venice bench placement`: the Monitor Node's placement beside the best there is, on small racks.
+//! `venice bench placement`: the Monitor Node's placement compared with the optimum, on small
+//! racks.
 //!
-//! A seed draws a rack and some requests ([`case`]). Each policy of `venice-rack` places them one after
-//! the other, as they come, and moves none again; the optimum ([`optimum`]) knows them all beforehand.
+//! A seed draws a rack and some requests ([`case`]). Each policy of `venice-rack` places them one
+//! after the other, as they come, and moves none again; the optimum ([`optimum`]) has them all in
+//! advance.
 
 mod case;
 mod optimum;
@@ -23,7 +25,7 @@ use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::progress::Phase;
 
-/// In larger racks the optimum takes too long.
+/// Largest rack: in larger ones the optimum takes too long.
 const MAX_NODES: i64 = 64;
 
 /// Arguments of `venice bench placement`.
@@ -34,7 +36,7 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub seeds: u64,
 
-    /// The first seed: the same ones draw the same racks again.
+    /// First seed: the same seeds draw the same racks.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub seed: u64,
 
@@ -43,26 +45,26 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u32).range(2..=MAX_NODES))]
     pub nodes: Vec<u32>,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// What every rack came to: costs above the optimum, and how many racks had no room.
+/// Results of every rack: costs above the optimum, and the number of racks without room.
 type Outcomes = BTreeMap<(usize, usize), (Vec<f64>, usize)>;
 
 /// Places, prints the table, writes JSON, plots and page.
 ///
 /// # Errors
-/// When the command line makes no sense, when a file cannot be written, and on an interrupt, once what
-/// was found until then has been told.
+/// On an invalid command line, when a file cannot be written, and on an interrupt, after the
+/// figures so far are printed.
 pub fn execute(args: PlacementArgs) -> Result<()> {
     interrupt::catch_signals()?;
     let mut sizes: Vec<usize> = args.nodes.iter().map(|nodes| *nodes as usize).collect();
     sizes.sort_unstable();
     sizes.dedup();
     if args.seed.checked_add(args.seeds).is_none() {
-        return Err(usage("--seed and --seeds together exceed the largest seed there is"));
+        return Err(usage("--seed plus --seeds exceeds the largest seed"));
     }
     let report = measure(&args, &sizes);
     if let Some(folder) = &args.output.plots {
@@ -72,7 +74,7 @@ pub fn execute(args: PlacementArgs) -> Result<()> {
             header: tables::header(&report),
             legend: tables::LEGEND,
             plots: &plots,
-            sheets: vec![tables::table(&report)],
+            tables: vec![tables::table(&report)],
             closing: Vec::new(),
         };
         page.publish(folder)?;
@@ -88,7 +90,7 @@ pub fn execute(args: PlacementArgs) -> Result<()> {
     Ok(())
 }
 
-/// Every size by turns, so that whoever interrupts it has something of each.
+/// Takes the sizes in turns, so that an interrupted run has figures of each.
 fn measure(args: &PlacementArgs, sizes: &[usize]) -> PlacementReport {
     let phase = Phase::new("placing", args.seeds * sizes.len() as u64);
     let mut outcomes = Outcomes::new();
@@ -111,7 +113,7 @@ fn measure(args: &PlacementArgs, sizes: &[usize]) -> PlacementReport {
 /// Places by every policy, beside the optimum.
 ///
 /// # Panics
-/// If a placement costs less than the optimum: then that is none.
+/// If a placement costs less than the optimum, which would be a bug of the solver.
 fn try_out(case: &Case, nodes: usize, outcomes: &mut Outcomes) {
     let least = optimum::least_cost(case);
     for (at, policy) in Policy::ALL.into_iter().enumerate() {
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn placing_requests_as_they_come_is_near_the_optimum() {
+    fn online_placement_is_near_the_optimum() {
         let report = measure(&asked(10), &[3, 4, 5, 6, 7, 8]);
         let nearest = &report.rows[0];
         assert_eq!((nearest.policy, nearest.nodes), (Policy::Nearest, None));
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_what_comes_of_it() {
+    fn seed_determines_the_result() {
         let sizes = [3, 4, 5, 6, 7, 8];
         assert_eq!(measure(&asked(3), &sizes), measure(&asked(3), &sizes));
         let later = PlacementArgs { seed: 3, ..asked(3) };

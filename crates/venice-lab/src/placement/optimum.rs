@@ -1,17 +1,17 @@
-//! The best placement there is of requests that are all known beforehand: a minimum-cost flow, by
+//! The optimal placement of requests that are all known in advance: a minimum-cost flow, by
 //! successive shortest augmenting paths.
 //!
-//! The requests feed the nodes; a node's slabs cost more one after the other, so that the costs are
-//! convex and the flow is a true optimum. Of the crates that solve flows those for graphs know no
-//! costs (petgraph, pathfinding), and those for costs want a C++ or a linear solver; this is a page,
-//! and its test tries everything out beside it.
+//! The requests feed the nodes; a node's slabs rise in cost one after the other, so that the costs
+//! are convex and the flow is a true optimum. Crates for graphs solve flows without costs
+//! (petgraph, pathfinding), and those with costs need C++ or a linear solver. This solver is short,
+//! and a test compares it with exhaustive search.
 
 use super::case::Case;
 
-/// No way leads there.
+/// Cost of an unreachable node.
 const FAR: i64 = i64::MAX / 4;
 
-/// The least that placing all requests of a rack can cost.
+/// Returns the least cost of placing all requests of a rack.
 ///
 /// # Panics
 /// When there is no room for all of them.
@@ -27,15 +27,15 @@ pub(super) fn least_cost(case: &Case) -> i64 {
     case.cost(&placed)
 }
 
-/// One slab more for a request, others moving out of its way where that is cheaper.
+/// Adds one slab for a request, moving others where that is cheaper.
 fn augment(case: &Case, from: usize, prices: &[Vec<u32>], placed: &mut [Vec<u32>]) {
     let ways = Ways::shortest(case, from, prices, placed);
     let given = |node: usize| placed.iter().map(|of_ask| of_ask[node]).sum::<u32>();
     let with_room = (0..case.free.len()).filter(|node| given(*node) < case.free[*node]);
     let last =
         with_room.min_by_key(|&node| ways.to_node[node].0 + case.unevenness(node, given(node)));
-    let mut node = last.expect("there is room");
-    assert!(ways.to_node[node].0 < FAR, "there is a way to where room is");
+    let mut node = last.expect("the rack has room");
+    assert!(ways.to_node[node].0 < FAR, "a node with room is reachable");
     loop {
         let ask = ways.to_node[node].1;
         placed[ask][node] += 1;
@@ -47,16 +47,16 @@ fn augment(case: &Case, from: usize, prices: &[Vec<u32>], placed: &mut [Vec<u32>
     }
 }
 
-/// The cheapest ways of one slab more, over requests and nodes by turns.
+/// The cheapest paths of one slab more, alternating between requests and nodes.
 struct Ways {
-    /// By node: what it costs to get there, and from which request.
+    /// By node: the cost to reach it, and the request before it.
     to_node: Vec<(i64, usize)>,
-    /// By request: the node that it gives a slab back to.
+    /// By request: the node that it returns a slab to.
     moved_from: Vec<usize>,
 }
 
 impl Ways {
-    /// Bellman and Ford's, until nothing gets cheaper.
+    /// Runs Bellman-Ford until no path gets cheaper.
     fn shortest(case: &Case, from: usize, prices: &[Vec<u32>], placed: &[Vec<u32>]) -> Self {
         let (asks, nodes) = (case.asks.len(), case.free.len());
         let mut to_ask = vec![FAR; asks];
@@ -92,7 +92,7 @@ mod tests {
     use super::super::case::Ask;
     use super::*;
 
-    /// Every way to place these requests, tried out: the least that it costs.
+    /// Searches all placements of these requests; returns the least cost.
     fn least_by_trying(case: &Case, placed: &mut Vec<Vec<u32>>) -> Option<i64> {
         let Some(ask) = case.asks.get(placed.len()) else { return Some(case.cost(placed)) };
         let mut shares = Vec::new();
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// A rack of few slabs, with so many requests for few.
+    /// Draws a rack of few slabs, with small requests.
     fn small(seed: u64, nodes: usize, asks: usize) -> Case {
         let mut case = Case::draw(seed, nodes);
         case.free.iter_mut().for_each(|free| *free = *free / 8 + 1);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_solver_finds_what_trying_everything_finds() {
+    fn solver_matches_exhaustive_search() {
         let mut tried = 0;
         for seed in 0..60 {
             let case = small(seed, 3 + seed as usize % 2, 2);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_request_is_placed_as_well_as_can_be() {
+    fn single_request_is_placed_optimally() {
         for seed in 0..60 {
             let mut case = small(seed, 3 + seed as usize % 3, 1);
             case.asks[0].slabs = 1 + (seed % 3) as u32;

@@ -1,23 +1,23 @@
-//! What the placements came to, for programs.
+//! Report types of `venice bench placement`.
 
 use serde::{Deserialize, Serialize};
 use venice_rack::placement::Policy;
 
-/// A placement that costs this much more than the optimum is as good as was aimed at.
+/// Aim of the median cost above the optimum, as a share.
 pub const AIM: f64 = 0.05;
 
-/// Everything `venice bench placement --json` writes.
+/// The report that `venice bench placement --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementReport {
     /// The first seed.
     pub seed: u64,
-    /// Racks of each size that were asked for.
+    /// Requested racks of each size.
     pub seeds: u64,
-    /// Racks that were placed on, of all sizes.
+    /// Racks evaluated, of all sizes.
     pub racks: u64,
-    /// It was interrupted before all of them were.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
-    /// How much more than the optimum is aimed at, at the median: 0.05 is 5 %.
+    /// Aim of the median cost above the optimum: 0.05 is 5 %.
     pub aim: f64,
     /// By policy, then by size, all sizes together first.
     pub rows: Vec<PolicyReport>,
@@ -28,27 +28,26 @@ pub struct PlacementReport {
 pub struct PolicyReport {
     /// The policy.
     pub policy: Policy,
-    /// Nodes of the racks; `None`: of all sizes.
+    /// Nodes of the racks; `None`: all sizes.
     pub nodes: Option<usize>,
     /// Racks on which all requests found room.
     pub racks: usize,
-    /// Racks on which one found none.
+    /// Racks on which a request found no room.
     pub refused: usize,
-    /// What its placements cost more than the optimum, as a share of that: half of the racks are at or
-    /// below it. `None` where there are no racks, here and below.
+    /// Median cost above the optimum, as a share of it. `None` without racks, here and below.
     pub median_above: Option<f64>,
-    /// Nine of ten racks are at or below it.
+    /// 90th percentile.
     pub p90_above: Option<f64>,
     /// The worst rack.
     pub max_above: Option<f64>,
-    /// Racks on which it is within the aim, of all.
+    /// Share of the racks within the aim.
     pub within_aim: Option<f64>,
     /// The same for every twentieth of the racks, from the best rack to the worst.
     pub above_by_twentieths: Vec<f64>,
 }
 
 impl PolicyReport {
-    /// Of costs above the optimum, rack by rack.
+    /// Builds the report from costs above the optimum, rack by rack.
     pub(super) fn of(
         policy: Policy,
         nodes: Option<usize>,
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_those_of_racks() {
+    fn percentiles_are_of_racks() {
         let above: Vec<f64> = (0..10).rev().map(|it| f64::from(it) / 100.0).collect();
         let report = PolicyReport::of(Policy::Nearest, Some(4), above, 2);
         assert_eq!(report.median_above, Some(0.04));

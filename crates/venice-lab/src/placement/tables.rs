@@ -1,41 +1,41 @@
-//! What the placements came to, for people.
+//! Table and plots of `venice bench placement`.
 
 use anyhow::Result;
 use venice_rack::placement::Policy;
 
 use super::report::{PlacementReport, PolicyReport};
 use crate::plot::{BarChart, BarSeries, Line, LineChart, Plot, Scale, Stroke, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 
 pub(super) const TITLE: &str = "Placement beside the optimum";
-pub(super) const LEGEND: &str = "Further left and lower is better: how much more than the least possible cost the placements of \
-     requests that come one after the other take.";
+pub(super) const LEGEND: &str = "Cost above the optimum of requests placed one after the other. \
+                                 Further left and lower is better.";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &PlacementReport) -> String {
     format!("{}\n\n{}", header(report).join("\n"), table(report).text().trim_end())
 }
 
-/// The lines above the table.
+/// Returns the lines above the table.
 pub(super) fn header(report: &PlacementReport) -> Vec<String> {
     let PlacementReport { seed, seeds, racks, .. } = report;
     let mut lines = vec![format!(
-        "{racks} racks, from seed {seed} on: 2 to 5 requests each, placed as they come, beside the least \
-         that placing them all together can cost."
+        "{racks} racks, from seed {seed} on: 2 to 5 requests each, placed as they come, compared \
+         with the least cost of placing them all together."
     )];
     if report.interrupted {
-        lines.push(format!("Interrupted: {seeds} racks of each size were asked for."));
+        lines.push(format!("Interrupted: {seeds} racks of each size were requested."));
     }
     lines
 }
 
-/// Every policy by the size of the racks.
-pub(super) fn table(report: &PlacementReport) -> Sheet {
+/// Builds the table of every policy by the size of the racks.
+pub(super) fn table(report: &PlacementReport) -> ReportTable {
     let head =
         ["policy", "nodes", "racks", "refused", "median", "p90", "max", "aim", "within the aim"];
-    let mut sheet = Sheet::new("Cost above the optimum", &head, 2);
+    let mut table = ReportTable::new("Cost above the optimum", &head, 2);
     for row in &report.rows {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             row.policy.to_string(),
             row.nodes.map_or("all".to_owned(), |nodes| nodes.to_string()),
             row.racks.to_string(),
@@ -47,20 +47,20 @@ pub(super) fn table(report: &PlacementReport) -> Sheet {
             percent(row.within_aim),
         ]);
     }
-    sheet.notes.extend([
+    table.notes.extend([
         format!(
-            "Aimed at: {} at the median, for nearest, the policy where nobody says otherwise. {}",
+            "Aim: {} at the median, for nearest, the default policy. {}",
             percent(Some(report.aim)),
             verdict(report)
         ),
-        "Cost: summed over all slabs, what nearest weighs: the donor's price for that recipient (hops, \
-         busy links), and how many slabs less than the freest donor had at first it has left. Spread and \
-         pack weigh other things, each request's bandwidth and few donors: for them it is what that \
-         takes."
+        "Cost: the sum over all slabs that nearest minimises: the donor's price for that recipient \
+         (hops, busy links), and its shortfall in free slabs from the freest donor's initial \
+         number. Spread and pack minimise other costs: each request's bandwidth, and the number of \
+         donors."
             .to_owned(),
         "Refused: racks on which a request finds no room in pieces that its copies allow.".to_owned(),
     ]);
-    sheet
+    table
 }
 
 fn verdict(report: &PlacementReport) -> &'static str {
@@ -72,7 +72,7 @@ fn verdict(report: &PlacementReport) -> &'static str {
     }
 }
 
-/// How the racks lie, and the medians by size.
+/// Draws the distribution of the racks, and the medians by size.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -111,7 +111,7 @@ fn racks(report: &PlacementReport) -> Result<Option<String>> {
     chart.svg()
 }
 
-/// So many percent of the racks, and what the worst of them costs.
+/// Returns a share of the racks in percent, and the cost of the worst of them.
 fn point((percent, above): (f64, &f64)) -> (f64, f64) {
     (100.0 * above, percent)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_aim_stands_beside_each_policy() {
+    fn aim_stands_beside_each_policy() {
         let text = text(&sample());
         let row = text.lines().find(|line| line.contains("pack") && line.contains("all")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn plots_have_every_policy_and_the_aim() {
+    fn plots_have_policies_and_aim() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 2);
         for (plot, wanted) in [(0, "the aim"), (0, "pack"), (1, "nearest"), (1, "4")] {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let json = serde_json::to_value(sample()).unwrap();
         assert_eq!(json["rows"][0]["policy"], "nearest");
         assert_eq!(serde_json::from_value::<PlacementReport>(json).unwrap(), sample());

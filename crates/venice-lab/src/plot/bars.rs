@@ -1,4 +1,4 @@
-//! Groups of bars.
+//! Bar charts with groups.
 
 use anyhow::Result;
 use plotters::coord::ranged1d::{NoDefaultFormatting, Ranged, ValueFormatter};
@@ -10,17 +10,17 @@ use super::paint::{self, Area, GRID, INK, drawing};
 
 const SIZE: (u32, u32) = (980, 430);
 const LEGEND_WIDTH: u32 = 250;
-/// What of a group's width is left free between it and the next.
+/// Share of a group's width left free before the next.
 const GAP: f64 = 0.25;
 
 /// One bar of every group.
 #[derive(Debug, Clone)]
 pub(crate) struct BarSeries {
-    /// For the legend.
+    /// Name in the legend.
     pub(crate) name: String,
-    /// By group; `None` where there is nothing to show.
+    /// Values by group; `None` for no bar.
     pub(crate) values: Vec<Option<f64>>,
-    /// Whether it is there for comparison only: grey.
+    /// True if it only serves comparison: grey.
     pub(crate) is_peer: bool,
 }
 
@@ -28,17 +28,17 @@ pub(crate) struct BarSeries {
 #[derive(Debug, Clone)]
 pub(crate) struct BarChart {
     pub(crate) title: String,
-    /// What stands below the groups.
+    /// Title of the groups' axis.
     pub(crate) x: &'static str,
-    /// What the bars show, in words, and in which unit.
+    /// Title and unit of the bars' axis.
     pub(crate) y: (&'static str, Unit),
     pub(crate) groups: Vec<String>,
     pub(crate) series: Vec<BarSeries>,
 }
 
 impl BarChart {
-    /// The SVG document; `None` when there is not a bar to show. Values without end are left out: no
-    /// axis can have them, and the drawing library would look for its marks for ever.
+    /// Returns the SVG document; `None` without a bar. Infinite values are left out: the drawing
+    /// library would search for their axis marks forever.
     ///
     /// # Errors
     /// When the drawing library fails.
@@ -49,7 +49,7 @@ impl BarChart {
         let span = highest.max(0.0) - lowest;
         let room = if span > 0.0 { span * 0.12 } else { 1.0 };
         let bounds = (if lowest < 0.0 { lowest - room } else { 0.0 }, highest.max(0.0) + room);
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             self.draw_bars(&chart, bounds)?;
             self.draw_legend(&legend)
@@ -57,7 +57,7 @@ impl BarChart {
         .map(Some)
     }
 
-    /// Each kind goes through its colours on its own.
+    /// Returns a colour; own series and peers have palettes of their own.
     fn colour(&self, index: usize) -> RGBColor {
         let is_peer = self.series[index].is_peer;
         let before = self.series[..index].iter().filter(|one| one.is_peer == is_peer).count();
@@ -94,7 +94,7 @@ impl BarChart {
                 let Some(value) = shown(value) else { continue };
                 let left = group as f64 - (1.0 - GAP) / 2.0 + index as f64 * width;
                 let bar = [(left, 0.0), (left + width * 0.94, value)];
-                // Beyond the end of the bar, whichever way it points.
+                // The label stands beyond the end of the bar, in its direction.
                 let label = (left + width * 0.47, value + value.signum() * (high - low) * 0.03);
                 chart.draw_series([Rectangle::new(bar, colour.filled())]).map_err(drawing)?;
                 // The unit stands at the axis.
@@ -118,7 +118,7 @@ impl BarChart {
     }
 }
 
-/// The value, where a bar can show it.
+/// Returns the value if a bar can show it.
 fn shown(value: &Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_below_and_above_nothing_stand_in_a_well_formed_document() {
+    fn chart_with_negative_bars_is_well_formed() {
         let chart = BarChart {
             title: "Gain".into(),
             x: "packet size",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_no_axis_has_are_left_out() {
+    fn infinite_values_are_left_out() {
         let chart = |values: Vec<Option<f64>>| BarChart {
             title: "Gain".into(),
             x: "packet size",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bar_no_chart() {
+    fn chart_without_bars_is_none() {
         let series = vec![BarSeries { name: "x".into(), values: vec![None], is_peer: false }];
         let groups = vec!["only".to_owned()];
         let y = ("nothing", Unit::Percent);

@@ -11,7 +11,7 @@ pub(crate) struct Plot {
     pub(crate) svg: String,
 }
 
-/// Writes each plot to a file of its own in `folder`, which is made if it is not there.
+/// Writes each plot to a file of its own in `folder`, which is created if it is missing.
 ///
 /// # Errors
 /// When it cannot be written.

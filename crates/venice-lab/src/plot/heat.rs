@@ -1,4 +1,4 @@
-//! A heat map: a cell's colour is its value.
+//! Heat maps: a cell's colour is its value.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -9,7 +9,7 @@ use super::paint::{self, Area, INK, drawing};
 
 const SIZE: (u32, u32) = (980, 520);
 const LEGEND_WIDTH: u32 = 130;
-/// From little to much: light to dark, also for who sees no colours.
+/// Colours from low to high: light to dark, distinct also without colour vision.
 const SCALE: [RGBColor; 4] =
     [RGBColor(255, 255, 217), RGBColor(127, 205, 187), RGBColor(29, 145, 192), RGBColor(8, 29, 88)];
 /// Steps of the legend's bar.
@@ -19,17 +19,17 @@ const STEPS: i32 = 60;
 #[derive(Debug, Clone)]
 pub(crate) struct HeatMap {
     pub(crate) title: String,
-    /// What columns and rows are, in words.
+    /// Titles of columns and rows.
     pub(crate) x: &'static str,
     pub(crate) y: &'static str,
-    /// What the cells show.
+    /// Unit of the cells.
     pub(crate) unit: Unit,
     /// Columns, each with a value for every row, from 0 up.
     pub(crate) columns: Vec<Vec<f64>>,
 }
 
 impl HeatMap {
-    /// The SVG document; `None` when there is not a cell to show.
+    /// Returns the SVG document; `None` without a cell.
     ///
     /// # Errors
     /// When the drawing library fails.
@@ -38,7 +38,7 @@ impl HeatMap {
         let Some(most) = values.reduce(f64::max).filter(|most| *most > 0.0) else {
             return Ok(None);
         };
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             self.draw_cells(&chart, most)?;
             self.draw_legend(&legend, most)
@@ -91,7 +91,7 @@ impl HeatMap {
     }
 }
 
-/// The colour of a share of the greatest value.
+/// Returns the colour of a share of the greatest value.
 fn colour(share: f64) -> RGBColor {
     let place = share.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let at = (place as usize).min(SCALE.len() - 2);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_is_there_and_the_greatest_is_the_darkest() {
+    fn greatest_cell_is_darkest() {
         let map = HeatMap {
             title: "Memory".into(),
             x: "superstep",

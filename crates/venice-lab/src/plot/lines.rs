@@ -1,4 +1,4 @@
-//! Lines over a grid.
+//! Line charts with a grid.
 
 use anyhow::Result;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
@@ -12,55 +12,55 @@ use super::paint::{self, Area, GRID, INK, drawing};
 const SIZE: (u32, u32) = (980, 520);
 const LEGEND_WIDTH: u32 = 262;
 
-/// How a line is drawn.
+/// Drawing style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stroke {
-    /// Ours: thick, with dots.
+    /// Venice: thick, with dots.
     Own,
     /// Another project's: thin, with rings.
     Peer,
-    /// What the machine itself can do: dashed.
+    /// The bare machine: dashed.
     Raw,
 }
 
 /// One line of a chart.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// For the legend.
+    /// Name in the legend.
     pub(crate) name: String,
     pub(crate) stroke: Stroke,
-    /// By rising x; a logarithmic grid can show values above 0 only.
+    /// Points by rising x; a logarithmic grid only shows values above 0.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// How both axes count.
+/// Scale of both axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// By factors: for figures that go over decades.
+    /// Logarithmic: for figures over decades.
     Logarithmic,
-    /// By differences: for figures that may be 0, or lie close together.
+    /// Linear: for figures that may be 0, or lie close together.
     Linear,
 }
 
-/// Lines by what lies below them.
+/// A line chart.
 #[derive(Debug, Clone)]
 pub(crate) struct LineChart {
     pub(crate) title: String,
     pub(crate) scale: Scale,
-    /// What the axes show, in words, and in which unit.
+    /// Titles and units of the axes.
     pub(crate) x: (&'static str, Unit),
     pub(crate) y: (&'static str, Unit),
     pub(crate) lines: Vec<Line>,
 }
 
 impl LineChart {
-    /// The SVG document; `None` when there is not a point to show.
+    /// Returns the SVG document; `None` without a point.
     ///
     /// # Errors
     /// When the drawing library fails.
     pub(crate) fn svg(&self) -> Result<Option<String>> {
         let Some((x, y)) = self.bounds() else { return Ok(None) };
-        paint::sheet(&self.title, SIZE, |area| {
+        paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
             match self.scale {
                 Scale::Linear => self.draw_grid(&chart, x.0..x.1, y.0..y.1, (10, 10))?,
@@ -77,13 +77,14 @@ impl LineChart {
         .map(Some)
     }
 
-    /// Those of one stroke go through their colours on their own: the strokes tell them apart.
+    /// Returns a colour; each stroke goes through the palette on its own, since strokes tell lines
+    /// apart.
     fn colour(&self, index: usize) -> RGBColor {
         let stroke = self.lines[index].stroke;
         let before = self.lines[..index].iter().filter(|line| line.stroke == stroke).count();
         match stroke {
             Stroke::Own => paint::colour(before),
-            // From the other end, so that the first of each differ.
+            // Peers take colours from the other end, so that the first of each differ.
             Stroke::Peer => paint::colour(5 + 5 * before),
             Stroke::Raw => paint::grey(before),
         }
@@ -106,13 +107,13 @@ impl LineChart {
         if self.scale == Scale::Logarithmic {
             return Some(((left / 1.3, right * 1.3), (low / 1.6, high * 1.6)));
         }
-        // A grid has some width and height, whatever there is to show.
+        // A grid has some width and height for any values.
         let room = |low: f64, high: f64| if high > low { (high - low) * 0.04 } else { 0.5 };
         let (floor, wide) = (low.min(0.0), room(left, right));
         Some(((left - wide, right + wide), (floor, high + room(floor, high))))
     }
 
-    /// `labels`: how many across and up.
+    /// Draws the grid with so many labels across and up.
     fn draw_grid<X, Y>(&self, area: &Area<'_>, x: X, y: Y, labels: (usize, usize)) -> Result<()>
     where
         X: AsRangedCoord<Value = f64>,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_is_a_well_formed_document_with_its_words() {
+    fn chart_has_its_words() {
         let strokes = [Stroke::Own, Stroke::Peer, Stroke::Raw];
         let lines = strokes.map(|stroke| Line {
             name: format!("{stroke:?} \"line\""),
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_chart_shows_nothing_too() {
+    fn linear_chart_shows_zero() {
         let line = |points: &[(f64, f64)]| Line {
             name: "x".into(),
             stroke: Stroke::Own,
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_logarithm_has_not_are_left_out() {
+    fn nonpositive_values_are_left_out() {
         let points = vec![(4.0, 0.0), (8.0, -1.0)];
         let line = |points| Line { name: "x".into(), stroke: Stroke::Own, points };
         assert_eq!(chart(vec![line(points)]).svg().unwrap(), None);

@@ -1,7 +1,8 @@
-//! Plots for reports: scalable vector graphics that need no other file and no font of the machine.
+//! Plots for reports: self-contained scalable vector graphics without the machine's fonts.
 //!
-//! [`LineChart`] for figures by size, both axes logarithmic or both linear; [`BarChart`] for groups beside each
-//! other; [`HeatMap`] for values by column and row. All give one SVG document as text. What an axis counts is a [`Unit`].
+//! [`LineChart`] for figures by size, both axes logarithmic or both linear; [`BarChart`] for groups
+//! beside each other; [`HeatMap`] for values by column and row. Each gives one SVG document as
+//! text. A [`Unit`] is the unit of an axis.
 
 mod bars;
 mod file;

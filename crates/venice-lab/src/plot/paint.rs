@@ -1,4 +1,4 @@
-//! Colours, letters and the parts that all charts have.
+//! Colours, text styles and the common parts of all charts.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -8,8 +8,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// A drawing that becomes an SVG document.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Okabe and Ito's palette without its yellow, which no eye finds on white: distinct for the
-/// colour-blind too.
+/// Okabe and Ito's palette, distinct for the colour-blind, without its yellow, which is invisible
+/// on white.
 const PALETTE: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -19,37 +19,37 @@ const PALETTE: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// What is there for comparison only.
+/// Greys of the peers.
 const GREYS: [RGBColor; 3] = [RGBColor(70, 70, 70), RGBColor(140, 140, 140), RGBColor(110, 90, 70)];
 
 pub(super) const INK: RGBColor = RGBColor(40, 40, 40);
 pub(super) const GRID: RGBColor = RGBColor(222, 222, 222);
 
-/// Letters: no font of the machine is needed, whoever looks has one.
+/// Generic font family: the reader's viewer chooses the font.
 const FAMILY: &str = "sans-serif";
 
-/// The colour of the series at `index`.
+/// Returns the colour of the series at `index`.
 pub(super) fn colour(index: usize) -> RGBColor {
     PALETTE[index % PALETTE.len()]
 }
 
-/// The grey of the series at `index`.
+/// Returns the grey of the series at `index`.
 pub(super) fn grey(index: usize) -> RGBColor {
     GREYS[index % GREYS.len()]
 }
 
-/// Letters of `size` pixels, placed by their left or right end or their middle.
+/// Returns a text style of `size` pixels, anchored at its left or right end or its middle.
 pub(super) fn letters(size: u32, horizontal: HPos) -> TextStyle<'static> {
     TextStyle::from((FAMILY, size).into_font()).color(&INK).pos(Pos::new(horizontal, VPos::Center))
 }
 
-/// Letters for axes.
+/// Returns the text style of axes.
 pub(super) fn axis_letters(size: u32) -> TextStyle<'static> {
     TextStyle::from((FAMILY, size).into_font()).color(&INK)
 }
 
-/// Draws a white sheet with a title; `body` draws below it.
-pub(super) fn sheet(
+/// Draws a white background with a title; `body` draws below it.
+pub(super) fn canvas(
     title: &str,
     size: (u32, u32),
     body: impl FnOnce(&Area<'_>) -> Result<()>,
@@ -66,7 +66,7 @@ pub(super) fn sheet(
     Ok(svg)
 }
 
-/// An error of the drawing library; it borrows the drawing and so cannot be kept as it is.
+/// Converts an error of the drawing library, which borrows the drawing and so cannot be returned.
 pub(super) fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("cannot draw a plot: {error}")
 }

@@ -1,6 +1,6 @@
-//! What an axis counts, and how its figures are written.
+//! Units of axes, and the text of their figures.
 
-/// The unit of an axis. Values are in the base unit; labels take the prefix that suits them.
+/// The unit of an axis. Values are in the base unit; labels take a fitting prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Bytes of one access or message, in powers of two.
@@ -13,12 +13,12 @@ pub(crate) enum Unit {
     Percent,
     /// Metres.
     Metres,
-    /// Things, money, times.
+    /// Counts, money, factors.
     Plain,
 }
 
 impl Unit {
-    /// `4 KiB`, `1.4 µs`, `12 GB/s`.
+    /// Formats a value: `4 KiB`, `1.4 µs`, `12 GB/s`.
     pub(crate) fn write(self, value: f64) -> String {
         match self {
             Unit::Bytes => prefixed(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
@@ -32,8 +32,8 @@ impl Unit {
         }
     }
 
-    /// The values of a logarithmic axis that get a label and a line, within `low..=high`: powers of
-    /// the unit's base, and steps between them where there are few.
+    /// Returns the values of a logarithmic axis that get a label and a line, within `low..=high`:
+    /// powers of the unit's base, and steps between them if there are few.
     pub(crate) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
         let (base, steps): (f64, &[f64]) = match self {
             Unit::Bytes => (4.0, &[1.0]),
@@ -54,7 +54,7 @@ impl Unit {
 fn prefixed(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut at = 0;
-    // 999.6 would be written as 1000: it takes the next prefix.
+    // A value of 999.6 would be written as 1000: it takes the next prefix.
     while value >= step - 0.5 && at + 1 < units.len() {
         value /= step;
         at += 1;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_take_the_prefix_that_suits_them() {
+    fn figures_take_a_fitting_prefix() {
         assert_eq!(Unit::Bytes.write(4.0), "4 B");
         assert_eq!(Unit::Bytes.write(16.0 * 1024.0 * 1024.0), "16 MiB");
         assert_eq!(Unit::Nanoseconds.write(1400.0), "1.40 µs");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_has_ticks_inside_its_bounds() {
+    fn ticks_lie_inside_the_bounds() {
         assert_eq!(Unit::Bytes.ticks(4.0, 256.0), [4.0, 16.0, 64.0, 256.0]);
         assert_eq!(Unit::Nanoseconds.ticks(90.0, 1_000_000.0).len(), 5);
         assert_eq!(Unit::BytesPerSecond.ticks(1e9, 10e9).len(), 4);

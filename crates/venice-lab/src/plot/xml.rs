@@ -1,6 +1,9 @@
-//! Just enough XML to see that a document is well formed.
+//! A minimal XML parser that checks that a document is well formed.
 
-/// The texts between the tags, entities resolved; or what is wrong with the document.
+/// Returns the texts between the tags, entities resolved.
+///
+/// # Errors
+/// With the first violation in the document.
 pub(crate) fn texts(document: &str) -> Result<Vec<String>, String> {
     let mut open: Vec<&str> = Vec::new();
     let mut texts = Vec::new();
@@ -32,7 +35,8 @@ pub(crate) fn texts(document: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Bytes up to and with the `>` that ends the tag: one inside an attribute's quotes does not.
+/// Returns the bytes up to and with the `>` that ends the tag, ignoring any inside an attribute's
+/// quotes.
 fn tag_length(tag: &str) -> Result<usize, String> {
     let mut quote = None;
     for (at, letter) in tag.char_indices().skip(1) {
@@ -66,7 +70,7 @@ fn resolve(text: &str) -> Result<String, String> {
 }
 
 #[test]
-fn what_is_wrong_is_seen() {
+fn violations_are_detected() {
     assert_eq!(texts("<a b=\"x>y\"><c/>1 &lt; 2</a>").unwrap(), ["1 < 2"]);
     for wrong in ["<a>", "<a></b>", "<a>&x;</a>", "<a>&</a>", "<a", "<a <b>"] {
         assert!(texts(wrong).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! The donor: a udp port of one thread, as an agent has it, and a grant for each program.
+//! The donor: a udp port of one thread, like an agent's, and a grant for each program.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -17,11 +17,11 @@ use crate::wire::Wire;
 
 pub(super) const NODE: NodeId = NodeId(1);
 pub(super) const KEY: GrantKey = GrantKey(0x5eed);
-/// What each program has borrowed.
+/// Bytes that each program has borrowed.
 pub(super) const LENT_BYTES: u64 = SLAB_BYTES;
-/// Programs of a case, at most.
+/// Largest number of programs in a case.
 const PROGRAMS: u64 = 4;
-/// The secret is known: what is measured is what sealing costs, not whom it keeps out.
+/// The secret is a constant: the benchmark measures the cost of sealing only.
 const SECRET: NodeSecret = NodeSecret([7; 32]);
 
 /// The donor, until dropped.
@@ -30,7 +30,7 @@ pub(super) struct Donor {
 }
 
 impl Donor {
-    /// At the far end of the wire, if there is one.
+    /// Starts it at the far end of the wire, if there is one.
     pub(super) fn start(wire: Option<&Wire>) -> Result<Self> {
         let grants = SharedGrants::default();
         for grant in 1..=PROGRAMS {
@@ -39,7 +39,7 @@ impl Donor {
         }
         let address = wire.map_or(Ipv4Addr::LOCALHOST, |wire| wire.far);
         let namespace = wire.map(Wire::namespace_file).transpose()?;
-        // Threads inherit the namespace of the one that starts them, which is not to be ours.
+        // Threads inherit the namespace of their parent, so another thread enters the far end's.
         let starting = std::thread::spawn(move || -> Result<UdpServer> {
             if let Some(file) = namespace {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -62,13 +62,13 @@ impl Donor {
         self.server.local_addr()
     }
 
-    /// The grant of a program, by its number in the case.
+    /// Returns the grant of a program, by its number in the case.
     pub(super) fn grant(&self, number: usize) -> u64 {
         number as u64 + 1
     }
 }
 
-/// What the datagrams of a grant are sealed under.
+/// Returns the key context of a grant's datagrams.
 pub(super) fn sealed_as(grant: GrantId) -> SealedAs {
     let name = KeyName::Grant(grant);
     SealedAs { name, key: node_key(&SECRET, name) }

@@ -1,7 +1,7 @@
-//! `venice bench shares`: several programs at one donor over udp, and what each gets of it.
+//! `venice bench shares`: several programs at one donor over udp, and the share of each.
 //!
-//! The donor is a thread as an agent's udp port has it, the programs are processes with links of their
-//! own, as the threads of a pager have them ([`program`]). The cases take turns.
+//! The donor is a thread like an agent's udp port; the programs are processes with links of their
+//! own, like the threads of a pager ([`program`]). The cases take turns.
 
 mod donor;
 mod program;
@@ -27,19 +27,19 @@ use venice_measure::machine::Machine;
 use venice_measure::progress::Phase;
 use venice_measure::{arguments, interrupt};
 
-/// Programs get going before anything is counted.
+/// Warm-up before the measurement.
 const WARM_UP_NS: u64 = 400_000_000;
-/// What a program may take beyond its time before it is given up.
+/// Time limit of a program beyond its measured time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `venice bench shares`.
 #[derive(Debug, Clone, Args)]
 pub struct SharesArgs {
-    /// Length of a case.
+    /// Duration of a case in seconds.
     #[arg(long, default_value_t = 2.0, value_parser = arguments::positive)]
     pub seconds: f64,
 
-    /// Times that each case runs; the medians are told.
+    /// Repetitions of each case; the report has the medians.
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
@@ -74,9 +74,9 @@ const fn writes(links: u32) -> Program {
 
 const CASES: [Case; 7] = [
     Case { name: "a page at a time, alone", programs: &[FAULTS] },
-    Case { name: "beside a flood of reads", programs: &[FAULTS, reads(4)] },
-    Case { name: "beside a flood of writes", programs: &[FAULTS, writes(4)] },
-    Case { name: "beside two floods", programs: &[FAULTS, reads(4), writes(4)] },
+    Case { name: "beside heavy reads", programs: &[FAULTS, reads(4)] },
+    Case { name: "beside heavy writes", programs: &[FAULTS, writes(4)] },
+    Case { name: "beside heavy reads and writes", programs: &[FAULTS, reads(4), writes(4)] },
     Case { name: "two alike", programs: &[reads(2), reads(2)] },
     Case { name: "one link, four links", programs: &[reads(1), reads(4)] },
     Case { name: "reads, writes", programs: &[reads(2), writes(2)] },
@@ -85,8 +85,8 @@ const CASES: [Case; 7] = [
 /// Runs the cases, prints the table, writes JSON.
 ///
 /// # Errors
-/// When sockets or processes fail, when a file cannot be written, and on an interrupt, once what was
-/// found until then has been told.
+/// When sockets or processes fail, when a file cannot be written, and on an interrupt, after the
+/// figures so far are printed.
 pub fn execute(args: SharesArgs) -> Result<()> {
     interrupt::catch_signals()?;
     let mut found: Vec<Vec<Vec<Had>>> = CASES.iter().map(|_| Vec::new()).collect();
@@ -104,8 +104,8 @@ pub fn execute(args: SharesArgs) -> Result<()> {
     measured
 }
 
-/// All cases by turns, so that whoever interrupts it has something of each; the way that the frames
-/// took, and how it ended.
+/// Runs all cases in turns, so that an interrupted run has figures of each; returns the frames'
+/// path, and the final result.
 fn measure(args: &SharesArgs, found: &mut [Vec<Vec<Had>>]) -> Result<(String, Result<()>)> {
     let wire = Wire::lay().inspect_err(|error| {
         venice_measure::progress::note(&format!("the programs go over loopback: {error:#}"));
@@ -126,7 +126,7 @@ fn measure(args: &SharesArgs, found: &mut [Vec<Vec<Had>>]) -> Result<(String, Re
     Ok((path.to_owned(), Ok(())))
 }
 
-/// Runs the programs of a case at one donor; what each had.
+/// Runs the programs of a case at one donor; returns the figures of each.
 fn beside_each_other(case: &Case, donor: &Donor, seconds: f64) -> Result<Vec<Had>> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let from_ns = monotonic_ns() + WARM_UP_NS;
@@ -171,7 +171,7 @@ fn read(json: &PathBuf) -> Result<Had> {
     let text = std::fs::read_to_string(json).context("a program left no figures")?;
     let had: Had = serde_json::from_str(&text).context("a program's figures cannot be read")?;
     if had.pages == 0 {
-        bail!("a program moved no page: nobody answers");
+        bail!("a program moved no page: the donor does not answer");
     }
     Ok(had)
 }

@@ -1,5 +1,5 @@
-//! A program that has borrowed: links on threads of their own, as those of a pager, which read or
-//! write pages all the time.
+//! A program with borrowed memory: links on threads of their own, like a pager's, which read or
+//! write pages without pause.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -17,29 +17,30 @@ use super::donor::{KEY, LENT_BYTES, NODE, sealed_as};
 use venice_measure::pattern::Random;
 
 const PAGE_BYTES: u64 = 4096;
-/// As a pager's links have it.
+/// Send window in frames, the same as that of a pager's links.
 const WINDOW_FRAMES: u16 = 64;
-/// On a busy machine a thread may wait for long; the other end is not dead then.
+/// Time without frames after which a link counts as dead: on a busy machine a thread may wait for
+/// long.
 const SILENCE_NS: u64 = 20_000_000_000;
-/// How long a link waits for frames before it looks at the time.
+/// Longest wait of a link for frames before it reads the clock.
 const WAIT_NS: u64 = 20_000_000;
 /// Longer accesses are counted as this long.
 const MAX_NS: u64 = 60_000_000_000;
 
-/// What a program does.
+/// Workload of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// Reads a page somewhere, then another: one page fault after the other.
+    /// Reads one random page after the other, like page faults.
     Faults,
-    /// Reads page after page, as many at once as a link takes, as read-ahead does at its most.
+    /// Reads pages in order, as many outstanding as a link takes, like the largest read-ahead.
     Reads,
-    /// Writes page after page likewise, as an evictor does at its most.
+    /// Writes pages in order, as many outstanding as a link takes, like an evictor under load.
     Writes,
 }
 
 impl Work {
-    /// As it is called on a command line.
+    /// Returns the name on a command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Work::Faults => "faults",
@@ -52,7 +53,7 @@ impl Work {
 /// One program (started by `venice bench shares`).
 #[derive(Debug, Clone, Args)]
 pub struct ProgramArgs {
-    /// Where the donor is.
+    /// Address of the donor.
     #[arg(long)]
     pub donor: SocketAddr,
 
@@ -60,28 +61,28 @@ pub struct ProgramArgs {
     #[arg(long)]
     pub grant: u64,
 
-    /// What it does.
+    /// Workload.
     #[arg(long, value_enum)]
     pub work: Work,
 
-    /// Over how many links.
+    /// Number of links.
     #[arg(long)]
     pub links: u32,
 
-    /// When counting begins, in nanoseconds of the monotonic clock.
+    /// Start of the measurement, in nanoseconds of the monotonic clock.
     #[arg(long)]
     pub from_ns: u64,
 
-    /// When it ends.
+    /// End of the measurement, in the same unit.
     #[arg(long)]
     pub until_ns: u64,
 
-    /// Where the figures go.
+    /// File for the figures.
     #[arg(long)]
     pub json: PathBuf,
 }
 
-/// What one program has had.
+/// Figures of one program.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Had {
     pub pages: u64,
@@ -109,7 +110,7 @@ pub fn execute_program(args: ProgramArgs) -> Result<()> {
     venice_measure::report::write_json(&args.json, &had)
 }
 
-/// How long each page took that was moved in the time.
+/// Runs a link; returns the latency of each page moved during the measurement.
 fn link(args: &ProgramArgs) -> Result<Histogram<u64>> {
     let mut driver = open(args)?;
     let most = if args.work == Work::Faults { 1 } else { usize::from(WINDOW_FRAMES) };
@@ -168,7 +169,7 @@ fn open(args: &ProgramArgs) -> Result<UdpDriver> {
     Ok(driver)
 }
 
-/// Whether there was room for it.
+/// Begins an access; returns true if there was room for it.
 fn begin(driver: &mut UdpDriver, work: Work, now_ns: u64, token: u64, at: u64) -> bool {
     let initiator = driver.initiator();
     match work {

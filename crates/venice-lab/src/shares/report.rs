@@ -1,4 +1,4 @@
-//! What the programs had, for people and for programs.
+//! Report types of `venice bench shares`, with their text form.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,18 +7,18 @@ use super::{Case, Program};
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, micros, table};
 
-/// Everything `venice bench shares --json` writes.
+/// The report that `venice bench shares --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SharesReport {
-    /// Where it ran.
+    /// Machine it ran on.
     pub machine: Machine,
     /// `veth` (another network namespace, behind a bridge) or `loopback`.
     pub path: String,
-    /// Length of a case.
+    /// Duration of a case in seconds.
     pub seconds: f64,
-    /// Times that each case was to run.
+    /// Requested repetitions of each case.
     pub repetitions: u32,
-    /// It was interrupted before that.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
     /// The cases.
     pub cases: Vec<CaseReport>,
@@ -27,30 +27,30 @@ pub struct SharesReport {
 /// Programs that ran beside each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
-    /// What it is.
+    /// Name of the case.
     pub case: String,
     /// The programs.
     pub programs: Vec<ProgramReport>,
 }
 
-/// What one program had: medians of the repetitions.
+/// Medians of one program over the repetitions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramReport {
-    /// What it does.
+    /// Workload.
     pub work: Work,
-    /// Over how many links.
+    /// Number of links.
     pub links: u32,
     /// Pages a second.
     pub pages_per_s: f64,
-    /// Of all that was moved in the case.
+    /// Share of all pages moved in the case.
     pub share: f64,
-    /// How long a page took, the median in microseconds.
+    /// Median latency of a page, in microseconds.
     pub p50_us: f64,
-    /// The 99th percentile.
+    /// The 99th percentile, in microseconds.
     pub p99_us: f64,
 }
 
-/// Medians over the rounds, each of which has what each program had.
+/// Computes medians over the rounds, each with the figures of all programs.
 pub(super) fn case(case: &Case, rounds: &[Vec<Had>], seconds: f64) -> CaseReport {
     let program = |(at, program): (usize, &Program)| {
         let of =
@@ -74,7 +74,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The table.
+/// Renders the table.
 pub(super) fn text(report: &SharesReport) -> String {
     let mut rows = table(&["case", "program", "links", "pages/s", "share", "p50 µs", "p99 µs"], 2);
     for case in &report.cases {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_shares_are_of_the_rounds() {
+    fn medians_and_shares_are_over_rounds() {
         let programs =
             &[Program { work: Work::Reads, links: 1 }, Program { work: Work::Writes, links: 4 }];
         let had = |pages| Had { pages, p50_us: pages as f64, p99_us: 0.0 };

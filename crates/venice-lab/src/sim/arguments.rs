@@ -1,4 +1,4 @@
-//! What `venice sim rack` is asked to do, and the scenario it makes of it.
+//! Arguments of `venice sim rack`, and the scenario they make.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -17,29 +17,29 @@ pub struct RackArgs {
     /// Nodes of the rack [default: 8, or as drawn with --random]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=MAX_NODES as i64))]
     nodes: Option<u16>,
-    /// How they are wired: all-to-all, router, mesh:XxYxZ, torus:XxYxZ
+    /// Topology: all-to-all, router, mesh:XxYxZ, torus:XxYxZ
     #[arg(long, value_name = "SHAPE")]
     topology: Option<String>,
-    /// Packets of such a network get their whole route where they start
+    /// Compute each packet's whole route at its source (relaying topologies only)
     #[arg(long)]
     source_routes: bool,
-    /// All random numbers come from it [default: 0, or as the scenario says]
+    /// Seed of all random numbers [default: 0, or the scenario's]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Run so many seeds, one after the other
+    /// Run this many seeds, one after the other
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
-    /// Draw nodes, links, work and faults from the seed; what other flags say stays as they say
+    /// Draw nodes, links, work and faults from the seed; other flags keep precedence
     #[arg(long, conflicts_with = "scenario")]
     random: bool,
-    /// Run this scenario (TOML); what other flags say is changed
+    /// Run this scenario (TOML); other flags change it
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Accesses of each node
     #[arg(long, value_name = "N")]
     accesses: Option<u32>,
-    /// As many accesses as take about so much virtual time
+    /// Duration in virtual seconds; sets the number of accesses
     #[arg(long, value_name = "SECONDS", conflicts_with = "accesses")]
     seconds: Option<f64>,
     /// Latency of every link, for example 1.4us
@@ -48,52 +48,52 @@ pub struct RackArgs {
     /// Bandwidth of every link, for example 5Gbps
     #[arg(long, value_name = "RATE", value_parser = bandwidth)]
     bandwidth: Option<NonZeroU64>,
-    /// Frames that vanish
+    /// Share of frames lost
     #[arg(long, value_name = "SHARE")]
     loss: Option<Share>,
-    /// Frames that come twice
+    /// Share of frames duplicated
     #[arg(long, value_name = "SHARE")]
     duplicate: Option<Share>,
-    /// Frames with a bit turned over
+    /// Share of frames with a flipped bit
     #[arg(long, value_name = "SHARE")]
     corrupt: Option<Share>,
-    /// Frames that come up to --jitter late
+    /// Share of frames delayed by up to --jitter
     #[arg(long, value_name = "SHARE")]
     reorder: Option<Share>,
-    /// How late
+    /// Largest delay of a reordered frame
     #[arg(long, value_name = "TIME")]
     jitter: Option<Nanos>,
-    /// Frames that bring an old frame along
+    /// Share of frames that repeat an old frame
     #[arg(long, value_name = "SHARE")]
     stale: Option<Share>,
-    /// Cut the link between two nodes, from a time on, for so long: A-B@FROM+FOR
+    /// Cut the link between two nodes at a time, for a duration: A-B@FROM+FOR
     #[arg(long, value_name = "A-B@FROM+FOR", value_parser = cut)]
     cut: Vec<Fault>,
     /// Cut a node off from all others
     #[arg(long, value_name = "NODE@FROM+FOR", value_parser = isolate)]
     isolate: Vec<Fault>,
-    /// Let a node lose all its state, and start anew after so long
+    /// Let a node lose all its state, and restart after a duration
     #[arg(long, value_name = "NODE@FROM+FOR", value_parser = crash)]
     crash: Vec<Fault>,
-    /// Stop a node as SIGSTOP does, for so long
+    /// Stop a node as SIGSTOP does, for a duration
     #[arg(long, value_name = "NODE@FROM+FOR", value_parser = freeze)]
     freeze: Vec<Fault>,
-    /// Let a donor end all it has lent, and lend nothing for so long
+    /// Let a donor end all its grants, and lend nothing for a duration
     #[arg(long, value_name = "NODE@FROM+FOR", value_parser = revoke)]
     revoke: Vec<Fault>,
-    /// Write what goes over the links to this file (pcapng, for Wireshark)
+    /// Write the frames on the links to this file (pcapng, for Wireshark)
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     pub pcap: Option<PathBuf>,
-    /// Only the link between these two nodes
+    /// Capture only the link between these two nodes
     #[arg(long, value_name = "A-B", requires = "pcap", value_parser = link)]
     pub link: Option<(u16, u16)>,
-    /// Write the scenario to this file; if it fails, the smallest that still does
+    /// Write the scenario to this file; if it fails, the smallest one that still fails
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Go on after a seed that fails
+    /// Continue after a seed that fails
     #[arg(long, requires = "seeds")]
     pub keep_going: bool,
-    /// Break something on purpose, to see the checkers notice: drop-write, flip-bit, repeat-write, ...
+    /// Inject a bug to test the checkers: drop-write, flip-bit, repeat-write, ...
     #[arg(long, value_name = "WHAT")]
     pub sabotage: Option<Sabotage>,
     /// Print the report as JSON
@@ -102,17 +102,17 @@ pub struct RackArgs {
 }
 
 impl RackArgs {
-    /// The scenario to run first.
+    /// Returns the scenario to run first.
     pub fn scenario(&self) -> anyhow::Result<Scenario> {
         self.scenario_of(self.seed.unwrap_or(0))
     }
 
-    /// The scenario of a seed.
+    /// Returns the scenario of a seed.
     pub fn scenario_of(&self, seed: u64) -> anyhow::Result<Scenario> {
         let mut scenario = match &self.scenario {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading {}", path.display()))
+                    .with_context(|| format!("cannot read {}", path.display()))
                     .map_err(|error| usage(format!("{error:#}")))?;
                 Scenario::from_toml(&text)
                     .map_err(|error| usage(format!("{}: {error}", path.display())))?
@@ -135,7 +135,7 @@ impl RackArgs {
             let switches = scenario.wiring().map_err(usage)?.switches();
             if a == b || u32::from(a.max(b)) >= switches {
                 let last = switches - 1;
-                return Err(usage(format!("--link {a}-{b}: name two nodes of 0 to {last}")));
+                return Err(usage(format!("--link {a}-{b}: expected two nodes of 0 to {last}")));
             }
         }
         Ok(scenario)
@@ -151,7 +151,7 @@ impl RackArgs {
             if let (None, Ok(shape)) = (self.nodes, Topology::shaped(topology)) {
                 scenario.nodes = u16::try_from(shape.nodes()).map_err(|_| {
                     usage(format!(
-                        "{topology} has {} nodes, and {MAX_NODES} are the most",
+                        "{topology} has {} nodes: expected {MAX_NODES} or fewer",
                         shape.nodes()
                     ))
                 })?;
@@ -162,10 +162,10 @@ impl RackArgs {
         }
         if self.source_routes {
             let has_relays = scenario.wiring().is_ok_and(|topology| topology.has_relays());
-            // Where the network is drawn, for those that have switches.
+            // A network with switches draws its topology first.
             if !has_relays && !self.random {
                 return Err(usage(
-                    "--source-routes needs a --topology whose nodes relay: mesh:4, say",
+                    "--source-routes needs a --topology whose nodes relay, for example mesh:4",
                 ));
             }
             scenario.protocol.source_routes = has_relays;
@@ -194,7 +194,7 @@ impl RackArgs {
         }
         match (self.jitter, self.reorder) {
             (Some(jitter), _) => impairment.jitter = jitter,
-            // Late by how much nobody said: a few round trips.
+            // The default delay is a few round trips.
             (None, Some(_)) if impairment.jitter.0 == 0 => {
                 impairment.jitter = Nanos(10 * scenario.link.latency_ns);
             }

@@ -11,22 +11,22 @@ use venice_sim::control::{self, Bounds, Fault, FaultKind, Report, Scenario};
 use venice_sim::units::{Nanos, Share};
 
 use super::failure::{self, MINIMISE_TRIES, Smallest, replay_command};
-use super::{control_sheet as sheet, usage};
+use super::{control_text, usage};
 use venice_cli::terminal;
 
 /// Examples of `venice sim control`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice sim control                                    a rack with one Monitor Node, and nothing wrong
+  venice sim control                                    a rack with one Monitor Node, without faults
   venice sim control --monitors 3 --crash monitor0@5s+8s --loss 1%
   venice sim control --freeze donor2@5s+12s --cut monitor0-donor1@8s+4s --drain donor0@10s+10s
   venice sim control --random --seed 7 --seeds 1000     a thousand racks drawn from their seeds
   venice sim control --scenario failed.toml --json
 
-Recipients ask for memory and devices, renew, give back and die; Monitor Nodes and donors are the real
-logic. The same scenario and seed give the same run: the reports have the same trace hash. Who takes
-part is numbered from 0: monitor0, donor0, recipient0; store is what several Monitor Nodes share. When
-all faults are over, all has to be served, to agree and to come back. When a checker finds something,
+Recipients request memory and devices, renew, release and die; Monitor Nodes and donors run the real
+logic. The same scenario and seed give the same run: the reports have the same trace hash. Participants
+are numbered from 0: monitor0, donor0, recipient0; store is the store that several Monitor Nodes share.
+After the last fault every request must be served, all tables must agree, and all memory must return. When a checker finds something,
 the smallest scenario that still fails is printed (or written with --save), and the exit code is 1.";
 
 /// `venice sim control`
@@ -41,20 +41,20 @@ pub struct ControlArgs {
     /// Monitor Nodes: one has a file, several share a store [default: 1, or as drawn with --random]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_MONITORS as i64))]
     monitors: Option<u16>,
-    /// All random numbers come from it [default: 0, or as the scenario says]
+    /// Seed of all random numbers [default: 0, or the scenario's]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Run so many seeds, one after the other
+    /// Run this many seeds, one after the other
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Draw the rack, its network, work and faults from the seed; what other flags say stays as they say
+    /// Draw the rack, its network, work and faults from the seed; other flags keep precedence
     #[arg(long, conflicts_with = "scenario")]
     random: bool,
-    /// Run this scenario (TOML); what other flags say is changed
+    /// Run this scenario (TOML); other flags change it
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// For so long programs come and go
+    /// Virtual time during which programs start and end
     #[arg(long, value_name = "TIME")]
     span: Option<Nanos>,
     /// Lease of a grant
@@ -63,49 +63,49 @@ pub struct ControlArgs {
     /// Latency of every message, for example 200us
     #[arg(long, value_name = "TIME")]
     latency: Option<Nanos>,
-    /// How much longer it may take
+    /// Largest extra latency of a message
     #[arg(long, value_name = "TIME")]
     jitter: Option<Nanos>,
-    /// Messages that never arrive
+    /// Share of messages lost
     #[arg(long, value_name = "SHARE")]
     loss: Option<Share>,
-    /// Messages over whose way the connection breaks
+    /// Share of messages during which the connection breaks
     #[arg(long, value_name = "SHARE")]
     resets: Option<Share>,
-    /// Messages that come up to --late-by late
+    /// Share of messages delayed by up to --late-by
     #[arg(long, value_name = "SHARE")]
     late: Option<Share>,
-    /// How late [default: 3s]
+    /// Largest delay of a late message [default: 3s]
     #[arg(long, value_name = "TIME")]
     late_by: Option<Nanos>,
-    /// How far clocks are apart, for example 600s
+    /// Largest difference of clocks, for example 600s
     #[arg(long, value_name = "TIME")]
     clocks_apart: Option<Nanos>,
-    /// Programs that wait in line where there is no room
+    /// Share of programs that queue when there is no room
     #[arg(long, value_name = "SHARE")]
     wait: Option<Share>,
-    /// Of these that have grants of lower priority called back
+    /// Share of those that preempt grants of lower priority
     #[arg(long, value_name = "SHARE")]
     preempt: Option<Share>,
-    /// Let a process die, and start anew after so long: WHO@FROM+FOR
+    /// Kill a process and restart it after a duration: WHO@FROM+FOR
     #[arg(long, value_name = "WHO@FROM+FOR", value_parser = crash)]
     crash: Vec<Fault>,
-    /// Stop a process as SIGSTOP does, for so long
+    /// Stop a process as SIGSTOP does, for a duration
     #[arg(long, value_name = "WHO@FROM+FOR", value_parser = freeze)]
     freeze: Vec<Fault>,
-    /// Cut the way between two, from a time on, for so long: A-B@FROM+FOR
+    /// Cut the link between two participants at a time, for a duration: A-B@FROM+FOR
     #[arg(long, value_name = "A-B@FROM+FOR", value_parser = cut)]
     cut: Vec<Fault>,
-    /// Cut one off from all others
+    /// Cut a participant off from all others
     #[arg(long, value_name = "WHO@FROM+FOR", value_parser = isolate)]
     isolate: Vec<Fault>,
-    /// Have a donor drained
+    /// Drain a donor
     #[arg(long, value_name = "DONOR@FROM+FOR", value_parser = drain)]
     drain: Vec<Fault>,
-    /// Write the scenario to this file; if it fails, the smallest that still does
+    /// Write the scenario to this file; if it fails, the smallest one that still fails
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Go on after a seed that fails
+    /// Continue after a seed that fails
     #[arg(long, requires = "seeds")]
     keep_going: bool,
     /// Print the report as JSON
@@ -114,12 +114,12 @@ pub struct ControlArgs {
 }
 
 impl ControlArgs {
-    /// The scenario of a seed.
+    /// Returns the scenario of a seed.
     fn scenario_of(&self, seed: u64) -> anyhow::Result<Scenario> {
         let mut scenario = match &self.scenario {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading {}", path.display()))
+                    .with_context(|| format!("cannot read {}", path.display()))
                     .map_err(|error| usage(format!("{error:#}")))?;
                 Scenario::from_toml(&text)
                     .map_err(|error| usage(format!("{}: {error}", path.display())))?
@@ -177,7 +177,7 @@ impl ControlArgs {
     }
 }
 
-/// Many seeds, one after the other.
+/// Runs many seeds, one after the other.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Seeds {
     pub(super) ran: u64,
@@ -188,7 +188,7 @@ pub(super) struct Seeds {
     pub(super) virtual_ns: u64,
 }
 
-/// Runs the racks the command line asks for.
+/// Runs the racks of the command line.
 pub fn control(args: &ControlArgs) -> anyhow::Result<i32> {
     let first = args.scenario_of(args.seed.unwrap_or(0))?;
     if args.seeds > 1 {
@@ -197,13 +197,13 @@ pub fn control(args: &ControlArgs) -> anyhow::Result<i32> {
     let report = run(&first)?;
     match args.json {
         true => terminal::say_json(&report)?,
-        false => terminal::say(sheet::report(&report))?,
+        false => terminal::say(control_text::report(&report))?,
     }
     if !report.is_ok() {
-        return tell_failure(args, &first);
+        return report_failure(args, &first);
     }
     if let Some(path) = &args.save {
-        std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
+        std::fs::write(path, first.to_toml()).with_context(|| format!("cannot write {path:?}"))?;
     }
     Ok(0)
 }
@@ -227,17 +227,17 @@ fn control_seeds(args: &ControlArgs, first: &Scenario) -> anyhow::Result<i32> {
     bar.finish_and_clear();
     match args.json {
         true => terminal::say_json(&sum)?,
-        false => terminal::say(sheet::seeds(&sum))?,
+        false => terminal::say(control_text::seeds(&sum))?,
     }
     match sum.failed.first() {
         None => Ok(0),
-        Some(&seed) => tell_failure(args, &args.scenario_of(seed)?),
+        Some(&seed) => report_failure(args, &args.scenario_of(seed)?),
     }
 }
 
 fn run(scenario: &Scenario) -> anyhow::Result<Report> {
     let seed = scenario.seed;
-    // Built to be released, a failed assertion ends the process: it is to say which seed that was.
+    // In a release build a failed assertion aborts the process: the hook prints its seed first.
     std::panic::set_hook(Box::new(move |panic| {
         terminal::remark(format!("{panic}\nreplay it with: {}", replay_command(seed)));
     }));
@@ -254,10 +254,10 @@ impl Seeds {
     }
 }
 
-fn tell_failure(args: &ControlArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    failure::tell_failure(("control", scenario.seed), args.save.as_deref(), || {
+fn report_failure(args: &ControlArgs, scenario: &Scenario) -> anyhow::Result<i32> {
+    failure::report_failure(("control", scenario.seed), args.save.as_deref(), || {
         let (smallest, report) = minimise(scenario, MINIMISE_TRIES)?;
-        let violations = report.violations.iter().map(sheet::violation).collect();
+        let violations = report.violations.iter().map(control_text::violation).collect();
         Some(Smallest { toml: smallest.to_toml(), violations })
     })
 }

@@ -2,10 +2,10 @@
 
 mod arguments;
 mod control;
-mod control_sheet;
+mod control_text;
 mod failure;
-mod sheet;
-mod telling;
+mod rack_text;
+mod text;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -35,7 +35,7 @@ EXAMPLES:
 pub const HELP_RACK: &str = "\
 EXAMPLES:
   venice sim rack                                     eight nodes on the paper's links
-  venice sim rack --loss 1% --crash 3@1ms+20ms        node 3 dies after 1 ms, for 20 ms
+  venice sim rack --loss 1% --crash 3@1ms+20ms        node 3 is down for 20 ms, from 1 ms on
   venice sim rack --topology mesh:2x2x2 --freeze 5@1ms+50ms
   venice sim rack --random --seed 7 --seeds 1000      a thousand racks drawn from their seeds
   venice sim rack --cut 0-1@2ms+5ms --pcap cut.pcapng --link 0-1
@@ -45,7 +45,7 @@ The same scenario and seed give the same run: the reports have the same trace ha
 numbered from 0. When a checker finds something, the smallest scenario that still fails is printed
 (or written with --save), and the exit code is 1.";
 
-/// Runs the racks the command line asks for.
+/// Runs the racks of the command line.
 pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
     let first = args.scenario()?;
     if args.seeds > 1 {
@@ -54,25 +54,23 @@ pub fn rack(args: &RackArgs) -> anyhow::Result<i32> {
     let report = run_one(args, &first)?;
     say_one(args, &report)?;
     if let (Some(path), true) = (&args.save, report.is_ok()) {
-        std::fs::write(path, first.to_toml()).with_context(|| format!("writing {path:?}"))?;
+        std::fs::write(path, first.to_toml()).with_context(|| format!("cannot write {path:?}"))?;
     }
-    if report.is_ok() { Ok(0) } else { tell_failure(args, &first) }
+    if report.is_ok() { Ok(0) } else { report_failure(args, &first) }
 }
 
 fn run_one(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<Report> {
     let mut options = Options { sabotage: args.sabotage, ..Options::default() };
     let Some(path) = &args.pcap else { return racks::run(scenario, options).map_err(usage) };
-    let file = File::create(path).with_context(|| format!("creating {path:?}"))?;
+    let file = File::create(path).with_context(|| format!("cannot create {path:?}"))?;
     let mut capture = Capture::new(BufWriter::new(file), args.link)
-        .with_context(|| format!("writing {path:?}"))?;
+        .with_context(|| format!("cannot write {path:?}"))?;
     options.tap = Some(&mut capture);
     let report = racks::run(scenario, options).map_err(usage)?;
-    let frames = capture.finish().with_context(|| format!("writing {path:?}"))?;
+    let frames = capture.finish().with_context(|| format!("cannot write {path:?}"))?;
     terminal::remark(format!("{frames} frames in {}", path.display()));
     if let (0, Some((a, b))) = (frames, args.link) {
-        terminal::remark(format!(
-            "nodes {a} and {b} have nothing to say to each other in this run"
-        ));
+        terminal::remark(format!("nodes {a} and {b} exchange no frames in this run"));
     }
     Ok(report)
 }
@@ -81,12 +79,12 @@ fn say_one(args: &RackArgs, report: &Report) -> anyhow::Result<()> {
     if args.json {
         terminal::say_json(report)
     } else {
-        terminal::say(sheet::report(report))?;
+        terminal::say(rack_text::report(report))?;
         Ok(())
     }
 }
 
-/// Many seeds, one after the other.
+/// Runs many seeds, one after the other.
 #[derive(Debug, Default, Serialize)]
 struct Seeds {
     ran: u64,
@@ -122,18 +120,18 @@ fn rack_seeds(args: &RackArgs, first: &Scenario) -> anyhow::Result<i32> {
     if args.json {
         terminal::say_json(&sum)?;
     } else {
-        terminal::say(sheet::seeds(&sum))?;
+        terminal::say(rack_text::seeds(&sum))?;
     }
     match sum.failed.first() {
         None => Ok(0),
-        Some(&seed) => tell_failure(args, &args.scenario_of(seed)?),
+        Some(&seed) => report_failure(args, &args.scenario_of(seed)?),
     }
 }
 
-fn tell_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
-    failure::tell_failure(("rack", scenario.seed), args.save.as_deref(), || {
+fn report_failure(args: &RackArgs, scenario: &Scenario) -> anyhow::Result<i32> {
+    failure::report_failure(("rack", scenario.seed), args.save.as_deref(), || {
         let (smallest, report) = minimise(scenario, args.sabotage, MINIMISE_TRIES)?;
-        let violations = report.violations.iter().map(sheet::violation).collect();
+        let violations = report.violations.iter().map(rack_text::violation).collect();
         Some(Smallest { toml: smallest.to_toml(), violations })
     })
 }

@@ -8,10 +8,10 @@ use venice_lab::channels::{
 };
 use venice_wire::ByteSize;
 
-/// All runs pin their ends to the same processors: one at a time.
+/// All runs pin their ends to the same processors, so they take turns.
 static PROCESSORS: Mutex<()> = Mutex::new(());
 
-/// Runs it quickly; what it reports.
+/// Runs it with `--quick`; returns its report.
 fn run(only: Vec<Part>, port: Vec<Medium>, plots: Option<&Path>) -> ChannelsReport {
     let _turn = PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn run(only: Vec<Part>, port: Vec<Medium>, plots: Option<&Path>) -> ChannelsRepo
 }
 
 #[test]
-fn a_quick_run_measures_every_channel_and_leaves_plots_and_a_page() {
+fn quick_run_measures_every_channel() {
     let folder = tempfile::tempdir().unwrap();
     let only = vec![Part::Raw, Part::Crma, Part::Rdma, Part::Qpair, Part::Figures];
     let report = run(only, vec![], Some(folder.path()));
@@ -76,7 +76,7 @@ fn every_peer_has_figures() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_refused() {
     for size in [0, (16 << 20) + 1] {
         let args = ChannelsArgs { sizes: Some(vec![ByteSize(size)]), ..ChannelsArgs::default() };
         assert!(execute(args).is_err(), "{size}");

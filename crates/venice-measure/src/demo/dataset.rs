@@ -1,4 +1,4 @@
-//! The data of the demo: numbered keys, and values that follow from the number.
+//! The data of the demo: numbered keys, and values computed from the number.
 
 use crate::pattern;
 
@@ -16,18 +16,18 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// As many values as fit in `bytes`, and at least one.
+    /// Returns the data set with as many values as fit in `bytes`, and at least one.
     pub fn of_bytes(bytes: u64) -> Self {
         Self { count: (bytes / VALUE_BYTES as u64).max(1) }
     }
 
-    /// Bytes in all values together.
+    /// Returns the bytes of all values together.
     pub fn bytes(&self) -> u64 {
         self.count * VALUE_BYTES as u64
     }
 }
 
-/// The name of key `number` in redis.
+/// Returns the name of key `number` in redis.
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = *b"key:000000000000";
     let mut rest = number;
@@ -44,7 +44,7 @@ pub fn fill_value(number: u64, out: &mut [u8; VALUE_BYTES]) {
     pattern::fill(number, out);
 }
 
-/// Whether redis gave back exactly the value of key `number`.
+/// True if redis returned exactly the value of key `number`.
 pub fn value_is_right(number: u64, value: Option<&[u8]>) -> bool {
     value.is_some_and(|bytes| bytes.len() == VALUE_BYTES && pattern::matches(number, bytes))
 }
@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_numbered_in_twelve_digits() {
+    fn keys_have_twelve_digits() {
         assert_eq!(&key(0), b"key:000000000000");
         assert_eq!(&key(1_048_575), b"key:000001048575");
     }
 
     #[test]
-    fn a_wrong_missing_or_short_value_shows() {
+    fn wrong_value_is_detected() {
         let mut value = [0u8; VALUE_BYTES];
         fill_value(5, &mut value);
         assert!(value_is_right(5, Some(&value)));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dataset_counts_whole_values() {
+    fn dataset_counts_whole_values() {
         assert_eq!(Dataset::of_bytes(16 << 20).count, 16_384);
         assert_eq!(Dataset::of_bytes(1500).bytes(), 1024);
     }

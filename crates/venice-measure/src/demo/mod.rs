@@ -2,7 +2,7 @@
 //! memory and on the kernel's swap.
 //!
 //! Every mode gets the same data ([`dataset`]) and the same requests in the same order
-//! ([`workload`]); every value is checked against the bytes its key stands for.
+//! ([`workload`]); every value is checked against its key's bytes.
 
 pub mod dataset;
 mod mode;
@@ -30,7 +30,7 @@ use dataset::Dataset;
 use mode::Budget;
 use workload::Plan;
 
-/// The smallest data set that still says something.
+/// Smallest data set with meaningful figures.
 const MIN_DATASET_BYTES: u64 = 1 << 20;
 
 const DEMO_HELP: &str = "\
@@ -56,7 +56,8 @@ pub struct DemoArgs {
           value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub requests: u64,
 
-    /// A distribution that takes longer than this in one mode is cut short there, and says so.
+    /// End a distribution that takes longer than this in one mode, in seconds, and report it as cut
+    /// short.
     #[arg(long, default_value_t = 25.0, value_name = "SECONDS", value_parser = crate::arguments::positive)]
     pub seconds_per_mode: f64,
 
@@ -82,7 +83,7 @@ pub struct DemoArgs {
 ///
 /// # Errors
 /// On arguments out of range, when redis-server is missing, when a mode fails, on Ctrl-C, and when
-/// any value came back wrong. Whatever was set up has been removed by then.
+/// any value came back wrong. Everything set up is removed before it returns.
 pub fn execute(args: DemoArgs) -> Result<()> {
     check_arguments(&args)?;
     interrupt::catch_signals()?;
@@ -95,7 +96,7 @@ pub fn execute(args: DemoArgs) -> Result<()> {
     crate::report::publish(&report.text(), setting.args.json.as_deref(), &report)?;
     setting.folder.finish();
     if report.values_wrong > 0 {
-        bail!("{} of {} values came back wrong", report.values_wrong, report.values_checked);
+        bail!("{} of {} values were wrong", report.values_wrong, report.values_checked);
     }
     if !report.failed.is_empty() {
         let names: Vec<&str> = report.failed.iter().map(|failed| failed.mode.name()).collect();
@@ -104,7 +105,7 @@ pub fn execute(args: DemoArgs) -> Result<()> {
     Ok(())
 }
 
-/// What all modes share.
+/// Settings shared by all modes.
 struct Setting {
     args: DemoArgs,
     redis_program: PathBuf,
@@ -128,7 +129,7 @@ fn check_arguments(args: &DemoArgs) -> Result<()> {
         bail!("--size {} is too small: use 1MiB or more", args.size);
     }
     let memory_bytes = Machine::describe().memory_bytes;
-    // The rack's donors are on this machine too, and hold what redis does not.
+    // The rack's donors are on this machine too, and hold the part that redis does not.
     if memory_bytes > 0 && args.size.0.saturating_mul(2) > memory_bytes {
         bail!(
             "--size {} needs about twice as much memory on this machine, which has {}",
@@ -148,12 +149,12 @@ fn measure_modes(setting: &mut Setting, started: Instant) -> Result<DemoReport> 
         let outcome = run::run(Mode::Local, setting, Budget::NONE)?;
         let held_bytes = outcome.held_bytes();
         if matches!(outcome, report::Outcome::Failed { .. }) {
-            bail!("redis does not even run on plain local memory");
+            bail!("redis failed on plain local memory");
         }
         outcomes.push((modes.remove(0), outcome));
         held_bytes
     } else {
-        note("measuring how much memory redis takes for this data");
+        note("measuring the memory that redis needs for this data");
         run::size_of_data(setting)?
     };
     let budget = Budget::of(held_bytes, setting.args.local_share);

@@ -1,9 +1,9 @@
-//! The ways redis may get its memory in the demo, by name, and how much of it.
+//! The modes of the demo: sources of redis's memory by name, and the budget.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Where redis's memory comes from.
+/// Source of redis's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -21,7 +21,7 @@ impl Mode {
     /// Every mode, in the order they run.
     pub const ALL: [Self; 4] = [Self::Local, Self::VeniceShm, Self::VeniceUdp, Self::SwapDisk];
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,14 +47,14 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For the mode that needs none.
+    /// Budget of the mode that needs none.
     pub const NONE: Self = Self { local_bytes: u64::MAX, remote_bytes: 0 };
 
     const PAGE_BYTES: u64 = 4096;
     const SLAB_BYTES: u64 = 16 << 20;
 
-    /// `share` of what redis holds stays local; the remote memory takes all of it and some more,
-    /// because a loading redis grows its tables by copying them.
+    /// Sets the budget: `share` of what redis holds stays local; the remote memory takes all of it
+    /// with a reserve, because a loading redis grows its tables by copying them.
     pub fn of(held_bytes: u64, share: f64) -> Self {
         let local_bytes = (held_bytes as f64 * share) as u64 / Self::PAGE_BYTES * Self::PAGE_BYTES;
         let roomy_bytes = held_bytes + held_bytes / 4 + 4 * Self::SLAB_BYTES;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_follows_what_redis_holds() {
+    fn budget_follows_held_bytes() {
         let budget = Budget::of(1_400 << 20, 0.25);
         assert_eq!(budget.local_bytes, 350 << 20);
         assert!(budget.remote_bytes >= 1_750 << 20);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_the_names_of_the_report() {
+    fn names_match_the_report() {
         for mode in Mode::ALL {
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
             assert_eq!(Mode::from_str(mode.name(), false), Ok(mode));

@@ -10,17 +10,19 @@ use crate::child::{self, ChildGuard};
 use crate::interrupt::wait_until;
 use crate::launch::Launch;
 
-/// How long redis may take to answer after its start.
+/// Time limit for redis's first answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
+/// Finds redis-server.
+///
 /// # Errors
-/// When redis-server is not installed, with how to install it.
+/// When redis-server is not installed; the message names its package.
 pub fn find_program() -> Result<PathBuf> {
     child::find_program("redis-server")
         .context("the demo needs redis-server: apt-get install redis-server")
 }
 
-/// A redis that ends with its guard.
+/// A redis process; dropping it ends the process.
 #[derive(Debug)]
 pub struct Redis {
     client: Client,
@@ -54,23 +56,23 @@ impl Redis {
         Ok(Self { client, socket, pid, server })
     }
 
-    /// The connection to the server.
+    /// Returns the connection to the server.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Where further clients connect.
+    /// Returns the socket for further clients.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The process that holds the data (which is not the one we started when a supervisor stands
-    /// in between).
+    /// Returns the process that holds the data, which differs from the started one if a supervisor
+    /// stands in between.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Explains a failed conversation by the server's death, where that is the reason.
+    /// Replaces a failed conversation's error by the server's death, if that is the cause.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.server.explain(error)
     }
@@ -82,7 +84,7 @@ fn process_id(client: &mut Client) -> Result<u32> {
     };
     info_field(&String::from_utf8_lossy(text), "process_id")
         .and_then(|digits| digits.parse().ok())
-        .context("redis does not tell its process id")
+        .context("redis does not report its process id")
 }
 
 fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn info_is_read() {
+    fn info_is_parsed() {
         let info = "# Server\r\nprocess_id_x:1\r\nprocess_id:4711\r\nport:0\r\n";
         assert_eq!(info_field(info, "process_id"), Some("4711"));
         assert_eq!(info_field(info, "absent"), None);

@@ -1,4 +1,4 @@
-//! The demo's figures, for programs and for people.
+//! Report types of `venice demo`, with their text form.
 
 use std::time::Duration;
 
@@ -11,35 +11,35 @@ use super::workload::{Checked, Measured};
 use crate::machine::Machine;
 use crate::report::{grouped, micros, table};
 
-/// Everything `venice demo --json` writes.
+/// The report that `venice demo --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DemoReport {
     /// Bytes of all values together.
     pub dataset_bytes: u64,
     /// Local memory of the modes that borrow or swap, in bytes.
     pub local_bytes: u64,
-    /// Remote memory asked for by the modes that borrow, in bytes.
+    /// Remote memory requested by the modes that borrow, in bytes.
     pub remote_bytes: u64,
-    /// Values looked at in all modes.
+    /// Values checked in all modes.
     pub values_checked: u64,
-    /// Values that were not what had been stored.
+    /// Values that differ from the stored ones.
     pub values_wrong: u64,
     /// The modes that ran.
     pub modes: Vec<ModeReport>,
     /// The modes that this machine cannot run.
     pub skipped: Vec<UnmeasuredMode>,
-    /// The modes that went wrong.
+    /// The modes that failed.
     pub failed: Vec<UnmeasuredMode>,
     /// Duration of the whole demo in seconds.
     pub seconds: f64,
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
 }
 
-/// One mode's figures. Those without a prefix are of uniform requests.
+/// Figures of one mode. Those without a prefix are of uniform requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModeReport {
-    /// Which mode.
+    /// The mode.
     pub mode: Mode,
     /// Uniform requests a second, one at a time.
     pub ops_per_s: f64,
@@ -61,9 +61,9 @@ pub struct ModeReport {
     pub requests: u64,
     /// Measured Zipf requests.
     pub zipf_requests: u64,
-    /// Whether a time limit ended the requests early.
+    /// True if a time limit ended the requests early.
     pub cut_short: bool,
-    /// Values looked at.
+    /// Values checked.
     pub values_checked: u64,
     /// Values that were wrong.
     pub values_wrong: u64,
@@ -72,9 +72,9 @@ pub struct ModeReport {
 /// A mode without figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmeasuredMode {
-    /// Which mode.
+    /// The mode.
     pub mode: Mode,
-    /// What the machine lacks, or what happened.
+    /// Missing requirement, or error.
     pub reason: String,
 }
 
@@ -107,7 +107,7 @@ impl ModeReport {
     }
 }
 
-/// What became of a mode.
+/// Outcome of a mode.
 #[derive(Debug, Clone)]
 pub enum Outcome {
     Measured { report: ModeReport, held_bytes: u64 },
@@ -116,7 +116,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Resident bytes after loading; 0 for a mode that did not run.
+    /// Returns the resident bytes after loading; 0 for a mode that did not run.
     pub fn held_bytes(&self) -> u64 {
         match self {
             Self::Measured { held_bytes, .. } => *held_bytes,
@@ -156,7 +156,7 @@ pub fn summarize(
 }
 
 impl DemoReport {
-    /// The table and the lines under it.
+    /// Renders the table and the lines under it.
     pub fn text(&self) -> String {
         let mut rows = table(
             &[
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_promised_names() {
+    fn json_has_documented_names() {
         let json = serde_json::to_value(sample()).unwrap();
         for name in
             ["dataset_bytes", "local_bytes", "remote_bytes", "values_checked", "values_wrong"]
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_every_mode_and_every_skip() {
+    fn table_names_every_mode() {
         let text = sample().text();
         for wanted in ["local", "venice-shm", "swap-disk: SKIPPED, no root", "100 %", "2 wrong"] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::interrupt;
 
-/// How often a blocked read or write looks for Ctrl-C.
+/// Period of a blocked read's or write's checks for Ctrl-C.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Silence after which the server is taken for hung.
+/// Time without an answer after which the server is taken for hung.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The longest line or value that is accepted from the server.
+/// Longest line or value accepted from the server.
 const MAX_REPLY_BYTES: usize = 16 << 20;
 
 /// One reply of the server.
@@ -44,8 +44,10 @@ pub struct Client {
 }
 
 impl Client {
+    /// Connects.
+    ///
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no server listens at `socket`.
     pub fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to redis at {}", socket.display()))?;
@@ -74,7 +76,7 @@ impl Client {
     /// Sends the pipeline.
     ///
     /// # Errors
-    /// When the server is gone or silent, and on an interrupt.
+    /// When the server closes the connection or does not answer in time, and on an interrupt.
     pub fn flush(&mut self) -> Result<()> {
         let mut sent = 0;
         let mut quiet_since = Instant::now();
@@ -92,28 +94,29 @@ impl Client {
         Ok(())
     }
 
-    /// Sends one command and takes its reply.
+    /// Sends one command and returns its reply.
     ///
     /// # Errors
-    /// As [`Client::flush`] and [`Client::reply`].
+    /// The same as [`Client::flush`] and [`Client::reply`].
     pub fn call(&mut self, parts: &[&[u8]]) -> Result<Reply<'_>> {
         self.push(parts);
         self.flush()?;
         self.reply()
     }
 
-    /// Takes the next reply.
+    /// Returns the next reply.
     ///
     /// # Errors
-    /// When the server reports an error, is gone or silent, or does not speak RESP; on an interrupt.
+    /// When the server reports an error, closes the connection, does not answer in time or does not
+    /// speak RESP; on an interrupt.
     pub fn reply(&mut self) -> Result<Reply<'_>> {
         loop {
             match parse(&self.input[self.taken..self.filled])? {
                 Some(parsed) => {
                     let start = self.taken;
                     self.taken += parsed.consumed;
-                    // A second look at the same bytes keeps the borrow checker content and costs
-                    // a few nanoseconds.
+                    // Parsing the same bytes twice satisfies the borrow checker and costs a few
+                    // nanoseconds.
                     return view(&self.input[start..self.taken], &parsed);
                 }
                 None => self.receive()?,
@@ -147,7 +150,7 @@ impl Client {
     }
 }
 
-/// Waits on after a time-out of the socket, unless there is reason not to.
+/// Continues to wait after a time-out of the socket, unless the time is up or an interrupt came.
 fn endure(error: std::io::Error, quiet_since: Instant) -> Result<()> {
     if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
     {
@@ -160,7 +163,7 @@ fn endure(error: std::io::Error, quiet_since: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Where the parts of a complete reply lie.
+/// Position of a complete reply.
 #[derive(Debug, PartialEq, Eq)]
 struct Parsed {
     consumed: usize,
@@ -170,7 +173,7 @@ struct Parsed {
     nil: bool,
 }
 
-/// Finds one reply at the start of `bytes`, or `None` when it is not there completely.
+/// Finds one reply at the start of `bytes`, or `None` if it is incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<Parsed>> {
     let Some(line_end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn all_replies_in_use_are_understood() {
+    fn all_reply_kinds_are_parsed() {
         assert_eq!(one(b"+OK\r\n"), Reply::Simple("OK"));
         assert_eq!(one(b":-17\r\n"), Reply::Integer(-17));
         assert_eq!(one(b"$-1\r\n"), Reply::Nil);
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_waits_for_the_rest() {
+    fn incomplete_reply_is_none() {
         for whole in [&b"+OK\r\n"[..], b":12\r\n", b"$5\r\nhello\r\n", b"$-1\r\n"] {
             for length in 0..whole.len() {
                 assert_eq!(parse(&whole[..length]).unwrap(), None, "{length} of {whole:?}");
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_nonsense_are_reported() {
+    fn invalid_replies_are_errors() {
         for bytes in
             [&b"-OOM no\r\n"[..], b"?\r\n", b"\r\n", b"$x\r\n", b"$99999999999999\r\n", b"$\r\n"]
         {
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_is_framed_and_answered_in_order() {
+    fn pipeline_keeps_order() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

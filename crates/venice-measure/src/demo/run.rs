@@ -19,7 +19,7 @@ use crate::resident::{PeakSampler, resident_anonymous_bytes};
 /// Runs one mode from an empty redis to the last measured request.
 ///
 /// # Errors
-/// On an interrupt only; what else goes wrong is an outcome, so that the other modes still run.
+/// On an interrupt only; any other error is an outcome, so that the other modes still run.
 pub fn run(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outcome> {
     let outcome = match mode {
         Mode::Local => run_redis(mode, setting, &Launch::Local),
@@ -35,7 +35,7 @@ pub fn run(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outcome> {
     }))
 }
 
-/// Loads redis only to see how much memory the data takes, in bytes.
+/// Loads redis to measure the memory that the data takes, in bytes.
 ///
 /// # Errors
 /// When redis cannot be run, and on an interrupt.
@@ -63,15 +63,15 @@ fn run_on_rack(mode: Mode, setting: &Setting, budget: Budget, port: Port) -> Res
 }
 
 fn run_on_swap(mode: Mode, setting: &Setting, budget: Budget) -> Result<Outcome> {
-    // What is missing here is missing on the machine: the mode is skipped, loudly. What fails
-    // afterwards is a failure.
+    // A failure here means a missing requirement of the machine: the mode is skipped, with a note.
+    // Later failures are errors.
     let prepared = SwapFile::create(&setting.args.swap_dir, budget.remote_bytes).and_then(|file| {
         let group = kernel_swap::group_on("demo", budget.local_bytes, &file)?;
         Ok((file, group))
     });
     crate::interrupt::check()?;
     match prepared {
-        // The group goes first when they are dropped: no member is left when swap is switched off.
+        // The group is dropped first: no member is left when swap is switched off.
         Ok((_file, group)) => run_redis(mode, setting, &Launch::InCgroup(&group)),
         Err(error) => {
             let reason = format!("{error:#}");

@@ -1,4 +1,4 @@
-//! What every mode is asked to do: load, give everything back, then answer the same requests.
+//! The workload of every mode: load, read all back, then serve the same requests.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use crate::pattern::Random;
 use crate::progress::Phase;
 use crate::zipf::{Scatter, Zipf};
 
-/// Commands under way at once while loading and reading back.
+/// Commands outstanding while loading and reading back.
 const PIPELINE: u64 = 128;
 
-/// The skew of the second distribution.
+/// Skew of the second distribution.
 const ZIPF_THETA: f64 = 0.99;
 
-/// Both seeds are fixed: every run of the demo asks the same questions.
+/// Both seeds are fixed: every run of the demo sends the same requests.
 const UNIFORM_SEED: u64 = 0x5eed_0001;
 const ZIPF_SEED: u64 = 0x5eed_0002;
 
-/// Requests before those that count, as a share of them: one in so many.
+/// Measured requests for one warm-up request.
 const WARM_UP_SHARE: u64 = 5;
 
 /// The measured requests, the same for every mode.
@@ -36,7 +36,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `requests` of each distribution (and some more to warm up), each bounded by `limit`.
+    /// Draws `requests` of each distribution (and some more to warm up), each bounded by `limit`.
     pub fn new(dataset: &Dataset, requests: u64, limit: Duration) -> Self {
         let total = requests + requests / WARM_UP_SHARE;
         let mut random = Random::new(UNIFORM_SEED);
@@ -49,7 +49,7 @@ impl Plan {
     }
 }
 
-/// Values looked at, and how many of them were not what was stored.
+/// Values checked, and wrong ones among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Values compared.
@@ -84,7 +84,7 @@ pub struct Measured {
     pub p99_us: f64,
     /// Values compared, and those that differed.
     pub checked: Checked,
-    /// Whether the time limit came before the last request.
+    /// True if the time limit came before the last request.
     pub cut_short: bool,
 }
 
@@ -125,7 +125,7 @@ pub fn read_back(client: &mut Client, dataset: &Dataset, label: &str) -> Result<
     Ok(checked)
 }
 
-/// Asks for `keys` one by one, each only when the answer before has come, and checks every answer.
+/// Reads `keys` one by one, each after the previous answer, and checks every answer.
 pub fn measure(client: &mut Client, plan: &Plan, keys: &[u64], label: &str) -> Result<Measured> {
     let phase = Phase::new(label, keys.len() as u64);
     let warm_up = keys.len() / (WARM_UP_SHARE as usize + 1);
@@ -163,7 +163,7 @@ pub fn measure(client: &mut Client, plan: &Plan, keys: &[u64], label: &str) -> R
     })
 }
 
-/// Looks out for Ctrl-C after each request, but draws seldom: drawing would be measured.
+/// Checks for Ctrl-C after each request, but draws the bar seldom, since drawing would be measured.
 fn show(phase: &Phase, index: usize) -> Result<()> {
     const STEP: usize = 500;
     if index % STEP == STEP - 1 {
@@ -172,7 +172,7 @@ fn show(phase: &Phase, index: usize) -> Result<()> {
     interrupt::check()
 }
 
-/// Latency in nanoseconds, and whether the value was right.
+/// Returns the latency in nanoseconds, and true if the value was right.
 fn timed_get(client: &mut Client, number: u64) -> Result<(u64, bool)> {
     let key = dataset::key(number);
     let asked = Instant::now();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_is_the_same_every_time_and_in_bounds() {
+    fn plan_is_deterministic() {
         let dataset = Dataset { count: 1000 };
         let one = Plan::new(&dataset, 500, Duration::from_secs(1));
         let two = Plan::new(&dataset, 500, Duration::from_secs(9));

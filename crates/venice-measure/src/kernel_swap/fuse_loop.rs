@@ -1,5 +1,5 @@
-//! Swap to memory behind a network block server, a FUSE file and a loop device: how a kernel
-//! without nbd or ublk pages to somebody else's memory.
+//! Swap to memory behind a network block server, a FUSE file and a loop device: the path of a
+//! kernel without nbd or ublk to remote memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,15 +18,17 @@ use crate::scratch;
 /// The whole chain in use as swap. Dropping it takes it down in order.
 #[derive(Debug)]
 pub struct FuseLoopSwap {
-    // Dropped in this order, from the kernel's end to the server's.
+    // The fields drop in this order, from the kernel's end to the server's.
     _area: SwapArea,
     device: LoopDevice,
     mount: FuseMount,
 }
 
 impl FuseLoopSwap {
+    /// Sets the chain up.
+    ///
     /// # Errors
-    /// Without root, or where nbdkit, nbdfuse, FUSE or loop devices are missing.
+    /// Without root, or when nbdkit, nbdfuse, FUSE or loop devices are missing.
     pub fn create(len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
         let mount = FuseMount::serve(len_bytes)?;
@@ -35,7 +37,7 @@ impl FuseLoopSwap {
         Ok(Self { _area: area, device, mount })
     }
 
-    /// The processes that serve the pages, for accounting.
+    /// Returns the processes that serve the pages, for accounting.
     pub fn server_pids(&self) -> Vec<u32> {
         self.mount.server.pids_of_group()
     }
@@ -74,7 +76,7 @@ impl FuseMount {
             &len_bytes.to_string(),
         ]);
         locked_servers::lock(&mut command, folder.path())?;
-        // Killed with us it would leave the kernel with pages that nobody brings back.
+        // A server killed with this process would leave the kernel with unreadable pages.
         let server = ChildGuard::spawn_to_stay("nbdfuse", command, &folder.path().join("log"))?;
         let mut mount = Self { mounted: false, server, folder };
         let file = mount.file();

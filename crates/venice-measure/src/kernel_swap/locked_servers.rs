@@ -1,9 +1,9 @@
 //! Servers of a swap device whose memory is locked.
 //!
-//! A server that is swapped out to the device that it serves waits for itself, for ever, and with it all
-//! that swap there. `nbdkit` locks its memory when it is told to (`--swap`); `nbdfuse` knows nothing of the
-//! kind, and a lock does not outlive exec(2). So a small library is loaded into both that locks all they
-//! have and will have, or ends them.
+//! A server that is swapped out to the device that it serves waits for itself forever, and all
+//! processes that swap there wait with it. `nbdkit` locks its memory with `--swap`; `nbdfuse` has
+//! no such option, and a lock does not outlive exec(2). A small library is therefore loaded into
+//! both that locks all their present and future memory, or ends them.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,11 +14,11 @@ use crate::resident::locked_bytes;
 
 const SOURCE: &str = include_str!("lock_all.c");
 
-/// Has the program and those that it starts lock their memory as they begin. The library is made in
+/// Makes the program and its children lock their memory as they begin. The library is built in
 /// `folder`, which has to stay as long as they run.
 ///
 /// # Errors
-/// Where there is no C compiler.
+/// When there is no C compiler.
 pub(super) fn lock(command: &mut Command, folder: &Path) -> Result<()> {
     let (text, library) = (folder.join("lock_all.c"), folder.join("lock_all.so"));
     std::fs::write(&text, SOURCE).with_context(|| format!("cannot write {}", text.display()))?;
@@ -35,8 +35,10 @@ pub(super) fn lock(command: &mut Command, folder: &Path) -> Result<()> {
 const NEEDED: &str = "the peer's servers cannot be kept from being swapped without a C compiler \
                       (apt-get install gcc libc6-dev)";
 
+/// Checks that all servers have locked memory.
+///
 /// # Errors
-/// When one of them has no locked memory, so that it could be swapped out.
+/// When one has none, so that it could be swapped out.
 pub(super) fn check(servers: &[u32]) -> Result<()> {
     for pid in servers {
         if locked_bytes(*pid).unwrap_or(0) == 0 {
@@ -53,16 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_started_so_is_locked_and_so_is_what_it_starts() {
+    fn program_and_children_are_locked() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "/bin/sleep 1000 & echo $!; wait"]).stdout(Stdio::piped());
         if let Err(lacks) =
             venice_swap::require_root().map_err(Into::into).and(lock(&mut command, folder.path()))
         {
-            return eprintln!(
-                "SKIPPED: what_is_started_so_is_locked_and_so_is_what_it_starts: {lacks:#}"
-            );
+            return eprintln!("SKIPPED: program_and_children_are_locked: {lacks:#}");
         }
         let mut shell = command.spawn().unwrap();
         let mut line = String::new();

@@ -6,17 +6,17 @@ use anyhow::{Context, Result};
 
 use crate::child::run_tool;
 
-/// A loop device on a file. Dropping it takes it off.
+/// A loop device on a file. Dropping it detaches the device.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     pub(super) path: PathBuf,
 }
 
 impl LoopDevice {
-    /// With direct I/O the file's pages are not cached a second time.
+    /// Attaches a file. With direct I/O the file's pages are not cached a second time.
     ///
     /// # Errors
-    /// Without root, or where no loop device is to be had.
+    /// Without root, or when no loop device is available.
     pub(super) fn attach(file: &Path, direct_io: bool) -> Result<Self> {
         let file = file.to_str().context("a loop device's file needs a path in UTF-8")?;
         let direct_io = if direct_io { "--direct-io=on" } else { "--direct-io=off" };

@@ -1,7 +1,8 @@
-//! The kernel's own paging, to measure Venice against: a memory cgroup that holds a program to a
-//! local budget ([`::venice_swap::cgroup`]), and a device for what does not fit: a file on the local disk
-//! ([`swap_file`]), compressed memory ([`zram`]), a RAM disk ([`ram_disk`]), or memory behind FUSE and a loop device
-//! ([`fuse_loop`]), which is what swapping to remote memory looks like without Venice. And with it ([`venice_swap`]).
+//! The kernel's own paging, as a baseline: a memory cgroup that bounds a program to a local budget
+//! ([`::venice_swap::cgroup`]), and a device for the rest. The devices are a file on the local disk
+//! ([`swap_file`]), compressed memory ([`zram`]), a RAM disk ([`ram_disk`]), memory behind FUSE and
+//! a loop device ([`fuse_loop`]), which is swap to remote memory without Venice, and Venice's own
+//! swap ([`venice_swap`]).
 
 pub mod fuse_loop;
 mod locked_servers;
@@ -22,13 +23,14 @@ pub use sweep::sweep;
 
 /// A device that the kernel swaps to for as long as the value lives.
 pub trait SwapDevice {
-    /// Its block device, or its file.
+    /// Returns its block device, or its file.
     fn path(&self) -> &Path;
 }
 
-/// A memory cgroup `venice-NAME-PID` whose members keep `local_bytes` resident and have any amount on
-/// `device`. It has a page that keeps the kernel from killing them while there is room
-/// (`docs/decisions/0058-file-page-against-early-oom-kills.md`), as under `venice run --mode swap`.
+/// Creates a memory cgroup `venice-NAME-PID` whose members keep `local_bytes` resident and have any
+/// amount on `device`. Its watch page keeps the kernel from killing them while there is room
+/// (`docs/decisions/0058-a-page-that-keeps-the-kernel-looking.md`), the same as under `venice run
+/// --mode swap`.
 ///
 /// # Errors
 /// Without root or a memory controller.
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_file_comes_and_goes() {
+    fn swap_file_is_created_and_removed() {
         let folder = Path::new("/var/tmp");
         let name = crate::scratch::name(crate::scratch::SWAP_FILE);
         match SwapFile::create(folder, 8 << 20) {
@@ -67,11 +69,11 @@ mod tests {
     }
 
     #[test]
-    fn a_group_keeps_a_page_of_its_device_whatever_the_kernel_wants_back() {
-        let name = "a_group_keeps_a_page_of_its_device_whatever_the_kernel_wants_back";
+    fn group_keeps_its_page_under_reclaim() {
+        let name = "group_keeps_its_page_under_reclaim";
         let group = RamDiskSwap::create(8 << 20)
             .and_then(|disk| group_on("page-test", 8 << 20, &disk).map(|group| (disk, group)));
-        // The group goes first when they are dropped.
+        // The group is dropped first.
         let (_disk, group) = match group {
             Ok(group) => group,
             Err(error) => return eprintln!("SKIPPED: {name}: {error:#}"),
@@ -80,8 +82,8 @@ mod tests {
         let folder = group.members_file().parent().unwrap().to_owned();
         let keeps_a_page =
             crate::interrupt::wait_until("the page", Duration::from_secs(60), || {
-                // The kernel gives up where there is a page that does not leave; what it says of the group
-                // it counts anew every two seconds.
+                // The kernel gives up on a page that does not leave; it updates the group's
+                // statistics every two seconds.
                 for (file, what) in [("memory.force_empty", "0"), ("memory.reclaim", "8M")] {
                     let _ = std::fs::write(folder.join(file), what);
                 }

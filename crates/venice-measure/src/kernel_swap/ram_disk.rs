@@ -1,8 +1,8 @@
 //! Swap to a RAM disk of this machine: a file in ramfs under a loop device.
 //!
-//! Not in tmpfs: what lies there the kernel may swap, and to the very disk that it is part of. Whoever
-//! reads such a page then waits for the loop device, which waits for that page, and so does the swapoff
-//! that would end it: until the machine is started anew. Pages of ramfs stay in memory whatever becomes of
+//! Tmpfs is unsuitable: the kernel may swap its pages, even to the disk that they are part of. A
+//! reader of such a page then waits for the loop device, which waits for that page, and so does the
+//! swapoff that would end it, until a reboot. Pages of ramfs stay in memory whatever happens to
 //! this process; a lock on them would end with it, while the kernel goes on swapping to them.
 
 use std::fs::File;
@@ -18,13 +18,13 @@ use super::swap_area::SwapArea;
 use super::swap_file::write_zeros;
 use crate::scratch;
 
-/// Memory left free beside the disk: ramfs itself knows no limit.
+/// Memory left free beside the disk: ramfs itself has no limit.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// A RAM disk in use as swap. Dropping it switches it off and gives its memory back.
 #[derive(Debug)]
 pub struct RamDiskSwap {
-    // Dropped in this order: off first, then the device, then its memory.
+    // The fields drop in this order: swap off first, then the device, then its memory.
     _area: SwapArea,
     device: LoopDevice,
     _memory: LockedFile,
@@ -34,7 +34,8 @@ impl RamDiskSwap {
     /// Swaps to a RAM disk of `len_bytes`, whose memory is taken at once.
     ///
     /// # Errors
-    /// Without root, without the memory, or where ramfs cannot be mounted or loop devices are missing.
+    /// Without root, without the memory, or when ramfs cannot be mounted or loop devices are
+    /// missing.
     pub fn create(len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
         let memory = LockedFile::create(len_bytes)?;
@@ -53,7 +54,7 @@ impl SwapDevice for RamDiskSwap {
 /// A file all of whose pages are in memory and cannot leave it.
 #[derive(Debug)]
 struct LockedFile {
-    // Dropped in this order.
+    // The fields drop in this order.
     _mount: Ramfs,
     folder: TempDir,
 }
@@ -105,7 +106,7 @@ fn require_memory(len_bytes: u64) -> Result<()> {
     let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib: Option<u64> =
         line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-    let available_bytes = kib.context("this kernel does not tell what memory is available")? * 1024;
+    let available_bytes = kib.context("this kernel does not report the available memory")? * 1024;
     if available_bytes < len_bytes.saturating_add(SPARE_BYTES) {
         bail!(
             "{} MiB of memory are available, the RAM disk needs {} MiB",
@@ -130,9 +131,9 @@ mod tests {
     const PAGES: usize = 64;
 
     #[test]
-    fn no_page_of_a_ram_disk_can_be_swapped() {
+    fn ram_disk_pages_are_unevictable() {
         if let Err(lacks) = venice_swap::require_root() {
-            return eprintln!("SKIPPED: no_page_of_a_ram_disk_can_be_swapped: {lacks}");
+            return eprintln!("SKIPPED: ram_disk_pages_are_unevictable: {lacks}");
         }
         let locked = LockedFile::create((PAGES * PAGE_BYTES) as u64).unwrap();
         let flags = page_flags(&File::open(locked.path()).unwrap());
@@ -144,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ram_disk_comes_and_goes() {
+    fn ram_disk_is_created_and_removed() {
         let swaps = || std::fs::read_to_string("/proc/swaps").unwrap();
         let disk = match RamDiskSwap::create(8 << 20) {
             Ok(disk) => disk,
             Err(error) => {
-                return eprintln!("SKIPPED: a_ram_disk_comes_and_goes: {error:#}");
+                return eprintln!("SKIPPED: ram_disk_is_created_and_removed: {error:#}");
             }
         };
         let (device, folder) = (disk.device.path.clone(), disk._memory.folder.path().to_owned());
@@ -160,7 +161,7 @@ mod tests {
         assert!(!folder.exists());
     }
 
-    /// What the kernel says of each page of `file`.
+    /// Returns the kernel's flags of each page of `file`.
     fn page_flags(file: &File) -> Vec<u64> {
         let (len_bytes, populate) = (PAGES * PAGE_BYTES, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_larger_than_memory_is_refused() {
+    fn disk_larger_than_memory_is_refused() {
         let refused = require_memory(1 << 60).unwrap_err().to_string();
         assert!(refused.contains("the RAM disk needs"), "{refused}");
     }

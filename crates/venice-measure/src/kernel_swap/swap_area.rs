@@ -1,4 +1,4 @@
-//! One swap area in use, and how it goes out of use again.
+//! A swap area in use, and its removal.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 
 use crate::child::run_tool;
 
-/// Above every area a machine is likely to have, so that ours is filled first. The kernel's
-/// greatest priority is 32767.
+/// Swap priority above every other area of a machine, so that this one is filled first. The
+/// kernel's greatest priority is 32767.
 const PRIORITY: &str = "32000";
-/// With it a device is known to be ours.
+/// Label that marks the benchmarks' devices.
 pub(super) const LABEL: &str = "venice-bench";
 
-/// A swap area that is switched on. Dropping it switches it off, which reads back what is still in
-/// use, so end the processes that use it first.
+/// A swap area in use. Dropping it switches it off, which reads back all pages still in use; end
+/// the processes that use it first.
 #[derive(Debug)]
 pub struct SwapArea {
     path: PathBuf,
@@ -23,8 +23,8 @@ impl SwapArea {
     /// Formats `path` (a file or a block device) and starts swapping to it.
     ///
     /// # Errors
-    /// When `mkswap` or `swapon` refuse it, as they do for a file on a file system that cannot hold
-    /// swap; the message says why.
+    /// When `mkswap` or `swapon` refuse it, for example a file on a file system that cannot hold
+    /// swap; the message quotes them.
     pub fn switch_on(path: &Path) -> Result<Self> {
         let text = path.to_str().context("a swap area needs a path in UTF-8")?;
         run_tool("mkswap", &["--label", LABEL, text])?;

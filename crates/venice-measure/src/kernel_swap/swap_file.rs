@@ -1,4 +1,4 @@
-//! A swap file on a local disk: what a user has without Venice.
+//! A swap file on a local disk: the usual alternative without Venice.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,7 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// A swap file in use. Dropping it switches swapping to it off and removes it.
 #[derive(Debug)]
 pub struct SwapFile {
-    // Dropped in this order: off first, then unlinked.
+    // The fields drop in this order: swap off first, then unlinked.
     _area: SwapArea,
     file: RemovedFile,
 }
@@ -27,7 +27,7 @@ impl SwapFile {
     /// Makes a swap file of `len_bytes` in `folder` and starts to use it.
     ///
     /// # Errors
-    /// Without root, without the room, or where the file system cannot hold a swap file.
+    /// Without root, without the room, or when the file system cannot hold a swap file.
     pub fn create(folder: &Path, len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
         require_room(folder, len_bytes)?;
@@ -49,7 +49,7 @@ impl SwapDevice for SwapFile {
 
 fn require_room(folder: &Path, len_bytes: u64) -> Result<()> {
     let stat = statvfs(folder)
-        .with_context(|| format!("cannot learn the free room of {}", folder.display()))?;
+        .with_context(|| format!("cannot read the free space of {}", folder.display()))?;
     let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free_bytes < len_bytes.saturating_add(SPARE_BYTES) {
         bail!(
@@ -62,9 +62,10 @@ fn require_room(folder: &Path, len_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Swap files must not have holes: take the blocks, or write zeros where that is not offered.
+/// Allocates the blocks, since swap files must not have holes; writes zeros where allocation is not
+/// supported.
 fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
-    // A new file that nobody else can read: it will hold other programs' memory.
+    // The new file is private: it will hold other programs' memory.
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     if fallocate(&file, FallocateFlags::empty(), 0, len_bytes).is_ok() {
         return Ok(());
@@ -74,7 +75,7 @@ fn allocate(path: &Path, len_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes so many zeros from where `file` stands.
+/// Writes so many zeros at the position of `file`.
 ///
 /// # Errors
 /// When the file does not take them, and on an interrupt.

@@ -1,8 +1,7 @@
-//! What benchmarks that were killed outright left, taken away: programs, files, and swap devices that nobody
-//! else would switch off.
+//! Removal of the remains of benchmarks that were killed: programs, files and swap devices.
 //!
-//! First the programs and their files, then the devices that their pages are on, from the kernel's end to the
-//! memory's. Whose it was is in its name ([`scratch`]).
+//! Programs and their files go first, then the devices that hold their pages, from the kernel's end
+//! to the memory's. Names contain the owner ([`scratch`]).
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -19,13 +18,13 @@ use crate::child::run_tool;
 use crate::progress::note;
 use crate::scratch::{FOLDER, FUSE, MEMORY_FOLDER, RAM_DISK, SWAP_FILE, ZRAM, left_in};
 
-/// Where swap files are made unless somebody says otherwise.
+/// Default folder of swap files.
 const SWAP_DIR: &str = "/var/tmp";
 /// Names of the benchmarks' cgroups.
 const GROUPS: [&str; 3] = ["memory", "bench", "demo"];
 
-/// Takes away what dead benchmarks left, in `swap_dir` too, and says what. The first call of a process
-/// does; the others do nothing.
+/// Removes the remains of dead benchmarks, in `swap_dir` too, and prints them. Only the first call
+/// of a process does so.
 pub fn sweep(swap_dir: Option<&Path>) {
     static SWEPT: Once = Once::new();
     SWEPT.call_once(|| {
@@ -33,12 +32,12 @@ pub fn sweep(swap_dir: Option<&Path>) {
         let named = swap_dir.filter(|folder| *folder != usual);
         let swept = sweep_now(&[Some(usual), named].into_iter().flatten().collect::<Vec<_>>());
         if !swept.is_empty() {
-            note(&format!("swept what a benchmark that was killed left: {}", swept.join(", ")));
+            note(&format!("removed the remains of a killed benchmark: {}", swept.join(", ")));
         }
     });
 }
 
-/// How one thing that was left is taken away.
+/// Removal of one kind of remains.
 type Away = fn(&Path) -> Result<()>;
 
 fn sweep_now(swap_dirs: &[&Path]) -> Vec<String> {
@@ -46,7 +45,7 @@ fn sweep_now(swap_dirs: &[&Path]) -> Vec<String> {
         MemoryCgroup::clear_leftovers(group);
     }
     let (temp, memory) = (std::env::temp_dir(), Path::new(MEMORY_FOLDER));
-    // Folders before the devices that pages of their files may be on.
+    // Folders come before the devices that may hold pages of their files.
     let mut kinds: Vec<(&Path, &str, Away)> =
         vec![(&temp, FOLDER, remove_folder), (memory, FOLDER, remove_folder)];
     kinds.extend(swap_dirs.iter().map(|folder| (*folder, SWAP_FILE, remove_swap_file as Away)));
@@ -79,12 +78,12 @@ fn remove_swap_file(path: &Path) -> Result<()> {
 fn remove_ram_disk(folder: &Path) -> Result<()> {
     free_loop_devices(folder)?;
     if is_mounted(folder) {
-        unmount(folder, UnmountFlags::NOFOLLOW).context("unmounting it")?;
+        unmount(folder, UnmountFlags::NOFOLLOW).context("cannot unmount it")?;
     }
     Ok(fs::remove_dir_all(folder)?)
 }
 
-/// Its server ends with its mount.
+/// Unmounts and removes a FUSE folder; its server ends with its mount.
 fn remove_fuse(folder: &Path) -> Result<()> {
     free_loop_devices(folder)?;
     let point = folder.join("mount");
@@ -94,20 +93,20 @@ fn remove_fuse(folder: &Path) -> Result<()> {
     Ok(fs::remove_dir_all(folder)?)
 }
 
-/// Takes the device away that the file at `path` tells of, unless it is somebody else's by now.
+/// Removes the device named in the file at `path`, unless another user has it by now.
 fn remove_zram(path: &Path) -> Result<()> {
     let number = path.to_string_lossy().rsplit('-').next().unwrap_or_default().to_owned();
     let device = PathBuf::from(format!("/dev/zram{number}"));
     if has_our_label(&device) {
         switch_off(&device)?;
-        zram::release(number.parse().context("it names no device")?)?;
+        zram::release(number.parse().context("the note names no device")?)?;
     }
     Ok(fs::remove_file(path)?)
 }
 
-/// Takes loop devices off files in `folder`.
+/// Detaches loop devices from files in `folder`.
 fn free_loop_devices(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir("/sys/block").context("looking for loop devices")?.flatten() {
+    for entry in fs::read_dir("/sys/block").context("cannot list the block devices")?.flatten() {
         let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
         if Path::new(file.trim_end()).starts_with(folder) {
             let device = Path::new("/dev").join(entry.file_name());
@@ -125,7 +124,7 @@ fn switch_off(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether it has a swap header of ours.
+/// True if it has a swap header with the benchmarks' label.
 fn has_our_label(device: &Path) -> bool {
     const LABEL_AT: u64 = 1052;
     let mut label = [0; LABEL.len()];
@@ -150,14 +149,14 @@ mod tests {
     use crate::kernel_swap::zram::ZramSwap;
     use crate::scratch::{folder, folder_in, name};
 
-    /// Where the one that is killed makes its swap file; set in its process alone.
+    /// Folder of the killed process's swap file; set in its process alone.
     const SWAP_DIR: &str = "VENICE_BENCH_TEST_SWAP_DIR";
 
     fn make_all_there_is_and_wait(swap_dir: &Path) {
         let _folders =
             [folder(FOLDER).unwrap(), folder_in(MEMORY_FOLDER.as_ref(), FOLDER).unwrap()];
         let _disk = RamDiskSwap::create(8 << 20).unwrap();
-        // These not everywhere.
+        // Some machines do not support these.
         let _file = SwapFile::create(swap_dir, 8 << 20);
         let _zram = ZramSwap::create(8 << 20);
         let group = MemoryCgroup::create("demo", 8 << 20, None).unwrap();
@@ -166,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_benchmark_is_swept_up_after_and_a_living_one_is_not() {
-        let test = "a_killed_benchmark_is_swept_up_after_and_a_living_one_is_not";
+    fn only_killed_benchmark_is_swept() {
+        let test = "only_killed_benchmark_is_swept";
         if let Some(swap_dir) = std::env::var_os(SWAP_DIR) {
             return make_all_there_is_and_wait(swap_dir.as_ref());
         }
@@ -185,7 +184,7 @@ mod tests {
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         let made =
             lines.find_map(|line| line.unwrap().split_once("made: ").map(|it| it.1.to_owned()));
-        let made = made.expect("it made nothing");
+        let made = made.expect("the benchmark made nothing");
         let (_, owner) = made.split_once("*-").unwrap();
         let left = || {
             let places = [std::env::temp_dir(), MEMORY_FOLDER.into(), swap_dir.path().into()];
@@ -198,7 +197,7 @@ mod tests {
         let before = left();
         assert!(before.len() >= 3, "{before:?}");
         sweep_now(&[swap_dir.path()]);
-        assert_eq!(left(), before, "a living benchmark's things were taken away");
+        assert_eq!(left(), before, "the set-up of a living benchmark was removed");
 
         child.kill().unwrap();
         child.wait().unwrap();

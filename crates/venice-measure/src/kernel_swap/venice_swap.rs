@@ -1,4 +1,4 @@
-//! Swap to a rack's memory, as `venice swap attach` sets it up.
+//! Swap to a rack's memory, set up by `venice swap attach`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::SwapDevice;
 use crate::rack::{Port, Rack};
 
-/// Above what the machine may have, as for the other devices.
+/// Swap priority above the machine's own areas, the same as for the other devices.
 const PRIORITY: &str = "32000";
-/// Donors zero what they lend.
+/// Time limit for attaching: donors zero what they lend.
 const ATTACH_WITHIN: Duration = Duration::from_secs(120);
 
 /// A rack and a swap device on its memory. Dropping it takes both down: `venice down` detaches the
@@ -23,7 +23,7 @@ pub struct VeniceSwap {
     device: Device,
 }
 
-/// What of `venice swap list --json` is told.
+/// Fields used of `venice swap list --json`.
 #[derive(Clone, Debug, Deserialize)]
 struct Device {
     pid: u32,
@@ -33,7 +33,7 @@ struct Device {
 }
 
 impl VeniceSwap {
-    /// With as many queues as `queues` says, or as `venice swap attach` takes of its own accord.
+    /// Attaches a device with `queues` queues, or with the default of `venice swap attach`.
     ///
     /// # Errors
     /// Without root, or when `venice up` or `venice swap attach` fails; the message quotes it.
@@ -60,13 +60,13 @@ impl VeniceSwap {
         Ok(Self { rack, device })
     }
 
-    /// How it is set up, in words.
+    /// Describes the set-up.
     pub fn describe(&self) -> String {
         let Device { kind, queues, .. } = &self.device;
         format!("venice swap over {}: {kind}, {queues} queues", self.rack.port().name())
     }
 
-    /// The processes that serve its pages.
+    /// Returns the processes that serve its pages.
     pub fn server_pids(&self) -> Vec<u32> {
         let mut pids = self.rack.agent_pids();
         pids.push(self.device.pid);
@@ -81,8 +81,11 @@ impl SwapDevice for VeniceSwap {
 }
 
 fn listed(mut venice: Command) -> Result<Device> {
-    let output = venice.args(["swap", "list", "--json"]).output().context("venice swap list")?;
-    let devices: Vec<Device> =
-        serde_json::from_slice(&output.stdout).context("reading `venice swap list`")?;
-    devices.into_iter().next().context("`venice swap list` knows no device")
+    let output = venice
+        .args(["swap", "list", "--json"])
+        .output()
+        .context("cannot run `venice swap list`")?;
+    let devices: Vec<Device> = serde_json::from_slice(&output.stdout)
+        .context("cannot parse the output of `venice swap list`")?;
+    devices.into_iter().next().context("`venice swap list` shows no device")
 }

@@ -16,7 +16,7 @@ const CONTROL: &str = "/sys/class/zram-control";
 #[derive(Debug)]
 pub struct ZramSwap {
     algorithm: String,
-    // Dropped in this order: off first, then the device.
+    // The fields drop in this order: swap off first, then the device.
     _area: SwapArea,
     device: ZramDevice,
 }
@@ -25,7 +25,7 @@ impl ZramSwap {
     /// Swaps to a zram device that takes up to `len_bytes` of uncompressed pages.
     ///
     /// # Errors
-    /// Without root or where the kernel has no zram.
+    /// Without root or when the kernel has no zram.
     pub fn create(len_bytes: u64) -> Result<Self> {
         venice_swap::require_root()?;
         let device = ZramDevice::take()?;
@@ -37,7 +37,7 @@ impl ZramSwap {
         Ok(Self { algorithm, _area: area, device })
     }
 
-    /// The compression in use: `lzo-rle`, `zstd`, ...
+    /// Returns the compression in use: `lzo-rle`, `zstd`, ...
     pub fn algorithm(&self) -> &str {
         &self.algorithm
     }
@@ -53,20 +53,20 @@ impl SwapDevice for ZramSwap {
 struct ZramDevice {
     path: PathBuf,
     number: u32,
-    /// A file that tells whose the device is.
+    /// A file that names the device's owner.
     note: PathBuf,
 }
 
 impl ZramDevice {
-    /// Adds a device of our own, so that one which is in use stays untouched.
+    /// Adds a device, so that one in use stays untouched.
     fn take() -> Result<Self> {
         if !Path::new(CONTROL).exists() {
             bail!("this kernel has no zram (try `modprobe zram`)");
         }
         if can_add() {
-            let text =
-                fs::read_to_string(format!("{CONTROL}/hot_add")).context("adding a zram device")?;
-            let number = text.trim().parse().context("zram gave no device number")?;
+            let text = fs::read_to_string(format!("{CONTROL}/hot_add"))
+                .context("cannot add a zram device")?;
+            let number = text.trim().parse().context("zram returned no device number")?;
             let device = Self::numbered(number)?;
             let node = device.path.clone();
             crate::interrupt::wait_until(
@@ -106,10 +106,10 @@ impl Drop for ZramDevice {
     }
 }
 
-/// Takes a device away that [`ZramDevice::take`] took.
+/// Releases a device of [`ZramDevice::take`].
 ///
 /// # Errors
-/// While somebody uses it.
+/// While it is in use.
 pub fn release(number: u32) -> std::io::Result<()> {
     match can_add() {
         true => fs::write(format!("{CONTROL}/hot_remove"), number.to_string()),
@@ -117,12 +117,12 @@ pub fn release(number: u32) -> std::io::Result<()> {
     }
 }
 
-/// Whether the kernel makes further devices: the first one may be somebody else's.
+/// True if the kernel can add devices: the first one may belong to another user.
 fn can_add() -> bool {
     Path::new(CONTROL).join("hot_add").exists()
 }
 
-/// The word in brackets of a sysfs choice such as `lzo [lz4] zstd`.
+/// Returns the word in brackets of a sysfs choice such as `lzo [lz4] zstd`.
 fn selected(choices: &str) -> Option<&str> {
     choices.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_choice_in_brackets_is_read() {
+    fn bracketed_choice_is_parsed() {
         assert_eq!(selected("[lzo-rle] lzo lz4\n"), Some("lzo-rle"));
         assert_eq!(selected("lzo [lz4] zstd"), Some("lz4"));
         assert_eq!(selected("lzo lz4"), None);

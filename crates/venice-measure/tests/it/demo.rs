@@ -12,7 +12,7 @@ fn redis_is_installed() -> bool {
 }
 
 #[test]
-fn a_small_demo_checks_every_value_and_leaves_nothing_behind() {
+fn small_demo_checks_values_and_cleans_up() {
     if !redis_is_installed() {
         eprintln!("SKIPPED: redis-server is not installed (apt-get install redis-server)");
         return;

@@ -1,4 +1,5 @@
-//! Messages of QPairs: each received once, whole, in the order sent, and none made up.
+//! Checker of QPair messages: each is received once, whole, in the order sent, and none is
+//! invented.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,11 +11,11 @@ pub struct Conversations {
     all: BTreeMap<ConversationId, Conversation>,
 }
 
-/// A number that every message of a conversation carries.
+/// The number in every message of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConversationId(pub u32);
 
-/// Which way: from the end that connected, or back.
+/// Direction: from the end that connected, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the end that connected.
@@ -33,47 +34,47 @@ struct Conversation {
 struct Flow {
     sent: u32,
     received: u32,
-    /// When those on their way were sent.
+    /// Times at which outstanding messages were sent.
     sent_ns: VecDeque<u64>,
 }
 
 const HEADER_BYTES: usize = 9;
 
 impl Conversations {
-    /// A new conversation.
+    /// Begins a conversation; returns its number.
     pub fn begin(&mut self) -> ConversationId {
         let id = self.all.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         self.begin_as(ConversationId(id));
         ConversationId(id)
     }
 
-    /// A new conversation under a number that was drawn elsewhere.
+    /// Begins a conversation under a given number.
     ///
     /// # Panics
-    /// If there is one of that number.
+    /// If the number is already in use.
     pub fn begin_as(&mut self, id: ConversationId) {
         let before = self.all.insert(id, Conversation::default());
         assert!(before.is_none(), "{id:?} begins twice");
     }
 
-    /// The next message to send one way, at most `longest` bytes. It counts as sent after
-    /// [`Conversations::sent`].
+    /// Returns the next message to send in a direction, at most `longest` bytes. It counts as sent
+    /// after [`Conversations::sent`].
     pub fn next_message(&self, id: ConversationId, to: Direction, longest: usize) -> Vec<u8> {
         message(id, to, self.all[&id].directions[to as usize].sent, longest)
     }
 
-    /// The next message was taken by the QPair.
+    /// Records that the QPair accepted the next message.
     pub fn sent(&mut self, now_ns: u64, id: ConversationId, to: Direction) {
         let flow = &mut self.get(id).directions[to as usize];
         flow.sent += 1;
         flow.sent_ns.push_back(now_ns);
     }
 
-    /// A message came out of a QPair of which `known` is the conversation, if any came before;
-    /// returns the conversation and how long the message took.
+    /// Checks a message from a QPair; `known` is the QPair's conversation, if a message came
+    /// before. Returns the conversation and the message's latency.
     ///
     /// # Errors
-    /// Says how it is not the one that is due.
+    /// With the difference from the expected message.
     pub fn received(
         &mut self,
         now_ns: u64,
@@ -85,14 +86,14 @@ impl Conversations {
         let (Some(&id), Some(&index)) =
             (bytes.first_chunk(), bytes.get(5..HEADER_BYTES).and_then(|index| index.first_chunk()))
         else {
-            return Err(format!("a message of {} bytes, shorter than any sent", bytes.len()));
+            return Err(format!("a message of {} bytes is shorter than any sent", bytes.len()));
         };
         let (id, index) = (ConversationId(u32::from_le_bytes(id)), u32::from_le_bytes(index));
         if known.is_some_and(|known| known != id) {
             return Err(format!("{id:?} on the QPair of {known:?}"));
         }
         let Some(conversation) = self.all.get_mut(&id) else {
-            return Err(format!("a message of {id:?}, which never was"));
+            return Err(format!("a message of {id:?}, which does not exist"));
         };
         let flow = &mut conversation.directions[to as usize];
         if index != flow.received || index >= flow.sent {
@@ -109,19 +110,19 @@ impl Conversations {
         Ok((id, now_ns - sent_ns))
     }
 
-    /// Nothing more of this conversation need arrive.
+    /// Ends a conversation; its remaining messages need not arrive.
     pub fn close(&mut self, id: ConversationId) {
         self.get(id).is_closed = true;
     }
 
     fn get(&mut self, id: ConversationId) -> &mut Conversation {
-        self.all.get_mut(&id).expect("it has begun")
+        self.all.get_mut(&id).expect("the conversation has begun")
     }
 
-    /// Whether everything sent in conversations that are not closed has arrived.
+    /// Checks that all messages of open conversations have arrived.
     ///
     /// # Errors
-    /// Says what has not.
+    /// With the missing ones.
     pub fn check_settled(&self) -> Result<(), String> {
         let open = self.all.iter().filter(|(_, it)| !it.is_closed);
         for (id, conversation) in open {
@@ -138,12 +139,12 @@ impl Conversations {
     }
 }
 
-/// The message with this number, at most `longest` bytes: header, then bytes that follow from it. The
-/// first four bytes are the conversation's number, little-endian.
+/// Builds the message with this number, at most `longest` bytes: a header, then bytes computed from
+/// it. The first four bytes are the conversation's number, little-endian.
 pub fn message(id: ConversationId, to: Direction, index: u32, longest: usize) -> Vec<u8> {
     let seed = mix((u64::from(id.0) << 33) | (u64::from(index) << 1) | to as u64);
     let room = longest.saturating_sub(HEADER_BYTES) as u64 + 1;
-    // Small ones more often than large ones.
+    // Small sizes are more frequent than large ones.
     let len = if seed & 3 == 0 { (seed >> 2) % room } else { (seed >> 2) % room.min(64) };
     let mut bytes = Vec::with_capacity(HEADER_BYTES + len as usize);
     bytes.extend(id.0.to_le_bytes());
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_once_and_in_order() {
+    fn messages_come_once_in_order() {
         let mut all = Conversations::default();
         let (id, to) = (all.begin(), Direction::There);
         let mut messages = Vec::new();
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_altered_or_missing_is_found() {
+    fn altered_or_missing_message_is_found() {
         let mut all = Conversations::default();
         let id = all.begin();
         let mut bytes = all.next_message(id, Direction::Back, 300);

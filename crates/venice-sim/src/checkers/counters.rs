@@ -1,34 +1,34 @@
-//! Atomics: each carried out once, as one step, in the order asked for; and every result is the one
-//! that this order gives.
+//! Checker of atomics: each is executed once, as one step, in the order requested, and every result
+//! agrees with this order.
 //!
-//! The checker knows what the recipient asks for and gets, nothing else. Atomics of one link are
-//! carried out in the order asked for, so their results can be worked out. When a link goes down, as
-//! many of those not answered may have been carried out as one likes, but always the first ones.
+//! The checker only sees requests and results at the recipient. Atomics of one link are executed in
+//! the order requested, so their results can be computed. When a link goes down, any number of the
+//! unanswered ones may have been executed, but always the first ones.
 
 use std::collections::VecDeque;
 
-/// What an atomic does to a word.
+/// Effect of an atomic on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Adds, wrapping around.
     Add(u64),
-    /// Puts in `new` if what is there is `expected`.
+    /// Stores `new` if the word is `expected`.
     Swap {
-        /// What must be there.
+        /// Compared value.
         expected: u64,
-        /// What is there afterwards.
+        /// Stored value.
         new: u64,
     },
 }
 
-/// An atomic under way.
+/// An outstanding atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicId {
     word: u32,
     number: u32,
 }
 
-/// The words of one region that atomics work on; all begin at 0.
+/// The words of one region that atomics use; all begin at 0.
 #[derive(Debug, Default)]
 pub struct Counters {
     words: Vec<Word>,
@@ -36,17 +36,17 @@ pub struct Counters {
 
 #[derive(Debug)]
 struct Word {
-    /// What it may be after all atomics before those in `asked`. Empty: anything.
+    /// Possible values after all atomics before those in `asked`. Empty: any value.
     may_be: Vec<MayBe>,
     asked: VecDeque<Asked>,
-    /// Number of the first in `asked`.
+    /// Number of the first one in `asked`.
     first: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MayBe {
     value: u64,
-    /// The link on which one was not carried out, and so none after it.
+    /// The link on which one was not executed; no later one of that link was executed either.
     ended_lane: Option<u32>,
 }
 
@@ -64,11 +64,11 @@ enum Outcome {
     Refused,
 }
 
-/// Values a word may have before the checker waits for the next result to tell.
+/// Limit of possible values, beyond which the checker waits for the next result.
 const MAX_MAY_BE: usize = 1024;
 
 impl Change {
-    /// What it makes of `old`.
+    /// Applies it to `old`.
     pub fn apply(self, old: u64) -> u64 {
         match self {
             Self::Add(add) => old.wrapping_add(add),
@@ -79,47 +79,47 @@ impl Change {
 }
 
 impl Counters {
-    /// So many words of 0.
+    /// Creates so many words of 0.
     pub fn new(words: u32) -> Self {
         let may_be = vec![MayBe { value: 0, ended_lane: None }];
         let word = || Word { may_be: may_be.clone(), asked: VecDeque::new(), first: 0 };
         Self { words: (0..words).map(|_| word()).collect() }
     }
 
-    /// What a word will be if all that was asked for is carried out, or one of the things it may be.
+    /// Returns a possible value of a word if all requests are executed.
     pub fn expected(&self, word: u32) -> u64 {
         let Word { may_be, asked, .. } = &self.words[word as usize];
         let value = may_be.last().map_or(0, |it| it.value);
         asked.iter().fold(value, |value, asked| asked.change.apply(value))
     }
 
-    /// An atomic on a word is asked for on a lane.
+    /// Records a request on a lane.
     pub fn ask(&mut self, word: u32, lane: u32, change: Change) -> AtomicId {
         let Word { asked, first, .. } = &mut self.words[word as usize];
         asked.push_back(Asked { lane, change, outcome: None });
         AtomicId { word, number: first.wrapping_add(asked.len() as u32 - 1) }
     }
 
-    /// It was carried out, and brought what was there before.
+    /// Records its result, the old value.
     ///
     /// # Errors
-    /// If that cannot have been there, or it completed before.
+    /// When the word cannot have had that value, or when it completed before.
     pub fn done(&mut self, id: AtomicId, old: u64) -> Result<(), String> {
         self.settle(id, Outcome::Done(old))
     }
 
-    /// It has failed: it may have been carried out, or may yet be while its link lives.
+    /// Records its failure: it may have been executed, or may yet be while its link lives.
     ///
     /// # Errors
-    /// If it completed before, or what follows cannot be.
+    /// When it completed before, or when later results become impossible.
     pub fn failed(&mut self, id: AtomicId) -> Result<(), String> {
         self.settle(id, Outcome::Failed)
     }
 
-    /// It was refused, and not carried out.
+    /// Records its refusal: it was not executed.
     ///
     /// # Errors
-    /// If it completed before, or what follows cannot be.
+    /// When it completed before, or when later results become impossible.
     pub fn refused(&mut self, id: AtomicId) -> Result<(), String> {
         self.settle(id, Outcome::Refused)
     }
@@ -134,15 +134,15 @@ impl Counters {
         word.advance().map_err(|what| format!("word {}: {what}", id.word))
     }
 
-    /// Checks what memory holds when nothing is under way.
+    /// Checks the memory when nothing is outstanding.
     ///
     /// # Errors
-    /// Says which word cannot be.
+    /// With the first impossible word.
     pub fn check_memory(&self, memory: &[u64]) -> Result<(), String> {
         for (n, (&value, word)) in memory.iter().zip(&self.words).enumerate() {
             let is_known = !word.may_be.is_empty() && word.asked.is_empty();
             if is_known && word.may_be.iter().all(|it| it.value != value) {
-                return Err(format!("word {n} is {value:#x}, but {:x?} is due", word.may_be));
+                return Err(format!("word {n} is {value:#x}, expected one of {:x?}", word.may_be));
             }
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Counters {
 }
 
 impl Word {
-    /// Works out what the results up to the first that is missing say.
+    /// Evaluates the results up to the first missing one.
     fn advance(&mut self) -> Result<(), String> {
         while let Some(Asked { lane, change, outcome: Some(outcome) }) = self.asked.front() {
             let (lane, change, outcome) = (*lane, *change, *outcome);
@@ -165,18 +165,18 @@ impl Word {
         Ok(())
     }
 
-    /// It was `old` when this was carried out.
+    /// Keeps the states in which the word was `old` at its execution.
     fn keep(&mut self, lane: u32, change: Change, old: u64) -> Result<(), String> {
         let may_be = std::mem::take(&mut self.may_be);
         let is_so = |it: &MayBe| it.value == old && it.ended_lane != Some(lane);
         if !may_be.is_empty() && !may_be.iter().any(is_so) {
-            return Err(format!("{change:x?} found {old:#x}, but {may_be:x?} was due"));
+            return Err(format!("{change:x?} found {old:#x}, expected one of {may_be:x?}"));
         }
         self.may_be.push(MayBe { value: change.apply(old), ended_lane: None });
         Ok(())
     }
 
-    /// This may have been carried out, unless one before it on the same link was not.
+    /// Adds the states in which it was executed, unless an earlier one on the same link was not.
     fn branch(&mut self, lane: u32, change: Change) {
         let done = |it: &MayBe| MayBe { value: change.apply(it.value), ended_lane: None };
         let going = self.may_be.iter().filter(|it| it.ended_lane != Some(lane));
@@ -196,12 +196,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_those_of_one_order() {
+    fn results_follow_one_order() {
         let mut counters = Counters::new(2);
         let add = counters.ask(0, 1, Change::Add(5));
         let swap = counters.ask(0, 1, Change::Swap { expected: 5, new: 9 });
         assert_eq!(counters.expected(0), 9);
-        assert_eq!(counters.done(swap, 5), Ok(()), "it is judged when the one before is known");
+        assert_eq!(counters.done(swap, 5), Ok(()), "it is checked when the one before is known");
         assert_eq!(counters.done(add, 0), Ok(()));
         assert!(counters.done(add, 0).is_err(), "twice");
         assert_eq!(counters.check_memory(&[9, 0]), Ok(()));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_was_carried_out_in_order_up_to_some_point() {
+    fn failed_atomics_execute_in_order() {
         let due = |after: u64| {
             let mut counters = Counters::new(1);
             let failing = [1, 2, 4].map(|add| counters.ask(0, 1, Change::Add(add)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_was_not_carried_out() {
+    fn refused_atomic_is_not_executed() {
         let mut counters = Counters::new(1);
         let refused = counters.ask(0, 1, Change::Add(1));
         assert_eq!(counters.refused(refused), Ok(()));

@@ -1,17 +1,17 @@
-//! Every write is carried out once, whole and in order, and before it is answered.
+//! Checker of writes: each is executed once, whole and in order, before it is answered.
 //!
-//! This checker stands at the donor's memory and knows what the recipient has asked for.
+//! This checker sits at the donor's memory and has the recipient's requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::WriteId;
 
-/// The writes to one region that are to be carried out.
+/// The outstanding writes of one region.
 #[derive(Debug, Default)]
 pub struct Executions {
-    /// Single writes by lane, in the order asked for.
+    /// Single writes by lane, in the order requested.
     lanes: BTreeMap<u32, VecDeque<Single>>,
-    /// Bulk writes, which keep no order; with the lane they belong to.
+    /// Bulk writes, which have no order, with their lane.
     bulk: BTreeMap<WriteId, Bulk>,
 }
 
@@ -27,25 +27,25 @@ struct Bulk {
     lane: u32,
     at: u32,
     len: u32,
-    /// Pieces carried out: start and length.
+    /// Executed pieces: start and length.
     done: BTreeMap<u32, u32>,
 }
 
 impl Executions {
-    /// A single write is asked for on a lane.
+    /// Records a single write on a lane.
     pub fn ask(&mut self, lane: u32, write: WriteId, at: u32, len: u32) {
         self.lanes.entry(lane).or_default().push_back(Single { write, at, len });
     }
 
-    /// A bulk write is asked for on a lane.
+    /// Records a bulk write on a lane.
     pub fn ask_bulk(&mut self, lane: u32, write: WriteId, at: u32, len: u32) {
         self.bulk.insert(write, Bulk { lane, at, len, done: BTreeMap::new() });
     }
 
-    /// The memory is asked to store `bytes`; `is` says whether a write has these bytes there.
+    /// Checks a store of `bytes`; `is` tells if a write has these bytes at that place.
     ///
     /// # Errors
-    /// Says what is wrong if no write is due that looks like this.
+    /// When no outstanding write matches.
     pub fn executed(
         &mut self,
         at: u32,
@@ -66,13 +66,13 @@ impl Executions {
                 return Ok(());
             }
         }
-        Err(format!("stored {len} bytes at {at}: no write with these bytes is due there now"))
+        Err(format!("stored {len} bytes at {at}: no outstanding write matches"))
     }
 
-    /// A write was answered.
+    /// Records the answer to a write.
     ///
     /// # Errors
-    /// If it had not been carried out.
+    /// When it had not been executed.
     pub fn answered(&mut self, write: WriteId) -> Result<(), String> {
         if let Some(bulk) = self.bulk.remove(&write) {
             let done: u32 = bulk.done.values().sum();
@@ -83,18 +83,18 @@ impl Executions {
         }
         let is_waiting = |lane: &VecDeque<Single>| lane.iter().any(|single| single.write == write);
         match self.lanes.values().any(is_waiting) {
-            true => Err(format!("{write:?} was answered but not carried out")),
+            true => Err(format!("{write:?} was answered but not executed")),
             false => Ok(()),
         }
     }
 
-    /// A write was refused.
+    /// Records the refusal of a write.
     ///
     /// # Errors
-    /// If it was carried out all the same.
+    /// When it was executed all the same.
     pub fn refused(&mut self, write: WriteId) -> Result<(), String> {
         if self.bulk.remove(&write).is_some() {
-            // Some chunks may have been carried out before the one that was refused.
+            // Some chunks may have been executed before the refused one.
             return Ok(());
         }
         for lane in self.lanes.values_mut() {
@@ -103,11 +103,11 @@ impl Executions {
                 return Ok(());
             }
         }
-        Err(format!("{write:?} was refused but carried out"))
+        Err(format!("{write:?} was refused but executed"))
     }
 
-    /// Nothing of this lane will be carried out from now on; returns the writes that were not
-    /// known to be over.
+    /// Closes a lane: none of its writes is executed from now on. Returns the writes whose outcome
+    /// is open.
     pub fn close_lane(&mut self, lane: u32) {
         self.lanes.remove(&lane);
         self.bulk.retain(|_, bulk| bulk.lane != lane);
@@ -115,7 +115,7 @@ impl Executions {
 }
 
 impl Bulk {
-    /// Whether this piece is part of the write and has not been carried out.
+    /// True if this piece is part of the write and has not been executed.
     fn misses(&self, at: u32, len: u32) -> bool {
         let is_inside = at >= self.at && at + len <= self.at + self.len;
         let before = self.done.range(..at + len).next_back();
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_a_lane_are_carried_out_once_and_in_order() {
+    fn single_writes_execute_once_in_order() {
         let mut executions = Executions::default();
         executions.ask(1, WriteId(1), 0, 4);
         executions.ask(1, WriteId(2), 8, 4);
         assert!(executions.executed(8, &[0; 4], always).is_err(), "out of order");
         assert!(executions.executed(0, &[0; 4], always).is_ok());
         assert!(executions.executed(0, &[0; 4], always).is_err(), "twice");
-        assert!(executions.answered(WriteId(2)).is_err(), "not yet carried out");
+        assert!(executions.answered(WriteId(2)).is_err(), "not yet executed");
         assert!(executions.executed(8, &[0; 3], always).is_err(), "not whole");
         assert!(executions.executed(8, &[0; 4], |_, _, _| false).is_err(), "other bytes");
         assert!(executions.executed(8, &[0; 4], always).is_ok());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_bulk_write_come_in_any_order_and_once() {
+    fn bulk_pieces_execute_once() {
         let mut executions = Executions::default();
         executions.ask_bulk(1, WriteId(1), 100, 10);
         assert!(executions.executed(104, &[0; 6], always).is_ok());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_closed_lane_is_carried_out() {
+    fn closed_lane_executes_nothing() {
         let mut executions = Executions::default();
         executions.ask(1, WriteId(1), 0, 4);
         executions.ask_bulk(1, WriteId(2), 8, 4);

@@ -1,10 +1,10 @@
-//! Every byte read is one that was written and not yet overwritten.
+//! Checker of reads: every byte read was written and not yet overwritten.
 //!
-//! The checker knows when accesses to a region were asked for and when they completed, nothing else,
-//! and so serves real ports as well. For each byte it keeps the writes that may have been the last.
-//! A write ends the chances of another on a byte when it surely came after it: because that one had
-//! completed before this one was asked for, or because both went the same *lane* and it was asked for
-//! later (single accesses of one link are carried out in order).
+//! The checker only sees the start and the completion of accesses, so it also serves real ports.
+//! For each byte it keeps the writes that may have been the last. A write rules out another on a
+//! byte if it surely came later: either that one had completed before this one was requested, or
+//! both used the same *lane* and this one was requested later (single accesses of one link are
+//! executed in order).
 
 use smallvec::{SmallVec, smallvec};
 
@@ -20,19 +20,19 @@ pub struct ReadId {
     at: u32,
     len: u32,
     lane: Option<u32>,
-    /// Writes asked for later have this number or a higher one.
+    /// Writes requested later have this number or a higher one.
     first_later: u32,
-    /// The writes that may be seen, for each byte up to the same place in `ends`.
+    /// Writes that may be seen, for each byte up to the position in `ends`.
     may_see: Vec<u32>,
     ends: Vec<u32>,
 }
 
-/// What a region may hold.
+/// Possible contents of a region.
 #[derive(Debug)]
 pub struct History {
-    /// Makes the bytes written to this region differ from those of all others.
+    /// Salt that makes the bytes of this region differ from those of all others.
     salt: u64,
-    /// Counts what happened, so that before and after are plain.
+    /// Event counter, which orders requests and completions.
     clock: u64,
     writes: Vec<Write>,
     /// For each byte the writes that may have been the last.
@@ -47,38 +47,38 @@ struct Write {
     len: u32,
     lane: Option<u32>,
     asked: u64,
-    /// After this it will not be carried out any more, if it was not before.
+    /// Event after which it is not executed any more.
     over: Option<u64>,
 }
 
 impl History {
-    /// A region of `len_bytes` zeros.
+    /// Creates a region of `len_bytes` zeros.
     pub fn new(salt: u64, len_bytes: u32) -> Self {
         let zeros = Write { at: 0, len: len_bytes, lane: None, asked: 0, over: Some(0) };
         Self { salt, clock: 1, writes: vec![zeros], bytes: vec![smallvec![0]; len_bytes as usize] }
     }
 
-    /// Bytes of the region.
+    /// Returns the bytes of the region.
     pub fn len_bytes(&self) -> u32 {
         self.bytes.len() as u32
     }
 
-    /// The byte that a write leaves at an address.
+    /// Returns the byte that a write stores at an address.
     pub fn value(&self, write: WriteId, at: u32) -> u8 {
         if write.0 == 0 {
             return 0;
         }
-        // Never zero, so that what was lost and what was never written differ.
+        // The value is never zero, so that a lost write differs from no write.
         word(self.salt, write, at / 8)[at as usize % 8].max(1)
     }
 
-    /// The bytes of a write.
+    /// Fills `into` with the bytes of a write.
     pub fn fill(&self, write: WriteId, at: u32, into: &mut [u8]) {
         written(self.salt, write, at, into);
     }
 
-    /// A write of `len` bytes is asked for. Writes of one lane are carried out in the order asked
-    /// for; `None` keeps no order.
+    /// Records the request of a write of `len` bytes. Writes of one lane are executed in the order
+    /// requested; `None` has no order.
     pub fn ask_write(&mut self, at: u32, len: u32, lane: Option<u32>) -> WriteId {
         let id = self.writes.len() as u32;
         let asked = self.tick();
@@ -89,7 +89,7 @@ impl History {
         WriteId(id)
     }
 
-    /// A write has succeeded.
+    /// Records the success of a write.
     pub fn write_done(&mut self, write: WriteId) {
         let over = self.tick();
         self.writes[write.0 as usize].over = Some(over);
@@ -102,7 +102,7 @@ impl History {
         }
     }
 
-    /// A write has failed and was surely not carried out, nor will be.
+    /// Records the refusal of a write: it is never executed.
     pub fn write_refused(&mut self, write: WriteId) {
         let Write { at, len, .. } = self.writes[write.0 as usize];
         self.writes[write.0 as usize].over = Some(self.clock);
@@ -111,14 +111,14 @@ impl History {
         }
     }
 
-    /// A write has failed, may have been carried out, but will not be from now on. Until this is
-    /// said, it may be at any time.
+    /// Records the end of a failed write, which may have been executed, but is not from now on.
+    /// Before this call it may still be executed.
     pub fn write_over(&mut self, write: WriteId) {
         let over = self.tick();
         self.writes[write.0 as usize].over.get_or_insert(over);
     }
 
-    /// A read of `len` bytes is asked for.
+    /// Records the request of a read of `len` bytes.
     pub fn ask_read(&mut self, at: u32, len: u32, lane: Option<u32>) -> ReadId {
         self.tick();
         let (mut may_see, mut ends) = (Vec::with_capacity(len as usize), Vec::new());
@@ -137,21 +137,21 @@ impl History {
         ReadId { at, len, lane, first_later, may_see, ends }
     }
 
-    /// Whether a read that is asked for now on `lane` comes after a write that comes after `one`.
+    /// True if a read requested now on `lane` follows a write that follows `one`.
     fn is_hidden(&self, one: u32, candidates: &[u32], lane: Option<u32>) -> bool {
         candidates.iter().any(|&other| {
             self.writes[other as usize].lane == lane && surely_before(&self.writes, one, other)
         })
     }
 
-    /// A read has succeeded with `data`.
+    /// Checks the `data` of a read.
     ///
     /// # Errors
-    /// Says which byte cannot be.
+    /// With the first impossible byte.
     pub fn read_done(&mut self, read: &ReadId, data: &[u8]) -> Result<(), String> {
         self.tick();
         if data.len() != read.len as usize {
-            return Err(format!("a read of {} bytes brought {}", read.len, data.len()));
+            return Err(format!("a read of {} bytes returned {}", read.len, data.len()));
         }
         let mut start = 0;
         for (n, (&byte, &end)) in data.iter().zip(&read.ends).enumerate() {
@@ -165,7 +165,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether a write asked for after the read, but before it was over, left this byte.
+    /// True if a write requested after the read, but before its completion, stored this byte.
     fn later_wrote(&self, read: &ReadId, at: u32, byte: u8) -> bool {
         (read.first_later..self.writes.len() as u32).any(|id| {
             let write = &self.writes[id as usize];
@@ -176,10 +176,10 @@ impl History {
         })
     }
 
-    /// Checks what memory holds when nothing is under way.
+    /// Checks the memory when nothing is outstanding.
     ///
     /// # Errors
-    /// Says which byte cannot be.
+    /// With the first impossible byte.
     pub fn check_memory(&self, memory: &[u8]) -> Result<(), String> {
         if memory.len() != self.bytes.len() {
             return Err(format!("a region of {} bytes has {}", self.bytes.len(), memory.len()));
@@ -201,9 +201,9 @@ impl History {
         let from = writes.filter(covers).rfind(|&id| self.value(WriteId(id), at) == byte);
         let from = match from {
             Some(id) => {
-                format!("which write {id} left there, since overwritten or never carried out")
+                format!("stored by write {id}, since overwritten or never executed")
             }
-            None => "which nobody wrote there".to_string(),
+            None => "written by no write there".to_string(),
         };
         format!("byte {at} is {byte:#04x}, {from}; it may come from writes {may_see:?}")
     }
@@ -214,7 +214,7 @@ impl History {
     }
 }
 
-/// The bytes from `at` on of a write to the region of that salt.
+/// Computes the bytes from `at` on of a write to the region with that salt.
 pub fn written(salt: u64, write: WriteId, at: u32, into: &mut [u8]) {
     if write.0 == 0 {
         return into.fill(0);
@@ -232,7 +232,7 @@ fn word(salt: u64, write: WriteId, n: u32) -> [u8; 8] {
     mix(salt ^ (u64::from(write.0) << 32) ^ u64::from(n)).to_le_bytes()
 }
 
-/// Whether one write was carried out, if at all, before the other.
+/// True if one write was surely executed, if at all, before the other.
 fn surely_before(writes: &[Write], one: u32, other: u32) -> bool {
     let (first, second) = (&writes[one as usize], &writes[other as usize]);
     let was_over = first.over.is_some_and(|over| over < second.asked);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_must_not_come_back() {
+    fn overwritten_byte_must_not_return() {
         let mut history = History::new(1, 64);
         assert!(may_read(&mut history, LANE, WriteId(0)));
         let first = history.ask_write(0, 16, LANE);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_under_way_may_be_seen_or_not_unless_it_went_the_same_way() {
+    fn outstanding_write_may_be_seen() {
         let mut history = History::new(1, 64);
         let write = history.ask_write(0, 16, LANE);
         assert!(may_read(&mut history, None, WriteId(0)) && may_read(&mut history, None, write));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_write_may_be_seen_unless_it_went_the_same_way() {
+    fn later_write_may_be_seen() {
         let mut history = History::new(1, 64);
         for (lane, allowed) in [(None, true), (LANE, false)] {
             let read = history.ask_read(0, 16, lane);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writes_at_once_either_may_be_the_last() {
+    fn either_concurrent_write_may_be_last() {
         let mut history = History::new(1, 64);
         let one = history.ask_write(0, 16, None);
         let other = history.ask_write(0, 16, None);
@@ -301,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_may_come_true_until_its_link_is_gone() {
+    fn failed_write_may_execute_until_link_ends() {
         let mut history = History::new(1, 64);
         let failed = history.ask_write(0, 16, Some(1));
         let next = history.ask_write(0, 16, Some(2));
         history.write_done(next);
-        assert!(may_read(&mut history, Some(2), failed), "it may still be under way");
+        assert!(may_read(&mut history, Some(2), failed), "it may still be outstanding");
         history.write_over(failed);
         let last = history.ask_write(0, 16, Some(2));
         history.write_done(last);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_write_must_not_be_seen() {
+    fn refused_write_is_not_seen() {
         let mut history = History::new(1, 64);
         let refused = history.ask_write(0, 16, LANE);
         history.write_refused(refused);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_two_writes_is_no_write_but_bytes_stand_alone() {
+    fn bytes_are_checked_separately() {
         let mut history = History::new(1, 64);
         let one = history.ask_write(0, 16, LANE);
         history.write_done(one);

@@ -1,17 +1,17 @@
-//! Independent checkers: each knows what was asked for and looks at what came of it, and none knows
-//! how the fabric works inside.
+//! Independent checkers: each has the requests and the results, and none depends on the fabric's
+//! code.
 //!
-//! | checker | looks at | holds that |
+//! | checker | input | promise |
 //! |---|---|---|
-//! | [`History`] | what the recipient asks for and gets | every byte read is one that was written and not yet overwritten |
-//! | [`Executions`] | what the donor's memory is asked to do | every write is carried out once, whole, in order, and before it is answered |
-//! | [`Counters`] | atomics asked for and their results | each is carried out once, and the results are those of one order |
+//! | [`History`] | the recipient's requests and results | every byte read was written and not yet overwritten |
+//! | [`Executions`] | stores into the donor's memory | every write is executed once, whole, in order, and before it is answered |
+//! | [`Counters`] | requests and results of atomics | each is executed once, and the results are those of one order |
 //! | [`Conversations`] | both ends of QPairs | messages come once, whole and in order |
 //! | [`Streams`] | both ends of QPairs | bytes come once and in order, and the end after all of them |
-//! | credit | how full both ends of QPairs are | no reader is sent more than it has room for, and no credit is lost or made up |
-//! | [`WireWatch`] | the frames as they are sent | credits are kept, positions and acknowledgements make sense, replays repeat |
-//! | progress | the clock | every access completes within a bound once the faults are over |
-//! | agreement | both ends' own mapping tables, and what is lent, when all is quiet | they name the same windows and grants |
+//! | credit | fill levels of both ends of QPairs | no reader is sent more than it has room for, and no credit is lost or invented |
+//! | [`WireWatch`] | the frames as they are sent | credits are kept, positions and acknowledgements are valid, replays repeat |
+//! | progress | the clock | every access completes within a bound after the last fault |
+//! | agreement | both ends' mapping tables, and the grants, in quiescence | they have the same windows and grants |
 
 mod conversations;
 mod counters;
@@ -31,7 +31,7 @@ pub use self::oracle::{Oracle, Region, RegionId, Writing};
 pub use self::streams::{StreamId, Streams};
 pub use self::wire_watch::WireWatch;
 
-/// Which checker.
+/// A checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checker {
@@ -45,53 +45,53 @@ pub enum Checker {
     Conversations,
     /// [`Streams`].
     Streams,
-    /// QPairs keep to their credit.
+    /// QPairs respect their credit.
     Credit,
     /// [`WireWatch`].
     Wire,
     /// Everything completes in time.
     Progress,
-    /// Both ends agree when quiet.
+    /// Both ends agree in quiescence.
     Agreement,
-    /// No link goes down, no access fails, without a reason.
+    /// Links go down, and accesses fail, only with a reason.
     Blame,
 }
 
-/// Something that must not happen, and did.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Who noticed.
+    /// The checker.
     pub checker: Checker,
-    /// When, in virtual nanoseconds.
+    /// Virtual time, in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
-/// How many checks each checker made, and what it found.
+/// Checks of each checker, and the violations.
 #[derive(Debug, Default)]
 pub struct Findings {
     checks: [u64; Checker::ALL.len()],
     violations: Vec<Violation>,
-    deaf: Vec<Checker>,
+    ignored: Vec<Checker>,
 }
 
-/// What one checker has to say of a run.
+/// Result of one checker in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Who.
+    /// The checker.
     pub checker: Checker,
     /// Checks made.
     pub checks: u64,
-    /// Of them not as they should be.
+    /// Violations among them.
     pub violations: u64,
 }
 
-/// Violations kept; a broken run has a great many.
+/// Limit of the violations kept; a broken run has many.
 const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
-    /// All of them.
+    /// All checkers.
     pub const ALL: [Self; 10] = [
         Self::History,
         Self::Executions,
@@ -105,7 +105,7 @@ impl Checker {
         Self::Blame,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::History => "history",
@@ -123,33 +123,33 @@ impl Checker {
 }
 
 impl Findings {
-    /// These checkers are not listened to.
-    pub fn deafen(&mut self, checkers: &[Checker]) {
-        self.deaf.extend_from_slice(checkers);
+    /// Ignores these checkers.
+    pub fn ignore(&mut self, checkers: &[Checker]) {
+        self.ignored.extend_from_slice(checkers);
     }
 
-    /// Takes note of one check and, if it failed, of why.
+    /// Counts a check and records its violation.
     pub fn check(&mut self, checker: Checker, at_ns: u64, result: Result<(), String>) {
         self.checks[checker as usize] += 1;
         if let Err(what) = result
             && self.violations.len() < MAX_VIOLATIONS
-            && !self.deaf.contains(&checker)
+            && !self.ignored.contains(&checker)
         {
             self.violations.push(Violation { checker, at_ns, what });
         }
     }
 
-    /// Whether anything was found.
+    /// True if there is a violation.
     pub fn any(&self) -> bool {
         !self.violations.is_empty()
     }
 
-    /// What was found, the first ones.
+    /// Returns the first violations.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
-    /// What each checker has to say.
+    /// Returns the result of each checker.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let violations = |checker| {
             self.violations.iter().filter(|found| found.checker == checker).count() as u64

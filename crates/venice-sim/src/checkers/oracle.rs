@@ -1,5 +1,5 @@
-//! What is known of all regions, and what the checkers found. It is told what happens in the order of
-//! time, by the simulator as it happens, by real racks from what their processes have noted.
+//! State of all regions, and the checkers' findings. It receives events in the order of time: from
+//! the simulator as they happen, from real racks out of their processes' notes.
 
 use super::{
     AtomicId, Change, Checker, Conversations, Counters, Executions, Findings, History, ReadId,
@@ -10,24 +10,24 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u32);
 
-/// What is known of one.
+/// State of a region.
 #[derive(Debug)]
 pub struct Region {
-    /// What it may hold.
+    /// Possible contents.
     pub history: History,
-    /// What the donor's memory is to be asked.
+    /// Writes that the donor's memory is to execute.
     pub executions: Executions,
-    /// What the words for atomics may hold.
+    /// Possible values of the words for atomics.
     pub counters: Counters,
-    /// Failed writes that may still be carried out, with their lanes.
+    /// Failed writes that may still be executed, with their lanes.
     unsettled: Vec<(u32, WriteId)>,
-    /// The donor has ended the grant: accesses may be refused.
+    /// True once the donor has ended the grant: accesses may be refused.
     pub is_revoked: bool,
-    /// Lanes below have been closed.
+    /// Lanes below this one have been closed.
     open_lane: u32,
 }
 
-/// Sees everything, and takes no part.
+/// State of all checkers; it observes and takes no part.
 #[derive(Debug, Default)]
 pub struct Oracle {
     regions: Vec<Region>,
@@ -35,23 +35,23 @@ pub struct Oracle {
     pub conversations: Conversations,
     /// The byte streams of QPairs.
     pub streams: Streams,
-    /// What was found.
+    /// Findings.
     pub findings: Findings,
 }
 
-/// A write under way.
+/// An outstanding write.
 #[derive(Clone, Copy, Debug)]
 pub struct Writing {
-    /// Which.
+    /// Its number.
     pub write: WriteId,
-    /// The link it goes over.
+    /// Its link.
     pub lane: u32,
-    /// Whether it is cut into pieces, which keep no order.
+    /// True if it is cut into pieces, which have no order.
     pub is_bulk: bool,
 }
 
 impl Oracle {
-    /// A new region of zeros, with so many words for atomics besides.
+    /// Adds a region of zeros, with so many words for atomics besides.
     pub fn add_region(&mut self, salt: u64, len_bytes: u32, counters: u32) -> RegionId {
         self.regions.push(Region {
             history: History::new(salt, len_bytes),
@@ -64,17 +64,17 @@ impl Oracle {
         RegionId(self.regions.len() as u32 - 1)
     }
 
-    /// What is known of a region.
+    /// Returns the state of a region.
     pub fn region(&mut self, id: RegionId) -> &mut Region {
         &mut self.regions[id.0 as usize]
     }
 
-    /// A read is asked for on a lane; `None` keeps no order.
+    /// Records the request of a read on a lane; `None` has no order.
     pub fn ask_read(&mut self, region: RegionId, at: u32, len: u32, lane: Option<u32>) -> ReadId {
         self.region(region).history.ask_read(at, len, lane)
     }
 
-    /// A write is asked for; returns it with its bytes.
+    /// Records the request of a write; returns it with its bytes.
     pub fn ask_write(
         &mut self,
         region: RegionId,
@@ -94,14 +94,14 @@ impl Oracle {
         (Writing { write, lane, is_bulk }, bytes)
     }
 
-    /// The write was not taken after all.
+    /// Removes a write that was not accepted.
     pub fn withdraw(&mut self, region: RegionId, writing: Writing) {
         let Region { history, executions, .. } = self.region(region);
         history.write_refused(writing.write);
         let _ = executions.refused(writing.write);
     }
 
-    /// A donor's memory has stored bytes.
+    /// Records a store into a donor's memory.
     pub fn executed(&mut self, now_ns: u64, region: RegionId, at: u32, bytes: &[u8]) {
         let Region { history, executions, .. } = &mut self.regions[region.0 as usize];
         let is = |write, at: u32, bytes: &[u8]| {
@@ -111,14 +111,14 @@ impl Oracle {
         self.findings.check(Checker::Executions, now_ns, result);
     }
 
-    /// A read has succeeded with `data`.
+    /// Records the success of a read with `data`.
     pub fn read_done(&mut self, now_ns: u64, region: RegionId, read: &ReadId, data: &[u8]) {
         let result = self.region(region).history.read_done(read, data);
         let result = result.map_err(|what| format!("{region:?}: {what}"));
         self.findings.check(Checker::History, now_ns, result);
     }
 
-    /// A write has succeeded.
+    /// Records the success of a write.
     pub fn write_done(&mut self, now_ns: u64, region: RegionId, writing: Writing) {
         self.lane_works(region, writing.lane);
         let Region { history, executions, .. } = self.region(region);
@@ -128,7 +128,7 @@ impl Oracle {
         self.findings.check(Checker::Executions, now_ns, result);
     }
 
-    /// An atomic on one of the region's words is asked for.
+    /// Records the request of an atomic on one of the region's words.
     pub fn ask_atomic(
         &mut self,
         region: RegionId,
@@ -139,7 +139,7 @@ impl Oracle {
         self.region(region).counters.ask(word, lane, change)
     }
 
-    /// An atomic has succeeded, and brought what was there before; `None`: it was refused.
+    /// Records the old value of an atomic; `None`: it was refused.
     pub fn atomic_done(
         &mut self,
         now_ns: u64,
@@ -158,20 +158,20 @@ impl Oracle {
         self.findings.check(Checker::Counters, now_ns, result);
     }
 
-    /// An atomic has failed and may have been carried out, or may yet be.
+    /// Records the failure of an atomic, which may have been executed, or may yet be.
     pub fn atomic_failed(&mut self, now_ns: u64, region: RegionId, id: AtomicId) {
         let result = self.region(region).counters.failed(id);
         let result = result.map_err(|what| format!("{region:?}: {what}"));
         self.findings.check(Checker::Counters, now_ns, result);
     }
 
-    /// A write has failed and may have been carried out, or may yet be.
+    /// Records the failure of a write, which may have been executed, or may yet be.
     pub fn write_failed(&mut self, region: RegionId, writing: Writing) {
         let Region { unsettled, .. } = self.region(region);
         unsettled.push((writing.lane, writing.write));
     }
 
-    /// A single write was refused: it was not carried out.
+    /// Records the refusal of a single write: it was not executed.
     pub fn write_refused(&mut self, now_ns: u64, region: RegionId, writing: Writing) {
         if writing.is_bulk {
             return self.write_failed(region, writing);
@@ -183,7 +183,7 @@ impl Oracle {
         self.findings.check(Checker::Executions, now_ns, result);
     }
 
-    /// An access on this lane has succeeded: nothing of an earlier lane will be carried out now.
+    /// Records a success on this lane: no access of an earlier lane is executed from now on.
     pub fn lane_works(&mut self, region: RegionId, lane: u32) {
         let Region { history, executions, unsettled, open_lane, .. } = self.region(region);
         while *open_lane < lane {

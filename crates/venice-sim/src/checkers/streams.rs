@@ -1,5 +1,5 @@
-//! Byte streams of QPairs: every byte received once, in order, and the end of the sending seen after
-//! all that was sent, and only then.
+//! Checker of QPair byte streams: every byte is received once, in order, and the end of the sending
+//! is seen after all that was sent, and only then.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Streams {
     all: BTreeMap<StreamId, Stream>,
 }
 
-/// A number with which both directions of a stream begin, as four bytes.
+/// The number with which both directions of a stream begin, as four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub u32);
 
@@ -31,15 +31,15 @@ struct Flow {
 }
 
 impl StreamId {
-    /// Bytes that travel before who accepts knows which stream it is.
+    /// Bytes before which the accepting end cannot tell the stream.
     pub const BYTES: usize = 4;
 
-    /// The stream that begins with these bytes.
+    /// Returns the stream that begins with these bytes.
     pub fn of(first: [u8; Self::BYTES]) -> Self {
         Self(u32::from_le_bytes(first))
     }
 
-    /// Bytes that are to be sent one way.
+    /// Returns the number of bytes to send in a direction.
     pub fn len_bytes(self, to: Direction) -> u32 {
         let drawn = mix((u64::from(self.0) << 1 | to as u64) + 1) as u32;
         // One in four is longer than all buffers together.
@@ -47,13 +47,13 @@ impl StreamId {
         Self::BYTES as u32 + (drawn >> 2) % longest
     }
 
-    /// The bytes to send one way from a place on, at most so many.
+    /// Returns the bytes to send in a direction from a position on, at most so many.
     pub fn bytes(self, to: Direction, from: u32, most_bytes: u32) -> Vec<u8> {
         let end = self.len_bytes(to).min(from + most_bytes);
         (from..end).map(|at| self.byte(to, at)).collect()
     }
 
-    /// The byte at a place.
+    /// Returns the byte at a position.
     fn byte(self, to: Direction, at: u32) -> u8 {
         match self.0.to_le_bytes().get(at as usize) {
             Some(&byte) => byte,
@@ -66,44 +66,44 @@ impl StreamId {
 }
 
 impl Streams {
-    /// A new stream.
+    /// Begins a stream; returns its number.
     pub fn begin(&mut self) -> StreamId {
         let id = StreamId(self.all.last_key_value().map_or(0, |(id, _)| id.0 + 1));
         self.begin_as(id);
         id
     }
 
-    /// A new stream under a number that was drawn elsewhere.
+    /// Begins a stream under a given number.
     ///
     /// # Panics
-    /// If there is one of that number.
+    /// If the number is already in use.
     pub fn begin_as(&mut self, id: StreamId) {
         let before = self.all.insert(id, Stream::default());
         assert!(before.is_none(), "{id:?} begins twice");
     }
 
-    /// The next bytes to send one way, at most so many; none: all were sent.
+    /// Returns the next bytes to send in a direction, at most so many; none: all were sent.
     pub fn next_bytes(&self, id: StreamId, to: Direction, most_bytes: u32) -> Vec<u8> {
         id.bytes(to, self.all[&id].directions[to as usize].sent_bytes, most_bytes)
     }
 
-    /// So many of them were taken by the QPair.
+    /// Records how many of them the QPair accepted.
     pub fn sent(&mut self, id: StreamId, to: Direction, len_bytes: usize) {
         self.flow(id, to).sent_bytes += len_bytes as u32;
     }
 
-    /// The sender has said that this was all.
+    /// Records the end of the sending.
     pub fn ended(&mut self, id: StreamId, to: Direction) {
         self.flow(id, to).has_ended = true;
     }
 
-    /// Bytes came out of a QPair.
+    /// Checks bytes from a QPair.
     ///
     /// # Errors
-    /// Says how they are not those that are due.
+    /// With the difference from the expected bytes.
     pub fn received(&mut self, id: StreamId, to: Direction, bytes: &[u8]) -> Result<(), String> {
         let Some(stream) = self.all.get_mut(&id) else {
-            return Err(format!("bytes of {id:?}, which never was"));
+            return Err(format!("bytes of {id:?}, which does not exist"));
         };
         let flow = &mut stream.directions[to as usize];
         let from = flow.received_bytes;
@@ -119,10 +119,10 @@ impl Streams {
         }
     }
 
-    /// The end of the sending was seen.
+    /// Records that the end of the sending was seen.
     ///
     /// # Errors
-    /// If it was not the end, or is seen again.
+    /// When it was not the end, or is seen again.
     pub fn end_seen(&mut self, id: StreamId, to: Direction) -> Result<(), String> {
         let flow = self.flow(id, to);
         let is_end = flow.has_ended && flow.received_bytes == flow.sent_bytes;
@@ -132,15 +132,15 @@ impl Streams {
         }
     }
 
-    /// Nothing more of this stream need arrive.
+    /// Ends a stream; its remaining bytes need not arrive.
     pub fn close(&mut self, id: StreamId) {
-        self.all.get_mut(&id).expect("it has begun").is_closed = true;
+        self.all.get_mut(&id).expect("the stream has begun").is_closed = true;
     }
 
-    /// Whether all of it has arrived one way, with its end.
+    /// Checks that all bytes of a direction have arrived, with the end.
     ///
     /// # Errors
-    /// Says what has not.
+    /// With the missing ones.
     pub fn check_finished(&self, id: StreamId, to: Direction) -> Result<(), String> {
         let flow = &self.all[&id].directions[to as usize];
         match flow.was_end_seen && flow.received_bytes == id.len_bytes(to) {
@@ -149,10 +149,10 @@ impl Streams {
         }
     }
 
-    /// Whether everything of the streams that are not closed has arrived, with their ends.
+    /// Checks that everything of the open streams has arrived, with their ends.
     ///
     /// # Errors
-    /// Says what has not.
+    /// With the missing ones.
     pub fn check_settled(&self) -> Result<(), String> {
         let open = self.all.iter().filter(|(_, it)| !it.is_closed);
         open.map(|(&id, _)| id).try_for_each(|id| {
@@ -162,7 +162,7 @@ impl Streams {
     }
 
     fn flow(&mut self, id: StreamId, to: Direction) -> &mut Flow {
-        &mut self.all.get_mut(&id).expect("it has begun").directions[to as usize]
+        &mut self.all.get_mut(&id).expect("the stream has begun").directions[to as usize]
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
 
     const TO: Direction = Direction::There;
 
-    /// A stream of which all was sent, and its bytes.
+    /// Returns a stream of which all was sent, and its bytes.
     fn sent() -> (Streams, StreamId, Vec<u8>) {
         let mut streams = Streams::default();
         let id = streams.begin();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_once_and_in_order_and_then_the_end() {
+    fn bytes_come_once_in_order() {
         let (mut streams, id, bytes) = sent();
         assert_eq!(bytes[..4], id.0.to_le_bytes());
         assert_eq!(streams.received(id, TO, &bytes[..4]), Ok(()));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_altered_or_made_up_is_found() {
+    fn altered_or_invented_bytes_are_found() {
         let (mut streams, id, mut bytes) = sent();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;

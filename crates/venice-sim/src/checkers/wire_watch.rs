@@ -1,7 +1,8 @@
-//! Credits are kept, positions and acknowledgements make sense, and a replay repeats what it replays.
+//! Checker of frames: credits are kept, positions and acknowledgements are valid, and a replay
+//! repeats its original.
 //!
-//! This checker listens where frames are sent, before the link does anything to them. It knows the
-//! wire format and the rules of `docs/reference/wire.md`, and nothing of the fabric's code.
+//! This checker sees frames where they are sent, before the link alters them. It implements the
+//! wire format and the rules of `docs/reference/wire.md`, independent of the fabric's code.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use venice_wire::{Frame, LinkId, Opcode, REPLAY_FLAG, Sequence};
 use crate::network::{Datagram, End};
 use crate::trace::Trace;
 
-/// Listens to all links of a rack.
+/// State of all links of a rack.
 #[derive(Debug, Default)]
 pub struct WireWatch {
-    /// Windows that callers announced, by caller, donor and proposal.
+    /// Windows announced by callers, by caller, donor and proposal.
     proposals: BTreeMap<(u16, u16, LinkId), u16>,
-    /// By caller, donor and number of the link.
+    /// Links by caller, donor and link number.
     links: BTreeMap<(u16, u16, LinkId), Watched>,
 }
 
@@ -25,24 +26,24 @@ struct Watched {
     sides: [Side; 2],
 }
 
-/// What one side has sent.
+/// State of one sending side.
 #[derive(Debug)]
 struct Side {
-    /// Frames the other side can buffer, and this one.
+    /// Frames that the other side can buffer, and this one.
     window: u32,
     /// The next position never sent.
     next: Sequence,
     /// The highest acknowledgement sent.
     ack: Sequence,
-    /// What was sent and may be replayed.
+    /// Frames that may be replayed.
     sent: BTreeMap<u32, u64>,
 }
 
 impl WireWatch {
-    /// Looks at a frame that is being sent.
+    /// Checks a frame that is being sent.
     ///
     /// # Errors
-    /// Says which rule it breaks.
+    /// With the broken rule.
     pub fn sent(&mut self, datagram: &Datagram) -> Result<(), String> {
         let frame = Frame::parse(&datagram.bytes)
             .map_err(|error| format!("node {} sends no frame: {error}", datagram.from))?;
@@ -60,7 +61,7 @@ impl WireWatch {
             Opcode::Reset => Ok(()),
             _ => {
                 let link = self.links.get_mut(&(caller, donor, frame.link())).ok_or_else(|| {
-                    format!("node {} speaks on a link nobody opened", datagram.from)
+                    format!("node {} sends on a link that was not opened", datagram.from)
                 })?;
                 link.sent(usize::from(!is_caller), &frame).map_err(|what| {
                     format!(
@@ -75,10 +76,9 @@ impl WireWatch {
     }
 
     fn open(&mut self, caller: u16, donor: u16, welcome: &Frame<'_>) -> Result<(), String> {
-        let announced = self
-            .proposals
-            .get(&(caller, donor, welcome.link()))
-            .ok_or_else(|| format!("node {donor} welcomes a proposal node {caller} never made"))?;
+        let announced = self.proposals.get(&(caller, donor, welcome.link())).ok_or_else(|| {
+            format!("node {donor} welcomes a proposal that node {caller} never made")
+        })?;
         let window = u32::from(*announced.min(&welcome.access_len()));
         let side = || Side { window, next: Sequence(0), ack: Sequence(0), sent: BTreeMap::new() };
         self.links
@@ -140,7 +140,7 @@ impl Side {
     }
 }
 
-/// What must be the same when a frame is replayed: all but acknowledgement, flags and checksum.
+/// Digests the parts that a replay must repeat: all but acknowledgement, flags and checksum.
 fn digest(frame: &Frame<'_>) -> u64 {
     let mut trace = Trace::default();
     trace.note(&[

@@ -1,6 +1,6 @@
-//! Calls under way. A call goes over a connection to one process: it arrives there or nowhere, its
-//! answer comes back over the same connection or never, and its caller waits only for so long. A Monitor
-//! Node hears when a caller waits no longer, if anything of that gets there.
+//! Outstanding calls. A call uses a connection to one process: it arrives there or nowhere, its
+//! answer comes back over the same connection or never, and its caller waits for a limited time. A
+//! Monitor Node is notified when a caller stops waiting, if that message arrives.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::world::{Brought, Event, World};
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     next: CallId,
-    /// Those whose callers wait.
+    /// Calls whose callers wait.
     open: BTreeMap<CallId, Call>,
 }
 
@@ -21,9 +21,9 @@ pub(super) struct Calls {
 struct Call {
     from: Party,
     to: Party,
-    /// The process that is called.
+    /// The called process.
     life: u32,
-    /// When it hears of the call, if it does.
+    /// Arrival time of the call, if it arrives.
     arrives_ns: Option<u64>,
     tag: Tag,
 }
@@ -110,7 +110,7 @@ impl World<'_> {
         }
     }
 
-    /// The caller hears that it will hear nothing more.
+    /// Notifies the caller that no answer will come.
     pub(super) fn breaks(&mut self, call: CallId, how: Broken) {
         let Some(Call { from, to, .. }) = self.calls.open.get(&call) else { return };
         let is_cut = self.network.is_cut(*to, *from);
@@ -123,7 +123,8 @@ impl World<'_> {
         }
     }
 
-    /// Nobody waits for the answer any more. Other than Monitor Nodes answer at once.
+    /// Tells the callee that the caller stopped waiting. Only Monitor Nodes need that; others
+    /// answer at once.
     fn hang_up(&mut self, call: CallId, gone: &Call) {
         let Call { from, to: Party::Monitor(monitor), life, arrives_ns: Some(arrives_ns), .. } =
             *gone
@@ -131,7 +132,7 @@ impl World<'_> {
             return;
         };
         if let Some(takes_ns) = self.network.hangs_up_within_ns() {
-            // It goes the call's way, behind it.
+            // It travels the call's way, behind the call.
             let at_ns = arrives_ns.max(self.now_ns + takes_ns);
             self.events.push(at_ns, Event::HangsUp { call, from, monitor, life });
         }
@@ -154,7 +155,8 @@ impl World<'_> {
         self.events.push(self.now_ns + takes_ns, Event::Breaks { call, how });
     }
 
-    /// Of a process that is no more: whoever called it hears of that, and it hears of nobody.
+    /// Breaks the connections of a process that ended: its callers are notified, and its own calls
+    /// end.
     pub(super) fn break_connections(&mut self, party: Party) {
         let (gone, open) = std::mem::take(&mut self.calls.open)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Clocks of machines: apart from each other, and a little too fast or slow.
+//! Clocks of machines: with an offset from each other, and a drift.
 
 use super::scenario::Clocks;
 use crate::random::Stream;
@@ -6,12 +6,12 @@ use crate::random::Stream;
 /// A machine's clock, since its process started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// What it showed when the true time was 0.
+    /// Its reading at true time 0, in nanoseconds.
     offset_ns: u64,
     drift_ppm: i64,
 }
 
-/// What true clocks show at the beginning: more than any of them is behind.
+/// Reading of a true clock at the beginning: larger than any negative offset.
 const EPOCH_NS: u64 = 1_000_000_000_000;
 
 impl Clock {
@@ -21,22 +21,22 @@ impl Clock {
         Self { offset_ns: EPOCH_NS, drift_ppm }.set(clocks, rng)
     }
 
-    /// The same, put right or wrong.
+    /// Returns it with a new random offset.
     pub(super) fn set(self, clocks: &Clocks, rng: &mut Stream) -> Self {
         let ahead_ns = rng.below(clocks.apart.0 + 1);
         Self { offset_ns: EPOCH_NS + ahead_ns - clocks.apart.0 / 2, ..self }
     }
 
-    /// What it shows.
+    /// Returns its reading.
     pub(super) fn at(self, true_ns: u64) -> u64 {
         let drift_ns = i128::from(true_ns) * i128::from(self.drift_ppm) / 1_000_000;
         let shown_ns = i128::from(self.offset_ns) + i128::from(true_ns) + drift_ns;
         u64::try_from(shown_ns).unwrap_or(u64::MAX)
     }
 
-    /// How long it truly takes until so much has passed on it.
+    /// Returns the true time until so much has passed on it.
     pub(super) fn takes_ns(self, local_ns: u64) -> u64 {
-        // Two more for what is rounded off, so that it has passed by then.
+        // Two nanoseconds are added for rounding, so that the time has passed by then.
         let pace_ppm = 1_000_000 + i128::from(self.drift_ppm);
         u64::try_from(i128::from(local_ns) * 1_000_000 / pace_ppm + 2).unwrap_or(u64::MAX)
     }
@@ -48,7 +48,7 @@ mod tests {
     use crate::units::{Nanos, Share};
 
     #[test]
-    fn what_is_waited_for_has_passed_and_not_much_more() {
+    fn timer_expires_promptly_and_not_early() {
         let clocks = Clocks { apart: Nanos(600_000_000_000), drift: Share(10_000) };
         for seed in 0..200 {
             let clock = Clock::new(&clocks, &mut Stream::new(seed));

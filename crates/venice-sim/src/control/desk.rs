@@ -1,4 +1,4 @@
-//! What a host has at hand while it handles an event, and where it leaves what is to be done.
+//! The context of a host that handles an event, and its outbox.
 
 use std::collections::VecDeque;
 
@@ -14,24 +14,24 @@ use super::party::Party;
 use super::recipient::{RecipientTag, RecipientTimer};
 use crate::random::Stream;
 
-/// What a host has at hand.
+/// Context of a host.
 pub(super) struct Desk<'a> {
-    /// The true time.
+    /// The true time, in nanoseconds.
     pub(super) now_ns: u64,
-    /// The host's own.
+    /// The host's random numbers.
     pub(super) rng: &'a mut Stream,
     pub(super) out: &'a mut Outbox,
     pub(super) party: Party,
 }
 
-/// What is to be done, and what is to be judged.
+/// Effects to execute, and facts for the checkers.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pub(super) effects: VecDeque<Effect>,
     pub(super) facts: VecDeque<Fact>,
 }
 
-/// What a host wants done.
+/// An effect of a host.
 #[derive(Debug)]
 pub(super) enum Effect {
     Call {
@@ -50,70 +50,70 @@ pub(super) enum Effect {
         at_ns: u64,
         timer: Timer,
     },
-    /// Calls are taken from now on.
+    /// The participant accepts calls from now on.
     Listen(Party),
-    /// It serves no more: all its connections end, and after so long it begins anew.
+    /// The participant stops: all its connections end, and it restarts after a while.
     BeginAnew {
         party: Party,
         after_ns: u64,
     },
 }
 
-/// What a caller wants to know again when its call is over.
+/// Purpose of a call, returned with its outcome.
 #[derive(Clone, Debug)]
 pub(super) enum Tag {
     Monitor(MonitorTag),
     Agent(AgentTag),
     Recipient(RecipientTag),
-    /// The operator's: which donor is to be drained, or not.
+    /// Drain of a donor by the operator, or its end.
     Operator {
         donor: u16,
         drains: bool,
     },
 }
 
-/// What comes by itself.
+/// A timer of a participant.
 #[derive(Clone, Debug)]
 pub(super) enum Timer {
     Monitor(MonitorTimer),
     Agent(AgentTimer),
     Recipient(RecipientTimer),
-    /// Signs of life may be over.
+    /// The store checks its members' signs of life.
     Store,
-    /// The operator sees to a donor.
+    /// The operator retries for a donor.
     Operator(u16),
 }
 
-/// What happened that the judge is to know.
+/// An event that the checkers evaluate.
 #[derive(Clone, Debug)]
 pub(super) enum Fact {
-    /// A Monitor Node asks a donor to set something aside.
+    /// A Monitor Node sends a prepare to a donor.
     Prepares { monitor: u16, donor: Identity, request: Box<PrepareRequest>, knows: Knows },
-    /// The only Monitor Node begins: its line is empty.
+    /// The only Monitor Node restarts: its queue is empty.
     Begins,
-    /// It hears of a request for memory.
+    /// It receives a request for memory.
     Wants { recipient: String, priority: u8 },
-    /// Those who wait for room there, in order.
+    /// Its queued requests, in order.
     Line(Vec<QueueRow>),
-    /// A Monitor Node tells what a request was granted.
+    /// A Monitor Node answers a request with grants.
     Tells { client_id: u128, grants: Vec<Grant> },
-    /// A donor sets slabs aside for a grant, as it was asked to under that epoch.
+    /// A donor sets slabs aside for a grant, by a prepare under that epoch.
     SetsAside { donor: u16, grant: GrantId, slabs: Vec<u32>, epoch: u64 },
-    /// It lends them, likewise.
+    /// It lends them, by a commit under that epoch.
     Lends { donor: u16, grant: GrantId, epoch: u64 },
     /// A donor ends a grant.
     Ends { donor: u16, grant: GrantId, reason: EndReason },
-    /// A donor has nothing any more: its agent died.
+    /// A donor loses its state: its agent died.
     Dies { donor: u16 },
-    /// A recipient takes what it was granted, by a request that it sent then.
+    /// A recipient takes its grants, by a request sent at that time.
     Takes { recipient: u16, client_id: u128, grants: Vec<Grant>, wanted_bytes: u64, asked_ns: u64 },
-    /// A recipient goes by a grant no more.
+    /// A recipient stops using a grant.
     Leaves { grant: GrantId },
-    /// A recipient has its answer after so long.
+    /// A recipient got its answer after so long.
     Answered { after_ns: u64 },
 }
 
-/// What a Monitor Node knows when it asks a donor to set something aside.
+/// State of a Monitor Node when it sends a prepare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Knows {
     /// The grant is recorded already.

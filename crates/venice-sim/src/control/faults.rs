@@ -1,4 +1,4 @@
-//! What goes wrong, begun and ended; and the operator, who drains nodes.
+//! Begin and end of faults, and the operator who drains nodes.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::party::Party;
 use super::scenario::FaultKind;
 use super::world::{Brought, Event, World};
 
-/// How long the operator waits for an answer, and before it tries again.
+/// Time limit of the operator's calls, and its pause before a retry.
 const OPERATOR_WITHIN_NS: u64 = 3_000_000_000;
 const OPERATOR_PAUSE_NS: u64 = 300_000_000;
 
-/// Who drains nodes: it says what it wants until it is answered that it is so.
+/// The operator: repeats each drain until it is confirmed.
 #[derive(Debug, Default)]
 pub(super) struct Operator {
-    /// By donor: how many faults want it drained, and whether that has been answered.
+    /// By donor: number of faults that want it drained, and true if the state is confirmed.
     wanted: BTreeMap<u16, (u32, bool)>,
 }
 
@@ -52,8 +52,7 @@ impl Operator {
         }
     }
 
-    /// Donors that it has ever said something of, to be seen to once more: what was said first may have
-    /// come last.
+    /// Repeats all former requests once more: an earlier call may have arrived last.
     pub(super) fn doubt(&mut self, desk: &mut Desk<'_>) {
         for (donor, (_, is_said)) in &mut self.wanted {
             *is_said = false;
@@ -63,7 +62,7 @@ impl Operator {
 }
 
 impl World<'_> {
-    /// Everything that is known to happen.
+    /// Schedules all events known in advance.
     pub(super) fn plan(&mut self) {
         for (number, fault) in self.scenario.faults.iter().enumerate() {
             self.events.push(fault.at.0, Event::FaultBegins(number));

@@ -1,4 +1,4 @@
-//! What the parties say to each other, and how a call may end.
+//! Messages of the participants, and the outcomes of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use venice_wire::{GrantId, GrantKey, NodeId};
 
 /// A call's number.
 pub(super) type CallId = u64;
-/// Grants with the keys that show whose they are.
+/// Grants with their keys.
 pub(super) type Leases = Vec<(GrantId, GrantKey)>;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
-    // Of a Monitor Node.
+    // Requests to a Monitor Node.
     Register(Box<NodeRegistration>),
     Heartbeat(Box<HeartbeatReport>),
     Memory(Owner, MemoryRequest),
@@ -27,23 +27,23 @@ pub(super) enum Request {
     Leave(Owner, u128),
     GiveBack(Leases),
     Drain { name: String, undo: bool },
-    // Of an agent, by a Monitor Node.
+    // Requests of a Monitor Node to an agent.
     Prepare(Box<PrepareRequest>),
     Commit { grant: GrantId, donor_epoch: u64 },
     Abort(GrantId),
     Release(Vec<GrantId>),
     Ping,
-    // Of an agent, by a recipient.
+    // Requests of a recipient to an agent.
     Return(Leases),
     Renew(GrantId, GrantKey),
-    // Of the store that several Monitor Nodes share.
+    // Requests to the store that several Monitor Nodes share.
     Join,
     Load,
     Transact(Transaction),
     Sign(Sign),
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug)]
 pub(super) enum Response {
     Registered(Result<Registered, RackError>),
@@ -60,18 +60,18 @@ pub(super) enum Response {
     Signed { is_member: bool },
 }
 
-/// How a call ends that has no answer.
+/// End of a call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Nobody listens there.
+    /// No process listens there.
     Refused,
-    /// The connection broke: it may have arrived or not.
+    /// The connection broke: the request may have arrived or not.
     Reset,
-    /// Nothing was heard for too long.
+    /// No answer came in time.
     TimedOut,
 }
 
-/// Changes that are made together if all is as it was last seen, once, however often it is said.
+/// Changes that are all made if their conditions hold, once, however often they are requested.
 #[derive(Clone, Debug)]
 pub(super) struct Transaction {
     pub(super) member: u64,
@@ -80,7 +80,7 @@ pub(super) struct Transaction {
     pub(super) changes: Vec<Change>,
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Made { revision: u64 },
@@ -92,11 +92,11 @@ pub(super) enum Outcome {
 pub(super) struct Sign {
     pub(super) member: u64,
     pub(super) number: u64,
-    /// The nodes that it does not hear.
+    /// The nodes that do not report to it.
     pub(super) silent: BTreeSet<NodeId>,
 }
 
-/// All that the store has.
+/// Contents of the store.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) revision: u64,
@@ -104,17 +104,17 @@ pub(super) struct Snapshot {
     pub(super) signs: BTreeMap<u64, Sign>,
 }
 
-/// What a transaction has changed, as all are told.
+/// Changes of a transaction, as all watchers receive them.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) revision: u64,
     pub(super) changes: Vec<Change>,
-    /// A sign, or that its giver is no more.
+    /// Signs of life; `None` for a member that ended.
     pub(super) signs: Vec<(u64, Option<Sign>)>,
 }
 
 impl Request {
-    /// What it is called, in traces.
+    /// Returns its name in traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Register(_) => "register",

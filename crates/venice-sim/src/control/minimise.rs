@@ -1,11 +1,11 @@
-//! A failing scenario made smaller, as long as it fails in the same way.
+//! Minimisation of a failing scenario: it gets smaller as long as it fails in the same way.
 
 use super::scenario::{Clocks, Impairment};
 use super::{Report, Scenario, run};
 use crate::units::Share;
 
-/// Makes a scenario that fails smaller: fewer faults, fewer parties, less to do, a network that does
-/// less wrong. Gives up after `tries` runs; returns the smallest that failed and its report. `None` if
+/// Minimises a failing scenario: fewer faults, fewer participants, less work, a more reliable
+/// network. Stops after `tries` runs; returns the smallest that failed and its report. `None` if
 /// the scenario does not fail.
 pub fn minimise(scenario: &Scenario, tries: u32) -> Option<(Scenario, Report)> {
     let mut left = tries;
@@ -29,7 +29,7 @@ pub fn minimise(scenario: &Scenario, tries: u32) -> Option<(Scenario, Report)> {
     }
 }
 
-/// Scenarios a little smaller than this one, the largest steps first.
+/// Returns slightly smaller scenarios, the largest steps first.
 fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     let mut smaller = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {
@@ -79,12 +79,12 @@ mod tests {
     use crate::control::Bounds;
 
     #[test]
-    fn what_does_not_fail_cannot_be_made_smaller() {
+    fn passing_scenario_is_not_minimised() {
         assert_eq!(minimise(&Scenario::random(0, &Bounds::default()), 10), None);
     }
 
     #[test]
-    fn smaller_ones_name_nobody_who_is_not_there() {
+    fn smaller_scenario_names_no_missing_participant() {
         for seed in 0..50 {
             for smaller in candidates(&Scenario::random(seed, &Bounds::default())) {
                 assert_eq!(smaller.check(), Ok(()));

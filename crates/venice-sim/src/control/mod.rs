@@ -1,15 +1,15 @@
 //! A rack's control plane in virtual time: the real logic of Monitor Nodes and donors (`venice-rack`)
-//! in hosts that do what the daemons do around it, recipients that behave as `venice-recipient`, and
-//! between them a network, a store and clocks that misbehave.
+//! in hosts that copy the daemons' behaviour, recipients that behave as `venice-recipient`, and between
+//! them an unreliable network, a store and wrong clocks.
 //!
-//! One event is handled after the other: a call or an answer arrives, a connection breaks, a time is
-//! up, the store tells what was changed, a fault begins or ends. Whoever is dead, frozen or cut off is
-//! so at any step, messages under way included. In the end all faults are over, programs end, and
-//! everybody has to agree.
+//! Events are handled one after the other: a call or an answer arrives, a connection breaks, a timer
+//! expires, the store reports a change, a fault begins or ends. Faults may strike at any step, also
+//! between a message's departure and arrival. In the end all faults are over, programs end, and all
+//! tables have to agree.
 //!
-//! - [`scenario`]: what is to be run, as data, or drawn from a seed.
-//! - [`judge`](Checker): what must hold, whatever happens.
-//! - [`minimise`]: a failing scenario made smaller.
+//! - [`scenario`]: scenarios as data, or drawn from a seed.
+//! - [`judge`](Checker): the promises that must hold under all faults.
+//! - [`minimise`]: minimisation of a failing scenario.
 //!
 //! ```
 //! use venice_sim::control::{self, Bounds, Scenario};
@@ -49,10 +49,10 @@ pub use self::scenario::{Bounds, Fault, FaultKind, Scenario};
 use self::world::World;
 use crate::scenario::BadScenario;
 
-/// Runs a scenario to its end, or to the first thing that must not happen.
+/// Runs a scenario to its end, or to the first violation.
 ///
 /// # Errors
-/// If the scenario makes no sense.
+/// When the scenario is invalid.
 pub fn run(scenario: &Scenario) -> Result<Report, BadScenario> {
     scenario.check()?;
     let mut world = World::new(scenario);

@@ -1,4 +1,4 @@
-//! What becomes of messages on their way.
+//! Loss, delay and cuts of messages.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,46 @@ use super::party::Party;
 use super::scenario::Impairment;
 use crate::random::Stream;
 
-/// Between two attempts to get a message over a way that is cut.
+/// Period of retransmission over a cut path.
 pub(super) const RESEND_NS: u64 = 100_000_000;
 
-/// The ways between all parties.
+/// The paths between all participants.
 #[derive(Debug)]
 pub(super) struct Network {
     root: Stream,
     usual: Impairment,
     storms: BTreeMap<usize, Impairment>,
-    /// How many faults cut a way at present.
+    /// Number of faults that cut a path at present.
     cuts: BTreeMap<(Party, Party), u32>,
     isolated: BTreeMap<Party, u32>,
     ways: BTreeMap<(Party, Party), Stream>,
-    /// Of those who hang up, apart: what befalls calls and answers is the same whether anybody does.
+    /// Separate random numbers for hang-ups: calls and answers fare the same with and without them.
     hangups: Stream,
     pub(super) counts: MessageCounts,
 }
 
-/// What happened to messages, calls and their answers alike.
+/// Counts of messages, calls and answers alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageCounts {
     /// Sent.
     pub sent: u64,
-    /// Never arrived, by chance.
+    /// Lost at random.
     pub lost: u64,
-    /// Never arrived, over a way that was cut.
+    /// Lost over a cut path.
     pub cut: u64,
-    /// Whose connection broke.
+    /// Ended by a broken connection.
     pub reset: u64,
-    /// Took longer than others.
+    /// Delayed.
     pub late: u64,
 }
 
-/// What becomes of a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Passage {
     pub(super) arrives_ns: Option<u64>,
-    /// When its sender is told that the connection broke.
+    /// Time at which its sender sees the broken connection.
     pub(super) breaks_ns: Option<u64>,
-    /// It waits where the way is cut.
+    /// True if it waits for a cut path.
     pub(super) is_kept: bool,
 }
 
@@ -65,13 +65,13 @@ impl Network {
         }
     }
 
-    /// A message is sent.
+    /// Sends a message.
     pub(super) fn send(&mut self, now_ns: u64, from: Party, to: Party) -> Passage {
         let bad = self.impairment();
         let takes_ns = self.takes_ns(from, to);
         let counts = &mut self.counts;
         counts.sent += 1;
-        let rng = self.ways.get_mut(&(from, to)).expect("it was just used");
+        let rng = self.ways.get_mut(&(from, to)).expect("the path was just used");
         let is_kept = rng.chance(500_000);
         let mut passage = Passage { arrives_ns: Some(now_ns + takes_ns), breaks_ns: None, is_kept };
         if rng.chance(bad.loss.0) {
@@ -89,7 +89,7 @@ impl Network {
         passage
     }
 
-    /// How long a message is on its way that meets with no mishap.
+    /// Returns the delay of an undisturbed message.
     pub(super) fn takes_ns(&mut self, from: Party, to: Party) -> u64 {
         let bad = self.impairment();
         let root = &self.root;
@@ -100,7 +100,7 @@ impl Network {
         bad.latency.0 + rng.below(bad.jitter.0 + 1)
     }
 
-    /// How long it takes until whoever is called hears that its caller has hung up; `None`: it never does.
+    /// Returns the time until the callee learns that its caller hung up; `None`: it never does.
     pub(super) fn hangs_up_within_ns(&mut self) -> Option<u64> {
         let bad = self.impairment();
         let takes_ns = bad.latency.0 + self.hangups.below(bad.jitter.0 + 1);
@@ -129,13 +129,13 @@ impl Network {
         }
     }
 
-    /// From now on nothing happens by chance.
+    /// Ends all random disturbances.
     pub(super) fn calm(&mut self) {
         let Impairment { latency, jitter, .. } = self.usual;
         self.usual = Impairment { latency, jitter, ..Impairment::default() };
     }
 
-    /// The worst of the usual and every storm's.
+    /// Returns the worst of the usual impairment and every storm's.
     fn impairment(&self) -> Impairment {
         self.storms.values().fold(self.usual, |worst, storm| Impairment {
             latency: worst.latency.max(storm.latency),

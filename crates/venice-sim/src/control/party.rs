@@ -1,12 +1,11 @@
-//! Who takes part, by kind and number.
+//! Participants, by kind and number.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One of those who talk to each other. Numbers begin at 0; written `monitor0`, `donor2`,
-/// `recipient1`, `store`.
+/// A participant. Numbers begin at 0; written `monitor0`, `donor2`, `recipient1`, `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Party {
@@ -18,13 +17,13 @@ pub enum Party {
     Recipient(u16),
     /// The store that several Monitor Nodes share.
     Store,
-    /// Who drains nodes. Nothing happens to it.
+    /// The operator, who drains nodes. No fault affects it.
     Operator,
 }
 
-/// A text that names nobody.
+/// A text that is not a participant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is nobody: write monitor0, donor2, recipient1 or store")]
+#[error("'{0}' is no participant: write monitor0, donor2, recipient1 or store")]
 pub struct ParsePartyError(String);
 
 impl FromStr for Party {
@@ -73,7 +72,7 @@ impl From<Party> for String {
 }
 
 impl Party {
-    /// Numbers that are no other's, for random streams and the trace.
+    /// Returns unique numbers for random streams and the trace.
     pub(super) fn numbers(self) -> [u64; 2] {
         match self {
             Self::Monitor(number) => [0, number.into()],
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_written_is_read_back() {
+    fn participant_text_round_trips() {
         for party in [Party::Monitor(0), Party::Donor(17), Party::Recipient(3), Party::Store] {
             assert_eq!(party.to_string().parse(), Ok(party));
         }

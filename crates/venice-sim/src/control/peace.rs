@@ -1,4 +1,4 @@
-//! The end of a run: faults end, programs end, those who want all there is are served, and let go of it.
+//! The end of a run: faults end, programs end, probes are served, and release all.
 
 use super::agent::DEVICES;
 use super::desk::Desk;
@@ -10,31 +10,32 @@ use super::recipient::Wish;
 use super::scenario::{FaultKind, Impairment, Scenario};
 use super::world::{Brought, Event, World, frozen_recipients};
 
-/// Between being served and being in agreement: reports come every second.
+/// Time between served and agreed: reports come every second.
 const SETTLES_NS: u64 = 3_000_000_000;
-/// How often a Monitor Node asks the store for a request: before its donors lend and after.
+/// Writes of a Monitor Node for a request: before its donors lend and after.
 const WRITES_OF_REQUEST: u64 = 2;
-/// For giving back all there is, and for the reports of that.
+/// Time for all releases, and their reports.
 const GIVES_BACK_NS: u64 = 6_000_000_000;
 
-/// What comes after the other at the end.
+/// A phase of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing goes wrong any more; what is under way may be late.
+    /// No fault is active; outstanding messages may be late.
     Calm,
-    /// Nothing is: programs end, and for each device and all memory of each donor somebody comes who
-    /// wants it.
+    /// No message is outstanding: programs end, and probes request each device and all memory of
+    /// each donor.
     Peace,
-    /// All of them have it.
+    /// All probes are served.
     Served,
-    /// All agree, and they let go.
+    /// All tables agree, and the probes release.
     Agreed,
-    /// Nothing is left.
+    /// All memory is free again.
     Empty,
     Over,
 }
 
-/// Those who show that what can be served is: one for the memory of each donor, and for each device.
+/// Returns the probes' requests, which show that all is available: one for the memory of each
+/// donor, and for each device.
 pub(super) fn probes(scenario: &Scenario) -> impl Iterator<Item = Wish> + use<> {
     let (slabs, has_devices) = (scenario.slabs, scenario.devices);
     (0..scenario.donors).flat_map(move |donor| {
@@ -64,13 +65,13 @@ impl World<'_> {
         }
     }
 
-    /// The longest that something sent in calm's first moment can have been under way.
+    /// Returns the longest flight time of a message sent at the first moment of calm.
     fn latest_ns(&self) -> u64 {
         let storms = self.scenario.faults.iter().filter_map(|fault| match &fault.kind {
             FaultKind::Storm { impairment } => Some(*impairment),
             _ => None,
         });
-        // What a cut held back sets out a little later.
+        // Messages held by a cut leave a little later.
         let under_way_ns = |it: Impairment| {
             let late_ns = if it.late.0 > 0 { it.late_by.0 } else { 0 };
             RESEND_NS + it.latency.0 + it.jitter.0 + late_ns
@@ -78,8 +79,8 @@ impl World<'_> {
         storms.chain([self.scenario.network]).map(under_way_ns).max().unwrap_or(0)
     }
 
-    /// The longest that the store takes to write down what everybody asks for. Several Monitor Nodes are in
-    /// each other's way there, so as if they were one; while one waits for the store, calls wait for it.
+    /// Returns the longest time of the store for all writes. Several Monitor Nodes conflict there,
+    /// so they count as one; calls wait while one waits for the store.
     fn writing_ns(&self) -> u64 {
         if self.scenario.monitors == 1 {
             return 0;
@@ -125,10 +126,10 @@ impl World<'_> {
         check(&mut self.judge, &scene);
     }
 
-    /// Lets the operator do something.
+    /// Runs an action of the operator.
     pub(super) fn as_operator(&mut self, act: impl FnOnce(&mut Operator, &mut Desk<'_>)) {
         let party = Party::Operator;
-        let rng = self.rngs.get_mut(&party).expect("everybody has one");
+        let rng = self.rngs.get_mut(&party).expect("every participant has random numbers");
         let mut desk = Desk { now_ns: self.now_ns, rng, out: &mut self.out, party };
         act(&mut self.operator, &mut desk);
     }

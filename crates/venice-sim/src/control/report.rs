@@ -1,4 +1,4 @@
-//! What happened in a run: numbers, and what the checkers say.
+//! Report of a run: counts, and the checkers' results.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use super::network::MessageCounts;
 pub struct Report {
     /// The scenario's seed.
     pub seed: u64,
-    /// Nodes that lend.
+    /// Number of donors.
     pub donors: u16,
-    /// Nodes whose programs borrow.
+    /// Number of recipients.
     pub recipients: u16,
-    /// Monitor Nodes.
+    /// Number of Monitor Nodes.
     pub monitors: u16,
-    /// A hash of all that happened: the same seed and scenario always give the same.
+    /// A hash of all events: the same for the same seed and scenario.
     pub trace_hash: String,
-    /// How long it took, in virtual nanoseconds.
+    /// Duration, in virtual nanoseconds.
     pub virtual_ns: u64,
-    /// Events it was made of.
+    /// Number of events.
     pub events: u64,
-    /// What became of messages.
+    /// Counts of messages.
     pub messages: MessageCounts,
-    /// What was granted, and what became of it.
+    /// Counts of grants.
     pub grants: Counts,
     /// Faults of the scenario, by name.
     pub faults: BTreeMap<&'static str, u64>,
-    /// What each checker says.
+    /// Result of each checker.
     pub verdicts: Vec<Verdict>,
-    /// What must not have happened, the first ones.
+    /// The first violations.
     pub violations: Vec<Violation>,
 }
 
 impl Report {
-    /// Whether nothing happened that must not.
+    /// True if there is no violation.
     pub fn is_ok(&self) -> bool {
         self.violations.is_empty()
     }

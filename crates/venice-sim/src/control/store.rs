@@ -1,6 +1,6 @@
-//! The store that several Monitor Nodes share: records with the revisions at which they were put,
-//! transactions on condition, a watch, and members that give signs of life. It loses nothing; it may
-//! stand still or be out of reach.
+//! The store that several Monitor Nodes share: records with their revisions, conditional
+//! transactions, a watch, and members with signs of life. It loses nothing; it may freeze or be
+//! unreachable.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use venice_rack::monitor::{Change, Record, RecordKey, Sight};
 
 use super::messages::{Batch, Outcome, Request, Response, Sign, Snapshot, Transaction};
 
-/// How long after its last sign a member is counted on no more.
+/// Time after its last sign of life at which a member expires.
 const LEASE_NS: u64 = 5_000_000_000;
-/// How often it is looked who has given none.
+/// Period of the check for expired members.
 pub(super) const LOOK_EVERY_NS: u64 = 250_000_000;
 
 #[derive(Debug, Default)]
@@ -25,12 +25,12 @@ pub(super) struct SharedStore {
 struct Member {
     ends_ns: u64,
     sign: Sign,
-    /// Transactions that were made or not, by their numbers.
+    /// Outcomes of transactions, by their numbers.
     outcomes: BTreeMap<u64, Outcome>,
 }
 
 impl SharedStore {
-    /// Answers, and says what all watchers are to be told.
+    /// Handles a request; returns the answer and the batches for all watchers.
     pub(super) fn handle(&mut self, now_ns: u64, request: Request) -> (Response, Vec<Batch>) {
         match request {
             Request::Join => self.join(now_ns),
@@ -40,11 +40,11 @@ impl SharedStore {
                 (Response::Transacted(outcome), batches)
             }
             Request::Sign(sign) => self.sign(now_ns, sign),
-            other => unreachable!("the store is asked to {}", other.name()),
+            other => unreachable!("the store has no request {}", other.name()),
         }
     }
 
-    /// Members that have given no sign for too long are none.
+    /// Removes members without a recent sign of life.
     pub(super) fn handle_timeout(&mut self, now_ns: u64) -> Vec<Batch> {
         let is_over = |(_, member): &(&u64, &Member)| member.ends_ns <= now_ns;
         let over: Vec<u64> = self.members.iter().filter(is_over).map(|(id, _)| *id).collect();
@@ -56,7 +56,7 @@ impl SharedStore {
             .collect()
     }
 
-    /// The records, as they are.
+    /// Returns the records.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values().map(|(_, record)| record)
     }
@@ -89,7 +89,7 @@ impl SharedStore {
         };
         member.ends_ns = now_ns + LEASE_NS;
         let mut batches = Vec::new();
-        // One that comes late is older than what all know.
+        // A late one is older than the state.
         if member.sign.number < sign.number {
             member.sign = sign.clone();
             batches.push(self.batch(Vec::new(), vec![(sign.member, Some(sign))]));

@@ -1,4 +1,4 @@
-//! All parties, and what happens next.
+//! All participants, and the event loop.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ use crate::events::Events;
 use crate::random::Stream;
 use crate::trace::Trace;
 
-/// Events before a run counts as spinning.
+/// Events after which a run counts as an endless loop.
 const MAX_EVENTS: u64 = 20_000_000;
 
 pub(super) struct World<'a> {
@@ -38,7 +38,7 @@ pub(super) struct World<'a> {
     pub(super) agents: Vec<Agent>,
     pub(super) recipients: Vec<Recipient>,
     pub(super) store: SharedStore,
-    /// What the store is about to tell each Monitor Node, and from when on.
+    /// Batches on their way to each Monitor Node, with their times.
     watches: Vec<VecDeque<(u64, Batch)>>,
     pub(super) operator: Operator,
     pub(super) out: Outbox,
@@ -47,22 +47,22 @@ pub(super) struct World<'a> {
     pub(super) faults: BTreeMap<&'static str, u64>,
 }
 
-/// How somebody is.
+/// State of a participant.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// Counts processes.
+    /// Number of processes so far.
     pub(super) life: u32,
-    /// Why it is down, as a count.
+    /// Number of reasons to be down.
     pub(super) downs: u32,
-    /// It takes calls.
+    /// True if it takes calls.
     pub(super) listens: bool,
-    /// By which faults it is frozen.
+    /// Faults that freeze it.
     pub(super) frozen: BTreeSet<usize>,
-    /// What waits until it goes on.
+    /// Events that wait until it resumes.
     held: Vec<Event>,
 }
 
-/// What happens next.
+/// A future event.
 #[derive(Debug)]
 pub(super) enum Event {
     Arrives {
@@ -84,7 +84,7 @@ pub(super) enum Event {
         call: CallId,
         how: Broken,
     },
-    /// Who called a Monitor Node waits no longer.
+    /// A caller of a Monitor Node stopped waiting.
     HangsUp {
         call: CallId,
         from: Party,
@@ -106,13 +106,13 @@ pub(super) enum Event {
     Phase(Phase),
 }
 
-/// What is brought to a party.
+/// Input of a participant.
 pub(super) enum Brought {
     Start,
     Crash,
     Request(CallId, Request),
     Outcome(Tag, Result<Response, Broken>),
-    /// Nobody waits for the answer to a call any more.
+    /// A caller stopped waiting for its answer.
     HangsUp(CallId),
     Timer(Timer),
     Batch(Batch),
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Until everything is over, or something must not have happened.
+    /// Runs until the end, or the first violation.
     pub(super) fn run(&mut self) {
         while !self.judge.findings.any() && self.events_count < MAX_EVENTS {
             let Some((at_ns, event)) = self.events.pop() else { return };
@@ -193,9 +193,9 @@ impl<'a> World<'a> {
             self.handle(event);
         }
         let is_over = self.events_count < MAX_EVENTS;
-        self.judge.findings.check(Checker::Soundness, self.now_ns, is_over, || {
-            "it goes round in circles".to_owned()
-        });
+        self.judge
+            .findings
+            .check(Checker::Soundness, self.now_ns, is_over, || "the run does not end".to_owned());
     }
 
     fn handle(&mut self, event: Event) {
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
         self.settle();
     }
 
-    /// What comes to somebody frozen waits for it.
+    /// Returns the event, or keeps it for a frozen participant.
     fn unless_frozen(&mut self, event: Event) -> Option<Event> {
         let party = match &event {
             Event::Arrives { to, .. } | Event::Answers { to, .. } => *to,
@@ -232,7 +232,7 @@ impl<'a> World<'a> {
             }
             _ => return Some(event),
         };
-        let standing = self.standings.get_mut(&party).expect("everybody stands somehow");
+        let standing = self.standings.get_mut(&party).expect("every participant has a state");
         if standing.frozen.is_empty() {
             return Some(event);
         }
@@ -240,9 +240,9 @@ impl<'a> World<'a> {
         None
     }
 
-    /// Brings something to a party.
+    /// Delivers input to a participant.
     pub(super) fn bring(&mut self, party: Party, brought: Brought) {
-        let rng = self.rngs.get_mut(&party).expect("everybody has one");
+        let rng = self.rngs.get_mut(&party).expect("every participant has random numbers");
         let mut desk = Desk { now_ns: self.now_ns, rng, out: &mut self.out, party };
         let desk = &mut desk;
         match party {
@@ -256,7 +256,7 @@ impl<'a> World<'a> {
                     Brought::HangsUp(call) => monitor.hangs_up(call),
                     Brought::Timer(Timer::Monitor(timer)) => monitor.timer(desk, timer),
                     Brought::Batch(batch) => monitor.watch(desk, batch),
-                    _ => unreachable!("this is none of a Monitor Node's business"),
+                    _ => unreachable!("not an input of a Monitor Node"),
                 }
             }
             Party::Donor(number) => {
@@ -269,7 +269,7 @@ impl<'a> World<'a> {
                     Brought::Timer(Timer::Agent(timer)) => agent.timer(desk, timer),
                     Brought::WantBack(slabs) => agent.want_back(desk, slabs),
                     Brought::BreakDevices(begins) => agent.break_devices(desk, begins),
-                    _ => unreachable!("this is none of an agent's business"),
+                    _ => unreachable!("not an input of an agent"),
                 }
             }
             Party::Recipient(number) => {
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
                     Brought::Timer(Timer::Recipient(timer)) => recipient.timer(desk, timer),
                     Brought::End => recipient.end(desk),
                     Brought::LetGo => recipient.let_go(desk),
-                    _ => unreachable!("this is none of a recipient's business"),
+                    _ => unreachable!("not an input of a recipient"),
                 }
             }
             Party::Store => match brought {
@@ -299,7 +299,7 @@ impl<'a> World<'a> {
                     let batches = self.store.handle_timeout(self.now_ns);
                     batches.into_iter().for_each(|batch| self.tell(&batch));
                 }
-                _ => unreachable!("this is none of the store's business"),
+                _ => unreachable!("not an input of the store"),
             },
             Party::Operator => match brought {
                 Brought::Start => {}
@@ -309,12 +309,12 @@ impl<'a> World<'a> {
                 Brought::Timer(Timer::Operator(donor)) => {
                     self.operator.see_to(desk, donor, self.scenario.monitors);
                 }
-                _ => unreachable!("this is none of the operator's business"),
+                _ => unreachable!("not an input of the operator"),
             },
         }
     }
 
-    /// Judges what has happened, and does what is to be done.
+    /// Evaluates the facts, and executes the effects.
     fn settle(&mut self) {
         loop {
             while let Some(fact) = self.out.facts.pop_front() {
@@ -349,10 +349,10 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn standing(&mut self, party: Party) -> &mut Standing {
-        self.standings.get_mut(&party).expect("everybody stands somehow")
+        self.standings.get_mut(&party).expect("every participant has a state")
     }
 
-    /// A process is no more; its connections break.
+    /// Ends a process; its connections break.
     pub(super) fn down(&mut self, party: Party) {
         let standing = self.standing(party);
         standing.downs += 1;
@@ -370,7 +370,7 @@ impl<'a> World<'a> {
         self.break_connections(party);
     }
 
-    /// A process begins, if nothing else keeps it down.
+    /// Starts a process, unless another reason keeps it down.
     pub(super) fn up(&mut self, party: Party) {
         let standing = self.standing(party);
         standing.downs -= 1;
@@ -379,7 +379,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// It goes on with what came meanwhile.
+    /// Resumes a process, with the input that came meanwhile.
     pub(super) fn thaw(&mut self, party: Party, fault: usize) {
         let now_ns = self.now_ns;
         let standing = self.standing(party);
@@ -390,7 +390,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The store tells all Monitor Nodes what was changed, in order.
+    /// Sends a change of the store to all Monitor Nodes, in order.
     fn tell(&mut self, batch: &Batch) {
         for monitor in 0..self.scenario.monitors {
             let party = Party::Monitor(monitor);
@@ -404,7 +404,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What was told arrives; over a way that is cut later.
+    /// Delivers a batch; over a cut path it comes later.
     fn tells(&mut self, monitor: u16, life: u32) {
         let party = Party::Monitor(monitor);
         if self.standings[&party].life != life {
@@ -451,7 +451,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Recipients that do nothing at present.
+/// Returns the recipients that are frozen.
 pub(super) fn frozen_recipients(standings: &BTreeMap<Party, Standing>) -> BTreeSet<u16> {
     let frozen = standings.iter().filter(|(_, standing)| !standing.frozen.is_empty());
     let frozen = frozen.filter_map(|(party, _)| match party {

@@ -1,4 +1,4 @@
-//! One direction of one link: when a frame arrives, if at all, and what has become of it.
+//! One direction of one link: delay, loss and alteration of frames.
 
 use smallvec::SmallVec;
 
@@ -11,66 +11,67 @@ use venice_fabric::{EmulatedLink, LinkModel};
 pub struct Link {
     rng: Stream,
     wire: EmulatedLink,
-    /// Bytes that may wait for the wire.
+    /// Bytes that may queue for the wire.
     queue_bytes: u32,
-    /// How many faults cut it at present.
+    /// Number of faults that cut it at present.
     cuts: u32,
-    /// How often it was cut: what was under way then is lost.
+    /// Number of cuts so far: frames in flight at a cut are lost.
     cut_epoch: u32,
-    /// Frames sent before, some of which come again.
+    /// Earlier frames, some of which are repeated.
     history: Vec<Vec<u8>>,
 }
 
-/// What the links of a rack did to frames.
+/// Counts of the frames on all links of a rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LinkCounts {
     /// Frames given to links.
     pub sent: u64,
     /// Bytes given to links.
     pub sent_bytes: u64,
-    /// Frames that came out, copies and old ones included.
+    /// Frames delivered, with duplicates and stale ones.
     pub delivered: u64,
     /// Lost at random.
     pub lost: u64,
-    /// Lost to a link that was cut.
+    /// Lost to a cut link.
     pub cut: u64,
-    /// Lost because too much waited for the wire.
+    /// Lost to a full queue.
     pub overflowed: u64,
-    /// Came twice.
+    /// Duplicated.
     pub duplicated: u64,
-    /// Had a bit turned over.
+    /// With a flipped bit.
     pub corrupted: u64,
-    /// Took longer than others.
+    /// Delayed.
     pub delayed: u64,
-    /// Old frames that came again.
+    /// Stale repeats of old frames.
     pub stale: u64,
 }
 
-/// A frame that will arrive.
+/// A frame that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Arrival time.
     pub at_ns: u64,
-    /// What; `None`: as it was sent.
+    /// Altered bytes; `None`: unaltered.
     pub altered: Option<Vec<u8>>,
-    /// What happened to it on the way, for people.
+    /// Remark on its alteration or delay.
     pub remark: Option<&'static str>,
 }
 
-/// What became of a frame given to a link.
+/// Fate of a frame given to a link.
 #[derive(Debug, Default)]
 pub struct Passage {
-    /// What arrives, none to three.
+    /// The arriving frames, none to three.
     pub arrivals: SmallVec<[Arrival; 2]>,
-    /// Why the frame itself does not.
+    /// Reason for the loss of the frame itself.
     pub lost: Option<&'static str>,
 }
 
-/// Old frames a link remembers.
+/// Number of old frames that a link keeps.
 const HISTORY: usize = 32;
 
 impl Link {
-    /// A link like `model` before which `queue_bytes` may wait; it draws from `rng`.
+    /// Creates a link with the behaviour of `model` and a queue of `queue_bytes`; it draws from
+    /// `rng`.
     pub fn new(model: LinkModel, queue_bytes: u32, rng: Stream) -> Self {
         let wire = EmulatedLink::new(model);
         Self { rng, wire, queue_bytes, cuts: 0, cut_epoch: 0, history: Vec::new() }
@@ -95,7 +96,7 @@ impl Link {
         let waits_ns = self.wire.free_at_ns().saturating_sub(now_ns);
         if waits_ns > self.wire.model().serialisation_ns(self.queue_bytes as usize) {
             counts.overflowed += 1;
-            passage.lost = Some("lost: too much waits for the wire");
+            passage.lost = Some("lost: the queue for the wire is full");
             return passage;
         }
         let due_ns = self.wire.depart(now_ns, bytes.len());
@@ -165,18 +166,18 @@ impl Link {
         }
     }
 
-    /// Cuts the link: nothing gets through, and what is under way is lost.
+    /// Cuts the link: nothing passes, and frames in flight are lost.
     pub fn cut(&mut self) {
         self.cuts += 1;
         self.cut_epoch += 1;
     }
 
-    /// Takes one cut back.
+    /// Undoes one cut.
     pub fn heal(&mut self) {
         self.cuts = self.cuts.checked_sub(1).expect("each cut is healed once");
     }
 
-    /// A number that changes with each cut: a frame sent under another never arrives.
+    /// Returns a number that changes with each cut: a frame sent under another never arrives.
     pub fn cut_epoch(&self) -> u32 {
         self.cut_epoch
     }
@@ -199,20 +200,20 @@ mod tests {
     }
 
     #[test]
-    fn frames_queue_for_the_wire_and_then_take_the_latency() {
+    fn frames_queue_and_take_the_latency() {
         // 625 bytes at 5 Gb/s are 1 µs.
         let lens = [625, 625, 1250];
         assert_eq!(arrivals_ns(&mut clean(LinkModel::PAPER), &lens), [2400, 3400, 5400]);
     }
 
     #[test]
-    fn the_queue_for_the_wire_is_bounded() {
+    fn wire_queue_is_bounded() {
         let arrived = arrivals_ns(&mut clean(LinkModel::PAPER), &[4000; 100]).len();
         assert!((3..=4).contains(&arrived), "{arrived}");
     }
 
     #[test]
-    fn a_cut_link_carries_nothing_until_every_cut_is_healed() {
+    fn link_is_cut_until_every_heal() {
         let mut link = clean(LinkModel::PAPER);
         link.cut();
         link.cut();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_impairment_happens_about_as_often_as_asked_for() {
+    fn impairments_match_their_rates() {
         let tenth = Share(100_000);
         let impairment = Impairment {
             loss: tenth,

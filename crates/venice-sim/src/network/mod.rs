@@ -1,4 +1,4 @@
-//! The links between the nodes, and what travels on them.
+//! The links between the nodes, and their frames.
 
 mod link;
 
@@ -10,57 +10,57 @@ use crate::scenario::{Impairment, Scenario};
 use venice_fabric::LinkModel;
 use venice_wire::NodeId;
 
-/// Which end of a node a frame comes from or goes to.
+/// An end of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
     /// The program that borrows.
     Recipient,
     /// The agent that lends.
     Donor,
-    /// The switch that passes packets on.
+    /// The switch that forwards packets.
     Switch,
 }
 
-/// Nodes have the same numbers on the wire, from 0.
+/// Returns the wire's id of a node; both count from 0.
 pub(crate) fn node_id(number: u16) -> NodeId {
     NodeId(number.into())
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The node it comes from.
+    /// Source node.
     pub from: u16,
-    /// And which end there.
+    /// Source end.
     pub from_end: End,
-    /// The node it goes to.
+    /// Destination node.
     pub to: u16,
-    /// And which end there.
+    /// Destination end.
     pub to_end: End,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// All links of a rack. A link comes into being when it is first used.
+/// All links of a rack, created on first use.
 #[derive(Debug)]
 pub struct Network {
     root: Stream,
     model: LinkModel,
     queue_bytes: u32,
-    /// What links do all the time.
+    /// Permanent impairment of the links.
     usual: Impairment,
-    /// Impairments of the storms that rage at present, by fault.
+    /// Impairments of the present storms, by fault.
     storms: BTreeMap<usize, Impairment>,
     nodes: usize,
-    /// The place in `links` of each pair of nodes, plus 1; 0: not used yet.
+    /// Index in `links` of each pair of nodes, plus 1; 0: not used yet.
     places: Vec<u32>,
     links: Vec<Link>,
-    /// What happened to frames.
+    /// Counts of frames.
     pub counts: LinkCounts,
 }
 
 impl Network {
-    /// The links of a rack with so many nodes, the router included.
+    /// Creates the links of a rack with so many nodes, the router included.
     pub fn new(scenario: &Scenario, nodes: usize) -> Self {
         Self {
             root: Stream::new(scenario.seed).split("links", &[]),
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// The direction of the link from one node to another.
+    /// Returns the direction of the link from one node to another.
     pub fn link(&mut self, from: u16, to: u16) -> &mut Link {
         let place = &mut self.places[usize::from(from) * self.nodes + usize::from(to)];
         if *place == 0 {
@@ -86,7 +86,7 @@ impl Network {
         &mut self.links[*place as usize - 1]
     }
 
-    /// Sends a frame; what arrives comes with the number of [`Link::cut_epoch`].
+    /// Sends a frame; returns the arrivals and the present [`Link::cut_epoch`].
     pub fn send(&mut self, now_ns: u64, datagram: &Datagram) -> (Passage, u32) {
         let impairment = self.impairment();
         let mut counts = self.counts;
@@ -97,7 +97,7 @@ impl Network {
         (passage, epoch)
     }
 
-    /// Whether a frame sent under `cut_epoch` still arrives; counts it.
+    /// True if a frame sent under `cut_epoch` still arrives; counts it.
     pub fn arrives(&mut self, from: u16, to: u16, cut_epoch: u32) -> bool {
         let arrives = self.link(from, to).cut_epoch() == cut_epoch;
         let count = if arrives { &mut self.counts.delivered } else { &mut self.counts.cut };
@@ -105,17 +105,17 @@ impl Network {
         arrives
     }
 
-    /// A storm begins.
+    /// Begins a storm.
     pub fn begin_storm(&mut self, fault: usize, impairment: Impairment) {
         self.storms.insert(fault, impairment);
     }
 
-    /// A storm is over.
+    /// Ends a storm.
     pub fn end_storm(&mut self, fault: usize) {
         self.storms.remove(&fault);
     }
 
-    /// What links do at present: the worst of their own and every storm's.
+    /// Returns the present impairment: the worst of the links' own and every storm's.
     fn impairment(&self) -> Impairment {
         self.storms.values().fold(self.usual, |worst, storm| Impairment {
             loss: worst.loss.max(storm.loss),

@@ -1,4 +1,4 @@
-//! An access is asked for: the checkers are told, then the fabric.
+//! Requests of accesses: first to the checkers, then to the fabric.
 
 use venice_fabric::FabricError;
 
@@ -7,17 +7,17 @@ use crate::checkers::{Change, RegionId};
 use crate::random::mix;
 use crate::scenario::{Access, Kind, Workload};
 
-/// An access with all that it takes to ask for it.
+/// An access with the parameters of its request.
 pub(super) struct Asking {
     pub access: Access,
     pub region: RegionId,
     pub lane: u32,
     pub token: u64,
-    /// Where it begins in the window space.
+    /// Its address in the window space.
     pub addr: u64,
 }
 
-/// Asks for an access; returns what waits for its completion, if anything does.
+/// Requests an access; returns its pending state, if it waits for a completion.
 pub(super) fn ask(
     desk: &mut Desk<'_>,
     asking: &Asking,
@@ -28,7 +28,7 @@ pub(super) fn ask(
     let Access { kind, at, len, .. } = asking.access;
     let local_ns = desk.local_ns;
     let what = match kind {
-        Kind::Message | Kind::Stream | Kind::Unmap => unreachable!("nothing is asked for"),
+        Kind::Message | Kind::Stream | Kind::Unmap => unreachable!("not an access of the fabric"),
         Kind::Read => {
             desk.initiator.read(local_ns, token, addr, len)?;
             What::Read { read: desk.oracle.ask_read(region, at, len, Some(lane)), lane }
@@ -92,7 +92,7 @@ fn ask_atomic(
     let operand = mix(token ^ desk.now_ns.rotate_left(32) ^ u64::from(region.0) << 48);
     let change = match asking.access.kind {
         Kind::FetchAdd => Change::Add(operand),
-        // Two in three find what they expect, if nothing has failed.
+        // Two in three find the expected value, if nothing has failed.
         _ if operand.is_multiple_of(3) => Change::Swap { expected: operand, new: !operand },
         _ => {
             let expected = desk.oracle.region(region).counters.expected(word);

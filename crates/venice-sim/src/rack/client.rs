@@ -1,4 +1,4 @@
-//! The program on a node: borrows from some donors, and reads and writes what it has borrowed.
+//! The program on a node: borrows from some donors, and reads and writes its borrowed memory.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,27 @@ use crate::checkers::{Checker, Direction, Oracle, RegionId};
 use crate::random::Stream;
 use crate::scenario::{Access, Kind, Workload};
 
-/// For the posted writes of all regions.
+/// The fence for the posted writes of all regions.
 const FENCE: Access = Access { session: 0, kind: Kind::Fence, at: 0, len: 0 };
-/// Where a saboteur's window is.
+/// Address of a window added by sabotage.
 const LEAKED_ADDR: u64 = 1 << 40;
 /// Distance of a node's windows.
 const WINDOW_SPAN: u64 = 1 << 24;
 
-/// The program on a node. It survives its own death: a new life has the same regions.
+/// The program on a node. Its regions outlive its processes.
 #[derive(Debug)]
 pub(super) struct Client {
     pub sessions: Vec<Session>,
     pub accesses_left: u32,
     workload: Workload,
     rng: Stream,
-    /// Drawn and not yet taken by the fabric.
+    /// Drawn and not yet accepted by the fabric.
     held: Option<Access>,
-    /// The fabric had no room for it; it is not asked again before something has changed.
+    /// True if the fabric had no room for it; it is retried after the next change.
     is_blocked: bool,
     pending: BTreeMap<u64, Pending>,
     next_token: u64,
-    /// Posted, with no fence behind them yet.
+    /// Posted writes without a fence.
     posted: Vec<Posted>,
 }
 
@@ -47,13 +47,13 @@ pub(super) struct Session {
     pub region: Option<RegionId>,
     pub grant: Option<(GrantId, GrantKey)>,
     pub peer: Option<PeerIndex>,
-    /// The window is mapped and its grant not known to be over.
+    /// True if the window is mapped and its grant is not known to be over.
     pub is_mapped: bool,
-    /// Counts the windows that are gone.
+    /// Number of lost windows so far.
     pub unmaps: u32,
-    /// Counts the links to the donor.
+    /// Number of links to the donor so far.
     pub lane: u32,
-    /// A reconnection is on its way.
+    /// True if a reconnection is scheduled.
     pub is_reconnecting: bool,
     /// The QPair to the donor.
     pub talk: Option<QPairId>,
@@ -64,7 +64,7 @@ struct Pending {
     access: Access,
     region: RegionId,
     asked_ns: u64,
-    /// The session's count when it was asked for.
+    /// The session's count at the request.
     unmaps: u32,
     what: What,
 }
@@ -95,27 +95,27 @@ impl Client {
         }
     }
 
-    /// Whether nothing is left to do or under way.
+    /// True if nothing is left to do or outstanding.
     pub fn is_done(&self) -> bool {
         self.accesses_left == 0 && self.is_idle()
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is outstanding.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.held.is_none() && self.posted.is_empty()
     }
 
-    /// When the oldest access under way was asked for.
+    /// Returns the request time of the oldest outstanding access.
     pub fn oldest_ns(&self) -> Option<u64> {
         self.pending.values().map(|pending| pending.asked_ns).min()
     }
 
-    /// Nanoseconds until the next access is wanted.
+    /// Draws the nanoseconds until the next access.
     pub fn think_ns(&mut self) -> u64 {
         self.workload.draw_pause_ns(&mut self.rng)
     }
 
-    /// Wants one access more, and asks for what can be asked for. `true`: something was taken.
+    /// Adds one wanted access, and requests as many as possible. Returns true if one was accepted.
     pub fn want(&mut self, desk: &mut Desk<'_>) -> bool {
         if self.held.is_none() && self.accesses_left > 0 && self.pending.len() < self.depth() {
             self.held = self.draw();
@@ -128,18 +128,18 @@ impl Client {
         self.issue_held(desk)
     }
 
-    /// Whether what is held waits for room.
+    /// True if the held access waits for room.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Whether another access could be wanted now.
+    /// True if another access could be wanted now.
     pub fn has_time(&self) -> bool {
         let has_room = self.accesses_left > 0 && self.pending.len() < self.depth();
         (self.held.is_none() && has_room) || self.wants_fence()
     }
 
-    /// When all is done, the last posted writes need a fence.
+    /// True if the last posted writes need a fence at the end.
     fn wants_fence(&self) -> bool {
         self.held.is_none() && self.accesses_left == 0 && !self.posted.is_empty()
     }
@@ -157,7 +157,7 @@ impl Client {
         Some(self.workload.draw_access(&mut self.rng, &usable))
     }
 
-    /// Reads the whole of each region, to see at the end that all of it is there.
+    /// Reads the whole of each region at the end, to check that all of it is there.
     pub fn probe(&mut self, desk: &mut Desk<'_>) {
         for session in 0..self.sessions.len() {
             assert!(self.held.is_none(), "a probe comes when all is done");
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Asks for what is held, if there is room for it.
+    /// Requests the held access, if there is room for it.
     pub fn issue_held(&mut self, desk: &mut Desk<'_>) -> bool {
         if self.is_blocked {
             return false;
@@ -176,7 +176,7 @@ impl Client {
         let Some(access) = self.held else { return false };
         let session = &mut self.sessions[access.session];
         if !session.is_mapped && access.kind != Kind::Fence {
-            // Its donor is gone meanwhile; nothing was asked for yet.
+            // Its donor is gone meanwhile; nothing was requested yet.
             self.held = None;
             self.accesses_left += 1;
             return false;
@@ -192,7 +192,7 @@ impl Client {
             _ => {}
         }
         let (unmaps, lane) = (session.unmaps, session.lane);
-        // A fence is for all regions.
+        // A fence covers all regions.
         let region = session.region.unwrap_or(RegionId(0));
         let addr = window_addr(access.session) + u64::from(access.at);
         let asking = Asking { region, lane, token: self.next_token, addr, access };
@@ -222,8 +222,8 @@ impl Client {
         }
     }
 
-    /// Sends the next message to a donor, over a QPair that is asked for first. `true`: it was
-    /// taken.
+    /// Sends the next message to a donor, over a QPair that is requested first. Returns true if it
+    /// was accepted.
     fn issue_message(&mut self, desk: &mut Desk<'_>, n: usize) -> bool {
         let session = &mut self.sessions[n];
         let Some(peer) = session.peer else { return false };
@@ -245,14 +245,14 @@ impl Client {
                 false
             }
             Err(_) => {
-                // It is closed, or its link is: the next message asks for another.
+                // It is closed, or its link is: the next message requests another.
                 session.talk = None;
                 false
             }
         }
     }
 
-    /// Asks a donor for a stream, which goes on by itself. `true`: it was taken.
+    /// Requests a stream from a donor; it runs on its own. Returns true if it was accepted.
     fn issue_stream(&mut self, desk: &mut Desk<'_>, n: usize) -> bool {
         let Some(peer) = self.sessions[n].peer else { return false };
         let is_taken = talk::begin_stream(desk, peer).is_ok();
@@ -263,7 +263,7 @@ impl Client {
         is_taken
     }
 
-    /// Takes what has completed. `true`: something has.
+    /// Handles completions. Returns true if there were any.
     pub fn collect(&mut self, desk: &mut Desk<'_>) -> bool {
         let mut any = false;
         while let Some(done) = desk.initiator.poll_completion() {
@@ -282,7 +282,7 @@ impl Client {
         any
     }
 
-    /// A donor has stopped sharing a grant: its window is gone.
+    /// Handles a revocation: the window is gone.
     fn lose(&mut self, desk: &mut Desk<'_>, Revocation { peer, grant, .. }: Revocation) {
         let mut sessions = self.sessions.iter_mut();
         let lost = sessions.find(|session| {
@@ -290,13 +290,16 @@ impl Client {
         });
         let mut is_revoked = false;
         if let Some(session) = lost {
-            // It may have heard of it by a refusal before.
+            // A refusal may have shown it before.
             session.unmaps += u32::from(std::mem::take(&mut session.is_mapped));
             is_revoked = session.region.is_some_and(|it| desk.oracle.region(it).is_revoked);
         }
         let result = match is_revoked {
             true => Ok(()),
-            false => Err(format!("node {}: told that {grant} is revoked, which is not", desk.node)),
+            false => Err(format!(
+                "node {}: got a revocation of {grant}, which is not revoked",
+                desk.node
+            )),
         };
         desk.oracle.findings.check(Checker::Agreement, desk.now_ns, result);
     }
@@ -375,7 +378,7 @@ impl Client {
         pending.give_up(desk, matches!(error, AccessError::Refused(_)));
     }
 
-    /// Sees which donors are down; returns the sessions that need a new link or grant.
+    /// Finds the donors that are down; returns the sessions that need a new link or grant.
     pub fn take_stock(&mut self, desk: &mut Desk<'_>) -> Vec<usize> {
         let mut wanting = Vec::new();
         for (n, session) in self.sessions.iter_mut().enumerate() {
@@ -395,7 +398,7 @@ impl Client {
         wanting
     }
 
-    /// The program is killed: what was under way will never be heard of.
+    /// Kills the program: outstanding accesses never complete.
     pub fn die(&mut self, now_ns: u64, oracle: &mut Oracle) {
         for pending in std::mem::take(&mut self.pending).into_values() {
             pending.may_have_been(now_ns, oracle);
@@ -414,7 +417,7 @@ impl Client {
 }
 
 impl Pending {
-    /// The regions it concerns.
+    /// Returns its regions.
     fn regions(&self) -> Vec<RegionId> {
         match &self.what {
             What::Fence(posted) => posted.iter().map(|it| it.region).collect(),
@@ -422,7 +425,7 @@ impl Pending {
         }
     }
 
-    /// It has failed.
+    /// Handles its failure.
     fn give_up(self, desk: &mut Desk<'_>, was_refused: bool) {
         match self.what {
             What::Write(writing) if was_refused => {
@@ -435,7 +438,7 @@ impl Pending {
         }
     }
 
-    /// Nobody knows whether it was carried out. Of a fence, which of its writes.
+    /// Handles an unknown outcome: it may have been executed; for a fence, any of its writes.
     fn may_have_been(self, now_ns: u64, oracle: &mut Oracle) {
         match self.what {
             What::Read { .. } => {}
@@ -448,7 +451,7 @@ impl Pending {
     }
 }
 
-/// Where a session's window is.
+/// Returns the address of a session's window.
 pub(super) fn window_addr(session: usize) -> u64 {
     (session as u64 + 1) * WINDOW_SPAN
 }
@@ -456,11 +459,11 @@ pub(super) fn window_addr(session: usize) -> u64 {
 impl Session {
     fn unmap(&mut self, n: usize, initiator: &mut Initiator) {
         (self.is_mapped, self.unmaps) = (false, self.unmaps + 1);
-        // Its donor may have taken it back, and the program not have heard of it.
+        // Its donor may have taken it back before the program learned of it.
         let _ = initiator.unmap_window(window_addr(n));
     }
 
-    /// The program has no use for the window just now.
+    /// Gives a window back for a while.
     fn give_back(&mut self, n: usize, desk: &mut Desk<'_>) {
         if let (Some(peer), Some((grant, key))) = (self.peer, self.grant)
             && desk.saboteur.is(Sabotage::LeakWindow)

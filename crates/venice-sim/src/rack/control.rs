@@ -1,5 +1,5 @@
-//! What the Monitor Node does in a real rack: brings recipients and donors together. Here it takes a
-//! moment and never fails; the simulator tries the fabric.
+//! Stand-in for the Monitor Node: connects recipients and donors. It takes a moment and never
+//! fails, since this simulator tests the fabric.
 
 use venice_wire::{GrantId, GrantKey};
 
@@ -12,13 +12,13 @@ use crate::checkers::{Checker, RegionId};
 use crate::random::Stream;
 
 impl Rack<'_> {
-    /// A session needs a link or a grant: it gets it after a while.
+    /// Schedules a link or a grant for a session.
     pub(super) fn reconnect_later(&mut self, number: u16, session: usize) {
         let Node { life_number: life, client, .. } = &mut self.nodes[usize::from(number)];
         let Some(wanting) = client.sessions.get(session) else { return };
         let seed = Stream::new(self.scenario.seed);
         let labels = [number.into(), session as u64, wanting.lane.into(), self.now_ns];
-        // At first all begin together; later it takes a while to notice and to ask.
+        // At first all begin together; later detection and request take time.
         let longest_ns = match self.now_ns {
             0 => 10_000,
             _ => self.scenario.protocol.keepalive.0,
@@ -28,7 +28,7 @@ impl Rack<'_> {
         self.events.push(at_ns, Event::Reconnect { node: number, life: *life, session });
     }
 
-    /// Gives a session what it needs, if the donor can be asked.
+    /// Gives a session its link or grant, if the donor is available.
     pub(super) fn reconnect(&mut self, number: u16, life: u32, session: usize) {
         let node = &self.nodes[usize::from(number)];
         if node.life_number != life || node.is_dead {
@@ -53,7 +53,7 @@ impl Rack<'_> {
         let addr = window_addr(session);
         node.initiator
             .map_window(addr, len_bytes, peer, 0, grant, key)
-            .expect("the window's place is free");
+            .expect("the window's address is free");
         let session = &mut node.client.sessions[session];
         session.peer = Some(peer);
         session.region = Some(region);
@@ -62,7 +62,7 @@ impl Rack<'_> {
         self.pump(number);
     }
 
-    /// The grant of a donor to a recipient, made if there is none.
+    /// Returns the grant of a donor to a recipient, created if there is none.
     fn lend(&mut self, donor: u16, recipient: u16) -> (GrantId, GrantKey, RegionId) {
         if let Some((id, grant)) = self.nodes[usize::from(donor)].lent.to(recipient) {
             return (id, grant.key, grant.region);
@@ -94,14 +94,14 @@ impl Rack<'_> {
         region
     }
 
-    /// A donor ends all it has lent: at once, or by telling those who use it.
+    /// Ends all grants of a donor: at once, or by notifying the recipients.
     pub(super) fn revoke_all(&mut self, donor: u16, abrupt: bool) {
         let local_ns = self.now_ns + self.nodes[usize::from(donor)].clock_ahead_ns;
         let Node { lent, target, .. } = &mut self.nodes[usize::from(donor)];
         for (&id, grant) in &mut lent.grants {
             self.oracle.region(grant.region).is_revoked = true;
             if self.saboteur.is(Sabotage::KeepGrant) {
-                // It lives on under another recipient's name.
+                // It stays under another recipient's name.
                 grant.recipient = u16::MAX;
             } else if !abrupt {
                 grant.is_ending = true;
@@ -114,14 +114,14 @@ impl Rack<'_> {
         self.pump(donor);
     }
 
-    /// Frees the memory that nobody uses any more; before a donor lends anew, all that it ends.
+    /// Frees memory without users; before a donor lends again, all that it ends.
     pub(super) fn free_ended(&mut self, donor: u16, all: bool) {
         let Node { lent, target, .. } = &mut self.nodes[usize::from(donor)];
         let is_used = |id| target.mappings().any(|mapping| mapping.grant == id);
         lent.grants.retain(|&id, grant| !grant.is_ending || (!all && is_used(id)));
     }
 
-    /// With nothing under way: memory, both ends' tables and the counters of the links.
+    /// Checks, in quiescence, memory, both ends' tables and the links' counters.
     pub(super) fn check_when_quiet(&mut self) {
         let now_ns = self.now_ns;
         for node in &self.nodes {
@@ -143,7 +143,7 @@ impl Rack<'_> {
                 let result = match lent.get(&id) {
                     Some(grant) if grant.key == key && grant.recipient == node.number => Ok(()),
                     _ => Err(format!(
-                        "node {} uses grant {id} of node {}, which knows no such grant",
+                        "node {} uses grant {id} of node {}, which has no such grant",
                         node.number, session.donor
                     )),
                 };
@@ -164,11 +164,13 @@ impl Rack<'_> {
         };
         match recipient.is_some_and(uses) {
             true => Ok(()),
-            false => Err(format!("node {} lends grant {id}, which nobody uses", donor.number)),
+            false => {
+                Err(format!("node {} lends grant {id}, which no recipient uses", donor.number))
+            }
         }
     }
 
-    /// Nobody was sent more than there were buffers for, and nothing is left under way.
+    /// Checks that no link overran its buffers, and that nothing is outstanding.
     fn check_links_when_quiet(&mut self) {
         let now_ns = self.now_ns;
         for node in &self.nodes {

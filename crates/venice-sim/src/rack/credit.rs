@@ -1,5 +1,5 @@
-//! The credit of QPairs when all is quiet: what one end takes to be unread is what lies unread at the
-//! other, and what may be sent is the rest of the room there.
+//! Checker of QPairs' credit in quiescence: one end's count of unread bytes equals the other's, and
+//! the remaining credit is the rest of the room there.
 
 use venice_fabric::{CreditMode, QPairLevels};
 
@@ -19,9 +19,9 @@ impl Rack<'_> {
                 let levels =
                     (node.initiator.qpairs().levels(qpair), donor.target.qpairs().levels(other));
                 let (Ok(here), Ok(there)) = levels else { continue };
-                // A written credit that was lost is asked for when somebody needs it.
+                // A lost credit write is requested again only when it is needed.
                 let is_sure = self.is_harmless || credit_mode(id.0) == CreditMode::InBand;
-                // One in band may still be on its way, where much is lost.
+                // One in band may still be in flight on lossy links.
                 let has_arrived = node.initiator.is_settled() && donor.target.is_settled();
                 let is_exact = is_sure && has_arrived;
                 let result = check(&here, &there, is_exact);
@@ -35,7 +35,7 @@ impl Rack<'_> {
     }
 }
 
-/// What `sender` may send to `reader`.
+/// Checks the credit of `sender` for `reader`.
 fn check(sender: &QPairLevels, reader: &QPairLevels, is_exact: bool) -> Result<(), String> {
     let held = reader.unread_bytes + reader.uncredited_bytes;
     let is_held = match is_exact {

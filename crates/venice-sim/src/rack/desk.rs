@@ -1,4 +1,4 @@
-//! What a client works with, and what it has under way.
+//! Context of a client, and its outstanding accesses.
 
 use venice_fabric::Initiator;
 
@@ -7,7 +7,7 @@ use super::talks::Talks;
 use super::tally::Tally;
 use crate::checkers::{AtomicId, Oracle, ReadId, RegionId, Writing};
 
-/// What the checkers call an access under way.
+/// The checkers' id of an outstanding access.
 #[derive(Debug)]
 pub(super) enum What {
     Read { read: ReadId, lane: u32 },
@@ -23,16 +23,16 @@ pub(super) struct Posted {
     pub writing: Writing,
 }
 
-/// What a client works with.
+/// Context of a client.
 pub(super) struct Desk<'a> {
     pub now_ns: u64,
-    /// The node's own clock.
+    /// The node's own clock, in nanoseconds.
     pub local_ns: u64,
-    /// When the last fault is over.
+    /// Time of the last fault's end.
     pub calm_ns: u64,
-    /// The longest an access may take from then on.
+    /// Time limit of an access from then on.
     pub patience_ns: u64,
-    /// Nothing is wrong with the links or the nodes: no link may go down.
+    /// True without faults of links or nodes: no link may go down.
     pub is_harmless: bool,
     pub node: u16,
     pub initiator: &'a mut Initiator,

@@ -1,4 +1,4 @@
-//! Faults that begin and end.
+//! Begin and end of faults.
 
 use super::Rack;
 use crate::scenario::FaultKind;
@@ -53,7 +53,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Both directions of every link of a node.
+    /// Returns both directions of every link of a node.
     fn links_of(&self, node: u16) -> Vec<(u16, u16)> {
         let others = (0..self.nodes.len() as u16).filter(|&other| other != node);
         others.flat_map(|other| [(node, other), (other, node)]).collect()
@@ -75,7 +75,8 @@ impl Rack<'_> {
         node.lent.remembered.clear();
         for (id, grant) in std::mem::take(&mut node.lent.grants) {
             self.oracle.region(grant.region).is_revoked = true;
-            // Who was not connected could not tell the new memory from the old, and need not.
+            // A recipient without a connection could not tell the new memory from the old, and need
+            // not.
             if same_keys && !grant.is_ending && callers.contains(&grant.recipient) {
                 node.lent.remembered.push((id, grant.key, grant.recipient));
             }

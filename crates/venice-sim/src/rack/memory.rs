@@ -1,4 +1,4 @@
-//! A donor's memory: grants with keys, each a few pages that somebody watches.
+//! A donor's memory: grants with keys, each a few watched pages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use venice_wire::{Checksum, GrantId, GrantKey};
 use super::sabotage::{Sabotage, Saboteur};
 use crate::checkers::{Oracle, RegionId};
 
-/// What one node lends.
+/// Grants of one node.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
     pub grants: BTreeMap<GrantId, Grant>,
-    /// What it would lend again under the same keys after a crash.
+    /// Grants that it restores under the same keys after a crash.
     pub remembered: Vec<(GrantId, GrantKey, u16)>,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Grant {
     pub recipient: u16,
     pub region: RegionId,
     pub bytes: Arc<Bytes>,
-    /// Recipients are being told that it is not shared any more.
+    /// True while recipients are notified of its end.
     pub is_ending: bool,
 }
 
-/// A region, then its words for atomics. Bulk reads are answered from here.
+/// A region, then its words for atomics. Bulk reads are served from here.
 #[derive(Debug)]
 pub(super) struct Bytes(Mutex<Vec<u8>>);
 
@@ -38,7 +38,7 @@ impl Bytes {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().expect("nobody panics with it")
+        self.0.lock().expect("a thread panicked while it held the lock")
     }
 }
 
@@ -56,7 +56,7 @@ impl LendingMemory for Bytes {
     }
 }
 
-/// The memory as the target gets it: every access is told to the oracle.
+/// The target's view of the memory: every access goes to the oracle.
 pub(super) struct Watched<'a> {
     pub lent: &'a mut Lent,
     pub oracle: &'a mut Oracle,
@@ -65,14 +65,14 @@ pub(super) struct Watched<'a> {
 }
 
 impl Lent {
-    /// The grant lent to a recipient, if there is one.
+    /// Returns the grant lent to a recipient, if there is one.
     pub fn to(&self, recipient: u16) -> Option<(GrantId, &Grant)> {
         let is_for = |grant: &Grant| grant.recipient == recipient && !grant.is_ending;
         let mut grants = self.grants.iter().filter(|(_, grant)| is_for(grant));
         grants.next().map(|(&id, grant)| (id, grant))
     }
 
-    /// Whether recipients are being told that something is not shared any more.
+    /// True while recipients are notified of the end of a grant.
     pub fn has_ending(&self) -> bool {
         self.grants.values().any(|grant| grant.is_ending)
     }
@@ -159,7 +159,7 @@ impl GrantedMemory for Watched<'_> {
     ) -> Result<u64, Refusal> {
         let (grant, at) = self.lent.check(grant, key, addr, Atomic::BYTES)?;
         let mut bytes = grant.bytes.lock();
-        let (word, _) = bytes[at..].split_first_chunk_mut().expect("the length was checked");
+        let (word, _) = bytes[at..].split_first_chunk_mut().expect("the length is checked");
         let old = u64::from_le_bytes(*word);
         let new = atomic.apply(old).unwrap_or(old);
         let is_twice = self.saboteur.strikes(Sabotage::RepeatAtomic);

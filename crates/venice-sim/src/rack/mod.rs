@@ -1,8 +1,7 @@
-//! A whole rack in virtual time: nodes with the real state machines, links that misbehave, and
-//! checkers that watch.
+//! A whole rack in virtual time: nodes with the real state machines, faulty links, and checkers.
 //!
-//! One event after another: a frame arrives, a timer ends, a program wants an access, a fault begins
-//! or ends. After each, the node it concerns does all it can do at that instant.
+//! Events are handled one after another: a frame arrives, a timer ends, a program wants an access,
+//! a fault begins or ends. After each, the node concerned does all that it can at that instant.
 
 mod ask;
 mod client;
@@ -38,27 +37,28 @@ pub use self::sabotage::Sabotage;
 use self::sabotage::Saboteur;
 use self::tally::Tally;
 
-/// Listens to the links.
+/// Receives the frames of all links.
 pub trait Tap {
-    /// A frame arrives; or, with a remark that says so, it will not. Times never run backwards.
+    /// Handles a frame that arrives or, with a remark that gives the reason, is lost. Times never
+    /// run backwards.
     fn frame(&mut self, at_ns: u64, datagram: &Datagram, remark: Option<&str>);
 }
 
-/// What may be added to a run.
+/// Options of a run.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Listens to the links.
+    /// Receiver of all frames.
     pub tap: Option<&'a mut dyn Tap>,
-    /// Something to break on purpose.
+    /// Bug to inject.
     pub sabotage: Option<Sabotage>,
-    /// Checkers that are not listened to: shows what the others see by themselves.
-    pub deaf: &'a [Checker],
+    /// Checkers to ignore: shows which others detect a bug.
+    pub ignored: &'a [Checker],
 }
 
-/// Runs a scenario to its end, or to the first thing that must not happen.
+/// Runs a scenario to its end, or to the first violation.
 ///
 /// # Errors
-/// If the scenario makes no sense.
+/// When the scenario is invalid.
 pub fn run<'a>(scenario: &'a Scenario, options: Options<'a>) -> Result<Report, BadScenario> {
     scenario.check()?;
     let mut rack = Rack::new(scenario, scenario.wiring()?, options);
@@ -66,7 +66,7 @@ pub fn run<'a>(scenario: &'a Scenario, options: Options<'a>) -> Result<Report, B
     Ok(rack.report())
 }
 
-/// What happens next.
+/// A future event.
 #[derive(Debug)]
 enum Event {
     Arrive { datagram: Datagram, cut_epoch: u32, remark: Option<&'static str> },
@@ -97,7 +97,7 @@ struct Rack<'a> {
     tap: Option<&'a mut dyn Tap>,
 }
 
-/// Events at one instant before the rack counts as spinning.
+/// Events at one instant after which the rack counts as an endless loop.
 const MAX_EVENTS_AT_ONCE: u64 = 200_000;
 
 impl<'a> Rack<'a> {
@@ -120,7 +120,7 @@ impl<'a> Rack<'a> {
             trace: Trace::default(),
             tap: options.tap,
         };
-        rack.oracle.findings.deafen(options.deaf);
+        rack.oracle.findings.ignore(options.ignored);
         for number in 0..topology.switches() as u16 {
             rack.nodes.push(Node::new(scenario, topology, number));
         }
@@ -150,7 +150,7 @@ impl<'a> Rack<'a> {
         if !self.run_until("every region was read once more", done) {
             return;
         }
-        // Long enough for any late frame to do its harm.
+        // Long enough for any late frame to arrive.
         let jitter_ns = self.scenario.longest_jitter_ns();
         let end_ns = self.now_ns + 2 * jitter_ns + self.scenario.protocol.keepalive.0;
         self.run_until("late frames have come", |rack| rack.now_ns >= end_ns);
@@ -158,14 +158,14 @@ impl<'a> Rack<'a> {
         self.check_when_quiet();
     }
 
-    /// Goes on until it is so; `false`: something must not have happened, or it took too long.
+    /// Runs until the condition holds; returns false after a violation or a timeout.
     fn run_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> bool {
         let give_up_ns = self.now_ns.max(self.calm_ns) + self.bound_ns();
         let mut at_once = 0;
         while !is_so(self) {
             let before_ns = self.now_ns;
             if !self.step() {
-                return self.complain(format!("nothing is left to happen before {what}"));
+                return self.complain(format!("no event is left before {what}"));
             }
             at_once = if self.now_ns == before_ns { at_once + 1 } else { 0 };
             if at_once > MAX_EVENTS_AT_ONCE {
@@ -176,7 +176,7 @@ impl<'a> Rack<'a> {
             }
             if self.now_ns > give_up_ns || self.has_hung() {
                 let waiting = self.who_waits();
-                return self.complain(format!("it takes too long until {what}: {waiting}"));
+                return self.complain(format!("timeout before {what}: {waiting}"));
             }
             if self.oracle.findings.any() {
                 return false;
@@ -185,7 +185,7 @@ impl<'a> Rack<'a> {
         true
     }
 
-    /// Whether an access has been under way for too long. Looks now and then.
+    /// True if an access has been outstanding for too long. Checked now and then.
     fn has_hung(&self) -> bool {
         if !self.events_count.is_multiple_of(256) {
             return false;
@@ -208,14 +208,14 @@ impl<'a> Rack<'a> {
         waiting.map(tell).take(4).chain(messages).chain(streams).collect::<Vec<_>>().join("; ")
     }
 
-    /// How long the rack may take for all there is to do once it is calm: a bound, not an estimate.
+    /// Returns a bound of the remaining time once the rack is calm; it is not an estimate.
     fn bound_ns(&self) -> u64 {
         let accesses = u64::from(self.scenario.workload.accesses) + 10;
         let each_ns = self.scenario.protocol.replay_max.0 + 2 * self.scenario.workload.think.0;
         accesses * each_ns + 3 * self.patience_ns
     }
 
-    /// The next event; `false`: there is none.
+    /// Handles the next event; returns false if there is none.
     fn step(&mut self) -> bool {
         let Some((at_ns, event)) = self.events.pop() else { return false };
         self.now_ns = at_ns;
@@ -236,7 +236,7 @@ impl<'a> Rack<'a> {
 
     fn arrive(&mut self, datagram: Datagram, cut_epoch: u32, remark: Option<&'static str>) {
         if !self.network.arrives(datagram.from, datagram.to, cut_epoch) {
-            self.tap(&datagram, Some("lost: the link was cut while it was under way"));
+            self.tap(&datagram, Some("lost: the link was cut while the frame was in flight"));
             return;
         }
         self.tap(&datagram, remark);
@@ -271,13 +271,13 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// The next access of a node is due after it has thought.
+    /// Schedules the next access of a node after its think time.
     fn want_later(&mut self, number: u16) {
         let node = &mut self.nodes[usize::from(number)];
         let is_blocked = node.client.is_blocked();
         let wants = node.client.has_time() || is_blocked;
         if node.is_awake() && wants && !std::mem::replace(&mut node.wants, true) {
-            // A program that finds no memory to work with asks again now and then.
+            // A program without memory tries again now and then.
             let idle_ns = match node.client.sessions.iter().any(|session| session.is_mapped) {
                 true if is_blocked => self.scenario.protocol.replay_min.0,
                 true => 0,
@@ -288,7 +288,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Lets a node do all it can do now.
+    /// Lets a node do all that it can now.
     fn pump(&mut self, number: u16) {
         if !self.nodes[usize::from(number)].is_awake() {
             return;
@@ -324,7 +324,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Sends what a node has to send. `true`: there was something.
+    /// Sends a node's frames. Returns true if there were any.
     fn transmit(&mut self, number: u16) -> bool {
         let mut any = self.transmit_held(number);
         while self.has_room(number)
@@ -344,7 +344,7 @@ impl<'a> Rack<'a> {
         any | self.transmit_hops(number)
     }
 
-    /// Whether a node's switch, if it has one, takes frames.
+    /// True if a node's switch, if it has one, takes frames.
     fn has_room(&self, number: u16) -> bool {
         self.nodes[usize::from(number)].relay.as_ref().is_none_or(Relay::has_room)
     }
@@ -355,7 +355,7 @@ impl<'a> Rack<'a> {
         node.relay.as_mut().is_some_and(|relay| relay.push_held(local_ns))
     }
 
-    /// Sends what a node's switch has for its neighbours.
+    /// Sends a switch's datagrams to its neighbours.
     fn transmit_hops(&mut self, number: u16) -> bool {
         let mut any = false;
         loop {
@@ -371,7 +371,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Lets a node take in what its switch has for it.
+    /// Delivers a switch's frames to its own node.
     fn take_local(&mut self, number: u16) -> bool {
         let node = &mut self.nodes[usize::from(number)];
         let mut any = false;
@@ -408,7 +408,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Lets the program of a node do something.
+    /// Runs an action of a node's program.
     fn with_client<T>(
         &mut self,
         number: u16,
@@ -455,11 +455,11 @@ impl<'a> Rack<'a> {
     }
 }
 
-/// How long one access may take once the rack is calm.
+/// Returns the time limit of one access once the rack is calm.
 fn patience_ns(scenario: &Scenario, topology: Topology) -> u64 {
     let protocol = &scenario.protocol;
     let queue = u64::from(scenario.workload.depth.max(protocol.window)) + 10;
     let direct_ns = 20 * protocol.silence.0 + queue * 4 * protocol.replay_max.0;
-    // What goes through others waits for what they have to send.
+    // Relayed frames wait for the relays' own frames.
     if topology.has_relays() { 10 * direct_ns } else { direct_ns }
 }

@@ -20,21 +20,21 @@ use crate::random::Stream;
 use crate::report::LinkTotals;
 use crate::scenario::{Protocol, Scenario};
 
-/// Frames that wait for a node that does nothing; more are lost, as in a socket's buffer.
+/// Frames queued for a frozen node; more are lost, as in a socket's buffer.
 const MAX_WAITING: usize = 256;
 
 pub(super) struct Node {
     pub number: u16,
-    /// Counts crashes and restarts.
+    /// Number of crashes and restarts.
     pub life_number: u32,
     pub is_dead: bool,
-    /// How many faults keep it dead.
+    /// Number of faults that keep it dead.
     pub crashes: u32,
-    /// How many faults freeze it.
+    /// Number of faults that freeze it.
     pub freezes: u32,
-    /// How many faults keep it from lending.
+    /// Number of faults that keep it from lending.
     pub revokes: u32,
-    /// Each node's clock begins somewhere else.
+    /// Offset of its clock, in nanoseconds.
     pub clock_ahead_ns: u64,
     pub timer_ns: Option<u64>,
     pub wants: bool,
@@ -42,19 +42,19 @@ pub(super) struct Node {
     pub target: Target,
     pub lent: Lent,
     pub client: Client,
-    /// What its QPairs are for: the program's, the agent's.
+    /// QPairs of the program and of the agent.
     pub talks: [Talks; 2],
-    /// Where frames go through other nodes.
+    /// Its switch, if frames are relayed.
     pub relay: Option<Relay>,
     /// The donor behind each peer, and the latest peer of each donor.
     peers: Vec<u16>,
     topology: Topology,
     protocol: Protocol,
     waiting: VecDeque<Datagram>,
-    /// What the links of earlier lives counted.
+    /// Counts of the links of earlier lives.
     past: LinkTotals,
     rng: Stream,
-    /// Where frames are written.
+    /// Buffer for outgoing frames.
     buf: Box<[u8]>,
 }
 
@@ -95,12 +95,12 @@ impl Node {
         }
     }
 
-    /// Whether it does anything at all.
+    /// True if it runs.
     pub fn is_awake(&self) -> bool {
         !self.is_dead && self.freezes == 0
     }
 
-    /// Whether its program has done all it wanted and has all its memory.
+    /// True if its program has done all its work and has all its memory.
     pub fn is_content(&self) -> bool {
         self.is_awake()
             && self.client.is_done()
@@ -108,7 +108,7 @@ impl Node {
             && self.waiting.is_empty()
     }
 
-    /// For a complaint: what it waits for.
+    /// Describes its pending work, for a violation.
     pub fn tell(&self) -> String {
         let client = &self.client;
         let mapped = client.sessions.iter().filter(|session| session.is_mapped).count();
@@ -121,7 +121,7 @@ impl Node {
         )
     }
 
-    /// All state is lost; the next life begins with fresh numbers.
+    /// Drops all state; the next life begins with fresh numbers.
     pub fn restart(&mut self) {
         self.life_number += 1;
         self.past = self.link_totals();
@@ -134,7 +134,7 @@ impl Node {
         (self.timer_ns, self.wants) = (None, false);
     }
 
-    /// What all its links counted so far.
+    /// Returns the counts of all its links so far.
     pub fn link_totals(&self) -> LinkTotals {
         let peers = (0..self.peers.len() as u32).map(PeerIndex);
         let called = peers.map(|peer| self.initiator.peer_stats(peer));
@@ -149,13 +149,13 @@ impl Node {
         })
     }
 
-    /// The program alone begins a new life.
+    /// Restarts the program alone.
     pub fn restart_recipient(&mut self) {
         (self.initiator, _) = fresh(&self.protocol, self.number, &mut self.rng);
         self.peers.clear();
     }
 
-    /// Whether its program has a link that is up with this donor.
+    /// True if its program has a link that is up with this donor.
     pub fn is_up_with(&self, donor: u16) -> bool {
         let mut sessions = self.client.sessions.iter().filter(|session| session.donor == donor);
         sessions.any(|session| {
@@ -163,12 +163,12 @@ impl Node {
         })
     }
 
-    /// The donor behind a peer.
+    /// Returns the donor behind a peer.
     pub fn donor_of(&self, peer: PeerIndex) -> u16 {
         self.peers[peer.0 as usize]
     }
 
-    /// A new link to a donor.
+    /// Adds a link to a donor.
     pub fn add_peer(&mut self, donor: u16, now_ns: u64) -> PeerIndex {
         let local_ns = now_ns + self.clock_ahead_ns;
         let peer = self.initiator.add_peer(node_id(donor), local_ns);
@@ -176,7 +176,7 @@ impl Node {
         peer
     }
 
-    /// A frame arrives; `true`: the node took it in.
+    /// Handles a frame; returns true if the node took it.
     pub fn take_in(
         &mut self,
         datagram: Datagram,
@@ -197,7 +197,7 @@ impl Node {
         true
     }
 
-    /// Takes in what came while it did nothing.
+    /// Handles the frames that came while it was frozen.
     pub fn catch_up(&mut self, now_ns: u64, oracle: &mut Oracle, saboteur: &mut Saboteur) {
         while let Some(datagram) = self.waiting.pop_front() {
             self.handle(&datagram, now_ns, oracle, saboteur);
@@ -215,7 +215,8 @@ impl Node {
         let local_ns = now_ns + self.clock_ahead_ns;
         match datagram.to_end {
             End::Switch => {
-                let relay = self.relay.as_mut().expect("only switches talk to switches");
+                let relay =
+                    self.relay.as_mut().expect("only nodes with a switch get hop datagrams");
                 relay.handle(local_ns, datagram);
             }
             End::Donor => {
@@ -242,19 +243,19 @@ impl Node {
         }
     }
 
-    /// When it wants to be woken, in the rack's time.
+    /// Returns the time of its next timer, in the rack's time.
     pub fn poll_timeout(&self) -> Option<u64> {
         let ends = [self.initiator.poll_timeout(), self.target.poll_timeout()];
         let local_ns = match &self.relay {
             None => ends.into_iter().flatten().min()?,
-            // What they have to send waits for the switch, which tells when it has room.
+            // Their frames wait for the switch, which reports room.
             Some(relay) if !relay.has_room() => relay.switch.poll_timeout(),
             Some(relay) => ends.into_iter().flatten().fold(relay.switch.poll_timeout(), u64::min),
         };
         Some(local_ns.saturating_sub(self.clock_ahead_ns))
     }
 
-    /// Takes in the next frame that the switch has for this node. `true`: there was one.
+    /// Handles the next frame from the switch for this node. Returns true if there was one.
     pub fn take_local(
         &mut self,
         now_ns: u64,
@@ -269,7 +270,7 @@ impl Node {
         true
     }
 
-    /// The next frame it sends.
+    /// Returns the next frame to send.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Datagram> {
         let local_ns = now_ns + self.clock_ahead_ns;
         let buf = &mut self.buf[..];
@@ -287,7 +288,7 @@ impl Node {
 
 fn fresh(protocol: &Protocol, number: u16, rng: &mut Stream) -> (Initiator, Target) {
     let link = LinkConfig {
-        // Both ends of a link need not have as many buffers.
+        // The ends of a link may have different numbers of buffers.
         window: protocol.window << (number % 2),
         ack_delay_ns: protocol.ack_delay.0,
         replay_min_ns: protocol.replay_min.0,
@@ -306,7 +307,7 @@ fn fresh(protocol: &Protocol, number: u16, rng: &mut Stream) -> (Initiator, Targ
     });
     let config = TargetConfig { link, max_qpairs: 64, ..TargetConfig::new(id, rng.draw()) };
     let mut target = Target::new(config);
-    target.qpairs_mut().listen(SERVICE, 64).expect("nobody else listens");
+    target.qpairs_mut().listen(SERVICE, 64).expect("the service is free");
     (initiator, target)
 }
 

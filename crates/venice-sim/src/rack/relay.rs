@@ -1,5 +1,5 @@
-//! A node's switch, where frames go through other nodes or a router: frames are put into packets,
-//! packets travel in hop datagrams from neighbour to neighbour.
+//! A node's switch, for topologies with relays: frames are put into packets, and packets travel in
+//! hop datagrams from neighbour to neighbour.
 
 use venice_fabric::{InjectError, LinkConfig, Position, Switch, SwitchConfig, Topology};
 use venice_wire::{
@@ -9,26 +9,26 @@ use venice_wire::{
 use crate::network::{Datagram, End, node_id};
 use crate::scenario::Protocol;
 
-/// The program's endpoint; the agent's is 0.
+/// Endpoint of the program; the agent's is 0.
 const PROGRAM: Endpoint = Endpoint(1);
 
 pub(super) struct Relay {
     pub switch: Switch,
     topology: Topology,
     own: Position,
-    /// A packet the switch had no room for yet.
+    /// A packet for which the switch had no room yet.
     held: Option<Vec<u8>>,
-    /// Where packets and datagrams are written.
+    /// Buffer for packets and datagrams.
     buf: Box<[u8]>,
 }
 
 impl Relay {
-    /// The switch of a node, or of the router.
+    /// Creates the switch of a node, or of the router.
     pub fn new(topology: Topology, number: u16, protocol: &Protocol, incarnation: u64) -> Self {
         let own = Position(number.into());
         let nodes = (0..topology.switches()).map(NodeId).collect();
         let usual = SwitchConfig::new(topology, own, nodes, incarnation);
-        // A dead neighbour is found well before the links above give up.
+        // A dead neighbour is detected well before the links above time out.
         let link = LinkConfig {
             window: protocol.window.max(16),
             ack_delay_ns: protocol.ack_delay.0.min(usual.link.ack_delay_ns),
@@ -48,12 +48,12 @@ impl Relay {
         Self { switch: Switch::new(config), topology, own, held: None, buf }
     }
 
-    /// Whether another frame can be taken.
+    /// True if another frame can be taken.
     pub fn has_room(&self) -> bool {
         self.held.is_none()
     }
 
-    /// Puts a frame on its way. What no way leads to is lost.
+    /// Sends a frame. It is lost if there is no route.
     pub fn send(&mut self, local_ns: u64, frame: &Datagram) {
         let (from, to) = (place(frame.from, frame.from_end), place(frame.to, frame.to_end));
         let packet = PacketRepr::new(from, to);
@@ -63,7 +63,7 @@ impl Relay {
         }
     }
 
-    /// Tries again to put on its way what had no room. `true`: it worked.
+    /// Retries the held packet. Returns true if it was accepted.
     pub fn push_held(&mut self, local_ns: u64) -> bool {
         let Some(packet) = &self.held else { return false };
         let is_over = !matches!(self.switch.inject(local_ns, packet), Err(InjectError::WouldBlock));
@@ -73,14 +73,14 @@ impl Relay {
         is_over
     }
 
-    /// Takes a datagram from a neighbour.
+    /// Handles a datagram from a neighbour.
     pub fn handle(&mut self, local_ns: u64, datagram: &Datagram) {
         let port = self.topology.port_to(self.own, Position(datagram.from.into()));
         let port = port.expect("only neighbours are linked");
         self.switch.handle_datagram(local_ns, port, &datagram.bytes);
     }
 
-    /// Nobody has sent it more than it had buffers for, and it holds nothing.
+    /// Checks that it was never overrun, and is empty.
     pub fn check_quiet(&self) -> Result<(), String> {
         for port in 0..self.topology.ports(self.own) {
             let Some(stats) = self.switch.hop_stats(SwitchPort(port)) else { continue };
@@ -91,7 +91,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The next frame for this node.
+    /// Returns the next frame for this node.
     pub fn poll_local(&mut self, local_ns: u64) -> Option<Datagram> {
         let packet = self.switch.poll_local(local_ns)?;
         let (from, to) = (packet.source(), packet.destination());
@@ -104,7 +104,7 @@ impl Relay {
         })
     }
 
-    /// The next datagram to a neighbour.
+    /// Returns the next datagram to a neighbour.
     pub fn poll_transmit(&mut self, local_ns: u64) -> Option<Datagram> {
         let (port, len) = self.switch.poll_transmit(local_ns, &mut self.buf)?;
         let to = self.neighbour(port);

@@ -1,4 +1,4 @@
-//! Things broken on purpose, to prove that the checkers notice.
+//! Bugs injected to prove that the checkers detect them.
 
 use std::str::FromStr;
 
@@ -7,48 +7,47 @@ use venice_wire::{Frame, HeaderRepr, MAX_FRAME_BYTES, Opcode, REPLAY_FLAG};
 use crate::checkers::RegionId;
 use crate::random::Stream;
 
-/// What to break. It happens a few times in a run, at moments drawn from the seed.
+/// A bug. It strikes a few times in a run, at moments drawn from the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A donor answers a write without carrying it out.
+    /// A donor answers a write without executing it.
     DropWrite,
-    /// A donor stores a bit the wrong way round.
+    /// A donor stores a flipped bit.
     FlipBit,
-    /// A donor carries out a write a second time later, as if its frame had got past the datalink
-    /// twice.
+    /// A donor executes a write a second time later, as if its frame had passed the datalink twice.
     RepeatWrite,
     /// A donor answers a read with zeros.
     StaleRead,
     /// A recipient gets the bytes of another read.
     SwapReads,
-    /// A recipient never learns that an access is over.
+    /// A recipient never gets a completion.
     LoseCompletion,
     /// A sender alters a frame that it replays.
     AlterReplay,
-    /// A sender takes one more credit than it has.
+    /// A sender exceeds its credit by one.
     OverdrawCredit,
     /// A donor keeps a grant that has ended.
     KeepGrant,
-    /// A donor carries out an atomic twice.
+    /// A donor executes an atomic twice.
     RepeatAtomic,
-    /// A donor answers an atomic with what is there afterwards.
+    /// A donor answers an atomic with the new value.
     StaleAtomic,
-    /// A recipient takes a fence to be complete when it is asked for.
+    /// A recipient takes a fence to be complete when it is requested.
     EarlyFence,
     /// A recipient leaves a second window to a grant behind.
     LeakWindow,
-    /// Bytes of a stream change places.
+    /// Two bytes of a stream are swapped.
     SwapBytes,
     /// The reader of a stream takes a pause for its end.
     EarlyEnd,
-    /// A reader gives credit for a byte more than it has read.
+    /// A reader gives credit for one byte more than it has read.
     ForgeCredit,
-    /// Two messages of a QPair change places.
+    /// Two messages of a QPair are swapped.
     SwapMessages,
 }
 
 impl Sabotage {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 17] = [
         Self::DropWrite,
         Self::FlipBit,
@@ -69,7 +68,7 @@ impl Sabotage {
         Self::SwapMessages,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::DropWrite => "drop-write",
@@ -103,12 +102,12 @@ impl FromStr for Sabotage {
     }
 }
 
-/// Decides when to strike.
+/// Decides when a bug strikes.
 #[derive(Debug)]
 pub(super) struct Saboteur {
     what: Option<Sabotage>,
     rng: Stream,
-    /// A write to be carried out again.
+    /// A write to be executed again.
     kept: Option<(RegionId, u64, Vec<u8>)>,
 }
 
@@ -117,17 +116,17 @@ impl Saboteur {
         Self { what, rng: Stream::new(seed).split("saboteur", &[]), kept: None }
     }
 
-    /// Whether to do this now: once in a while if it is what there is to do.
+    /// True if this bug strikes now: once in a while if it is the selected one.
     pub fn strikes(&mut self, what: Sabotage) -> bool {
         self.what == Some(what) && self.rng.chance(30_000)
     }
 
-    /// Whether this is what there is to do.
+    /// True if this bug is selected.
     pub fn is(&self, what: Sabotage) -> bool {
         self.what == Some(what)
     }
 
-    /// Alters a frame where everybody can see it.
+    /// Alters a frame visibly for all checkers.
     pub fn alter(&mut self, bytes: &mut Vec<u8>) {
         if self.is(Sabotage::AlterReplay)
             && let Ok(frame) = Frame::parse(bytes)
@@ -138,7 +137,7 @@ impl Saboteur {
         }
     }
 
-    /// Alters a frame behind the back of who watches the wire.
+    /// Alters a frame after the wire's checker has seen it.
     pub fn alter_unseen(&mut self, bytes: &mut Vec<u8>) {
         if self.is(Sabotage::OverdrawCredit)
             && let Ok(frame) = Frame::parse(bytes)
@@ -156,7 +155,7 @@ impl Saboteur {
         }
     }
 
-    /// An earlier write to carry out again.
+    /// Returns an earlier write to execute again.
     pub fn repeat_write(
         &mut self,
         region: RegionId,
@@ -176,7 +175,7 @@ impl Saboteur {
 
 fn emit(header: HeaderRepr, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; MAX_FRAME_BYTES];
-    let len = header.emit(payload, &mut bytes).expect("it was a frame before");
+    let len = header.emit(payload, &mut bytes).expect("the altered frame has the same length");
     bytes.truncate(len);
     bytes
 }

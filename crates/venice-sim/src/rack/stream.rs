@@ -1,6 +1,6 @@
-//! Byte streams over QPairs: one end sends all it has and ends its sending, the other reads to the end
-//! and does the same. Some readers let it lie for a while: nobody may send them more than they have
-//! room for, and nobody else may have to wait.
+//! Byte streams over QPairs: one end sends all its bytes and ends its sending, the other reads to
+//! the end and does the same. Some readers delay: no sender may exceed their room, and no other reader
+//! may have to wait.
 
 use venice_fabric::{CloseReason, QPairId};
 
@@ -14,7 +14,7 @@ use crate::random::Stream;
 use crate::scenario::Kind;
 
 impl Rack<'_> {
-    /// What lies at the end of a stream is read after a while.
+    /// Schedules a delayed read of a stream.
     pub(super) fn read_later(&mut self, number: u16, end: End, qpair: QPairId) {
         let labels = [number.into(), end as u64, self.now_ns];
         let mut rng = Stream::new(self.scenario.seed).split("late", &labels);
@@ -23,7 +23,7 @@ impl Rack<'_> {
         self.events.push(at_ns, Event::Read { node: number, life, end, qpair });
     }
 
-    /// And now it is.
+    /// Performs the delayed read.
     pub(super) fn read_late(&mut self, number: u16, life: u32, end: End, qpair: QPairId) {
         let node = &self.nodes[usize::from(number)];
         if node.life_number != life || node.is_dead {
@@ -42,10 +42,10 @@ impl Rack<'_> {
 }
 
 impl Listener<'_> {
-    /// There is something to read: who is slow lets it lie.
+    /// Handles readable bytes: slow readers delay.
     pub(super) fn stream_readable(&mut self, qpair: QPairId) {
         let to = self.to;
-        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        let stream = self.talks.streams.get_mut(&qpair).expect("the QPair is a stream");
         if !stream.is_slow(to) {
             return self.read_stream(qpair);
         }
@@ -78,7 +78,7 @@ impl Listener<'_> {
         if self.saboteur.strikes(Sabotage::SwapBytes) {
             bytes.reverse();
         }
-        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        let stream = self.talks.streams.get_mut(&qpair).expect("the QPair is a stream");
         let result = match stream.id {
             Some(id) => self.oracle.streams.received(id, self.to, bytes),
             None => {
@@ -92,7 +92,7 @@ impl Listener<'_> {
     }
 
     fn take_end(&mut self, qpair: QPairId) {
-        let stream = self.talks.streams.get_mut(&qpair).expect("it is one");
+        let stream = self.talks.streams.get_mut(&qpair).expect("the QPair is a stream");
         if std::mem::replace(&mut stream.was_end_seen, true) {
             return;
         }
@@ -106,8 +106,8 @@ impl Listener<'_> {
         self.oracle.findings.check(Checker::Streams, self.now_ns, result);
     }
 
-    /// Sends what there is to send: who connected at once, who accepted after it has heard all, or
-    /// while it hears.
+    /// Sends pending bytes: the connecting end at once, the accepting end after or while it reads
+    /// all.
     pub(super) fn write_stream(&mut self, qpair: QPairId) {
         let Some(stream) = self.talks.streams.get_mut(&qpair) else { return };
         let (Some(id), false) = (stream.id, stream.has_ended) else { return };
@@ -129,7 +129,8 @@ impl Listener<'_> {
         }
     }
 
-    /// It is over. Only a dead link, or a donor that has no room, may end it before its time.
+    /// Handles the close of a stream. Only a dead link, or a donor without room, may close it
+    /// early.
     pub(super) fn stream_closed(&mut self, qpair: QPairId, reason: CloseReason) {
         self.read_stream(qpair);
         self.qpairs.close(qpair);
@@ -147,7 +148,7 @@ impl Listener<'_> {
 }
 
 fn finished(tally: &mut Tally, id: StreamId, to: Direction) {
-    // Once for both ways: the way back ends last.
+    // Counted once for both directions: the way back ends last.
     if to == Direction::Back {
         tally.succeeded(Kind::Stream, id.len_bytes(Direction::There) + id.len_bytes(to), 0);
     }

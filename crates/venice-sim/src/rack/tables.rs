@@ -1,5 +1,5 @@
-//! Both ends' own mapping tables: when all is quiet, every window has its entry at the donor, every
-//! entry its window, and the program knows of each.
+//! Checker of both ends' mapping tables: in quiescence every window has its entry at the donor,
+//! every entry its window, and the program uses each.
 
 use super::Rack;
 use super::client::window_addr;
@@ -8,7 +8,7 @@ use crate::checkers::Checker;
 use crate::network::node_id;
 
 impl Rack<'_> {
-    /// Gives the ends time to agree, and then demands that they do.
+    /// Gives the ends time to agree, then requires it.
     pub(super) fn wait_for_tables(&mut self) {
         let end_ns = self.now_ns + self.patience_ns;
         self.run_until("both ends' tables agree", |rack| {
@@ -26,7 +26,8 @@ impl Rack<'_> {
         })
     }
 
-    /// The windows of a recipient are those its program works with, and the donors know them.
+    /// Checks that the windows of a recipient are those of its program, and have entries at the
+    /// donors.
     fn check_windows(&self, node: &Node) -> Result<(), String> {
         let number = node.number;
         let sessions = node.client.sessions.iter().enumerate();
@@ -65,7 +66,7 @@ impl Rack<'_> {
         }
     }
 
-    /// The recipients that a donor's table names have open windows to these grants.
+    /// Checks that the recipients in a donor's table have open windows to these grants.
     fn check_entries(&self, donor: &Node) -> Result<(), String> {
         for entry in donor.target.mappings() {
             let recipient = self.nodes.get(entry.node.0 as usize);
@@ -78,7 +79,7 @@ impl Rack<'_> {
                 })
             };
             if entry.is_revoking || !recipient.is_some_and(has_window) {
-                return Err(format!("node {} has {entry:?}, to which nothing leads", donor.number));
+                return Err(format!("node {} has {entry:?}, which no window uses", donor.number));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! QPairs at work: programs talk to donors, donors answer, and both read what comes.
+//! QPairs at work: programs send to donors, donors answer, and both read.
 
 use venice_fabric::{
     CreditMode, EndConfig, PeerIndex, QPairConfig, QPairError, QPairEvent, QPairId, QPairKind,
@@ -14,15 +14,15 @@ use crate::checkers::{Checker, Direction, Oracle};
 use crate::network::End;
 use crate::scenario::Kind;
 
-/// The service that every donor offers.
+/// Service of every donor.
 pub(super) const SERVICE: u32 = 1;
 /// The longest message.
 const MAX_MESSAGE_BYTES: usize = 3000;
 
-/// What may lie unread at an end.
+/// Largest number of unread bytes at an end.
 pub(super) const RECV_BYTES: u32 = 4 << 10;
 
-/// A small QPair, so that credit matters.
+/// Returns the settings of a small QPair, so that credit matters.
 fn end_config() -> EndConfig {
     EndConfig {
         send_bytes: 8 << 10,
@@ -32,12 +32,12 @@ fn end_config() -> EndConfig {
     }
 }
 
-/// Some give credit in band.
+/// Returns the credit mode: some QPairs give credit in band.
 pub(super) fn credit_mode(number: u32) -> CreditMode {
     if number % 3 == 2 { CreditMode::InBand } else { CreditMode::CrmaWrite }
 }
 
-/// Asks a donor for a stream.
+/// Requests a stream from a donor.
 pub(super) fn begin_stream(desk: &mut Desk<'_>, peer: PeerIndex) -> Result<(), QPairError> {
     let id = desk.oracle.streams.begin();
     let config =
@@ -50,7 +50,7 @@ pub(super) fn begin_stream(desk: &mut Desk<'_>, peer: PeerIndex) -> Result<(), Q
     qpair.map(drop)
 }
 
-/// Asks a donor for a QPair.
+/// Requests a QPair from a donor.
 pub(super) fn connect(desk: &mut Desk<'_>, peer: PeerIndex) -> Result<QPairId, QPairError> {
     let id = desk.oracle.conversations.begin();
     let config =
@@ -72,25 +72,25 @@ pub(super) fn send(desk: &mut Desk<'_>, qpair: QPairId, to: Direction) -> Result
     Ok(())
 }
 
-/// One engine with all that it needs to be read.
+/// One engine with the context for its events.
 pub(super) struct Listener<'a> {
     pub now_ns: u64,
     pub local_ns: u64,
     calm_ns: u64,
     patience_ns: u64,
-    /// Which way the messages go that come here.
+    /// Direction of the messages that arrive here.
     pub to: Direction,
     pub qpairs: &'a mut QPairs,
     pub talks: &'a mut Talks,
     pub oracle: &'a mut Oracle,
     pub tally: &'a mut Tally,
     pub saboteur: &'a mut Saboteur,
-    /// Streams with something to read that is left for later.
+    /// Streams with readable bytes whose read is delayed.
     pub late: Vec<QPairId>,
 }
 
 impl Rack<'_> {
-    /// Lets both engines of a node do what their events ask for. `true`: there were some.
+    /// Handles the events of both engines of a node. Returns true if there were any.
     pub(super) fn listen(&mut self, number: u16) -> bool {
         self.listen_at(number, End::Recipient) | self.listen_at(number, End::Donor)
     }
@@ -166,7 +166,7 @@ impl Listener<'_> {
         self.talks.streams.contains_key(&qpair)
     }
 
-    /// No more lies here than there is room for.
+    /// Checks that no more bytes are unread than there is room for.
     pub(super) fn check_room(&mut self, qpair: QPairId) {
         let Ok(levels) = self.qpairs.levels(qpair) else { return };
         let most = u64::from(RECV_BYTES);
@@ -212,7 +212,7 @@ impl Listener<'_> {
         }
     }
 
-    /// Messages are read as they come, so none waits for long, whoever else is slow.
+    /// Checks the latency: messages are read as they come, so none waits for a slow reader.
     fn check_time(&mut self, took_ns: u64) {
         let waited_ns = took_ns.min(self.now_ns.saturating_sub(self.calm_ns));
         let result = match waited_ns <= self.patience_ns {
@@ -222,7 +222,7 @@ impl Listener<'_> {
         self.oracle.findings.check(Checker::Progress, self.now_ns, result);
     }
 
-    /// A donor that cannot answer now does not.
+    /// Lets a donor answer, if it can now.
     fn answer(&mut self, qpair: QPairId) {
         let Some(id) = self.talks.ends.get(&qpair).copied().flatten() else { return };
         let (to, longest) = (Direction::Back, MAX_MESSAGE_BYTES);

@@ -1,4 +1,4 @@
-//! The QPairs that a node has a hand in.
+//! The QPairs of a node.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use venice_fabric::QPairId;
 
 use crate::checkers::{ConversationId, Direction, Oracle, StreamId};
 
-/// The ends that one engine of a node has.
+/// The ends at one engine of a node.
 #[derive(Debug, Default)]
 pub(super) struct Talks {
     pub ends: BTreeMap<QPairId, Option<ConversationId>>,
@@ -14,7 +14,7 @@ pub(super) struct Talks {
 }
 
 impl Talks {
-    /// The engine is no more.
+    /// Drops them: the engine ended.
     pub fn die(&mut self, oracle: &mut Oracle) {
         for id in std::mem::take(&mut self.ends).into_values().flatten() {
             oracle.conversations.close(id);
@@ -24,7 +24,7 @@ impl Talks {
         }
     }
 
-    /// The QPairs of messages whose conversations are known.
+    /// Returns the QPairs of messages whose conversations are known.
     pub fn conversations(&self) -> impl Iterator<Item = (QPairId, ConversationId)> {
         self.ends.iter().filter_map(|(&qpair, id)| Some((qpair, (*id)?)))
     }
@@ -33,24 +33,24 @@ impl Talks {
 /// One end of a stream.
 #[derive(Debug)]
 pub(super) struct StreamEnd {
-    /// Who accepts learns it from the first bytes.
+    /// Known at the accepting end after the first bytes.
     pub id: Option<StreamId>,
     pub first: Vec<u8>,
-    /// The end has let it lie, and will read.
+    /// True if the end has delayed a read.
     pub is_late: bool,
-    /// It has said that it sends no more.
+    /// True if it has ended its sending.
     pub has_ended: bool,
-    /// It has seen the other's end.
+    /// True if it has seen the other's end.
     pub was_end_seen: bool,
 }
 
 impl StreamEnd {
-    /// An end that has done nothing yet.
+    /// Creates an end that has done nothing yet.
     pub fn of(id: Option<StreamId>) -> Self {
         Self { id, first: Vec::new(), is_late: false, has_ended: false, was_end_seen: false }
     }
 
-    /// Whether this end reads late.
+    /// True if this end reads late.
     pub fn is_slow(&self, to: Direction) -> bool {
         self.id.is_some_and(|id| (id.0 + to as u32).is_multiple_of(3))
     }

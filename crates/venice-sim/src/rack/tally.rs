@@ -1,4 +1,4 @@
-//! What happened in a run, counted.
+//! Counts of a run.
 
 use hdrhistogram::Histogram;
 use venice_fabric::{AccessError, DownReason};
@@ -27,8 +27,9 @@ impl Default for Tally {
         let kind = |_| KindTally {
             count: 0,
             bytes: 0,
-            // Up to an hour, to one part in a hundred.
-            latency: Histogram::new_with_bounds(1, 3_600_000_000_000, 2).expect("they make sense"),
+            // Range up to an hour, with a precision of one part in a hundred.
+            latency: Histogram::new_with_bounds(1, 3_600_000_000_000, 2)
+                .expect("the bounds are valid"),
         };
         Self { kinds: Kind::ALL.map(kind), failed: 0, refused: 0, links_down: 0 }
     }

@@ -1,4 +1,4 @@
-//! What programs do, drawn access by access.
+//! Accesses of programs, drawn one by one.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,17 +17,17 @@ pub enum Kind {
     BulkRead,
     /// A bulk write.
     BulkWrite,
-    /// A message over a QPair; its time is that from one end to the other.
+    /// A message over a QPair; its latency is that from one end to the other.
     Message,
     /// An atomic that adds.
     FetchAdd,
     /// An atomic that compares and swaps.
     CompareSwap,
-    /// A write that nobody waits for.
+    /// A write without completion.
     Post,
     /// A fence behind the posted writes.
     Fence,
-    /// A window is given back, and asked for again.
+    /// A window is given back, and requested again.
     Unmap,
     /// A byte stream over a QPair of its own, there and back.
     Stream,
@@ -36,18 +36,18 @@ pub enum Kind {
 /// One access of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which of its donors, counted from 0.
+    /// Index of the donor, from 0.
     pub session: usize,
-    /// What.
+    /// Its kind.
     pub kind: Kind,
-    /// The first byte in the region.
+    /// Its first byte in the region.
     pub at: u32,
-    /// How many bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Read,
         Self::Write,
@@ -62,7 +62,7 @@ impl Kind {
         Self::Stream,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -81,7 +81,7 @@ impl Kind {
 }
 
 impl Workload {
-    /// The next access to one of the `usable` sessions.
+    /// Draws the next access to one of the `usable` sessions.
     ///
     /// # Panics
     /// If there is none.
@@ -130,24 +130,24 @@ impl Workload {
         unreachable!("the weights add up to their sum")
     }
 
-    /// Where a word for atomics is: behind the bytes of the region.
+    /// Returns the offset of a word for atomics: behind the bytes of the region.
     pub fn counter_at(&self, word: u32) -> u32 {
         self.region_bytes.next_multiple_of(8) + 8 * word
     }
 
-    /// Bytes that a donor lends for one region: its bytes, then the words for atomics.
+    /// Returns the bytes that a donor lends for one region: its bytes, then the words for atomics.
     pub fn window_bytes(&self) -> u32 {
         self.counter_at(self.counters.into())
     }
 
-    /// The bytes of a region and its words for atomics, from the memory that was lent for both.
+    /// Splits lent memory into the bytes of a region and its words for atomics.
     pub fn split_window<'a>(&self, memory: &'a [u8]) -> (&'a [u8], Vec<u64>) {
         let (words, _) = memory[self.counter_at(0) as usize..].as_chunks();
         let words = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
         (&memory[..self.region_bytes as usize], words)
     }
 
-    /// Nanoseconds until the next access is wanted.
+    /// Draws the nanoseconds until the next access.
     pub fn draw_pause_ns(&self, rng: &mut Stream) -> u64 {
         match self.think.0 {
             0 => 0,
@@ -157,7 +157,7 @@ impl Workload {
 }
 
 impl Mix {
-    /// How often each kind comes.
+    /// Returns the weight of each kind.
     pub fn weights(&self) -> [(Kind, u32); Kind::ALL.len()] {
         [
             (Kind::Read, self.read),
@@ -176,12 +176,12 @@ impl Mix {
 }
 
 impl Scenario {
-    /// The numbers that a node draws come from here.
+    /// Returns the random stream of a node.
     pub fn node_stream(&self, node: u16) -> Stream {
         Stream::new(self.seed).split("node", &[node.into()])
     }
 
-    /// Whom a node borrows from: others, each once.
+    /// Draws the donors of a node: others, each once.
     pub fn donors_of(&self, node: u16) -> Vec<u16> {
         if node >= self.nodes {
             // The router has no program.

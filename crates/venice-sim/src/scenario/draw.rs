@@ -1,4 +1,4 @@
-//! A scenario drawn from a seed: what thousands of runs are made of.
+//! Scenarios drawn from a seed, the input of thousands of runs.
 
 use std::num::NonZeroU64;
 
@@ -11,7 +11,7 @@ use crate::units::{Nanos, Share};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// What a random scenario may be like.
+/// Bounds of a random scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Fewest nodes.
@@ -31,7 +31,7 @@ impl Default for Bounds {
 }
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub fn random(seed: u64, bounds: &Bounds) -> Self {
         let root = Stream::new(seed).split("scenario", &[]);
         let nodes = draw_nodes(&mut root.split("nodes", &[]), bounds);
@@ -61,7 +61,8 @@ impl Scenario {
     }
 }
 
-/// Small racks more often than large ones: they bring as many seeds more.
+/// Draws the number of nodes: small racks are more frequent than large ones, since they allow more
+/// seeds.
 fn draw_nodes(rng: &mut Stream, bounds: &Bounds) -> u16 {
     let (low, high) = (u64::from(bounds.min_nodes), u64::from(bounds.max_nodes));
     let once = rng.between(low, high);
@@ -69,7 +70,7 @@ fn draw_nodes(rng: &mut Stream, bounds: &Bounds) -> u16 {
     rng.between(low, twice) as u16
 }
 
-/// Three racks of eight have switches; a mesh has as many nodes as its shape.
+/// Draws the topology: three racks of eight have switches; a mesh has as many nodes as its shape.
 fn draw_topology(rng: &mut Stream, bounds: &Bounds, nodes: u16) -> (String, u16) {
     let shapes = [(2, 2, 2), (3, 3, 1), (4, 3, 1), (8, 1, 1), (4, 4, 1), (3, 3, 3), (4, 4, 4)];
     let fits = |(x, y, z): &&(u16, u16, u16)| {
@@ -87,14 +88,14 @@ fn draw_topology(rng: &mut Stream, bounds: &Bounds, nodes: u16) -> (String, u16)
     }
 }
 
-/// With relays every access needs several hop links at once. On links that lose a fifth, few pings
-/// in a short silence would take some of them down all the time, and nothing would get through:
-/// so there the links are asked more often, and wait longer.
+/// Draws the protocol's settings. With relays every access needs several hop links at once. On
+/// links that lose a fifth of the frames, few pings in a short silence would keep taking some of
+/// them down, and nothing would pass; there the links ping more often, and wait longer.
 fn draw_protocol(rng: &mut Stream, has_relays: bool) -> Protocol {
     let window = *rng.pick(&[4, 4, 4, 8, 8, 8, 16, 16, 16, 64]);
     let (crma_depth, hop_packets) = (*rng.pick(&[4, 32]), *rng.pick(&[1, 4, 32]));
     if rng.chance(200_000) {
-        // As in the product.
+        // The product's defaults.
         return Protocol { window, crma_depth, hop_packets, ..Protocol::default() };
     }
     let silence_ns = *rng.pick(&[20 * MS, 200 * MS]);
@@ -171,7 +172,7 @@ fn draw_impairment(rng: &mut Stream) -> Impairment {
 
 fn draw_fault(rng: &mut Stream, nodes: u16, protocol: &Protocol, span_ns: u64) -> Fault {
     let at = Nanos(rng.below(span_ns.max(1) + 1));
-    // Shorter than it takes to notice, about as long, and longer.
+    // Durations: shorter than the detection time, about as long, and longer.
     let silence_ns = protocol.silence.0;
     let lasts = Nanos(match rng.below(3) {
         0 => rng.between(silence_ns / 1000, silence_ns / 10),

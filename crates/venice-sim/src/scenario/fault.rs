@@ -1,85 +1,85 @@
-//! What goes wrong, from when on and for how long.
+//! Faults, with their begin and duration.
 
 use serde::{Deserialize, Serialize};
 
 use super::{BadScenario, Impairment};
 use crate::units::Nanos;
 
-/// One thing that goes wrong and is right again after a while.
+/// A temporary fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// When it begins.
+    /// Time of its begin.
     pub at: Nanos,
-    /// How long it lasts.
+    /// Duration.
     #[serde(rename = "for")]
     pub lasts: Nanos,
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: FaultKind,
 }
 
-/// Kinds of fault. Nodes are numbered from 0.
+/// Kinds of faults. Nodes are numbered from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// No frame gets from one node to the other; back it does, unless `both`.
+    /// No frame passes from one node to the other; the way back works, unless `both`.
     Cut {
-        /// Where frames come from.
+        /// Sender of the lost frames.
         from: u16,
-        /// Where they do not arrive.
+        /// Their receiver.
         to: u16,
-        /// Whether the way back is cut too.
+        /// True if the way back is cut too.
         #[serde(default)]
         both: bool,
     },
     /// A node is cut off from all others.
     Isolate {
-        /// Which.
+        /// The node.
         node: u16,
     },
-    /// A node loses all its state; afterwards it starts anew.
+    /// A node loses all its state, and restarts at the end.
     Crash {
-        /// Which.
+        /// The node.
         node: u16,
-        /// Its memory comes back zeroed under the same grants and keys, so that a frame of the old
-        /// life that gets through does harm; otherwise the grants are gone.
+        /// True if its memory returns zeroed under the same grants and keys, so that a frame of the
+        /// old life would do harm; otherwise the grants are gone.
         #[serde(default)]
         same_keys: bool,
     },
-    /// The program that borrows on a node is killed and started anew; what the node lends stays.
+    /// The program that borrows on a node is killed and restarted; the node's own grants stay.
     KillRecipient {
-        /// Which.
+        /// The node.
         node: u16,
     },
-    /// A node does nothing (as after SIGSTOP); what arrives waits for it.
+    /// A node stops (as after SIGSTOP); input waits for it.
     Freeze {
-        /// Which.
+        /// The node.
         node: u16,
     },
-    /// All links behave worse.
+    /// All links are impaired more.
     Storm {
-        /// How.
+        /// The impairment.
         #[serde(flatten)]
         impairment: Impairment,
     },
-    /// A donor ends all it has lent; the fault lasts until it lends again.
+    /// A donor ends all its grants; the fault lasts until it lends again.
     Revoke {
-        /// Which.
+        /// The node.
         node: u16,
-        /// The memory is gone at once, and nobody is told; otherwise recipients are told, and the
-        /// memory stays until they have said that they are done with it, or lending begins again.
+        /// True if the memory is gone at once without notice; otherwise recipients are notified,
+        /// and the memory stays until they have released it, or lending begins again.
         #[serde(default)]
         abrupt: bool,
     },
 }
 
 impl Fault {
-    /// When it is over.
+    /// Returns the time of its end, in nanoseconds.
     pub fn end_ns(&self) -> u64 {
         self.at.0.saturating_add(self.lasts.0)
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self.kind {
             FaultKind::Cut { .. } => "cut",
@@ -92,7 +92,7 @@ impl Fault {
         }
     }
 
-    /// The nodes it names.
+    /// Returns the nodes that it names.
     pub fn nodes(&self) -> Vec<u16> {
         match self.kind {
             FaultKind::Cut { from, to, .. } => vec![from, to],

@@ -1,7 +1,7 @@
-//! What is to be run, as data: the rack, its links, what the programs do and what goes wrong.
+//! Scenarios as data: the rack, its links, the programs' workload and the faults.
 //!
-//! A scenario is a TOML file or is drawn from a seed ([`Scenario::random`]). It names
-//! nothing that only the simulator has.
+//! A scenario is a TOML file or is drawn from a seed ([`Scenario::random`]). It has no settings
+//! that only the simulator has.
 
 mod access;
 mod draw;
@@ -16,86 +16,86 @@ pub use self::fault::{Fault, FaultKind};
 use crate::units::{Nanos, Share};
 pub use venice_fabric::{LinkModel, Topology};
 
-/// Most nodes a simulated rack can have.
+/// Largest number of nodes of a simulated rack.
 pub const MAX_NODES: u16 = 1024;
 
 /// One run of a rack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// All random numbers of the run come from it.
+    /// Seed of all random numbers of the run.
     #[serde(with = "seed_text")]
     pub seed: u64,
     /// Nodes of the rack; each lends and borrows.
     pub nodes: u16,
-    /// How they are wired: `all-to-all`, `router`, `mesh:2x2x2`, `torus:4x4`.
+    /// Topology: `all-to-all`, `router`, `mesh:2x2x2`, `torus:4x4`.
     pub topology: String,
-    /// What every link is like in each direction.
+    /// Model of every link, in each direction.
     pub link: LinkModel,
-    /// Bytes that may queue for a wire; what comes then is lost.
+    /// Bytes that may queue for a wire; more are lost.
     pub queue_bytes: u32,
-    /// What every link does to frames all the time.
+    /// Permanent impairment of every link.
     pub impairment: Impairment,
-    /// How the fabric is set.
+    /// Settings of the fabric.
     pub protocol: Protocol,
-    /// What the programs on the nodes do.
+    /// Workload of the programs.
     pub workload: Workload,
-    /// What goes wrong, and for how long.
+    /// Faults.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
 }
 
-/// What a link does to frames that it should not.
+/// Impairment of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Impairment {
-    /// Frames that vanish.
+    /// Share of frames lost.
     pub loss: Share,
-    /// Frames that come twice.
+    /// Share of frames duplicated.
     pub duplicate: Share,
-    /// Frames with a bit turned over.
+    /// Share of frames with a flipped bit.
     pub corrupt: Share,
-    /// Frames that take longer than others and so come late, up to [`Impairment::jitter`].
+    /// Share of frames delayed, and so reordered, by up to [`Impairment::jitter`].
     pub reorder: Share,
-    /// How much longer.
+    /// Largest such delay.
     pub jitter: Nanos,
-    /// Frames that bring along an old frame of the same link, from any time before.
+    /// Share of frames that repeat an old frame of the same link, from any time before.
     pub stale: Share,
 }
 
-/// Settings of the fabric itself.
+/// Settings of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Protocol {
-    /// Frames on their way in each direction of a link.
+    /// Outstanding frames in each direction of a link.
     pub window: u16,
-    /// How long an acknowledgement may wait for company.
+    /// Largest delay of an acknowledgement.
     pub ack_delay: Nanos,
     /// Shortest replay time-out.
     pub replay_min: Nanos,
     /// Longest replay time-out.
     pub replay_max: Nanos,
-    /// Silence before a ping.
+    /// Time without frames before a ping.
     pub keepalive: Nanos,
-    /// Silence before a link is down.
+    /// Time without frames before a link is down.
     pub silence: Nanos,
     /// Single accesses a node may have outstanding.
     pub crma_depth: u16,
     /// Packets that each virtual channel of a switch's port can buffer.
     pub hop_packets: u16,
-    /// Packets get their whole route where they start.
+    /// True if packets get their whole route at the source.
     pub source_routes: bool,
 }
 
-/// What the program on every node does.
+/// Workload of the program on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Workload {
     /// Accesses of each node.
     pub accesses: u32,
-    /// Accesses a node has under way at most.
+    /// Largest number of outstanding accesses of a node.
     pub depth: u16,
-    /// Donors each node borrows from.
+    /// Number of donors of each node.
     pub donors: u16,
     /// Bytes borrowed from each.
     pub region_bytes: u32,
@@ -105,9 +105,9 @@ pub struct Workload {
     pub max_access_bytes: u16,
     /// Longest bulk transfer.
     pub max_bulk_bytes: u32,
-    /// Mean time between two accesses of a node; 0 is as fast as it goes.
+    /// Mean time between two accesses of a node; 0 is without pause.
     pub think: Nanos,
-    /// How often each kind of access comes, as weights.
+    /// Weights of the kinds of access.
     pub mix: Mix,
 }
 
@@ -133,22 +133,22 @@ pub struct Mix {
     pub post: u32,
     /// Fences behind posted writes.
     pub fence: u32,
-    /// Windows given back and asked for again.
+    /// Windows given back and requested again.
     pub unmap: u32,
     /// Byte streams over QPairs of their own.
     pub stream: u32,
 }
 
-/// A scenario that makes no sense, and why.
+/// An invalid scenario, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadScenario(pub String);
 
 impl Scenario {
-    /// Reads a scenario from TOML.
+    /// Parses a scenario from TOML.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// With the mistake in the text.
     pub fn from_toml(text: &str) -> Result<Self, BadScenario> {
         text::from_toml(text, Self::check)
     }
@@ -158,10 +158,10 @@ impl Scenario {
         text::to_toml(self)
     }
 
-    /// Whether the scenario can be run.
+    /// Checks the scenario.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// With the first invalid value.
     pub fn check(&self) -> Result<(), BadScenario> {
         let bad = |why: String| Err(BadScenario(why));
         if !(2..=MAX_NODES).contains(&self.nodes) {
@@ -184,7 +184,7 @@ impl Scenario {
         }
         let mix = self.workload.mix;
         if mix.weights().iter().all(|&(_, weight)| weight == 0) {
-            return bad("all weights of the mix are 0: there is nothing to do".into());
+            return bad("all weights of the mix are 0: at least one must be positive".into());
         }
         if mix.fetch_add + mix.compare_swap > 0 && self.workload.counters == 0 {
             return bad("atomics need counters above 0".into());
@@ -198,20 +198,20 @@ impl Scenario {
         self.faults.iter().try_for_each(|fault| fault.check(self.nodes))
     }
 
-    /// How the nodes are wired.
+    /// Parses the topology.
     ///
     /// # Errors
-    /// If the topology is none, or of another size.
+    /// When the topology is unknown, or of another size.
     pub fn wiring(&self) -> Result<Topology, BadScenario> {
         Topology::for_nodes(&self.topology, self.nodes.into())
             .map_err(|error| BadScenario(error.to_string()))
     }
 
-    /// The faults that are so written: `3@1ms+20ms`, from 1 ms on for 20 ms, at node 3; `0-3@...` at
-    /// the link between two.
+    /// Parses a fault such as `3@1ms+20ms`: from 1 ms on for 20 ms, at node 3; `0-3@...` at the
+    /// link between two.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// With the mistake in the text.
     pub fn fault_at(
         text: &str,
         kind: impl Fn(u16, Option<u16>) -> Option<FaultKind>,
@@ -229,12 +229,12 @@ impl Scenario {
         parse().ok_or_else(|| text::no_fault(text, example))
     }
 
-    /// Whether nothing is wrong with links or nodes.
+    /// True without faults of links or nodes.
     pub fn is_harmless(&self) -> bool {
         self.faults.is_empty() && self.impairment == Impairment::default()
     }
 
-    /// The longest a frame may be late.
+    /// Returns the largest delay of a frame.
     pub fn longest_jitter_ns(&self) -> u64 {
         let storm = |fault: &Fault| match fault.kind {
             FaultKind::Storm { impairment } => impairment.jitter.0,
@@ -244,7 +244,7 @@ impl Scenario {
         storms.max(self.impairment.jitter.0)
     }
 
-    /// When the last fault is over.
+    /// Returns the end of the last fault.
     pub fn calm_ns(&self) -> u64 {
         self.faults.iter().map(Fault::end_ns).max().unwrap_or(0)
     }
@@ -270,7 +270,7 @@ impl Default for Protocol {
     fn default() -> Self {
         let link = venice_fabric::LinkConfig::default();
         Self {
-            // Kept seeds replay what they found with it.
+            // Recorded seeds depend on this value.
             window: 64,
             ack_delay: Nanos(link.ack_delay_ns),
             replay_min: Nanos(link.replay_min_ns),
@@ -318,7 +318,7 @@ impl Default for Mix {
     }
 }
 
-/// TOML has no numbers above 2⁶³: those seeds are written as text.
+/// Seeds as numbers, or as text above 2⁶³, which TOML's numbers do not reach.
 pub(crate) mod seed_text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scenarios_are_written_and_read_back() {
+    fn scenario_round_trips() {
         for seed in 0..200 {
             let scenario = Scenario::random(seed, &Bounds::default());
             assert_eq!(Scenario::from_toml(&scenario.to_toml()), Ok(scenario));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_as_usual() {
+    fn missing_fields_take_defaults() {
         let text = "seed = 7\n[impairment]\nloss = \"1%\"\n[[fault]]\nat = \"1ms\"\nfor = \"2ms\"\n\
                     kind = \"crash\"\nnode = 3\n";
         let scenario = Scenario::from_toml(text).unwrap();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_scenarios_are_refused() {
         for text in [
             "nodes = 1",
             "nodes = 4\n[workload]\ndonors = 4",

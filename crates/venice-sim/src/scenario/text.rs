@@ -1,4 +1,4 @@
-//! Scenarios as text: a TOML file, and faults as they are written on a command line.
+//! Text form of scenarios: a TOML file, and faults on a command line.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use super::BadScenario;
 use crate::units::Nanos;
 
-/// Reads a scenario from TOML.
+/// Parses a scenario from TOML.
 pub(crate) fn from_toml<S: DeserializeOwned>(
     text: &str,
     check: impl FnOnce(&S) -> Result<(), BadScenario>,
@@ -16,19 +16,19 @@ pub(crate) fn from_toml<S: DeserializeOwned>(
     Ok(scenario)
 }
 
-/// Writes one as TOML.
+/// Formats one as TOML.
 pub(crate) fn to_toml(scenario: &impl Serialize) -> String {
-    toml::to_string(scenario).expect("plain data")
+    toml::to_string(scenario).expect("a scenario has only plain data")
 }
 
-/// What comes before the times of a fault, and these: `PLACE@FROM+FOR`.
+/// Splits `PLACE@FROM+FOR` into its place and times.
 pub(crate) fn place_and_times(text: &str) -> Option<(&str, Nanos, Nanos)> {
     let (place, times) = text.split_once('@')?;
     let (at, lasts) = times.split_once('+')?;
     Some((place, at.parse().ok()?, lasts.parse().ok()?))
 }
 
-/// It cannot be read as one.
+/// Builds the error of an unreadable fault.
 pub(crate) fn no_fault(text: &str, example: &str) -> BadScenario {
     BadScenario(format!("'{text}' is no fault: write {example}"))
 }

@@ -7,8 +7,7 @@ use std::time::Instant;
 use crate::common::found_once;
 use venice_sim::control::{self, Bounds, Report, Scenario};
 
-/// Racks that every run of the tests tries: the same ones each time. Fresh ones are for
-/// `make soak`.
+/// Racks of each test run, always the same; `make soak` runs fresh ones.
 const SEEDS: u64 = 2000;
 
 fn run(seed: u64) -> Report {
@@ -27,7 +26,7 @@ fn check(scenario: &Scenario, flags: &str) -> Report {
 }
 
 #[test]
-fn control_planes_of_all_kinds_keep_every_promise() {
+fn control_planes_keep_every_promise() {
     let started = Instant::now();
     let (next, grants, passes) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let work = || {
@@ -41,7 +40,7 @@ fn control_planes_of_all_kinds_keep_every_promise() {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (grants, passes) = (grants.into_inner(), passes.into_inner());
     println!("{SEEDS} seeds, {grants} grants, {passes} passes in {:?}", started.elapsed());
-    assert!(grants > 10 * SEEDS && passes > SEEDS / 20, "too little happens: {grants}, {passes}");
+    assert!(grants > 10 * SEEDS && passes > SEEDS / 20, "too few events: {grants}, {passes}");
 }
 
 fn run_large(seed: u64, (monitors, donors, recipients): (u16, u16, u16)) {
@@ -52,15 +51,15 @@ fn run_large(seed: u64, (monitors, donors, recipients): (u16, u16, u16)) {
 }
 
 #[test]
-fn many_donors_and_recipients_do_too() {
+fn large_control_planes_keep_every_promise() {
     for seed in (0..60).chain([479]) {
         run_large(seed, (3, 16, 24));
     }
 }
 
-/// Monitor Nodes that take longer for an answer than most who ask have patience.
+/// Monitor Nodes answer more slowly than most callers wait.
 #[test]
-fn more_than_the_monitor_nodes_can_serve_at_a_time_do_too() {
+fn overloaded_monitor_nodes_keep_every_promise() {
     run_large(232, (3, 5, 40));
     run_large(317, (2, 16, 24));
     for seed in 0..10 {
@@ -69,7 +68,7 @@ fn more_than_the_monitor_nodes_can_serve_at_a_time_do_too() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+fn seed_determines_the_run() {
     for seed in 0..40 {
         let (once, again) = (run(seed), run(seed));
         assert_eq!(once, again);
@@ -78,7 +77,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 }
 
 #[test]
-fn without_trouble_nothing_is_lost_and_nobody_waits_long() {
+fn healthy_rack_answers_fast() {
     for monitors in [1, 3] {
         let report = control::run(&Scenario { monitors, ..Scenario::default() }).unwrap();
         assert!(report.is_ok(), "{:#?}", report.violations);
@@ -87,9 +86,9 @@ fn without_trouble_nothing_is_lost_and_nobody_waits_long() {
     }
 }
 
-/// See `tests/control-scenarios/README.md`.
+/// The folder's contents are described in `tests/control-scenarios/README.md`.
 #[test]
-fn what_was_found_stays_mended() {
+fn once_failed_scenarios_pass() {
     for (path, text) in found_once("control-scenarios") {
         let scenario = Scenario::from_toml(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
         let report = control::run(&scenario).expect("it was checked");

@@ -1,15 +1,15 @@
-//! The checkers notice: each thing broken on purpose is found, and found by the checker it is for.
+//! Sabotage tests: each injected bug is found, and found by its checker.
 
 use venice_sim::checkers::Checker;
 use venice_sim::rack::{self, Options, Sabotage};
 use venice_sim::scenario::{Bounds, Scenario};
 
-/// Runs seeds until `checker` is the first to find it, the `deaf` ones not being listened to.
-fn assert_found_by(sabotage: Sabotage, checker: Checker, deaf: &[Checker]) {
+/// Runs seeds until `checker` is the first to find the bug; the `ignored` ones are ignored.
+fn assert_found_by(sabotage: Sabotage, checker: Checker, ignored: &[Checker]) {
     let mut others = Vec::new();
     for seed in 0..60 {
         let scenario = Scenario::random(seed, &Bounds { max_nodes: 12, ..Bounds::default() });
-        let options = Options { sabotage: Some(sabotage), deaf, ..Options::default() };
+        let options = Options { sabotage: Some(sabotage), ignored, ..Options::default() };
         let report = rack::run(&scenario, options).expect("a random scenario is valid");
         match report.violations.first() {
             Some(found) if found.checker == checker => return,
@@ -21,88 +21,88 @@ fn assert_found_by(sabotage: Sabotage, checker: Checker, deaf: &[Checker]) {
 }
 
 #[test]
-fn a_write_that_is_answered_and_not_done() {
+fn answered_write_without_execution() {
     assert_found_by(Sabotage::DropWrite, Checker::Executions, &[]);
     assert_found_by(Sabotage::DropWrite, Checker::History, &[Checker::Executions]);
 }
 
 #[test]
-fn a_bit_stored_the_wrong_way_round() {
+fn flipped_bit_in_memory() {
     assert_found_by(Sabotage::FlipBit, Checker::History, &[]);
 }
 
 #[test]
-fn a_write_that_gets_past_the_datalink_twice() {
+fn write_executed_twice() {
     assert_found_by(Sabotage::RepeatWrite, Checker::Executions, &[]);
     assert_found_by(Sabotage::RepeatWrite, Checker::History, &[Checker::Executions]);
 }
 
 #[test]
-fn a_read_that_brings_old_bytes() {
+fn read_of_stale_bytes() {
     assert_found_by(Sabotage::StaleRead, Checker::History, &[]);
 }
 
 #[test]
-fn a_read_that_brings_other_bytes() {
+fn read_of_another_reads_bytes() {
     assert_found_by(Sabotage::SwapReads, Checker::History, &[]);
 }
 
 #[test]
-fn an_access_that_never_completes() {
+fn access_without_completion() {
     assert_found_by(Sabotage::LoseCompletion, Checker::Progress, &[]);
 }
 
 #[test]
-fn a_replay_that_is_no_repetition() {
+fn altered_replay() {
     assert_found_by(Sabotage::AlterReplay, Checker::Wire, &[]);
 }
 
 #[test]
-fn more_frames_than_there_are_buffers() {
+fn frames_beyond_the_credit() {
     assert_found_by(Sabotage::OverdrawCredit, Checker::Wire, &[]);
 }
 
 #[test]
-fn a_grant_that_one_side_has_forgotten() {
+fn grant_kept_on_one_side() {
     assert_found_by(Sabotage::KeepGrant, Checker::Agreement, &[]);
 }
 
 #[test]
-fn an_atomic_carried_out_twice() {
+fn atomic_executed_twice() {
     assert_found_by(Sabotage::RepeatAtomic, Checker::Counters, &[]);
 }
 
 #[test]
-fn an_atomic_that_brings_what_it_left() {
+fn atomic_returning_the_new_value() {
     assert_found_by(Sabotage::StaleAtomic, Checker::Counters, &[]);
 }
 
 #[test]
-fn a_fence_that_waits_for_nothing() {
+fn fence_completing_at_once() {
     assert_found_by(Sabotage::EarlyFence, Checker::Executions, &[]);
 }
 
 #[test]
-fn a_window_that_only_the_table_knows() {
+fn leaked_window() {
     assert_found_by(Sabotage::LeakWindow, Checker::Agreement, &[]);
 }
 
 #[test]
-fn bytes_of_a_stream_in_each_others_place() {
+fn swapped_stream_bytes() {
     assert_found_by(Sabotage::SwapBytes, Checker::Streams, &[]);
 }
 
 #[test]
-fn a_stream_that_seems_to_end_before_its_end() {
+fn early_end_of_stream() {
     assert_found_by(Sabotage::EarlyEnd, Checker::Streams, &[]);
 }
 
 #[test]
-fn credit_for_what_was_not_read() {
+fn forged_credit() {
     assert_found_by(Sabotage::ForgeCredit, Checker::Credit, &[]);
 }
 
 #[test]
-fn two_messages_in_each_others_place() {
+fn swapped_messages() {
     assert_found_by(Sabotage::SwapMessages, Checker::Conversations, &[]);
 }

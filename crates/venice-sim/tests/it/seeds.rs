@@ -9,8 +9,7 @@ use venice_sim::rack::{self, Options};
 use venice_sim::report::Report;
 use venice_sim::scenario::{Bounds, Scenario};
 
-/// Racks that every run of the tests tries: the same ones each time. Fresh ones are for
-/// `make soak`.
+/// Racks of each test run, always the same; `make soak` runs fresh ones.
 const SEEDS: u64 = 800;
 
 fn run(seed: u64, bounds: &Bounds) -> Report {
@@ -21,7 +20,7 @@ fn run(seed: u64, bounds: &Bounds) -> Report {
 }
 
 #[test]
-fn racks_of_all_kinds_keep_every_promise() {
+fn racks_keep_every_promise() {
     let started = Instant::now();
     let (next, accesses) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = || {
@@ -36,7 +35,7 @@ fn racks_of_all_kinds_keep_every_promise() {
 }
 
 #[test]
-fn the_largest_racks_do_too() {
+fn largest_racks_keep_every_promise() {
     let bounds = Bounds { min_nodes: 64, max_nodes: 64, ..Bounds::default() };
     for seed in 0..4 {
         let report = run(seed, &bounds);
@@ -45,7 +44,7 @@ fn the_largest_racks_do_too() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+fn seed_determines_the_run() {
     for seed in 0..20 {
         let (once, again) = (run(seed, &Bounds::default()), run(seed, &Bounds::default()));
         assert_eq!(once, again);
@@ -53,9 +52,9 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     }
 }
 
-/// See `tests/scenarios/README.md`.
+/// The folder's contents are described in `tests/scenarios/README.md`.
 #[test]
-fn what_was_found_stays_mended() {
+fn once_failed_scenarios_pass() {
     for (path, text) in found_once("scenarios") {
         let scenario = Scenario::from_toml(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
         let report = rack::run(&scenario, Options::default()).expect("it was checked");

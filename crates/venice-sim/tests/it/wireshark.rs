@@ -1,4 +1,4 @@
-//! The Wireshark dissector shows what is in a capture: every field, every checksum, every damage.
+//! The Wireshark dissector shows all fields, checksums and damages of a capture.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use venice_sim::rack::{self, Options, Tap};
 use venice_sim::scenario::Scenario;
 use venice_wire::{Frame, Hop, Packet, REPLAY_FLAG};
 
-/// What tshark says about each frame: the values of these fields, empty where there is none.
+/// Returns tshark's values of these fields for each frame, empty where there is none.
 fn tshark(capture: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/wireshark/venice.lua");
     let mut command = Command::new("tshark");
@@ -26,7 +26,7 @@ fn tshark(capture: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split('\t').map(str::to_string).collect()).collect()
 }
 
-/// Writes a capture, and keeps what went into it.
+/// Writes a capture, and keeps its frames.
 struct Both {
     capture: Capture<File>,
     frames: Vec<(Datagram, Option<String>)>,
@@ -39,7 +39,7 @@ impl Tap for Both {
     }
 }
 
-/// The capture of a run of a scenario, and what is in it.
+/// Captures a run of a scenario; returns the frames.
 fn capture(toml: &str, path: &Path) -> Vec<(Datagram, Option<String>)> {
     let scenario = Scenario::from_toml(toml).unwrap();
     let capture = Capture::new(File::create(path).unwrap(), None).unwrap();
@@ -51,7 +51,7 @@ fn capture(toml: &str, path: &Path) -> Vec<(Datagram, Option<String>)> {
 }
 
 #[test]
-fn every_frame_of_a_rack_is_shown_as_it_is() {
+fn frames_are_dissected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rack.pcapng");
     let toml = "nodes = 4\n[workload]\naccesses = 40\n\
@@ -93,7 +93,7 @@ fn every_frame_of_a_rack_is_shown_as_it_is() {
 }
 
 #[test]
-fn frames_are_found_inside_packets_inside_hop_datagrams() {
+fn frames_inside_hop_datagrams_are_dissected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mesh.pcapng");
     let toml = "nodes = 8\ntopology = \"mesh:2x2x2\"\n[workload]\naccesses = 10\n";
@@ -187,7 +187,8 @@ fn golden_and_malformed_frames() {
     assert_eq!(experts[4][1..], ["7", "3"]);
 }
 
-/// A sealed datagram of `text_len` bytes, with number `number` under a key and a salt of its own.
+/// Builds a sealed datagram of `text_len` bytes, with number `number` under a key and a salt of its
+/// own.
 fn sealed(number: u8, text_len: usize) -> Vec<u8> {
     let mut datagram = vec![b'V', b'S', 1, 1, 1, 0, 0x11, 0];
     datagram.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, number, 0, 0, 0, 0, 0, 0, 0]);
@@ -196,14 +197,14 @@ fn sealed(number: u8, text_len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn trains_are_taken_apart() {
+fn trains_are_split() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trains.pcapng");
     let mut capture = Capture::new(File::create(&path).unwrap(), None).unwrap();
     let frames = GOLDEN_WRITE.repeat(3);
     let cut_short = &frames[..frames.len() - 2];
     let in_a_row = [sealed(3, 64), sealed(4, 64), sealed(5, 9)].concat();
-    // What looks like a header within the encrypted text is none.
+    // Encrypted text that looks like a header is not one.
     let mut alone = sealed(3, 100);
     let header: Vec<u8> = alone[..32].to_vec();
     alone[60..92].copy_from_slice(&header);

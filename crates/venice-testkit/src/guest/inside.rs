@@ -7,17 +7,17 @@ use crate::own_test::path_of;
 
 use super::{Guest, GuestError, GuestPlan, Kernel, Ran};
 
-/// Set in the guest, so that a test knows that it is there.
+/// Environment variable set in the guest, by which a test detects it.
 const INSIDE: &str = "VENICE_INSIDE_GUEST";
 
-/// So many guests one script may come to, each of which the emulator let down.
+/// Largest number of guests for one script, after emulator faults.
 const MOST_GUESTS: usize = 3;
 
-/// The guest that all tests of one binary share. It is booted by the first that wants it.
+/// The guest that all tests of one binary share. The first test that needs it boots it.
 #[derive(Debug)]
 pub struct Room {
     plan: GuestPlan,
-    /// Taken for the length of one test: they run one after the other in there.
+    /// Locked for the length of one test: tests run one after the other in the guest.
     guest: Mutex<State>,
 }
 
@@ -25,47 +25,47 @@ pub struct Room {
 enum State {
     NotYet,
     Up(Box<Guest>),
-    /// Nothing to be had; the reason.
+    /// No guest is available; the reason.
     Missing(String),
 }
 
 impl Room {
-    /// Nothing happens before the first test.
+    /// Creates a room; the guest is booted by the first test.
     pub const fn new(plan: GuestPlan) -> Self {
         Self { plan, guest: Mutex::new(State::NotYet) }
     }
 
-    /// Runs a script of bash in the guest, as [`Guest::run`] does; in a new one where the emulator made
-    /// a slip. The reason where this machine cannot have one.
+    /// Runs a script of bash in the guest, like [`Guest::run`]; after an emulator fault again in a
+    /// new one. Returns the reason if this machine does not support a guest.
     ///
     /// # Panics
     /// When the guest does not boot.
     pub fn run(&self, command: &str, limit: Duration) -> Result<Result<Ran, GuestError>, String> {
         for _ in 1..MOST_GUESTS {
             match self.with(|guest| guest.run(command, limit))? {
-                Err(error) if error.is_emulators() => self.leave(&error),
+                Err(error) if error.is_emulator_fault() => self.leave(&error),
                 ran => return Ok(ran),
             }
         }
         self.with(|guest| guest.run(command, limit))
     }
 
-    /// The next to come has another guest.
+    /// Drops the guest: the next test boots another.
     fn leave(&self, error: &GuestError) {
-        println!("The emulator made a slip; once more in another guest. {error}");
+        println!("Emulator fault: retry in another guest. {error}");
         *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = State::NotYet;
     }
 
-    /// Does something with the guest; the reason where this machine cannot have one.
+    /// Calls `work` with the guest; returns the reason if this machine does not support one.
     ///
     /// # Panics
     /// When the guest does not boot.
     pub fn with<T>(&self, work: impl FnOnce(&mut Guest) -> T) -> Result<T, String> {
-        // A test that failed in there says nothing about the guest.
+        // A failed test does not affect the guest.
         let mut state = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
             let mut booted = Guest::boot(&self.plan);
-            if booted.as_ref().is_err_and(GuestError::is_emulators) {
+            if booted.as_ref().is_err_and(GuestError::is_emulator_fault) {
                 booted = Guest::boot(&self.plan);
             }
             *state = match booted {
@@ -77,14 +77,14 @@ impl Room {
         match &mut *state {
             State::Up(guest) => Ok(work(guest)),
             State::Missing(reason) => Err(reason.clone()),
-            State::NotYet => unreachable!("it was just booted"),
+            State::NotYet => unreachable!("the guest was just booted"),
         }
     }
 }
 
-/// The body of the test called `test`: runs it in the room's guest, by starting this very test
-/// binary in there for this one test, and fails as it fails there. Prints the line of a skipped
-/// test where this machine can have no guest.
+/// Runs the body of the test called `test` in the room's guest, by starting this test binary there
+/// for this one test, and fails if it fails there. Prints the line of a skipped test if this
+/// machine does not support a guest.
 ///
 /// # Panics
 /// When the test fails in the guest, takes longer than `limit` or is not called `test`.
@@ -118,13 +118,13 @@ pub fn inside(room: &Room, test: &str, limit: Duration, body: impl FnOnce()) {
     }
 }
 
-/// Whether this process is a test that runs in a guest.
+/// True if this process is a test that runs in a guest.
 #[must_use]
 pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Nested, so that the inner line `test result` is not taken for another test's.
+/// Indents the output, so that the inner line `test result` is not taken for another test's.
 fn indented(output: &str) -> String {
     output.lines().map(|line| format!("    | {line}\n")).collect()
 }

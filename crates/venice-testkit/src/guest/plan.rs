@@ -1,24 +1,24 @@
-//! What a guest is made of.
+//! Configuration of a guest.
 
 use std::time::Duration;
 
-/// Which kernel a guest has.
+/// Kernel of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// The newest that Debian has for this machine's release.
+    /// The newest of Debian for this machine's release.
     OfRelease,
     /// A newer one, Linux 6.13 at least.
     Newer,
 }
 
-/// A guest to be booted.
+/// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
-    /// Names its console's file: `target/guest/NAME.console`.
+    /// Name of its console's file: `target/guest/NAME.console`.
     pub name: &'static str,
     /// Its kernel.
     pub kernel: Kernel,
-    /// Its memory. The files written in it live there too.
+    /// Its memory, in MiB. Files written in it live there too.
     pub memory_mib: u32,
     /// Its processors. Each is a thread of QEMU.
     pub processors: u32,
@@ -28,7 +28,7 @@ pub struct GuestPlan {
     pub devices: &'static [&'static str],
     /// A shell script run once the modules are there; it must succeed.
     pub set_up: &'static str,
-    /// How long it may take to come up. Five seconds on an idle machine.
+    /// Time limit of the boot: five seconds on an idle machine.
     pub boot_limit: Duration,
 }
 

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use super::{GuestError, GuestPlan, Kernel};
 use crate::process::ChildGuard;
 
-/// No guest lives longer, whatever happens to those who should end it. All tests of a binary share one,
-/// from the first that wants it to the last.
+/// Longest life of a guest, even if its owner fails to end it. All tests of a binary share one,
+/// from the first to the last.
 const LIFE_LIMIT: &str = "60m";
-/// More output than this is an error in the test.
+/// Largest output of a command; more is an error in the test.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
-/// How much of the console an error shows.
+/// Lines of the console in an error.
 const CONSOLE_LINES: usize = 80;
-/// What a command may take beyond its own limit, for the way there and back.
+/// Time beyond a command's own limit, for the communication.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A running guest. Dropped, or its process dead, it turns itself off.
@@ -30,12 +30,12 @@ pub struct Guest {
     version: String,
 }
 
-/// What a command in the guest came to.
+/// Result of a command in the guest.
 #[derive(Clone, Debug)]
 pub struct Ran {
     /// Its exit status; 137 when it ran past its limit.
     pub status: i32,
-    /// What it wrote, stdout and stderr as they came.
+    /// Its output, stdout and stderr in their order.
     pub output: String,
 }
 
@@ -43,7 +43,7 @@ impl Guest {
     /// Boots a guest, loads its modules and runs its set-up.
     ///
     /// # Errors
-    /// [`GuestError::Missing`] where this machine cannot have one; else what went wrong with it.
+    /// [`GuestError::Missing`] if this machine does not support one; other variants for failures.
     pub fn boot(plan: &GuestPlan) -> Result<Self, GuestError> {
         let folder = prepare(plan.kernel)?;
         let console = folder.with_file_name(format!("{}.console", plan.name));
@@ -69,12 +69,12 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The release of the kernel in there.
+    /// Returns the release of the guest's kernel.
     pub fn kernel_version(&self) -> &str {
         &self.version
     }
 
-    /// Where its console is written to.
+    /// Returns the path of its console's file.
     pub fn console(&self) -> &Path {
         &self.console
     }
@@ -82,7 +82,7 @@ impl Guest {
     /// Runs a script of bash in the guest, for `limit` at most.
     ///
     /// # Errors
-    /// When the guest is dead or hangs; a command that fails is none.
+    /// When the guest is dead or hangs; a failed command is not an error.
     pub fn run(&mut self, command: &str, limit: Duration) -> Result<Ran, GuestError> {
         let head = format!("run {} {}\n", limit.as_secs().max(1), command.len());
         let limit = limit + GRACE;
@@ -100,10 +100,10 @@ impl Guest {
         Ok(Ran { status: status as i32, output: String::from_utf8_lossy(&output).into_owned() })
     }
 
-    /// Runs a script that must succeed; its output.
+    /// Runs a script that must succeed; returns its output.
     ///
     /// # Errors
-    /// When it does not, and those of [`Guest::run`].
+    /// When it fails, and those of [`Guest::run`].
     pub fn must(&mut self, command: &str, limit: Duration) -> Result<String, GuestError> {
         let Ran { status, output } = self.run(command, limit)?;
         if status == 0 {
@@ -135,7 +135,7 @@ impl Guest {
     }
 }
 
-/// Has the script make what is missing, which takes ten seconds once; the guest's folder.
+/// Lets the script create missing files, which takes ten seconds once; returns the guest's folder.
 fn prepare(kernel: Kernel) -> Result<PathBuf, GuestError> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/guest.sh");
     let newer = (kernel == Kernel::Newer).then_some("newer");
@@ -148,11 +148,11 @@ fn prepare(kernel: Kernel) -> Result<PathBuf, GuestError> {
     Ok(PathBuf::from(String::from_utf8_lossy(&made.stdout).trim()))
 }
 
-/// The command line. The guest's port for commands is QEMU's stdin, one end of a socket pair:
-/// when this process is gone, so is the other end, and the guest turns itself off.
+/// Builds the command line. The guest's port for commands is QEMU's stdin, one end of a socket
+/// pair: when this process is gone, so is the other end, and the guest turns itself off.
 fn qemu(plan: &GuestPlan, folder: &Path, console: &Path) -> Command {
     let file = |name: &str| folder.join(name).display().to_string();
-    // A busy machine has the kernel believe that its timer does not work.
+    // On a busy machine the kernel would otherwise find its timer broken.
     let kernel_arguments = format!(
         "console=ttyS0 quiet mitigations=off no_timer_check oops=panic panic=-1 guest.folder={}",
         folder.display()

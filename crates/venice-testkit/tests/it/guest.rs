@@ -12,7 +12,7 @@ static ROOM: Room = Room::new(GuestPlan::new(
 ));
 
 #[test]
-fn tells_status_and_output_of_commands() {
+fn commands_return_status_and_output() {
     let told = ROOM.with(|guest| {
         let ran = guest.run("echo out; echo err >&2; exit 7", LIMIT).unwrap();
         assert_eq!((ran.status, ran.output.as_str()), (7, "out\nerr\n"));
@@ -24,13 +24,13 @@ fn tells_status_and_output_of_commands() {
         assert!(matches!(failed, GuestError::Failed { status: 1, .. }), "{failed}");
     });
     if let Err(reason) = told {
-        println!("SKIPPED: tells_status_and_output_of_commands: no qemu: {reason}");
+        println!("SKIPPED: commands_return_status_and_output: no qemu: {reason}");
     }
 }
 
 #[test]
-fn a_test_runs_inside() {
-    inside(&ROOM, "a_test_runs_inside", LIMIT, || {
+fn test_runs_inside_the_guest() {
+    inside(&ROOM, "test_runs_inside_the_guest", LIMIT, || {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         assert!(release.contains("amd64"), "Debian's kernel, not {release}");
         let modules = std::fs::read_to_string("/proc/modules").unwrap();
@@ -41,7 +41,7 @@ fn a_test_runs_inside() {
 }
 
 #[test]
-fn what_is_written_in_there_stays_there() {
+fn writes_stay_in_the_guest() {
     let scratch = std::env::temp_dir().join(format!("written-in-a-guest-{}", std::process::id()));
     let told = ROOM.with(|guest| {
         let path = scratch.display();
@@ -50,16 +50,16 @@ fn what_is_written_in_there_stays_there() {
         assert!(!scratch.exists());
     });
     if let Err(reason) = told {
-        println!("SKIPPED: what_is_written_in_there_stays_there: no qemu: {reason}");
+        println!("SKIPPED: writes_stay_in_the_guest: no qemu: {reason}");
     }
 }
 
 #[test]
-fn a_guest_that_dies_is_an_error_with_its_console() {
+fn dead_guest_error_has_its_console() {
     let mut guest = match Guest::boot(&GuestPlan::new("guest-that-dies", &[])) {
         Ok(guest) => guest,
         Err(GuestError::Missing(reason)) => {
-            let test = "a_guest_that_dies_is_an_error_with_its_console";
+            let test = "dead_guest_error_has_its_console";
             return println!("SKIPPED: {test}: no qemu: {reason}");
         }
         Err(error) => panic!("{error}"),

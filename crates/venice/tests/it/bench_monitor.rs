@@ -33,10 +33,10 @@ fn short_run_measures_each_store() {
 fn invalid_arguments_are_refused() {
     let place = Place::new();
     for (words, said) in [
-        (["--agents", "0"], "--agents takes 1 to 50000"),
-        (["--donors", "0"], "somebody has to lend"),
-        (["--seconds", "0.5"], "--seconds takes 1 at least"),
-        (["--requests", "20000"], "--requests takes 10000 at most"),
+        (["--agents", "0"], "--agents: expected 1 to 50000"),
+        (["--donors", "0"], "memory needs a donor"),
+        (["--seconds", "0.5"], "--seconds: expected 1 or more"),
+        (["--requests", "20000"], "--requests: expected 10000 or less"),
         (["--store", "paper"], "possible values: file, etcd"),
     ] {
         let refused = place.venice(&[&["bench", "monitor"], &words[..]].concat());

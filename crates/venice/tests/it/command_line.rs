@@ -267,17 +267,17 @@ fn forecast_bench_reads_own_trace() {
     assert_eq!(series.len(), 2);
     for series in series {
         assert_eq!(series["windows"], 34);
-        let method = |teller: &str| {
+        let method = |predictor: &str| {
             let mut methods = series["methods"].as_array().unwrap().iter();
-            methods.find(|method| method["teller"] == teller).unwrap()
+            methods.find(|method| method["predictor"] == predictor).unwrap()
         };
-        let over = |teller: &str| method(teller)["at_short"]["over"].as_f64().unwrap();
+        let over = |predictor: &str| method(predictor)["at_short"]["over"].as_f64().unwrap();
         let (persistence, foresight) = (over("last-value"), over("foresight"));
-        for teller in ["ar", "arma", "var"] {
-            assert!(over(teller) < persistence / 2.0, "{teller}: {series}");
-            assert!(over(teller) >= foresight, "{teller}: {series}");
-            let ahead = &method(teller)["ahead"];
-            assert!(ahead["late_windows"].as_f64().unwrap() < 0.2, "{teller}: {ahead}");
+        for predictor in ["ar", "arma", "var"] {
+            assert!(over(predictor) < persistence / 2.0, "{predictor}: {series}");
+            assert!(over(predictor) >= foresight, "{predictor}: {series}");
+            let ahead = &method(predictor)["ahead"];
+            assert!(ahead["late_windows"].as_f64().unwrap() < 0.2, "{predictor}: {ahead}");
         }
     }
     assert!(dir.join("index.html").exists() && dir.join("forecast-usage-memory.svg").exists());

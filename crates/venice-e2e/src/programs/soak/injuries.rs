@@ -1,4 +1,4 @@
-//! What happens to donors: one at a time, and the next only when every program has all its copies
+//! Faults of donors: one at a time, and the next only when every program has all its replicas
 //! again.
 
 use std::fmt;
@@ -13,25 +13,25 @@ use super::{NODES, Soak};
 use crate::programs::rack::kill_now;
 use crate::programs::wait_for;
 
-/// How long copies may take to be there again, on a machine that has much else to do.
+/// Time limit until all replicas exist again, on a busy machine.
 pub const WHOLE_WITHIN: Duration = Duration::from_secs(300);
-/// A program that has nothing of a dead donor any more never notices that.
+/// Time limit for noticing a death: a program without memory at that donor never does.
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
-/// Longer than a lease.
+/// Longest stall, longer than a lease.
 const LONGEST_STALL_MS: u64 = 13_000;
 
-/// What was done to donors.
+/// Faults inflicted on donors.
 #[derive(Clone, Debug, Default)]
 pub struct Inflicted {
     pub kills: u64,
     pub stalls: u64,
     pub drains: u64,
     pub shortages: u64,
-    /// The longest time from an injury to all copies being there again.
+    /// Longest time from a fault until all replicas existed again.
     longest: Duration,
-    /// Copies that were built anew, of programs that were there at the end of an injury.
+    /// Rebuilt replicas, of programs that ran at the end of a fault.
     rebuilt: u64,
-    /// Copies that donors wanted back and have been given, of the same.
+    /// Replicas moved for a reclaim, of the same programs.
     moved: u64,
 }
 
@@ -93,7 +93,7 @@ pub fn inflict(soak: &Soak, tell: impl Fn(&str)) -> Inflicted {
     done
 }
 
-/// Kills an agent; once those who had memory there know, it comes back, with nothing.
+/// Kills an agent; it restarts empty once its recipients have noticed.
 fn kill(soak: &Soak, node: &str) {
     let lenders: Vec<(u64, u64)> = runs(soak)
         .iter()
@@ -114,7 +114,7 @@ fn kill(soak: &Soak, node: &str) {
     soak.machines.start(&soak.rack, node);
 }
 
-/// Has `node` lent memory to the process?
+/// True if `node` has lent memory to the process.
 fn lends(soak: &Soak, node: &str, pid: u64) -> bool {
     let grants = soak.rack.json(&["grants"]);
     let of_it = |grant: &Value| {
@@ -128,11 +128,11 @@ fn stall_for(soak: &Soak, node: &str, stall: Duration) {
     let agent = soak.rack.agent_pid(node);
     let agent = Pid::from_raw(agent as i32).expect("a process id");
     kill_process(agent, Signal::STOP).expect("an agent of this rack");
-    // However this ends: a stopped agent would hold up the end of the rack.
+    // The stopped agent is resumed in any case: it would delay the end of the rack.
     let awake = Awake(agent);
     std::thread::sleep(stall);
     drop(awake);
-    // Who has found it silent says so within this.
+    // A recipient that suspects the donor reports it within this time.
     std::thread::sleep(Duration::from_secs(1));
 }
 
@@ -155,15 +155,16 @@ fn drain_for(soak: &Soak, node: &str, millis: u64) {
     }
 }
 
-/// The machine of `node` runs short of memory, so that what is not lent is its own at once and what is
-/// lent is wanted back, and is well again, by then or before all of it is.
+/// Makes the machine of `node` short of memory, so that free memory is withdrawn at once and lent
+/// memory is reclaimed; ends that after a while, or after all is returned.
 fn starve_for(soak: &Soak, node: &str, millis: u64) {
     soak.machines.run_short(node);
     pause(soak, millis);
     soak.machines.recover(node);
 }
 
-/// Until every node is up and lends all it should, and every program has all its copies; it must not have lost any slab.
+/// Waits until every node is up and lends all it should, and every program has all its replicas; no
+/// slab may be lost.
 fn wait_until_whole(soak: &Soak) {
     wait_for("all copies to be there again", WHOLE_WITHIN, || {
         let runs = runs(soak);
@@ -176,12 +177,12 @@ fn wait_until_whole(soak: &Soak) {
     });
 }
 
-/// Of all programs that run.
+/// Returns a sum over all running programs.
 fn sum(soak: &Soak, what: &str) -> u64 {
     runs(soak).iter().map(|run| number(&run[what])).sum()
 }
 
-/// The programs that run, as `venice status` has them.
+/// Returns the running programs' rows of `venice status`.
 pub fn runs(soak: &Soak) -> Vec<Value> {
     soak.rack.json(&["status"])["runs"].as_array().cloned().unwrap_or_default()
 }

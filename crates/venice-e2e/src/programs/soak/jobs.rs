@@ -1,5 +1,5 @@
-//! The programs: each with two copies of its far memory, or coded 2+1, a part of its memory local,
-//! and every result checked.
+//! The soak's programs: each with two replicas of its far memory, or coded 2+1, a part of its
+//! memory local, and every result checked.
 
 use std::process::Command;
 use std::sync::PoisonError;
@@ -13,17 +13,17 @@ use crate::programs::redis;
 use crate::programs::running::{Outcome, Running};
 use crate::programs::wait_for;
 
-/// A hang is one that lasts so long.
+/// Time after which a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Redis's keys, of 1 KiB each.
 const KEYS: u64 = 16_000;
-/// Requests to Redis between two looks whether the soak is over.
+/// Requests to Redis between two checks for the end of the soak.
 const BATCH: u64 = 500;
-/// A background save after so many of them.
+/// Batches between two background saves.
 const SAVE_AFTER: u64 = 50;
 
 const TWO_COPIES: [&str; 2] = ["--copies", "2"];
-/// On three of the four nodes.
+/// Coding over three of the four nodes.
 const CODED: [&str; 2] = ["--coding", "2+1"];
 
 /// Starts a program of the soak while no donor is being injured.
@@ -43,7 +43,7 @@ fn start(soak: &Soak, kept: [&str; 2], local: &str, remote: &str, program: &Comm
     running
 }
 
-/// `stress-ng` writes patterns by all its methods and verifies them.
+/// Runs `stress-ng`, which writes patterns by all its methods and verifies them.
 pub fn stress(soak: &Soak) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut seeds = SplitMix64(soak.plan.seed);
@@ -59,8 +59,8 @@ pub fn stress(soak: &Soak) {
     }
 }
 
-/// `sqlite3` builds a database in memory, with an index, changes it, and looks it through; what it
-/// prints is what it prints with all of its memory local.
+/// Runs `sqlite3`, which builds a database in memory with an index, changes and reads it; its
+/// output must equal that of an all-local run.
 pub fn sqlite(soak: &Soak) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let script = dir.path().join("script.sql");
@@ -79,8 +79,8 @@ pub fn sqlite(soak: &Soak) {
     }
 }
 
-/// A Redis is written and read all the time, and saves in the background; what the last save left on disk
-/// is what there was when it began.
+/// Runs a Redis under constant reads and writes with background saves; the last saved file must
+/// show the state at the start of the save.
 pub fn redis(soak: &Soak) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let server = start(soak, TWO_COPIES, "8MiB", "96MiB", &redis::server(dir.path()));

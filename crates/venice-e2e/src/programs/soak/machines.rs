@@ -1,6 +1,6 @@
-//! A machine of its own for each donor, as far as memory goes: its agent runs in a mount namespace in
-//! which a file of the soak's lies over `/proc/meminfo`. So one of them runs short while the others
-//! and this machine are well.
+//! A simulated machine for each donor, as far as memory goes: its agent runs in a mount namespace
+//! in which a file of the soak's lies over `/proc/meminfo`. One of them can thus run short while
+//! the others and this machine are well.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,17 +15,19 @@ use super::{LEND_MIB, NODES};
 use crate::programs::rack::{Rack, kill_now};
 use crate::programs::{MIB, wait_for};
 
-/// What a donor's machine has, and what of it is available while it is well; an agent keeps 2 %.
+/// Total memory of a donor's machine, and its available memory while it is well; an agent keeps 2
+/// %.
 const TOTAL_MIB: u64 = 16 << 10;
 const WELL_MIB: u64 = 8 << 10;
-/// What is available while it is short.
+/// Available memory while it is short.
 const SHORT_MIB: u64 = 100;
 
-/// The files.
+/// The folder of the files.
 pub struct Machines(TempDir);
 
 impl Machines {
-    /// Has every agent of `rack`, which has lent nothing yet, on a machine of its own that is well.
+    /// Restarts every agent of `rack`, which has lent nothing yet, on its own machine, which is
+    /// well.
     pub fn under(rack: &Rack) -> Machines {
         let machines = Machines(tempfile::tempdir().expect("a temporary directory"));
         for node in NODES {
@@ -38,10 +40,10 @@ impl Machines {
         machines
     }
 
-    /// Starts the agent of `node`, which is dead, again, by `venice up`.
+    /// Restarts the dead agent of `node` by `venice up`.
     ///
     /// # Panics
-    /// When it does not start: with what was said.
+    /// When it does not start; the message quotes the command.
     pub fn start(&self, rack: &Rack, node: &str) {
         let up = rack.command(&["up"]);
         let mut command = Command::new("unshare");
@@ -58,17 +60,17 @@ impl Machines {
         assert!(said.status.success(), "venice up: {}", String::from_utf8_lossy(&said.stderr));
     }
 
-    /// The machine of `node` is short of memory from here on: the donor wants all back that it lends.
+    /// Makes the machine of `node` short of memory: the donor reclaims all that it lends.
     pub fn run_short(&self, node: &str) {
         self.set(node, SHORT_MIB);
     }
 
-    /// It is well again.
+    /// Ends the shortage.
     pub fn recover(&self, node: &str) {
         self.set(node, WELL_MIB);
     }
 
-    /// Are all donors up, and do they lend what they should?
+    /// True if all donors are up and lend what they should.
     pub fn are_well(&self, rack: &Rack) -> bool {
         let nodes = rack.json(&["nodes"]);
         let is_well = |node: &&Value| {
@@ -83,7 +85,8 @@ impl Machines {
         self.0.path().join(node)
     }
 
-    /// In place, where it is mounted, and always as long, so that it is one text or the other.
+    /// Writes the file in place, since it is mounted, with a constant length, so that a reader sees
+    /// one text or the other.
     fn set(&self, node: &str, available_mib: u64) {
         let text = format!(
             "MemTotal: {:>12} kB\nMemAvailable: {:>12} kB\n",

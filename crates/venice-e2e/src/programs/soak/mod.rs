@@ -1,9 +1,10 @@
-//! Data integrity over time: programs that know what every byte must be, with two copies of their
-//! far memory or coded 2+1, on a rack whose donors are killed, stalled, drained and short of memory one
+//! Data integrity over time: programs that can compute every byte, with two replicas of their far
+//! memory or coded 2+1, on a rack whose donors are killed, stalled, drained and short of memory one
 //! after the other.
 //!
-//! [`jobs`] are the programs, [`injuries`] what happens to the donors, [`machines`] what these run on. One seed says what happens to
-//! whom and when, and what the programs do; how that falls together is the machine's.
+//! [`jobs`] are the programs, [`injuries`] the donors' faults, [`machines`] the donors' simulated
+//! machines. One seed determines all faults and the programs' work; their interleaving depends on
+//! the machine.
 
 mod injuries;
 mod jobs;
@@ -20,22 +21,23 @@ use machines::Machines;
 use crate::programs::Listener;
 use crate::programs::rack::{Port, Rack};
 
-/// What each of the four nodes lends: three must have room for two copies of everything.
+/// Memory lent by each of the four nodes: three must have room for two replicas of everything.
 const LEND_MIB: u64 = 192;
 const NODES: [&str; 4] = ["node1", "node2", "node3", "node4"];
 
-/// What is to be done.
+/// Plan of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How far memory is reached.
+    /// Port of the rack.
     pub port: Port,
-    /// Of everything that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// How long; what was begun by then is brought to its end.
+    /// Duration; work begun by then is finished.
     pub lasting: Duration,
 }
 
-/// What was done. That there is one says that no byte was wrong, nothing hung, and nothing was lost.
+/// Report of a soak. Its existence means that no byte was wrong, nothing hung, and nothing was
+/// lost.
 #[derive(Clone, Debug)]
 pub struct Report {
     plan: Plan,
@@ -45,13 +47,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Injuries of all kinds.
+    /// Returns the number of faults of all kinds.
     pub fn injuries(&self) -> u64 {
         let injuries::Inflicted { kills, stalls, drains, shortages, .. } = self.injuries;
         kills + stalls + drains + shortages
     }
 
-    /// Programs that ran to their end, and values that were compared.
+    /// Returns the programs that ran to their end, plus the compared values.
     pub fn checks(&self) -> u64 {
         self.done.iter().map(|(_, count)| count).sum()
     }
@@ -68,23 +70,24 @@ impl fmt::Display for Report {
     }
 }
 
-/// What all threads of a soak share.
+/// State shared by all threads of a soak.
 struct Soak {
     rack: Rack,
     machines: Machines,
     plan: Plan,
     began: Instant,
-    /// Something was found to be wrong, or the time is over.
+    /// True after an error, or when the time is over.
     is_over: AtomicBool,
-    /// Held by who starts a program: it borrows from a rack that is well. And by who injures a donor,
-    /// alone, until all copies are there again: the next death may then cost nothing.
+    /// Held for reading while a program starts, so that it borrows from a healthy rack; held for
+    /// writing by the fault injector until all replicas exist again, since the next death may then
+    /// cost nothing.
     gate: RwLock<()>,
-    /// What each program started so far says, by its process.
+    /// Standard error of each program so far, by its process.
     said: Mutex<BTreeMap<u64, Listener>>,
     tally: Tally,
 }
 
-/// What was checked.
+/// Counts of checks.
 #[derive(Default)]
 struct Tally {
     stress_runs: AtomicU64,
@@ -94,7 +97,7 @@ struct Tally {
 }
 
 impl Soak {
-    /// What `venice run` said of a program of process `pid`.
+    /// Returns the last lines of `venice run` for a program of process `pid`.
     fn last_words(&self, pid: u64) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.get(&pid).map(Listener::last_words).unwrap_or_default()
@@ -114,10 +117,10 @@ impl Drop for EndsAll<'_> {
     }
 }
 
-/// Soaks, and tells what was done; `tell` hears of each injury.
+/// Runs the soak and returns its report; `tell` is called for each fault.
 ///
 /// # Panics
-/// At the first wrong byte, loss, or thing that does not come to its end.
+/// At the first wrong byte, loss, or timeout.
 pub fn soak(plan: Plan, tell: impl Fn(&str)) -> Report {
     let rack = Rack::start(plan.port, LEND_MIB);
     let machines = Machines::under(&rack);
@@ -150,7 +153,7 @@ pub fn soak(plan: Plan, tell: impl Fn(&str)) -> Report {
         ("background saves of redis", redis_saves),
     ];
     let done = done.map(|(what, count)| (what, count.load(Ordering::Relaxed))).to_vec();
-    // What was left behind of a donor that stalled ends with its lease.
+    // Memory left behind at a stalled donor ends with its lease.
     crate::programs::wait_for("all to be given back", Duration::from_secs(60), || {
         (soak.rack.granted_bytes() == 0).then_some(())
     });

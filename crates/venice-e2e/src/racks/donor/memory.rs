@@ -1,4 +1,4 @@
-//! Memory that is lent, and notes of all that is stored in it.
+//! Lent memory, with notes of all stores into it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 use crate::racks::notes::{Bytes, Notebook, What};
 use crate::racks::plan::{Plan, Port};
 
-/// What a donor lends.
+/// Grants of a donor.
 #[derive(Debug)]
 pub(super) struct Lent {
     grants: BTreeMap<GrantId, Grant>,
@@ -36,11 +36,11 @@ struct Grant {
 #[derive(Debug)]
 enum Memory {
     Own(Vec<u8>),
-    /// A slab that its recipient maps: nothing here sees what is stored.
+    /// A slab that its recipient maps: stores into it are not observed.
     Slab(OwnedFd),
 }
 
-/// Who strikes on purpose does so at one store in as many.
+/// Stores for one strike of sabotage.
 const STRIKE_EVERY: u64 = 20;
 
 impl Lent {
@@ -64,7 +64,7 @@ impl Lent {
         self.grants.remove(&id);
     }
 
-    /// Notes what is lent and what is in it.
+    /// Notes all grants and their contents.
     pub fn report(&self) -> Result<()> {
         for Grant { region, memory, .. } in self.grants.values() {
             let data = match memory {
@@ -111,13 +111,13 @@ fn new_slab() -> Result<OwnedFd> {
     Ok(slab)
 }
 
-/// What is lent, as the ports see it.
+/// The ports' view of the memory.
 #[derive(Clone, Debug)]
 pub(super) struct Watched(pub Arc<Mutex<Lent>>);
 
 impl Watched {
     pub fn lock(&self) -> MutexGuard<'_, Lent> {
-        self.0.lock().expect("nobody panics with it")
+        self.0.lock().expect("a thread panicked while it held the lock")
     }
 }
 
@@ -154,7 +154,7 @@ impl GrantedMemory for Watched {
         Ok(())
     }
 
-    /// Not noted: its result says what was done.
+    /// Executes an atomic. It is not noted: its result shows what was done.
     fn atomic(
         &mut self,
         grant: GrantId,

@@ -1,4 +1,4 @@
-//! What lends on a node: memory to programs, over the port of the rack, and QPairs to talk over.
+//! The donor of a node: memory for programs over the rack's port, and QPairs.
 
 mod memory;
 mod talk;
@@ -21,7 +21,7 @@ use crate::racks::plan::{Plan, Port, Service};
 use crate::racks::relay;
 use venice_testkit::network::INTERFACE;
 
-/// What answers accesses; it works until dropped.
+/// The server of accesses; it works until dropped.
 enum Server {
     Shm(ShmServer),
     Ring { _server: RingServer },
@@ -29,7 +29,7 @@ enum Server {
     Relayed(Relay),
 }
 
-/// Lends until the parent says no more.
+/// Lends until the parent closes the input.
 ///
 /// # Errors
 /// When the port cannot be opened.

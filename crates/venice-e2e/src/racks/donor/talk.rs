@@ -1,4 +1,4 @@
-//! A donor's part in conversations: reads all that comes, and answers every other message; and its
+//! A donor's part in conversations: it reads all messages, and answers every other one; and its
 //! ends of byte streams.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::racks::notes::{Bytes, Notebook, What};
 use crate::racks::plan::{MAX_MESSAGE_BYTES, Plan, Service, end_config};
 use crate::racks::stream::StreamEnd;
 
-/// How long a stream's end is kept when it is done.
+/// Time for which a stream's end is kept when it is done.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Takes QPairs, each on a thread of its own, until the process ends.
+/// Accepts QPairs, each on a thread of its own, until the process ends.
 pub(super) fn listen(plan: &Plan, node: u16, notebook: Arc<Notebook>) -> Result<()> {
     let talks = bind(plan, node, Service::Talk)?;
     let streams = bind(plan, node, Service::Stream)?;
@@ -30,7 +30,7 @@ fn bind(plan: &Plan, node: u16, service: Service) -> Result<QPairListener> {
     listener.set_end(end_config());
     Ok(listener)
 }
-/// Takes QPairs of messages, each on a thread of its own.
+/// Accepts QPairs of messages, each on a thread of its own.
 fn take_talks(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
     for end in 0.. {
         match listener.accept_messages(None) {
@@ -40,13 +40,13 @@ fn take_talks(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) 
                 std::thread::spawn(move || talk.run());
             }
             Err(QPairSocketError::TimedOut) => {}
-            // Programs that find nobody to talk to will be missed.
+            // Programs that cannot connect show up in the checkers.
             Err(error) => return eprintln!("node {node}: {error}"),
         }
     }
 }
 
-/// And QPairs of streams.
+/// Accepts QPairs of streams, each on a thread of its own.
 fn take_streams(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
     for end in 0.. {
         match listener.accept_stream(None) {
@@ -81,7 +81,7 @@ impl Talk {
         }
     }
 
-    /// Until it is over; an error says why, if not by the other side's wish.
+    /// Talks until it is over; returns the error, unless the other side closed.
     fn talk(&mut self) -> Option<QPairSocketError> {
         self.socket.set_timeout(Some(Duration::from_secs(1)));
         let mut buffer = vec![0; 2 * MAX_MESSAGE_BYTES];

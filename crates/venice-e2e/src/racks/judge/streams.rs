@@ -1,4 +1,4 @@
-//! What the notes say of byte streams, played to their checker.
+//! Feeds the notes about byte streams to their checker.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::racks::notes::{Role, Source, What};
 /// The streams of a rack.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// By whom they were begun, and the donor.
+    /// By stream: its beginner, and the donor.
     begun: BTreeMap<u32, (Source, u16)>,
-    /// The ends of those who accepted.
+    /// The accepting ends.
     accepted: BTreeMap<(Source, u32), Accepted>,
 }
 
-/// Which stream it is, is in the first bytes.
+/// An accepting end: the first bytes identify its stream.
 #[derive(Default)]
 struct Accepted {
     first: Vec<u8>,
@@ -24,7 +24,7 @@ struct Accepted {
 }
 
 impl Streams {
-    /// Takes a note; returns how many streams have reached their end with it.
+    /// Evaluates a note; returns how many streams ended with it.
     pub fn hear(
         &mut self,
         checker: &mut checkers::Streams,
@@ -59,16 +59,17 @@ impl Streams {
             What::StreamEndSeen { end, is_there: true } => {
                 let accepted = self.accepted.get(&(source, end));
                 let id = accepted.and_then(|accepted| accepted.id);
-                let id = id.ok_or_else(|| format!("{source:?}: a stream ended before it began"))?;
+                let id =
+                    id.ok_or_else(|| format!("{source:?}: a stream ended before its first bytes"))?;
                 checker.end_seen(id, Direction::There)?;
             }
             What::StreamClosed { stream, .. } => checker.close(self.known(StreamId(stream))?),
-            what => unreachable!("{what:?} is not of streams"),
+            what => unreachable!("{what:?} is not about streams"),
         }
         Ok(0)
     }
 
-    /// A process was killed: what has not arrived of its streams need not.
+    /// Handles the death of a process: the rest of its streams need not arrive.
     pub fn bury(&self, checker: &mut checkers::Streams, process: Source) {
         let is_its = |(program, donor): &(Source, u16)| match process.role {
             Role::Donor => *donor == process.node,
@@ -82,13 +83,13 @@ impl Streams {
     fn known(&self, id: StreamId) -> Result<StreamId, String> {
         match self.begun.contains_key(&id.0) {
             true => Ok(id),
-            false => Err(format!("{id:?}, which never was")),
+            false => Err(format!("{id:?}, which does not exist")),
         }
     }
 }
 
 impl Accepted {
-    /// Bytes that came, and those that came before them, once it is known of which stream.
+    /// Returns the new bytes with those before them, once their stream is known.
     fn take(&mut self, bytes: &[u8]) -> Option<(StreamId, Vec<u8>)> {
         if let Some(id) = self.id {
             return Some((id, bytes.to_vec()));

@@ -1,4 +1,4 @@
-//! Memory of several donors, over whichever port the rack has.
+//! Far memory of several donors, over any port of the rack.
 
 use anyhow::Result;
 use venice_fabric::{
@@ -14,7 +14,7 @@ use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 use crate::racks::plan::{Plan, Port, Service};
 
-/// The channels, and the way to each donor.
+/// The channels, and the path to each donor.
 pub(super) struct Far {
     plan: Plan,
     node: u16,
@@ -28,11 +28,11 @@ struct Way {
     peer: Option<PeerIndex>,
     grant: GrantId,
     is_mapped: bool,
-    /// Counts the links to the donor.
+    /// Number of links to the donor so far.
     lane: u32,
 }
 
-/// An access that is over.
+/// A completed access.
 pub(super) struct Over {
     pub token: u64,
     pub result: Result<(), AccessError>,
@@ -68,7 +68,7 @@ impl Far {
         self.ways[session].is_mapped
     }
 
-    /// Counts the links to a donor.
+    /// Returns the number of links to a donor so far.
     pub fn lane(&self, session: usize) -> u32 {
         self.ways[session].lane
     }
@@ -120,7 +120,7 @@ impl Far {
         })
     }
 
-    /// Takes a window away: its grant is over, or its donor is down.
+    /// Unmaps a window: its grant is over, or its donor is down.
     pub fn unmap(&mut self, session: usize) {
         if !std::mem::take(&mut self.ways[session].is_mapped) {
             return;
@@ -128,12 +128,13 @@ impl Far {
         let addr = window_addr(session);
         match &mut self.channels {
             Channels::Shm(shm) => shm.unmap(addr).expect("it was mapped"),
-            // The fabric takes windows of grants that were revoked away by itself.
+            // The fabric removes windows of revoked grants by itself.
             _ => drop(self.initiator().unmap_window(addr)),
         }
     }
 
-    /// The next session whose link is found to be down, and why. Its window is taken away.
+    /// Returns the next session whose link is found to be down, with the error. Its window is
+    /// unmapped.
     pub fn next_down(&mut self) -> Option<(usize, String)> {
         for session in 0..self.ways.len() {
             let Some(peer) = self.ways[session].peer else { continue };
@@ -146,10 +147,10 @@ impl Far {
         None
     }
 
-    /// The next session whose donor has taken its memory back, and said so.
+    /// Returns the next session whose donor has revoked its memory.
     pub fn next_revoked(&mut self) -> Option<usize> {
         if let Channels::Shm(_) = self.channels {
-            // Nobody says so there.
+            // That port has no such notices.
             return None;
         }
         while let Some(Revocation { peer, grant, .. }) = self.initiator().poll_revoked() {
@@ -161,7 +162,7 @@ impl Far {
         None
     }
 
-    /// Starts an access; `bytes` are what a write stores, `change` what an atomic does.
+    /// Starts an access; `bytes` are those of a write, `change` that of an atomic.
     pub fn start(
         &mut self,
         token: u64,
@@ -188,22 +189,22 @@ impl Far {
             Kind::BulkWrite => channels
                 .start_rdma_write(token, addr, bytes.to_vec())
                 .map_err(|rejected| rejected.error),
-            kind => unreachable!("{kind:?} is not of this way"),
+            kind => unreachable!("{kind:?} is not an access"),
         }
     }
 
-    /// Posts a write. Waits while too many are on their way.
+    /// Posts a write. Waits while too many are outstanding.
     pub fn post(&mut self, access: &Access, bytes: &[u8]) -> Result<(), ChannelError> {
         let addr = window_addr(access.session) + u64::from(access.at);
         self.channels.post(addr, bytes)
     }
 
-    /// Waits until all that was posted is carried out.
+    /// Waits until all posted writes are executed.
     pub fn fence(&mut self) -> Result<(), ChannelError> {
         self.channels.fence()
     }
 
-    /// The next access that is over.
+    /// Returns the next completed access.
     pub fn poll(&mut self) -> Result<Option<Over>, PortError> {
         if let Some(done) = self.channels.poll()? {
             let (token, result, data) = (done.token, done.result, done.data.to_vec());
@@ -213,10 +214,10 @@ impl Far {
         Ok(done.map(|done| Over { token: done.token, result: done.result, data: done.buffer }))
     }
 
-    /// Sleeps until something may have come.
+    /// Sleeps until input may have come.
     pub fn wait(&mut self, timeout_ns: u64) -> Result<(), PortError> {
         if let Channels::Shm(_) = self.channels {
-            // Nothing comes by itself.
+            // This port gives no notice.
             std::thread::sleep(std::time::Duration::from_nanos(timeout_ns));
             return Ok(());
         }
@@ -232,7 +233,7 @@ impl Far {
     }
 }
 
-/// Where a session's window is.
+/// Returns the address of a session's window.
 fn window_addr(session: usize) -> u64 {
     (session as u64 + 1) * SLAB_BYTES
 }

@@ -1,4 +1,4 @@
-//! What borrows on a node: does what the scenario draws for it, and notes all of it.
+//! The program of a node: executes the scenario's accesses, and notes all of them.
 
 mod far;
 mod streams;
@@ -25,14 +25,14 @@ use crate::racks::notes::{Bytes, Notebook, Role, Source, What, Why};
 use crate::racks::orders::{Order, Reply, orders, reply};
 use crate::racks::plan::{Plan, Service};
 
-/// The longest sleep: orders come at any time.
+/// Longest sleep, since orders come at any time.
 const NAP_NS: u64 = 2_000_000;
-/// How soon to ask again for memory that could not be mapped.
+/// Delay before the next request for memory that could not be mapped.
 const ASK_AGAIN_NS: u64 = 30_000_000;
-/// Who strikes on purpose does so at one read in as many.
+/// Reads for one strike of sabotage.
 const STRIKE_EVERY: u64 = 10;
 
-/// Works until the parent says no more.
+/// Works until the parent closes the input.
 ///
 /// # Errors
 /// When the port fails.
@@ -99,7 +99,7 @@ struct Program {
     sessions: Vec<Session>,
     /// Messages to be sent to each donor.
     todos: Vec<Todo>,
-    /// Byte streams with each.
+    /// Byte streams with each donor.
     streams: Vec<Arc<Streams>>,
     accesses_left: u32,
     regions: BTreeMap<u32, Region>,
@@ -109,7 +109,7 @@ struct Program {
     posted: Vec<u64>,
     next_token: u64,
     next_want_ns: u64,
-    /// At the end every region is read whole.
+    /// True if every region is read whole at the end.
     probes: bool,
     was_content: bool,
     sabotage: Option<Sabotage>,
@@ -119,11 +119,11 @@ struct Program {
 #[derive(Debug)]
 struct Session {
     region: Option<u32>,
-    /// What was mapped last, whether its link is up or not.
+    /// The region mapped last, whether its link is up or not.
     latest: Option<u32>,
-    /// How often the window was taken away.
+    /// Number of times the window was unmapped.
     unmaps: u32,
-    /// When to ask the parent for memory; `None`: it was asked, or there is no need.
+    /// Time of the next request for memory to the parent; `None`: it is outstanding, or not needed.
     asks_at_ns: Option<u64>,
     is_probed: bool,
 }
@@ -132,19 +132,19 @@ struct Session {
 struct Region {
     salt: u64,
     next_write: u32,
-    /// What the words for atomics may well be.
+    /// Likely values of the words for atomics.
     words: Vec<u64>,
 }
 
-/// Noted, and not yet taken by the fabric.
+/// Noted, and not yet accepted by the fabric.
 #[derive(Debug)]
 struct Held {
     token: u64,
     access: Access,
     region: u32,
-    /// What a write stores.
+    /// Bytes of a write.
     bytes: Vec<u8>,
-    /// What an atomic does.
+    /// Change of an atomic.
     change: Option<Change>,
     is_probe: bool,
 }
@@ -152,7 +152,7 @@ struct Held {
 #[derive(Debug)]
 struct Pending {
     access: Access,
-    /// How often the window had been taken away.
+    /// Number of times the window had been unmapped.
     unmaps: u32,
     is_probe: bool,
 }
@@ -183,7 +183,7 @@ impl Program {
 
     fn obey(&mut self, order: Order) {
         match order {
-            // It was asked for twice.
+            // It was requested twice.
             Order::Connect { session, .. } if self.sessions[session].region.is_some() => {}
             Order::Connect { session, grant, key, region, salt } => {
                 match self.far.connect(session, GrantId(grant), GrantKey(key)) {
@@ -212,7 +212,7 @@ impl Program {
         }
     }
 
-    /// A session is without memory: the parent is asked for some.
+    /// Handles a session without memory: requests some from the parent.
     fn lose(&mut self, session: usize, text: String) {
         self.notebook.note(What::Down { text });
         self.far.unmap(session);
@@ -221,7 +221,7 @@ impl Program {
         self.sessions[session].asks_at_ns.get_or_insert(monotonic_ns() + ASK_AGAIN_NS);
     }
 
-    /// What donors have said that they took back.
+    /// Handles the donors' revocations.
     fn take_revoked(&mut self) {
         while let Some(session) = self.far.next_revoked() {
             if let Some(region) = self.sessions[session].region {
@@ -245,7 +245,7 @@ impl Program {
         }
     }
 
-    /// Takes what has completed; `true`: something has.
+    /// Handles completions; returns true if there were any.
     fn collect(&mut self) -> Result<bool> {
         let mut any = false;
         while let Some(Over { token, result, mut data }) = self.far.poll()? {
@@ -272,14 +272,14 @@ impl Program {
     }
 
     fn fail(&mut self, token: u64, pending: &Pending, error: AccessError) {
-        // It may be why there is no window.
+        // A revocation may be the cause of a missing window.
         self.take_revoked();
         let why = match error {
             AccessError::Refused(Refusal::UnknownGrant) | AccessError::Revoked => Why::UnknownGrant,
             AccessError::Refused(_) => Why::Refused,
             AccessError::PeerDown(venice_fabric::DownReason::Protocol) => Why::Wrong,
             AccessError::PeerDown(_) => Why::Down,
-            // The window was taken away before a bulk transfer had its turn.
+            // The window was unmapped before a bulk transfer began.
             AccessError::NotMapped => {
                 let is_unmapped = self.sessions[pending.access.session].unmaps != pending.unmaps;
                 if is_unmapped { Why::Unmapped } else { Why::Wrong }
@@ -324,7 +324,7 @@ impl Program {
         }
     }
 
-    /// Waits until all posted writes are carried out.
+    /// Waits until all posted writes are executed.
     fn fence(&mut self) {
         let result = self.far.fence();
         for token in std::mem::take(&mut self.posted) {
@@ -338,7 +338,7 @@ impl Program {
         }
     }
 
-    /// A window is given back, and asked for again.
+    /// Gives a window back, to be requested again.
     fn give_back(&mut self, session: usize) {
         self.far.unmap(session);
         self.sessions[session].unmaps += 1;
@@ -360,7 +360,7 @@ impl Program {
         }
     }
 
-    /// Notes an access, to be asked for as soon as there is room.
+    /// Notes an access, to be requested as soon as there is room.
     fn hold(&mut self, access: Access, is_probe: bool) {
         let Access { session, kind, at, len } = access;
         let number = self.sessions[session].region.expect("it was drawn for that");
@@ -402,7 +402,7 @@ impl Program {
         self.held = Some(Held { token, access, region: number, bytes, change, is_probe });
     }
 
-    /// Asks for what is held; `true`: it was taken.
+    /// Requests the held access; returns true if it was accepted.
     fn issue(&mut self) -> bool {
         let Some(held) = self.held.take() else { return false };
         let Held { token, access, region, is_probe, .. } = held;
@@ -439,7 +439,7 @@ impl Program {
         Ok(())
     }
 
-    /// Tells the parent how things stand, if that has changed.
+    /// Reports the state to the parent, if it has changed.
     fn tell(&mut self) {
         let has_all = self.sessions.iter().all(|session| session.region.is_some());
         let is_idle = self.pending.is_empty() && self.held.is_none() && self.posted.is_empty();
@@ -472,7 +472,8 @@ fn is_write(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::BulkWrite | Kind::Post)
 }
 
-/// What an atomic does to a word. Two swaps in three find what they expect, if nothing has failed.
+/// Draws an atomic's change of a word. Two swaps in three find the expected value, if nothing has
+/// failed.
 fn draw_change(kind: Kind, rng: &mut Stream, word: &mut u64) -> Change {
     let operand = rng.draw();
     let change = match kind {

@@ -13,7 +13,7 @@ use crate::racks::notes::{Notebook, Source, What};
 use crate::racks::plan::{Service, end_config};
 use crate::racks::stream::{Habits, StreamEnd};
 
-/// How long an end is kept that is done, while the donor may still have something to read.
+/// Time for which a finished end is kept, while the donor may still have bytes to read.
 const LINGER: Duration = Duration::from_secs(60);
 
 /// The streams with one donor.
@@ -27,7 +27,7 @@ pub(super) struct Streams {
     pub tally: Tally,
 }
 
-/// How many there were, and how many go on.
+/// Number of streams so far, and of those that go on.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     begun: AtomicU32,
@@ -35,14 +35,14 @@ pub(super) struct Tally {
 }
 
 impl Streams {
-    /// Begins one more.
+    /// Begins a stream.
     pub fn begin(self: &Arc<Self>) {
         self.tally.open.fetch_add(1, Ordering::AcqRel);
         let streams = Arc::clone(self);
         std::thread::spawn(move || streams.play());
     }
 
-    /// Whether none goes on.
+    /// True if none goes on.
     pub fn are_over(&self) -> bool {
         self.tally.open.load(Ordering::Acquire) == 0
     }
@@ -56,7 +56,7 @@ impl Streams {
         }
     }
 
-    /// Asks until the donor takes one.
+    /// Retries until the donor accepts one.
     fn connect(&self) -> StreamEnd {
         loop {
             let begun = self.tally.begun.fetch_add(1, Ordering::AcqRel);

@@ -32,7 +32,7 @@ impl Todo {
     }
 }
 
-/// What the thread knows.
+/// State of the thread.
 pub(super) struct Talk {
     pub source: Source,
     pub session: usize,
@@ -42,22 +42,22 @@ pub(super) struct Talk {
     pub sabotage: Option<Sabotage>,
 }
 
-/// A QPair and what has gone over it.
+/// A QPair and its counts.
 struct Conversation {
     socket: QPairMessages,
     id: u32,
     sent: u32,
     received: u32,
-    /// Noted, and not yet taken by the QPair.
+    /// Noted, and not yet accepted by the QPair.
     held: Option<Vec<u8>>,
 }
 
-/// How long to leave a donor alone that could not be reached.
+/// Pause after a donor could not be reached.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// How soon to look whether there is something to send.
+/// Period of the checks for messages to send.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// The number of a program's QPair: different from that of every other of its kind in the rack.
+/// Returns the number of a program's QPair: unique among all of its kind in the rack.
 pub(super) fn number(source: Source, session: usize, n: u32) -> u32 {
     let Source { node, life, .. } = source;
     assert!(life < 1 << 8 && n < 1 << 16 && session < 4 && node < 1 << 6);
@@ -65,7 +65,7 @@ pub(super) fn number(source: Source, session: usize, n: u32) -> u32 {
 }
 
 impl Talk {
-    /// Sends what is to be sent, and reads what comes, until the process ends.
+    /// Sends pending messages, and reads incoming ones, until the process ends.
     pub fn run(self) {
         for n in 0.. {
             let id = number(self.source, self.session, n);
@@ -76,7 +76,7 @@ impl Talk {
         }
     }
 
-    /// One conversation, until it breaks.
+    /// Runs one conversation, until it breaks.
     fn converse(&self, id: u32) -> QPairSocketError {
         while self.todo.is_empty() {
             std::thread::sleep(Duration::from_millis(2));
@@ -111,7 +111,7 @@ impl Talk {
         };
         for mut bytes in messages {
             if self.sabotage == Some(Sabotage::SwapMessages) {
-                // In its place comes the one after it.
+                // The next message takes its place.
                 let id = ConversationId(conversation.id);
                 bytes = message(id, Direction::Back, conversation.received + 1, MAX_MESSAGE_BYTES);
             }
@@ -145,7 +145,7 @@ impl Talk {
 impl Conversation {
     fn wait(&self) {
         if self.socket.arm() {
-            // Whatever it says, both directions are tried again.
+            // Both directions are tried again whatever the result.
             let _ = poll(
                 &mut [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)],
                 Some(&LOOK),

@@ -1,4 +1,4 @@
-//! Faults that begin and end: signals to processes, plugs that are pulled, orders to the forwarder.
+//! Begin and end of faults: signals to processes, interfaces that go down, orders to the forwarder.
 
 use anyhow::Result;
 use rustix::process::Signal;
@@ -9,10 +9,10 @@ use super::Rack;
 use crate::racks::notes::{Role, Source, What, read};
 use crate::racks::orders::Order;
 
-/// What is still to happen.
+/// Faults that are still to begin or to end.
 #[derive(Debug)]
 pub(super) struct Faults {
-    /// By time from the beginning, the last first: when, which, and whether it begins.
+    /// By time from the beginning, the last first: time, fault, and true for its begin.
     due: Vec<(u64, usize, bool)>,
     is_calm: bool,
 }
@@ -23,7 +23,7 @@ impl Faults {
             [(fault.at.0, n, true), (fault.end_ns(), n, false)]
         };
         let mut due: Vec<_> = scenario.faults.iter().enumerate().flat_map(ends).collect();
-        // Stable, so that a fault that takes no time begins before it ends.
+        // The sort is stable, so that a fault without duration begins before it ends.
         due.sort_by_key(|(at_ns, ..)| *at_ns);
         due.reverse();
         Self { due, is_calm: false }
@@ -35,7 +35,7 @@ impl Faults {
 }
 
 impl Rack<'_> {
-    /// Does what is due.
+    /// Executes the due ones.
     pub(super) fn do_faults(&mut self) -> Result<()> {
         let now_ns = monotonic_ns() - self.began_ns;
         while let Some(&(at_ns, fault, begins)) = self.faults.due.last()
@@ -56,7 +56,7 @@ impl Rack<'_> {
                 self.order_forwarder(Order::Begin { fault });
             }
             FaultKind::Isolate { node } => self.isolate(node, true)?,
-            // A donor that dies takes its grants with it: what is lent afterwards is lent anew.
+            // A donor that dies loses its grants: later grants are new.
             FaultKind::Crash { node, same_keys: _ } => self.crash(node)?,
             FaultKind::KillRecipient { node } => {
                 if self.nodes[usize::from(node)].crashes == 0 {
@@ -161,7 +161,7 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// A new life begins, with what was left to do.
+    /// Starts a new life of a program, with the remaining work.
     fn revive_program(&mut self, number: u16) -> Result<()> {
         self.start_program(number)?;
         let node = &self.nodes[usize::from(number)];

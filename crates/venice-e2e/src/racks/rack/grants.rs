@@ -1,4 +1,4 @@
-//! Who has lent what to whom: the Monitor Node's part.
+//! The grants between donors and programs: the Monitor Node's part.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::Rack;
 use crate::racks::notes::What;
 use crate::racks::orders::Order;
 
-/// All grants there are.
+/// All grants.
 #[derive(Debug)]
 pub(super) struct Grants {
     rng: Stream,
-    /// By recipient and session.
+    /// Grants by recipient and session.
     all: BTreeMap<(u16, usize), Grant>,
     next: u32,
 }
@@ -24,7 +24,7 @@ struct Grant {
     key: u64,
     region: u32,
     salt: u64,
-    /// The donor says that it lends it.
+    /// True once the donor has confirmed it.
     is_lent: bool,
 }
 
@@ -34,7 +34,7 @@ impl Grants {
         Self { rng, all: BTreeMap::new(), next: 1 }
     }
 
-    /// The donor of a grant says that it lends it.
+    /// Records the donor's confirmation of a grant.
     pub fn lent(&mut self, id: u64) {
         if let Some(grant) = self.all.values_mut().find(|grant| grant.id == id) {
             grant.is_lent = true;
@@ -48,7 +48,7 @@ impl Grants {
         Grant { donor, id: number.into(), key, region: number, salt, is_lent: false }
     }
 
-    /// Takes the grants out that are so.
+    /// Removes the grants that match.
     fn take(&mut self, is_so: impl Fn(u16, &Grant) -> bool) -> Vec<Grant> {
         let mut taken = Vec::new();
         self.all.retain(|&(recipient, _), grant| {
@@ -61,7 +61,7 @@ impl Grants {
 }
 
 impl Rack<'_> {
-    /// Gives the programs the memory they want, as far as the donors can be asked.
+    /// Gives the programs the memory they want, if the donors are available.
     pub(super) fn give_grants(&mut self) {
         for recipient in 0..self.plan.scenario.nodes {
             let wants = std::mem::take(&mut self.nodes[usize::from(recipient)].wants);
@@ -73,7 +73,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Whether every program has been given memory of every donor of its.
+    /// True if every program has memory of every donor of its.
     pub(super) fn has_given_all(&self) -> bool {
         let sessions: usize = (0..self.plan.scenario.nodes)
             .map(|node| self.plan.scenario.donors_of(node).len())
@@ -82,7 +82,7 @@ impl Rack<'_> {
         self.grants.all.len() == sessions && !self.nodes.iter().any(waits)
     }
 
-    /// `false`: not yet.
+    /// Gives one grant; returns false if it is not possible yet.
     fn give(&mut self, recipient: u16, session: usize) -> bool {
         let donor = self.plan.scenario.donors_of(recipient)[session];
         if !self.nodes[usize::from(donor)].lends() {
@@ -106,13 +106,13 @@ impl Rack<'_> {
         is_lent
     }
 
-    /// A donor ends all it has lent, or is about to die.
+    /// Ends all grants of a donor, which ends them itself or is about to die.
     pub(super) fn end_grants_of(&mut self, donor: u16) {
         let ended = self.grants.take(|_, grant| grant.donor == donor);
         self.end_grants(&ended);
     }
 
-    /// What a program had borrowed that was killed comes back.
+    /// Ends all grants of a killed program.
     pub(super) fn end_grants_to(&mut self, program: u16) {
         let ended = self.grants.take(|recipient, _| recipient == program);
         self.end_grants(&ended);

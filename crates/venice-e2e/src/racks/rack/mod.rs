@@ -1,4 +1,4 @@
-//! Runs a scenario: the parent of all processes, which does the Monitor Node's part and the faults.
+//! Runs a scenario: the parent of all processes, with the Monitor Node's part and the faults.
 
 mod faults;
 mod grants;
@@ -26,25 +26,25 @@ use crate::racks::plan::{Plan, Port};
 use crate::racks::process::{Process, Said};
 use venice_testkit::network::Namespaces;
 
-/// What is to be run.
+/// Arguments of a run.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
-    /// What is to happen ([`crate::racks::fit`]).
+    /// The scenario ([`crate::racks::fit`]).
     pub scenario: Scenario,
-    /// Over what.
+    /// The port.
     pub port: Port,
-    /// This crate's program, which all processes are.
+    /// This crate's binary, which all processes execute.
     pub program: &'a Path,
-    /// Something to break on purpose.
+    /// Bug to inject.
     pub sabotage: Option<Sabotage>,
-    /// Checkers that are not listened to.
-    pub deaf: &'a [Checker],
+    /// Checkers to ignore.
+    pub ignored: &'a [Checker],
 }
 
 /// Runs it to its end.
 ///
 /// # Errors
-/// When processes or namespaces cannot be made, or a process ends by itself.
+/// When processes or namespaces cannot be made, or a process ends early.
 pub fn run(run: &Run<'_>) -> Result<Outcome> {
     let began_ns = monotonic_ns();
     let folder = tempfile::Builder::new().prefix("venice-rack-").tempdir()?;
@@ -57,11 +57,11 @@ pub fn run(run: &Run<'_>) -> Result<Outcome> {
     if outcome.is_ok() {
         return Ok(outcome);
     }
-    // The notes say what led to it.
+    // The notes show the cause.
     Ok(Outcome { notes: Some(folder.keep()), ..outcome })
 }
 
-/// Who says something.
+/// Sender of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     /// The forwarder or the external router.
@@ -69,14 +69,14 @@ enum Name {
     Process(Source),
 }
 
-/// A rack at work. Processes end before their namespaces.
+/// A running rack. Processes end before their namespaces.
 struct Rack<'a> {
     run: &'a Run<'a>,
     plan: Plan,
     notebook: Notebook,
     began_ns: u64,
     nodes: Vec<Node>,
-    /// All processes there ever were.
+    /// All processes so far.
     sources: Vec<Source>,
     grants: Grants,
     faults: Faults,
@@ -89,7 +89,7 @@ struct Rack<'a> {
 
 /// The parent's own notes.
 const RACK: Source = Source { role: Role::Rack, node: 0, life: 0 };
-/// The longest sleep.
+/// Longest sleep.
 const NAP: Duration = Duration::from_millis(5);
 
 impl<'a> Rack<'a> {
@@ -98,7 +98,7 @@ impl<'a> Rack<'a> {
         let plan = Plan { scenario: run.scenario.clone(), port: run.port, folder };
         plan.write()?;
         let (nodes, places) = (plan.scenario.nodes, plan.places());
-        ensure!(run.port == Port::Udp || places == nodes, "only over udp do nodes relay");
+        ensure!(run.port == Port::Udp || places == nodes, "nodes relay only over udp");
         let namespaces = run.port.is_datagrams().then(|| Namespaces::new(places)).transpose()?;
         let (to_replies, replies) = channel();
         let mut rack = Self {
@@ -126,13 +126,13 @@ impl<'a> Rack<'a> {
         for node in 0..nodes {
             rack.start_program(node)?;
         }
-        // Faults before that would meet nobody.
+        // Earlier faults would find no program.
         rack.wait_until("every program was given memory", Self::has_given_all)?;
         rack.began_ns = monotonic_ns();
         Ok(rack)
     }
 
-    /// From the first access to the last fault and beyond it, until all is quiet.
+    /// Runs from the first access until, after the last fault, all is quiet.
     fn play(&mut self) -> Result<()> {
         let calm = |rack: &Self| rack.faults.are_over() && rack.nodes.iter().all(Node::is_content);
         let is_done =
@@ -145,7 +145,7 @@ impl<'a> Rack<'a> {
         if !self.wait_until("every region was read once more", probed)? || !self.settle()? {
             return Ok(());
         }
-        // Long enough for any late datagram to do its harm.
+        // Long enough for any late datagram to arrive.
         let late_ns = 2 * self.plan.scenario.longest_jitter_ns() + 20_000_000;
         std::thread::sleep(Duration::from_nanos(late_ns));
         for node in &mut self.nodes {
@@ -156,7 +156,7 @@ impl<'a> Rack<'a> {
         Ok(())
     }
 
-    /// Waits until every message and every byte has come that is still to come.
+    /// Waits until every pending message and byte has come.
     fn settle(&mut self) -> Result<bool> {
         let give_up_ns = monotonic_ns() + PATIENCE_NS;
         loop {
@@ -182,10 +182,10 @@ impl<'a> Rack<'a> {
             let read = read(&self.plan.folder, source)?;
             notes.extend(read.into_iter().map(|note| (source, note)));
         }
-        Ok(judge(&self.plan.scenario, self.plan.port, notes, self.run.deaf, is_over))
+        Ok(judge(&self.plan.scenario, self.plan.port, notes, self.run.ignored, is_over))
     }
 
-    /// Goes on until it is so; `false`: that has taken too long.
+    /// Runs until the condition holds; returns false after a timeout.
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> Result<bool> {
         let began_ns = monotonic_ns();
         while !is_so(self) {
@@ -199,7 +199,7 @@ impl<'a> Rack<'a> {
                 let waiting = self.nodes.iter().enumerate().filter(|(_, node)| !node.is_content());
                 let waiting: Vec<_> =
                     waiting.map(|(n, node)| format!("node {n}: {node:?}")).collect();
-                let why = format!("it takes too long until {what}: {}", waiting.join("; "));
+                let why = format!("timeout before {what}: {}", waiting.join("; "));
                 self.notebook.note(What::Stuck { why });
                 return Ok(false);
             }
@@ -207,12 +207,12 @@ impl<'a> Rack<'a> {
         Ok(true)
     }
 
-    /// Takes in what the processes say, for a while.
+    /// Handles the processes' replies for a while.
     fn listen(&mut self, nap: Duration) -> Result<()> {
         let mut said = match self.replies.recv_timeout(nap) {
             Ok(said) => Some(said),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => unreachable!("we hold one end"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("this process holds one end"),
         };
         while let Some((name, reply)) = said {
             self.hear(name, reply)?;
@@ -231,11 +231,11 @@ impl<'a> Rack<'a> {
             _ => (node.program_life, &node.program),
         };
         if life != source.life || process.is_none() {
-            // Of an earlier life.
+            // The reply is of an earlier life.
             return Ok(());
         }
         match (reply, source.role) {
-            (None, _) => bail!("{source:?} has ended by itself: {}", self.plan.folder.display()),
+            (None, _) => bail!("{source:?} has ended early: {}", self.plan.folder.display()),
             (Some(Reply::Ready), Role::Donor) => node.is_lending = true,
             (Some(Reply::Lent { grant }), _) => self.grants.lent(grant),
             (Some(Reply::Want { session }), _) => node.wants.push(session),
@@ -264,9 +264,9 @@ impl<'a> Rack<'a> {
         let (arguments, name) = (self.arguments(role), Name::Network);
         let process = Process::start(program, &arguments, Some(namespace), name, replies)?;
         let ready = self.replies.recv_timeout(Duration::from_secs(60));
-        match ready.with_context(|| format!("the {role} says nothing"))? {
+        match ready.with_context(|| format!("the {role} does not reply"))? {
             (_, Some(Reply::Ready)) => Ok(process),
-            said => bail!("the {role} cannot begin: {said:?}"),
+            said => bail!("the {role} cannot start: {said:?}"),
         }
     }
 
@@ -294,7 +294,7 @@ impl<'a> Rack<'a> {
         if let Some(sabotage) = self.run.sabotage {
             arguments.extend(["--sabotage".into(), sabotage.name().into()]);
         }
-        // Its notes are read even if it dies before it has any.
+        // Its notes are read even if it dies before the first one.
         Notebook::create(&self.plan.folder, source)?;
         self.sources.push(source);
         let namespace = self.namespaces.as_ref().map(|namespaces| namespaces.node(node));

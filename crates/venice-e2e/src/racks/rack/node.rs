@@ -1,27 +1,27 @@
-//! What the parent knows of a node.
+//! State of a node in the parent.
 
 use rustix::process::Signal;
 
 use crate::racks::orders::Order;
 use crate::racks::process::Process;
 
-/// Two processes, and how they are.
+/// The two processes of a node, and their states.
 #[derive(Default)]
 pub(super) struct Node {
     pub donor: Option<Process>,
     pub program: Option<Process>,
     pub donor_life: u32,
     pub program_life: u32,
-    /// Accesses that the program's present life is to do.
+    /// Remaining accesses of the program's present life.
     pub accesses: u32,
-    /// The donor takes orders.
+    /// True if the donor takes orders.
     pub is_lending: bool,
     /// Sessions of the program that need memory.
     pub wants: Vec<usize>,
     pub says_content: bool,
     pub is_probed: bool,
     pub reports: u32,
-    /// How many faults keep it dead, stopped, from lending, unplugged.
+    /// Number of faults that keep it dead, stopped, from lending, unplugged.
     pub crashes: u32,
     pub freezes: u32,
     pub revokes: u32,
@@ -33,12 +33,12 @@ impl Node {
         Self { accesses, ..Self::default() }
     }
 
-    /// Whether its program has done all it wanted, and has all its memory.
+    /// True if its program has done all its work and has all its memory.
     pub fn is_content(&self) -> bool {
         self.says_content && self.wants.is_empty()
     }
 
-    /// Whether its donor would answer.
+    /// True if its donor would answer.
     pub fn lends(&self) -> bool {
         self.is_lending && self.crashes == 0 && self.freezes == 0 && self.revokes == 0
     }
@@ -61,14 +61,14 @@ impl Node {
         }
     }
 
-    /// What is known of a process ends with it.
+    /// Drops the state of a program that ended.
     pub fn forget_program(&mut self) {
         self.wants.clear();
         (self.says_content, self.is_probed) = (false, false);
     }
 }
 
-/// For a complaint.
+/// Text of a timeout's message.
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { is_lending, wants, says_content, is_probed, .. } = self;

@@ -1,4 +1,4 @@
-//! What came of a run.
+//! Outcome of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
@@ -11,12 +11,12 @@ use super::Run;
 use crate::racks::judge::Judgement;
 use crate::racks::plan::Port;
 
-/// What came of a run; shown as text it says how to run it again.
+/// Outcome of a run; its text includes the command to repeat it.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was run.
+    /// The scenario.
     pub scenario: Scenario,
-    /// Over what.
+    /// The port.
     pub port: Port,
     /// Accesses that succeeded and messages that arrived, by kind.
     pub succeeded: BTreeMap<&'static str, u64>,
@@ -24,13 +24,13 @@ pub struct Outcome {
     pub failed: u64,
     /// Links that went down or could not be made.
     pub downs: u64,
-    /// What each checker says.
+    /// Results of the checkers.
     pub verdicts: Vec<Verdict>,
-    /// What must not have happened, the first ones.
+    /// The first violations.
     pub violations: Vec<Violation>,
-    /// How long it took, in nanoseconds.
+    /// Duration, in nanoseconds.
     pub took_ns: u64,
-    /// Where the notes of all processes are, if something must not have happened.
+    /// Folder of the notes of all processes, after a violation.
     pub notes: Option<PathBuf>,
 }
 
@@ -50,12 +50,12 @@ impl Outcome {
         }
     }
 
-    /// Whether nothing happened that must not.
+    /// True if there is no violation.
     pub fn is_ok(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Accesses and messages that succeeded.
+    /// Returns the number of accesses and messages that succeeded.
     pub fn total(&self) -> u64 {
         self.succeeded.values().sum()
     }

@@ -1,5 +1,5 @@
-//! `venice bench fault` from end to end, on little memory: every case of every way has figures, and each
-//! word that was read was right.
+//! `venice bench fault` from end to end, on little memory: every case of every way has figures, and
+//! each word read was right.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use venice_e2e::programs::{Running, paged_mode_is_missing, venice_binary};
 const LOCAL_BYTES: u64 = 8 << 20;
 
 #[test]
-fn a_small_run_has_figures_for_every_case_of_every_way() {
-    if paged_mode_is_missing("a_small_run_has_figures_for_every_case_of_every_way") {
+fn small_run_has_figures_for_every_case() {
+    if paged_mode_is_missing("small_run_has_figures_for_every_case") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -33,7 +33,8 @@ fn a_small_run_has_figures_for_every_case_of_every_way() {
         let way = ways.iter().find(|way| way["way"] == name).unwrap_or_else(|| panic!("{report}"));
         way["cases"].as_array().unwrap().clone()
     };
-    // Reads and writes by one thread and by two: at random, in order, and where pages come in runs.
+    // Reads and writes by one thread and by two: at random, in order, and, for paging ways, in
+    // runs.
     let all = [("resident", 2 * 4), ("uffd-floor", 2 * 4), ("venice-shm", 3 * 4)];
     for (way, count) in all {
         let cases = cases(way);
@@ -45,7 +46,7 @@ fn a_small_run_has_figures_for_every_case_of_every_way() {
             assert!(p50 <= p99, "{way}: {case}");
         }
     }
-    // Three quarters of it were not here, and what plain memory has is.
+    // Three quarters of the pages were far; plain memory was all resident.
     let faults =
         |way: &str| -> u64 { cases(way).iter().map(|case| case["faults"].as_u64().unwrap()).sum() };
     assert!(faults("venice-shm") > 1000, "{report}");
@@ -54,7 +55,7 @@ fn a_small_run_has_figures_for_every_case_of_every_way() {
     };
     assert!(peak_bytes("resident") >= 32 << 20, "{report}");
     assert!(peak_bytes("venice-shm") < 2 * LOCAL_BYTES, "{report}");
-    // What Venice aims at is judged beside the floor of this very run.
+    // The aims are evaluated against the floor of the same run.
     let aims = report["aims"].as_array().unwrap();
     let is_judged =
         |name: &str| aims.iter().any(|aim| aim["name"].as_str().unwrap().contains(name));
@@ -65,7 +66,7 @@ fn a_small_run_has_figures_for_every_case_of_every_way() {
 }
 
 #[test]
-fn amounts_that_make_no_sense_are_a_matter_of_usage() {
+fn invalid_sizes_are_usage_errors() {
     for arguments in [
         ["--size", "64MiB", "--local", "64MiB"],
         ["--size", "1MiB", "--local", "512KiB"],

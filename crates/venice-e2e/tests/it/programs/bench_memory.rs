@@ -1,4 +1,4 @@
-//! `venice bench memory` from end to end: its figures are there, and nothing came back wrong.
+//! `venice bench memory` from end to end: its figures are there, and no result was wrong.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,8 +10,8 @@ use venice_e2e::programs::{Running, paged_mode_is_missing, venice_binary};
 use venice_testkit::wait::wait_until;
 
 #[test]
-fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
-    const TEST: &str = "a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte";
+fn quick_run_has_figures_and_no_wrong_byte() {
+    const TEST: &str = "quick_run_has_figures_and_no_wrong_byte";
     if paged_mode_is_missing(TEST) {
         return;
     }
@@ -33,7 +33,7 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
 
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["wrong"], 0, "{report}");
-    // Digests of three programs in two modes, and memcached's values, each once at least.
+    // Digests of three programs in two modes, and memcached's values, each at least once.
     assert!(report["checked"].as_u64().unwrap() > 3 * 512 + 2 * 3 * 2);
     assert_eq!(report["unmeasured"].as_array().unwrap().len(), 0, "{report}");
     let cells = report["cells"].as_array().unwrap();
@@ -42,7 +42,8 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
         let local_bytes = cell["local_bytes"].as_u64().unwrap();
         assert!(cell["slowdown"].as_f64().unwrap() > 0.0, "{cell}");
         assert!(cell["seconds"].as_f64().unwrap() > 0.0, "{cell}");
-        // Far from all of it, but for what the driver and the program itself need besides.
+        // The resident memory is far below the whole, plus the driver's and the program's own
+        // needs.
         assert!(cell["resident_bytes"].as_u64().unwrap() < local_bytes + (8 << 20), "{cell}");
     }
     for file in ["index.html", "memory-fft.svg", "memory-memcached-64kib-3-clients.svg"] {
@@ -50,7 +51,7 @@ fn a_quick_run_has_a_figure_for_every_mode_and_not_a_wrong_byte() {
     }
 }
 
-/// The machine's swap, which is all programs': whoever holds this is the only test that swaps.
+/// Locks the machine's swap, which all programs share: the holder is the only test that swaps.
 fn alone_on_swap(test: &str) -> Option<File> {
     let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
     let in_v2 = || controllers.is_ok_and(|all| all.split_whitespace().any(|one| one == "memory"));
@@ -73,8 +74,8 @@ fn alone_on_swap(test: &str) -> Option<File> {
 }
 
 #[test]
-fn a_mode_that_swaps_has_figures_too() {
-    let Some(_alone) = alone_on_swap("a_mode_that_swaps_has_figures_too") else { return };
+fn swap_mode_has_figures() {
+    let Some(_alone) = alone_on_swap("swap_mode_has_figures") else { return };
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("memory.json");
     let mut command = Command::new(venice_binary());
@@ -90,29 +91,29 @@ fn a_mode_that_swaps_has_figures_too() {
     let cells = report["cells"].as_array().unwrap();
     let modes: Vec<&str> = cells.iter().filter_map(|cell| cell["mode"].as_str()).collect();
     assert_eq!(modes, ["local", "venice-swap-shm"], "{report}");
-    // It had half of it, and was held to that.
+    // It was limited to half of its memory.
     let [local, swapped] = [&cells[0], &cells[1]].map(|cell| cell["resident_bytes"].as_u64());
     assert!(swapped.unwrap() * 4 < local.unwrap() * 3, "{report}");
     assert!(cells[1]["slowdown"].as_f64().unwrap() > 0.0, "{report}");
 }
 
 #[test]
-fn an_interrupted_run_tells_what_it_has() {
-    const TEST: &str = "an_interrupted_run_tells_what_it_has";
+fn interrupted_run_prints_its_figures() {
+    const TEST: &str = "interrupted_run_prints_its_figures";
     if paged_mode_is_missing(TEST) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("memory.json");
     let mut command = Command::new(venice_binary());
-    // Far more modes and shares than there is time for.
+    // There are far more modes and shares than the time allows.
     command
         .args(["bench", "memory", "--only", "grep", "--modes", "venice-shm,venice-window"])
         .args(["--size", "32MiB", "--rounds", "20", "--local", "1,0.9,0.8,0.7,0.6,0.5,0.4,0.3"])
         .arg("--json")
         .arg(&json);
     let running = Running::spawn(command, false);
-    // The first run on a rack comes after the one on local memory.
+    // The first run on a rack follows the one on local memory.
     let is_on_rack = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains("\0run\0--local\0")
@@ -132,7 +133,7 @@ fn an_interrupted_run_tells_what_it_has() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_a_matter_of_usage() {
+fn invalid_arguments_are_usage_errors() {
     for arguments in [["--clients", "0"], ["--size", "1KiB"], ["--value-sizes", "2MiB"]] {
         let mut command = Command::new(venice_binary());
         command.args(["bench", "memory"]).args(arguments);

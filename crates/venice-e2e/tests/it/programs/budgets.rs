@@ -1,4 +1,4 @@
-//! `venice ps` and `venice limit`: what a program keeps here is shown, and changed while it runs.
+//! `venice ps` and `venice limit`: a program's local budget is shown, and changed while it runs.
 
 use std::fs::File;
 use std::process::Output;
@@ -10,11 +10,11 @@ use venice_e2e::programs::{CProgram, MIB, Port, Rack, Running, exit_code, rss_an
 use venice_e2e::programs::{paged_mode_is_missing, redis, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Some 70 MiB of Redis.
+/// Keys for about 70 MiB of Redis.
 const REDIS_KEYS: u64 = 50_000;
 
-/// The only run of the rack.
-fn the_run(rack: &Rack) -> Value {
+/// Returns the only run of the rack.
+fn run_row(rack: &Rack) -> Value {
     let rows = rack.json(&["ps"]);
     assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
     rows[0].clone()
@@ -35,7 +35,7 @@ fn limited(rack: &Rack, pid: u32, mib: u64) -> Value {
     row
 }
 
-/// It failed with `code` and one line that has `words`.
+/// Checks that it failed with `code` and one line that contains `words`.
 #[track_caller]
 fn refused(output: &Output, code: i32, words: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ fn refused(output: &Output, code: i32, words: &str) {
     assert!(stderr.starts_with("venice: ") && stderr.contains(words), "{stderr}");
 }
 
-/// `keep_busy` with all its memory in use.
+/// Starts `keep_busy` and waits until all its memory is in use.
 fn busy(rack: &Rack, options: &[&str], mib: &str) -> (CProgram, Running) {
     let program = CProgram::compile("keep_busy");
     let mut running = rack.run(options, &program.command(&[mib, "ready", "stop"]));
@@ -56,7 +56,7 @@ fn busy(rack: &Rack, options: &[&str], mib: &str) -> (CProgram, Running) {
 }
 
 /// Lets it check everything once more and end.
-fn every_byte_is_right((program, running): (CProgram, Running)) {
+fn stop_and_check((program, running): (CProgram, Running)) {
     File::create(program.dir().join("stop")).expect("a file");
     let outcome = running.finish(LIMIT);
     outcome.expect_code(0);
@@ -64,8 +64,8 @@ fn every_byte_is_right((program, running): (CProgram, Running)) {
 }
 
 #[test]
-fn redis_is_shown_and_follows_its_budget() {
-    if paged_mode_is_missing("redis_is_shown_and_follows_its_budget") {
+fn redis_follows_its_budget() {
+    if paged_mode_is_missing("redis_follows_its_budget") {
         return;
     }
     let rack = Rack::start(Port::Shm, 128);
@@ -78,7 +78,7 @@ fn redis_is_shown_and_follows_its_budget() {
     client.set_all(&keys, 1);
     client.check_all(&keys, |_| 1);
 
-    let row = the_run(&rack);
+    let row = run_row(&rack);
     assert_eq!((&row["mode"], &row["port"]), (&"paged".into(), &"shm".into()));
     assert_eq!(number(&row, "run"), u64::from(server.pid()));
     assert!(row["command"].as_str().is_some_and(|text| text.contains("redis-server --port 0")));
@@ -96,7 +96,7 @@ fn redis_is_shown_and_follows_its_budget() {
     let table = rack.venice(&["ps"]).stdout;
     assert!(String::from_utf8_lossy(&table).contains("48MiB"), "{table:?}");
 
-    // By the number of the program, and by that of `venice run`.
+    // The limit works by the process id of the program, and by that of `venice run`.
     let pid = number(&row, "pid") as u32;
     limited(&rack, pid, 12);
     assert!(rss_anon_bytes(pid) <= 12 * MIB, "{}", rss_anon_bytes(pid));
@@ -118,7 +118,7 @@ fn redis_is_shown_and_follows_its_budget() {
     assert_eq!(rack.json(&["ps"]), Value::Array(Vec::new()));
 }
 
-/// Budgets go up and down while every page is written and checked over and over.
+/// Raises and lowers budgets while every page is written and checked over and over.
 fn budgets_change_under(test: &str, port: Port, budgets_mib: &[u64]) {
     if paged_mode_is_missing(test) {
         return;
@@ -130,49 +130,49 @@ fn budgets_change_under(test: &str, port: Port, budgets_mib: &[u64]) {
         limited(&rack, pid, *mib);
         std::thread::sleep(Duration::from_millis(300));
     }
-    every_byte_is_right(program);
+    stop_and_check(program);
 }
 
 #[test]
-fn budgets_change_under_a_program_on_shm() {
-    let test = "budgets_change_under_a_program_on_shm";
+fn budgets_change_on_shm() {
+    let test = "budgets_change_on_shm";
     budgets_change_under(test, Port::Shm, &[8, 40, 6, 16, 64, 5, 12]);
 }
 
 #[test]
-fn budgets_change_under_a_program_on_udp() {
-    let test = "budgets_change_under_a_program_on_udp";
+fn budgets_change_on_udp() {
+    let test = "budgets_change_on_udp";
     budgets_change_under(test, Port::Udp, &[12, 40, 8, 32, 64, 9, 16]);
 }
 
 #[test]
-fn a_budget_is_refused_when_what_leaves_has_nowhere_to_go() {
-    if paged_mode_is_missing("a_budget_is_refused_when_what_leaves_has_nowhere_to_go") {
+fn budget_without_far_room_is_refused() {
+    if paged_mode_is_missing("budget_without_far_room_is_refused") {
         return;
     }
     let rack = Rack::start(Port::Shm, 32);
     let program = busy(&rack, &["--local", "96MiB", "--remote", "32MiB"], "64");
     refused(&limit(&rack, program.1.pid(), 16), 1, "of its far memory 32MiB is free");
-    assert_eq!(number(&the_run(&rack), "local_bytes"), 96 * MIB);
+    assert_eq!(number(&run_row(&rack), "local_bytes"), 96 * MIB);
     limited(&rack, program.1.pid(), 48);
-    every_byte_is_right(program);
+    stop_and_check(program);
 }
 
 #[test]
-fn in_a_window_what_is_mapped_stays() {
+fn mapped_window_memory_stays() {
     let rack = Rack::start(Port::Shm, 64);
     let options = ["--mode", "window", "--local", "16MiB", "--remote", "96MiB"];
     let program = busy(&rack, &options, "64");
-    let row = the_run(&rack);
+    let row = run_row(&rack);
     assert_eq!(row["mode"], "window");
     refused(&limit(&rack, program.1.pid(), 8), 1, "in a window what is mapped stays");
     let grown = rack.json(&["limit", &program.1.pid().to_string(), "--local", "32MiB"]);
     assert_eq!(number(&grown, "local_bytes"), 32 * MIB);
-    every_byte_is_right(program);
+    stop_and_check(program);
 }
 
-/// A program that reads `pages` at random, somewhat more than the budget has room for: most touches
-/// must find their page in the program, not on its way out, nor far.
+/// Runs a program that reads `pages` at random, somewhat more than fit the budget: most touches
+/// must find their page resident, neither staged nor far.
 fn somewhat_more_than_fits(test: &str, port: Port, local: &str, pages: u64) {
     const TOUCHES: u64 = 60_000;
     if paged_mode_is_missing(test) {
@@ -190,16 +190,16 @@ fn somewhat_more_than_fits(test: &str, port: Port, local: &str, pages: u64) {
     assert!(share < 0.34, "{share:.3} of all touches: {}", outcome.stderr);
 }
 
-/// What is on its way out counts on the budget: of a small one it must not take the better part.
+/// Staged pages count on the budget: they must not take most of a small one.
 #[test]
-fn somewhat_more_than_fits_in_a_small_budget() {
-    let test = "somewhat_more_than_fits_in_a_small_budget";
+fn small_budget_keeps_most_pages_resident() {
+    let test = "small_budget_keeps_most_pages_resident";
     somewhat_more_than_fits(test, Port::Shm, "4MiB", 1000);
 }
 
-/// So do the port's own buffers.
+/// The port's own buffers count too.
 #[test]
-fn somewhat_more_than_fits_in_a_small_budget_over_udp() {
-    let test = "somewhat_more_than_fits_in_a_small_budget_over_udp";
+fn small_udp_budget_keeps_most_pages_resident() {
+    let test = "small_udp_budget_keeps_most_pages_resident";
     somewhat_more_than_fits(test, Port::Udp, "8MiB", 1900);
 }

@@ -1,5 +1,5 @@
-//! What a capture of a real rack looks like in Wireshark: everything is known to the dissector, and
-//! what is sealed is shown as that.
+//! Captures of a real rack in Wireshark: the dissector recognises everything, and sealed datagrams
+//! are shown as sealed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,11 +11,11 @@ use serde_json::Value;
 use venice_e2e::programs::{Rack, paged_mode_is_missing, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// The program's memory is two hops away.
+/// Options that put the program's memory two hops away.
 const FAR: [&str; 8] =
     ["--local", "8MiB", "--remote", "48MiB", "--node", "node1", "--donor", "node3"];
 const PROGRAM: &str = "x = bytearray(b'venice') * (4 << 20); print(sum(x[::4096]))";
-/// Enough to meet every kind of datagram; tshark checks some thousand checksums a second.
+/// Enough datagrams to include every kind; tshark checks some thousand checksums a second.
 const DATAGRAMS: &str = "1500";
 const FIELDS: [&str; 5] = [
     "venice.magic",
@@ -25,8 +25,8 @@ const FIELDS: [&str; 5] = [
     "_ws.expert.message",
 ];
 
-/// What tshark says of a program's datagrams in a rack started with `options`: a row for each, or
-/// for each train of them, with the values of [`FIELDS`].
+/// Returns tshark's values of [`FIELDS`] for a program's datagrams in a rack started with
+/// `options`: a row for each datagram or train.
 fn captured(options: &[&str]) -> Vec<Vec<String>> {
     let rack = Rack::wired("mesh:3", 64, options);
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -35,14 +35,14 @@ fn captured(options: &[&str]) -> Vec<Vec<String>> {
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", PROGRAM]);
     rack.run(&FAR, &python).finish(LIMIT).expect_code(0);
-    // It has ended by itself, unless there was less to see.
+    // It ends by itself, unless there were fewer datagrams.
     let _ = kill_process(Pid::from_child(&dumpcap), Signal::INT);
     dumpcap.wait().expect("dumpcap ends");
     tshark(&file)
 }
 
-/// Captures what goes to and from the rack's relays, and nothing of other racks; nor of the nodes' own
-/// UDP ports, which programs do not use here: bursts that measure the links would be all there is.
+/// Captures the traffic of the rack's relays only. The nodes' own UDP ports, which programs do not
+/// use here, would add only the bursts that measure the links.
 fn capture(rack: &Rack, file: &Path) -> Child {
     let nodes = rack.json(&["nodes"]);
     let nodes = nodes.as_array().expect("a list");
@@ -59,7 +59,7 @@ fn capture(rack: &Rack, file: &Path) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("dumpcap comes with tshark");
-    // Its relays say something all the time: once that is in the file, the capture is at work.
+    // Relays send all the time: once a datagram is in the file, the capture works.
     wait_for("dumpcap to capture", LIMIT, || {
         std::fs::metadata(file).is_ok_and(|file| file.len() > 1000).then_some(())
     });
@@ -81,15 +81,15 @@ fn tshark(file: &Path) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split('\t').map(str::to_string).collect()).collect()
 }
 
-/// Every value of a field.
+/// Returns every value of a field.
 fn values(rows: &[Vec<String>], field: &str) -> BTreeSet<String> {
     let at = FIELDS.iter().position(|name| *name == field).expect("a field asked for");
     let values = rows.iter().flat_map(|row| row[at].split('|')).filter(|value| !value.is_empty());
     values.map(str::to_string).collect()
 }
 
-/// What Wireshark's experts say, but for its guess at datagrams to ports 33434 to 33534: the system may
-/// have given one of these to an agent.
+/// Returns the remarks of Wireshark's experts, without its guess at datagrams to ports 33434 to
+/// 33534, one of which the system may have given to an agent.
 fn remarks(rows: &[Vec<String>]) -> BTreeSet<String> {
     let mut remarks = values(rows, "_ws.expert.message");
     remarks.retain(|text| !text.starts_with("Possible traceroute"));
@@ -105,8 +105,8 @@ fn cannot_capture(test: &str) -> bool {
 }
 
 #[test]
-fn a_plain_rack_is_shown_to_the_last_byte() {
-    if cannot_capture("a_plain_rack_is_shown_to_the_last_byte") {
+fn plain_rack_is_fully_dissected() {
+    if cannot_capture("plain_rack_is_fully_dissected") {
         return;
     }
     let rows = captured(&["--plain"]);
@@ -116,18 +116,18 @@ fn a_plain_rack_is_shown_to_the_last_byte() {
     for opcode in ["16", "17", "18"] {
         assert!(opcodes.contains(opcode), "no opcode {opcode} of Read, Data, Write: {opcodes:?}");
     }
-    // A busy machine sends something twice, and says so.
+    // A busy machine retransmits, which gives a remark.
     let odd = remarks(&rows);
     assert!(odd.iter().all(|text| text == "Sent before"), "{odd:?}");
 }
 
 #[test]
-fn a_sealed_rack_is_shown_as_sealed() {
-    if cannot_capture("a_sealed_rack_is_shown_as_sealed") {
+fn sealed_rack_is_shown_as_sealed() {
+    if cannot_capture("sealed_rack_is_shown_as_sealed") {
         return;
     }
     let rows = captured(&[]);
-    // Packets between a program and its node's relay bear their addresses outside the seal.
+    // Packets between a program and its node's relay carry their addresses outside the seal.
     assert_eq!(values(&rows, "venice.magic"), ["VP", "VS"].map(String::from).into());
     assert_eq!(values(&rows, "venice.opcode"), BTreeSet::new());
     assert_eq!(remarks(&rows), BTreeSet::new());

@@ -1,5 +1,5 @@
-//! Donors die, stall and are drained under programs whose far memory is coded 4+2: no wrong byte, no
-//! hang, and lost fragments are there again before the next ones die.
+//! Donors die, stall and are drained under programs whose far memory is coded 4+2: no wrong byte,
+//! no hang, and lost fragments are rebuilt before the next donors die.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 use venice_e2e::programs::{Busy, CProgram, Port, Rack, kill_now};
 use venice_e2e::programs::{paged_mode_is_missing, wait_for};
 
-/// Six for the fragments, and two that have none.
+/// Six nodes for the fragments, and two spare ones.
 const NODES: usize = 8;
 const LEND_MIB: u64 = 128;
-/// Three slabs, of four times a donor's.
+/// Three slabs, spread in fragments.
 const REMOTE: &str = "192MiB";
 const CODED: [&str; 2] = ["--coding", "4+2"];
 const SIGBUS_CODE: i32 = 128 + 7;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Until the run has noticed that all of `gone` are lost, and has all fragments again.
+/// Waits until the run has noticed the loss of all of `gone`, and has all fragments again.
 fn wait_for_all_fragments(rack: &Rack, busy: &mut Busy, gone: &[&str]) {
     wait_for("all fragments to be there", LIMIT, || {
         busy.expect_running();
@@ -28,7 +28,7 @@ fn wait_for_all_fragments(rack: &Rack, busy: &mut Busy, gone: &[&str]) {
     });
 }
 
-/// At the same moment, as far as anybody can see.
+/// Kills agents at the same moment, as far as any observer can tell.
 fn kill_at_once(rack: &Rack, names: &[&str]) {
     let pids: Vec<u32> = names.iter().map(|name| rack.agent_pid(name)).collect();
     for how in [Signal::STOP, Signal::KILL] {
@@ -36,7 +36,7 @@ fn kill_at_once(rack: &Rack, names: &[&str]) {
     }
 }
 
-fn as_many_donors_as_are_computed_die_at_once(test: &str, port: Port) {
+fn parity_many_donors_die(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -46,7 +46,7 @@ fn as_many_donors_as_are_computed_die_at_once(test: &str, port: Port) {
     assert_eq!(row["replicas"], "coded 4+2", "{row}");
     kill_at_once(&rack, &["node2", "node5"]);
     wait_for_all_fragments(&rack, &mut busy, &["node2", "node5"]);
-    // Six are left, which have all of it: no node is left to have what one more has.
+    // Six nodes are left, all in use: there is no node for a further fragment.
     kill_at_once(&rack, &["node1", "node6"]);
     wait_for("the loss to be noticed", LIMIT, || {
         busy.expect_running();
@@ -62,25 +62,25 @@ fn as_many_donors_as_are_computed_die_at_once(test: &str, port: Port) {
 }
 
 #[test]
-fn as_many_donors_as_are_computed_die_at_once_over_shm() {
-    let test = "as_many_donors_as_are_computed_die_at_once_over_shm";
-    as_many_donors_as_are_computed_die_at_once(test, Port::Shm);
+fn parity_many_donors_die_over_shm() {
+    let test = "parity_many_donors_die_over_shm";
+    parity_many_donors_die(test, Port::Shm);
 }
 
 #[test]
-fn as_many_donors_as_are_computed_die_at_once_over_udp() {
-    let test = "as_many_donors_as_are_computed_die_at_once_over_udp";
-    as_many_donors_as_are_computed_die_at_once(test, Port::Udp);
+fn parity_many_donors_die_over_udp() {
+    let test = "parity_many_donors_die_over_udp";
+    parity_many_donors_die(test, Port::Udp);
 }
 
 #[test]
-fn more_donors_that_die_at_once_end_the_program_with_a_word() {
-    if paged_mode_is_missing("more_donors_that_die_at_once_end_the_program_with_a_word") {
+fn too_many_deaths_end_the_program() {
+    if paged_mode_is_missing("too_many_deaths_end_the_program") {
         return;
     }
     let rack = Rack::of(Port::Shm, NODES, LEND_MIB);
     let busy = Busy::start_kept(&rack, REMOTE, &CODED, &[]);
-    // Three nodes are left: of no slab are there four fragments.
+    // Three nodes are left: no slab has four fragments.
     kill_at_once(&rack, &["node1", "node2", "node3", "node4", "node5"]);
     let outcome = busy.running.finish(LIMIT);
     outcome.expect_code(SIGBUS_CODE);
@@ -92,8 +92,8 @@ fn more_donors_that_die_at_once_end_the_program_with_a_word() {
 }
 
 #[test]
-fn a_stalled_donor_is_left_behind() {
-    if paged_mode_is_missing("a_stalled_donor_is_left_behind") {
+fn stalled_donor_is_abandoned() {
+    if paged_mode_is_missing("stalled_donor_is_abandoned") {
         return;
     }
     let rack = Rack::of(Port::Udp, NODES, LEND_MIB);
@@ -102,13 +102,13 @@ fn a_stalled_donor_is_left_behind() {
     signal(stalled, Signal::STOP);
     wait_for_all_fragments(&rack, &mut busy, &["node3"]);
     signal(stalled, Signal::CONT);
-    // What it missed is not asked of it, or a byte is wrong.
+    // It is not used for the writes that it missed, or a byte is wrong.
     std::thread::sleep(Duration::from_secs(2));
     let said = busy.stop();
     assert!(said.contains("node node3 stopped answering"), "{said}");
 }
 
-fn nodes_are_drained_under_a_program(test: &str, port: Port) {
+fn drain_nodes(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -120,7 +120,7 @@ fn nodes_are_drained_under_a_program(test: &str, port: Port) {
         busy.expect_running();
         kill_now(rack.agent_pid(name));
     }
-    let row = busy.wait_until_all_is_moved(&rack);
+    let row = busy.wait_until_moved(&rack);
     assert_eq!((&row["lost_donors"], &row["lost_slabs"]), (&Value::Array(vec![]), &0.into()));
     assert_eq!(row["short_slabs"], 0, "{row}");
     assert_ne!(row["moved"], 0, "{row}");
@@ -129,18 +129,18 @@ fn nodes_are_drained_under_a_program(test: &str, port: Port) {
 }
 
 #[test]
-fn nodes_are_drained_under_a_program_over_shm() {
-    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_shm", Port::Shm);
+fn nodes_drain_under_a_program_over_shm() {
+    drain_nodes("nodes_drain_under_a_program_over_shm", Port::Shm);
 }
 
 #[test]
-fn nodes_are_drained_under_a_program_over_udp() {
-    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_udp", Port::Udp);
+fn nodes_drain_under_a_program_over_udp() {
+    drain_nodes("nodes_drain_under_a_program_over_udp", Port::Udp);
 }
 
 #[test]
-fn forked_children_keep_their_memory_while_a_donor_dies() {
-    let test = "forked_children_keep_their_memory_while_a_donor_dies";
+fn forked_children_survive_a_dead_donor() {
+    let test = "forked_children_survive_a_dead_donor";
     if paged_mode_is_missing(test) {
         return;
     }
@@ -154,7 +154,7 @@ fn forked_children_keep_their_memory_while_a_donor_dies() {
 }
 
 #[test]
-fn what_cannot_be_coded_is_refused_in_one_line() {
+fn invalid_coding_is_refused() {
     let rack = Rack::of(Port::Shm, 4, 32);
     let refused = |options: &[&str], code: i32, why: &str| {
         let command = [&["run"], options, &["--", "true"]].concat();

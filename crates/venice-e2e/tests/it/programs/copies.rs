@@ -1,5 +1,5 @@
-//! Donors die, stall and come back under programs whose far memory has two copies: no wrong byte,
-//! no hang, and the lost copies are there again before the next one dies.
+//! Donors die, stall and return under programs whose far memory has two replicas: no wrong byte, no
+//! hang, and lost replicas are rebuilt before the next donor dies.
 
 use std::process::Command;
 use std::thread;
@@ -12,19 +12,19 @@ use venice_e2e::programs::{Busy, CProgram, Port, Rack, kill_now, wait_for};
 const LEND_MIB: u64 = 128;
 const SIGBUS_CODE: i32 = 128 + 7;
 const LIMIT: Duration = Duration::from_secs(120);
-/// The lease, and as long again.
+/// Twice the lease.
 const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(20);
 
-fn donors_die_one_after_the_other(test: &str, port: Port) {
+fn donors_die_in_sequence(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
     let rack = Rack::start(port, LEND_MIB);
     let mut busy = Busy::start(&rack, "80MiB", 2);
     kill_now(rack.agent_pid("node2"));
-    busy.wait_for_both_copies(&rack, "node2");
+    busy.wait_for_replicas(&rack, "node2");
     kill_now(rack.agent_pid("node3"));
-    busy.wait_for_both_copies(&rack, "node3");
+    busy.wait_for_replicas(&rack, "node3");
     let said = busy.stop();
     for node in ["node2", "node3"] {
         assert!(said.contains(&format!("node {node} died")), "{said}");
@@ -33,21 +33,21 @@ fn donors_die_one_after_the_other(test: &str, port: Port) {
 }
 
 #[test]
-fn donors_die_one_after_the_other_over_shm() {
-    donors_die_one_after_the_other("donors_die_one_after_the_other_over_shm", Port::Shm);
+fn donors_die_in_sequence_over_shm() {
+    donors_die_in_sequence("donors_die_in_sequence_over_shm", Port::Shm);
 }
 
 #[test]
-fn donors_die_one_after_the_other_over_udp() {
-    donors_die_one_after_the_other("donors_die_one_after_the_other_over_udp", Port::Udp);
+fn donors_die_in_sequence_over_udp() {
+    donors_die_in_sequence("donors_die_in_sequence_over_udp", Port::Udp);
 }
 
-fn donors_that_die_at_once_end_the_program_with_a_word(test: &str, port: Port) {
+fn simultaneous_deaths(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
     let rack = Rack::start(port, LEND_MIB);
-    // So much that what one node has is enough to go on with; of any three, two share a slab.
+    // Enough memory that one node's loss matters; of any three nodes, two share a slab.
     let busy = Busy::start(&rack, "200MiB", 2);
     let pids = ["node1", "node2", "node3"].map(|name| rack.agent_pid(name));
     for pid in pids {
@@ -64,21 +64,22 @@ fn donors_that_die_at_once_end_the_program_with_a_word(test: &str, port: Port) {
 }
 
 #[test]
-fn donors_that_die_at_once_end_the_program_with_a_word_over_shm() {
-    let test = "donors_that_die_at_once_end_the_program_with_a_word_over_shm";
-    donors_that_die_at_once_end_the_program_with_a_word(test, Port::Shm);
+fn simultaneous_deaths_end_the_program_over_shm() {
+    let test = "simultaneous_deaths_end_the_program_over_shm";
+    simultaneous_deaths(test, Port::Shm);
 }
 
 #[test]
-fn donors_that_die_at_once_end_the_program_with_a_word_over_udp() {
-    let test = "donors_that_die_at_once_end_the_program_with_a_word_over_udp";
-    donors_that_die_at_once_end_the_program_with_a_word(test, Port::Udp);
+fn simultaneous_deaths_end_the_program_over_udp() {
+    let test = "simultaneous_deaths_end_the_program_over_udp";
+    simultaneous_deaths(test, Port::Udp);
 }
 
-/// Where copies cannot be built anew, `venice ps` and `venice status` say what is in the way of each node.
+/// Checks that `venice ps` and `venice status` name the obstacle of each node when replicas cannot
+/// be rebuilt.
 #[test]
-fn why_lost_copies_are_not_there_again_is_told() {
-    if paged_mode_is_missing("why_lost_copies_are_not_there_again_is_told") {
+fn obstacles_to_repair_are_shown() {
+    if paged_mode_is_missing("obstacles_to_repair_are_shown") {
         return;
     }
     let rack = Rack::of(Port::Shm, 3, LEND_MIB);
@@ -101,43 +102,43 @@ fn why_lost_copies_are_not_there_again_is_told() {
     }
     let up = rack.venice(&["up"]);
     assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));
-    busy.wait_for_both_copies(&rack, "node2");
+    busy.wait_for_replicas(&rack, "node2");
     let row = rack.run_row_of_ps().expect("it runs");
     assert!(row["missing"].is_null() && row["short_slabs"] == 0, "{row}");
     busy.stop();
 }
 
-fn a_stalled_donor_is_left_behind(port: Port) {
+fn stalled_donor_is_abandoned_over(port: Port) {
     let rack = Rack::start(port, LEND_MIB);
     let mut busy = Busy::start(&rack, "80MiB", 2);
     let stalled = rack.agent_pid("node2");
     signal(stalled, Signal::STOP);
-    busy.goes_on_for(LONGER_THAN_A_LEASE);
+    busy.expect_running_for(LONGER_THAN_A_LEASE);
     signal(stalled, Signal::CONT);
-    busy.wait_for_both_copies(&rack, "node2");
-    // What it missed is not asked of it, or a byte is wrong.
+    busy.wait_for_replicas(&rack, "node2");
+    // It is not used for the writes that it missed, or a byte is wrong.
     thread::sleep(Duration::from_secs(2));
     let said = busy.stop();
     assert!(said.contains("node node2 stopped answering"), "{said}");
 }
 
-/// Over both ports at a time, as most of it is waiting.
+/// Both ports run at a time, as most of the time is waiting.
 #[test]
-fn a_stalled_donor_is_left_behind_over_shm_and_udp() {
-    if paged_mode_is_missing("a_stalled_donor_is_left_behind_over_shm_and_udp") {
+fn stalled_donor_is_abandoned_over_shm_and_udp() {
+    if paged_mode_is_missing("stalled_donor_is_abandoned_over_shm_and_udp") {
         return;
     }
     thread::scope(|scope| {
-        scope.spawn(|| a_stalled_donor_is_left_behind(Port::Shm));
-        scope.spawn(|| a_stalled_donor_is_left_behind(Port::Udp));
+        scope.spawn(|| stalled_donor_is_abandoned_over(Port::Shm));
+        scope.spawn(|| stalled_donor_is_abandoned_over(Port::Udp));
     });
 }
 
-/// What stalled donors alone have is not lost: the program waits for it, and goes on. All stall, for one
-/// of them may have nothing that the program uses.
+/// Data of stalled donors alone is not lost: the program waits, and continues. All stall, since the
+/// program may use nothing of a single one.
 #[test]
-fn stalled_donors_that_have_the_only_copy_are_waited_for() {
-    if paged_mode_is_missing("stalled_donors_that_have_the_only_copy_are_waited_for") {
+fn only_replicas_of_stalled_donors_are_awaited() {
+    if paged_mode_is_missing("only_replicas_of_stalled_donors_are_awaited") {
         return;
     }
     let rack = Rack::start(Port::Udp, LEND_MIB);
@@ -146,32 +147,32 @@ fn stalled_donors_that_have_the_only_copy_are_waited_for() {
     stalled.into_iter().for_each(|agent| signal(agent, Signal::STOP));
     wait_for("the run to say whom it waits for", LONGER_THAN_A_LEASE, || {
         busy.expect_running();
-        let said = busy.running.says_on_stderr();
+        let said = busy.running.stderr_so_far();
         let is_told =
             |line: &str| line.contains(" does not answer; ") && line.contains("are waited for");
         said.lines().any(is_told).then_some(())
     });
     stalled.into_iter().for_each(|agent| signal(agent, Signal::CONT));
-    busy.goes_on_for(Duration::from_secs(1));
+    busy.expect_running_for(Duration::from_secs(1));
     let said = busy.stop();
     assert!(!said.contains("lost") && !said.contains("stopped answering"), "{said}");
 }
 
-/// A donor whose machine was off the network for longer than a lease returns as it was: what it still
-/// has is old, and nobody reads it.
+/// A donor that was off the network for longer than a lease returns with old data, which no
+/// recipient reads.
 #[test]
-fn a_donor_that_comes_back_from_a_partition_is_fenced() {
-    if paged_mode_is_missing("a_donor_that_comes_back_from_a_partition_is_fenced") {
+fn donor_is_fenced_after_a_partition() {
+    if paged_mode_is_missing("donor_is_fenced_after_a_partition") {
         return;
     }
     let rack = Rack::start_with(Port::Udp, LEND_MIB, &["--netns"]);
     let mut busy = Busy::start(&rack, "80MiB", 2);
     let donor = rack.agent_pid("node2");
     set_wire(donor, "down");
-    busy.goes_on_for(LONGER_THAN_A_LEASE);
+    busy.expect_running_for(LONGER_THAN_A_LEASE);
     set_wire(donor, "up");
-    busy.wait_for_both_copies(&rack, "node2");
-    // It lends again, and none of what it had before.
+    busy.wait_for_replicas(&rack, "node2");
+    // It lends again, and none of the former grants.
     let lends_again = || {
         let rows = rack.json(&["nodes"]);
         let node2 = rows.as_array()?.iter().find(|row| row["name"] == "node2")?;
@@ -184,7 +185,7 @@ fn a_donor_that_comes_back_from_a_partition_is_fenced() {
     assert!(said.contains("node node2 stopped answering"), "{said}");
 }
 
-/// Sets the wire of an agent's network namespace up or down.
+/// Sets the interface of an agent's network namespace up or down.
 fn set_wire(agent: u32, to: &str) {
     let network = format!("--net=/proc/{agent}/ns/net");
     let mut command = Command::new("nsenter");
@@ -194,8 +195,8 @@ fn set_wire(agent: u32, to: &str) {
 }
 
 #[test]
-fn forked_children_keep_their_memory_while_donors_die() {
-    let test = "forked_children_keep_their_memory_while_donors_die";
+fn forked_children_survive_dead_donors() {
+    let test = "forked_children_survive_dead_donors";
     if paged_mode_is_missing(test) {
         return;
     }

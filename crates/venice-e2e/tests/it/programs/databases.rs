@@ -15,7 +15,7 @@ use venice_e2e::programs::{Outcome, Port, Rack, Running, memcached, paged_mode_i
 const REDIS_KEYS: u64 = 70_000;
 const MEMCACHED_KEYS: u64 = 70_000;
 
-/// A server that was started one way or the other.
+/// Starts a server plainly or under Venice.
 type Start<'a> = &'a dyn Fn(&Command) -> Running;
 
 fn plainly(command: &Command) -> Running {
@@ -30,7 +30,7 @@ fn under_venice(rack: &Rack, plain: &Outcome, drive: impl Fn(Start) -> Outcome) 
     (drive(&|command| rack.run(&options, command)), local_bytes)
 }
 
-/// Loads redis, saves in the background while writing on, checks what lives and what was saved.
+/// Loads redis, saves in the background while writing, and checks the live and the saved data.
 fn drive_redis(start: Start, keys: u64) -> Outcome {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let server = start(&redis::server(dir.path()));
@@ -64,8 +64,8 @@ fn drive_redis(start: Start, keys: u64) -> Outcome {
 }
 
 #[test]
-fn redis_saves_in_the_background_while_writes_go_on() {
-    if paged_mode_is_missing("redis_saves_in_the_background_while_writes_go_on") {
+fn redis_saves_during_writes() {
+    if paged_mode_is_missing("redis_saves_during_writes") {
         return;
     }
     let plain = drive_redis(&plainly, REDIS_KEYS);
@@ -87,7 +87,7 @@ fn drive_memcached(start: Start) -> Outcome {
     let mut generation = vec![1; all.len()];
     rewritten.iter().for_each(|key| generation[*key as usize] = 2);
     client.check_all(&order, |key| generation[key as usize]);
-    // It takes a signal to end memcached: through `venice run`, where that is in between.
+    // Memcached ends by a signal: through `venice run`, if that is in between.
     server.signal(Signal::TERM);
     let outcome = server.finish(PROGRAM_LIMIT);
     outcome.expect_code(0);
@@ -95,8 +95,8 @@ fn drive_memcached(start: Start) -> Outcome {
 }
 
 #[test]
-fn memcached_holds_more_than_is_local() {
-    if paged_mode_is_missing("memcached_holds_more_than_is_local") {
+fn memcached_exceeds_local_memory() {
+    if paged_mode_is_missing("memcached_exceeds_local_memory") {
         return;
     }
     let plain = drive_memcached(&plainly);
@@ -108,8 +108,8 @@ fn memcached_holds_more_than_is_local() {
 }
 
 #[test]
-fn sqlite_keeps_a_database_in_memory() {
-    if paged_mode_is_missing("sqlite_keeps_a_database_in_memory") {
+fn sqlite_database_in_memory() {
+    if paged_mode_is_missing("sqlite_database_in_memory") {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -1,4 +1,4 @@
-//! Nodes are drained, and die meanwhile, under a program that goes on: no wrong byte, nothing lost.
+//! Nodes are drained, and die meanwhile, under a running program: no wrong byte, nothing lost.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use venice_e2e::programs::{
 const LEND_MIB: u64 = 128;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The row of a node in `venice nodes`.
+/// Returns the row of a node in `venice nodes`.
 fn node(rack: &Rack, name: &str) -> Value {
     let rows = rack.json(&["nodes"]);
     rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
@@ -21,7 +21,7 @@ fn is_in(name: &str, list: &Value) -> bool {
     list.as_array().is_some_and(|names| names.iter().any(|other| other == name))
 }
 
-fn nodes_are_drained_under_a_program(test: &str, port: Port) {
+fn drain_nodes(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -34,10 +34,10 @@ fn nodes_are_drained_under_a_program(test: &str, port: Port) {
         busy.expect_running();
         let row = node(&rack, name);
         assert_eq!((&row["granted_bytes"], &row["draining"]), (&0.into(), &true.into()));
-        // For its maintenance it may end, and nobody notices.
+        // A drained node may end for maintenance without effect.
         kill_now(rack.agent_pid(name));
     }
-    let row = busy.wait_until_all_is_moved(&rack);
+    let row = busy.wait_until_moved(&rack);
     assert_eq!((&row["lost_donors"], &row["lost_slabs"]), (&Value::Array(vec![]), &0.into()));
     assert_ne!(row["moved"], 0, "{row}");
     let said = busy.stop();
@@ -49,19 +49,20 @@ fn nodes_are_drained_under_a_program(test: &str, port: Port) {
 }
 
 #[test]
-fn nodes_are_drained_under_a_program_over_shm() {
-    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_shm", Port::Shm);
+fn nodes_drain_under_a_program_over_shm() {
+    drain_nodes("nodes_drain_under_a_program_over_shm", Port::Shm);
 }
 
 #[test]
-fn nodes_are_drained_under_a_program_over_udp() {
-    nodes_are_drained_under_a_program("nodes_are_drained_under_a_program_over_udp", Port::Udp);
+fn nodes_drain_under_a_program_over_udp() {
+    drain_nodes("nodes_drain_under_a_program_over_udp", Port::Udp);
 }
 
-/// What a node has back is free there, though the program and its child had it mapped and go on.
+/// Returned memory is free at the node, although the program and its child had it mapped and
+/// continue.
 #[test]
-fn what_a_node_has_back_is_free_over_shm() {
-    if paged_mode_is_missing("what_a_node_has_back_is_free_over_shm") {
+fn returned_memory_is_free_over_shm() {
+    if paged_mode_is_missing("returned_memory_is_free_over_shm") {
         return;
     }
     for more in [&[][..], &["--faults", "in-thread"]] {
@@ -84,12 +85,12 @@ fn what_a_node_has_back_is_free_over_shm() {
             assert!(mapped.iter().all(|&len_bytes| len_bytes <= 80 * MIB), "{name}: {mapped:?}");
         }
         busy.expect_running();
-        assert_ne!(busy.wait_until_all_is_moved(&rack)["moved"], 0);
+        assert_ne!(busy.wait_until_moved(&rack)["moved"], 0);
         busy.stop();
     }
 }
 
-fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
+fn nodes_die_during_a_move(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -104,7 +105,7 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
             (is_moving || node(&rack, name)["granted_bytes"] == 0).then_some(())
         });
     };
-    // The one that everything moves away from.
+    // The node that everything moves away from.
     start_to_drain("node1", &mut busy);
     kill_now(rack.agent_pid("node1"));
     wait_for("both copies to be there", LIMIT, || {
@@ -112,7 +113,7 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
         let row = rack.run_row()?;
         (!is_in("node1", &row["leaving_donors"]) && row["short_slabs"] == 0).then_some(())
     });
-    // One of the two that everything moves to: of each slab the other copy is left, or the old one.
+    // One of the two target nodes: of each slab the other replica is left, or the old one.
     start_to_drain("node2", &mut busy);
     kill_now(rack.agent_pid("node3"));
     wait_for("the loss to be seen", LIMIT, || {
@@ -124,20 +125,20 @@ fn nodes_die_in_the_middle_of_a_move(test: &str, port: Port) {
 }
 
 #[test]
-fn nodes_die_in_the_middle_of_a_move_over_shm() {
-    nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_shm", Port::Shm);
+fn nodes_die_during_a_move_over_shm() {
+    nodes_die_during_a_move("nodes_die_during_a_move_over_shm", Port::Shm);
 }
 
 #[test]
-fn nodes_die_in_the_middle_of_a_move_over_udp() {
-    nodes_die_in_the_middle_of_a_move("nodes_die_in_the_middle_of_a_move_over_udp", Port::Udp);
+fn nodes_die_during_a_move_over_udp() {
+    nodes_die_during_a_move("nodes_die_during_a_move_over_udp", Port::Udp);
 }
 
-/// Nobody but this machine has room: its memory first, its disk where that is asked for. What is here
-/// needs no copies elsewhere, and of coded memory all fragments are here.
+/// Only this machine has room: memory first, its disk if requested. Local memory needs no replicas,
+/// and takes all fragments of coded memory.
 #[test]
-fn all_nodes_are_drained_under_a_program() {
-    if paged_mode_is_missing("all_nodes_are_drained_under_a_program") {
+fn all_nodes_drain_under_a_program() {
+    if paged_mode_is_missing("all_nodes_drain_under_a_program") {
         return;
     }
     let (local, disk) = ("go to this machine's own memory", "go to files in /var/tmp");

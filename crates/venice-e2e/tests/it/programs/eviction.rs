@@ -1,10 +1,9 @@
-//! What leaves, and what does not: pages of zeros never travel, and pages that are used again and again
-//! stay while a scan goes past, as `--stats` counts it.
+//! Eviction as counted by `--stats`: pages of zeros never travel, and hot pages stay during a scan.
 
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, Outcome, Port, Rack, paged_mode_is_missing};
 
-/// Runs `program ARGS` on so little local memory, with `options`; its own checks held.
+/// Runs `program ARGS` on so little local memory, with `options`; its own checks must hold.
 fn run(port: Port, local: &str, options: &[&str], program: (&str, &[&str])) -> Outcome {
     let (name, args) = program;
     let all = ["--local", local, "--remote", "256MiB", "--stats"];
@@ -18,10 +17,10 @@ fn run(port: Port, local: &str, options: &[&str], program: (&str, &[&str])) -> O
 }
 
 fn zeros_never_travel(test: &str, port: Port) {
-    /// Those of `zeros.c`, and how many of them hold data.
+    /// Pages of `zeros.c`, and how many of them hold data.
     const PAGES: u64 = 16_384;
     const DATA_PAGES: u64 = 256;
-    /// 8 MiB, and what the program has besides.
+    /// Local budget of 8 MiB, and the program's other pages.
     const LOCAL_PAGES: u64 = 2048;
     const OTHER_PAGES: u64 = 128;
     if paged_mode_is_missing(test) {
@@ -34,7 +33,7 @@ fn zeros_never_travel(test: &str, port: Port) {
     let as_zeros = outcome.number_after("as zeros ");
     let least = PAGES - DATA_PAGES - LOCAL_PAGES;
     assert!(as_zeros >= least, "{as_zeros} pages left as zeros, of {PAGES}");
-    // They come back without a donor too.
+    // They return without a donor too.
     let brought = outcome.number_after("pages in ");
     assert!(brought <= DATA_PAGES + OTHER_PAGES, "{brought} pages were brought in");
 }
@@ -49,8 +48,8 @@ fn zeros_never_travel_over_udp() {
     zeros_never_travel("zeros_never_travel_over_udp", Port::Udp);
 }
 
-/// `hot_set.c` goes through 128 MiB with 16 MiB local, and touches the same 2 MiB at every step. First
-/// in, first out, those would leave each time that as much came in as is local.
+/// Runs `hot_set.c`, which reads 128 MiB with 16 MiB local, and touches the same 2 MiB at every
+/// step. First-in-first-out eviction would evict those each time that the local amount came in.
 #[test]
 fn hot_pages_survive_a_scan() {
     const COLD_PAGES: u64 = 32_768;
@@ -60,7 +59,7 @@ fn hot_pages_survive_a_scan() {
     if paged_mode_is_missing("hot_pages_survive_a_scan") {
         return;
     }
-    // Each page that comes is a fault of its own then.
+    // Each incoming page is a fault of its own then.
     let far = |how: &str| {
         let outcome = run(Port::Shm, "16MiB", &["--read-ahead", "off"], ("hot_set", &[how]));
         outcome.number_before(" far;")

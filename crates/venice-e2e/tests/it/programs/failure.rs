@@ -1,4 +1,4 @@
-//! Donors, Monitor Nodes and recipients die; programs are told or go on, and nothing leaks.
+//! Donors, Monitor Nodes and recipients die; programs are notified or continue, and nothing leaks.
 
 use std::fs::File;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use venice_e2e::programs::{CProgram, MIB, Port, Rack, Running};
 use venice_e2e::programs::{is_alive, kill_now, paged_mode_is_missing, stop_now, wait_for};
 
 const LEND_MIB: u64 = 128;
-/// 64 MiB of use on 16 MiB local and 96 MiB far, spread over the four donors.
+/// Memory in use: 64 MiB on 16 MiB local and 96 MiB far, spread over the four donors.
 const USE_MIB: &str = "64";
 const OPTIONS: [&str; 7] = ["--local", "16MiB", "--remote", "96MiB", "--stats", "--copies", "1"];
 const SIGBUS_CODE: i32 = 128 + 7;
-/// The lease, and time for the donors' next heartbeats to tell of it.
+/// Time limit of a lease and the donors' next heartbeats.
 const LEASE_LIMIT: Duration = Duration::from_secs(25);
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -45,15 +45,15 @@ impl Busy {
     }
 }
 
-/// Nothing is granted any more, and every lent byte is free.
+/// Waits until no grant is left, and every lent byte is free.
 fn wait_until_free(rack: &Rack, limit: Duration) {
     wait_for("all slabs to be free again", limit, || {
         (rack.grant_ids().is_empty() && rack.granted_bytes() == 0).then_some(())
     });
 }
 
-/// What a program's user reads when a donor is gone that `end` ends.
-fn told_of_the_end_of_a_donor(test: &str, port: Port, end: fn(u32)) -> Option<String> {
+/// Ends a donor by `end`; returns the program's error text.
+fn error_after_end_of_donor(test: &str, port: Port, end: fn(u32)) -> Option<String> {
     if paged_mode_is_missing(test) {
         return None;
     }
@@ -75,29 +75,29 @@ fn told_of_the_end_of_a_donor(test: &str, port: Port, end: fn(u32)) -> Option<St
 }
 
 #[test]
-fn a_program_is_told_when_its_donor_dies_on_shm() {
-    let test = "a_program_is_told_when_its_donor_dies_on_shm";
-    told_of_the_end_of_a_donor(test, Port::Shm, kill_now);
+fn dead_donor_raises_an_error_on_shm() {
+    let test = "dead_donor_raises_an_error_on_shm";
+    error_after_end_of_donor(test, Port::Shm, kill_now);
 }
 
 #[test]
-fn a_program_is_told_when_its_donor_dies_on_udp() {
-    let test = "a_program_is_told_when_its_donor_dies_on_udp";
-    told_of_the_end_of_a_donor(test, Port::Udp, kill_now);
+fn dead_donor_raises_an_error_on_udp() {
+    let test = "dead_donor_raises_an_error_on_udp";
+    error_after_end_of_donor(test, Port::Udp, kill_now);
 }
 
 #[test]
-fn a_program_is_told_when_its_donor_takes_its_memory_back() {
-    let test = "a_program_is_told_when_its_donor_takes_its_memory_back";
-    let Some(told) = told_of_the_end_of_a_donor(test, Port::Udp, stop_now) else { return };
+fn reclaimed_memory_raises_an_error() {
+    let test = "reclaimed_memory_raises_an_error";
+    let Some(told) = error_after_end_of_donor(test, Port::Udp, stop_now) else { return };
     assert!(told.contains("took its memory back"), "{told}");
     assert!(told.contains("took back the only copy"), "{told}");
 }
 
-/// The program's own handler hears of it, and `venice run` names node and region.
+/// The program's own handler is called, and `venice run` names node and region.
 #[test]
-fn a_program_is_told_by_its_own_handler_when_its_donor_dies() {
-    if paged_mode_is_missing("a_program_is_told_by_its_own_handler_when_its_donor_dies") {
+fn own_handler_sees_a_dead_donor() {
+    if paged_mode_is_missing("own_handler_sees_a_dead_donor") {
         return;
     }
     let rack = Rack::start(Port::Shm, LEND_MIB);
@@ -118,8 +118,8 @@ fn a_program_is_told_by_its_own_handler_when_its_donor_dies() {
 }
 
 #[test]
-fn programs_outlive_the_monitor_and_it_remembers_them() {
-    if paged_mode_is_missing("programs_outlive_the_monitor_and_it_remembers_them") {
+fn programs_outlive_the_monitor() {
+    if paged_mode_is_missing("programs_outlive_the_monitor") {
         return;
     }
     let rack = Rack::start(Port::Shm, LEND_MIB);
@@ -127,7 +127,7 @@ fn programs_outlive_the_monitor_and_it_remembers_them() {
     let before = rack.grant_ids();
     assert!(!before.is_empty());
     kill_now(rack.monitor_pid());
-    // Longer than a lease: it is renewed without the Monitor Node.
+    // A lease is renewed without the Monitor Node: wait longer than one.
     std::thread::sleep(Duration::from_secs(12));
     assert!(busy.running.is_running(), "the program ended without the Monitor Node");
     let up = rack.venice(&["up"]);
@@ -138,8 +138,8 @@ fn programs_outlive_the_monitor_and_it_remembers_them() {
 }
 
 #[test]
-fn a_killed_recipient_leaves_nothing_behind() {
-    if paged_mode_is_missing("a_killed_recipient_leaves_nothing_behind") {
+fn killed_recipient_leaves_no_grants() {
+    if paged_mode_is_missing("killed_recipient_leaves_no_grants") {
         return;
     }
     let rack = Rack::start(Port::Shm, LEND_MIB);
@@ -155,12 +155,12 @@ fn a_killed_recipient_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_ended_program_gives_its_memory_back_at_once() {
-    if paged_mode_is_missing("an_ended_program_gives_its_memory_back_at_once") {
+fn ended_program_releases_memory_at_once() {
+    if paged_mode_is_missing("ended_program_releases_memory_at_once") {
         return;
     }
     let rack = Rack::start(Port::Shm, LEND_MIB);
-    // Each takes most of the rack: the next only gets it if the one before gave it back, and
+    // Each takes most of the rack: the next one fits only if the former released its memory, and
     // finds zeros only if it was zeroed.
     for _ in 0..3 {
         let program = CProgram::compile("keep_busy");
@@ -174,7 +174,7 @@ fn an_ended_program_gives_its_memory_back_at_once() {
 }
 
 #[test]
-fn a_dead_agent_is_started_again_by_up() {
+fn up_restarts_a_dead_agent() {
     let rack = Rack::start(Port::Shm, LEND_MIB);
     let (old, others) = (rack.agent_pid("node2"), rack.agent_pid("node3"));
     kill_now(old);

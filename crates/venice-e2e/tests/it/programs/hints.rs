@@ -1,5 +1,5 @@
-//! Hints about memory (`madvise(2)`, `posix_madvise(3)`) are heeded: which pages are local
-//! afterwards, as the program itself sees it (`tests/c/hints.c`), and what `--stats` counts.
+//! Memory hints (`madvise(2)`, `posix_madvise(3)`) take effect: local pages afterwards, as the
+//! program sees them (`tests/c/hints.c`), and the counts of `--stats`.
 
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
@@ -7,7 +7,7 @@ use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 /// Pages that `hints.c` advises on.
 const SOME: u64 = 1024;
 
-/// What `--stats` said of `hints HOW`, whose own checks held.
+/// Returns the output of `--stats` for `hints HOW`, whose own checks must hold.
 fn hints(port: Port, how: &str) -> String {
     let options = ["--local", "16MiB", "--remote", "256MiB", "--stats"];
     let program = CProgram::compile("hints");
@@ -17,7 +17,7 @@ fn hints(port: Port, how: &str) -> String {
     outcome.stderr
 }
 
-/// The number before `words` in what `--stats` said.
+/// Returns the number before `words` in the output of `--stats`.
 #[track_caller]
 fn number_before(stats: &str, words: &str) -> u64 {
     let before = stats.split(words).next().filter(|before| before.len() < stats.len());
@@ -26,7 +26,7 @@ fn number_before(stats: &str, words: &str) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{words:?} in {stats}"))
 }
 
-/// Pages brought in and taken out by advice.
+/// Returns the pages brought in and taken out by advice.
 fn advised(stats: &str) -> [u64; 2] {
     let line = stats.lines().find(|line| line.contains("venice: madvise: "));
     let line = line.unwrap_or_else(|| panic!("no such line in {stats}"));
@@ -48,13 +48,13 @@ fn willneed_spares_faults(test: &str, port: Port) {
 }
 
 #[test]
-fn what_is_wanted_is_brought_in_before_it_is_touched() {
-    willneed_spares_faults("what_is_wanted_is_brought_in_before_it_is_touched", Port::Shm);
+fn willneed_prefetches_pages() {
+    willneed_spares_faults("willneed_prefetches_pages", Port::Shm);
 }
 
 #[test]
-fn what_is_wanted_is_brought_in_over_udp() {
-    willneed_spares_faults("what_is_wanted_is_brought_in_over_udp", Port::Udp);
+fn willneed_prefetches_pages_over_udp() {
+    willneed_spares_faults("willneed_prefetches_pages_over_udp", Port::Udp);
 }
 
 macro_rules! hints_are_heeded {
@@ -71,11 +71,11 @@ macro_rules! hints_are_heeded {
 
 hints_are_heeded! {
     willneed_fills_half_the_budget_at_most: "willneed", |stats: &str| advised(stats)[0] > SOME;
-    posix_madvise_is_caught_too: "posix", |stats: &str| advised(stats)[0] >= SOME / 2;
+    posix_madvise_works: "posix", |stats: &str| advised(stats)[0] >= SOME / 2;
     pages_leave_at_once: "pageout", |stats: &str| advised(stats)[1] > SOME / 2;
     cold_pages_leave_first: "cold", |stats: &str| advised(stats)[1] > SOME / 2;
-    random_access_brings_nothing_ahead: "random", |_: &str| true;
-    reading_in_order_opens_the_window_at_once: "sequential", |_: &str| true;
-    normal_takes_advice_back: "normal", |_: &str| true;
-    advice_moves_and_ends_with_its_memory: "moved", |_: &str| true;
+    random_advice_stops_prefetch: "random", |_: &str| true;
+    sequential_advice_prefetches_at_once: "sequential", |_: &str| true;
+    normal_advice_resets: "normal", |_: &str| true;
+    advice_moves_with_memory: "moved", |_: &str| true;
 }

@@ -1,5 +1,5 @@
-//! Pages of 2 MiB (`venice run --page-size 2m`, or by what a program says): every byte is right
-//! whatever is done to parts of them, and they come and go whole.
+//! Pages of 2 MiB (`venice run --page-size 2m`, or by a program's advice): every byte is right
+//! after any operation on parts of them, and they move whole.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const OPTIONS: [&str; 7] =
     ["--local", "32MiB", "--remote", "768MiB", "--stats", "--page-size", "2m"];
 
-/// As [`paged_mode_is_missing`]; they also take a kernel that has them.
+/// True if the kernel lacks huge pages or paged memory; see [`paged_mode_is_missing`].
 fn are_missing(test: &str) -> bool {
     if let Err(none) = huge_pages::check_available() {
         println!("SKIPPED: {test}: {none}");
@@ -22,8 +22,8 @@ fn are_missing(test: &str) -> bool {
     paged_mode_is_missing(test)
 }
 
-/// What `--stats` counts: huge pages that came, whole or to small ones, faults that brought in a part
-/// of one, huge pages that left.
+/// Counts of `--stats`: huge pages brought in whole or to small ones, faults that brought in a part
+/// of one, huge pages evicted.
 #[derive(Debug, PartialEq, Eq)]
 struct Counted {
     came: u64,
@@ -41,7 +41,7 @@ fn counted(outcome: &Outcome) -> Counted {
     Counted { came: whole + small, in_part, left }
 }
 
-/// Runs `tests/c/NAME.c` both ways; at least so many huge pages come.
+/// Runs `tests/c/NAME.c` both ways; at least so many huge pages must come.
 fn same_by_huge_pages(test: &str, name: &str, arguments: &[&str], options: &[&str], least: u64) {
     if are_missing(test) {
         return;
@@ -63,24 +63,24 @@ macro_rules! same_by_huge_pages {
 }
 
 same_by_huge_pages! {
-    whatever_is_done_to_parts_of_them: "large_pages" ["7000", "700"], 10;
-    whatever_is_done_to_small_parts_of_them: "large_pages" ["7000", "70"], 10;
-    forks_of_forks_keep_their_own: "fork_chain" [], 1;
-    children_of_a_bare_system_call: "fork_bare" [], 1;
+    operations_on_parts: "large_pages" ["7000", "700"], 10;
+    operations_on_small_parts: "large_pages" ["7000", "70"], 10;
+    nested_forks_keep_their_memory: "fork_chain" [], 1;
+    bare_fork_system_call: "fork_bare" [], 1;
     mremap_moves_far_pages: "mremap" [], 1;
     madvise_drops_far_pages: "madvise" [], 1;
     map_fixed_and_munmap_over_far_pages: "map_fixed" [], 1;
 }
 
 #[test]
-fn they_lie_in_fragments_too() {
+fn huge_pages_work_coded() {
     let options = ["--local", "32MiB", "--remote", "192MiB", "--stats", "--page-size", "2m"];
     let options = [&options[..], &["--coding", "2+1"]].concat();
-    let test = "they_lie_in_fragments_too";
+    let test = "huge_pages_work_coded";
     same_by_huge_pages(test, "large_pages", &["7000", "700"], &options, 10);
 }
 
-/// What one order of touches comes to, by pages of one size.
+/// Runs one order of touches, with pages of one size.
 fn outcome_of(order: &str, size: &str) -> Outcome {
     let program = CProgram::compile("trends");
     let options =
@@ -101,8 +101,8 @@ fn faults(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn in_order_there_is_a_fault_for_each_huge_page() {
-    if are_missing("in_order_there_is_a_fault_for_each_huge_page") {
+fn sequential_reads_fault_once_a_huge_page() {
+    if are_missing("sequential_reads_fault_once_a_huge_page") {
         return;
     }
     let huge = outcome_of("backwards", "2m");
@@ -112,10 +112,10 @@ fn in_order_there_is_a_fault_for_each_huge_page() {
     assert!(huge.1.came >= 28 && huge.1.left >= 12, "{huge:?}");
 }
 
-/// `--page-size` is for what the program says nothing of.
+/// `--page-size` applies where the program gives no advice.
 #[test]
-fn what_the_program_says_of_its_memory_comes_first() {
-    if are_missing("what_the_program_says_of_its_memory_comes_first") {
+fn advice_overrides_page_size() {
+    if are_missing("advice_overrides_page_size") {
         return;
     }
     let program = CProgram::compile("advised_size");
@@ -130,10 +130,10 @@ fn what_the_program_says_of_its_memory_comes_first() {
     assert!(came("2m", "no huge") < 5 && came("advised-2m", "nothing") < 5);
 }
 
-/// An interpreter's heap, which grows a little at a time: what lies at its end is not whole yet.
+/// An interpreter's heap grows a little at a time: the page at its end is not whole yet.
 #[test]
-fn python_finds_what_it_kept() {
-    if are_missing("python_finds_what_it_kept") {
+fn python_heap_keeps_its_contents() {
+    if are_missing("python_heap_keeps_its_contents") {
         return;
     }
     let program = "import hashlib, random
@@ -151,22 +151,22 @@ print(hashlib.sha256(b''.join(index)).hexdigest())";
 }
 
 #[test]
-fn a_donor_dies() {
-    if are_missing("a_donor_dies") {
+fn program_survives_a_dead_donor() {
+    if are_missing("program_survives_a_dead_donor") {
         return;
     }
     let rack = Rack::start(Port::Shm, 128);
     let mut busy = Busy::start_with(&rack, "96MiB", 2, &["--local", "32MiB", "--page-size", "2m"]);
     kill_now(rack.agent_pid("node2"));
-    busy.wait_for_both_copies(&rack, "node2");
+    busy.wait_for_replicas(&rack, "node2");
     let said = busy.stop();
     assert!(said.contains("node node2 died"), "{said}");
 }
 
-/// A huge page of which some is lost: who touches that is told, and nobody waits for ever.
+/// A huge page is partly lost: a touch of that part raises an error, and none waits forever.
 #[test]
-fn the_only_copy_dies_and_the_program_is_told() {
-    if are_missing("the_only_copy_dies_and_the_program_is_told") {
+fn lost_only_replica_raises_an_error() {
+    if are_missing("lost_only_replica_raises_an_error") {
         return;
     }
     let rack = Rack::start(Port::Shm, 128);
@@ -179,10 +179,10 @@ fn the_only_copy_dies_and_the_program_is_told() {
     assert!(outcome.stderr.lines().any(names), "{}", outcome.stderr);
 }
 
-/// What cannot be is said before anything is borrowed.
+/// Unsupported options are refused before anything is borrowed.
 #[test]
-fn what_they_need_is_said() {
-    if are_missing("what_they_need_is_said") {
+fn unsupported_options_are_refused() {
+    if are_missing("unsupported_options_are_refused") {
         return;
     }
     let program = CProgram::compile("keep_busy");

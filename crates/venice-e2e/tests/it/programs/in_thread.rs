@@ -1,5 +1,5 @@
-//! Faults served in the thread that touches the page (`venice run --faults in-thread`): programs that
-//! compute give what they give alone, fork, start threads and handle signals, SIGBUS among them.
+//! In-thread faults (`venice run --faults in-thread`): programs give the same results, fork, start
+//! threads and handle signals, SIGBUS among them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const OPTIONS: [&str; 7] =
     ["--local", "16MiB", "--remote", "768MiB", "--stats", "--faults", "in-thread"];
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Faults that `--stats` counts as served in the thread.
+/// Returns the faults that `--stats` counts as served in the thread.
 #[track_caller]
 fn served_in_thread(stats: &str) -> u64 {
     let said = stats.lines().find_map(|line| line.strip_prefix("venice: in-thread faults: "));
@@ -18,7 +18,7 @@ fn served_in_thread(stats: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no such line in {stats}"))
 }
 
-/// Runs `tests/c/NAME.c` both ways; it must have been served so.
+/// Runs `tests/c/NAME.c` both ways; the run must have in-thread faults.
 fn same_in_thread(test: &str, name: &str) {
     if paged_mode_is_missing(test) {
         return;
@@ -39,22 +39,22 @@ macro_rules! same_in_thread {
 }
 
 same_in_thread! {
-    forks_of_forks_keep_their_own: "fork_chain";
-    forks_while_threads_fault_on_every_processor: "fork_threads";
-    children_of_a_bare_system_call: "fork_bare";
+    nested_forks_keep_their_memory: "fork_chain";
+    forks_during_faults: "fork_threads";
+    bare_fork_system_call: "fork_bare";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
     hints_change_no_page: "hint_storm";
     map_fixed_and_munmap_over_far_pages: "map_fixed";
     signals_on_a_far_stack: "far_signal_stack";
-    programs_with_a_handler_of_sigbus: "own_sigbus";
-    memory_is_populated_before_it_is_used: "populate";
+    program_handles_sigbus: "own_sigbus";
+    memory_is_populated: "populate";
 }
 
-/// What cannot be is said before anything is borrowed.
+/// Unsupported options are refused before anything is borrowed.
 #[test]
-fn it_is_of_shared_memory_and_the_paged_mode() {
-    if paged_mode_is_missing("it_is_of_shared_memory_and_the_paged_mode") {
+fn unsupported_modes_are_refused() {
+    if paged_mode_is_missing("unsupported_modes_are_refused") {
         return;
     }
     let program = CProgram::compile("keep_busy");

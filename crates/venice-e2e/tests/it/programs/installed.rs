@@ -1,11 +1,11 @@
-//! What `make install` puts down works from there.
+//! The installation of `make install` works.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use venice_e2e::programs::{Port, Rack, paged_mode_is_missing, venice_binary};
 
-/// `scripts/install.sh ACTION PREFIX`.
+/// Runs `scripts/install.sh ACTION PREFIX`.
 fn install(action: &str, prefix: &Path) -> Output {
     Command::new(root().join("scripts/install.sh"))
         .arg(action)
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn an_installed_venice_finds_its_shim() {
+fn installed_venice_finds_its_shim() {
     let prefix = tempfile::tempdir().expect("a temporary directory");
     let installed = install("install", prefix.path());
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
@@ -48,10 +48,10 @@ fn an_installed_venice_finds_its_shim() {
     assert!(!shim.exists());
 }
 
-/// The example in C is built as its first lines say, against the installed library, shared and
+/// The C example is built as its first lines describe, against the installed library, shared and
 /// static, and run on a rack.
 #[test]
-fn a_c_program_is_built_against_the_installed_library() {
+fn c_program_links_the_installed_library() {
     let prefix = tempfile::tempdir().expect("a temporary directory");
     let installed = install("install", prefix.path());
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
@@ -59,7 +59,7 @@ fn a_c_program_is_built_against_the_installed_library() {
     std::fs::create_dir(&pool).expect("a directory");
     let offer = format!("storage:{}=16MiB", pool.display());
     let rack = Rack::start_with(Port::Udp, 64, &["--offer", &offer]);
-    let has_pager = !paged_mode_is_missing("a_c_program_is_built_against_the_installed_library");
+    let has_pager = !paged_mode_is_missing("c_program_links_the_installed_library");
     for (name, how, library) in
         [("shared", "", "-lvenice"), ("static", "--static", "-l:libvenice.a")]
     {
@@ -116,7 +116,7 @@ fn a_c_program_is_built_against_the_installed_library() {
     assert!(!prefix.path().join("include/venice.h").exists());
 }
 
-/// The example calls all that the header declares.
+/// Checks that the example calls every function of the header.
 fn every_function_is_used(header: &Path) {
     let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
     let (header, example) = (read(header), read(&root().join("examples/c/borrow.c")));

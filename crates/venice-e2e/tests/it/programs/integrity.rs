@@ -18,11 +18,11 @@ fn no_byte_is_wrong(test: &str, port: Port, seed: u64) {
 }
 
 #[test]
-fn no_byte_is_wrong_while_donors_come_and_go_over_shm() {
-    no_byte_is_wrong("no_byte_is_wrong_while_donors_come_and_go_over_shm", Port::Shm, 1);
+fn short_soak_over_shm() {
+    no_byte_is_wrong("short_soak_over_shm", Port::Shm, 1);
 }
 
 #[test]
-fn no_byte_is_wrong_while_donors_come_and_go_over_udp() {
-    no_byte_is_wrong("no_byte_is_wrong_while_donors_come_and_go_over_udp", Port::Udp, 2);
+fn short_soak_over_udp() {
+    no_byte_is_wrong("short_soak_over_udp", Port::Udp, 2);
 }

@@ -1,4 +1,4 @@
-//! Language runtimes that bring their own allocator, collector and threads.
+//! Language runtimes with their own allocator, collector and threads.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ const PYTHON: &str = "/usr/bin/python3";
 
 fn python(script: &str) -> Command {
     let mut command = Command::new(PYTHON);
-    // A hash seed of its own would give each run another order of dictionaries.
+    // A random hash seed would give each run another order of dictionaries.
     command.args(["-c", script]).env("PYTHONHASHSEED", "0");
     command
 }
 
 #[test]
-fn python_builds_and_sorts_large_lists() {
-    if paged_mode_is_missing("python_builds_and_sorts_large_lists") {
+fn python_sorts_large_lists() {
+    if paged_mode_is_missing("python_sorts_large_lists") {
         return;
     }
     let command = python(include_str!("../../data/lists.py"));
@@ -27,8 +27,8 @@ fn python_builds_and_sorts_large_lists() {
 }
 
 #[test]
-fn numpy_computes_on_an_array_larger_than_local() {
-    if paged_mode_is_missing("numpy_computes_on_an_array_larger_than_local") {
+fn numpy_exceeds_local_memory() {
+    if paged_mode_is_missing("numpy_exceeds_local_memory") {
         return;
     }
     let command = python(include_str!("../../data/array.py"));
@@ -36,8 +36,8 @@ fn numpy_computes_on_an_array_larger_than_local() {
 }
 
 #[test]
-fn a_jvm_has_a_heap_larger_than_local() {
-    if paged_mode_is_missing("a_jvm_has_a_heap_larger_than_local") {
+fn jvm_heap_exceeds_local_memory() {
+    if paged_mode_is_missing("jvm_heap_exceeds_local_memory") {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -45,7 +45,7 @@ fn a_jvm_has_a_heap_larger_than_local() {
     compare(Rack::shared(Port::Shm), "java", &program);
 }
 
-/// The Java program, compiled first where there is a compiler.
+/// Returns a command of the Java program, compiled first if there is a compiler.
 fn java(dir: &Path) -> Command {
     let source = dir.join("Heap.java");
     fs::write(&source, include_str!("../../data/Heap.java")).expect("a file");

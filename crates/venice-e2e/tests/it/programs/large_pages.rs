@@ -1,5 +1,5 @@
-//! Pages of 64 KiB (`venice run --page-size 64k`, or by what a program says): every byte is
-//! right whatever is done to parts of them, and several of 4 KiB come at once.
+//! Pages of 64 KiB (`venice run --page-size 64k`, or by a program's advice): every byte is right
+//! after any operation on parts of them, and several pages of 4 KiB come at once.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use venice_e2e::programs::{kill_now, paged_mode_is_missing};
 const LIMIT: Duration = Duration::from_secs(120);
 const OPTIONS: [&str; 7] =
     ["--local", "16MiB", "--remote", "768MiB", "--stats", "--page-size", "64k"];
-/// Room for two large pages in each of a process's windows at a time, and little more.
+/// Options with room for two large pages in each of a process's sweep chunks at a time, and little
+/// more.
 const TIGHT: [&str; 7] = ["--local", "8MiB", "--remote", "128MiB", "--stats", "--page-size", "64k"];
 
-/// Pages that `--stats` counts as come beside another of their large page.
+/// Returns the pages that `--stats` counts as come beside another of their large page.
 #[track_caller]
 fn came_beside(outcome: &Outcome) -> u64 {
     let said = " pages brought in with a large page";
@@ -28,7 +29,7 @@ fn same_by_large_pages(test: &str, name: &str, port: Port, options: &[&str]) {
         return;
     }
     let program = CProgram::compile(name);
-    // Pages of a thread, and of the longest run.
+    // Arguments: pages of a thread, and of the longest run.
     let arguments: &[&str] = if name == "large_pages" { &["3072", "70"] } else { &[] };
     let venice = same_output(Rack::shared(port), options, &program.command(arguments));
     println!("{}", venice.stderr);
@@ -45,31 +46,31 @@ macro_rules! same_by_large_pages {
 }
 
 same_by_large_pages! {
-    whatever_is_done_to_parts_of_them: "large_pages" Shm TIGHT;
-    whatever_is_done_to_parts_of_them_over_udp: "large_pages" Udp TIGHT;
-    forks_of_forks_keep_their_own: "fork_chain" Shm OPTIONS;
-    children_of_a_bare_system_call: "fork_bare" Shm OPTIONS;
+    operations_on_parts: "large_pages" Shm TIGHT;
+    operations_on_parts_over_udp: "large_pages" Udp TIGHT;
+    nested_forks_keep_their_memory: "fork_chain" Shm OPTIONS;
+    bare_fork_system_call: "fork_bare" Shm OPTIONS;
     mremap_moves_far_pages: "mremap" Shm OPTIONS;
     madvise_drops_far_pages: "madvise" Shm OPTIONS;
     map_fixed_and_munmap_over_far_pages: "map_fixed" Shm OPTIONS;
 }
 
 #[test]
-fn they_lie_in_fragments_too() {
+fn large_pages_work_coded() {
     let options = [&TIGHT[..], &["--coding", "2+1"]].concat();
     for port in [Port::Shm, Port::Udp] {
-        same_by_large_pages("they_lie_in_fragments_too", "large_pages", port, &options);
+        same_by_large_pages("large_pages_work_coded", "large_pages", port, &options);
     }
 }
 
 #[test]
-fn they_are_served_in_the_thread_too() {
+fn large_pages_are_served_in_thread() {
     let options = [&TIGHT[..], &["--faults", "in-thread"]].concat();
-    let test = "they_are_served_in_the_thread_too";
+    let test = "large_pages_are_served_in_thread";
     same_by_large_pages(test, "large_pages", Port::Shm, &options);
 }
 
-/// What one order of touches comes to, by pages of one size.
+/// Runs one order of touches, with pages of one size.
 fn faults(order: &str, size: &str) -> u64 {
     let program = CProgram::compile("trends");
     let options =
@@ -86,18 +87,18 @@ fn faults(order: &str, size: &str) -> u64 {
 }
 
 #[test]
-fn in_order_there_is_a_fault_for_each_large_page() {
-    if paged_mode_is_missing("in_order_there_is_a_fault_for_each_large_page") {
+fn sequential_reads_fault_once_a_large_page() {
+    if paged_mode_is_missing("sequential_reads_fault_once_a_large_page") {
         return;
     }
     let (small, large) = (faults("backwards", "4k"), faults("backwards", "64k"));
     assert!(large * 10 < small, "{large} faults, by small pages {small}");
 }
 
-/// `--page-size` is for what the program says nothing of.
+/// `--page-size` applies where the program gives no advice.
 #[test]
-fn what_the_program_says_of_its_memory_comes_first() {
-    if paged_mode_is_missing("what_the_program_says_of_its_memory_comes_first") {
+fn advice_overrides_page_size() {
+    if paged_mode_is_missing("advice_overrides_page_size") {
         return;
     }
     let program = CProgram::compile("advised_size");
@@ -114,11 +115,11 @@ fn what_the_program_says_of_its_memory_comes_first() {
     assert_eq!(beside("4k", "huge"), 0, "nobody asked for large pages");
 }
 
-/// One that has used up what there is far away is told so, and does not wait for room for a whole
+/// A program that has used up its far memory gets an error, and does not wait for room for a whole
 /// large page at every touch.
 #[test]
-fn a_program_without_room_is_told() {
-    if paged_mode_is_missing("a_program_without_room_is_told") {
+fn program_without_room_gets_an_error() {
+    if paged_mode_is_missing("program_without_room_gets_an_error") {
         return;
     }
     let program = CProgram::compile("fill");
@@ -131,32 +132,32 @@ fn a_program_without_room_is_told() {
     }
 }
 
-fn a_donor_dies(test: &str, port: Port) {
+fn program_survives(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
     let rack = Rack::start(port, 128);
     let mut busy = Busy::start_with(&rack, "80MiB", 2, &["--page-size", "64k"]);
     kill_now(rack.agent_pid("node2"));
-    busy.wait_for_both_copies(&rack, "node2");
+    busy.wait_for_replicas(&rack, "node2");
     let said = busy.stop();
     assert!(said.contains("node node2 died"), "{said}");
 }
 
 #[test]
-fn a_donor_dies_over_shm() {
-    a_donor_dies("a_donor_dies_over_shm", Port::Shm);
+fn program_survives_a_dead_donor_over_shm() {
+    program_survives("program_survives_a_dead_donor_over_shm", Port::Shm);
 }
 
 #[test]
-fn a_donor_dies_over_udp() {
-    a_donor_dies("a_donor_dies_over_udp", Port::Udp);
+fn program_survives_a_dead_donor_over_udp() {
+    program_survives("program_survives_a_dead_donor_over_udp", Port::Udp);
 }
 
-/// A large page of which some are lost: who touches those is told, and nobody waits for ever.
+/// A large page is partly lost: a touch of that part raises an error, and none waits forever.
 #[test]
-fn the_only_copy_dies_and_the_program_is_told() {
-    if paged_mode_is_missing("the_only_copy_dies_and_the_program_is_told") {
+fn lost_only_replica_raises_an_error() {
+    if paged_mode_is_missing("lost_only_replica_raises_an_error") {
         return;
     }
     for port in [Port::Shm, Port::Udp] {
@@ -171,10 +172,10 @@ fn the_only_copy_dies_and_the_program_is_told() {
     }
 }
 
-/// What cannot be is said before anything is borrowed.
+/// Unsupported options are refused before anything is borrowed.
 #[test]
-fn they_are_of_the_paged_mode() {
-    if paged_mode_is_missing("they_are_of_the_paged_mode") {
+fn unsupported_modes_are_refused() {
+    if paged_mode_is_missing("unsupported_modes_are_refused") {
         return;
     }
     let program = CProgram::compile("keep_busy");

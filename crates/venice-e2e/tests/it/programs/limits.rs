@@ -1,4 +1,4 @@
-//! Limits and bad input: a one-line error that says what to do, the right exit code, and nothing
+//! Limits and invalid input: a one-line error with the remedy, the right exit code, and no program
 //! started.
 
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ use venice_e2e::programs::{
 const USAGE: i32 = 2;
 const FAILURE: i32 = 1;
 
-/// The command failed with `code` and one line that holds all of `words`.
+/// Checks that the command failed with `code` and one line that contains all of `words`.
 #[track_caller]
 fn fails(output: &Output, code: i32, words: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -31,7 +31,7 @@ fn run(rack: &Rack, args: &[&str]) -> Output {
 }
 
 #[test]
-fn no_room_says_how_much_is_free_where() {
+fn missing_room_names_free_memory() {
     let rack = Rack::shared(Port::Shm);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mark = dir.path().join("started");
@@ -43,7 +43,7 @@ fn no_room_says_how_much_is_free_where() {
 }
 
 #[test]
-fn a_missing_program_is_named() {
+fn missing_program_is_named() {
     let rack = Rack::shared(Port::Shm);
     let name = "no-such-program-anywhere";
     let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", name]);
@@ -54,7 +54,7 @@ fn a_missing_program_is_named() {
 }
 
 #[test]
-fn a_static_program_is_refused_with_a_way_out() {
+fn static_program_is_refused() {
     let program = CProgram::compile_with("exit_ways", &["-static"]);
     let path = program.command(&[]).get_program().to_str().expect("a path").to_string();
     let rack = Rack::shared(Port::Shm);
@@ -64,7 +64,7 @@ fn a_static_program_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn sizes_that_do_not_parse_are_usage_errors() {
+fn unparsable_sizes_are_usage_errors() {
     let rack = Rack::shared(Port::Shm);
     for size in ["much", "-1", "12XiB", "", "1.2.3GiB", "99999999999GiB"] {
         let option = format!("--local={size}");
@@ -77,14 +77,14 @@ fn sizes_that_do_not_parse_are_usage_errors() {
 }
 
 #[test]
-fn more_local_than_the_machine_has_is_refused() {
+fn local_above_machine_memory_is_refused() {
     let rack = Rack::shared(Port::Shm);
     let output = run(rack, &["--local", "900TiB", "--", "true"]);
     fails(&output, USAGE, &["--local", "900"]);
 }
 
 #[test]
-fn without_a_rack_it_says_how_to_get_one() {
+fn missing_rack_names_the_remedy() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for args in [vec!["run", "--local", "16MiB", "--", "true"], vec!["nodes"], vec!["grants"]] {
         let output = Command::new(venice_binary())
@@ -99,7 +99,7 @@ fn without_a_rack_it_says_how_to_get_one() {
 }
 
 #[test]
-fn a_second_agent_of_the_same_name_is_refused() {
+fn second_agent_of_a_name_is_refused() {
     let rack = Rack::shared(Port::Shm);
     let first = rack.agent_pid("node1");
     let monitor = rack.json(&["status"])["monitor"]["addr"].as_str().expect("addr").to_string();
@@ -119,8 +119,8 @@ fn a_second_agent_of_the_same_name_is_refused() {
 }
 
 #[test]
-fn the_program_sees_its_own_arguments_input_and_environment() {
-    if paged_mode_is_missing("the_program_sees_its_own_arguments_input_and_environment") {
+fn program_gets_its_arguments_and_input() {
+    if paged_mode_is_missing("program_gets_its_arguments_and_input") {
         return;
     }
     let rack = Rack::shared(Port::Shm);
@@ -137,7 +137,8 @@ fn the_program_sees_its_own_arguments_input_and_environment() {
     assert_eq!(exit_code(output.status), 0);
 }
 
-/// What a rack had lent to a run with `options` when its program was there, and what the run said.
+/// Returns the memory that a rack had lent to a run with `options` when its program started, and
+/// the run's output.
 fn lent_to_a_run(rack: &Rack, options: &[&str]) -> (u64, String) {
     const LIMIT: Duration = Duration::from_secs(60);
     let mut program = Command::new("sleep");
@@ -145,7 +146,7 @@ fn lent_to_a_run(rack: &Rack, options: &[&str]) -> (u64, String) {
     let options = [&["--local", "16MiB", "--stats"], options].concat();
     let mut running = rack.run(&options, &program);
     wait_for("the program to be there", LIMIT, || {
-        assert!(running.is_running(), "venice run: {}", running.said_on_stderr());
+        assert!(running.is_running(), "venice run: {}", running.stderr_after_end());
         (!running.descendants().is_empty()).then_some(())
     });
     let lent_bytes = rack.granted_bytes();
@@ -158,8 +159,8 @@ fn lent_to_a_run(rack: &Rack, options: &[&str]) -> (u64, String) {
 const WARNING: &str = "no room for two copies";
 
 #[test]
-fn far_memory_has_two_copies_where_two_donors_have_room() {
-    if paged_mode_is_missing("far_memory_has_two_copies_where_two_donors_have_room") {
+fn far_memory_has_two_replicas() {
+    if paged_mode_is_missing("far_memory_has_two_replicas") {
         return;
     }
     let rack = Rack::of(Port::Shm, 2, 64);
@@ -167,15 +168,15 @@ fn far_memory_has_two_copies_where_two_donors_have_room() {
     assert_eq!(lent_bytes, 2 * 48 * MIB, "{said}");
     assert!(said.contains("venice: copies 2;") && !said.contains(WARNING), "{said}");
 
-    // Both have room for it together, and neither has for a copy of what the other takes.
+    // Both have room for it together, and neither has room for a replica of the other's part.
     let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "96MiB"]);
     assert_eq!(lent_bytes, 96 * MIB, "{said}");
     assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
 }
 
 #[test]
-fn far_memory_has_one_copy_and_a_warning_where_there_is_one_donor() {
-    if paged_mode_is_missing("far_memory_has_one_copy_and_a_warning_where_there_is_one_donor") {
+fn single_donor_gives_one_replica_and_warning() {
+    if paged_mode_is_missing("single_donor_gives_one_replica_and_warning") {
         return;
     }
     let rack = Rack::of(Port::Shm, 1, 128);

@@ -1,10 +1,10 @@
 //! Programs whose far memory lies in memory devices (DAX): racks in a guest that has two of them.
 
-use venice_e2e::programs::in_guest::{PROGRAM, in_guest, was_right};
+use venice_e2e::programs::in_guest::{PROGRAM, check_turns, in_guest};
 use venice_testkit::guest::{GuestPlan, Room};
 
-/// NVDIMMs stand for memory behind a fabric. dax0.0 is mapped by pages of 4 KiB, as a window needs them,
-/// dax1.0 by those of 2 MiB.
+/// NVDIMMs stand for memory behind a fabric. dax0.0 is mapped by pages of 4 KiB, as a window needs
+/// them, dax1.0 by those of 2 MiB.
 static ROOM: Room = Room::new(GuestPlan {
     memory_mib: 1280,
     processors: 2,
@@ -22,7 +22,7 @@ static ROOM: Room = Room::new(GuestPlan {
         "-device",
         "nvdimm,id=nvdimm1,memdev=large",
     ],
-    // As `ndctl create-namespace --mode=devdax --map=mem --align=...` does.
+    // The same steps as `ndctl create-namespace --mode=devdax --map=mem --align=...`.
     set_up: "dax() { cd /sys/bus/nd && echo namespace$1.0 >drivers/nd_pmem/unbind &&
         echo $2 >devices/dax$1.0/align && echo ram >devices/dax$1.0/mode &&
         cat /proc/sys/kernel/random/uuid >devices/dax$1.0/uuid &&
@@ -31,7 +31,7 @@ static ROOM: Room = Room::new(GuestPlan {
     ..GuestPlan::new("dax", &["nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem"])
 });
 
-/// Says how many pages of a device hold what [`PROGRAM`] writes: one byte and zeros.
+/// Counts the pages of a device that hold the data of [`PROGRAM`]: one byte and zeros.
 const LOOK: &str = "\
 import mmap, os, sys
 bytes = int(open('/sys/bus/dax/devices/' + sys.argv[1] + '/size').read())
@@ -40,7 +40,8 @@ pages = sum(memory[at:at + 4096].count(0) == 4095 for at in range(0, bytes, 4096
 print(sys.argv[2], 'pages:', pages, flush=True)
 ";
 
-/// Starts [`PROGRAM`] with most of its memory in a window, for so many turns, and has it write the first.
+/// Starts [`PROGRAM`] with most of its memory in a window, for so many turns, and lets it write the
+/// first.
 fn in_window(turns: u32) -> String {
     format!(
         "$v run --mode window --local 6MiB --remote 64MiB -- python3 -c \"{PROGRAM}\" $go {turns} 48 \
@@ -49,16 +50,16 @@ fn in_window(turns: u32) -> String {
     )
 }
 
-/// The number behind `words`.
+/// Returns the number behind `words`.
 fn number(output: &str, words: &str) -> u64 {
     let (_, after) = output.split_once(words).unwrap_or_else(|| panic!("no {words:?}: {output}"));
     let digits = after.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap();
     digits.parse().unwrap_or_else(|_| panic!("no number after {words:?}: {output}"))
 }
 
-/// A program's own loads and stores go to the device, and nobody finds anything there afterwards.
+/// A program's own loads and stores reach the device, and its pages are zeroed afterwards.
 #[test]
-fn a_window_is_the_device_itself() {
+fn window_maps_the_device() {
     let program = in_window(1);
     let script = format!(
         "$v up --nodes 1 --lend-dax dax0.0; \
@@ -70,16 +71,16 @@ fn a_window_is_the_device_itself() {
          python3 -c \"{LOOK}\" dax0.0 afterwards; \
          $v nodes; $v window list; exit $code"
     );
-    let Some(output) = in_guest(&ROOM, "a_window_is_the_device_itself", &script) else { return };
-    was_right(&output, 1);
+    let Some(output) = in_guest(&ROOM, "window_maps_the_device", &script) else { return };
+    check_turns(&output, 1);
     assert!(number(&output, "mappings:") > 1, "{output}");
     assert!(number(&output, "then pages:") > 9000, "{output}");
     assert_eq!(number(&output, "afterwards pages:"), 0, "{output}");
 }
 
-/// By copies of its pages a program has memory of a device with large pages, and over the network.
+/// A program pages to a device with large pages, and over the network.
 #[test]
-fn pages_go_to_devices_with_large_pages_and_over_udp() {
+fn paging_uses_devices_with_large_pages() {
     let run = |port, go: &str| {
         format!(
             "touch ${{go}}{go}1; \
@@ -92,16 +93,16 @@ fn pages_go_to_devices_with_large_pages_and_over_udp() {
         run("shm", "a"),
         run("udp", "b")
     );
-    let test = "pages_go_to_devices_with_large_pages_and_over_udp";
+    let test = "paging_uses_devices_with_large_pages";
     let Some(output) = in_guest(&ROOM, test, &script) else { return };
     assert_eq!(output.matches("right 1\n").count(), 2, "{output}");
     assert!(!output.contains(" 0 far;"), "it paged: {output}");
 }
 
-/// What a program has mapped stays its own when the agent dies, and nobody's but its: the agent's
-/// successor lends the rest.
+/// Mapped memory stays with its program when the agent dies: the agent's successor lends only the
+/// rest.
 #[test]
-fn what_is_mapped_is_not_lent_again() {
+fn mapped_memory_is_not_lent_again() {
     let program = in_window(2);
     let script = format!(
         "$v up --nodes 1 --lend-dax dax0.0; \
@@ -111,16 +112,16 @@ fn what_is_mapped_is_not_lent_again() {
          touch ${{go}}1; waits $log 'written 2'; touch ${{go}}2; \
          wait $run; code=$?; run=; cat $log; frees 117440512; echo all is free; exit $code"
     );
-    let test = "what_is_mapped_is_not_lent_again";
+    let test = "mapped_memory_is_not_lent_again";
     let Some(output) = in_guest(&ROOM, test, &script) else { return };
-    was_right(&output, 2);
+    check_turns(&output, 2);
     assert!(output.contains("/dev/dax0.0 is lent by another agent of this machine"), "{output}");
     assert!(output.contains("all is free"), "{output}");
 }
 
-/// What cannot be is refused, with the reason.
+/// Unsupported requests are refused, with the reason.
 #[test]
-fn what_a_device_cannot_is_told() {
+fn unsupported_requests_are_refused() {
     let script = "\
         $v up --nodes 1 --lend-dax dax7.0; $v up --nodes 1 --lend-dax sda; \
         $v up --nodes 1 --lend-dax node3/dax0.0; \
@@ -128,7 +129,7 @@ fn what_a_device_cannot_is_told() {
         $v up --nodes 1 --lend-dax dax1.0; \
         $v run --mode window --local 6MiB --remote 16MiB -- echo it ran; \
         cd /; $v up --nodes 1 --lend-dax dax0.0; echo over";
-    let test = "what_a_device_cannot_is_told";
+    let test = "unsupported_requests_are_refused";
     let Some(output) = in_guest(&ROOM, test, script) else { return };
     for said in [
         "--lend-dax: no DAX device dax7.0",

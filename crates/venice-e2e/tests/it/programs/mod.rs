@@ -1,5 +1,5 @@
-//! Real programs under `venice run`. Run them with `--test-threads=1`: each has a rack to itself and is
-//! bounded by it, not by its neighbours.
+//! Real programs under `venice run`. They need `--test-threads=1`: each has a rack to itself, and
+//! its limits must not depend on other tests.
 
 mod bench_fault;
 mod bench_memory;

@@ -9,7 +9,7 @@ use venice_e2e::programs::{
 };
 
 const LEND_MIB: u64 = 96;
-/// From one corner of the cube to the opposite one: over node2, node4, node8.
+/// Options from one corner of the cube to the opposite one: over node2, node4, node8.
 const FAR: [&str; 8] =
     ["--local", "8MiB", "--remote", "80MiB", "--node", "node1", "--donor", "node8"];
 const KEYS: u64 = 12_000;
@@ -28,8 +28,8 @@ fn await_links(rack: &Rack, links: usize, dead: Option<&str>) {
     });
 }
 
-/// The tables say how far the donor is, and which way the program's memory takes.
-fn shows_the_way(rack: &Rack) {
+/// Checks that the tables show the distance of the donor, and the route of the program's memory.
+fn check_distance_and_route(rack: &Rack) {
     let grants = rack.json(&["grants"]);
     assert_eq!((&grants[0]["home"], &grants[0]["hops"]), (&"node1".into(), &3.into()));
     let recipient = &grants[0]["recipient"];
@@ -52,7 +52,7 @@ fn redis_round_a_dead_relay(options: &[&str]) {
     client.set_all(&keys, 1);
     client.check_all(&keys, |_| 1);
 
-    shows_the_way(&rack);
+    check_distance_and_route(&rack);
 
     kill_now(rack.agent_pid("node2"));
     client.check_all(&keys, |_| 1);
@@ -69,15 +69,15 @@ fn redis_round_a_dead_relay(options: &[&str]) {
 }
 
 #[test]
-fn redis_goes_round_a_dead_relay() {
-    if !paged_mode_is_missing("redis_goes_round_a_dead_relay") {
+fn redis_survives_a_dead_relay() {
+    if !paged_mode_is_missing("redis_survives_a_dead_relay") {
         redis_round_a_dead_relay(&[]);
     }
 }
 
 #[test]
-fn redis_goes_round_a_dead_relay_between_namespaces() {
-    let test = "redis_goes_round_a_dead_relay_between_namespaces";
+fn redis_survives_a_dead_relay_between_namespaces() {
+    let test = "redis_survives_a_dead_relay_between_namespaces";
     if paged_mode_is_missing(test) {
         return;
     }
@@ -88,7 +88,7 @@ fn redis_goes_round_a_dead_relay_between_namespaces() {
     redis_round_a_dead_relay(&["--netns"]);
 }
 
-/// A program that uses its memory until told to stop, with all of it behind a relay.
+/// Starts a program that uses its memory until told to stop, with all of it behind a relay.
 fn busy(rack: &Rack, options: &[&str]) -> (CProgram, Running) {
     let program = CProgram::compile("keep_busy");
     let mut running = rack.run(options, &program.command(&["32", "ready", "stop"]));
@@ -99,8 +99,8 @@ fn busy(rack: &Rack, options: &[&str]) -> (CProgram, Running) {
 }
 
 #[test]
-fn without_another_way_the_program_is_told() {
-    if paged_mode_is_missing("without_another_way_the_program_is_told") {
+fn missing_route_ends_the_program() {
+    if paged_mode_is_missing("missing_route_ends_the_program") {
         return;
     }
     let rack = Rack::wired("mesh:3", LEND_MIB, &[]);
@@ -115,8 +115,8 @@ fn without_another_way_the_program_is_told() {
 }
 
 #[test]
-fn a_star_and_a_ring_carry_programs_too() {
-    if paged_mode_is_missing("a_star_and_a_ring_carry_programs_too") {
+fn star_and_ring_carry_programs() {
+    if paged_mode_is_missing("star_and_ring_carry_programs") {
         return;
     }
     for (topology, options, links) in

@@ -1,4 +1,4 @@
-//! A selection over UDP: what differs from shared memory is the way, not the promises.
+//! A selection of programs over UDP, which keeps the same promises as shared memory.
 
 use std::process::Command;
 use std::time::Duration;
@@ -65,8 +65,8 @@ fn system_calls_reach_far_memory_over_udp() {
 }
 
 #[test]
-fn a_virtual_wire_lies_between_namespaces() {
-    if paged_mode_is_missing("a_virtual_wire_lies_between_namespaces") {
+fn namespaces_are_joined_by_a_wire() {
+    if paged_mode_is_missing("namespaces_are_joined_by_a_wire") {
         return;
     }
     let rack = Rack::start_with(Port::Udp, 128, &["--netns"]);

@@ -1,7 +1,7 @@
 //! Programs under `venice run` whose far memory is reached by RDMA: a rack in the guest, over soft
 //! RoCE. An emulated processor runs donors, recipient and all devices, so the programs are small.
 
-use venice_e2e::programs::in_guest::{PROGRAM, in_guest, was_right};
+use venice_e2e::programs::in_guest::{PROGRAM, check_turns, in_guest};
 use venice_testkit::guest::{GuestPlan, Room};
 
 static ROOM: Room = Room::new(GuestPlan {
@@ -15,8 +15,8 @@ static ROOM: Room = Room::new(GuestPlan {
 });
 
 #[test]
-fn a_program_reads_back_what_it_wrote_over_verbs() {
-    // A busy machine may keep the Monitor Node waiting for a donor: asked again then.
+fn write_and_read_back_over_verbs() {
+    // A busy machine may delay a donor's answer to the Monitor Node: the request is repeated then.
     let script = format!(
         "$v up --nodes 1 --lend 128MiB --port verbs; touch ${{go}}1; \
          for attempt in 1 2 3 4 5; do \
@@ -25,15 +25,16 @@ fn a_program_reads_back_what_it_wrote_over_verbs() {
              sleep 1; \
          done; cat $VENICE_RUN_DIR/*/*log; exit 1"
     );
-    let test = "a_program_reads_back_what_it_wrote_over_verbs";
+    let test = "write_and_read_back_over_verbs";
     let Some(output) = in_guest(&ROOM, test, &script) else { return };
-    was_right(&output, 1);
+    check_turns(&output, 1);
     assert!(!output.contains(" 0 far;"), "it paged: {output}");
 }
 
-/// One donor of three dies, its copies are built anew on the third, another dies, and no byte is lost.
+/// One donor of three dies, its replicas are rebuilt on the third, another dies, and no byte is
+/// lost.
 #[test]
-fn lost_copies_are_built_anew_over_verbs() {
+fn replicas_are_rebuilt_over_verbs() {
     let script = format!(
         "$v up --nodes 3 --lend 64MiB --port verbs; \
          $v run --local 6MiB --remote 32MiB --copies 2 --stats -- python3 -c \"{PROGRAM}\" $go 3 9 \
@@ -46,16 +47,16 @@ fn lost_copies_are_built_anew_over_verbs() {
          waits $log 'written 3'; touch ${{go}}3; \
          wait $run; code=$?; run=; cat $log; exit $code"
     );
-    let Some(output) = in_guest(&ROOM, "lost_copies_are_built_anew_over_verbs", &script) else {
+    let Some(output) = in_guest(&ROOM, "replicas_are_rebuilt_over_verbs", &script) else {
         return;
     };
-    was_right(&output, 3);
+    check_turns(&output, 3);
 }
 
-/// A drained donor's only copies move to other donors, and to the program's own machine at last,
+/// A drained donor's only replicas move to other donors, and to the program's own machine at last,
 /// while the program runs.
 #[test]
-fn a_drained_donors_memory_moves_over_verbs() {
+fn drained_memory_moves_over_verbs() {
     let script = format!(
         "$v up --nodes 2 --lend 64MiB --port verbs; \
          $v run --local 6MiB --remote 32MiB --copies 1 --reclaim-to donors,local --stats \
@@ -67,20 +68,20 @@ fn a_drained_donors_memory_moves_over_verbs() {
          waits $log 'written 3'; touch ${{go}}3; \
          wait $run; code=$?; run=; cat $log; exit $code"
     );
-    let test = "a_drained_donors_memory_moves_over_verbs";
+    let test = "drained_memory_moves_over_verbs";
     let Some(output) = in_guest(&ROOM, test, &script) else { return };
-    was_right(&output, 3);
+    check_turns(&output, 3);
     for said in ["node node1 has its memory back", "node node2 has its memory back"] {
         assert!(output.contains(said), "{said}: {output}");
     }
 }
 
-/// Of three donors of coded memory one dies: pages are computed, fragments built anew on a fourth that
-/// has none before, and another dies.
+/// One of three donors of coded memory dies: pages are computed, fragments rebuilt on a fourth that
+/// had none before, and another dies.
 #[test]
 fn coded_memory_outlives_a_donor_over_verbs() {
-    // Three fragments lie on three nodes: which, should not hang on who of four joined first. The
-    // coding's own tables are 8 MiB of what is local.
+    // Three fragments lie on three nodes, independent of the order in which the four joined. The
+    // coding's own tables take 8 MiB of the local memory.
     let script = format!(
         "$v up --nodes 4 --lend 64MiB --port verbs; $v drain node4; \
          $v run --local 14MiB --remote 32MiB --coding 2+1 --stats \
@@ -95,5 +96,5 @@ fn coded_memory_outlives_a_donor_over_verbs() {
     );
     let test = "coded_memory_outlives_a_donor_over_verbs";
     let Some(output) = in_guest(&ROOM, test, &script) else { return };
-    was_right(&output, 3);
+    check_turns(&output, 3);
 }

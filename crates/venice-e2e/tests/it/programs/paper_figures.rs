@@ -1,5 +1,6 @@
-//! `venice paper` from end to end: short runs of the figures that need more than `venice bench memory`.
-//! Their rows are there, every answer was right, and what is compared stands in a sane ratio.
+//! `venice paper` from end to end: short runs of the figures that need more than `venice bench
+//! memory`. Their rows are there, every answer was right, and the compared figures have a plausible
+//! ratio.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use venice_e2e::programs::{Running, paged_mode_is_missing, venice_binary};
 
-/// Runs `venice paper` with `arguments`; its JSON. Plots go into `plots` of `folder`.
+/// Runs `venice paper` with `arguments`; returns its JSON. Plots go into `plots` of `folder`.
 fn paper(arguments: &[&str], folder: &Path) -> Value {
     let json = folder.join("figure.json");
     let mut command = Command::new(venice_binary());
@@ -19,8 +20,8 @@ fn paper(arguments: &[&str], folder: &Path) -> Value {
 }
 
 #[test]
-fn a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more() {
-    const TEST: &str = "a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more";
+fn more_cache_memory_hits_more() {
+    const TEST: &str = "more_cache_memory_hits_more";
     if paged_mode_is_missing(TEST) {
         return;
     }
@@ -43,7 +44,7 @@ fn a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more() {
         let wanted = if number("memory_bytes") > 2e7 { 0.85..1.0 } else { 0.2..0.55 };
         assert!(wanted.contains(&hit_rate), "{cell}");
         if cell["mode"] == "venice-shm" {
-            // Of the pager: its budget, and what redis has besides.
+            // Resident memory of the pager: its budget, and redis's other memory.
             assert!(number("resident_bytes") < 16e6, "{cell}");
         }
     }
@@ -55,8 +56,8 @@ fn a_cache_on_borrowed_memory_answers_right_and_more_memory_hits_more() {
 }
 
 #[test]
-fn a_graph_job_over_partitions_is_right_on_a_part_of_its_memory() {
-    const TEST: &str = "a_graph_job_over_partitions_is_right_on_a_part_of_its_memory";
+fn graph_job_is_right_on_part_memory() {
+    const TEST: &str = "graph_job_is_right_on_part_memory";
     if paged_mode_is_missing(TEST) {
         return;
     }
@@ -92,8 +93,8 @@ fn a_graph_job_over_partitions_is_right_on_a_part_of_its_memory() {
 }
 
 #[test]
-fn a_memcached_with_a_victim_store_answers_right_wherever_a_value_is() {
-    const TEST: &str = "a_memcached_with_a_victim_store_answers_right_wherever_a_value_is";
+fn victim_store_answers_right() {
+    const TEST: &str = "victim_store_answers_right";
     if paged_mode_is_missing(TEST) {
         return;
     }
@@ -113,7 +114,8 @@ fn a_memcached_with_a_victim_store_answers_right_wherever_a_value_is() {
         let mode = cell["mode"].as_str().unwrap();
         let is_quarter = number("local_share") == 0.25;
         if mode.starts_with("victim-") {
-            // As much is local as was asked for, and memcached has no more than that and some room.
+            // The near share is as requested, and memcached has no more than that with some
+            // reserve.
             assert!((number("near_share") - number("local_share")).abs() < 0.04, "{cell}");
             assert!(!is_quarter || number("resident_bytes") < 14e6, "{cell}");
         }
@@ -131,7 +133,7 @@ fn a_memcached_with_a_victim_store_answers_right_wherever_a_value_is() {
 }
 
 #[test]
-fn a_figure_that_cannot_be_is_a_matter_of_usage() {
+fn invalid_figure_is_a_usage_error() {
     for arguments in [
         &["rack-9", "--local", "1"][..],
         &["rack-10", "--clients", "0"],

@@ -1,5 +1,5 @@
-//! Somebody on the network: datagrams repeated, changed, cut short, plain, and under keys that do
-//! not exist are dropped and counted, while a program on borrowed memory goes on unharmed.
+//! An attacker on the network: datagrams that are repeated, changed, cut short, plain, or under
+//! unknown keys are dropped and counted, while a program on borrowed memory continues unharmed.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,8 @@ const KEYS: u64 = 30_000;
 const LIMIT: Duration = Duration::from_secs(60);
 const COUNTERS: [&str; 4] = ["replayed", "forged", "unsealed", "unknown_key"];
 
-/// Stands between a recipient and a donor, passes everything on and keeps what goes to the donor.
+/// A man in the middle of recipient and donor: forwards everything and keeps the datagrams to the
+/// donor.
 struct Listener {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -75,7 +76,7 @@ fn socket() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").unwrap()
 }
 
-/// A grant of the rack's, borrowed by the test itself.
+/// Borrows a grant of the rack's for the test itself.
 fn borrow(rack: &Rack) -> Grant {
     let status = rack.json(&["status"]);
     let login = Login::at_sockets(vec![rack.run_dir().join("monitor.sock")]);
@@ -138,12 +139,12 @@ impl Recipient {
     }
 }
 
-/// Everything that somebody without the key can do with what he has heard.
+/// Sends everything that an attacker without the key can make of the recorded datagrams.
 fn attack(donor: SocketAddr, node: NodeId, heard: &[Vec<u8>]) {
     let attacker = socket();
     let send = |datagram: &[u8]| {
         attacker.send_to(datagram, donor).unwrap();
-        // Not to be lost for want of room: all of them are to be seen dropped.
+        // The pause avoids losses for want of room: all of them must be counted as dropped.
         std::thread::sleep(Duration::from_micros(20));
     };
     for datagram in heard {
@@ -159,7 +160,7 @@ fn attack(donor: SocketAddr, node: NodeId, heard: &[Vec<u8>]) {
         send(&datagram[..1]);
         send(&[datagram, &b"more"[..]].concat());
     }
-    // A frame as it was sent before there was protection, and one under a key of his own making.
+    // A plain frame, and one under a key of the attacker's own.
     let hello = HeaderRepr::new(Channel::Link, Opcode::Hello, NodeId(7), node);
     let mut frame = [0; 64];
     hello.emit(&[], &mut frame).unwrap();
@@ -179,8 +180,8 @@ fn counts(row: &Value) -> [u64; 4] {
 }
 
 #[test]
-fn who_has_no_key_does_no_harm() {
-    if paged_mode_is_missing("who_has_no_key_does_no_harm") {
+fn attacker_without_key_does_no_harm() {
+    if paged_mode_is_missing("attacker_without_key_does_no_harm") {
         return;
     }
     let rack = Rack::start(Port::Udp, 128);
@@ -244,8 +245,8 @@ fn who_has_no_key_does_no_harm() {
 }
 
 #[test]
-fn a_plain_rack_says_that_it_is_plain() {
-    if paged_mode_is_missing("a_plain_rack_says_that_it_is_plain") {
+fn plain_rack_warns() {
+    if paged_mode_is_missing("plain_rack_warns") {
         return;
     }
     let rack = Rack::start_with(Port::Udp, 64, &["--plain"]);
@@ -265,7 +266,7 @@ fn a_plain_rack_says_that_it_is_plain() {
     let sheet = String::from_utf8(rack.venice(&["status"]).stdout).unwrap();
     assert!(sheet.contains("without protection"), "{sheet}");
     assert!(borrow(&rack).seal_key.is_none());
-    // MIB of values, so that some of them were far.
+    // More than 8 MiB of values, so that some of them were far.
     assert!(keys.len() as u64 * 1024 > 8 * MIB);
     client.shut_down();
     server.finish(LIMIT).expect_code(0);

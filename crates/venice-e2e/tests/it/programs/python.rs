@@ -1,4 +1,4 @@
-//! The Python package, its own tests and its examples, on racks of this test's.
+//! The Python package, its own tests and its examples, on racks of their own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use venice_e2e::programs::{
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The package as a wheel would put it down, from the library that was built.
+/// The package as a wheel installs it, from the built library.
 struct Package(TempDir);
 
 impl Package {
@@ -34,7 +34,8 @@ impl Package {
         Package(folder)
     }
 
-    /// Debian's Python, which has numpy and pandas, with the package on `rack`.
+    /// Returns a command of Debian's Python, which has numpy and pandas, with the package on
+    /// `rack`.
     fn python(&self, rack: &Rack) -> Command {
         let mut python = Command::new("/usr/bin/python3");
         python.env("PYTHONPATH", self.0.path()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -48,7 +49,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs a Python file to its end, which must be a good one; what it printed.
+/// Runs a Python file, which must succeed; returns its output.
 fn run(rack: &Rack, file: &str, arguments: &[&str]) -> String {
     let package = Package::assemble();
     let mut python = package.python(rack);
@@ -59,7 +60,7 @@ fn run(rack: &Rack, file: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&outcome.stdout).into_owned()
 }
 
-/// Runs a checker of types, of Debian's Python, which must find nothing.
+/// Runs a type checker of Debian's Python, which must find nothing.
 fn checks(package: &Package, arguments: &[&str]) {
     let mut checker = Command::new("/usr/bin/python3");
     checker.arg("-m").args(arguments).current_dir(package.0.path());
@@ -69,8 +70,8 @@ fn checks(package: &Package, arguments: &[&str]) {
     println!("{}", String::from_utf8_lossy(&outcome.stdout));
 }
 
-/// The package, the stub of its native half beside what that is, and the examples as their readers write
-/// them.
+/// The package, the stub of its native half beside the real one, and the examples as their readers
+/// write them.
 #[test]
 fn type_hints_hold() {
     let package = Package::assemble();
@@ -83,39 +84,39 @@ fn type_hints_hold() {
 }
 
 #[test]
-fn memory_and_caches_by_datagrams() {
+fn memory_and_caches_over_udp() {
     run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_memory.py", &[]);
 }
 
 #[test]
-fn memory_and_caches_by_shared_memory() {
+fn memory_and_caches_over_shm() {
     run(&Rack::start(Port::Shm, 32), "crates/venice-py/tests/test_memory.py", &[]);
 }
 
 #[test]
-fn a_victim_store_behind_a_real_memcached() {
+fn victim_store_behind_memcached() {
     run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_victim.py", &[]);
 }
 
 #[test]
-fn arrays_by_datagrams() {
-    if paged_mode_is_missing("arrays_by_datagrams") {
+fn arrays_over_udp() {
+    if paged_mode_is_missing("arrays_over_udp") {
         return;
     }
     run(&Rack::start(Port::Udp, 48), "crates/venice-py/tests/test_arrays.py", &[]);
 }
 
 #[test]
-fn arrays_by_shared_memory() {
-    if paged_mode_is_missing("arrays_by_shared_memory") {
+fn arrays_over_shm() {
+    if paged_mode_is_missing("arrays_over_shm") {
         return;
     }
     run(&Rack::start(Port::Shm, 48), "crates/venice-py/tests/test_arrays.py", &[]);
 }
 
 #[test]
-fn pagerank_over_a_graph_larger_than_its_local_memory() {
-    if paged_mode_is_missing("pagerank_over_a_graph_larger_than_its_local_memory") {
+fn pagerank_exceeds_local_memory() {
+    if paged_mode_is_missing("pagerank_exceeds_local_memory") {
         return;
     }
     let graph = ["--vertices", "100000", "--edges", "4000000", "--rounds", "3"];
@@ -125,8 +126,8 @@ fn pagerank_over_a_graph_larger_than_its_local_memory() {
 }
 
 #[test]
-fn a_pandas_job_over_borrowed_columns() {
-    if paged_mode_is_missing("a_pandas_job_over_borrowed_columns") {
+fn pandas_job_over_borrowed_columns() {
+    if paged_mode_is_missing("pandas_job_over_borrowed_columns") {
         return;
     }
     let arguments = ["--rows", "1500000", "--local", "6MiB", "--check"];
@@ -134,10 +135,10 @@ fn a_pandas_job_over_borrowed_columns() {
     assert!(said.contains("the same report as from local memory"), "{said}");
 }
 
-/// With the only copy of its pages gone the program is told, by name and by signal.
+/// The loss of the only replica of a page raises SIGBUS, and an error that names the node.
 #[test]
-fn a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it() {
-    if paged_mode_is_missing("a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it") {
+fn dead_donor_under_an_array_is_sigbus() {
+    if paged_mode_is_missing("dead_donor_under_an_array_is_sigbus") {
         return;
     }
     let rack = Rack::start(Port::Shm, 64);
@@ -158,8 +159,8 @@ fn a_donor_that_dies_under_an_array_is_a_sigbus_that_names_it() {
     assert!(outcome.stderr.contains("lost with node node2"), "{}", outcome.stderr);
 }
 
-/// With a copy elsewhere nothing is lost, and the next node may die when what was lost is there again:
-/// it gets there although all of it is written all the time.
+/// Kills two nodes one after the other under an array with two replicas: nothing is lost, since the
+/// first loss is repaired although all of the array is written all the time.
 fn donors_die_under_an_array(port: Port) {
     let rack = Rack::start(port, 64);
     let package = Package::assemble();
@@ -191,23 +192,24 @@ fn donors_die_under_an_array(port: Port) {
 }
 
 #[test]
-fn donors_die_under_an_array_with_copies_by_shared_memory() {
-    if paged_mode_is_missing("donors_die_under_an_array_with_copies_by_shared_memory") {
+fn array_replicas_survive_donors_over_shm() {
+    if paged_mode_is_missing("array_replicas_survive_donors_over_shm") {
         return;
     }
     donors_die_under_an_array(Port::Shm);
 }
 
 #[test]
-fn donors_die_under_an_array_with_copies_by_datagrams() {
-    if paged_mode_is_missing("donors_die_under_an_array_with_copies_by_datagrams") {
+fn array_replicas_survive_donors_over_udp() {
+    if paged_mode_is_missing("array_replicas_survive_donors_over_udp") {
         return;
     }
     donors_die_under_an_array(Port::Udp);
 }
 
-/// With one copy, and written to all the time: what is drained moves, and what it was in is free.
-fn nodes_are_drained_under_an_array(port: Port) {
+/// Drains nodes under an array with one replica that is written all the time: its memory moves, and
+/// the former memory is free.
+fn drain_nodes_under_array(port: Port) {
     let rack = Rack::start(port, 64);
     let package = Package::assemble();
     let script = "import os, sys, numpy, venice\n\
@@ -249,22 +251,22 @@ fn nodes_are_drained_under_an_array(port: Port) {
 }
 
 #[test]
-fn nodes_are_drained_under_an_array_by_shared_memory() {
-    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_shared_memory") {
+fn nodes_drain_under_an_array_over_shm() {
+    if paged_mode_is_missing("nodes_drain_under_an_array_over_shm") {
         return;
     }
-    nodes_are_drained_under_an_array(Port::Shm);
+    drain_nodes_under_array(Port::Shm);
 }
 
 #[test]
-fn nodes_are_drained_under_an_array_by_datagrams() {
-    if paged_mode_is_missing("nodes_are_drained_under_an_array_by_datagrams") {
+fn nodes_drain_under_an_array_over_udp() {
+    if paged_mode_is_missing("nodes_drain_under_an_array_over_udp") {
         return;
     }
-    nodes_are_drained_under_an_array(Port::Udp);
+    drain_nodes_under_array(Port::Udp);
 }
 
-/// A program with memory and two arrays, that goes on until it is told to stop.
+/// A program with memory and two arrays, which continues until told to stop.
 const LIBRARY_PROGRAM: &str = "import os, sys, numpy, venice\n\
     rack = venice.connect()\n\
     memory = rack.get_memory('16MiB', copies=1)\n\
@@ -293,21 +295,21 @@ fn library_program(rack: &Rack, package: &Package, more: &[&str]) -> Running {
     let mut running = Running::spawn(python, false);
     let ready = package.0.path().join("program-ready");
     wait_for("the arrays to be written", PATIENCE, || {
-        assert!(running.is_running(), "{}", running.says_on_stderr());
+        assert!(running.is_running(), "{}", running.stderr_so_far());
         ready.exists().then_some(())
     });
     running
 }
 
-/// What is in the folder of the runs, if there is one.
+/// Returns the names in the folder of the runs, if there is one.
 fn runs(rack: &Rack) -> Vec<String> {
     let entries = std::fs::read_dir(rack.run_dir().join("runs")).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[test]
-fn a_program_with_arrays_is_shown_and_follows_its_budget() {
-    if paged_mode_is_missing("a_program_with_arrays_is_shown_and_follows_its_budget") {
+fn array_program_follows_its_budget() {
+    if paged_mode_is_missing("array_program_follows_its_budget") {
         return;
     }
     let (rack, package) = (Rack::start(Port::Shm, 64), Package::assemble());
@@ -356,10 +358,10 @@ fn a_program_with_arrays_is_shown_and_follows_its_budget() {
     assert_eq!(rack.json(&["status"])["runs"], serde_json::json!([]));
 }
 
-/// Though a child that it forked has its socket open.
+/// The run file of a killed program goes, although a child that it forked has its socket open.
 #[test]
-fn nothing_is_left_of_a_program_with_arrays_that_was_killed() {
-    if paged_mode_is_missing("nothing_is_left_of_a_program_with_arrays_that_was_killed") {
+fn killed_array_program_leaves_nothing() {
+    if paged_mode_is_missing("killed_array_program_leaves_nothing") {
         return;
     }
     let (rack, package) = (Rack::start(Port::Udp, 64), Package::assemble());

@@ -1,11 +1,12 @@
-//! Which pages leave: what `--stats` counts for programs whose accesses have a known shape.
+//! Page replacement: the counts of `--stats` for programs with known access patterns.
 
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 
 const ROUNDS: u64 = 12;
 
-/// Far pages that came in, for each round of a program that reads `pages` again and again.
+/// Returns the far pages that came in for each round of a program that reads `pages` again and
+/// again.
 fn far_pages_a_round(port: Port, local: &str, pages: u64) -> u64 {
     let options = ["--local", local, "--remote", "256MiB", "--read-ahead", "off", "--stats"];
     let program = CProgram::compile("round_and_round");
@@ -16,10 +17,10 @@ fn far_pages_a_round(port: Port, local: &str, pages: u64) -> u64 {
     outcome.number_before(" far;") / ROUNDS
 }
 
-/// In the order in which they came, all of them would leave just before they are read.
+/// First-in-first-out eviction would evict every page just before it is read.
 #[test]
-fn who_goes_round_in_a_little_more_than_he_has_keeps_most_of_it() {
-    if paged_mode_is_missing("who_goes_round_in_a_little_more_than_he_has_keeps_most_of_it") {
+fn cyclic_reads_keep_most_pages_resident() {
+    if paged_mode_is_missing("cyclic_reads_keep_most_pages_resident") {
         return;
     }
     let pages = 8192;

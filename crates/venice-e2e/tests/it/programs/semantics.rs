@@ -1,5 +1,5 @@
-//! What the kernel promises about memory holds for far memory too: small C programs, each run
-//! plainly first, then with 16 MiB local and several times that in use.
+//! The kernel's memory semantics hold for far memory too: small C programs, each run plainly first,
+//! then with 16 MiB local and several times that in use.
 
 use std::time::Duration;
 
@@ -28,18 +28,18 @@ macro_rules! same_under_venice {
 }
 
 same_under_venice! {
-    fork_copies_on_write_on_both_sides: "fork_cow";
-    forks_of_forks_keep_their_own: "fork_chain";
-    forks_while_threads_fault_on_every_processor: "fork_threads";
-    forks_of_far_streams: "fork_files";
-    forks_while_threads_allocate: "fork_malloc";
-    forks_that_wait_while_others_map: "fork_lent";
+    fork_copies_on_write: "fork_cow";
+    nested_forks_keep_their_memory: "fork_chain";
+    forks_during_faults: "fork_threads";
+    forks_with_far_file_buffers: "fork_files";
+    forks_during_allocations: "fork_malloc";
+    forks_during_mappings: "fork_lent";
     children_are_spawned_and_executed: "spawn";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
-    hints_answer_as_the_kernels: "hint_errors";
+    hint_errors_match_the_kernel: "hint_errors";
     hints_change_no_page: "hint_storm";
-    memory_is_populated_before_it_is_used: "populate";
+    memory_is_populated: "populate";
     map_fixed_and_munmap_over_far_pages: "map_fixed";
     reservations_and_protection: "prot_none";
     stacks_of_threads: "thread_stacks";
@@ -49,20 +49,20 @@ same_under_venice! {
     locked_memory_and_advice: "mlock";
     signals_on_a_far_stack: "far_signal_stack";
     atomics_and_futexes_in_far_memory: "futex";
-    programs_that_close_every_descriptor: "close_all";
-    threads_and_signals_end_as_they_should: "threads_end";
-    programs_with_a_handler_of_sigbus: "own_sigbus";
+    program_closes_every_descriptor: "close_all";
+    threads_end_by_signals: "threads_end";
+    program_handles_sigbus: "own_sigbus";
 }
 
-/// With so little far memory that what the child gave up wrongly would be taken at once.
+/// Far memory is so small that a slot wrongly released by the child would be reused at once.
 #[test]
-fn children_of_a_bare_system_call() {
+fn bare_fork_system_call() {
     let options = ["--local", "16MiB", "--remote", "96MiB"];
-    same_under_venice("children_of_a_bare_system_call", "fork_bare", &options);
+    same_under_venice("bare_fork_system_call", "fork_bare", &options);
 }
 
-/// `venice run` of `exit_ways HOW` ends as the program alone does.
-fn ends_alike(test: &str, how: &str) {
+/// Checks that `venice run` of `exit_ways HOW` ends as the program alone does.
+fn ends_the_same(test: &str, how: &str) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -77,20 +77,20 @@ fn ends_alike(test: &str, how: &str) {
 #[test]
 fn exit_codes_pass_through() {
     for how in ["0", "1", "42", "255"] {
-        ends_alike("exit_codes_pass_through", how);
+        ends_the_same("exit_codes_pass_through", how);
     }
 }
 
 #[test]
 fn deaths_by_signal_pass_through() {
     for how in ["abort", "segv", "kill", "fpe"] {
-        ends_alike("deaths_by_signal_pass_through", how);
+        ends_the_same("deaths_by_signal_pass_through", how);
     }
 }
 
 #[test]
-fn signals_sent_to_venice_reach_the_program() {
-    if paged_mode_is_missing("signals_sent_to_venice_reach_the_program") {
+fn signals_reach_the_program() {
+    if paged_mode_is_missing("signals_reach_the_program") {
         return;
     }
     let program = CProgram::compile("exit_ways");

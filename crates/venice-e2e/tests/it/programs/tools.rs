@@ -1,4 +1,4 @@
-//! Tools that take as much memory as they are given.
+//! Tools that use as much memory as they are given.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -32,7 +32,7 @@ fn gnu_sort_fills_a_large_buffer() {
     compare(Rack::shared(Port::Shm), "sort", &program);
 }
 
-/// Lines of 96 characters whose beginnings often agree.
+/// Generates lines of 96 characters with many common prefixes.
 fn lines(count: usize) -> Vec<u8> {
     let mut random = SplitMix64(99);
     let mut text = String::with_capacity(count * 97);
@@ -64,7 +64,7 @@ fn gcc_compiles_a_large_file() {
     compare(Rack::shared(Port::Shm), "gcc", &program);
 }
 
-/// A C file of many functions, with tables that the compiler keeps in memory to the end.
+/// Generates a C file of many functions, with tables that the compiler keeps in memory to the end.
 fn c_source(functions: usize) -> String {
     let mut random = SplitMix64(5);
     let mut text = String::from("#include <stdint.h>\n");
@@ -89,8 +89,8 @@ fn c_source(functions: usize) -> String {
 }
 
 #[test]
-fn stress_ng_verifies_what_it_wrote() {
-    if paged_mode_is_missing("stress_ng_verifies_what_it_wrote") {
+fn stress_ng_verifies_its_writes() {
+    if paged_mode_is_missing("stress_ng_verifies_its_writes") {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -116,7 +116,7 @@ fn stress_ng_verifies_what_it_wrote() {
     let rack = Rack::shared(Port::Shm);
     let venice = rack.run(&options, &command).finish(PROGRAM_LIMIT);
     report("stress-ng", &plain, &venice, local_bytes);
-    // Its times differ from run to run; what it verified must not.
+    // Its times differ from run to run; its verification must not.
     venice.expect_code(0);
     assert!(!venice.stderr.contains("fail:"), "{}", venice.stderr);
     check_resident("stress-ng", &venice, local_bytes);

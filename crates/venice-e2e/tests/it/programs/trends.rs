@@ -1,13 +1,13 @@
-//! Read-ahead finds trends and leaves alone what has none, as `--stats` counts it.
+//! Read-ahead follows trends and ignores random accesses, by the counts of `--stats`.
 
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 
-/// What `--stats` says of `trends ORDER`.
+/// Counts of `--stats` for `trends ORDER`.
 struct Seen {
-    /// Faults that asked a donor.
+    /// Faults that read from a donor.
     far: u64,
-    /// Pages that came ahead, those gone past, and those that left wasted.
+    /// Pages prefetched, used, and wasted.
     ahead: u64,
     used: u64,
     wasted: u64,
@@ -29,7 +29,7 @@ fn read(port: Port, order: &str) -> Seen {
     }
 }
 
-fn finds_it(test: &str, port: Port, order: &str) {
+fn follows_trend(test: &str, port: Port, order: &str) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -42,7 +42,7 @@ macro_rules! trends_are_found {
     ($($test:ident: $port:ident $order:literal;)*) => {
         $(#[test]
         fn $test() {
-            finds_it(stringify!($test), Port::$port, $order);
+            follows_trend(stringify!($test), Port::$port, $order);
         })*
     };
 }
@@ -50,14 +50,14 @@ macro_rules! trends_are_found {
 trends_are_found! {
     backwards: Shm "backwards";
     by_wide_steps: Shm "strided";
-    streams_that_take_turns: Shm "in turn";
+    alternating_streams: Shm "in turn";
     backwards_over_udp: Udp "backwards";
     by_wide_steps_over_udp: Udp "strided";
 }
 
 #[test]
-fn a_majority_is_followed_under_noise() {
-    if paged_mode_is_missing("a_majority_is_followed_under_noise") {
+fn majority_is_followed_under_noise() {
+    if paged_mode_is_missing("majority_is_followed_under_noise") {
         return;
     }
     let seen = read(Port::Shm, "noisy");
@@ -65,8 +65,8 @@ fn a_majority_is_followed_under_noise() {
 }
 
 #[test]
-fn random_access_brings_in_nothing_ahead() {
-    if paged_mode_is_missing("random_access_brings_in_nothing_ahead") {
+fn random_access_prefetches_nothing() {
+    if paged_mode_is_missing("random_access_prefetches_nothing") {
         return;
     }
     let seen = read(Port::Shm, "random");
@@ -74,8 +74,8 @@ fn random_access_brings_in_nothing_ahead() {
 }
 
 #[test]
-fn pairs_of_pages_are_not_taken_for_streams() {
-    if paged_mode_is_missing("pairs_of_pages_are_not_taken_for_streams") {
+fn page_pairs_are_no_stream() {
+    if paged_mode_is_missing("page_pairs_are_no_stream") {
         return;
     }
     let seen = read(Port::Shm, "pairs");

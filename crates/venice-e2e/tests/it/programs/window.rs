@@ -1,4 +1,4 @@
-//! `--mode window`: what the kernel promises about memory holds for memory on mapped slabs too.
+//! `--mode window`: the kernel's memory semantics hold for memory on mapped slabs too.
 
 use std::fs::File;
 use std::process::Command;
@@ -39,21 +39,21 @@ macro_rules! same_in_the_window {
 }
 
 same_in_the_window! {
-    a_fork_keeps_both_sides_apart: "fork_cow";
-    forks_of_forks_keep_their_own: "fork_chain";
+    fork_copies_on_write: "fork_cow";
+    nested_forks_keep_their_memory: "fork_chain";
     children_are_spawned_and_executed: "spawn";
     mremap_copies: "mremap";
     madvise_drops: "madvise";
     map_fixed_and_munmap: "map_fixed";
     reservations_and_protection: "prot_none";
-    system_calls_reach_it: "system_calls";
+    system_calls_reach_the_window: "system_calls";
     memory_by_brk: "brk";
     atomics_and_futexes: "futex";
 }
 
 #[test]
-fn threads_that_allocate_and_fork_do_not_wait_for_each_other() {
-    // All of it is local: with anything in the window its forks would be refused.
+fn threads_allocate_and_fork_concurrently() {
+    // All of it is local: with memory in the window its forks would be refused.
     let program = CProgram::compile("malloc_threads");
     let rack = Rack::shared(Port::Shm);
     let options = ["--mode", "window", "--local", "256MiB", "--remote", "64MiB"];
@@ -61,7 +61,7 @@ fn threads_that_allocate_and_fork_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn several_threads_may_not_fork_what_is_shared() {
+fn threaded_fork_of_shared_memory_fails() {
     let program = CProgram::compile("fork_beside_thread");
     let rack = Rack::shared(Port::Shm);
     let outcome = rack.run(&OPTIONS, &program.command(&[])).finish(PROGRAM_LIMIT);
@@ -71,7 +71,7 @@ fn several_threads_may_not_fork_what_is_shared() {
 }
 
 #[test]
-fn a_donor_that_dies_takes_nothing_away() {
+fn dead_donor_loses_nothing() {
     let rack = Rack::start(Port::Shm, 64);
     let program = CProgram::compile("keep_busy");
     let options = ["--mode", "window", "--local", "16MiB", "--remote", "96MiB"];
@@ -90,10 +90,10 @@ fn a_donor_that_dies_takes_nothing_away() {
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
 }
 
-/// The program, what it forked, and what that runs end with their `venice run` before what they have
-/// mapped is another's; a later run takes away what the killed one left on the disk.
+/// The program, its fork, and that one's child end with their `venice run` before their mapped
+/// memory is lent again; a later run removes the killed one's files on the disk.
 #[test]
-fn a_killed_run_ends_what_runs_in_its_window() {
+fn killed_run_ends_its_processes() {
     let rack = Rack::start(Port::Shm, 64);
     let program = CProgram::compile("keep_busy");
     let run = |words: &[&str]| {
@@ -126,15 +126,15 @@ fn a_killed_run_ends_what_runs_in_its_window() {
     assert_eq!(left(), 0);
 }
 
-/// A daemon that has nothing there goes on when the run is over.
+/// A daemon without memory in the window continues after the run.
 #[test]
-fn what_a_program_left_behind_outlives_its_run() {
+fn daemon_outlives_its_run() {
     let rack = Rack::start(Port::Shm, 64);
     let program = CProgram::compile("keep_busy");
     let options = ["--mode", "window", "--local", "16MiB", "--remote", "96MiB"];
     let mut running = rack.run(&options, &program.command(&["32", "ready", "stop", "left"]));
     wait_for("the run to end", LIMIT, || (!running.is_running()).then_some(()));
-    // Longer than it takes to notice.
+    // Longer than the detection takes.
     std::thread::sleep(Duration::from_millis(500));
     File::create(program.dir().join("stop")).expect("a file");
     let outcome = running.finish(LIMIT);
@@ -143,7 +143,7 @@ fn what_a_program_left_behind_outlives_its_run() {
 }
 
 #[test]
-fn memory_that_runs_out_is_an_error_of_the_call() {
+fn memory_exhaustion_fails_the_call() {
     let rack = Rack::start(Port::Shm, 64);
     let script = "
 import mmap
@@ -165,12 +165,12 @@ print(again[:8 << 20] == bytes(8 << 20))
     let words: Vec<&str> = said.split_whitespace().collect();
     let [errno, held, is_zeroed] = words[..] else { panic!("{said}") };
     assert_eq!((errno, is_zeroed), ("12", "True"), "{said}");
-    // 128 MiB less what Python itself has taken, in pieces of 8 MiB.
+    // 128 MiB less Python's own memory, in pieces of 8 MiB.
     assert!((10..=16).contains(&held.parse::<u32>().unwrap()), "{said}");
 }
 
 #[test]
-fn what_it_cannot_do_is_a_usage_error() {
+fn unsupported_options_are_usage_errors() {
     let rack = Rack::start_with(Port::Shm, 32, &["--link", "latency=2us"]);
     for (options, word) in [
         (&["--port", "udp"][..], "--port shm"),

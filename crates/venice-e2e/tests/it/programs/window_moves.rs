@@ -1,5 +1,5 @@
-//! `--mode window`: what is mapped into a program moves when its donor wants it back, while the
-//! program goes on. No wrong byte, and nothing that the program would notice.
+//! `--mode window`: mapped memory moves when its donor reclaims it, while the program continues. No
+//! byte is wrong, and the program does not notice.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -13,7 +13,7 @@ use venice_e2e::programs::{
 const LIMIT: Duration = Duration::from_secs(120);
 const REMOTE_MIB: u64 = 96;
 
-/// True, with a line saying so, where nobody may hold writes up.
+/// True, with a printed line, if the user may not delay writes.
 fn moving_is_missing(test: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -22,7 +22,7 @@ fn moving_is_missing(test: &str) -> bool {
     !is_root
 }
 
-/// A program in the window that goes on until it is stopped.
+/// A program in the window that continues until it is stopped.
 struct Mapped {
     program: CProgram,
     running: Running,
@@ -49,11 +49,11 @@ impl Mapped {
 
     fn expect_running(&mut self) {
         if !self.running.is_running() {
-            panic!("the program ended:\n{}", self.running.said_on_stderr());
+            panic!("the program ended:\n{}", self.running.stderr_after_end());
         }
     }
 
-    /// How much memory of slabs it has mapped.
+    /// Returns the bytes of slabs that it has mapped.
     fn slab_bytes(&self) -> u64 {
         descendants(self.running.pid()).into_iter().map(mapped_slab_bytes).max().unwrap_or(0)
     }
@@ -83,7 +83,7 @@ fn drain(rack: &Rack, name: &str) {
     assert!(grants.as_array().unwrap().iter().all(|row| row["donor"] != name), "{grants}");
 }
 
-/// Two of four nodes are drained, one after the other, and end.
+/// Drains two of four nodes, one after the other, and ends them.
 fn two_nodes_are_drained(test: &str, name: &str, words: &[&str]) {
     if moving_is_missing(test) {
         return;
@@ -114,28 +114,28 @@ fn two_nodes_are_drained(test: &str, name: &str, words: &[&str]) {
 }
 
 #[test]
-fn nodes_are_drained_under_a_window() {
-    let test = "nodes_are_drained_under_a_window";
+fn nodes_drain_under_a_window() {
+    let test = "nodes_drain_under_a_window";
     two_nodes_are_drained(test, "keep_busy", &["80", "ready", "stop"]);
 }
 
 #[test]
-fn nodes_are_drained_under_threads_in_a_window() {
-    let test = "nodes_are_drained_under_threads_in_a_window";
+fn nodes_drain_under_threads_in_a_window() {
+    let test = "nodes_drain_under_threads_in_a_window";
     two_nodes_are_drained(test, "window_threads", &["ready", "stop"]);
 }
 
 #[test]
-fn nodes_are_drained_under_a_window_that_forks() {
-    let test = "nodes_are_drained_under_a_window_that_forks";
+fn nodes_drain_under_a_forking_window() {
+    let test = "nodes_drain_under_a_forking_window";
     two_nodes_are_drained(test, "fork_over_and_over", &["48", "ready", "stop"]);
 }
 
-/// Of two processes that have memory there, each moves its own; one that runs a static program now has
-/// none, and holds nobody up.
+/// Two processes with memory there each move their own; one that now runs a static program has
+/// none, and delays no other.
 #[test]
-fn processes_move_each_their_own() {
-    if moving_is_missing("processes_move_each_their_own") {
+fn each_process_moves_its_memory() {
+    if moving_is_missing("each_process_moves_its_memory") {
         return;
     }
     let rack = Rack::start(Port::Shm, 128);
@@ -165,10 +165,10 @@ fn processes_move_each_their_own() {
     mapped.stop();
 }
 
-/// Nobody else has room: it comes home.
+/// No other node has room: the memory moves to this machine.
 #[test]
-fn the_only_node_is_drained_under_a_window() {
-    if moving_is_missing("the_only_node_is_drained_under_a_window") {
+fn only_node_drains_to_this_machine() {
+    if moving_is_missing("only_node_drains_to_this_machine") {
         return;
     }
     let rack = Rack::of(Port::Shm, 1, 128);
@@ -181,10 +181,10 @@ fn the_only_node_is_drained_under_a_window() {
     assert!(said.contains("node node1 has its memory back"), "{said}");
 }
 
-/// Where to is the user's choice, and nowhere too.
+/// The user chooses the target, or none.
 #[test]
-fn what_may_go_nowhere_stays_and_moves_when_it_may() {
-    if moving_is_missing("what_may_go_nowhere_stays_and_moves_when_it_may") {
+fn reclaim_target_can_be_set_later() {
+    if moving_is_missing("reclaim_target_can_be_set_later") {
         return;
     }
     let rack = Rack::of(Port::Shm, 2, 128);
@@ -193,7 +193,7 @@ fn what_may_go_nowhere_stays_and_moves_when_it_may() {
     assert!(rack.venice(&["drain", "node1", "--no-wait"]).status.success());
     wait_for("the run to say that it is nowhere to go", LIMIT, || {
         stays.expect_running();
-        stays.running.says_on_stderr().contains("cannot move").then_some(())
+        stays.running.stderr_so_far().contains("cannot move").then_some(())
     });
     assert_ne!(lends(&rack, "node1"), 0);
     stays.stop();
@@ -212,10 +212,10 @@ fn what_may_go_nowhere_stays_and_moves_when_it_may() {
     assert!(nowhere.status.code() == Some(2) && said.contains("--reclaim-to disk"), "{said}");
 }
 
-/// A process that may not hold its own writes up keeps its memory, and its user is told.
+/// A process that may not delay its own writes keeps its memory, and its user gets a message.
 #[test]
-fn without_userfaultfd_it_stays_and_that_is_told() {
-    let test = "without_userfaultfd_it_stays_and_that_is_told";
+fn missing_userfaultfd_keeps_memory() {
+    let test = "missing_userfaultfd_keeps_memory";
     if moving_is_missing(test) {
         return;
     }
@@ -235,7 +235,7 @@ fn without_userfaultfd_it_stays_and_that_is_told() {
     assert_eq!(drained.status.code(), Some(1));
     wait_for("the run to say that it cannot move", LIMIT, || {
         mapped.expect_running();
-        let said = mapped.running.says_on_stderr();
+        let said = mapped.running.stderr_so_far();
         said.contains("its data cannot move (it is mapped into the program, which may not")
             .then_some(())
     });
@@ -243,10 +243,10 @@ fn without_userfaultfd_it_stays_and_that_is_told() {
     mapped.stop();
 }
 
-/// A device may be writing to what is mapped: it stays until the file is closed.
+/// A device may be writing to mapped memory: it stays until the file is closed.
 #[test]
-fn a_file_for_direct_access_is_waited_for() {
-    if moving_is_missing("a_file_for_direct_access_is_waited_for") {
+fn direct_io_file_delays_the_move() {
+    if moving_is_missing("direct_io_file_delays_the_move") {
         return;
     }
     let rack = Rack::of(Port::Shm, 2, 128);
@@ -270,12 +270,12 @@ print('every byte right' if right else 'wrong')
     let more = ["--donor", "node1"];
     let mut running = rack.run(&[&options[..], &more].concat(), &command);
     wait_for("the program to use its memory", LIMIT, || {
-        assert!(running.is_running(), "{}", running.said_on_stderr());
+        assert!(running.is_running(), "{}", running.stderr_after_end());
         folder.path().join("ready").exists().then_some(())
     });
     assert!(rack.venice(&["drain", "node1", "--no-wait"]).status.success());
     wait_for("the run to say what it waits for", LIMIT, || {
-        running.says_on_stderr().contains("O_DIRECT").then_some(())
+        running.stderr_so_far().contains("O_DIRECT").then_some(())
     });
     assert_ne!(lends(&rack, "node1"), 0);
     File::create(folder.path().join("close")).unwrap();

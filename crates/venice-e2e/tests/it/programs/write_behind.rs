@@ -1,5 +1,5 @@
-//! `--write-behind`: what is far is on this machine's disk too, so that the death of the only donor
-//! loses nothing, and whatever the disk does no byte is wrong.
+//! `--write-behind`: far memory is on this machine's disk too, so that the death of the only donor
+//! loses nothing, and no error of the disk makes a byte wrong.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ const LEND_MIB: u64 = 128;
 const SIGBUS_CODE: i32 = 128 + 7;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A file system of its own, of so many MiB, in memory; gone with the test.
+/// A file system of so many MiB in memory, removed with the test.
 struct SmallDisk {
     dir: tempfile::TempDir,
 }
@@ -53,7 +53,7 @@ fn busy(rack: &Rack, dir: &Path, more: &[&str]) -> Busy {
     Busy::start_kept(rack, "80MiB", &["--write-behind", dir], more)
 }
 
-/// The row of the one run in `venice status`.
+/// Returns the row of the one run in `venice status`.
 fn run(rack: &Rack) -> Option<Value> {
     rack.json(&["status"])["runs"].as_array()?.first().cloned()
 }
@@ -62,7 +62,7 @@ fn is_lost(name: &str, run: &Value) -> bool {
     run["lost_donors"].as_array().is_some_and(|names| names.iter().any(|other| other == name))
 }
 
-fn only_copies_die(test: &str, port: Port) {
+fn only_replicas_die(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
     }
@@ -96,16 +96,16 @@ fn only_copies_die(test: &str, port: Port) {
 }
 
 #[test]
-fn only_copies_die_over_shm() {
-    only_copies_die("only_copies_die_over_shm", Port::Shm);
+fn only_replicas_die_over_shm() {
+    only_replicas_die("only_replicas_die_over_shm", Port::Shm);
 }
 
 #[test]
-fn only_copies_die_over_udp() {
-    only_copies_die("only_copies_die_over_udp", Port::Udp);
+fn only_replicas_die_over_udp() {
+    only_replicas_die("only_replicas_die_over_udp", Port::Udp);
 }
 
-/// Nobody is left: the program goes on with what is on the disk, and leaves more there.
+/// Kills all donors: the program continues on the disk, and evicts to it.
 fn all_donors_die(test: &str, port: Port, more: &[&str]) {
     if paged_mode_is_missing(test) {
         return;
@@ -144,14 +144,14 @@ fn all_donors_die_under_large_pages() {
 }
 
 #[test]
-fn all_donors_die_under_threads_that_serve_themselves() {
-    let test = "all_donors_die_under_threads_that_serve_themselves";
+fn all_donors_die_with_in_thread_faults() {
+    let test = "all_donors_die_with_in_thread_faults";
     all_donors_die(test, Port::Shm, &["--faults", "in-thread"]);
 }
 
 #[test]
-fn a_disk_that_gets_full_is_told_and_loses_nothing_by_itself() {
-    if paged_mode_is_missing("a_disk_that_gets_full_is_told_and_loses_nothing_by_itself") {
+fn full_disk_is_reported_and_harmless() {
+    if paged_mode_is_missing("full_disk_is_reported_and_harmless") {
         return;
     }
     let disk = SmallDisk::new(20);
@@ -167,7 +167,7 @@ fn a_disk_that_gets_full_is_told_and_loses_nothing_by_itself() {
     assert!(said.contains("20MiB free, and the program may write 80MiB"), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
     assert!(said.contains("slabs are with their nodes alone from now on"), "{said}");
-    // What did not fit goes with its node, and that is told.
+    // The slabs that did not fit die with their node, and that is reported.
     let second = busy(&rack, disk.path(), &[]);
     wait_for("the disk to be full again", LIMIT, || {
         let row = run(&rack)?;
@@ -180,10 +180,10 @@ fn a_disk_that_gets_full_is_told_and_loses_nothing_by_itself() {
     assert!(outcome.stderr.contains("node node1 died with"), "{}", outcome.stderr);
 }
 
-/// A file made longer than a process may write is that process's end (`SIGXFSZ`).
+/// A file longer than a process may write ends that process (`SIGXFSZ`).
 #[test]
-fn a_limit_on_files_is_told_before_anything_is_borrowed() {
-    if paged_mode_is_missing("a_limit_on_files_is_told_before_anything_is_borrowed") {
+fn file_limit_is_refused_before_borrowing() {
+    if paged_mode_is_missing("file_limit_is_refused_before_borrowing") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn a_limit_on_files_is_told_before_anything_is_borrowed() {
     let run = ["run", "--local", "16MiB", "--remote", "256MiB", "--write-behind", dir, "true"];
     let run = rack.command(&run);
     let mut limited = Command::new("sh");
-    // 64 MiB in blocks of 512 bytes, 128 MiB where the shell has blocks of 1024.
+    // 64 MiB in blocks of 512 bytes, 128 MiB if the shell has blocks of 1024.
     limited.args(["-c", r#"ulimit -f 131072; exec "$@""#, "sh"]);
     limited.arg(run.get_program()).args(run.get_args());
     for (name, value) in run.get_envs() {
@@ -207,12 +207,12 @@ fn a_limit_on_files_is_told_before_anything_is_borrowed() {
 }
 
 #[test]
-fn nothing_is_left_of_the_file_however_the_run_ends() {
-    if paged_mode_is_missing("nothing_is_left_of_the_file_however_the_run_ends") {
+fn file_is_removed_at_any_end() {
+    if paged_mode_is_missing("file_is_removed_at_any_end") {
         return;
     }
     let disk = SmallDisk::new(120);
-    // What a killed run had borrowed is lent until its lease is over.
+    // A killed run's memory stays lent until its lease is over.
     let rack = Rack::of(Port::Shm, 1, 4 * LEND_MIB);
     for signal in [Signal::KILL, Signal::TERM] {
         let busy = busy(&rack, disk.path(), &[]);
@@ -230,8 +230,8 @@ fn nothing_is_left_of_the_file_however_the_run_ends() {
 }
 
 #[test]
-fn forks_share_what_is_on_the_disk() {
-    if paged_mode_is_missing("forks_share_what_is_on_the_disk") {
+fn forks_share_the_disk_file() {
+    if paged_mode_is_missing("forks_share_the_disk_file") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -246,7 +246,8 @@ fn forks_share_what_is_on_the_disk() {
     }
 }
 
-/// What a child has of its parent, and its child of both, is on the disk when nobody else has it.
+/// Kills all donors under forked children: data of a child from its parent, and of a grandchild
+/// from both, is on the disk.
 fn children_outlive_all_donors(test: &str, port: Port) {
     if paged_mode_is_missing(test) {
         return;
@@ -282,8 +283,8 @@ fn children_outlive_all_donors_over_udp() {
 }
 
 #[test]
-fn redis_loses_no_value_with_its_only_node() {
-    if paged_mode_is_missing("redis_loses_no_value_with_its_only_node") {
+fn redis_survives_its_only_node() {
+    if paged_mode_is_missing("redis_survives_its_only_node") {
         return;
     }
     let (dir, behind) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! iperf3: what one stream gets through the wire.
+//! iperf3: throughput of one stream over the wire.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const BLOCK_BYTES: u64 = 128 << 10;
 /// The largest datagram of Venice: a header and a page.
 const DATAGRAM_BYTES: u64 = 4160;
 
-/// TCP as iperf3 does it without being told more, and UDP in datagrams of the size of Venice's.
+/// Runs TCP with iperf3's defaults, and UDP in datagrams of Venice's size.
 pub(in crate::channels) fn iperf3(effort: &Effort, ends: Ends, path: &Path) -> Result<Vec<Series>> {
     let series =
         |variant: &str| Series::new(System::Iperf3, Medium::Udp, Operation::Stream, variant);
@@ -50,7 +50,7 @@ pub(in crate::channels) fn iperf3(effort: &Effort, ends: Ends, path: &Path) -> R
     Ok(found)
 }
 
-/// What one TCP stream gets, in bytes per second.
+/// Measures the throughput of one TCP stream, in bytes per second.
 ///
 /// # Errors
 /// When iperf3 fails.
@@ -73,13 +73,14 @@ fn stream(ends: Ends, path: &Path, arguments: &[&str]) -> Result<f64> {
     parse_iperf3(&pair.run(Place { path: Some(path), ends, limit: Duration::from_secs(20) })?)
 }
 
-/// Bytes per second that arrived.
+/// Parses the received bytes per second.
 fn parse_iperf3(text: &str) -> Result<f64> {
     let report: Value = serde_json::from_str(text).context("iperf3 gave no JSON")?;
     if let Some(error) = report["error"].as_str() {
         anyhow::bail!("iperf3: {error}");
     }
-    // A UDP client knows what arrived by its sum's loss; a TCP client has a sum of the receiver.
+    // A UDP client computes the received bytes from its sum's loss; a TCP client has the receiver's
+    // sum.
     let end = &report["end"];
     let rate = |sum: &Value| sum["bits_per_second"].as_f64();
     let bits = rate(&end["sum_received"])
@@ -88,7 +89,7 @@ fn parse_iperf3(text: &str) -> Result<f64> {
             let lost = end["sum"]["lost_percent"].as_f64()?;
             Some(rate(&end["sum"])? * (1.0 - lost / 100.0))
         })
-        .context("iperf3's report has no sum of what arrived")?;
+        .context("iperf3's report has no sum of the received bytes")?;
     Ok(bits / 8.0)
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrived_is_read() {
+    fn received_bytes_are_parsed() {
         let tcp = r#"{"start":{},"end":{"sum_sent":{"bits_per_second":2.0e10},
             "sum_received":{"bits_per_second":19546286180.353775}}}"#;
         assert_eq!(parse_iperf3(tcp).unwrap().round(), 2_443_285_773.0);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told() {
+    fn errors_are_reported() {
         let refused = r#"{"start":{},"end":{},"error":"unable to connect to server"}"#;
         assert!(parse_iperf3(refused).unwrap_err().to_string().contains("unable to connect"));
         assert!(parse_iperf3("{\"end\":{}}").is_err());

@@ -1,4 +1,4 @@
-//! libfabric's `fi_pingpong`, the one benchmark that Debian packs: messages there and back.
+//! libfabric's `fi_pingpong`, the one benchmark that Debian packages: round trips of messages.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use venice_measure::interrupt;
 const KINDS: [(Medium, &str, &str); 3] =
     [(Medium::Shm, "shm", "rdm"), (Medium::Udp, "tcp", "rdm"), (Medium::Udp, "tcp", "msg")];
 
-/// Messages by size over each provider that fits `media`.
+/// Measures messages by size over each provider that fits `media`.
 ///
 /// # Errors
-/// On an interrupt only: a provider that fails says so in its series.
+/// On an interrupt only: a provider's failure is recorded in its series.
 pub(in crate::channels) fn libfabric(
     effort: &Effort,
     ends: Ends,
@@ -76,7 +76,8 @@ fn ping_pong(
     Ok(Latency { mean_ns: parse_pingpong(&said, size_bytes)?, p50_ns: None, p99_ns: None })
 }
 
-/// As many as take about as long as a repetition of ours; messages of 16 MiB are few.
+/// Chooses rounds for about the duration of one of Venice's repetitions; messages of 16 MiB are
+/// few.
 fn rounds(effort: &Effort, provider: &str, size_bytes: u64) -> u64 {
     let (each_ns, bytes_per_ns) = if provider == "shm" { (1_000, 4) } else { (25_000, 1) };
     let round_ns = 2 * (each_ns + size_bytes / bytes_per_ns);
@@ -84,8 +85,8 @@ fn rounds(effort: &Effort, provider: &str, size_bytes: u64) -> u64 {
     (length_ns / round_ns).clamp(8, 100_000)
 }
 
-/// Mean nanoseconds of one way. The last line holds, in this order: bytes, sent, acknowledged, total,
-/// time, MB/s, µs a transfer, millions of transfers a second.
+/// Parses the mean nanoseconds of one way. The last line holds, in this order: bytes, sent,
+/// acknowledged, total, time, MB/s, µs a transfer, millions of transfers a second.
 fn parse_pingpong(text: &str, size_bytes: u64) -> Result<f64> {
     let row: Vec<&str> = text
         .lines()
@@ -98,11 +99,11 @@ fn parse_pingpong(text: &str, size_bytes: u64) -> Result<f64> {
     if bytes != size_bytes {
         bail!("fi_pingpong measured {bytes} bytes instead of {size_bytes}");
     }
-    let micros: f64 = row[6].parse().with_context(|| format!("{:?} is no time", row[6]))?;
+    let micros: f64 = row[6].parse().with_context(|| format!("{:?} is not a time", row[6]))?;
     Ok((micros * 1e3).round())
 }
 
-/// `64`, `4k`, `1.5k`, `16m`.
+/// Parses `64`, `4k`, `1.5k`, `16m`.
 fn with_suffix(text: &str) -> Option<u64> {
     let (digits, scale) = match text.char_indices().last()? {
         (at, 'k') => (&text[..at], 1u64 << 10),
@@ -123,14 +124,14 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 ";
 
     #[test]
-    fn one_way_times_are_read() {
+    fn one_way_times_are_parsed() {
         assert_eq!(parse_pingpong(SAID, 64).unwrap(), 18_710.0);
         let large = "warning: something\n16m  8  =8  256m  0.53s  506.91   33096.81  0.00\n";
         assert_eq!(parse_pingpong(large, 16 << 20).unwrap(), 33_096_810.0);
     }
 
     #[test]
-    fn what_is_no_figure_is_an_error() {
+    fn missing_figures_are_an_error() {
         for (said, size_bytes) in [("", 64), ("fi_getinfo(): No data available", 64), (SAID, 128)] {
             assert!(parse_pingpong(said, size_bytes).is_err(), "{said}");
         }

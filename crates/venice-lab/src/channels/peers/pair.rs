@@ -13,43 +13,43 @@ use crate::channels::path::Path;
 use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt;
 
-/// How long a server may take to listen.
+/// Time limit for a server to listen.
 const START: Duration = Duration::from_secs(5);
-/// Between two attempts to reach it.
+/// Delay between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(40);
 
-/// Where and how long.
+/// Path and time limit of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    /// `None`: both on this machine's shared memory, meeting over loopback.
+    /// `None`: both on this machine's shared memory, with loopback for the connection.
     pub(super) path: Option<&'a Path>,
     pub(super) ends: Ends,
-    /// The longest that a client may take.
+    /// Time limit of a client.
     pub(super) limit: Duration,
 }
 
-/// A program, the arguments of its two ends, and what is set in their environment.
+/// A program, the arguments of its two ends, and their environment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pair {
     pub(super) program: &'static str,
     pub(super) server: Vec<String>,
     pub(super) client: Vec<String>,
-    /// For the near and the far end.
+    /// Environment of the near and the far end.
     pub(super) environment: [Vec<(&'static str, String)>; 2],
 }
 
 impl Pair {
-    /// Runs both ends; what the client printed. Neither outlives this call.
+    /// Runs both ends; returns the client's output. Neither outlives this call.
     ///
     /// # Errors
-    /// When the client fails for any reason but that the server does not listen yet, or takes longer
-    /// than allowed; and on an interrupt.
+    /// When the client fails for any reason except a server that does not listen yet, or exceeds
+    /// the time limit; and on an interrupt.
     pub(super) fn run(&self, place: Place<'_>) -> Result<String> {
         let (said, ended) = self.run_as_far_as_it_goes(place)?;
         ended.map(|()| said)
     }
 
-    /// The same, with what a client printed before it failed.
+    /// The same, with the client's output before a failure.
     ///
     /// # Errors
     /// When an end cannot be started, and on an interrupt.
@@ -63,7 +63,7 @@ impl Pair {
             let mut client = self.start(place, &folder, false)?;
             let ended = client.wait_success(place.limit);
             let said = fs::read_to_string(log(&folder, false)).unwrap_or_default();
-            // iperf3 says so and succeeds.
+            // iperf3 prints the refusal and exits with success.
             if start.elapsed() > START || !is_too_early(&said) {
                 return Ok((said, ended));
             }
@@ -92,7 +92,7 @@ fn log(folder: &TempDir, is_far: bool) -> PathBuf {
     FilePath::join(folder.path(), if is_far { "server" } else { "client" })
 }
 
-/// Whether a client says that nobody listens yet.
+/// True if a client reports that the server does not listen yet.
 fn is_too_early(said: &str) -> bool {
     let said = said.to_lowercase();
     ["connection refused", "connect: refused", "unable to connect"]
@@ -100,7 +100,7 @@ fn is_too_early(said: &str) -> bool {
         .any(|sign| said.contains(sign))
 }
 
-/// A TCP port that nobody listens on at the moment, for the server of a pair.
+/// Returns a TCP port that is free at the moment, for the server of a pair.
 pub(super) fn free_port() -> Result<u16> {
     let socket =
         std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_comes_too_early_comes_again() {
+    fn early_client_retries() {
         let folder = tempfile::tempdir().unwrap();
         let flag = folder.path().join("listens");
         let flag = flag.display();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_fails_is_quoted_and_no_server_is_left() {
+    fn failing_client_is_quoted() {
         let error = shell("sleep 60", "echo no such provider; exit 3").run(place()).unwrap_err();
         assert!(error.to_string().contains("no such provider"), "{error:#}");
         let error =

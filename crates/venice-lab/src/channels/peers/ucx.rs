@@ -13,14 +13,14 @@ use crate::channels::path::Path;
 use crate::channels::series::{Latency, Medium, Operation, Point, Series, System};
 use venice_measure::interrupt;
 
-/// Transports, as UCX calls them.
+/// Transports by UCX's names.
 const TRANSPORTS: [(Medium, &str); 3] =
     [(Medium::Shm, "posix"), (Medium::Shm, "sysv"), (Medium::Udp, "tcp")];
 
-/// CRMA carries up to a page; what is larger is compared with RDMA.
+/// CRMA carries up to a page; larger accesses are compared with RDMA.
 const PAGE_BYTES: u64 = 4096;
 
-/// What stands beside which operation of ours: the tests of latency and of bandwidth.
+/// A test of latency and one of bandwidth, with Venice's operation that they are compared with.
 struct Test {
     operation: Operation,
     name: &'static str,
@@ -56,10 +56,10 @@ impl Test {
     }
 }
 
-/// Every test by size over each transport that fits `media`.
+/// Runs every test by size over each transport that fits `media`.
 ///
 /// # Errors
-/// On an interrupt only: a transport that fails says so in its series.
+/// On an interrupt only: a transport's failure is recorded in its series.
 pub(in crate::channels) fn ucx(
     effort: &Effort,
     ends: Ends,
@@ -83,7 +83,7 @@ pub(in crate::channels) fn ucx(
     Ok(found)
 }
 
-/// A test of one transport, and the series it fills.
+/// A test of one transport, and its series.
 struct Case {
     test: &'static Test,
     /// Its number in the batch.
@@ -103,7 +103,7 @@ fn of_transport(medium: Medium, transport: &str, sizes: &[u64]) -> Vec<Case> {
     TESTS.iter().enumerate().map(case).filter(|case| !case.sizes.is_empty()).collect()
 }
 
-/// Runs all cases in one batch; one that did not get its turn says why.
+/// Runs all cases in one batch; a case that did not run records the reason.
 fn measure(effort: &Effort, ends: Ends, path: &Path, transport: &str, cases: &mut [Case]) {
     let Some(first) = cases.first() else { return };
     let path = (first.series.medium == Medium::Udp).then_some(path);
@@ -116,7 +116,7 @@ fn measure(effort: &Effort, ends: Ends, path: &Path, transport: &str, cases: &mu
         case.series.points = points.collect();
         if case.series.points.len() < case.sizes.len() {
             let reason = match &ended {
-                Ok(()) => format!("it printed no figures for some sizes: {}", last_line(&said)),
+                Ok(()) => format!("no figures for some sizes: {}", last_line(&said)),
                 Err(error) => format!("failed: {error:#}"),
             };
             case.series.absent = Some(reason);
@@ -125,7 +125,8 @@ fn measure(effort: &Effort, ends: Ends, path: &Path, transport: &str, cases: &mu
 }
 
 impl Case {
-    /// Lines of a batch file: for each size the median, the 99th percentile and the bandwidth.
+    /// Builds the lines of a batch file: for each size the median, the 99th percentile and the
+    /// bandwidth.
     fn lines(&self, effort: &Effort) -> String {
         let mut text = String::new();
         let test = self.test;
@@ -144,7 +145,7 @@ impl Case {
     }
 }
 
-/// As many as take about as long as a repetition of ours.
+/// Chooses iterations for about the duration of one of Venice's repetitions.
 fn count(effort: &Effort, medium: Medium, size_bytes: u64) -> u64 {
     let (each_ns, bytes_per_ns) = if medium == Medium::Shm { (400, 8) } else { (60_000, 2) };
     let once_ns = each_ns + size_bytes / bytes_per_ns;
@@ -152,7 +153,7 @@ fn count(effort: &Effort, medium: Medium, size_bytes: u64) -> u64 {
 }
 
 fn last_line(said: &str) -> &str {
-    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing")
+    said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output")
 }
 
 fn batch(
@@ -187,15 +188,15 @@ fn batch(
 /// One line of `ucx_perftest -v` in a batch.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
-    /// As the batch names the case; it may have the batch file's own name before it.
+    /// Case's name in the batch; the batch file's own name may precede it.
     name: String,
     percentile_us: f64,
     average_us: f64,
     bytes_per_s: f64,
 }
 
-/// Columns: names, iterations, a percentile, average and overall latency in µs, average and overall
-/// bandwidth in MiB/s, average and overall rate.
+/// Parses the columns: names, iterations, a percentile, average and overall latency in µs, average
+/// and overall bandwidth in MiB/s, average and overall rate.
 fn parse_perftest(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -242,7 +243,7 @@ b1,iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,o
 ";
 
     #[test]
-    fn figures_are_read_and_noise_is_not() {
+    fn figures_are_parsed_and_noise_ignored() {
         let rows = parse_perftest(SAID);
         assert_eq!(rows.len(), 4);
         let found = point(&rows, 0, 64).unwrap();
@@ -256,9 +257,9 @@ b1,iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,o
     }
 
     #[test]
-    fn a_batch_has_three_lines_for_each_size() {
+    fn each_size_has_three_lines() {
         let cases = of_transport(Medium::Shm, "posix", &[64, 4096]);
-        // Bulk is what is larger than a page: none here.
+        // Bulk operations start above a page: none here.
         assert_eq!(cases.len(), 5);
         let text = cases[0].lines(&Effort::quick());
         assert_eq!(text.lines().count(), 6);

@@ -6,8 +6,8 @@ use crate::channels::buffer::PageAligned;
 use crate::channels::measure::Effort;
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 
-/// Copies of each size between two buffers of private memory, the same bytes again and again: the
-/// caches keep what they can, as they do for everybody else.
+/// Measures copies of each size between two buffers of private memory, the same bytes again and
+/// again: they stay cached, as in all other measurements.
 pub(in crate::channels) fn copies(effort: &Effort, sizes: &[u64]) -> Result<Series> {
     let largest = sizes.iter().copied().max().unwrap_or(0) as usize;
     let from = PageAligned::new(largest, 0x5a);
@@ -16,7 +16,7 @@ pub(in crate::channels) fn copies(effort: &Effort, sizes: &[u64]) -> Result<Seri
     for &size_bytes in sizes {
         let len = size_bytes as usize;
         let mut copy = || {
-            // The length must not be known to the compiler, as it is not to a channel.
+            // The compiler must not see the length, as it does not in a channel.
             let len = std::hint::black_box(len);
             to[..len].copy_from_slice(&from[..len]);
             std::hint::black_box(&mut to);

@@ -9,14 +9,14 @@ use crate::channels::measure::{Effort, Ends, on_cpu};
 use crate::channels::path::FarEnd;
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 
-/// Looks at the line before it is found that the other side has gone.
+/// Number of loads of the line before the other side counts as dead.
 const MAX_LOOKS: u64 = 1 << 32;
 
-/// Alone on its line, and on the next one that the processor fetches along.
+/// A word alone on its line, and on the next one, which the processor prefetches with it.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The time of a round trip: to the other core and back.
+/// Measures a round trip: to the other core and back.
 pub(in crate::channels) fn ping_pong(effort: &Effort, ends: Ends) -> Result<Series> {
     let series =
         Series::new(System::Raw, Medium::Shm, Operation::RoundTrip, "cache-line ping-pong");

@@ -1,4 +1,4 @@
-//! What the machine can do by the shortest program there is: the measure of everything else.
+//! The bare machine, by minimal programs: the baseline of all figures.
 
 mod copy;
 mod line;
@@ -12,18 +12,18 @@ pub(super) use udp::{udp_round_trips, udp_streams};
 
 use serde::{Deserialize, Serialize};
 
-/// How an end waits.
+/// Waiting strategy of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
-    /// It looks again and again.
+    /// It polls.
     Spin,
     /// The kernel wakes it.
     Sleep,
 }
 
 impl Waiting {
-    /// For names of variants.
+    /// Returns the name used in variants.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Waiting::Spin => "spinning",

@@ -14,14 +14,14 @@ use crate::channels::path::{FarEnd, Path};
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 use venice_measure::interrupt;
 
-/// An end that got nothing for this long looks whether to go on.
+/// Time without data after which an end checks its stop flag.
 const POLL: Duration = Duration::from_millis(50);
-/// Looks of a spinning end between two looks whether to go on.
+/// Polls of a spinning end between two checks of its stop flag.
 const LOOKS: u32 = 1 << 16;
 /// Larger echoes show nothing that the stream does not.
 const MAX_ECHO_BYTES: u64 = 1 << 20;
 
-/// Bytes there and the same number back.
+/// Measures round trips of the same size in both directions.
 pub(in crate::channels) fn tcp_round_trips(
     effort: &Effort,
     ends: Ends,
@@ -58,7 +58,7 @@ pub(in crate::channels) fn tcp_round_trips(
     Ok(series)
 }
 
-/// Bytes written as fast as one thread can, a call for each size; what arrives counts.
+/// Measures a stream from one thread, a call for each size; received bytes count.
 pub(in crate::channels) fn tcp_streams(
     effort: &Effort,
     ends: Ends,
@@ -122,10 +122,10 @@ fn accept(listener: &TcpListener, waiting: Waiting, stop: &AtomicBool) -> Result
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    bail!("nobody called")
+    bail!("no connection arrived")
 }
 
-/// A stream whose waits are bounded.
+/// A stream with bounded waits.
 struct Connection {
     stream: TcpStream,
     waiting: Waiting,
@@ -168,7 +168,8 @@ impl Connection {
         Ok(())
     }
 
-    /// After a wait in the kernel it asks each time whether to go on, spinning but seldom.
+    /// Decides whether to wait again: after each wait in the kernel it checks the stop flag,
+    /// spinning only seldom.
     fn look_again(
         &self,
         error: std::io::Error,

@@ -13,18 +13,18 @@ use crate::channels::measure::{Effort, Ends, median, on_cpu};
 use crate::channels::path::{FarEnd, Path};
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 
-/// A CRMA read is a header there, and a header and the bytes back.
+/// Size of a header: a CRMA read sends one and receives one with the bytes.
 const HEADER_BYTES: usize = 64;
 /// The largest access that is one datagram.
 const PAGE_BYTES: u64 = 4096;
-/// A sleeping end looks at its flag this often.
+/// Period of a sleeping end's checks of its stop flag.
 const POLL: Duration = Duration::from_millis(50);
-/// A datagram that takes longer is lost.
+/// Time after which a datagram counts as lost.
 const LOST: Duration = Duration::from_millis(300);
-/// Datagrams sent before the stream looks at its clock.
+/// Datagrams between two clock reads of a stream.
 const BURST: usize = 32;
 
-/// The exchange that a CRMA read makes, without Venice: 64 bytes go, 64 and the size come back.
+/// Measures the exchange of a CRMA read without Venice: 64 bytes there, 64 and the size back.
 pub(in crate::channels) fn udp_round_trips(
     effort: &Effort,
     ends: Ends,
@@ -77,7 +77,7 @@ fn exchange(socket: &UdpSocket, size: usize) -> Result<()> {
         loop {
             match socket.recv(&mut reply) {
                 Ok(len) if len == HEADER_BYTES + size => return Ok(()),
-                // The late answer of an exchange that was given up.
+                // The late answer of an abandoned exchange.
                 Ok(_) => {}
                 Err(error) if !is_timeout(&error) => return Err(error).context("the wire failed"),
                 Err(_) if *asked.get_or_insert_with(Instant::now) + LOST < Instant::now() => break,
@@ -85,7 +85,7 @@ fn exchange(socket: &UdpSocket, size: usize) -> Result<()> {
             }
         }
     }
-    bail!("nobody answers at the far end of the wire")
+    bail!("no answer from the far end of the wire")
 }
 
 fn answer(socket: UdpSocket, stop: &AtomicBool) {
@@ -96,7 +96,7 @@ fn answer(socket: UdpSocket, stop: &AtomicBool) {
             Ok((HEADER_BYTES, from)) => {
                 let size = u64::from_le_bytes(request[..8].try_into().expect("eight bytes"));
                 let len = HEADER_BYTES + size.min(PAGE_BYTES) as usize;
-                // One that cannot be sent is a lost datagram to the other side.
+                // A failed send is a lost datagram to the other side.
                 let _ = socket.send_to(&reply[..len], from);
             }
             _ => std::hint::spin_loop(),
@@ -108,7 +108,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Datagrams of a size sent as fast as one thread can, by one system call each; what arrives counts.
+/// Measures datagrams of a size sent by one thread, one system call each; received bytes count.
 pub(in crate::channels) fn udp_streams(
     effort: &Effort,
     ends: Ends,
@@ -139,7 +139,7 @@ pub(in crate::channels) fn udp_streams(
         let burst = |size: u64| {
             let datagram = [0x56u8; PAGE_BYTES as usize];
             for _ in 0..BURST {
-                // A full queue drops it, as any datagram may be.
+                // A full queue drops it, as any datagram may be dropped.
                 let _ = socket.send(&datagram[..size as usize]);
             }
         };
@@ -164,7 +164,7 @@ fn stream_of(
         }
         let bytes = arrived.load(Ordering::Relaxed) - before;
         found.push(bytes as f64 / start.elapsed().as_secs_f64());
-        // What still waits at the far end is not the next repetition's.
+        // Datagrams still queued at the far end do not belong to the next repetition.
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(Point { size_bytes, latency: None, bandwidth_bytes_per_s: Some(median(found)) })

@@ -1,5 +1,5 @@
-//! An application at the near end: it begins operations of one pattern, by whatever channel it is told
-//! to, and says which are over. No clock and no port: whoever drives it moves the frames.
+//! An application at the near end: it begins operations of one pattern over a given channel and
+//! reports the completed ones. It has no clock and no port: its driver moves the frames.
 
 use std::collections::VecDeque;
 
@@ -15,32 +15,32 @@ use super::lent::{MAILBOX, WINDOW};
 use super::talk::{Question, Talker};
 use venice_measure::pattern::Random;
 
-/// Tokens of single accesses.
+/// Token of single accesses.
 const ACCESS: u64 = 0;
 const FENCE: u64 = 1;
 /// The read of a mailbox.
 const LOOK: u64 = 2;
 
-/// Operations of one pattern, and what they wait for.
+/// Operations of one pattern, and their state.
 pub(super) struct App {
     pattern: AppPattern,
     pub(super) talker: Talker,
     random: Random,
-    /// Buffers of bulk transfers that are over.
+    /// Buffers of completed bulk transfers.
     spare: Vec<Vec<u8>>,
-    /// Bulk transfers under way.
+    /// Outstanding bulk transfers.
     bulks: usize,
     copies_by_lines: VecDeque<LineCopy>,
     copies_by_messages: VecDeque<MessageCopy>,
-    /// Packets posted since the last fence, and those that each fence under way stands for.
+    /// Packets posted since the last fence, and the packets of each outstanding fence.
     posted: usize,
     fences: VecDeque<usize>,
-    /// Bytes of packets that the far end had when they were last counted.
+    /// Bytes of packets that the far end had at the last count.
     arrived_bytes: u64,
-    /// The letter in the mailbox, and by which channel.
+    /// The word in the mailbox, and its channel.
     letter: u64,
     correspondence: Option<ChannelKind>,
-    /// Under way, by channel.
+    /// Outstanding operations, by channel.
     under_way: [usize; 3],
     message: Vec<u8>,
 }
@@ -52,14 +52,14 @@ struct LineCopy {
     lines: usize,
 }
 
-/// A copy in messages that are still to be sent.
+/// A copy in messages that are not all sent yet.
 struct MessageCopy {
     to: u64,
     sent_bytes: usize,
 }
 
 impl App {
-    /// By a talker that will be connected.
+    /// Creates one with a talker that will be connected.
     pub(super) fn new(pattern: AppPattern, talker: Talker) -> Self {
         Self {
             pattern,
@@ -83,13 +83,14 @@ impl App {
         self.under_way.iter().sum()
     }
 
-    /// A place for an access of `len` bytes, as aligned as it is long, behind the mailbox.
+    /// Returns a random address for an access of `len` bytes, aligned to its length, behind the
+    /// mailbox.
     fn anywhere(&mut self, len: usize) -> u64 {
         let places = (MEMORY_BYTES / len) as u64;
         WINDOW + (1 + self.random.below(places - 1)) * len as u64
     }
 
-    /// Begins one operation; `false`: the channel takes none just now.
+    /// Begins one operation; returns false if the channel takes none at present.
     ///
     /// # Errors
     /// When the channel fails.
@@ -187,7 +188,7 @@ impl App {
         Ok(begun)
     }
 
-    /// Asks the thread at the donor.
+    /// Sends a request to the thread at the donor.
     fn ask(&mut self, now_ns: u64, initiator: &mut Initiator, question: Question) -> Result<bool> {
         let mut message = [0; Question::HEADER_BYTES];
         question.encode(&mut message);
@@ -204,7 +205,7 @@ impl App {
         Ok(posted)
     }
 
-    /// Asks for word that what was posted is there.
+    /// Requests an acknowledgement of the posted packets.
     fn fence(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<()> {
         if self.posted > 0 && taken(initiator.fence(now_ns, FENCE))? {
             self.fences.push_back(std::mem::take(&mut self.posted));
@@ -212,7 +213,7 @@ impl App {
         Ok(())
     }
 
-    /// Writes a word into the donor's mailbox, to be looked for until it is answered.
+    /// Writes a word into the donor's mailbox; its answer is then polled.
     fn write_letter(
         &mut self,
         now_ns: u64,
@@ -260,7 +261,7 @@ impl App {
         Ok(())
     }
 
-    /// The last message of a copy is answered, and so all of them.
+    /// Continues the copies; the answer to the last message of a copy covers all of them.
     fn go_on_with_messages(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<()> {
         while let Some(copy) = self.copies_by_messages.front_mut() {
             let answer = copy.sent_bytes + COPY_MESSAGE_BYTES == COPY_BYTES;
@@ -277,8 +278,8 @@ impl App {
         Ok(())
     }
 
-    /// Goes on with what is under way; operations that are over, by channel. `arrived_bytes`: what the
-    /// far end has of messages.
+    /// Continues outstanding operations; returns the completed ones by channel. `arrived_bytes`
+    /// counts the bytes of messages at the far end.
     ///
     /// # Errors
     /// When an operation fails.
@@ -326,7 +327,7 @@ impl App {
         Ok(over)
     }
 
-    /// An access of the pattern is over; how many operations are.
+    /// Handles a completed access; returns how many operations it completes.
     fn accessed(
         &mut self,
         now_ns: u64,
@@ -360,7 +361,7 @@ fn failed(error: AccessError) -> anyhow::Error {
     anyhow!("an access failed: {error}")
 }
 
-/// Whether a call was taken; "later" is no error.
+/// True if a call was accepted; "later" is not an error.
 fn taken(begun: Result<(), FabricError>) -> Result<bool> {
     match begun {
         Ok(()) => Ok(true),

@@ -12,19 +12,19 @@ use crate::channels::raw::Waiting;
 use crate::channels::series::Operation;
 use venice_measure::interrupt;
 
-/// CRMA accesses under way at a time.
+/// Outstanding CRMA accesses.
 const ACCESSES: usize = 64;
-/// Bytes of bulk transfers under way at a time, and the most descriptors.
+/// Outstanding bytes of bulk transfers, and the most descriptors.
 const BULK_BYTES: usize = 8 << 20;
 const DESCRIPTORS: usize = 32;
-/// An access that takes longer has failed.
+/// Time after which an access counts as failed.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// Looks in vain before the first look at the clock.
+/// Polls without a frame before the first clock read.
 const LOOKS: u32 = 1 << 12;
-/// The longest that a sleeping end waits without looking for Ctrl-C.
+/// Longest wait of a sleeping end without a check for Ctrl-C.
 const NAP_NS: u64 = 50_000_000;
 
-/// What moves the frames of an initiator.
+/// Moves the frames of an initiator.
 pub(super) trait Driver {
     fn initiator(&mut self) -> &mut Initiator;
     fn pump(&mut self, now_ns: u64) -> Result<()>;
@@ -59,10 +59,10 @@ impl Driver for RingDriver {
     }
 }
 
-/// Waits until `done` has an answer, pumping.
+/// Pumps until `done` has an answer.
 ///
 /// # Errors
-/// When it fails, when the port does, on an interrupt, and when it takes too long.
+/// When it fails, when the port does, on an interrupt, and after a timeout.
 pub(super) fn pump_until<D: Driver, T>(
     driver: &mut D,
     waiting: Waiting,
@@ -92,7 +92,7 @@ pub(super) fn pump_until<D: Driver, T>(
 /// Waits until the link is up.
 ///
 /// # Errors
-/// As [`pump_until`].
+/// The same as [`pump_until`].
 pub(super) fn link_up(driver: &mut impl Driver, peer: PeerIndex) -> Result<()> {
     pump_until(driver, Waiting::Spin, |driver, _| {
         Ok((driver.initiator().peer_state(peer) == PeerState::Up).then_some(()))
@@ -105,17 +105,17 @@ pub(in crate::channels) struct FrameBed<D> {
     waiting: Waiting,
     under_way: usize,
     bytes: Vec<u8>,
-    /// Buffers of bulk transfers that are over.
+    /// Buffers of completed bulk transfers.
     spare: Vec<Vec<u8>>,
 }
 
 impl<D: Driver> FrameBed<D> {
-    /// Around a driver whose link is up.
+    /// Creates it around a driver whose link is up.
     pub(super) fn new(driver: D, waiting: Waiting) -> Self {
         Self { driver, waiting, under_way: 0, bytes: vec![0xa5; 4096], spare: Vec::new() }
     }
 
-    /// Whether the access was taken.
+    /// Starts an access; returns true if it was accepted.
     fn start(&mut self, operation: Operation, len: usize) -> Result<bool> {
         let now_ns = monotonic_ns();
         let initiator = self.driver.initiator();
@@ -148,7 +148,7 @@ impl<D: Driver> FrameBed<D> {
         }
     }
 
-    /// Waits until something is over; how many.
+    /// Waits until an access completes; returns how many did.
     fn finish_some(&mut self) -> Result<usize> {
         let Self { driver, waiting, spare, .. } = self;
         let over = pump_until(driver, *waiting, |driver, _| {

@@ -1,17 +1,17 @@
-//! What applications do, by name, and the channels they may do it by.
+//! Application patterns by name, and their channels.
 
 use serde::{Deserialize, Serialize};
 use venice_fabric::adaptive::Pattern;
 
-/// One line: what a processor loads and stores.
+/// One cache line.
 pub(super) const LINE_BYTES: usize = 64;
 pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const COPY_BYTES: usize = 1 << 20;
 pub(super) const COPY_MESSAGE_BYTES: usize = 64 << 10;
 pub(super) const PACKET_BYTES: usize = 256;
-/// Lines of a copy under way at a time, and packets for which one word comes back.
+/// Outstanding lines of a copy, and packets for one fence.
 pub(super) const MANY: usize = 64;
-/// Independent look-ups, and bulk transfers, under way at a time.
+/// Outstanding independent look-ups, and bulk transfers.
 pub(super) const PAGES: usize = 32;
 
 /// A channel.
@@ -31,7 +31,7 @@ impl ChannelKind {
     /// All of them.
     pub const ALL: [ChannelKind; 3] = [ChannelKind::Crma, ChannelKind::Rdma, ChannelKind::QPair];
 
-    /// As people write it.
+    /// Returns the display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl ChannelKind {
     }
 }
 
-/// What an application does.
+/// An application pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AppPattern {
@@ -54,7 +54,7 @@ pub enum AppPattern {
     Copy,
     /// Packets of 256 B to the donor.
     Packets,
-    /// 64 B to a thread at the donor, and its answer.
+    /// A word of 64 B to a thread at the donor, and its answer.
     Word,
 }
 
@@ -68,7 +68,7 @@ impl AppPattern {
         AppPattern::Word,
     ];
 
-    /// As people write it.
+    /// Returns the display name.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl AppPattern {
         }
     }
 
-    /// What an application tells the adaptive library of it.
+    /// Returns the hint for the adaptive library.
     pub(super) fn hint(self) -> Pattern {
         match self {
             AppPattern::Database | AppPattern::Graph => Pattern::Random,
@@ -89,7 +89,7 @@ impl AppPattern {
         }
     }
 
-    /// Operations that are under way at a time.
+    /// Returns the number of outstanding operations.
     pub(super) fn depth(self) -> usize {
         match self {
             AppPattern::Database | AppPattern::Word => 1,
@@ -99,7 +99,7 @@ impl AppPattern {
         }
     }
 
-    /// Bytes that one operation is about.
+    /// Returns the bytes of one operation.
     #[must_use]
     pub fn size_bytes(self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! A donor on this host, as an agent is one: it hands out the memfds of one grant.
+//! A donor on this host, like an agent: it hands out the memfds of one grant.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,8 @@ impl Slabs {
             fcntl_add_seals(&fd, seals).context("a memfd cannot be sealed")?;
             let slab = SlabFile::from(fd);
             let mapped = MappedSlab::map(&slab, SLAB_BYTES as usize)?;
-            // SAFETY: the whole mapping, which nobody else knows yet. All its pages are there then.
+            // SAFETY: the whole mapping is written before anything else refers to it. Afterwards
+            // all its pages exist.
             unsafe { mapped.as_ptr().write_bytes(0x5a, mapped.len_bytes()) };
             Ok(slab)
         };
@@ -56,7 +57,7 @@ impl SlabSource for Slabs {
     }
 }
 
-/// A donor whose grant of [`MEMORY_BYTES`] anybody may map.
+/// A donor whose grant of [`MEMORY_BYTES`] any process may map.
 pub(super) struct Lender {
     socket: PathBuf,
     _server: ShmServer,
@@ -64,6 +65,8 @@ pub(super) struct Lender {
 }
 
 impl Lender {
+    /// Starts it.
+    ///
     /// # Errors
     /// When the system gives no memory or socket.
     pub(super) fn start() -> Result<Self> {
@@ -73,7 +76,7 @@ impl Lender {
         Ok(Self { socket, _server: server, _folder: folder })
     }
 
-    /// A recipient that has the grant mapped at [`WINDOW`].
+    /// Creates a recipient with the grant mapped at [`WINDOW`].
     ///
     /// # Errors
     /// When the donor refuses.
@@ -83,13 +86,13 @@ impl Lender {
         Ok(channels.into())
     }
 
-    /// The first slab as its donor sees it.
+    /// Maps the first slab as its donor sees it.
     ///
     /// # Errors
     /// When it cannot be mapped.
     pub(super) fn own_memory(&self) -> Result<Own> {
         let connection = fetch_slabs(&self.socket, GRANT, KEY, SLABS)?;
-        let first = connection.slabs.first().context("a grant has slabs")?;
+        let first = connection.slabs.first().context("the grant has no slabs")?;
         let slab = MappedSlab::map(first, SLAB_BYTES as usize)?;
         Ok(Own { slab, _connection: connection })
     }

@@ -11,15 +11,16 @@ use super::MEMORY_BYTES;
 pub(super) const DONOR: NodeId = NodeId(1);
 pub(super) const GRANT: GrantId = GrantId(1);
 pub(super) const KEY: GrantKey = GrantKey(0x5eed);
-/// Where the recipient sees the donor's memory.
+/// Address of the donor's memory at the recipient.
 pub(super) const WINDOW: u64 = 0x1000_0000;
 
 const RECIPIENT: NodeId = NodeId(2);
 
-/// On a busy machine an end that is bound to one processor may wait for it; it is not dead then.
+/// Time without frames after which a link counts as dead: an end bound to one processor may wait
+/// for it on a busy machine.
 const SILENCE_NS: u64 = 20_000_000_000;
 
-/// The donor's end, as an agent sets it up.
+/// Configures the donor's end like an agent's.
 pub(super) fn donor() -> Result<TargetConfig> {
     let seed = random_u64().context("no random numbers")?;
     let mut config = TargetConfig::new(DONOR, seed);
@@ -27,7 +28,7 @@ pub(super) fn donor() -> Result<TargetConfig> {
     Ok(config)
 }
 
-/// The recipient's end.
+/// Configures the recipient's end.
 pub(super) fn recipient() -> Result<InitiatorConfig> {
     let seed = random_u64().context("no random numbers")?;
     let mut config = InitiatorConfig::new(RECIPIENT, seed);
@@ -35,12 +36,12 @@ pub(super) fn recipient() -> Result<InitiatorConfig> {
     Ok(config)
 }
 
-/// Where a thread at the donor looks for words, and answers 64 bytes further on.
+/// Offset at which a thread at the donor polls for words; it answers 64 bytes further on.
 pub(super) const MAILBOX: usize = 0;
 
 const LINE_BYTES: usize = 64;
 
-/// One grant of [`MEMORY_BYTES`], as an agent has it.
+/// Makes one grant of [`MEMORY_BYTES`], like an agent's.
 pub(super) fn lent() -> Result<SharedGrants> {
     let slabs = (0..MEMORY_BYTES / SLAB_BYTES as usize).map(|_| Slab::unlocked());
     let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
@@ -51,7 +52,7 @@ pub(super) fn lent() -> Result<SharedGrants> {
     Ok(grants)
 }
 
-/// What the donor's thread does with its mailbox: an answer to each new word.
+/// Lets the donor's thread answer each new word in its mailbox.
 pub(super) fn answer_mailbox(lent: &mut SharedGrants) {
     let mut lines = [0; 2 * LINE_BYTES];
     if lent.read(GRANT, KEY, MAILBOX as u64, &mut lines).is_err() {
@@ -60,6 +61,6 @@ pub(super) fn answer_mailbox(lent: &mut SharedGrants) {
     let (word, answer) = lines.split_at(LINE_BYTES);
     if word[..8] != answer[..8] {
         let at = (MAILBOX + LINE_BYTES) as u64;
-        lent.write(GRANT, KEY, at, word).expect("it is in the grant");
+        lent.write(GRANT, KEY, at, word).expect("the mailbox lies in the grant");
     }
 }

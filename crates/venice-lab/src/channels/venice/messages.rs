@@ -1,4 +1,4 @@
-//! QPair messages through rings: there and back, and one way without end.
+//! QPair messages through rings: round trips, and one way without end.
 
 use anyhow::{Result, bail};
 use venice_fabric::{CreditMode, EndConfig, LinkModel, MAX_MESSAGE_BYTES, QPairConfig, QPairKind};
@@ -13,7 +13,7 @@ use crate::channels::measure::{Effort, Ends, on_cpu};
 use crate::channels::raw::Waiting;
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 
-/// What a QPair is set up like.
+/// Settings of a QPair.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::channels) struct Setting {
     pub(in crate::channels) credit: CreditMode,
@@ -21,7 +21,7 @@ pub(in crate::channels) struct Setting {
 }
 
 impl Setting {
-    /// Room enough for messages of `len` bytes, the default where that is.
+    /// Settings for messages of `len` bytes, the default if that suffices.
     pub(in crate::channels) fn roomy(len: usize) -> Self {
         let mut end = EndConfig::default();
         let bytes = (4 * len as u64).clamp(256 << 10, 8 << 20) as u32;
@@ -34,7 +34,7 @@ impl Setting {
     }
 }
 
-/// Messages by size, up to the longest that there are.
+/// Measures messages by size, up to the largest possible.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -53,7 +53,7 @@ pub(in crate::channels) fn messages(
     for &size_bytes in sizes {
         let len = size_bytes as usize;
         if len > MAX_MESSAGE_BYTES {
-            series.absent = Some("longer messages than 1 MiB there are none".to_owned());
+            series.absent = Some("messages have at most 1 MiB".to_owned());
             continue;
         }
         let setting = Setting::roomy(len);
@@ -94,7 +94,7 @@ fn there_and_back(
     })
 }
 
-/// Bytes per second that arrive.
+/// Measures the bytes per second that arrive.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -111,7 +111,7 @@ fn one_way(
     })
 }
 
-/// Bytes per second that arrive at the far end while as many go the other way.
+/// Measures the bytes per second that arrive at the far end while as many go the other way.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.

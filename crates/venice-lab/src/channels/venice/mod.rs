@@ -1,7 +1,7 @@
 //! Venice's own channels, measured on each medium.
 //!
-//! A [`Bed`] is two ends of Venice and what lies between them. [`accesses`] measures the one-sided
-//! channels of any bed.
+//! A [`Bed`] is a pair of Venice ends with a medium between them. [`accesses`] measures the
+//! one-sided channels of any bed.
 
 mod app;
 mod frames;
@@ -39,24 +39,24 @@ const MEMORY_BYTES: usize = 64 << 20;
 
 /// Two ends of Venice: the near one accesses memory of the far one.
 pub(super) trait Bed {
-    /// One access, to its end.
+    /// Performs one access to its end.
     fn once(&mut self, operation: Operation, len: usize) -> Result<()>;
 
-    /// Keeps as many accesses under way as the channel takes, and comes back when some are over:
-    /// the bytes they moved.
+    /// Keeps as many accesses outstanding as the channel takes, and returns the bytes of those that
+    /// completed.
     fn many(&mut self, operation: Operation, len: usize) -> Result<u64>;
 
-    /// Waits for all that is under way.
+    /// Waits for all outstanding accesses.
     fn settle(&mut self) -> Result<()>;
 }
 
-/// What a measurement of accesses is about.
+/// Subject of a measurement of accesses.
 #[derive(Debug, Clone)]
 pub(super) struct About {
     pub(super) medium: Medium,
     pub(super) variant: String,
     pub(super) operations: Vec<Operation>,
-    /// Whether a bandwidth is wanted too: of a way to wait it says nothing.
+    /// True if the bandwidth is measured too: it does not depend on the way to wait.
     pub(super) bandwidth: bool,
 }
 
@@ -77,7 +77,8 @@ pub(super) fn accesses(
         for size_bytes in sizes_of(operation, sizes) {
             let len = size_bytes as usize;
             let latency = effort.latency(|| bed.once(operation, len))?;
-            // There and the word that it is done back: one way is half, as in others' benchmarks.
+            // A write's latency includes its acknowledgement: one way is half, as in other
+            // benchmarks.
             let latency = if operation == Operation::Write { half(latency) } else { latency };
             let bandwidth_bytes_per_s = if about.bandwidth {
                 let rate = effort.bandwidth(|| bed.many(operation, len))?;
@@ -94,7 +95,7 @@ pub(super) fn accesses(
     Ok(found)
 }
 
-/// The sizes that an operation is measured at.
+/// Returns the sizes that an operation is measured at.
 pub(super) fn sizes_of(operation: Operation, sizes: &[u64]) -> Vec<u64> {
     match operation {
         Operation::Atomic => vec![8],
@@ -102,7 +103,7 @@ pub(super) fn sizes_of(operation: Operation, sizes: &[u64]) -> Vec<u64> {
     }
 }
 
-/// Of a round trip the one way.
+/// Halves a round trip.
 fn half(latency: Latency) -> Latency {
     Latency {
         mean_ns: latency.mean_ns / 2.0,
@@ -112,7 +113,8 @@ fn half(latency: Latency) -> Latency {
 }
 
 impl Waiting {
-    /// Of Venice's near end; the far end, an agent's thread, waits in its own way.
+    /// Returns the variant of Venice's near end; the far end, an agent's thread, waits in its own
+    /// way.
     pub(super) fn variant(self, protection: Protection) -> String {
         format!("{}, {}", protection.name(), self.name())
     }

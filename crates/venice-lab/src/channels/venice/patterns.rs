@@ -1,4 +1,4 @@
-//! What applications do with another node's resources (Venice paper, Figure 17), each pattern on
+//! Application patterns that use another node's resources (Venice paper, Figure 17), each pattern on
 //! each channel, over one emulated link.
 //!
 //! | pattern | CRMA | RDMA | QPair |
@@ -27,7 +27,7 @@ use super::worker::Worker;
 use crate::channels::measure::{Effort, Ends, on_cpu};
 use crate::channels::raw::Waiting;
 
-/// Operations a second by one channel.
+/// Measures operations a second by one channel.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -44,18 +44,18 @@ pub(in crate::channels) fn operations_per_s(
     })
 }
 
-/// Which channel the adaptive library takes, and what it makes of it.
+/// Channel choice of the adaptive library, and its rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Adaptive {
-    /// The channel it took most often, trials left out.
+    /// Most frequent channel, without trials.
     pub channel: ChannelKind,
-    /// Operations a second once each channel was tried, later trials included.
+    /// Operations a second after each channel was tried, with later trials.
     pub operations_per_s: f64,
     /// Operations until each channel was tried.
     pub learning_operations: u64,
-    /// How long those took, in nanoseconds.
+    /// Duration of those, in nanoseconds.
     pub learning_ns: u64,
-    /// What it says of its last choice.
+    /// Reason for its last choice.
     pub why: String,
 }
 
@@ -87,12 +87,12 @@ pub(in crate::channels) fn adaptive(
     })
 }
 
-/// The QPair of an application, large enough for its copies.
+/// Creates the QPair of an application, large enough for its copies.
 pub(super) fn talker(role: Role) -> Talker {
     Talker::new(role, END, COPY_MESSAGE_BYTES + Question::HEADER_BYTES)
 }
 
-/// What both ends set for that QPair.
+/// Settings of that QPair at both ends.
 pub(super) const END: EndConfig = EndConfig {
     send_bytes: 1 << 20,
     recv_bytes: 1 << 20,
@@ -102,7 +102,7 @@ pub(super) const END: EndConfig = EndConfig {
     batching: true,
 };
 
-/// The near end: a bed, and an application that works over it.
+/// The near end: a bed, and an application on it.
 struct Near {
     bed: RingBed,
     worker: Worker,
@@ -122,7 +122,7 @@ impl Near {
         Ok(Self { bed, worker })
     }
 
-    /// Waits until operations are over; how many.
+    /// Waits until operations complete; returns how many did.
     fn turn(&mut self) -> Result<u64> {
         let Self { bed, worker } = self;
         let arrived = bed.arrived();

@@ -1,5 +1,5 @@
-//! Frames through shared memory: an initiator here, a target on another core, a pair of rings between
-//! them, which may behave like a slower link.
+//! Frames through shared memory: an initiator in this thread, a target on another core, and a pair
+//! of rings between them, which can emulate a slower link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::channels::series::Operation;
 
 /// Bytes of each ring.
 const RING_BYTES: usize = 1 << 20;
-/// Turns of the far end between two looks whether to stop.
+/// Turns of the far end between two checks of its stop flag.
 const TURNS: u32 = 1 << 10;
 
 /// A recipient, and a donor's thread that serves memory and one QPair.
@@ -34,8 +34,8 @@ pub(in crate::channels) struct RingBed {
 }
 
 impl RingBed {
-    /// Both ends, joined. The calling thread is the near one. The far end does `role` with the QPair
-    /// that [`RingBed::connect`] makes.
+    /// Joins both ends. The calling thread is the near one. The far end performs `role` on the
+    /// QPair that [`RingBed::connect`] makes.
     ///
     /// # Errors
     /// When memory or threads cannot be made, or no link comes up.
@@ -48,11 +48,11 @@ impl RingBed {
         let config = RingConfig { ring_bytes: RING_BYTES, link: model };
         let (near_port, far_port) = RingPort::pair(&config)?;
         let arrived = Arc::new(AtomicU64::new(0));
-        let told = Arc::clone(&arrived);
+        let counter = Arc::clone(&arrived);
         let serve = move |(port, target, lent): (RingPort, Target, SharedGrants),
                           stop: &AtomicBool| {
-            // A ring that breaks is seen at the near end.
-            let _ = Donor { port, target, lent, talker: far, told }.serve(stop);
+            // A broken ring is detected at the near end.
+            let _ = Donor { port, target, lent, talker: far, counter }.serve(stop);
         };
         let prepare = move || {
             let mut config = donor()?;
@@ -67,7 +67,7 @@ impl RingBed {
         Ok(Self { near: FrameBed::new(driver, waiting), peer, _far: far, arrived })
     }
 
-    /// Joins `talker` to the far end's.
+    /// Connects `talker` to the far end's.
     ///
     /// # Errors
     /// When the far end does not accept.
@@ -89,17 +89,17 @@ impl RingBed {
         &mut self.near.driver
     }
 
-    /// Bytes of messages that have arrived at the far end.
+    /// Returns the bytes of messages that have arrived at the far end.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// The same, to be looked at while the bed is in use.
+    /// Returns the same as a shared counter, to be read while the bed is in use.
     pub(super) fn arrived(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.arrived)
     }
 
-    /// Both ends, joined; the far end only lends memory.
+    /// Joins both ends; the far end only lends memory.
     ///
     /// # Errors
     /// When memory or threads cannot be made, or no link comes up.
@@ -115,7 +115,7 @@ struct Donor {
     target: Target,
     lent: SharedGrants,
     talker: Talker,
-    told: Arc<AtomicU64>,
+    counter: Arc<AtomicU64>,
 }
 
 impl Donor {
@@ -143,7 +143,7 @@ impl Donor {
                 }
                 self.port.announce();
                 if any {
-                    self.told.store(self.talker.received_bytes, Ordering::Relaxed);
+                    self.counter.store(self.talker.received_bytes, Ordering::Relaxed);
                 } else {
                     std::hint::spin_loop();
                 }

@@ -1,5 +1,5 @@
-//! The shm port: the donor's slabs, mapped. An access is a copy, and the donor's processor takes no
-//! part in it; over an emulated link it takes as long as it would there.
+//! The shm port: the donor's slabs, mapped. An access is a copy without the donor's processor; over
+//! an emulated link it takes the link's time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use crate::channels::measure::{Effort, Ends, on_cpu};
 use crate::channels::path::FarEnd;
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 
-/// Looks at a word before it is found that the other side has gone.
+/// Number of loads of a word before the other side counts as dead.
 const MAX_LOOKS: u64 = 1 << 32;
-/// Where the far end answers: the other half of the first slab.
+/// Offset of the far end's answers: the other half of the first slab.
 const FAR_OFFSET: usize = 8 << 20;
 /// Words of one cache line.
 const LINE_WORDS: usize = 8;
-/// CRMA accesses, or bytes and descriptors of bulk transfers, under way at a time over a slow link.
+/// Outstanding CRMA accesses, or bytes and descriptors of bulk transfers, over a slow link.
 const ACCESSES: usize = 64;
 const BULK_BYTES: usize = 8 << 20;
 const DESCRIPTORS: usize = 32;
@@ -40,6 +40,8 @@ pub(in crate::channels) struct ShmBed {
 }
 
 impl ShmBed {
+    /// Maps the memory.
+    ///
     /// # Errors
     /// When the system gives no memory or socket.
     pub(in crate::channels) fn lay(model: Option<LinkModel>) -> Result<Self> {
@@ -54,7 +56,7 @@ impl ShmBed {
         })
     }
 
-    /// Whether the access was taken.
+    /// Starts an access; returns true if it was accepted.
     fn start(&mut self, operation: Operation, len: usize) -> Result<bool> {
         let channels = &mut self.channels;
         let begun = match operation {
@@ -83,7 +85,7 @@ impl ShmBed {
         }
     }
 
-    /// Waits until something is over; how many.
+    /// Waits until an access completes; returns how many did.
     fn finish_some(&mut self) -> Result<usize> {
         let mut over = 0;
         look_until(|| {
@@ -140,22 +142,22 @@ impl Bed for ShmBed {
     }
 }
 
-/// The word at `offset`, a multiple of 8, as both ends see it.
+/// Returns the word at `offset`, a multiple of 8, as both ends see it.
 fn word(slab: &MappedSlab, offset: usize) -> &AtomicU64 {
     assert!(offset.is_multiple_of(8) && offset + 8 <= slab.len_bytes());
-    // SAFETY: an aligned word inside the mapping, which lives as long as the borrow; whoever shares
-    // it uses atomics too, or copies it whole.
+    // SAFETY: an aligned word inside the mapping, which lives as long as the borrow; all who share
+    // it use atomics too, or copy it whole.
     unsafe { AtomicU64::from_ptr(slab.as_ptr().add(offset).cast()) }
 }
 
-/// The byte at `offset`, likewise.
+/// Returns the byte at `offset`, as both ends see it.
 fn byte(slab: &MappedSlab, offset: usize) -> &AtomicU8 {
     assert!(offset < slab.len_bytes());
-    // SAFETY: as in `word`; a byte is always aligned.
+    // SAFETY: the same as in `word`; a byte is always aligned.
     unsafe { AtomicU8::from_ptr(slab.as_ptr().add(offset)) }
 }
 
-/// Waits until `found`.
+/// Polls until `found`.
 fn look_until(mut found: impl FnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..MAX_LOOKS {
         if found()? {
@@ -166,11 +168,11 @@ fn look_until(mut found: impl FnMut() -> Result<bool>) -> Result<()> {
     bail!("the other core does not answer")
 }
 
-/// One way of a write, as others measure it: each side writes to the other in turn, and looks at the
-/// last byte for the other's.
+/// Measures one way of a write as other benchmarks do: each side writes to the other in turn, and
+/// polls its last byte for the other's.
 ///
 /// # Errors
-/// When the far end cannot be started or goes silent.
+/// When the far end cannot be started or stops answering.
 pub(in crate::channels) fn one_way_writes(
     effort: &Effort,
     ends: Ends,
@@ -205,7 +207,7 @@ fn write_and_answer(
             for _ in 0..1 << 14 {
                 if byte(&far_memory.slab, len - 1).load(Ordering::Acquire) == turn {
                     bytes[len - 1] = turn;
-                    // A write that fails is an answer that does not come.
+                    // A failed write shows as a missing answer.
                     let _ = far.write(WINDOW + FAR_OFFSET as u64, &bytes);
                     turn = turn.wrapping_add(1);
                 }
@@ -227,11 +229,11 @@ fn write_and_answer(
     })
 }
 
-/// Reads of 64 bytes that the donor has just written: they come out of its processor's cache, and so
-/// cost what a read of shared data costs, not what reading one's own cache costs.
+/// Measures reads of 64 bytes that the donor has just written: they come out of its processor's
+/// cache, so they cost a read of shared data, not a read of the own cache.
 ///
 /// # Errors
-/// When the far end cannot be started or goes silent.
+/// When the far end cannot be started or stops answering.
 pub(in crate::channels) fn fresh_reads(effort: &Effort, ends: Ends) -> Result<Series> {
     let variant = "just written by the donor";
     let series = Series::new(System::Venice, Medium::Shm, Operation::Read, variant);
@@ -276,7 +278,7 @@ pub(in crate::channels) fn fresh_reads(effort: &Effort, ends: Ends) -> Result<Se
             let line = std::hint::black_box(line);
             let ns = start.elapsed().as_nanos() as u64;
             if line.chunks(8).any(|word| word != turn.to_le_bytes()) {
-                bail!("a read brought what was not written last");
+                bail!("a read returned bytes other than the last written");
             }
             Ok(ns.saturating_sub(effort.clock_cost_ns))
         })

@@ -1,4 +1,4 @@
-//! QPair messages over the wire, by the sockets that programs use.
+//! QPair messages over the wire, by the socket API of programs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,22 +23,22 @@ use crate::channels::raw::Waiting;
 use crate::channels::series::{Medium, Operation, Point, Series, System};
 use venice_measure::interrupt;
 
-/// A waiting end looks whether to go on this often.
+/// Period of a waiting end's checks of its stop flag.
 const POLL: Duration = Duration::from_millis(50);
-/// A far end that answers later has gone.
+/// Time without an answer after which the far end counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Looks in vain between two looks for Ctrl-C.
+/// Polls without a message between two checks for Ctrl-C.
 const LOOKS: u32 = 1 << 12;
 
-/// What the far end does with a message.
+/// Task of the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Far {
     SendBack,
     Count,
 }
 
-/// Messages by size, up to the longest that there are. The near end waits as `waiting` says, the far
-/// end in its sockets' own way.
+/// Measures messages by size, up to the largest possible. The near end waits as `waiting` requests,
+/// the far end in its sockets' way.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
@@ -56,7 +56,7 @@ pub(in crate::channels) fn socket_messages(
     for &size_bytes in sizes {
         let len = size_bytes as usize;
         if len > MAX_MESSAGE_BYTES {
-            series.absent = Some("longer messages than 1 MiB there are none".to_owned());
+            series.absent = Some("messages have at most 1 MiB".to_owned());
             continue;
         }
         let wire = Wire { ends, path, protection, waiting, len };
@@ -101,14 +101,14 @@ impl Wire<'_> {
             let message = vec![0x56; self.len];
             let mut before = 0;
             effort.bandwidth(|| {
-                near.send(&message).context("a message was not taken")?;
+                near.send(&message).context("a message was not accepted")?;
                 let now = arrived.load(Ordering::Relaxed);
                 Ok(now - std::mem::replace(&mut before, now))
             })
         })
     }
 
-    /// Calls again while the answer is "not now".
+    /// Repeats a call while it would block.
     fn go_on<T>(&self, mut call: impl FnMut() -> Result<T, QPairSocketError>) -> Result<T> {
         let mut looks = 0u32;
         loop {
@@ -124,10 +124,10 @@ impl Wire<'_> {
         }
     }
 
-    /// Both ends, and the bytes that have arrived at the far one.
+    /// Joins both ends; returns them and the bytes that have arrived at the far one.
     fn join(&self, far: Far) -> Result<(QPairMessages, FarEnd, Arc<AtomicU64>)> {
         let arrived = Arc::new(AtomicU64::new(0));
-        let (told, len) = (Arc::clone(&arrived), self.len);
+        let (counter, len) = (Arc::clone(&arrived), self.len);
         let setting = Setting::roomy(len);
         let seal =
             (self.protection == Protection::Sealed).then(|| QPairSeal::Keys(Arc::new(SECRET)));
@@ -135,12 +135,12 @@ impl Wire<'_> {
         let prepare = move || {
             let mut listener = QPairListener::bind(&address, SERVICE)?;
             listener.set_end(setting.end);
-            let local = listener.local_addr().context("a UDP listener has an address")?;
+            let local = listener.local_addr().context("the UDP listener has no address")?;
             Ok((local, listener))
         };
         let serve = move |listener: QPairListener, stop: &AtomicBool| {
-            // An end that fails is seen at the other.
-            let _ = serve(listener, far, len, &told, stop);
+            // A failure of this end is detected at the other.
+            let _ = serve(listener, far, len, &counter, stop);
         };
         let (far, local) = FarEnd::start(Some(self.path), self.ends.far_cpu, prepare, serve)?;
         let name = KeyName::Grant(GRANT);
@@ -158,7 +158,7 @@ fn serve(
     mut listener: QPairListener,
     far: Far,
     len: usize,
-    told: &AtomicU64,
+    counter: &AtomicU64,
     stop: &AtomicBool,
 ) -> Result<()> {
     let go_on = || !stop.load(Ordering::Relaxed);
@@ -177,9 +177,9 @@ fn serve(
             received => received?,
         };
         match far {
-            Far::Count => drop(told.fetch_add(len as u64, Ordering::Relaxed)),
+            Far::Count => drop(counter.fetch_add(len as u64, Ordering::Relaxed)),
             Far::SendBack => socket.send(&buffer[..len])?,
         }
     }
-    bail!("told to stop")
+    bail!("the end is stopping")
 }

@@ -1,4 +1,4 @@
-//! What an end of a QPair does: send without end, take what comes, answer it, or both.
+//! Roles of a QPair's end: send without end, receive, answer, or exchange.
 
 use anyhow::{Result, anyhow, bail};
 use venice_fabric::{EndConfig, GrantedMemory, QPairError, QPairEvent, QPairId, QPairs};
@@ -8,42 +8,42 @@ use venice_memory::donor::SharedGrants;
 
 /// The service that the far end listens for.
 pub(super) const SERVICE: u32 = 1;
-/// Calls in one turn, so that frames are moved in between.
+/// Calls in one turn, so that frames move in between.
 const CALLS_PER_TURN: usize = 64;
 
-/// What an end does with its QPair.
+/// Role of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Sends each message back.
+    /// Returns each message.
     Echo,
-    /// Takes what comes.
+    /// Discards messages.
     Sink,
-    /// Sends messages of this length as fast as they are taken.
+    /// Sends messages of this length as fast as they are accepted.
     Source(usize),
-    /// Both at a time.
+    /// Sends and discards at the same time.
     Exchange(usize),
-    /// Does what each [`Question`] asks for.
+    /// Executes each [`Question`].
     Serve,
-    /// Nothing but what its owner asks for.
+    /// Does only what its owner calls.
     Idle,
 }
 
-/// What a thread at the donor is asked for: a byte that says what, three free, four bytes of length,
-/// eight of address, all little-endian; then what is to be written.
+/// A request to a thread at the donor: a byte for its kind, three free, four bytes of length, eight
+/// of address, all little-endian; then the bytes to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     /// Answered by the bytes.
     Read { addr: u64, len: u32 },
-    /// Answered, if that is wanted, by an empty word.
+    /// Answered, if requested, by an empty word.
     Write { addr: u64, answer: bool },
-    /// Of no interest but for its length.
+    /// Only its length matters.
     Drop,
 }
 
 impl Question {
     pub(super) const HEADER_BYTES: usize = 16;
 
-    /// Writes it to the front of `message`.
+    /// Encodes it at the front of `message`.
     pub(super) fn encode(self, message: &mut [u8]) {
         let (kind, len, addr) = match self {
             Question::Read { addr, len } => (0, len, addr),
@@ -72,18 +72,18 @@ impl Question {
 pub(super) struct Talker {
     role: Role,
     end: EndConfig,
-    /// Once it is connected.
+    /// Set once it is connected.
     qpair: Option<QPairId>,
     message: Vec<u8>,
     received: Vec<u8>,
-    /// Bytes of a message that is still to be sent back.
+    /// Bytes of a message that is still to be returned.
     owed: Option<usize>,
     /// Bytes of messages that arrived.
     pub(super) received_bytes: u64,
 }
 
 impl Talker {
-    /// `longest` is the longest message that comes.
+    /// Creates one for messages of at most `longest` bytes.
     pub(super) fn new(role: Role, end: EndConfig, longest: usize) -> Self {
         let len = match role {
             Role::Source(len) | Role::Exchange(len) => len,
@@ -100,12 +100,12 @@ impl Talker {
         }
     }
 
-    /// Whether the other end is there.
+    /// True if the other end is connected.
     pub(super) fn is_connected(&self) -> bool {
         self.qpair.is_some()
     }
 
-    /// Takes what has happened: the edge is of no interest, it asks each time.
+    /// Handles events; readiness edges are ignored, since each turn polls.
     pub(super) fn settle(&mut self, qpairs: &mut QPairs) -> Result<()> {
         while let Some(event) = qpairs.poll_event() {
             match event {
@@ -121,7 +121,7 @@ impl Talker {
         Ok(())
     }
 
-    /// Does what can be done now; whether it was anything.
+    /// Does what is possible now; returns true if that was anything.
     pub(super) fn act(
         &mut self,
         now_ns: u64,
@@ -162,14 +162,14 @@ impl Talker {
         Ok(any)
     }
 
-    /// Does what the message of `len` bytes that has just come asks for.
+    /// Executes the request in the message of `len` bytes that has just arrived.
     fn serve(&mut self, len: usize, lent: &mut SharedGrants) -> Result<()> {
         let message = &self.received[..len];
         let done = match Question::decode(message) {
             Some(Question::Read { addr, len }) => {
                 let len = len as usize;
                 let into = self.message.get_mut(..len);
-                let into = into.ok_or_else(|| anyhow!("a question for too much"))?;
+                let into = into.ok_or_else(|| anyhow!("a request for too many bytes"))?;
                 self.owed = Some(len);
                 lent.read(GRANT, KEY, addr, into)
             }
@@ -178,18 +178,18 @@ impl Talker {
                 lent.write(GRANT, KEY, addr, &message[Question::HEADER_BYTES..])
             }
             Some(Question::Drop) => Ok(()),
-            None => bail!("a question that makes no sense"),
+            None => bail!("an invalid request"),
         };
         done.map_err(|refusal| anyhow!("the donor refuses: {refusal:?}"))
     }
 
-    /// Whether a message of `len` bytes was taken.
+    /// Sends a message of `len` bytes; returns true if it was accepted.
     pub(super) fn send(&mut self, now_ns: u64, qpairs: &mut QPairs, len: usize) -> Result<bool> {
         let Some(qpair) = self.qpair else { bail!("the QPair is not connected") };
         taken(qpairs.send(now_ns, qpair, &self.message[..len]))
     }
 
-    /// Whether `message` was taken.
+    /// Sends `message`; returns true if it was accepted.
     pub(super) fn send_bytes(
         &mut self,
         now_ns: u64,
@@ -200,7 +200,7 @@ impl Talker {
         taken(qpairs.send(now_ns, qpair, message))
     }
 
-    /// The length of the next message, if one has come.
+    /// Receives; returns the length of the next message, if one has arrived.
     pub(super) fn receive(&mut self, qpairs: &mut QPairs) -> Result<Option<usize>> {
         let Some(qpair) = self.qpair else { bail!("the QPair is not connected") };
         match qpairs.recv(qpair, &mut self.received) {
@@ -214,7 +214,7 @@ impl Talker {
     }
 }
 
-/// Whether a call was taken; "later" is no error.
+/// True if a call was accepted; "later" is not an error.
 fn taken(sent: Result<(), QPairError>) -> Result<bool> {
     match sent {
         Ok(()) => Ok(true),
@@ -224,7 +224,7 @@ fn taken(sent: Result<(), QPairError>) -> Result<bool> {
 }
 
 #[test]
-fn a_question_is_understood() {
+fn request_round_trips() {
     let questions = [
         Question::Read { addr: 1 << 40, len: 64 },
         Question::Write { addr: 7, answer: true },

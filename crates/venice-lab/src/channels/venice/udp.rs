@@ -19,20 +19,20 @@ use crate::channels::path::{FarEnd, Path};
 use crate::channels::raw::Waiting;
 use crate::channels::series::Operation;
 
-/// Any secret will do: nobody else is on this wire.
+/// Any secret suffices: this wire has no other users.
 pub(super) const SECRET: NodeSecret = NodeSecret([0x5e; 32]);
 
-/// Whether datagrams are encrypted and authenticated.
+/// Protection of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::channels) enum Protection {
-    /// As with `venice up --plain`.
+    /// Plain, the same as `venice up --plain`.
     Plain,
-    /// As by default.
+    /// Encrypted and authenticated, the default.
     Sealed,
 }
 
 impl Protection {
-    /// For names of variants.
+    /// Returns the name used in variants.
     pub(in crate::channels) fn name(self) -> &'static str {
         match self {
             Protection::Plain => "plain",
@@ -48,7 +48,7 @@ pub(in crate::channels) struct UdpBed {
 }
 
 impl UdpBed {
-    /// Both ends, joined. The calling thread is the near one.
+    /// Joins both ends. The calling thread is the near one.
     ///
     /// # Errors
     /// When sockets or threads cannot be made, or no link comes up.
@@ -61,10 +61,10 @@ impl UdpBed {
         Self::lay_with(path, ends, protection, waiting, None)
     }
 
-    /// The same, single datagrams past the kernel at both ends.
+    /// The same with AF_XDP for single datagrams at both ends.
     ///
     /// # Errors
-    /// As [`UdpBed::lay`], and where AF_XDP cannot be had.
+    /// The same as [`UdpBed::lay`], and when AF_XDP is unavailable.
     pub(in crate::channels) fn lay_past_kernel(
         path: &Path,
         ends: Ends,
@@ -114,7 +114,7 @@ impl UdpBed {
     }
 }
 
-/// A recipient's driver whose link to the donor is up and has its memory mapped.
+/// Creates a recipient's driver whose link to the donor is up and has its memory mapped.
 fn join(near: SocketAddr, donor: SocketAddr, protection: Protection) -> Result<UdpDriver> {
     let (mut driver, peer) = match protection {
         Protection::Plain => {

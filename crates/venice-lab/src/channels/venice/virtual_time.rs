@@ -1,5 +1,5 @@
-//! Two nodes and an emulated link in virtual time: what the protocol itself makes of a link, without
-//! the time that processors take.
+//! Two nodes and an emulated link in virtual time: the protocol's own use of a link, without the
+//! processors' time.
 
 use std::collections::VecDeque;
 
@@ -18,14 +18,15 @@ use super::patterns::{self, Adaptive};
 use super::talk::{Role, SERVICE, Talker};
 use super::worker::Worker;
 
-/// How long the link is watched, in virtual nanoseconds, after as long to settle.
+/// Measured time, in virtual nanoseconds, after as long a warm-up.
 const LENGTH_NS: u64 = 1_000_000;
 /// The same for copies, of which each takes nearly two milliseconds.
 const COPIES_NS: u64 = 40_000_000;
-/// What takes longer to learn is not learnt.
+/// Time limit of the adaptive library's learning.
 const LEARNING_NS: u64 = 1_000_000_000;
 
-/// Bytes per second that arrive at one end while both send messages of `len` bytes without end.
+/// Returns the bytes per second that arrive at one end while both send messages of `len` bytes
+/// without end.
 ///
 /// # Errors
 /// When the protocol fails or stands still.
@@ -50,7 +51,8 @@ pub(in crate::channels) fn both_ways_in_virtual_time(
     Ok(bytes as f64 * 1e9 / LENGTH_NS as f64)
 }
 
-/// Operations a second of a pattern, by one channel or by the adaptive library's choice.
+/// Returns the operations a second of a pattern, by one channel or by the adaptive library's
+/// choice.
 ///
 /// # Errors
 /// When the protocol fails or stands still.
@@ -59,26 +61,26 @@ pub(in crate::channels) fn application_in_virtual_time(
     pattern: AppPattern,
     channel: Option<ChannelKind>,
 ) -> Result<Adaptive> {
-    let mut office = Office::new(model, pattern, channel)?;
-    let (learning_operations, learning_ns) = office.learn()?;
-    let operations_per_s = office.measure()?;
+    let mut simulation = AppSimulation::new(model, pattern, channel)?;
+    let (learning_operations, learning_ns) = simulation.learn()?;
+    let operations_per_s = simulation.measure()?;
     Ok(Adaptive {
-        channel: office.worker.favourite(),
+        channel: simulation.worker.favourite(),
         operations_per_s,
         learning_operations,
         learning_ns,
-        why: office.worker.why(),
+        why: simulation.worker.why(),
     })
 }
 
-/// An application and the pair that it works over.
-struct Office {
+/// An application and the pair of nodes below it.
+struct AppSimulation {
     pair: Pair,
     worker: Worker,
     length_ns: u64,
 }
 
-impl Office {
+impl AppSimulation {
     fn new(model: LinkModel, pattern: AppPattern, channel: Option<ChannelKind>) -> Result<Self> {
         let config = QPairConfig { end: patterns::END, ..QPairConfig::messages() };
         let pair = Pair::new(model, config, patterns::talker(Role::Serve), lent()?)?;
@@ -103,7 +105,7 @@ impl Office {
         )
     }
 
-    /// Until the adaptive library has tried every channel: operations and nanoseconds.
+    /// Runs until the adaptive library has tried every channel; returns operations and nanoseconds.
     fn learn(&mut self) -> Result<(u64, u64)> {
         let begun_ns = self.pair.now_ns;
         while !self.worker.has_learnt() || self.worker.over == 0 {
@@ -115,7 +117,7 @@ impl Office {
         Ok((self.worker.over, self.pair.now_ns - begun_ns))
     }
 
-    /// Operations a second.
+    /// Measures operations a second.
     fn measure(&mut self) -> Result<f64> {
         self.run_for(self.length_ns)?;
         let (before, begun_ns) = (self.worker.over, self.pair.now_ns);
@@ -125,8 +127,8 @@ impl Office {
     }
 }
 
-/// One direction of the link. A frame is taken from its node only when the wire is free: what waits,
-/// waits at the node, where it can be overtaken.
+/// One direction of the link. A frame is taken from its node only when the wire is free: waiting
+/// frames stay at the node, where others can overtake them.
 struct Wire {
     link: EmulatedLink,
     delay_ns: u64,
@@ -152,8 +154,8 @@ impl Wire {
     }
 }
 
-/// What the near end does at each event: the time, its protocol, and the bytes of messages that the
-/// far end has.
+/// Action of the near end at each event: the time, its protocol, and the bytes of messages at the
+/// far end.
 trait Act: FnMut(u64, &mut Initiator, u64) -> Result<()> {}
 
 impl<F: FnMut(u64, &mut Initiator, u64) -> Result<()>> Act for F {}
@@ -164,9 +166,9 @@ struct Pair {
     far: Target,
     far_talker: Talker,
     lent: SharedGrants,
-    /// There and back.
+    /// Both directions.
     wires: [Wire; 2],
-    /// How often the thread at the far end looks for messages, and when it does next: 0 is always.
+    /// Period of the far thread's polls for messages, and the time of the next one; 0 polls always.
     far_nap_ns: u64,
     far_wakes_ns: u64,
 }
@@ -180,7 +182,7 @@ impl Pair {
     ) -> Result<Self> {
         let reliable = |link: LinkConfig| LinkConfig { checksum: false, replay: false, ..link };
         let (mut near, mut far) = (recipient()?, donor()?);
-        // The same run every time.
+        // Fixed values make every run the same.
         (near.link_seed, far.incarnation) = (1, 2);
         (near.link, far.link) = (reliable(near.link), reliable(far.link));
         let (mut near, mut far) = (Initiator::new(near), Target::new(far));
@@ -209,7 +211,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Everything that happens now.
+    /// Handles all events of this moment.
     fn step(&mut self, act: &mut impl Act) -> Result<()> {
         let now_ns = self.now_ns;
         while let Some(frame) = self.wires[0].arrived(now_ns) {
@@ -244,7 +246,7 @@ impl Pair {
         Ok(())
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     fn next_ns(&self) -> Option<u64> {
         let wires = self.wires.iter().flat_map(|wire| {
             let arrival = wire.frames.front().map(|(there_ns, _)| *there_ns);
@@ -261,11 +263,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_messages_fill_the_link_and_runs_repeat() {
+    fn large_messages_fill_the_link() {
         let run =
             || both_ways_in_virtual_time(LinkModel::PAPER, Setting::roomy(65_536), 65_536).unwrap();
         let rate = run();
-        // 5 Gb/s less 64 bytes of header for each page.
+        // Expected: 5 Gb/s less 64 bytes of header for each page.
         assert!((0.9..1.0).contains(&(rate / 625e6)), "{rate}");
         assert_eq!(rate, run());
     }
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_adaptive_library_comes_near_the_best_channel_in_every_pattern() {
+    fn adaptive_library_nears_the_best_channel() {
         for pattern in AppPattern::ALL {
             let rates = rates(pattern);
             let best = rates.iter().copied().fold(0.0, f64::max);
@@ -290,15 +292,15 @@ mod tests {
     }
 
     #[test]
-    fn when_the_far_thread_gets_busy_words_go_to_its_mailbox_and_come_back_after() {
-        let mut office = Office::new(LinkModel::PAPER, AppPattern::Word, None).unwrap();
-        office.learn().unwrap();
+    fn busy_far_thread_shifts_words_to_mailbox() {
+        let mut simulation = AppSimulation::new(LinkModel::PAPER, AppPattern::Word, None).unwrap();
+        simulation.learn().unwrap();
         let mut found = Vec::new();
         for far_nap_ns in [0, 60_000, 0] {
-            office.pair.far_nap_ns = far_nap_ns;
-            // Time to notice: a trial is due after fifty times its cost.
-            office.run_for(20_000_000).unwrap();
-            found.push((office.measure().unwrap(), office.worker.why()));
+            simulation.pair.far_nap_ns = far_nap_ns;
+            // Time to react: a trial is due after fifty times its cost.
+            simulation.run_for(20_000_000).unwrap();
+            found.push((simulation.measure().unwrap(), simulation.worker.why()));
         }
         let [crma, _, qpair] = rates(AppPattern::Word);
         assert!(qpair > 1.1 * crma, "the mailbox takes two round trips");

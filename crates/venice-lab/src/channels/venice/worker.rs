@@ -1,4 +1,4 @@
-//! Keeps an application at work, by one channel or by those that the adaptive library chooses.
+//! Keeps an application busy, over one channel or over the adaptive library's choice.
 
 use std::collections::VecDeque;
 
@@ -11,34 +11,34 @@ use super::app::App;
 use super::kinds::{AppPattern, ChannelKind};
 use super::talk::Talker;
 
-/// Who says which channel an operation takes.
+/// Source of an operation's channel.
 enum Guide {
     Fixed(ChannelKind),
     Adaptive(Box<Library>),
 }
 
-/// The adaptive library at work.
+/// State of the adaptive library.
 struct Library {
     chooser: Chooser,
     log: ChoiceLog,
-    /// What is under way, by channel, and since when.
+    /// Outstanding operations by channel, with their start times.
     begun: [VecDeque<(ChoiceEvent, u64)>; 3],
     latest: Option<ChoiceEvent>,
-    /// Operations begun by each channel that was not on trial.
+    /// Operations begun by each channel outside of trials.
     taken: [u64; 3],
 }
 
-/// An application that has as many operations under way as its pattern has.
+/// An application with its pattern's number of outstanding operations.
 pub(super) struct Worker {
     pub(super) app: App,
     pattern: AppPattern,
     guide: Guide,
-    /// Operations over.
+    /// Completed operations.
     pub(super) over: u64,
 }
 
 impl Worker {
-    /// By this channel, or by the adaptive library's choice.
+    /// Creates one for this channel, or for the adaptive library's choice.
     pub(super) fn new(pattern: AppPattern, channel: Option<ChannelKind>, talker: Talker) -> Self {
         let guide = channel.map_or_else(
             || {
@@ -55,8 +55,8 @@ impl Worker {
         Self { app: App::new(pattern, talker), pattern, guide, over: 0 }
     }
 
-    /// Takes what is over, and begins what can be begun; how many are over. `arrived_bytes`: what the
-    /// far end has of messages.
+    /// Handles completed operations, and begins as many as possible; returns how many completed.
+    /// `arrived_bytes` counts the bytes of messages at the far end.
     ///
     /// # Errors
     /// When an operation fails.
@@ -83,7 +83,7 @@ impl Worker {
         Ok(over)
     }
 
-    /// Begins one; `false`: the channel takes none just now.
+    /// Begins one; returns false if the channel takes none at present.
     fn begin(&mut self, now_ns: u64, initiator: &mut Initiator) -> Result<bool> {
         let library = match &mut self.guide {
             Guide::Fixed(channel) => return self.app.begin(now_ns, *channel, initiator),
@@ -107,7 +107,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Whether the adaptive library has tried every channel.
+    /// True if the adaptive library has tried every channel.
     pub(super) fn has_learnt(&self) -> bool {
         match &self.guide {
             Guide::Fixed(_) => true,
@@ -117,7 +117,7 @@ impl Worker {
         }
     }
 
-    /// The channel that is taken most often, trials left out.
+    /// Returns the most frequent channel, without trials.
     pub(super) fn favourite(&self) -> ChannelKind {
         match &self.guide {
             Guide::Fixed(channel) => *channel,
@@ -128,10 +128,10 @@ impl Worker {
         }
     }
 
-    /// Why the latest operation took the channel it took.
+    /// Returns the reason for the latest operation's channel.
     pub(super) fn why(&self) -> String {
         match &self.guide {
-            Guide::Fixed(channel) => format!("{}: nothing was chosen", channel.name()),
+            Guide::Fixed(channel) => format!("{}: fixed", channel.name()),
             Guide::Adaptive(library) => {
                 library.latest.map_or_else(String::new, |choice| choice.to_string())
             }

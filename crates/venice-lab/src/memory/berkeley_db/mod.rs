@@ -1,16 +1,16 @@
-//! Berkeley DB in memory, as the Venice paper's section 4.1 has it: a small C program, compiled when it
-//! is needed, with whatever version of the library this machine has.
+//! Berkeley DB in memory (Venice paper, section 4.1): a small C program, compiled on demand against
+//! the library's version on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::ground::Lacking;
+use super::setup::Lacking;
 
 const SOURCE: &str = include_str!("workload.c");
 
-/// Compiles the program into `folder`; the inner error is what this machine lacks for it.
+/// Compiles the program into `folder`; the inner error names what this machine lacks for it.
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -32,7 +32,7 @@ fn compile(compiler: &str, source: &str, folder: &Path) -> Result<Result<PathBuf
     Ok(Err(Lacking(format!(
         "Berkeley DB's library and a C compiler are needed (apt-get install libdb5.3-dev gcc \
          libc6-dev): {}",
-        line.unwrap_or("the compiler said nothing").trim()
+        line.unwrap_or("no message from the compiler").trim()
     ))))
 }
 
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_the_same_digests_again_and_finds_nothing_wrong() {
+    fn digest_repeats_and_nothing_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let program = match build(folder.path()).unwrap() {
             Ok(program) => program,
@@ -62,9 +62,9 @@ mod tests {
         assert!(reports[0].operations == 50_000 && reports[0].resident_bytes > 1_000_000);
     }
 
-    /// A program that stores other words than it looks for.
+    /// Builds a program that stores other words than it looks for.
     #[test]
-    fn a_wrong_word_is_seen() {
+    fn wrong_word_is_counted() {
         let folder = tempfile::tempdir().unwrap();
         let stores = "record value = record_of(key, 0);";
         assert_eq!(SOURCE.matches(stores).count(), 1);
@@ -76,17 +76,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_package() {
+    fn missing_part_is_named_with_package() {
         let folder = tempfile::tempdir().unwrap();
         let source = SOURCE.replace("<db.h>", "<no_such_library.h>");
-        for (compiler, source, told) in [
+        for (compiler, source, missing) in [
             ("cc", &*source, "no_such_library.h"),
             ("no-such-compiler", SOURCE, "no-such-compiler"),
         ] {
             let Err(Lacking(why)) = compile(compiler, source, folder.path()).unwrap() else {
-                panic!("{told} is not there");
+                panic!("{missing} is not there");
             };
-            assert!(why.contains("apt-get install libdb5.3-dev") && why.contains(told), "{why}");
+            assert!(why.contains("apt-get install libdb5.3-dev") && why.contains(missing), "{why}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! `venice paper rack-11`: Figure 11 of the composable-rack paper and what its section 9b tells of it.
+//! `venice paper rack-11`: Figure 11 of the composable-rack paper and the text of its section 9b.
 //!
-//! A graph job over 50 partitions ([`super::work`], `topk`) runs on local memory first, which gives the
-//! heat map of its partitions' memory; then with a third of that: what does not fit is swapped to the
-//! local disk, to a RAM disk, to zram, or lies in memory that other nodes lend, over shm and over udp.
+//! A graph job over 50 partitions ([`super::work`], `topk`) runs on local memory first, which gives
+//! the heat map of its partitions' memory. It runs again with a third of that memory local; the
+//! rest is swapped to the local disk, to a RAM disk or to zram, or lies in borrowed memory over shm
+//! and over udp.
 
 mod report;
 mod run;
@@ -17,8 +18,8 @@ pub use report::{JobCell, JobReport};
 
 use super::RunArgs;
 use super::closing::Pictured;
-use super::ground::Ground;
 use super::mode::Mode;
+use super::setup::ModeSetup;
 use super::work::{self, Shape, Work};
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
@@ -40,23 +41,23 @@ pub struct JobArgs {
     #[arg(long, value_name = "VERTICESxEDGES")]
     pub graph: Option<Shape>,
 
-    /// What of the job's greatest need of memory stays local.
+    /// Share of the job's peak memory that stays local.
     #[arg(long, default_value_t = SHARE, value_name = "SHARE",
           value_parser = venice_measure::arguments::share)]
     pub local: f64,
 
-    /// Where the rest of the memory comes from.
+    /// Places for the rest of the memory.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
           default_values_t = [Mode::SwapDisk, Mode::RamDisk, Mode::Zram, Mode::VeniceShm,
                               Mode::VeniceUdp, Mode::VeniceWindow, Mode::VeniceSwapShm])]
     pub modes: Vec<Mode>,
 
-    /// How long, on which disk, and where the figures go.
+    /// Time limit, swap folder and output arguments.
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// What is to be measured.
+/// The measurement plan.
 #[derive(Debug, Clone)]
 struct Plan {
     graph: Shape,
@@ -70,8 +71,8 @@ struct Plan {
 /// Measures the figure, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On a graph that this machine has no room for, on an interrupt, when the job fails where this machine
-/// should be able to do it, and when a result was wrong. Whatever was set up has been removed by then.
+/// When the graph does not fit this machine, on an interrupt, when the job fails where this machine
+/// should support it, and when a result was wrong. Everything set up is removed before it returns.
 pub fn execute_job(args: JobArgs) -> Result<()> {
     let mut modes = args.modes.clone();
     modes.retain(|mode| *mode != Mode::Local);
@@ -87,21 +88,21 @@ pub fn execute_job(args: JobArgs) -> Result<()> {
     super::check_room("the graph job", work::graph_bytes(Work::Topk, plan.graph, 0))?;
     interrupt::catch_signals()?;
     note(&format!("a graph job on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.run.swap_dir.clone());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(args.run.swap_dir.clone());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.run.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.run.output, (&report, &text), || pictured(&report))
 }
 
 fn pictured(report: &JobReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
-        legend: "The heat map is of the run on local memory. Bars in colour: pooled memory. Grey: \
-                 what else this machine has, and what the paper tells.",
+        legend: "The heat map is of the run on local memory. Coloured bars: pooled memory. Grey: \
+                 other modes, and the paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unless_told_the_job_runs_paged_over_both_ports_beside_mapped_swapped_and_local_disks() {
+    fn default_modes_cover_ports_and_swap() {
         #[derive(Parser)]
         struct Line {
             #[command(flatten)]

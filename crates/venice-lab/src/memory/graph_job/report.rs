@@ -1,4 +1,4 @@
-//! The figure, for programs; [`super::tables`] has it for people.
+//! Report types of The figure in JSON; [`super::tables`] renders them as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,22 +6,22 @@ use super::super::mode::Mode;
 use super::super::report::Unmeasured;
 use venice_measure::machine::Machine;
 
-/// Peak to average of a node's memory, and of all nodes' together, in the paper.
+/// Peak to average of a node's memory, and of the memory of all nodes together, in the paper.
 pub(super) const PAPER_PEAKS: (f64, f64) = (2.78, 1.68);
-/// How much slower the paper's job was with a third of the memory, by what it swapped to.
+/// Slowdown of the paper's job with a third of the memory, by swap target.
 pub(super) const PAPER_SLOWDOWNS: [(Mode, f64); 2] =
     [(Mode::SwapDisk, 13.8), (Mode::RamDisk, 6.14)];
 
-/// Everything `venice paper rack-11 --json` writes.
+/// The report that `venice paper rack-11 --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Processes that wanted to run, on average, in the minute before.
+    /// Load average of the minute before.
     pub load: f64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
     /// Vertices of the graph.
     pub vertices: u32,
@@ -31,17 +31,17 @@ pub struct JobReport {
     pub heat: Vec<Vec<u64>>,
     /// The greatest sum of a sample, in bytes.
     pub peak_bytes: u64,
-    /// What was local of that in the other runs, in bytes.
+    /// Bytes of that peak that stayed local in the other runs.
     pub local_bytes: u64,
     /// The run on local memory, then the others.
     pub cells: Vec<JobCell>,
-    /// What was not measured, and why.
+    /// Cases without a figure, each with its reason.
     pub unmeasured: Vec<Unmeasured>,
-    /// Whether it was broken off.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
-    /// Digests that were looked at.
+    /// Digests checked.
     pub checked: u64,
-    /// Those that were wrong.
+    /// Wrong ones among them.
     pub wrong: u64,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
@@ -50,13 +50,13 @@ pub struct JobReport {
 /// The job in one mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobCell {
-    /// Where its memory came from.
+    /// Source of its memory.
     pub mode: Mode,
     /// Messages between partitions.
     pub messages: u64,
     /// Duration of the supersteps in seconds.
     pub seconds: f64,
-    /// The same against the run on local memory.
+    /// The same as a factor of the run on local memory.
     pub slowdown: f64,
     /// Resident anonymous memory at the end, in bytes.
     pub resident_bytes: u64,
@@ -64,7 +64,8 @@ pub struct JobCell {
     pub wrong: u64,
 }
 
-/// Peak to average of the samples: of one partition's memory, and of all partitions' together.
+/// Returns peak to average of the samples: of one partition's memory, and of all partitions'
+/// together.
 #[must_use]
 pub(super) fn peaks(heat: &[Vec<u64>]) -> (f64, f64) {
     let sums: Vec<u64> = heat.iter().map(|sample| sample.iter().sum()).collect();
@@ -113,8 +114,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn peaks_are_against_the_average_of_partitions_and_of_sums() {
-        // Averages 3 and 6 MiB.
+    fn peaks_compare_with_averages() {
+        // The averages are 3 and 6 MiB.
         let (of_one, of_all) = peaks(&sample().heat);
         assert_eq!(of_one, 2.0);
         assert!((of_all - 8.0 / 6.0).abs() < 1e-9, "{of_all}");
@@ -122,7 +123,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let report = sample();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["cells"][2]["mode"], "swap-disk");

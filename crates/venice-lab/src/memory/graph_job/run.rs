@@ -1,4 +1,4 @@
-//! The job once on local memory, then in every mode with a share of it.
+//! The order of a run: the job on local memory, then in every mode with a share of it.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -6,9 +6,9 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use super::super::application::report_of_work;
-use super::super::ground::{Ground, Lacking};
 use super::super::mode::{Budget, Mode};
 use super::super::report::{Fate, Unmeasured};
+use super::super::setup::{Lacking, ModeSetup};
 use super::super::tables::unmeasured_line;
 use super::super::work::{self, Work, WorkReport};
 use super::Plan;
@@ -19,11 +19,11 @@ use venice_measure::machine::Machine;
 use venice_measure::progress::{Phase, note};
 use venice_measure::scratch;
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when the job does not run on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
+/// On an interrupt before the first result, and when the job fails on local memory.
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<JobReport> {
     let started = Instant::now();
     let mut report = begin(plan);
     let folder = scratch::folder(scratch::FOLDER)?;
@@ -35,7 +35,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
     let local = job(&Launch::Local, plan, &graph, folder.path(), "local")
         .context("the job on plain local memory")?;
     let sums = local.heat.iter().map(|sample| sample.iter().sum::<u64>());
-    report.peak_bytes = sums.max().context("the job tells nothing of its memory")?;
+    report.peak_bytes = sums.max().context("the job reported no memory samples")?;
     report.heat.clone_from(&local.heat);
     enter(&mut report, Mode::Local, &local, &local);
     let budget = Budget::of(report.peak_bytes, report.peak_bytes, plan.share);
@@ -46,7 +46,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<JobReport> {
     for (index, &mode) in plan.modes.iter().enumerate() {
         let label = format!("[{}/{}] {mode}", index + 1, plan.modes.len());
         let outcome =
-            ground.on(mode, budget, |launch| job(launch, plan, &graph, folder.path(), &label));
+            setup.on(mode, budget, |launch| job(launch, plan, &graph, folder.path(), &label));
         if interrupt::check().is_err() {
             report.interrupted = true;
             break;
@@ -114,7 +114,7 @@ fn enter(report: &mut JobReport, mode: Mode, far: &WorkReport, local: &WorkRepor
     });
 }
 
-/// Says at once what will not be there.
+/// Records a case without a figure and prints it at once.
 fn leave_out(report: &mut JobReport, mode: Mode, fate: Fate, reason: String) {
     let one = Unmeasured { name: None, mode, local_share: None, fate, reason };
     note(&unmeasured_line(&one));

@@ -8,42 +8,42 @@ use super::super::mode::Mode;
 use super::super::tables::{percent, times};
 use super::report::{JobReport, PAPER_PEAKS, PAPER_SLOWDOWNS, peaks};
 use crate::plot::{BarChart, BarSeries, HeatMap, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::grouped;
 
 pub(super) const TITLE: &str =
     "Composable-rack paper, Figure 11: a graph job over 50 partitions, memory cut to a third";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &JobReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
-/// Every table, in order.
-pub(super) fn all(report: &JobReport) -> Vec<Sheet> {
+/// Returns every table, in print order.
+pub(super) fn all(report: &JobReport) -> Vec<ReportTable> {
     vec![need(report), slowdowns(report)]
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &JobReport) -> Vec<String> {
     let mut lines = vec![
         report.machine.line(),
         format!(
-            "Graph of {} vertices and {} edges; {} at the peak, {} of it ({}) local in what follows{}.",
+            "Graph of {} vertices and {} edges; peak {}, of which {} ({}) are local in the runs below{}.",
             grouped(f64::from(report.vertices)),
             grouped(report.edges as f64),
             ByteSize(report.peak_bytes),
             ByteSize(report.local_bytes),
             percent(report.local_bytes as f64 / report.peak_bytes.max(1) as f64),
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
     ];
     lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &JobReport) -> Closing<'_> {
     Closing {
         what: "digests",
@@ -55,10 +55,10 @@ pub(super) fn closing(report: &JobReport) -> Closing<'_> {
     }
 }
 
-/// Peak to average, beside the paper's.
-fn need(report: &JobReport) -> Sheet {
+/// Builds the table of peak to average, beside the paper's.
+fn need(report: &JobReport) -> ReportTable {
     let head = ["memory", "peak", "average", "peak : average", "paper"];
-    let mut sheet = Sheet::new("What the partitions need, on local memory", &head, 1);
+    let mut table = ReportTable::new("Memory of the partitions, all local", &head, 1);
     let (of_one, of_all) = peaks(&report.heat);
     let most = report.heat.iter().flatten().copied().max().unwrap_or(0) as f64;
     let rows = [
@@ -67,7 +67,7 @@ fn need(report: &JobReport) -> Sheet {
     ];
     for (name, peak, ratio, paper) in rows {
         let average = if ratio > 0.0 { peak / ratio } else { 0.0 };
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             name.to_owned(),
             ByteSize(peak as u64).to_string(),
             ByteSize(average as u64).to_string(),
@@ -75,20 +75,20 @@ fn need(report: &JobReport) -> Sheet {
             format!("{paper:.2}"),
         ]);
     }
-    sheet.notes.push(
-        "Of a partition: the greatest of any at any time, against the average of all. How popular \
-         vertices are, and which changes are told, is chosen so that both come near the paper's."
+    table.notes.push(
+        "Of a partition: the greatest of any at any time, relative to the average of all. The \
+         vertices' popularity and the least change sent are chosen to match the paper's ratios."
             .to_owned(),
     );
-    sheet
+    table
 }
 
-/// A row for each mode.
-fn slowdowns(report: &JobReport) -> Sheet {
-    let head = ["the rest in", "seconds", "local = 1", "paper", "resident", "wrong"];
-    let mut sheet = Sheet::new(TITLE, &head, 1);
+/// Builds the table of slowdowns, a row for each mode.
+fn slowdowns(report: &JobReport) -> ReportTable {
+    let head = ["rest of the memory in", "seconds", "local = 1", "paper", "resident", "wrong"];
+    let mut table = ReportTable::new(TITLE, &head, 1);
     for cell in &report.cells {
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             cell.mode.to_string(),
             format!("{:.3}", cell.seconds),
             times(cell.slowdown),
@@ -97,40 +97,40 @@ fn slowdowns(report: &JobReport) -> Sheet {
             cell.wrong.to_string(),
         ]);
     }
-    sheet.notes.push(
-        "paper: 13.8 times slower with swap to disk, 6.14 times with swap to a RAM disk, each of 50 \
-         nodes cut to a third of what the neediest needs; it has no figure of pooled memory."
+    table.notes.push(
+        "paper: 13.8 times slower with swap to disk, 6.14 times with swap to a RAM disk, each of \
+         50 nodes cut to a third of the largest node's need; it has no figure of pooled memory."
             .to_owned(),
     );
     let neediest = report.heat.iter().flatten().copied().max().unwrap_or(0);
     let partitions = report.heat.first().map_or(0, Vec::len) as u64;
     let papers = (neediest * partitions) as f64 / 3.0 / report.peak_bytes.max(1) as f64;
-    sheet.notes.push(format!(
-        "Here one process has all partitions and one budget, of what they need together at their \
-         peak. A third of what the neediest needs, for each, would be {} of that (--local).",
+    table.notes.push(format!(
+        "Here one process has all partitions and one budget, relative to their joint peak. A third \
+         of the largest need, for each, would be {} of it (--local).",
         percent(papers)
     ));
     if report.cells.iter().any(|cell| cell.mode == Mode::VeniceWindow) {
-        sheet.notes.push(
-            "venice-window maps memory of this very machine: it has no link's latency in it."
+        table.notes.push(
+            "venice-window maps memory of this machine: its figures include no link latency."
                 .to_owned(),
         );
     }
-    sheet
+    table
 }
 
 fn paper(mode: Mode) -> Option<f64> {
     PAPER_SLOWDOWNS.iter().find(|(of, _)| *of == mode).map(|(_, slowdown)| *slowdown)
 }
 
-/// The heat map, and the slowdowns beside the paper's.
+/// Draws the heat map, and the slowdowns beside the paper's.
 ///
 /// # Errors
 /// When the drawing library fails.
 pub(super) fn plots(report: &JobReport) -> Result<Vec<Plot>> {
     let heat = HeatMap {
         title: "Memory of each partition over time".to_owned(),
-        x: "time, in halves of supersteps",
+        x: "time in half supersteps",
         y: "partition",
         unit: Unit::Bytes,
         columns: report
@@ -154,8 +154,8 @@ pub(super) fn plots(report: &JobReport) -> Result<Vec<Plot>> {
     };
     let bars = BarChart {
         title: TITLE.to_owned(),
-        x: "where the rest of the memory is",
-        y: ("of the time on local memory", Unit::Percent),
+        x: "place of the rest of the memory",
+        y: ("time relative to local memory", Unit::Percent),
         groups: far().map(|cell| cell.mode.to_string()).collect(),
         series: vec![here(false), here(true), papers],
     };
@@ -173,7 +173,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn peaks_and_slowdowns_stand_beside_the_papers() {
+    fn peaks_and_slowdowns_match_the_paper() {
         let mut report = sample();
         let text = super::text(&report);
         for wanted in ["2.00", "2.78", "1.33", "1.68", "12.0 ×", "13.8 ×", "2.00 ×"] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heat_map_and_the_bars_are_there() {
+    fn plots_have_heat_map_and_bars() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 2);
         for (plot, wanted) in plots.iter().zip(["partition", "the paper's"]) {

@@ -1,8 +1,8 @@
-//! The application server between client, cache and database: a thread that looks into redis, else asks
-//! MariaDB and leaves the answer in redis. And the client that asks it.
+//! The application server between client, cache and database: a thread that looks into redis, else
+//! queries MariaDB and stores the answer in redis. Its client is here too.
 //!
-//! A query is the owner's number; an answer says where it is from, how long it is, and then itself. All
-//! numbers are little-endian.
+//! A query is the owner's number; an answer is its source, its length and its bytes. All numbers
+//! are little-endian.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,12 +17,12 @@ use super::entries::{ANSWER_BYTES, Entries};
 use venice_measure::demo::dataset::key;
 use venice_measure::demo::resp::{self, Reply};
 
-/// Silence after which the server is taken for hung.
+/// Time without an answer after which the server is taken for hung.
 const SILENCE: Duration = Duration::from_secs(120);
-/// Longer than any answer or message of failure.
+/// Longer than any answer or error message.
 const MOST_BYTES: u32 = 1 << 20;
 
-/// Who had the answer.
+/// Source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Cache,
@@ -33,7 +33,7 @@ const FROM_CACHE: u8 = 0;
 const FROM_DATABASE: u8 = 1;
 const FAILED: u8 = 2;
 
-/// A server for one client; it ends when the client has gone.
+/// A server for one client; it ends when the client closes its connection.
 #[derive(Debug)]
 pub(super) struct ApplicationServer {
     socket: PathBuf,
@@ -41,7 +41,7 @@ pub(super) struct ApplicationServer {
 }
 
 impl ApplicationServer {
-    /// Listens in `folder`, on a redis and a MariaDB.
+    /// Starts a server that listens in `folder`, on a redis and a MariaDB.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -49,22 +49,23 @@ impl ApplicationServer {
         let socket = folder.join("application.sock");
         let listener = UnixListener::bind(&socket)
             .with_context(|| format!("cannot listen at {}", socket.display()))?;
-        let mut desk = Desk { cache, database };
+        let mut handler = Handler { cache, database };
         let thread = std::thread::spawn(move || {
-            // Who connects and breaks off has heard enough.
+            // A client that connects and closes at once ends the thread.
             if let Ok((stream, _)) = listener.accept() {
-                let _ = desk.serve(stream);
+                let _ = handler.serve(stream);
             }
         });
         Ok(Self { socket, thread: Some(thread) })
     }
 
-    /// The one client.
+    /// Connects the one client.
     ///
     /// # Errors
     /// When the server does not listen.
     pub(super) fn connect(&self, entries: Entries) -> Result<Client> {
-        let stream = UnixStream::connect(&self.socket).context("cannot reach our own server")?;
+        let stream = UnixStream::connect(&self.socket)
+            .context("cannot connect to the application server")?;
         stream.set_read_timeout(Some(SILENCE))?;
         Ok(Client {
             stream: BufReader::new(stream),
@@ -77,22 +78,22 @@ impl ApplicationServer {
 
 impl Drop for ApplicationServer {
     fn drop(&mut self) {
-        // Whoever waits for a client that never came is woken by one that leaves at once.
+        // A connection that closes at once wakes a thread that still waits for its client.
         let _ = UnixStream::connect(&self.socket);
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been told.
+            // A panic there has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// What the server works with.
-struct Desk {
+/// The server's connections and buffers.
+struct Handler {
     cache: resp::Client,
     database: Session,
 }
 
-impl Desk {
+impl Handler {
     fn serve(&mut self, stream: UnixStream) -> std::io::Result<()> {
         let mut queries = BufReader::new(stream.try_clone()?);
         let mut answers = stream;
@@ -129,7 +130,7 @@ impl Desk {
     }
 }
 
-/// A client that knows every answer.
+/// A client that can compute every answer.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: BufReader<UnixStream>,
@@ -139,21 +140,26 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Asks for an owner's entries: who had them, and whether they are right to the last byte.
+    /// Queries an owner's entries; returns their source, and true if every byte is right.
     ///
     /// # Errors
-    /// When the server fails, is gone or silent.
+    /// When the server fails, is gone or does not answer in time.
     pub(super) fn ask(&mut self, owner: u64) -> Result<(Source, bool)> {
-        self.stream.get_mut().write_all(&owner.to_le_bytes()).context("our own server is gone")?;
+        self.stream
+            .get_mut()
+            .write_all(&owner.to_le_bytes())
+            .context("the application server closed its connection")?;
         let mut head = [0; 5];
-        self.stream.read_exact(&mut head).context("our own server is silent")?;
+        self.stream.read_exact(&mut head).context("the application server does not answer")?;
         let [from, length @ ..] = head;
         let length = u32::from_le_bytes(length);
         if length > MOST_BYTES {
-            bail!("our own server announced an answer of {length} bytes");
+            bail!("the application server announced an answer of {length} bytes: too long");
         }
         self.answer.resize(length as usize, 0);
-        self.stream.read_exact(&mut self.answer).context("our own server sent half an answer")?;
+        self.stream
+            .read_exact(&mut self.answer)
+            .context("the application server's answer was cut off")?;
         let source = match from {
             FROM_CACHE => Source::Cache,
             FROM_DATABASE => Source::Database,

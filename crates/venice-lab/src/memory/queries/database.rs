@@ -1,5 +1,6 @@
-//! A MariaDB of our own: Debian's server on a data folder that goes with it, its table far larger than
-//! its buffer pool, and read past the kernel's cache, so that who misses the cache waits for the disk.
+//! A MariaDB for the benchmark: Debian's server on a temporary data folder, with a table far larger
+//! than its buffer pool. It bypasses the kernel's page cache, so that a cache miss waits for the
+//! disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +16,14 @@ use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt::{self, wait_until};
 use venice_measure::progress::Phase;
 
-/// How long MariaDB may take to make its files and to listen.
+/// Time limit for MariaDB to create its files and to listen.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// Silence after which it is taken for hung; a bulk load takes long.
+/// Time without an answer after which it is taken for hung; a bulk load takes long.
 const SILENCE: Duration = Duration::from_secs(300);
-/// While the table is loaded.
+/// Buffer pool while the table is loaded.
 const LOADING_POOL_BYTES: u64 = 256 << 20;
 
-/// A server with its data. Dropping it ends it and removes them.
+/// A server with its data. Dropping it ends the server and removes the data.
 #[derive(Debug)]
 pub(super) struct MariaDb {
     guard: ChildGuard,
@@ -51,13 +52,13 @@ impl MariaDb {
             command.arg("--user=root");
         }
         command.args([
-            // Nobody but us reaches the socket: the folder is ours alone.
+            // The folder is private: no other user reaches the socket.
             "--skip-grant-tables",
             "--skip-networking",
             "--skip-log-bin",
             "--character-set-server=ascii",
             "--innodb-flush-method=O_DIRECT",
-            // The data go with the benchmark: nothing has to survive a power cut.
+            // The data is temporary: it need not survive a power cut.
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-doublewrite=0",
             "--innodb-stats-persistent=0",
@@ -75,8 +76,8 @@ impl MariaDb {
         Ok(mariadb)
     }
 
-    /// Fills its table, then leaves it a buffer pool of `pool_bytes`. The size of table and index on
-    /// the disk in bytes.
+    /// Fills the table, then sets a buffer pool of `pool_bytes`; returns the size of table and
+    /// index on the disk in bytes.
     ///
     /// # Errors
     /// When MariaDB fails, and on an interrupt.
@@ -88,13 +89,13 @@ impl MariaDb {
             "CREATE TABLE entries (id INT UNSIGNED PRIMARY KEY, owner INT UNSIGNED NOT NULL, \
              value CHAR(64) NOT NULL) ENGINE=InnoDB",
         ] {
-            conn.query_drop(statement).context("MariaDB did not make the table")?;
+            conn.query_drop(statement).context("MariaDB did not create the table")?;
         }
         stream_rows(&mut conn, entries)?;
         {
             let _phase = Phase::waiting("index the database");
             conn.query_drop("CREATE INDEX by_owner ON entries (owner)")
-                .context("MariaDB did not make the index")?;
+                .context("MariaDB did not create the index")?;
         }
         conn.query_drop(format!("SET GLOBAL innodb_buffer_pool_size = {pool_bytes}"))
             .context("MariaDB did not shrink its buffer pool")?;
@@ -103,24 +104,26 @@ impl MariaDb {
                 "SELECT SUM(file_size) FROM information_schema.innodb_sys_tablespaces \
                  WHERE name = 'shop/entries'",
             )
-            .context("MariaDB does not tell how large the table is")?;
+            .context("MariaDB does not report the size of the table")?;
         interrupt::check()?;
         sizes.context("MariaDB has no such table")
     }
 
-    /// A connection that asks for owners' entries.
+    /// Opens a connection that queries owners' entries.
     ///
     /// # Errors
     /// When MariaDB refuses.
     pub(super) fn session(&self) -> Result<Session> {
         let mut conn = self.connect()?;
-        conn.query_drop("USE shop").context("MariaDB has lost its database")?;
+        conn.query_drop("USE shop").context("MariaDB does not find its database")?;
         let statement = conn
             .prep("SELECT value FROM entries FORCE INDEX (by_owner) WHERE owner = ? ORDER BY id")
             .context("MariaDB did not prepare the query")?;
         Ok(Session { conn, statement })
     }
 
+    /// Checks that the server still runs.
+    ///
     /// # Errors
     /// When it has ended; the message quotes its log.
     pub(super) fn ensure_alive(&mut self) -> Result<()> {
@@ -137,7 +140,7 @@ impl MariaDb {
     }
 }
 
-/// Who has a connection to ask for answers.
+/// A connection for queries.
 #[derive(Debug)]
 pub(super) struct Session {
     conn: Conn,
@@ -145,7 +148,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// All entries of `owner`, one after the other.
+    /// Returns all entries of `owner`, one after the other.
     ///
     /// # Errors
     /// When MariaDB fails.
@@ -154,7 +157,7 @@ impl Session {
         let rows = self.conn.exec_iter(&self.statement, (owner,)).context("a query failed")?;
         for row in rows {
             let value: Option<Vec<u8>> = row.context("a query was cut off")?.take(0);
-            answer.extend_from_slice(&value.context("an entry without value")?);
+            answer.extend_from_slice(&value.context("an entry has no value")?);
         }
         Ok(answer)
     }
@@ -166,12 +169,12 @@ fn of(option: &str, path: &Path) -> String {
 
 fn stream_rows(conn: &mut Conn, entries: Entries) -> Result<()> {
     let phase = Phase::new("load the database", entries.rows());
-    let mut told = 0;
+    let mut reported = 0;
     conn.set_local_infile_handler(Some(LocalInfileHandler::new(move |_, out| {
         let mut out = std::io::BufWriter::with_capacity(1 << 20, out);
         entries.write_rows(&mut out, |number| {
-            phase.advance(number - told);
-            told = number;
+            phase.advance(number - reported);
+            reported = number;
             interrupt::check().map_err(std::io::Error::other)
         })
     })));

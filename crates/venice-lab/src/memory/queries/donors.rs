@@ -1,4 +1,4 @@
-//! What the donors do themselves while they lend: connected components, job after job, on processors of
+//! The donors' own work while they lend: connected components, job after job, on processors of
 //! their own where the machine has two.
 
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::super::work::{self, Shape, Work, WorkReport};
 use venice_measure::child::ChildGuard;
 use venice_measure::cpus;
 
-/// How long one job may take.
+/// Time limit of one job.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
 
-/// Which processors the donors have, and which everybody else.
+/// Processors of the donors and of the other processes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Processors {
     pub(super) service: Vec<usize>,
@@ -24,10 +24,10 @@ pub(super) struct Processors {
 }
 
 impl Processors {
-    /// The upper half is the donors'; with one processor everybody has it.
+    /// Gives the upper half to the donors; a single processor is shared.
     ///
     /// # Errors
-    /// When the kernel does not tell which there are.
+    /// When the kernel does not report the processors.
     pub(super) fn split() -> Result<Self> {
         let all = cpus::allowed()?;
         if all.len() < 2 {
@@ -42,28 +42,28 @@ impl Processors {
     }
 }
 
-/// The job: a graph and how often it is gone through.
+/// A job: a graph and the number of passes over it.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) graph: PathBuf,
     pub(super) rounds: u64,
     pub(super) processors: Vec<usize>,
-    /// What every job must find.
+    /// Digests that every job must report.
     pub(super) digests: Vec<u64>,
 }
 
-/// Jobs that ended.
+/// Results of the jobs that ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Jobs {
-    /// The time each took for its work.
+    /// Working time of each job.
     pub(super) seconds: Vec<f64>,
-    /// Digests that were looked at, and that were wrong.
+    /// Digests checked, and wrong ones among them.
     pub(super) checked: u64,
     pub(super) wrong: u64,
 }
 
 impl Job {
-    /// Draws the graph into `folder` and learns what is in it.
+    /// Draws the graph into `folder` and runs the job once for its digests.
     ///
     /// # Errors
     /// When the job does not run.
@@ -80,7 +80,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Does it `times` times, with nothing beside it.
+    /// Runs it `times` times, with no load beside it.
     ///
     /// # Errors
     /// When it fails, and on an interrupt.
@@ -93,13 +93,13 @@ impl Job {
         Ok(jobs)
     }
 
-    /// Goes on doing it until told to stop.
+    /// Runs it again and again until stopped.
     pub(super) fn beside(&self, folder: &Path) -> Beside {
         let stop = Arc::new(AtomicBool::new(false));
-        let (job, folder, told) = (self.clone(), folder.to_owned(), Arc::clone(&stop));
+        let (job, folder, stop_flag) = (self.clone(), folder.to_owned(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let mut jobs = Jobs::default();
-            let stopped = || told.load(Ordering::Relaxed);
+            let stopped = || stop_flag.load(Ordering::Relaxed);
             while !stopped() {
                 if let Some(report) = job.run_once(&folder, stopped)? {
                     jobs.enter(&report, &job.digests);
@@ -110,7 +110,7 @@ impl Job {
         Beside { stop, thread: Some(thread) }
     }
 
-    /// One job; `None` when it was broken off.
+    /// Runs one job; `None` if it was interrupted.
     fn run_once(&self, folder: &Path, stopped: impl Fn() -> bool) -> Result<Option<WorkReport>> {
         let program = std::env::current_exe().context("cannot find the running program")?;
         let json = folder.join("donors.json");
@@ -146,7 +146,7 @@ impl Jobs {
         self.wrong += other.wrong;
     }
 
-    /// Of the jobs' times; `None` without any.
+    /// Returns the median of the jobs' times; `None` without any.
     pub(super) fn median_s(&self) -> Option<f64> {
         let mut seconds = self.seconds.clone();
         seconds.sort_unstable_by(f64::total_cmp);
@@ -162,7 +162,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Those that ended by now; the one under way is broken off.
+    /// Returns the jobs that ended so far and kills the running one.
     ///
     /// # Errors
     /// When a job failed.
@@ -179,7 +179,7 @@ impl Drop for Beside {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What went wrong there is not what matters any more.
+            // The run is over: a failure there no longer matters.
             let _ = thread.join();
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_have_a_median_and_wrong_digests_are_counted() {
+    fn median_time_and_wrong_digests() {
         let mut jobs = Jobs::default();
         assert_eq!(jobs.median_s(), None);
         for (run_s, digests) in [(3.0, vec![1, 2]), (1.0, vec![1, 5]), (2.0, vec![1])] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processors_are_all_given_away_once() {
+    fn processors_are_split_without_overlap() {
         let processors = Processors::split().unwrap();
         let all = cpus::allowed().unwrap();
         if processors.are_split() {

@@ -1,5 +1,5 @@
-//! What the database holds: entries of 64 bytes, as in the paper, so many of them for each owner. A
-//! query asks for all of one owner's.
+//! The database's entries: 64 bytes each, as in the paper, a fixed number for each owner. A query
+//! reads all of one owner's.
 
 use std::io::{self, Write};
 
@@ -7,35 +7,35 @@ use venice_measure::pattern;
 
 /// Letters of one entry.
 pub(super) const ENTRY_BYTES: usize = 64;
-/// With them an answer just fits one of the sizes that redis's allocator has.
+/// Entries of an owner, so that an answer just fits a size class of redis's allocator.
 pub(super) const ENTRIES_PER_OWNER: u64 = 15;
 /// Bytes of one answer.
 pub(super) const ANSWER_BYTES: usize = ENTRY_BYTES * ENTRIES_PER_OWNER as usize;
-/// What redis takes for an answer with its key: measured with redis 7.
+/// Memory that redis takes for an answer with its key: measured with redis 7.
 const CACHED_BYTES: u64 = 1_110;
 
-/// All entries: those of owner `o` are numbered `o`, `o + owners`, `o + 2 owners` and so on, so that
-/// no two of them share a page of the table.
+/// All entries: those of owner `o` are numbered `o`, `o + owners`, `o + 2 owners` and so on, so
+/// that no two of them share a page of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entries {
     pub(super) owners: u64,
 }
 
 impl Entries {
-    /// So many that a cache of `cache_bytes` holds `share` of all answers.
+    /// Chooses the number of owners so that a cache of `cache_bytes` holds `share` of all answers.
     pub(super) fn for_cache(cache_bytes: u64, share: f64) -> Self {
         Self { owners: ((answers_in(cache_bytes) as f64 / share) as u64).max(1) }
     }
 
-    /// Rows of the table.
+    /// Returns the rows of the table.
     pub(super) fn rows(self) -> u64 {
         self.owners * ENTRIES_PER_OWNER
     }
 
-    /// All rows, in the form that `LOAD DATA` reads.
+    /// Writes all rows in the form that `LOAD DATA` reads; calls `go_on` every few thousand rows.
     ///
     /// # Errors
-    /// When `out` does not take them, or `go_on` fails, which is asked every few thousand rows.
+    /// When `out` fails, or `go_on` does.
     pub(super) fn write_rows(
         self,
         out: &mut impl Write,
@@ -55,7 +55,7 @@ impl Entries {
         Ok(())
     }
 
-    /// What a query for `owner` must give.
+    /// Fills `out` with the right answer to a query for `owner`.
     pub(super) fn fill_answer(self, owner: u64, out: &mut [u8; ANSWER_BYTES]) {
         for (entry, text) in out.as_chunks_mut::<ENTRY_BYTES>().0.iter_mut().enumerate() {
             fill_entry(owner + entry as u64 * self.owners, text);
@@ -63,12 +63,12 @@ impl Entries {
     }
 }
 
-/// How many answers a cache of `cache_bytes` holds.
+/// Returns how many answers a cache of `cache_bytes` holds.
 pub(super) fn answers_in(cache_bytes: u64) -> u64 {
     cache_bytes / CACHED_BYTES
 }
 
-/// Letters and digits, so that nothing on their way has to be escaped.
+/// Fills an entry with letters and digits, which need no escaping on their way.
 fn fill_entry(number: u64, out: &mut [u8; ENTRY_BYTES]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (index, letters) in out.chunks_mut(16).enumerate() {
@@ -85,17 +85,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_made_of_its_owners_rows() {
+    fn answer_consists_of_owners_rows() {
         let entries = Entries { owners: 7 };
         let mut table = Vec::new();
-        let mut asked = 0;
+        let mut answers = 0;
         entries
             .write_rows(&mut table, |_| {
-                asked += 1;
+                answers += 1;
                 Ok(())
             })
             .unwrap();
-        assert_eq!(asked, 1);
+        assert_eq!(answers, 1);
         let table = String::from_utf8(table).unwrap();
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
         assert_eq!(rows.len() as u64, entries.rows());
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_holds_its_share_of_the_answers() {
+    fn cache_holds_its_share() {
         let entries = Entries::for_cache(350 << 20, 0.95);
         let share = answers_in(350 << 20) as f64 / entries.owners as f64;
         assert!((0.949..0.951).contains(&share), "{share}");

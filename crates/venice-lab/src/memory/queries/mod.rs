@@ -1,9 +1,10 @@
-//! `venice paper 14`: the system of the Venice paper's Figure 13 and what its Figure 14 measures of it.
+//! `venice paper 14`: the system of the Venice paper's Figure 13 and the measurement of its Figure
+//! 14.
 //!
-//! A client asks an application server ([`application_server`]), which looks into Redis and, where that
-//! has no answer, asks MariaDB ([`database`]) for a few [`entries`]. The cache gets more memory from
-//! cell to cell: the same few bytes of it local, the rest borrowed, beside a cache that is all local
-//! ([`run`]). The [`donors`] do work of their own meanwhile.
+//! A client queries an application server ([`application_server`]), which looks into Redis and, on
+//! a miss, reads a few [`entries`] from MariaDB ([`database`]). The cache gets more memory from
+//! cell to cell: the same few bytes of it local, the rest borrowed, beside a cache that is all
+//! local ([`run`]). The [`donors`] do work of their own meanwhile.
 
 mod application_server;
 mod database;
@@ -23,27 +24,27 @@ use venice_wire::ByteSize;
 pub use report::{DonorRow, QueryCell, QueryReport};
 
 use super::closing::Pictured;
-use super::ground::Ground;
 use super::mode::Mode;
+use super::setup::ModeSetup;
 use entries::Entries;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
 use venice_measure::progress::note;
 
-/// The paper's, in MiB: what the cache may hold.
+/// The paper's sizes of the cache, in MiB.
 const MEMORIES_MIB: [u64; 5] = [70, 140, 210, 280, 350];
-/// The paper's, in MiB: what of it is local.
+/// The paper's local part of it, in MiB.
 const LOCAL_MIB: u64 = 50;
-/// Under it redis and the pager have too little for themselves.
+/// Below it redis and the pager have too little for themselves.
 const LEAST_LOCAL_BYTES: u64 = 8 << 20;
-/// A cache below this would be redis's own tables mostly.
+/// A smaller cache would consist mostly of redis's own tables.
 const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 /// "the miss rate decreases to near 5% (the last set of results)".
 const HIT_RATE_AT_MOST_MEMORY: f64 = 0.95;
-/// The database's buffer pool is so much smaller than the entries.
+/// Divisor of the entries' size that gives the database's buffer pool.
 const POOL_SHARE: u64 = 16;
-/// MariaDB does with no less.
+/// Smallest buffer pool that MariaDB accepts.
 const LEAST_POOL_BYTES: u64 = 6 << 20;
 
 /// Arguments of `venice paper 14`.
@@ -53,18 +54,18 @@ pub struct QueryArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// The paper's amounts of memory, 70 to 350 MiB with 50 local, times this [default: 1; --quick:
+    /// Factor of the paper's amounts of memory, 70 to 350 MiB with 50 local [default: 1; --quick:
     /// 0.2].
     #[arg(long, value_name = "FACTOR", value_parser = venice_measure::arguments::positive,
           conflicts_with_all = ["memory", "local"])]
     pub scale: Option<f64>,
 
-    /// What the cache may hold, one measurement each; the database is as large as 95 % hits with the
-    /// most of them want.
+    /// Sizes of the cache, one measurement each; the database is sized for 95 % hits with the
+    /// largest.
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...", requires = "local")]
     pub memory: Option<Vec<ByteSize>>,
 
-    /// What of the cache stays local where the rest is borrowed.
+    /// Local part of the cache where the rest is borrowed.
     #[arg(long, value_name = "SIZE", requires = "memory")]
     pub local: Option<ByteSize>,
 
@@ -72,7 +73,7 @@ pub struct QueryArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub queries: Option<u64>,
 
-    /// Where the cache's memory comes from, beside local memory.
+    /// Source of the cache's memory, beside local memory.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
           default_values_t = [Mode::VeniceWindow, Mode::VeniceShm, Mode::VeniceUdp])]
     pub modes: Vec<Mode>,
@@ -81,23 +82,23 @@ pub struct QueryArgs {
     #[arg(long, default_value = "/var/tmp", value_name = "FOLDER")]
     pub database_dir: PathBuf,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// What is to be measured.
+/// The measurement plan.
 #[derive(Debug, Clone, PartialEq)]
 struct Plan {
-    /// Rising, in bytes.
+    /// Cache sizes in bytes, rising.
     memories: Vec<u64>,
     local_bytes: u64,
     pool_bytes: u64,
     queries: u64,
-    /// With `local`, which comes first.
+    /// Modes, `local` first.
     modes: Vec<Mode>,
     database_dir: PathBuf,
-    /// Size of the graph of the donors' own work, and how often a job goes through it.
+    /// Size of the graph of the donors' own work, and the passes of a job over it.
     donor_scale: u32,
     donor_rounds: u64,
     quick: bool,
@@ -106,17 +107,17 @@ struct Plan {
 /// Measures the figure, prints its tables, writes its JSON, its plots and its page.
 ///
 /// # Errors
-/// On arguments that make no sense, on an interrupt, when MariaDB, Redis or the rack fail, and when any
-/// answer was wrong. Whatever was set up has been removed by then.
+/// On invalid arguments, on an interrupt, when MariaDB, Redis or the rack fail, and when any answer
+/// was wrong. Everything set up is removed before it returns.
 pub fn execute_queries(args: QueryArgs) -> Result<()> {
     let plan = plan(&args)?;
     interrupt::catch_signals()?;
     note(&format!("a cache on borrowed memory, on {}", Machine::describe().line()));
-    let mut ground = Ground::new(args.database_dir.clone());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(args.database_dir.clone());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &QueryArgs) -> Result<Plan> {
@@ -158,19 +159,19 @@ fn check(memories: &[u64], local_bytes: u64) -> Result<()> {
     if least < LEAST_MEMORY_BYTES {
         let floor = ByteSize(LEAST_MEMORY_BYTES);
         return Err(usage(format!(
-            "a cache of {} is too small: {floor} at least",
+            "a cache of {} is too small: give {floor} at least",
             ByteSize(least)
         )));
     }
     if local_bytes < LEAST_LOCAL_BYTES {
         let floor = ByteSize(LEAST_LOCAL_BYTES);
-        return Err(usage(format!("--local {}: {floor} at least", ByteSize(local_bytes))));
+        return Err(usage(format!("--local {}: give {floor} at least", ByteSize(local_bytes))));
     }
     if local_bytes >= most {
         let said = "nothing would be borrowed: --local must be less than the cache's memory";
         return Err(usage(said));
     }
-    // The cache, what the donors hold of it, and the database's loading pool.
+    // The cache, the donors' part of it, and the database's loading pool.
     super::check_room("a cache", most)
 }
 
@@ -178,9 +179,9 @@ fn pictured(report: &QueryReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
-        legend: "Bars in colour: borrowed memory. Grey: local memory, and what the paper tells.",
+        legend: "Coloured bars: borrowed memory. Grey: local memory and the paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_amounts_are_scaled() {
+    fn paper_amounts_are_scaled() {
         let plan = planned(&[]).unwrap();
         assert_eq!(plan.memories, MEMORIES_MIB.map(|mib| mib << 20));
         assert_eq!((plan.local_bytes, plan.queries), (50 << 20, 10_000));
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_as_such() {
+    fn invalid_arguments_are_refused() {
         for line in [
             &["--memory", "32MiB", "--local", "64MiB"][..],
             &["--memory", "1MiB,64MiB", "--local", "16MiB"],

@@ -1,4 +1,4 @@
-//! Figures 13 and 14, for programs; [`super::tables`] has them for people.
+//! Report types of Figures 13 and 14 in JSON; [`super::tables`] renders them as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,56 +6,56 @@ use super::super::mode::Mode;
 use super::super::report::Unmeasured;
 use venice_measure::machine::Machine;
 
-/// What the paper's text tells of its Figure 14: seconds for 10 000 queries with the least and the most
-/// memory, and how much faster local memory is with the most.
+/// Figure 14 in the paper's text: seconds for 10 000 queries with the least and the most memory,
+/// and the lead of local memory with the most.
 pub const PAPER_SECONDS: (f64, f64) = (11_900.0, 758.0);
-/// The same in words, with the rest of it.
-pub(super) const PAPER_TOLD: [&str; 2] = [
+/// The same as sentences, with the rest of the text.
+pub(super) const PAPER_STATEMENTS: [&str; 2] = [
     "paper: 10 000 queries in 11 900 s with 70 MB, in 758 s with 350 MB, 15.7 times less; a miss \
      rate near 5 % then; local memory at most 7 % faster.",
     "paper: the work of the donors is not disturbed.",
 ];
 
-/// Everything `venice paper 14 --json` writes.
+/// The report that `venice paper 14 --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueryReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Processes that wanted to run, on average, in the minute before.
+    /// Load average of the minute before.
     pub load: f64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
     /// Rows of the database.
     pub rows: u64,
-    /// Different queries there are.
+    /// Number of different queries.
     pub owners: u64,
     /// The table and its index on the disk, in bytes.
     pub database_bytes: u64,
     /// The database's buffer pool in bytes.
     pub pool_bytes: u64,
-    /// What stays local of the cache where the rest is borrowed, in bytes.
+    /// Local part of the cache where the rest is borrowed, in bytes.
     pub local_bytes: u64,
     /// Queries of each cell.
     pub queries: u64,
-    /// Processors of client, application server, cache and database; empty: those of all.
+    /// Processors of client, application server, cache and database; empty: all.
     pub service_processors: Vec<usize>,
-    /// Processors of the donors and their own work; empty: those of all.
+    /// Processors of the donors and their own work; empty: all.
     pub donor_processors: Vec<usize>,
-    /// What the paper's text tells.
+    /// Statements of the paper's text.
     pub paper: Vec<String>,
     /// Each amount of memory in each mode.
     pub cells: Vec<QueryCell>,
     /// The donors' own work, alone first.
     pub donors: Vec<DonorRow>,
-    /// What was not measured, and why.
+    /// Cases without a figure, each with its reason.
     pub unmeasured: Vec<Unmeasured>,
-    /// Whether it was broken off.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
-    /// Answers and digests that were looked at.
+    /// Answers and digests checked.
     pub checked: u64,
-    /// Those that were wrong.
+    /// Wrong ones among them.
     pub wrong: u64,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
@@ -64,9 +64,9 @@ pub struct QueryReport {
 /// One amount of memory in one mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueryCell {
-    /// Where the cache's memory came from.
+    /// Source of the cache's memory.
     pub mode: Mode,
-    /// What the cache may hold, in bytes.
+    /// Size of the cache, in bytes.
     pub memory_bytes: u64,
     /// Resident anonymous memory of the cache at the end, in bytes.
     pub resident_bytes: u64,
@@ -74,7 +74,7 @@ pub struct QueryCell {
     pub seconds: f64,
     /// Queries that the cache answered.
     pub hits: u64,
-    /// Those that the database answered.
+    /// Queries that the database answered.
     pub misses: u64,
     /// Mean time of a query that the cache answered, in microseconds.
     pub hit_us: f64,
@@ -85,7 +85,7 @@ pub struct QueryCell {
 }
 
 impl QueryCell {
-    /// Of all queries, 0 to 1.
+    /// Returns the share of hits among all queries, 0 to 1.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
@@ -95,7 +95,7 @@ impl QueryCell {
 /// The donors' own work beside the queries of one mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DonorRow {
-    /// Where the cache's memory came from meanwhile; `None`: nothing went on beside it.
+    /// Source of the cache's memory meanwhile; `None`: no queries beside the work.
     pub beside: Option<Mode>,
     /// Jobs that ended.
     pub jobs: u64,
@@ -104,7 +104,7 @@ pub struct DonorRow {
 }
 
 impl QueryReport {
-    /// The amounts of memory that were measured, rising.
+    /// Returns the measured amounts of memory, rising.
     pub(super) fn memories(&self) -> Vec<u64> {
         let mut memories: Vec<u64> = self.cells.iter().map(|cell| cell.memory_bytes).collect();
         memories.sort_unstable();
@@ -112,7 +112,7 @@ impl QueryReport {
         memories
     }
 
-    /// The modes that were measured.
+    /// Returns the measured modes.
     pub(super) fn modes(&self) -> Vec<Mode> {
         let measured = |mode: &Mode| self.cells.iter().any(|cell| cell.mode == *mode);
         Mode::ALL.into_iter().filter(measured).collect()
@@ -122,7 +122,7 @@ impl QueryReport {
         self.cells.iter().find(|cell| cell.mode == mode && cell.memory_bytes == memory_bytes)
     }
 
-    /// The donors' work beside a mode, or alone.
+    /// Returns the donors' work beside a mode, or alone.
     pub(super) fn donors_beside(&self, beside: Option<Mode>) -> Option<&DonorRow> {
         self.donors.iter().find(|row| row.beside == beside)
     }
@@ -161,7 +161,7 @@ pub(super) mod tests {
             queries: 1000,
             service_processors: vec![0],
             donor_processors: vec![1],
-            paper: PAPER_TOLD.map(str::to_owned).into(),
+            paper: PAPER_STATEMENTS.map(str::to_owned).into(),
             cells: vec![
                 cell(Mode::Local, 350 << 20, 0.1, 950),
                 cell(Mode::VeniceShm, 350 << 20, 0.11, 950),
@@ -182,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let report = sample();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["cells"][1]["mode"], "venice-shm");

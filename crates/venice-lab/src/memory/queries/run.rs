@@ -1,19 +1,19 @@
-//! The order of a run: the database once; the donors' own work alone; then every amount of memory, the
-//! most first, in every mode, each with a cache of its own.
+//! The order of a run: the database once; the donors' own work alone; then every amount of memory,
+//! the largest first, in every mode, each with a fresh cache.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
-use super::super::ground::{Ground, Lacking};
 use super::super::mode::{Budget, Mode};
 use super::super::report::{Fate, Unmeasured};
+use super::super::setup::{Lacking, ModeSetup};
 use super::application_server::{ApplicationServer, Source};
 use super::database::MariaDb;
 use super::donors::{Job, Jobs, Processors};
 use super::entries::{ANSWER_BYTES, Entries, answers_in};
-use super::report::{DonorRow, PAPER_TOLD, QueryCell, QueryReport};
+use super::report::{DonorRow, PAPER_STATEMENTS, QueryCell, QueryReport};
 use super::{HIT_RATE_AT_MOST_MEMORY, Plan};
 use venice_measure::cpus;
 use venice_measure::demo::dataset::key;
@@ -28,25 +28,25 @@ use venice_measure::resident::resident_anonymous_bytes;
 use venice_measure::scratch;
 use venice_measure::zipf::Scatter;
 
-/// Commands under way at once while the cache is filled.
+/// Commands outstanding while the cache is filled.
 const PIPELINE: u64 = 128;
-/// Queries before those that count: one for so many of them.
+/// Queries for one warm-up query.
 const WARM_UP_SHARE: u64 = 20;
-/// Jobs of the donors' own work with nothing beside it.
+/// Jobs of the donors' own work with no load beside it.
 const ALONE: usize = 5;
-/// The same queries in every mode.
+/// Seed of the queries: the same in every mode.
 const SEED: u64 = 0x7175_6572;
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when the service does not work on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<QueryReport> {
+/// On an interrupt before the first result, and when the service does not work on local memory.
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<QueryReport> {
     let started = Instant::now();
     let machine = Machine::describe();
     let processors = Processors::split()?;
     if processors.are_split() {
-        // Of this thread, and so of all that it starts.
+        // Confines this thread and, with it, all processes that it starts.
         cpus::confine(std::process::id(), &processors.service)?;
     }
     let folder = scratch::folder(scratch::FOLDER)?;
@@ -58,7 +58,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<QueryReport> {
     let mut report = begin(machine, plan, entries, &processors);
     report.database_bytes = database.load(entries, plan.pool_bytes)?;
     let mut run = Run { plan, entries, processors, job, report };
-    let outcome = run.all(ground, &mut database, folder.path());
+    let outcome = run.all(setup, &mut database, folder.path());
     run.report.seconds = started.elapsed().as_secs_f64();
     match outcome {
         Err(error) if interrupt::check().is_err() && !run.report.cells.is_empty() => {
@@ -72,7 +72,7 @@ pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<QueryReport> {
 
 fn begin(machine: Machine, plan: &Plan, entries: Entries, processors: &Processors) -> QueryReport {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let told = |cpus: &[usize]| if processors.are_split() { cpus.to_vec() } else { Vec::new() };
+    let listed = |cpus: &[usize]| if processors.are_split() { cpus.to_vec() } else { Vec::new() };
     QueryReport {
         machine,
         started_unix_s: now.as_secs(),
@@ -84,9 +84,9 @@ fn begin(machine: Machine, plan: &Plan, entries: Entries, processors: &Processor
         pool_bytes: plan.pool_bytes,
         local_bytes: plan.local_bytes,
         queries: plan.queries,
-        service_processors: told(&processors.service),
-        donor_processors: told(&processors.donors),
-        paper: PAPER_TOLD.map(str::to_owned).into(),
+        service_processors: listed(&processors.service),
+        donor_processors: listed(&processors.donors),
+        paper: PAPER_STATEMENTS.map(str::to_owned).into(),
         cells: Vec::new(),
         donors: Vec::new(),
         unmeasured: Vec::new(),
@@ -106,14 +106,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn all(&mut self, ground: &mut Ground, database: &mut MariaDb, folder: &Path) -> Result<()> {
+    fn all(&mut self, setup: &mut ModeSetup, database: &mut MariaDb, folder: &Path) -> Result<()> {
         let alone = {
             let _phase = Phase::waiting("the donors' own work alone");
             self.job.alone(folder, ALONE)?
         };
         self.enter_jobs(None, alone);
         let mut of_modes = vec![Jobs::default(); self.plan.modes.len()];
-        let outcome = self.cells(ground, database, folder, &mut of_modes);
+        let outcome = self.cells(setup, database, folder, &mut of_modes);
         for (mode, jobs) in self.plan.modes.iter().zip(of_modes) {
             self.enter_jobs(Some(*mode), jobs);
         }
@@ -122,7 +122,7 @@ impl Run<'_> {
 
     fn cells(
         &mut self,
-        ground: &mut Ground,
+        setup: &mut ModeSetup,
         database: &mut MariaDb,
         folder: &Path,
         of_modes: &mut [Jobs],
@@ -138,7 +138,7 @@ impl Run<'_> {
                 let memory = venice_wire::ByteSize(memory_bytes);
                 let label = format!("[{done}/{cells}] {memory}, {mode}");
                 let budget = self.budget(memory_bytes);
-                let outcome = ground.on(mode, budget, |launch| {
+                let outcome = setup.on(mode, budget, |launch| {
                     self.cell(launch, (mode, memory_bytes), database, folder, &label)
                 });
                 interrupt::check()?;
@@ -151,13 +151,14 @@ impl Run<'_> {
     }
 
     fn budget(&self, memory_bytes: u64) -> Budget {
-        // More than it may hold: redis counts neither its buffers nor what its allocator loses.
+        // Redis takes more than its limit: it counts neither its buffers nor its allocator's
+        // losses.
         let held_bytes = memory_bytes + memory_bytes / 4 + (8 << 20);
         let local_bytes = self.plan.local_bytes;
         Budget { local_bytes, ..Budget::of(held_bytes, held_bytes, 1.0) }
     }
 
-    /// A cache of so much memory, filled, then asked; and the donors' own work beside it.
+    /// Fills a cache of this size, then queries it, beside the donors' own work.
     fn cell(
         &self,
         launch: &Launch<'_>,
@@ -175,7 +176,7 @@ impl Run<'_> {
         let mut redis = Redis::start(&find_program()?, launch, own.path(), "redis")?;
         let beside = self.job.beside(folder);
         let outcome = self.converse(&mut redis, memory_bytes, database, own.path(), label);
-        let asked = outcome.map_err(|error| redis.explain(error))?;
+        let answers = outcome.map_err(|error| redis.explain(error))?;
         let resident_bytes = resident_anonymous_bytes(redis.pid()).context("redis has ended")?;
         let jobs = beside.stop()?;
         let mean_us = |seconds: f64, count: u64| 1e6 * seconds / count.max(1) as f64;
@@ -183,12 +184,12 @@ impl Run<'_> {
             mode,
             memory_bytes,
             resident_bytes,
-            seconds: asked.seconds,
-            hits: asked.hits,
-            misses: asked.misses,
-            hit_us: mean_us(asked.hit_s, asked.hits),
-            miss_us: mean_us(asked.miss_s, asked.misses),
-            wrong: asked.wrong,
+            seconds: answers.seconds,
+            hits: answers.hits,
+            misses: answers.misses,
+            hit_us: mean_us(answers.hit_s, answers.hits),
+            miss_us: mean_us(answers.miss_s, answers.misses),
+            wrong: answers.wrong,
         };
         Ok((cell, jobs))
     }
@@ -200,7 +201,7 @@ impl Run<'_> {
         database: &MariaDb,
         folder: &Path,
         label: &str,
-    ) -> Result<Asked> {
+    ) -> Result<Answers> {
         let cache = redis.client();
         limit(cache, memory_bytes)?;
         let count = answers_in(memory_bytes).min(self.entries.owners);
@@ -209,25 +210,25 @@ impl Run<'_> {
         let server = ApplicationServer::start(folder, cache, database.session()?)?;
         let mut client = server.connect(self.entries)?;
         let mut random = Random::new(SEED);
-        let mut ask = |count: u64, label: &str| -> Result<Asked> {
+        let mut ask = |count: u64, label: &str| -> Result<Answers> {
             let phase = Phase::new(label, count);
-            let mut asked = Asked::default();
+            let mut answers = Answers::default();
             let start = Instant::now();
             for _ in 0..count {
                 interrupt::check()?;
                 let sent = Instant::now();
                 let (source, right) = client.ask(random.below(self.entries.owners))?;
-                asked.enter(source, right, sent.elapsed().as_secs_f64());
+                answers.enter(source, right, sent.elapsed().as_secs_f64());
                 phase.advance(1);
             }
-            asked.seconds = start.elapsed().as_secs_f64();
-            Ok(asked)
+            answers.seconds = start.elapsed().as_secs_f64();
+            Ok(answers)
         };
         let queries = self.plan.queries;
         let warm_up = ask(queries.div_ceil(WARM_UP_SHARE), &format!("{label}: warm up"))?;
-        let mut asked = ask(queries, &format!("{label}: queries"))?;
-        asked.wrong += warm_up.wrong;
-        Ok(asked)
+        let mut answers = ask(queries, &format!("{label}: queries"))?;
+        answers.wrong += warm_up.wrong;
+        Ok(answers)
     }
 
     fn enter(
@@ -271,9 +272,9 @@ impl Run<'_> {
     }
 }
 
-/// What the queries of a cell gave.
+/// Result of the queries of a cell.
 #[derive(Debug, Default)]
-struct Asked {
+struct Answers {
     seconds: f64,
     hits: u64,
     misses: u64,
@@ -282,7 +283,7 @@ struct Asked {
     wrong: u64,
 }
 
-impl Asked {
+impl Answers {
     fn enter(&mut self, source: Source, right: bool, seconds: f64) {
         match source {
             Source::Cache => {
@@ -298,7 +299,7 @@ impl Asked {
     }
 }
 
-/// Makes a cache of redis.
+/// Bounds redis to `memory_bytes` and makes it evict.
 fn limit(cache: &mut resp::Client, memory_bytes: u64) -> Result<()> {
     let memory = memory_bytes.to_string();
     let settings: [(&[u8], &[u8]); 2] =
@@ -312,7 +313,7 @@ fn limit(cache: &mut resp::Client, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What earlier queries would have left there: the answers of `count` owners, any of them.
+/// Fills the cache as earlier queries would: with the answers of `count` random owners.
 fn fill(cache: &mut resp::Client, entries: Entries, count: u64, label: &str) -> Result<()> {
     let phase = Phase::new(label, count);
     let scatter = Scatter::new(entries.owners);

@@ -8,23 +8,23 @@ use super::super::mode::Mode;
 use super::super::tables::{percent, times};
 use super::report::{PAPER_SECONDS, QueryReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
 pub(super) const TITLE: &str = "Figure 14: random queries to a database behind a cache";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &QueryReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
-/// Every table, in order.
-pub(super) fn all(report: &QueryReport) -> Vec<Sheet> {
+/// Returns every table, in print order.
+pub(super) fn all(report: &QueryReport) -> Vec<ReportTable> {
     vec![executions(report), shape(report), donors(report)]
 }
 
-/// Figure 13: the system, in the lines above the tables.
+/// Returns the lines above the tables: the system of Figure 13.
 pub(super) fn header(report: &QueryReport) -> Vec<String> {
     let mut lines = vec![
         report.machine.line(),
@@ -37,10 +37,10 @@ pub(super) fn header(report: &QueryReport) -> Vec<String> {
             ByteSize(report.pool_bytes),
             grouped(report.owners as f64),
             grouped(report.queries as f64),
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
         format!(
-            "Of the cache {} are local, the rest is borrowed; all of it is in the mode local.",
+            "{} of the cache are local, the rest is borrowed; in mode local all of it is local.",
             ByteSize(report.local_bytes)
         ),
     ];
@@ -48,7 +48,7 @@ pub(super) fn header(report: &QueryReport) -> Vec<String> {
         "Donors and service share the one processor.".to_owned()
     } else {
         format!(
-            "The donors, with their own work, have processors {:?}, everybody else {:?}.",
+            "The donors and their own work run on processors {:?}, all others on {:?}.",
             report.donor_processors, report.service_processors
         )
     });
@@ -56,7 +56,7 @@ pub(super) fn header(report: &QueryReport) -> Vec<String> {
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &QueryReport) -> Closing<'_> {
     Closing {
         what: "answers and digests",
@@ -68,8 +68,8 @@ pub(super) fn closing(report: &QueryReport) -> Closing<'_> {
     }
 }
 
-/// A row for each amount of memory and mode.
-fn executions(report: &QueryReport) -> Sheet {
+/// Builds the table of executions, a row for each amount of memory and mode.
+fn executions(report: &QueryReport) -> ReportTable {
     let head = [
         "memory",
         "cache",
@@ -81,11 +81,11 @@ fn executions(report: &QueryReport) -> Sheet {
         "resident",
         "wrong",
     ];
-    let mut sheet = Sheet::new(TITLE, &head, 2);
+    let mut table = ReportTable::new(TITLE, &head, 2);
     for memory in report.memories() {
         let local = report.cell(Mode::Local, memory);
         for cell in report.modes().into_iter().filter_map(|mode| report.cell(mode, memory)) {
-            sheet.rows.push(vec![
+            table.rows.push(vec![
                 ByteSize(memory).to_string(),
                 cell.mode.to_string(),
                 format!("{:.3}", cell.seconds),
@@ -98,30 +98,29 @@ fn executions(report: &QueryReport) -> Sheet {
             ]);
         }
     }
-    sheet.notes.push(
-        "hit, miss: mean time of a query that the cache answered, that the database answered."
-            .to_owned(),
-    );
-    sheet
+    table
+        .notes
+        .push("hit, miss: mean time of a query answered by the cache, by the database.".to_owned());
+    table
 }
 
-/// The figure's shape beside the paper's: one row for each mode.
-fn shape(report: &QueryReport) -> Sheet {
-    let title = "Figure 14's shape: what more memory gains";
+/// Builds the table of the figure's shape beside the paper's, a row for each mode.
+fn shape(report: &QueryReport) -> ReportTable {
+    let title = "Shape of Figure 14: gain by more memory";
     let memories = report.memories();
     let (Some(&least), Some(&most)) = (memories.first(), memories.last()) else {
-        return Sheet::new(title, &["cache"], 1);
+        return ReportTable::new(title, &["cache"], 1);
     };
     let spans = [ByteSize(least), ByteSize(most)].map(|size| format!("seconds, {size}"));
     let head = ["cache", &spans[0], &spans[1], "gain", "local faster by", "hit rate, most"];
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     let local_s = report.cell(Mode::Local, most).map(|cell| cell.seconds);
     for mode in report.modes() {
         let (Some(low), Some(high)) = (report.cell(mode, least), report.cell(mode, most)) else {
             continue;
         };
         let ahead = local_s.filter(|_| mode != Mode::Local);
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             mode.to_string(),
             format!("{:.3}", low.seconds),
             format!("{:.3}", high.seconds),
@@ -130,7 +129,7 @@ fn shape(report: &QueryReport) -> Sheet {
             percent(high.hit_rate()),
         ]);
     }
-    sheet.rows.push(vec![
+    table.rows.push(vec![
         "paper".into(),
         format!("{:.0}", PAPER_SECONDS.0),
         format!("{:.0}", PAPER_SECONDS.1),
@@ -138,37 +137,37 @@ fn shape(report: &QueryReport) -> Sheet {
         "7 %".into(),
         "95 %".into(),
     ]);
-    sheet.notes.extend(report.paper.iter().cloned());
-    sheet
+    table.notes.extend(report.paper.iter().cloned());
+    table
 }
 
-/// What the donors' own work notices.
-fn donors(report: &QueryReport) -> Sheet {
+/// Builds the table of the donors' own work.
+fn donors(report: &QueryReport) -> ReportTable {
     let title = "Figure 13's donors: connected components while they lend";
     let head = ["beside", "jobs", "median s", "alone = 1", "beside local = 1"];
-    let mut sheet = Sheet::new(title, &head, 1);
+    let mut table = ReportTable::new(title, &head, 1);
     let alone = report.donors_beside(None).map(|row| row.median_s);
     let local = report.donors_beside(Some(Mode::Local)).map(|row| row.median_s);
     for row in &report.donors {
         let against =
             |base: Option<f64>| base.map_or("-".to_owned(), |base| times(row.median_s / base));
-        sheet.rows.push(vec![
-            row.beside.map_or("nothing".to_owned(), |mode| format!("queries, {mode}")),
+        table.rows.push(vec![
+            row.beside.map_or("no load".to_owned(), |mode| format!("queries, {mode}")),
             row.jobs.to_string(),
             format!("{:.4}", row.median_s),
             against(alone),
             if row.beside.is_none() { "-".to_owned() } else { against(local) },
         ]);
     }
-    sheet.notes.push(
-        "beside local = 1: what the lending costs, apart from what the rest of this one machine \
-         costs. Filling the cache counts too."
+    table.notes.push(
+        "beside local = 1: the cost of lending, without the cost of sharing this one machine. It \
+         includes filling the cache."
             .to_owned(),
     );
-    sheet
+    table
 }
 
-/// Execution time and hit rate by memory.
+/// Draws execution time and hit rate by memory.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -176,7 +175,7 @@ pub(super) fn plots(report: &QueryReport) -> Result<Vec<Plot>> {
     let memories = report.memories();
     let Some(&least) = memories.first() else { return Ok(Vec::new()) };
     let local_least = report.cell(Mode::Local, least).map(|cell| cell.seconds);
-    // The paper's amounts are its 70 and 350 MB: the first and the last here.
+    // The paper's 70 and 350 MB correspond to the first and the last amount here.
     let at_ends = |first: Option<f64>, last: Option<f64>| -> Vec<Option<f64>> {
         let inner = (1..memories.len().saturating_sub(1)).map(|_| None);
         let end = (memories.len() > 1).then_some(last);
@@ -185,8 +184,8 @@ pub(super) fn plots(report: &QueryReport) -> Result<Vec<Plot>> {
     let share = 100.0 * PAPER_SECONDS.1 / PAPER_SECONDS.0;
     let times = BarChart {
         title: format!("{TITLE}: execution time"),
-        x: "memory of the cache",
-        y: ("of the time with the least memory, local", Unit::Percent),
+        x: "cache memory",
+        y: ("time relative to the least memory, local", Unit::Percent),
         groups: memories.iter().map(|memory| ByteSize(*memory).to_string()).collect(),
         series: series(report, at_ends(Some(100.0), Some(share)), |mode, memory| {
             Some(100.0 * report.cell(mode, memory)?.seconds / local_least?)
@@ -194,7 +193,7 @@ pub(super) fn plots(report: &QueryReport) -> Result<Vec<Plot>> {
     };
     let hits = BarChart {
         title: format!("{TITLE}: hit rate"),
-        y: ("of the queries answered by the cache", Unit::Percent),
+        y: ("queries answered by the cache", Unit::Percent),
         series: series(report, at_ends(None, Some(95.0)), |mode, memory| {
             Some(100.0 * report.cell(mode, memory)?.hit_rate())
         }),
@@ -230,7 +229,7 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn the_shape_stands_beside_the_papers() {
+    fn shape_stands_beside_the_paper() {
         let mut report = sample();
         let text = super::text(&report);
         // Gains 15 and 15; local 10 % faster; donors 1.5 of alone, 1.2 of beside local.
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn both_plots_are_there_with_the_papers_ends() {
+    fn plots_include_the_papers_ends() {
         let plots = plots(&sample()).unwrap();
         assert_eq!(plots.len(), 2);
         for (plot, wanted) in plots.iter().zip(["6", "95"]) {

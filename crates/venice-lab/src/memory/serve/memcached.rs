@@ -1,5 +1,5 @@
-//! memcached as the composable-rack paper loads it (section 9a, Figures 9 and 10): values of one size,
-//! 95 reads to 5 writes, uniform, by one client and by several.
+//! memcached under the load of the composable-rack paper (section 9a, Figures 9 and 10): values of
+//! one size, 95 reads to 5 writes, uniform, by one client and by several.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use venice_measure::pattern::Random;
 use venice_measure::progress::Phase;
 use venice_measure::resident::{PeakSampler, resident_anonymous_bytes};
 
-/// One request in so many is a write.
+/// Requests for one write.
 const WRITE_EVERY: u64 = 20;
-/// Few values would be one page of memcached's own.
+/// With fewer values they would fill only one page of memcached's own.
 const LEAST_VALUES: u64 = 16;
 
 /// Runs it from empty to the last measured request.
@@ -67,15 +67,15 @@ fn converse(
             if count == 1 { "" } else { "s" }
         );
         let _phase = Phase::waiting(format!("{label}: {count} at a time"));
-        let asked = ask(clients, &mut versions, sizes.requests, limit)?;
-        sample.checked += asked.checked;
-        sample.wrong += asked.wrong;
+        let answers = ask(clients, &mut versions, sizes.requests, limit)?;
+        sample.checked += answers.checked;
+        sample.wrong += answers.wrong;
         sample.cases.push(Timing {
             case,
-            operations: asked.latencies_ns.len(),
-            seconds: asked.seconds,
-            p99_us: Some(asked.latencies_ns.value_at_quantile(0.99) as f64 / 1e3),
-            cut_short: asked.latencies_ns.len() < sizes.requests,
+            operations: answers.latencies_ns.len(),
+            seconds: answers.seconds,
+            p99_us: Some(answers.latencies_ns.value_at_quantile(0.99) as f64 / 1e3),
+            cut_short: answers.latencies_ns.len() < sizes.requests,
         });
     }
     read_back(&mut connect()?, &versions, &mut sample, label)?;
@@ -107,32 +107,32 @@ fn read_back(
     Ok(())
 }
 
-/// What the requests of one case gave.
-struct Asked {
+/// Result of the requests of one case.
+struct Answers {
     latencies_ns: Histogram<u64>,
     checked: u64,
     wrong: u64,
     seconds: f64,
 }
 
-impl Asked {
+impl Answers {
     fn nothing() -> Result<Self> {
         Ok(Self { latencies_ns: Histogram::new(3)?, checked: 0, wrong: 0, seconds: 0.0 })
     }
 }
 
-/// Each client asks for keys of its own, so that it knows their versions.
+/// Lets each client request keys of its own, so that it can check their versions.
 fn ask(
     clients: Vec<Client>,
     versions: &mut [u64],
     requests: u64,
     limit: Duration,
-) -> Result<Asked> {
+) -> Result<Answers> {
     let share = versions.len().div_ceil(clients.len());
-    // Fewer than clients where there are few keys.
+    // With few keys there are fewer clients.
     let count = versions.len().div_ceil(share);
     let start = Instant::now();
-    let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {
+    let outcomes: Vec<Result<Answers>> = std::thread::scope(|scope| {
         let threads: Vec<_> = clients
             .into_iter()
             .zip(versions.chunks_mut(share))
@@ -146,7 +146,7 @@ fn ask(
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a client does not panic")).collect()
     });
-    let mut all = Asked { seconds: start.elapsed().as_secs_f64(), ..Asked::nothing()? };
+    let mut all = Answers { seconds: start.elapsed().as_secs_f64(), ..Answers::nothing()? };
     for outcome in outcomes {
         let one = outcome?;
         all.latencies_ns.add(&one.latencies_ns)?;
@@ -163,9 +163,9 @@ fn ask_alone(
     requests: u64,
     start: Instant,
     limit: Duration,
-) -> Result<Asked> {
+) -> Result<Answers> {
     let mut random = Random::new(0x006d_656d ^ first);
-    let mut asked = Asked::nothing()?;
+    let mut answers = Answers::nothing()?;
     for _ in 0..requests {
         let own = random.below(versions.len() as u64);
         let write = random.below(WRITE_EVERY) == 0;
@@ -174,14 +174,14 @@ fn ask_alone(
             versions[own as usize] += 1;
             client.set(first + own, versions[own as usize])?;
         } else {
-            asked.checked += 1;
+            answers.checked += 1;
             let right = client.get_is_right(first + own, versions[own as usize])?;
-            asked.wrong += u64::from(!right);
+            answers.wrong += u64::from(!right);
         }
-        asked.latencies_ns.record(sent.elapsed().as_nanos() as u64)?;
+        answers.latencies_ns.record(sent.elapsed().as_nanos() as u64)?;
         if start.elapsed() > limit {
             break;
         }
     }
-    Ok(asked)
+    Ok(answers)
 }

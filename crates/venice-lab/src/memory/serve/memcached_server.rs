@@ -1,4 +1,4 @@
-//! Debian's memcached at a socket of our own.
+//! Debian's memcached at a temporary socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,26 +10,26 @@ use venice_measure::child::{ChildGuard, find_program};
 use venice_measure::interrupt::wait_until;
 use venice_measure::launch::Launch;
 
-/// How long memcached may take to listen after its start.
+/// Time limit for memcached to listen after its start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How much it may hold, and what it does beyond.
+/// Memory limit of memcached, and its behaviour beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Room {
     /// `-m`, in MiB.
     pub(in super::super) mib: u64,
-    /// Whether it throws the oldest out then; else it stores nothing more (`-M`).
+    /// True if it evicts the oldest value at the limit; otherwise it refuses to store (`-M`).
     pub(in super::super) evicts: bool,
 }
 
 impl Room {
-    /// For `data_bytes` and what memcached loses between its classes of sizes.
+    /// Room for `data_bytes` and memcached's losses between its size classes.
     pub(in super::super) fn ample(data_bytes: u64) -> Self {
         Self { mib: ((2 * data_bytes) >> 20) + 64, evicts: true }
     }
 }
 
-/// A memcached that ends with its guard.
+/// A memcached process; dropping it ends the process.
 pub(in super::super) struct Memcached {
     socket: PathBuf,
     guard: ChildGuard,
@@ -58,12 +58,12 @@ impl Memcached {
         Ok(Self { socket, guard })
     }
 
-    /// Where it listens.
+    /// Returns the path of its socket.
     pub(in super::super) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The process that holds the data, whoever stands in between.
+    /// Returns the process that holds the data, whatever processes server in between.
     ///
     /// # Errors
     /// When it has ended.
@@ -76,7 +76,7 @@ impl Memcached {
         pids.into_iter().find(is_memcached).context("memcached has ended")
     }
 
-    /// Explains a failed conversation by its death, where that is the reason.
+    /// Replaces a failed conversation's error by the server's death, if that is the cause.
     pub(in super::super) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.guard.explain(error)
     }

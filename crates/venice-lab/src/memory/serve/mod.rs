@@ -1,4 +1,4 @@
-//! Applications that are servers of other people's: started in one mode, filled, asked, and checked
+//! Applications that are third-party servers: started in one mode, filled, queried, and checked
 //! value by value.
 
 mod memcached;

@@ -1,4 +1,4 @@
-//! A client of memcached's text protocol that knows what every value must be.
+//! A client of memcached's text protocol that can compute every value.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,15 +10,15 @@ use anyhow::{Context, Result, bail};
 use venice_measure::interrupt;
 use venice_measure::pattern;
 
-/// Silence after which the server is taken for hung.
+/// Time without an answer after which the server is taken for hung.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// One connection.
+/// A connection to memcached.
 #[derive(Debug)]
 pub(in super::super) struct Client {
     reader: BufReader<UnixStream>,
     value_bytes: usize,
-    /// What is sent, and what comes.
+    /// Bytes to send, and the received line.
     out: Vec<u8>,
     value: Vec<u8>,
     expected: Vec<u8>,
@@ -26,10 +26,10 @@ pub(in super::super) struct Client {
 }
 
 impl Client {
-    /// A client whose values all have `value_bytes`.
+    /// Connects a client whose values all have `value_bytes`.
     ///
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no server listens at `socket`.
     pub(in super::super) fn connect(socket: &Path, value_bytes: usize) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to memcached at {}", socket.display()))?;
@@ -39,7 +39,7 @@ impl Client {
             reader: BufReader::with_capacity(64 << 10, stream),
             value_bytes,
             out: Vec::new(),
-            // With the line's end behind it.
+            // The value and its line end.
             value: vec![0; value_bytes + 2],
             expected: vec![0; value_bytes],
             line: Vec::new(),
@@ -49,7 +49,7 @@ impl Client {
     /// Stores the pattern that is the value of `key` in `version`.
     ///
     /// # Errors
-    /// As [`Client::store`].
+    /// The same as [`Client::store`].
     pub(super) fn set(&mut self, key: u64, version: u64) -> Result<()> {
         let mut value = std::mem::take(&mut self.expected);
         pattern::fill(stored(key, version), &mut value);
@@ -58,12 +58,12 @@ impl Client {
         outcome
     }
 
-    /// Asks for the value of `key`; whether it is the pattern of `version`, to the last byte.
+    /// Reads the value of `key`; returns true if it is the pattern of `version`, to the last byte.
     ///
     /// # Errors
-    /// As [`Client::fetch`].
+    /// The same as [`Client::fetch`].
     pub(super) fn get_is_right(&mut self, key: u64, version: u64) -> Result<bool> {
-        // Thrown out: lost is wrong.
+        // An evicted value counts as wrong.
         if self.fetch(key)?.is_none() {
             return Ok(false);
         }
@@ -74,7 +74,8 @@ impl Client {
     /// Stores `parts`, one behind the other, under `key`.
     ///
     /// # Errors
-    /// When memcached does not store it, is gone or silent, and on an interrupt.
+    /// When memcached does not store it, closes the connection or does not answer in time, and on
+    /// an interrupt.
     pub(in super::super) fn store(&mut self, key: u64, parts: &[&[u8]]) -> Result<()> {
         interrupt::check()?;
         self.out.clear();
@@ -88,10 +89,11 @@ impl Client {
         }
     }
 
-    /// The value of `key`, where it is there.
+    /// Returns the value of `key`, if there is one.
     ///
     /// # Errors
-    /// When memcached is gone or silent or does not speak its protocol, and on an interrupt.
+    /// When memcached closes the connection, does not answer in time or breaks the protocol, and on
+    /// an interrupt.
     pub(in super::super) fn fetch(&mut self, key: u64) -> Result<Option<&[u8]>> {
         interrupt::check()?;
         self.out.clear();
@@ -103,17 +105,17 @@ impl Client {
             line if line == head.as_bytes() => {}
             other => bail!("memcached answered a get: {}", String::from_utf8_lossy(other)),
         }
-        self.reader.read_exact(&mut self.value).context("memcached sent half a value")?;
+        self.reader.read_exact(&mut self.value).context("memcached's value was cut off")?;
         if self.line()? != b"END" {
             bail!("memcached sent more than one value");
         }
         Ok(Some(&self.value[..self.value_bytes]))
     }
 
-    /// What the server tells of itself: name and number of each line of `stats` that has one.
+    /// Returns memcached's statistics: name and number of each line of `stats` that has one.
     ///
     /// # Errors
-    /// As [`Client::fetch`].
+    /// The same as [`Client::fetch`].
     pub(in super::super) fn stats(&mut self) -> Result<Vec<(String, u64)>> {
         interrupt::check()?;
         self.reader.get_mut().write_all(b"stats\r\n")?;
@@ -130,15 +132,15 @@ impl Client {
         }
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its line end.
     fn line(&mut self) -> Result<&[u8]> {
         self.line.clear();
-        self.reader.read_until(b'\n', &mut self.line).context("memcached is silent")?;
+        self.reader.read_until(b'\n', &mut self.line).context("memcached does not answer")?;
         self.line.strip_suffix(b"\r\n").context("memcached closed the connection")
     }
 }
 
-/// The number whose pattern is the value of `key` in `version`.
+/// Returns the number whose pattern is the value of `key` in `version`.
 fn stored(key: u64, version: u64) -> u64 {
     key ^ version << 40
 }

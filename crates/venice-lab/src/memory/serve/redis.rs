@@ -1,4 +1,4 @@
-//! Redis with values of 1 KiB: what `venice demo` asks of it, as two cases of the benchmark.
+//! Redis with values of 1 KiB: the workload of `venice demo`, as two cases of the benchmark.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,17 +1,19 @@
-//! `venice paper rack-9`: Figures 9 and 10 of the composable-rack paper and the system of its Figure 8.
+//! `venice paper rack-9`: Figures 9 and 10 of the composable-rack paper and the system of its
+//! Figure 8.
 //!
-//! A real memcached has a share of the values, bounded by its `-m`. A [`proxy`] that speaks its protocol
-//! stands between it and the clients ([`asking`]) and keeps what has no room there in a victim store in
-//! borrowed memory, by Put and Get. What that costs is held against the same memcached behind the same
-//! proxy with room for everything, in turns ([`run`]); beside it the victim store in local memory,
-//! memcached's own memory paged by Venice, memcached without the proxy, and memcached without either.
+//! A real memcached holds a share of the values, bounded by its `-m`. A [`proxy`] that speaks its
+//! protocol stands between it and the clients ([`clients`]). The proxy moves what does not fit into
+//! a victim store in borrowed memory, by Put and Get. The cost is compared with the same memcached
+//! behind the same proxy with room for everything, in turns ([`run`]). The other modes are the
+//! victim store in local memory, memcached's own memory paged by Venice, memcached without the
+//! proxy, and memcached without either.
 
-mod asking;
+mod clients;
 mod mode;
 mod proxy;
 mod report;
 mod run;
-mod stand;
+mod server;
 mod tables;
 mod values;
 
@@ -28,21 +30,21 @@ pub use report::{VictimCell, VictimReport};
 
 use super::MAX_VALUE_BYTES;
 use super::closing::Pictured;
-use super::ground::Ground;
+use super::setup::ModeSetup;
 use venice_measure::arguments::OutputArgs;
 use venice_measure::interrupt;
 use venice_measure::machine::Machine;
 use venice_measure::progress::note;
 
-/// The paper's, in KiB: from the smallest values to the largest.
+/// The paper's sizes of values in KiB, from the smallest to the largest.
 const VALUES_KIB: [u64; 4] = [4, 16, 64, 512];
 /// "when the local portion of data varies from 75% to 25%".
 const SHARES: [f64; 3] = [0.75, 0.5, 0.25];
 /// "100,000 operations (95% reads, 5% updates)".
 const PAPER_REQUESTS: u64 = 100_000;
-/// Below this a cache would be memcached's own tables mostly.
+/// A smaller cache would consist mostly of memcached's own tables.
 const LEAST_DATA_BYTES: u64 = 8 << 20;
-/// A value has its number in it.
+/// Smallest value: it contains its number.
 const LEAST_VALUE_BYTES: u64 = 64;
 
 /// Arguments of `venice paper rack-9`.
@@ -52,7 +54,7 @@ pub struct VictimArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Values in all, 8MiB at least [default: 128MiB; --quick: 32MiB].
+    /// Total size of the values, 8MiB at least [default: 128MiB; --quick: 32MiB].
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
 
@@ -65,45 +67,45 @@ pub struct VictimArgs {
           value_parser = venice_measure::arguments::share)]
     pub local: Option<Vec<f64>>,
 
-    /// The paper's 100000 operations of each measurement, times this [default: 0.1; --quick: 0.01].
+    /// Factor of the paper's 100000 operations of each measurement [default: 0.1; --quick: 0.01].
     #[arg(long, value_name = "FACTOR", value_parser = venice_measure::arguments::positive)]
     pub scale: Option<f64>,
 
-    /// Clients at a time: one measurement for each number of them. The fewest are told as Figure 9,
-    /// the most as Figure 10.
+    /// Clients at a time: one measurement for each number of them. The fewest are reported as
+    /// Figure 9, the most as Figure 10.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_values_t = [1, 10])]
     pub clients: Vec<usize>,
 
-    /// Where the values are that are not local, beside `local`.
+    /// Place of the values that are not local, beside `local`.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,...",
           default_values_t = SpillMode::ALL)]
     pub modes: Vec<SpillMode>,
 
-    /// What takes longer than this, of one measurement, is broken off, and told as such [default: 60;
-    /// --quick: 15].
+    /// End a measurement that takes longer than this, in seconds, and report it as cut short
+    /// [default: 60; --quick: 15].
     #[arg(long, value_name = "SECONDS", value_parser = venice_measure::arguments::positive)]
     pub limit: Option<f64>,
 
-    /// Where the figures go.
+    /// Output arguments.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// What is to be measured.
+/// The measurement plan.
 #[derive(Debug, Clone, PartialEq)]
 struct Plan {
     data_bytes: u64,
-    /// Rising, in bytes.
+    /// Sizes of values in bytes, rising.
     value_sizes: Vec<u64>,
-    /// Falling.
+    /// Local shares, falling.
     shares: Vec<f64>,
     requests: u64,
-    /// A measurement and one on local memory are cut into so many parts, and those take turns.
+    /// Number of parts of a measurement and of its local counterpart; the parts take turns.
     turns: u64,
     clients: Vec<usize>,
-    /// Without `local`, which always runs.
+    /// Modes without `local`, which always runs.
     modes: Vec<SpillMode>,
-    /// Of a measurement and the one beside it.
+    /// Time limit of a measurement and of its local counterpart.
     limit: Duration,
     quick: bool,
 }
@@ -111,18 +113,18 @@ struct Plan {
 /// Measures the figures, prints their tables, writes their JSON, their plots and their page.
 ///
 /// # Errors
-/// On arguments that make no sense, on an interrupt (what there is by then is printed), when memcached,
-/// proxy or rack fail, and when any value was wrong. Whatever was set up has been removed by then.
+/// On invalid arguments, on an interrupt (the figures so far are printed), when memcached, proxy or
+/// rack fail, and when any value was wrong. Everything set up is removed before it returns.
 pub fn execute_victim(args: VictimArgs) -> Result<()> {
     let plan = plan(&args)?;
     interrupt::catch_signals()?;
     note(&format!("memcached with a victim store, on {}", Machine::describe().line()));
     // No mode swaps to a disk here.
-    let mut ground = Ground::new(std::env::temp_dir());
-    let report = run::run(&plan, &mut ground)?;
-    drop(ground);
+    let mut setup = ModeSetup::new(std::env::temp_dir());
+    let report = run::run(&plan, &mut setup)?;
+    drop(setup);
     let text = tables::text(&report);
-    tables::closing(&report).tell(&args.output, (&report, &text), || pictured(&report))
+    tables::closing(&report).publish(&args.output, (&report, &text), || pictured(&report))
 }
 
 fn plan(args: &VictimArgs) -> Result<Plan> {
@@ -165,7 +167,7 @@ fn plan(args: &VictimArgs) -> Result<Plan> {
 fn check(plan: &Plan) -> Result<()> {
     if plan.data_bytes < LEAST_DATA_BYTES {
         let floor = ByteSize(LEAST_DATA_BYTES);
-        return Err(usage(format!("--size {}: {floor} at least", ByteSize(plan.data_bytes))));
+        return Err(usage(format!("--size {}: give {floor} at least", ByteSize(plan.data_bytes))));
     }
     let sizes = LEAST_VALUE_BYTES..=MAX_VALUE_BYTES;
     if let Some(&wrong) = plan.value_sizes.iter().find(|bytes| !sizes.contains(bytes)) {
@@ -175,13 +177,13 @@ fn check(plan: &Plan) -> Result<()> {
         )));
     }
     if plan.clients.iter().any(|&clients| !(1..=64).contains(&clients)) {
-        return Err(usage("--clients: 1 to 64 at a time"));
+        return Err(usage("--clients: expected 1 to 64"));
     }
     if plan.value_sizes.is_empty() || plan.shares.is_empty() || plan.clients.is_empty() {
         return Err(usage("nothing to measure: name sizes of values, shares and clients"));
     }
     if plan.shares.contains(&1.0) {
-        return Err(usage("--local 1 is measured anyway: name shares that leave something over"));
+        return Err(usage("--local 1 is always measured: name shares below 1"));
     }
     let most = *plan.clients.last().expect("there are some") as u64;
     if plan.requests < plan.turns * most {
@@ -190,7 +192,7 @@ fn check(plan: &Plan) -> Result<()> {
             plan.requests, plan.turns
         )));
     }
-    // memcached on local memory, another in parts, and a victim store with room to spare.
+    // Room for memcached on local memory, a second one in parts, and a victim store with reserve.
     super::check_room("data", plan.data_bytes.saturating_mul(2))
 }
 
@@ -198,10 +200,10 @@ fn pictured(report: &VictimReport) -> Result<Pictured<'_>> {
     Ok(Pictured {
         title: tables::TITLE,
         header: tables::header(report),
-        legend: "Bars in colour: borrowed memory. Grey: a victim store in local memory, and what the \
-                 paper tells.",
+        legend: "Coloured bars: borrowed memory. Grey: a victim store in local memory, and the \
+                 paper's figures.",
         plots: tables::plots(report)?,
-        sheets: tables::all(report),
+        tables: tables::all(report),
     })
 }
 
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_amounts_can_be_had() {
+    fn paper_amounts_are_accepted() {
         let usual = planned(&[]).unwrap();
         assert_eq!((usual.requests, usual.shares.len(), usual.value_sizes.len()), (10_000, 3, 4));
         assert_eq!(usual.modes.len(), SpillMode::ALL.len() - 1);
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_as_such() {
+    fn invalid_arguments_are_refused() {
         for line in [
             &["--size", "1MiB"][..],
             &["--size", "1000TiB"],

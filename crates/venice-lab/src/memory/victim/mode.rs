@@ -1,29 +1,29 @@
-//! Where what is not local is, by name.
+//! The modes by name: the place of the values that are not local.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::proxy::VictimMemory;
 
-/// Where memcached's values are that have no room in its local share.
+/// Place of memcached's values that do not fit its local share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpillMode {
-    /// All of it is local, behind the proxy: what the others are compared with.
+    /// All local, behind the proxy: the baseline of the others.
     Local,
-    /// All of it is local, and clients talk to memcached itself.
+    /// All local; clients talk to memcached itself.
     Bare,
-    /// In a victim store in the proxy's own memory: what a victim store costs, without the distance.
+    /// A victim store in the proxy's own memory: the cost of a victim store without the distance.
     VictimLocal,
-    /// In a victim store in borrowed memory, over shared memory.
+    /// A victim store in borrowed memory, over shared memory.
     VictimShm,
-    /// In a victim store in borrowed memory, over udp.
+    /// A victim store in borrowed memory, over udp.
     VictimUdp,
     /// memcached's own memory, paged by Venice from donors over shared memory.
     VeniceShm,
     /// memcached's own memory, paged by Venice from donors over udp.
     VeniceUdp,
-    /// Nowhere: memcached throws them out.
+    /// No place: memcached evicts them.
     Smaller,
 }
 
@@ -40,7 +40,7 @@ impl SpillMode {
         Self::Smaller,
     ];
 
-    /// The name in arguments and reports.
+    /// Returns the name used in arguments and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,22 +55,22 @@ impl SpillMode {
         }
     }
 
-    /// Whether a share of the values is local, and the rest elsewhere.
+    /// True if a share of the values is local and the rest is not.
     pub(super) fn has_shares(self) -> bool {
         !matches!(self, Self::Local | Self::Bare)
     }
 
-    /// Whether every value is to be had.
+    /// True if every value stays available.
     pub(super) fn keeps_all(self) -> bool {
         self != Self::Smaller
     }
 
-    /// Whether it is there for comparison only.
+    /// True if the mode only serves comparison.
     pub(super) fn is_peer(self) -> bool {
         matches!(self, Self::Local | Self::Bare | Self::VictimLocal | Self::Smaller)
     }
 
-    /// The victim store's memory, where there is one.
+    /// Returns the memory of the victim store, if there is one.
     pub(super) fn victims(self) -> Option<VictimMemory> {
         match self {
             Self::VictimLocal => Some(VictimMemory::Local),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_have_the_names_of_the_report() {
+    fn names_match_the_report() {
         for mode in SpillMode::ALL {
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
             assert_eq!(SpillMode::from_str(mode.name(), false), Ok(mode));

@@ -1,4 +1,4 @@
-//! Figures 9 and 10, for programs; [`super::tables`] has them for people.
+//! Report types of Figures 9 and 10 in JSON; [`super::tables`] renders them as text.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,48 +6,48 @@ use super::super::report::Unmeasured;
 use super::mode::SpillMode;
 use venice_measure::machine::Machine;
 
-/// What the paper's text tells of its Figure 10: the throughput penalty with three quarters and with a
-/// quarter local, of the smallest and of larger values.
+/// Figure 10 in the paper's text: the throughput penalty with three quarters and with a quarter
+/// local, of the smallest and of larger values.
 pub(super) const PAPER_THROUGHPUT: [(f64, [f64; 2]); 2] =
     [(0.75, [0.0, 0.04]), (0.25, [0.02, 0.06])];
 /// The paper's smallest value, in bytes.
 pub(super) const PAPER_SMALLEST_BYTES: u64 = 4 << 10;
-/// The same in words, with the rest of it.
-pub(super) const PAPER_TOLD: [&str; 2] = [
+/// The same as sentences, with the rest of the text.
+pub(super) const PAPER_STATEMENTS: [&str; 2] = [
     "paper, Figure 9 (1 thread): more local data always means less penalty, with less difference \
      between the shares for values of more than 64 KiB.",
     "paper, Figure 10 (10 threads): at 4 KiB next to nothing with 75 % local, 2 % with 25 %; with \
      larger values 4 % and 6 %.",
 ];
 
-/// Everything `venice paper rack-9 --json` writes.
+/// The report that `venice paper rack-9 --json` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VictimReport {
-    /// Where it was measured.
+    /// Machine it was measured on.
     pub machine: Machine,
     /// Seconds since 1970 at its start.
     pub started_unix_s: u64,
-    /// Processes that wanted to run, on average, in the minute before.
+    /// Load average of the minute before.
     pub load: f64,
-    /// Whether it was the short one.
+    /// True for a `--quick` run.
     pub quick: bool,
     /// Bytes of values.
     pub data_bytes: u64,
     /// Operations of each measurement.
     pub requests: u64,
-    /// In how many turns, each with one of the run on local memory beside it.
+    /// Number of turns, each with a turn of the run on local memory beside it.
     pub turns: u64,
-    /// What the paper's text tells.
+    /// Statements of the paper's text.
     pub paper: Vec<String>,
     /// Each size of values in each mode, with each share and number of clients.
     pub cells: Vec<VictimCell>,
-    /// What was not measured, and why.
+    /// Cases without a figure, each with its reason.
     pub unmeasured: Vec<Unmeasured<SpillMode>>,
-    /// Whether it was broken off.
+    /// True if an interrupt ended the run early.
     pub interrupted: bool,
-    /// Values that were looked at.
+    /// Values checked.
     pub checked: u64,
-    /// Those that were wrong, or not there where they had to be.
+    /// Values that were wrong, or missing where they had to be there.
     pub wrong: u64,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
@@ -56,19 +56,19 @@ pub struct VictimReport {
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VictimCell {
-    /// Where the values were that had no room.
+    /// Place of the values that do not fit.
     pub mode: SpillMode,
     /// Bytes of each value.
     pub value_bytes: u64,
     /// Share of the values that was to be local.
     pub local_share: f64,
-    /// Share of them that was in memcached at the end, where the proxy knows; else the same.
+    /// Share of them in memcached at the end, if the proxy reports it; otherwise the same.
     pub near_share: f64,
     /// Clients at a time.
     pub clients: usize,
     /// Measured operations.
     pub operations: u64,
-    /// Their number a second, in the median turn.
+    /// Operations a second, in the median turn.
     pub operations_per_s: f64,
     /// Mean time of a read, in the median turn, in microseconds.
     pub read_us: f64,
@@ -76,19 +76,20 @@ pub struct VictimCell {
     pub read_p99_us: f64,
     /// Mean time of the writes of all turns, in microseconds.
     pub write_us: f64,
-    /// How much longer a read took than on local memory, as a share of that: the median of the turns.
+    /// Extra time of a read, as a share of the time on local memory: the median of the turns.
     pub read_penalty: f64,
-    /// How much less was done in a second than on local memory, as a share of that: the median.
+    /// Loss of operations a second, as a share of the rate on local memory: the median of the
+    /// turns.
     pub throughput_penalty: f64,
-    /// The least and the most of the turns' throughput penalties.
+    /// Least and greatest of the turns' throughput penalties.
     pub throughput_span: (f64, f64),
-    /// Share of the reads that were not answered.
+    /// Share of the reads without an answer.
     pub missed_share: f64,
     /// Anonymous memory that memcached had resident, in bytes.
     pub resident_bytes: u64,
-    /// Values that were wrong, or not there where they had to be.
+    /// Values that were wrong, or missing where they had to be there.
     pub wrong: u64,
-    /// Whether a time limit ended it early.
+    /// True if a time limit ended it early.
     pub cut_short: bool,
 }
 
@@ -100,7 +101,7 @@ impl VictimReport {
         sizes
     }
 
-    /// Falling, of the modes that have some.
+    /// Returns the local shares, falling, of the modes that have some.
     pub(super) fn shares(&self) -> Vec<f64> {
         let shared = self.cells.iter().filter(|cell| cell.mode.has_shares());
         let mut shares: Vec<f64> = shared.map(|cell| cell.local_share).collect();
@@ -109,13 +110,13 @@ impl VictimReport {
         shares
     }
 
-    /// The modes that were measured.
+    /// Returns the measured modes.
     pub(super) fn modes(&self) -> Vec<SpillMode> {
         let measured = |mode: &SpillMode| self.cells.iter().any(|cell| cell.mode == *mode);
         SpillMode::ALL.into_iter().filter(measured).collect()
     }
 
-    /// The fewest clients and the most.
+    /// Returns the fewest clients and the most.
     pub(super) fn clients(&self) -> Option<(usize, usize)> {
         let counts = self.cells.iter().map(|cell| cell.clients);
         Some((counts.clone().min()?, counts.max()?))
@@ -183,7 +184,7 @@ pub(super) mod tests {
             data_bytes: 128 << 20,
             requests: 1000,
             turns: 5,
-            paper: PAPER_TOLD.map(str::to_owned).into(),
+            paper: PAPER_STATEMENTS.map(str::to_owned).into(),
             cells,
             unmeasured: vec![Unmeasured {
                 name: Some("values of 4KiB".into()),
@@ -200,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_report_survives_json() {
+    fn report_survives_json() {
         let report = sample();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["cells"][6]["mode"], "victim-shm");

@@ -1,22 +1,22 @@
 //! The order of a run: for each size of values memcached on local memory, which stays up; then each
-//! mode with each share, in turns with that, so that what is compared lies close together in time.
+//! mode with each share, in turns with it, so that compared runs lie close together in time.
 
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use venice_wire::ByteSize;
 
-use super::super::ground::{Ground, Lacking};
 use super::super::mode::{Budget, Mode};
 use super::super::report::{Fate, Unmeasured};
 use super::super::serve::Room;
+use super::super::setup::{Lacking, ModeSetup};
 use super::super::tables::{percent, unmeasured_line};
 use super::Plan;
-use super::asking::Asked;
+use super::clients::Answers;
 use super::mode::SpillMode;
 use super::proxy::VictimMemory;
-use super::report::{PAPER_TOLD, VictimCell, VictimReport};
-use super::stand::{Front, Stand, victim_bytes};
+use super::report::{PAPER_STATEMENTS, VictimCell, VictimReport};
+use super::server::{Front, VictimServer, victim_bytes};
 use super::values::Values;
 use venice_measure::interrupt;
 use venice_measure::launch::Launch;
@@ -24,22 +24,22 @@ use venice_measure::machine::Machine;
 use venice_measure::progress::{Phase, note};
 use venice_measure::rack::Port;
 
-/// Few values would be one page of memcached's own.
+/// With fewer values they would fill only one page of memcached's own.
 const LEAST_VALUES: u64 = 16;
-/// The same requests in every mode.
+/// Seed of the requests: the same in every mode.
 const SEED: u64 = 0x006d_656d;
 
-/// Measures all of it. After an interrupt: what there is by then.
+/// Runs the plan. After an interrupt it returns what was measured so far.
 ///
 /// # Errors
-/// On an interrupt before there is anything, and when memcached does not even work on local memory.
-pub(super) fn run(plan: &Plan, ground: &mut Ground) -> Result<VictimReport> {
+/// On an interrupt before the first result, and when memcached does not work on local memory.
+pub(super) fn run(plan: &Plan, setup: &mut ModeSetup) -> Result<VictimReport> {
     let started = Instant::now();
     let shares = |mode: SpillMode| if mode.has_shares() { plan.shares.len() } else { 1 };
     let modes: usize = plan.modes.iter().map(|mode| shares(*mode)).sum();
     let mut run =
         Run { plan, report: begin(plan), done: 0, total: plan.value_sizes.len() * (1 + modes) };
-    let outcome = plan.value_sizes.iter().try_for_each(|&bytes| run.values_of(bytes, ground));
+    let outcome = plan.value_sizes.iter().try_for_each(|&bytes| run.values_of(bytes, setup));
     if interrupt::check().is_err() && !run.report.cells.is_empty() {
         run.report.interrupted = true;
     } else {
@@ -59,7 +59,7 @@ fn begin(plan: &Plan) -> VictimReport {
         data_bytes: plan.data_bytes,
         requests: plan.requests,
         turns: plan.turns,
-        paper: PAPER_TOLD.map(str::to_owned).into(),
+        paper: PAPER_STATEMENTS.map(str::to_owned).into(),
         cells: Vec::new(),
         unmeasured: Vec::new(),
         interrupted: false,
@@ -72,12 +72,12 @@ fn begin(plan: &Plan) -> VictimReport {
 struct Run<'a> {
     plan: &'a Plan,
     report: VictimReport,
-    /// Modes so far, and all there will be.
+    /// Modes so far, and their total number.
     done: usize,
     total: usize,
 }
 
-/// Where one measurement belongs.
+/// Key of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     mode: SpillMode,
@@ -86,13 +86,14 @@ struct Place {
 }
 
 impl Run<'_> {
-    fn values_of(&mut self, value_bytes: u64, ground: &mut Ground) -> Result<()> {
+    fn values_of(&mut self, value_bytes: u64, setup: &mut ModeSetup) -> Result<()> {
         let values = Values::of_bytes(value_bytes as usize);
         let keys = self.plan.keys(value_bytes);
         let place = Place { mode: SpillMode::Local, value_bytes, local_share: 1.0 };
         let label = self.label(place);
-        let mut local = Stand::start(&Launch::Local, Front::Proxy, None, (&values, keys), &label)
-            .context("memcached on plain local memory")?;
+        let mut local =
+            VictimServer::start(&Launch::Local, Front::Proxy, None, (&values, keys), &label)
+                .context("memcached on plain local memory")?;
         for &clients in &self.plan.clients {
             let turns = self.turns(&mut local, None, clients, &label)?;
             self.enter(place, clients, &turns, &mut local)?;
@@ -103,7 +104,7 @@ impl Run<'_> {
             for &local_share in shares {
                 let place = Place { mode, value_bytes, local_share };
                 let label = self.label(place);
-                let outcome = self.in_mode(place, (&values, keys), &mut local, ground, &label);
+                let outcome = self.in_mode(place, (&values, keys), &mut local, setup, &label);
                 interrupt::check()?;
                 self.settle(place, outcome);
             }
@@ -116,8 +117,8 @@ impl Run<'_> {
         &mut self,
         place: Place,
         data: (&Values, u64),
-        local: &mut Stand<'_>,
-        ground: &mut Ground,
+        local: &mut VictimServer<'_>,
+        setup: &mut ModeSetup,
         label: &str,
     ) -> Result<Result<(), Lacking>> {
         let Place { mode, value_bytes, local_share } = place;
@@ -125,55 +126,55 @@ impl Run<'_> {
         let far_bytes = data.1 * value_bytes - near_bytes;
         let started = match mode {
             SpillMode::Local => return Ok(Ok(())),
-            SpillMode::Bare => Stand::start(&Launch::Local, Front::None, None, data, label)?,
+            SpillMode::Bare => VictimServer::start(&Launch::Local, Front::None, None, data, label)?,
             SpillMode::Smaller => {
                 let room = Room { mib: (near_bytes >> 20).max(8), evicts: true };
-                Stand::start(&Launch::Local, Front::Proxy, Some(room), data, label)?
+                VictimServer::start(&Launch::Local, Front::Proxy, Some(room), data, label)?
             }
             SpillMode::VictimLocal | SpillMode::VictimShm | SpillMode::VictimUdp => {
-                let memory = mode.victims().expect("it has a victim store");
+                let memory = mode.victims().expect("the mode has a victim store");
                 let rack = match memory {
                     VictimMemory::Local => None,
-                    VictimMemory::Shm => Some(ground.rack(Port::Shm, victim_bytes(far_bytes))?),
-                    VictimMemory::Udp => Some(ground.rack(Port::Udp, victim_bytes(far_bytes))?),
+                    VictimMemory::Shm => Some(setup.rack(Port::Shm, victim_bytes(far_bytes))?),
+                    VictimMemory::Udp => Some(setup.rack(Port::Udp, victim_bytes(far_bytes))?),
                 };
                 let front = Front::Victims { memory, rack, near_bytes, far_bytes };
-                Stand::start(&Launch::Local, front, None, data, label)?
+                VictimServer::start(&Launch::Local, front, None, data, label)?
             }
             SpillMode::VeniceShm | SpillMode::VeniceUdp => {
                 let held_bytes = local.resident_bytes()?;
                 let budget = Budget::of(held_bytes, held_bytes, local_share);
                 let paged =
                     if mode == SpillMode::VeniceShm { Mode::VeniceShm } else { Mode::VeniceUdp };
-                return ground.on(paged, budget, |launch| {
-                    let stand = Stand::start(launch, Front::Proxy, None, data, label)?;
-                    self.beside(place, stand, local, label)
+                return setup.on(paged, budget, |launch| {
+                    let server = VictimServer::start(launch, Front::Proxy, None, data, label)?;
+                    self.beside(place, server, local, label)
                 });
             }
         };
         self.beside(place, started, local, label).map(Ok)
     }
 
-    /// All numbers of clients, then every value once more.
+    /// Measures all numbers of clients, then checks every value once more.
     fn beside(
         &mut self,
         place: Place,
-        mut stand: Stand<'_>,
-        local: &mut Stand<'_>,
+        mut server: VictimServer<'_>,
+        local: &mut VictimServer<'_>,
         label: &str,
     ) -> Result<()> {
         for &clients in &self.plan.clients {
-            let turns = self.turns(local, Some(&mut stand), clients, label)?;
-            self.enter(place, clients, &turns, &mut stand)?;
+            let turns = self.turns(local, Some(&mut server), clients, label)?;
+            self.enter(place, clients, &turns, &mut server)?;
         }
-        self.check_all(place.mode, &mut stand, label)
+        self.check_all(place.mode, &mut server, label)
     }
 
-    /// Both in turns, or `local` alone beside itself.
+    /// Runs both in turns, or `local` alone beside itself.
     fn turns(
         &self,
-        local: &mut Stand<'_>,
-        mut far: Option<&mut Stand<'_>>,
+        local: &mut VictimServer<'_>,
+        mut far: Option<&mut VictimServer<'_>>,
         clients: usize,
         label: &str,
     ) -> Result<Vec<Turn>> {
@@ -182,7 +183,7 @@ impl Run<'_> {
         let sides = if far.is_some() { 2 } else { 1 };
         let limit = self.plan.limit / (turns * sides) as u32;
         let mut of_local = local.clients(clients)?;
-        let mut of_far = far.as_mut().map(|stand| stand.clients(clients)).transpose()?;
+        let mut of_far = far.as_mut().map(|server| server.clients(clients)).transpose()?;
         (0..turns)
             .map(|turn| {
                 let requests = requests / turns + u64::from(turn < requests % turns);
@@ -193,7 +194,7 @@ impl Run<'_> {
                     return Ok(Turn { own: local.clone(), local });
                 };
                 let mut ask_far = || far.ask(of_far, requests, seed, limit);
-                // Now one first, now the other: what drifts is on neither's side.
+                // The order alternates, so that drift affects both sides alike.
                 let (own, local) = if turn % 2 == 0 {
                     let local = ask_local()?;
                     (ask_far()?, local)
@@ -210,10 +211,10 @@ impl Run<'_> {
         place: Place,
         clients: usize,
         turns: &[Turn],
-        stand: &mut Stand<'_>,
+        server: &mut VictimServer<'_>,
     ) -> Result<()> {
         let Place { mode, value_bytes, local_share } = place;
-        let mut all = Asked::nothing()?;
+        let mut all = Answers::nothing()?;
         for turn in turns {
             all.add(&turn.own)?;
             if mode != SpillMode::Local {
@@ -226,7 +227,7 @@ impl Run<'_> {
         let bounds = (f64::INFINITY, f64::NEG_INFINITY);
         let keys = self.plan.keys(value_bytes) as f64;
         let near_share = match mode.victims() {
-            Some(_) => stand.count("near_values")? as f64 / keys,
+            Some(_) => server.count("near_values")? as f64 / keys,
             None => local_share,
         };
         self.report.cells.push(VictimCell {
@@ -245,16 +246,21 @@ impl Run<'_> {
             throughput_span: penalties
                 .fold(bounds, |(least, most), one| (least.min(one), most.max(one))),
             missed_share: all.missed as f64 / all.checked.max(1) as f64,
-            resident_bytes: stand.resident_bytes()?,
+            resident_bytes: server.resident_bytes()?,
             wrong,
             cut_short: all.operations() < self.plan.requests,
         });
         Ok(())
     }
 
-    /// Looks at every value once, and counts what is wrong to the mode's last cell.
-    fn check_all(&mut self, mode: SpillMode, stand: &mut Stand<'_>, label: &str) -> Result<()> {
-        let read = stand.read_back(label)?;
+    /// Checks every value once, and counts wrong ones to the mode's last cell.
+    fn check_all(
+        &mut self,
+        mode: SpillMode,
+        server: &mut VictimServer<'_>,
+        label: &str,
+    ) -> Result<()> {
+        let read = server.read_back(label)?;
         let wrong = self.judge(mode, &read);
         if let Some(cell) = self.report.cells.iter_mut().rev().find(|cell| cell.mode == mode) {
             cell.wrong += wrong;
@@ -262,16 +268,16 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Counts what was looked at; what of it was wrong.
-    fn judge(&mut self, mode: SpillMode, asked: &Asked) -> u64 {
-        let lost = if mode.keeps_all() { asked.missed } else { 0 };
-        let wrong = asked.wrong + lost;
-        self.report.checked += asked.checked;
+    /// Counts the checked values; returns the wrong ones.
+    fn judge(&mut self, mode: SpillMode, answers: &Answers) -> u64 {
+        let lost = if mode.keeps_all() { answers.missed } else { 0 };
+        let wrong = answers.wrong + lost;
+        self.report.checked += answers.checked;
         self.report.wrong += wrong;
         wrong
     }
 
-    /// Says at once what will not be there.
+    /// Records a mode without a figure and prints it at once.
     fn settle(&mut self, place: Place, outcome: Result<Result<(), Lacking>>) {
         let (fate, reason) = match outcome {
             Ok(Ok(())) => return,
@@ -289,7 +295,7 @@ impl Run<'_> {
         self.report.unmeasured.push(one);
     }
 
-    /// `[12/64] 4KiB, 25 % local, victim-udp`
+    /// Returns a label: `[12/64] 4KiB, 25 % local, victim-udp`.
     fn label(&mut self, place: Place) -> String {
         self.done += 1;
         let Place { mode, value_bytes, local_share } = place;
@@ -303,7 +309,7 @@ impl Run<'_> {
 }
 
 impl Plan {
-    /// Values of this size.
+    /// Returns the number of values of this size.
     fn keys(&self, value_bytes: u64) -> u64 {
         (self.data_bytes / value_bytes).max(LEAST_VALUES)
     }
@@ -312,8 +318,8 @@ impl Plan {
 /// The same requests to a mode and to local memory.
 #[derive(Debug, Clone)]
 struct Turn {
-    own: Asked,
-    local: Asked,
+    own: Answers,
+    local: Answers,
 }
 
 impl Turn {
@@ -326,7 +332,7 @@ impl Turn {
     }
 }
 
-/// Of some numbers, the lower of the two in the middle where there are two; 0 of none.
+/// Returns the median, the lower of two in the middle; 0 for no numbers.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_unstable_by(f64::total_cmp);
@@ -337,24 +343,24 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn asked(count: u64, each_ns: u64) -> Asked {
-        let mut asked =
-            Asked { seconds: (count * each_ns) as f64 / 1e9, ..Asked::nothing().unwrap() };
-        asked.reads_ns.record_n(each_ns, count).unwrap();
-        asked
+    fn answers(count: u64, each_ns: u64) -> Answers {
+        let mut answers =
+            Answers { seconds: (count * each_ns) as f64 / 1e9, ..Answers::nothing().unwrap() };
+        answers.reads_ns.record_n(each_ns, count).unwrap();
+        answers
     }
 
     #[test]
-    fn penalties_are_shares_of_what_local_memory_does() {
-        let turn = Turn { own: asked(100, 20_000), local: asked(100, 16_000) };
+    fn penalties_are_relative_to_local() {
+        let turn = Turn { own: answers(100, 20_000), local: answers(100, 16_000) };
         assert!((turn.read_penalty() - 0.25).abs() < 0.01, "{}", turn.read_penalty());
         assert!((turn.throughput_penalty() - 0.2).abs() < 0.01, "{}", turn.throughput_penalty());
-        let faster = Turn { own: asked(100, 8_000), local: asked(100, 16_000) };
+        let faster = Turn { own: answers(100, 8_000), local: answers(100, 16_000) };
         assert!(faster.read_penalty() < 0.0 && faster.throughput_penalty() < 0.0);
     }
 
     #[test]
-    fn the_median_is_one_of_the_numbers() {
+    fn median_is_one_of_the_numbers() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0].into_iter()), 1.0);
         assert_eq!(median(std::iter::empty()), 0.0);

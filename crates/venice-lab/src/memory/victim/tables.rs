@@ -8,31 +8,31 @@ use super::super::tables::percent;
 use super::mode::SpillMode;
 use super::report::{PAPER_SMALLEST_BYTES, PAPER_THROUGHPUT, VictimCell, VictimReport};
 use crate::plot::{BarChart, BarSeries, Plot, Unit};
-use crate::sheet::Sheet;
+use crate::report_table::ReportTable;
 use venice_measure::report::{grouped, micros};
 
 pub(super) const TITLE: &str =
     "Composable-rack paper, Figures 9 and 10: memcached with a victim store in remote memory";
 
-/// All of it for a terminal.
+/// Renders the report as text for a terminal.
 pub(super) fn text(report: &VictimReport) -> String {
-    let sheets: Vec<String> = all(report).iter().map(Sheet::text).collect();
-    format!("{}\n\n{}\n{}", header(report).join("\n"), sheets.join("\n"), closing(report).line())
+    let tables: Vec<String> = all(report).iter().map(ReportTable::text).collect();
+    format!("{}\n\n{}\n{}", header(report).join("\n"), tables.join("\n"), closing(report).line())
 }
 
-/// Every table, in order.
-pub(super) fn all(report: &VictimReport) -> Vec<Sheet> {
-    let mut sheets = Vec::new();
+/// Returns every table, in print order.
+pub(super) fn all(report: &VictimReport) -> Vec<ReportTable> {
+    let mut tables = Vec::new();
     if let Some((fewest, most)) = report.clients() {
-        sheets.push(penalties(report, Figure::Nine, fewest));
-        sheets.push(penalties(report, Figure::Ten, most));
-        sheets.extend(distance(report, fewest, most));
+        tables.push(penalties(report, Figure::Nine, fewest));
+        tables.push(penalties(report, Figure::Ten, most));
+        tables.extend(distance(report, fewest, most));
     }
-    sheets.push(measurements(report));
-    sheets
+    tables.push(measurements(report));
+    tables
 }
 
-/// The lines above the tables.
+/// Returns the lines above the tables.
 pub(super) fn header(report: &VictimReport) -> Vec<String> {
     let mut lines = vec![
         report.machine.line(),
@@ -42,14 +42,14 @@ pub(super) fn header(report: &VictimReport) -> Vec<String> {
             ByteSize(report.data_bytes),
             grouped(report.requests as f64),
             report.turns,
-            if report.quick { " (--quick: a glance, not a measurement)" } else { "" },
+            if report.quick { " (--quick: too short for reliable figures)" } else { "" },
         ),
     ];
     lines.extend(load_line(report.load, &report.machine));
     lines
 }
 
-/// What was wrong or missing, and how long it took.
+/// Returns the end of the report: wrong and missing figures, duration.
 pub(super) fn closing(report: &VictimReport) -> Closing<'_, SpillMode> {
     Closing {
         what: "values",
@@ -61,12 +61,12 @@ pub(super) fn closing(report: &VictimReport) -> Closing<'_, SpillMode> {
     }
 }
 
-/// What the two figures show.
+/// The two figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Figure {
-    /// How much longer a read takes.
+    /// Extra time of a read.
     Nine,
-    /// How much less is done in a second.
+    /// Loss of operations a second.
     Ten,
 }
 
@@ -87,14 +87,14 @@ impl Figure {
 
     fn title(self, clients: usize) -> String {
         format!(
-            "{}, {clients} client{}: penalty against all local",
+            "{}, {clients} client{}: penalty relative to all-local",
             self.name(),
             if clients == 1 { "" } else { "s" }
         )
     }
 
-    /// What the paper's text has of it: of its smallest values, and of larger ones, for which the
-    /// largest stand here.
+    /// Returns the value of the paper's text: for its smallest values, and for larger ones, which
+    /// correspond to the largest here.
     fn papers(self, value_bytes: u64, largest_bytes: u64, share: f64) -> Option<f64> {
         let (_, [smallest, larger]) =
             PAPER_THROUGHPUT.iter().find(|(of, _)| self == Figure::Ten && *of == share)?;
@@ -106,20 +106,20 @@ impl Figure {
     }
 }
 
-/// The modes that keep every value, some of them not local.
+/// Returns the modes that keep every value, some of them not local.
 fn far_modes(report: &VictimReport) -> Vec<SpillMode> {
     let mut modes = report.modes();
     modes.retain(|mode| mode.has_shares() && mode.keeps_all());
     modes
 }
 
-/// A row for each size and share, a column for each mode.
-fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
+/// Builds the table of penalties, a row for each size and share, a column for each mode.
+fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> ReportTable {
     let modes = far_modes(report);
-    let mut sheet = Sheet::new(figure.title(clients), &["values", "local"], 1);
-    sheet.head.extend(modes.iter().map(ToString::to_string));
+    let mut table = ReportTable::new(figure.title(clients), &["values", "local"], 1);
+    table.head.extend(modes.iter().map(ToString::to_string));
     if figure == Figure::Ten {
-        sheet.head.push("paper".to_owned());
+        table.head.push("paper".to_owned());
     }
     let sizes = report.value_sizes();
     let largest_bytes = sizes.last().copied().unwrap_or(0);
@@ -128,24 +128,24 @@ fn penalties(report: &VictimReport, figure: Figure, clients: usize) -> Sheet {
             let mut row = vec![ByteSize(size).to_string(), percent(share)];
             row.extend(modes.iter().map(|mode| {
                 let cell = report.cell(*mode, (size, share), clients);
-                cell.map_or("-".to_owned(), |cell| told(cell, figure.of(cell)))
+                cell.map_or("-".to_owned(), |cell| formatted(cell, figure.of(cell)))
             }));
             if figure == Figure::Ten {
                 let papers = figure.papers(size, largest_bytes, share);
                 row.push(papers.map_or("-".to_owned(), signed));
             }
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(
-        "The median of the turns. All local: the same memcached behind the same proxy, with room for \
-         everything. Less than 0: it was faster."
+    table.notes.push(
+        "Medians of the turns. All local: the same memcached behind the same proxy, with room for \
+         everything. Below 0: faster."
             .to_owned(),
     );
-    sheet
+    table
         .notes
         .extend(report.paper.iter().filter(|line| line.contains(figure_word(figure))).cloned());
-    sheet
+    table
 }
 
 fn figure_word(figure: Figure) -> &'static str {
@@ -155,8 +155,9 @@ fn figure_word(figure: Figure) -> &'static str {
     }
 }
 
-/// Borrowed memory beside a victim store in the proxy's own: what is left is where the memory is.
-fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> {
+/// Compares borrowed memory with a victim store in the proxy's own memory: the difference is the
+/// cost of the distance.
+fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<ReportTable> {
     let modes: Vec<SpillMode> = [SpillMode::VictimShm, SpillMode::VictimUdp]
         .into_iter()
         .filter(|mode| report.modes().contains(mode))
@@ -164,10 +165,10 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
     if modes.is_empty() || !report.modes().contains(&SpillMode::VictimLocal) {
         return None;
     }
-    let title = "What the distance costs: against the same victim store in local memory";
-    let mut sheet = Sheet::new(title, &["values", "local"], 1);
+    let title = "Cost of the distance: relative to the same victim store in local memory";
+    let mut table = ReportTable::new(title, &["values", "local"], 1);
     for what in ["read", "throughput"] {
-        sheet.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
+        table.head.extend(modes.iter().map(|mode| format!("{what}, {mode}")));
     }
     for size in report.value_sizes() {
         for share in report.shares() {
@@ -183,22 +184,22 @@ fn distance(report: &VictimReport, fewest: usize, most: usize) -> Option<Sheet> 
             });
             let mut row = vec![ByteSize(size).to_string(), percent(share)];
             row.extend(reads.chain(throughputs).map(|part| part.map_or("-".to_owned(), signed)));
-            sheet.rows.push(row);
+            table.rows.push(row);
         }
     }
-    sheet.notes.push(format!(
-        "Reads with {fewest} at a time, throughput with {most}. A value that is near comes from \
-         memcached through a socket, one in a victim store without: so the first two tables have \
-         less than the distance in them, and this one has nothing else."
+    table.notes.push(format!(
+        "Reads with {fewest} at a time, throughput with {most}. A near value comes from memcached \
+         through a socket, one in a victim store without it: the first two tables therefore show \
+         less than the distance's cost, this one exactly that."
     ));
-    Some(sheet)
+    Some(table)
 }
 
-/// A row for each measurement.
-fn measurements(report: &VictimReport) -> Sheet {
+/// Builds the table of measurements, a row for each.
+fn measurements(report: &VictimReport) -> ReportTable {
     let head = [
         "values",
-        "the rest in",
+        "rest of the values in",
         "local",
         "near",
         "clients",
@@ -207,15 +208,15 @@ fn measurements(report: &VictimReport) -> Sheet {
         "p99 µs",
         "write µs",
         "penalty",
-        "its turns",
+        "turns",
         "answered",
         "resident",
         "wrong",
     ];
-    let mut sheet = Sheet::new("Every measurement", &head, 2);
+    let mut table = ReportTable::new("All measurements", &head, 2);
     for cell in &report.cells {
         let (least, most) = cell.throughput_span;
-        sheet.rows.push(vec![
+        table.rows.push(vec![
             ByteSize(cell.value_bytes).to_string(),
             cell.mode.to_string(),
             percent(cell.local_share),
@@ -232,32 +233,32 @@ fn measurements(report: &VictimReport) -> Sheet {
             cell.wrong.to_string(),
         ]);
     }
-    sheet.notes.push(
+    table.notes.push(
         "near: share of the values in memcached. penalty: of throughput. resident: memcached's. bare: \
-         memcached without the proxy. smaller: memcached alone with so much memory; what it has \
-         thrown out is not answered."
+         memcached without the proxy. smaller: memcached alone with so much memory; evicted values \
+         are not answered."
             .to_owned(),
     );
-    sheet
+    table
 }
 
-fn told(cell: &VictimCell, penalty: f64) -> String {
+fn formatted(cell: &VictimCell, penalty: f64) -> String {
     match (cell.wrong, cell.cut_short) {
         (0, false) => signed(penalty),
-        // Still a figure of what was measured.
+        // The figure still describes what was measured.
         (0, true) => format!("{} (cut short)", signed(penalty)),
         (wrong, _) => format!("{wrong} WRONG"),
     }
 }
 
-/// `+2.5 %`
+/// Formats a penalty: `+2.5 %`.
 fn signed(share: f64) -> String {
-    // What rounds to nothing has no sign.
+    // A figure that rounds to zero has no sign.
     let percents = (1000.0 * share).round() / 10.0;
     if percents == 0.0 { "0.0 %".to_owned() } else { format!("{percents:+.1} %") }
 }
 
-/// Both figures, one plot for each mode, beside what the paper tells.
+/// Draws both figures, one plot for each mode, beside the paper's figures.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -273,7 +274,7 @@ pub(super) fn plots(report: &VictimReport) -> Result<Vec<Plot>> {
     Ok(plots)
 }
 
-/// A group for each size, a bar for each share, as in the paper.
+/// Draws a group of bars for each size, a bar for each share, as in the paper.
 fn chart(report: &VictimReport, figure: Figure, mode: SpillMode, clients: usize) -> BarChart {
     let sizes = report.value_sizes();
     let largest_bytes = sizes.last().copied().unwrap_or(0);
@@ -306,10 +307,11 @@ mod tests {
     use crate::plot::xml;
 
     #[test]
-    fn penalties_stand_beside_the_papers() {
+    fn penalties_stand_beside_the_paper() {
         let mut report = sample();
         let text = super::text(&report);
-        // 0.088 against all local; against 0.04 in local memory: 1.088 / 1.04, 1 - 0.912 / 0.96.
+        // Expected: 0.088 against all local; against 0.04 in local memory: 1.088 / 1.04, 1 - 0.912
+        // / 0.96.
         for wanted in [
             "Figure 9: latency of a read, 1 client:",
             "Figure 10: throughput, 10 clients:",
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_with_shares_has_a_plot_of_each_figure() {
+    fn each_mode_has_both_plots() {
         let plots = plots(&sample()).unwrap();
         let names: Vec<&str> = plots.iter().map(|plot| plot.name.as_str()).collect();
         let wanted = [
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_have_a_sign_unless_they_are_nothing() {
+    fn nonzero_penalties_have_a_sign() {
         assert_eq!([0.0254, -0.1, -0.0001].map(signed), ["+2.5 %", "-10.0 %", "0.0 %"]);
     }
 }

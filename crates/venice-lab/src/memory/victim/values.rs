@@ -1,16 +1,16 @@
-//! Values that anybody can tell to the last byte without working them out: windows into one long
-//! incompressible text, a number in front.
+//! Values that can be checked to the last byte without computing them: slices of one long
+//! incompressible text, with a number in front.
 //!
-//! The client's share of a request has to be small, for its processors are the server's too: a value
-//! is stored and checked by copying and comparing memory.
+//! The client's share of a request has to be small, since it shares its processors with the server:
+//! a value is stored and checked by copying and comparing memory.
 
 use venice_measure::pattern;
 
 /// Bytes of the number.
 const HEAD_BYTES: usize = 16;
-/// Windows begin at so many places.
+/// Number of offsets at which slices begin.
 const PLACES: usize = 1 << 20;
-/// The pattern that the text is.
+/// Seed of the text's pattern.
 const TEXT: u64 = 0x7669_6374_696d;
 
 /// All values of one size.
@@ -27,7 +27,7 @@ impl Values {
         Self { text, value_bytes }
     }
 
-    /// The value of `key` in `version`: its number, and its window.
+    /// Returns the value of `key` in `version`: its number and its slice.
     pub(super) fn parts(&self, key: u64, version: u64) -> ([u8; HEAD_BYTES], &[u8]) {
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&key.to_le_bytes());
@@ -36,7 +36,7 @@ impl Values {
         (head, &self.text[at..at + self.value_bytes - HEAD_BYTES])
     }
 
-    /// Whether `value` is that of `key` in `version`, to the last byte.
+    /// True if `value` is that of `key` in `version`, to the last byte.
     pub(super) fn is_right(&self, key: u64, version: u64, value: &[u8]) -> bool {
         let (head, window) = self.parts(key, version);
         value.split_at_checked(HEAD_BYTES) == Some((&head[..], window))
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_single_wrong_byte_shows_and_so_does_another_value() {
+    fn any_wrong_byte_is_detected() {
         let values = Values::of_bytes(1000);
         let whole = |key, version| {
             let (head, window) = values.parts(key, version);
@@ -63,7 +63,7 @@ mod tests {
         }
         for at in 0..value.len() {
             value[at] ^= 1;
-            assert!(!values.is_right(7, 3, &value), "a flipped bit at {at} went unseen");
+            assert!(!values.is_right(7, 3, &value), "a flipped bit at {at} was not detected");
             value[at] ^= 1;
         }
         assert!(!values.is_right(7, 3, &value[..999]) && !values.is_right(7, 3, &[]));

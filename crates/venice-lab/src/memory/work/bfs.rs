@@ -1,4 +1,4 @@
-//! Breadth-first search as Graph500 has it: an R-MAT graph, several roots.
+//! Breadth-first search as in Graph500: an R-MAT graph, several roots.
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ pub(super) const EDGE_FACTOR: u64 = 14;
 const ROOTS: u64 = 2;
 const UNSEEN: u32 = u32::MAX;
 
-/// Graph, levels and queue, in bytes.
+/// Returns the size of graph, levels and queue, in bytes.
 pub(super) fn held_bytes(scale: u32) -> u64 {
     let vertices = 1u64 << scale;
     Graph::held_bytes(vertices, 2 * EDGE_FACTOR * vertices) + vertices * 2 * size_of::<u32>() as u64
@@ -21,11 +21,11 @@ pub(super) fn held_bytes(scale: u32) -> u64 {
 #[derive(Debug)]
 pub(super) struct Search {
     graph: Graph,
-    /// Steps from the last root.
+    /// Distance of each vertex from the last root, in steps.
     levels: Vec<u32>,
     queue: Vec<u32>,
     random: Random,
-    /// Of the levels of all searches.
+    /// Digest of the levels of all searches.
     result: u64,
 }
 
@@ -54,7 +54,7 @@ impl Workload for Search {
 }
 
 impl Search {
-    /// A vertex that has neighbours.
+    /// Draws a vertex that has neighbours.
     fn root(&mut self) -> u32 {
         loop {
             let root = self.random.below(u64::from(self.graph.vertices())) as u32;
@@ -64,7 +64,7 @@ impl Search {
         }
     }
 
-    /// Searches from `root`; the edges that were looked at.
+    /// Searches from `root`; returns the number of edges visited.
     fn search(&mut self, root: u32) -> u64 {
         self.levels.fill(UNSEEN);
         self.levels[root as usize] = 0;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_of_neighbours_differ_by_one_at_most() {
+    fn neighbours_levels_differ_by_one() {
         let graph = Graph::r_mat(9, EDGE_FACTOR);
         let mut search = Search {
             levels: vec![UNSEEN; 512],

@@ -5,18 +5,19 @@ use anyhow::Result;
 use super::graph::{Graph, Shape};
 use super::{Done, WorkArgs, Workload, digest};
 
-/// Edges for each vertex, as of the 8 192 nodes with 21 461 edges in the Venice paper, Table 1.
+/// Edges for each vertex: 21 461 edges for 8 192 nodes in the Venice paper, Table 1.
 const EDGES_PER_VERTEX: f64 = 21_461.0 / 8_192.0;
-/// For each of the breadth-first search's, whose graph has more edges: both take as much memory.
+/// Vertices for each of the breadth-first search's, whose graph has more edges: both take the same
+/// memory.
 const VERTICES_OF_SEARCH: u32 = 4;
 
-/// The graph's shape, by the scale of the breadth-first search's.
+/// Returns the graph's shape, by the scale of the breadth-first search's.
 pub(super) fn shape(scale: u32) -> Shape {
     let vertices = VERTICES_OF_SEARCH << scale;
     Shape { vertices, edges: (f64::from(vertices) * EDGES_PER_VERTEX) as u64 }
 }
 
-/// Graph and labels, in bytes.
+/// Returns the size of graph and labels, in bytes.
 pub(super) fn held_bytes(scale: u32) -> u64 {
     let Shape { vertices, edges } = shape(scale);
     let vertices = u64::from(vertices);
@@ -57,7 +58,7 @@ impl Workload for Components {
 }
 
 impl Components {
-    /// One pass; whether anything changed.
+    /// Runs one pass; returns true if any label changed.
     fn spread(&mut self) -> bool {
         let mut changed = false;
         for vertex in 0..self.graph.vertices() {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_end_in_the_same_component_and_there_are_several() {
+    fn neighbours_share_a_component() {
         let graph = Graph::uniform(Shape { vertices: 400, edges: 300 });
         let mut components = Components { graph, labels: vec![0; 400] };
         components.run(1);
@@ -94,7 +95,7 @@ mod tests {
         labels.sort_unstable();
         labels.dedup();
         assert!(labels.len() > 10, "{} components", labels.len());
-        // The least of a component is its own label.
+        // The least vertex of a component is its own label.
         assert!(labels.iter().all(|&label| components.labels[label as usize] == label));
     }
 }

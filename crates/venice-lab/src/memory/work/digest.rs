@@ -2,22 +2,22 @@
 
 use venice_measure::pattern::scramble;
 
-/// The digest of a series of words, in their order.
+/// Digests a series of words, in their order.
 pub(super) fn of_words(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0, |digest: u64, word| scramble(digest ^ word))
 }
 
-/// The digest of numbers of 32 bits.
+/// Digests numbers of 32 bits.
 pub(super) fn of_u32(numbers: &[u32]) -> u64 {
     of_words(numbers.iter().map(|&number| u64::from(number)))
 }
 
-/// The digest of floating-point numbers, by their bits.
+/// Digests floating-point numbers, by their bits.
 pub(super) fn of_f64(numbers: &[f64]) -> u64 {
     of_words(numbers.iter().map(|number| number.to_bits()))
 }
 
-/// The digest of bytes.
+/// Digests bytes.
 pub(super) fn of_bytes(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_and_the_order_count() {
+    fn every_bit_and_order_count() {
         let mut bytes = *b"some text that is no multiple of eight";
         let right = of_bytes(&bytes);
         for bit in 0..bytes.len() * 8 {

@@ -1,5 +1,5 @@
-//! A one-dimensional complex transform in six steps, there and back, as SPLASH-2's FFT does it: the data
-//! as a square, transforms of rows with transpositions in between.
+//! A one-dimensional complex transform in six steps, forwards and backwards, as in SPLASH-2's FFT:
+//! the data forms a square, with transforms of rows and transpositions in between.
 //!
 //! Source: Bailey, "FFTs in External or Hierarchical Memory", Journal of Supercomputing, 1990.
 
@@ -11,9 +11,9 @@ use anyhow::Result;
 use super::{Done, WorkArgs, Workload, digest};
 use venice_measure::pattern::Random;
 
-/// Side of the squares that are transposed at a time: two of them fit into a processor's first cache.
+/// Side of the squares that are transposed at a time: two of them fit into a processor's L1 cache.
 const BLOCK: usize = 16;
-/// More than rounding can do to values of about 1.
+/// Tolerance, larger than the rounding error of values of about 1.
 const TOLERANCE: f64 = 1e-9;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +26,7 @@ impl Complex {
     const BYTES: u64 = 16;
     const ZERO: Self = Self { re: 0.0, im: 0.0 };
 
-    /// The point at `turns` of the unit circle.
+    /// Returns the point at `turns` of the unit circle.
     fn on_circle(turns: f64) -> Self {
         let (im, re) = (turns * TAU).sin_cos();
         Self { re, im }
@@ -65,14 +65,14 @@ pub(super) struct Fft {
     side: usize,
     data: Vec<Complex>,
     scratch: Vec<Complex>,
-    /// Of what the forward transforms gave.
+    /// Digest of the forward transforms' results.
     spectrum: u64,
 }
 
 impl Workload for Fft {
     fn build(args: &WorkArgs) -> Result<Self> {
         let points = (args.size.0 / Complex::BYTES).max(BLOCK.pow(2) as u64);
-        // The greatest square of a power of two that fits.
+        // The largest square of a power of two that fits.
         Ok(Self::of_side(1 << (points.ilog2() / 2)))
     }
 
@@ -105,17 +105,17 @@ impl Fft {
         Self { side, data, scratch, spectrum: 0 }
     }
 
-    /// Points that are not what they were at the beginning.
+    /// Counts the points that differ from the input.
     fn changed(&self) -> u64 {
         let differs = |(now, then): (&Complex, Complex)| {
             let apart = *now - then;
-            // Written so that it holds for what is no number, too.
+            // The negation also counts NaN.
             !(apart.re.abs() < TOLERANCE && apart.im.abs() < TOLERANCE)
         };
         self.data.iter().zip(input()).filter(|pair| differs(*pair)).count() as u64
     }
 
-    /// Forwards (`direction` 1) or backwards (-1, not scaled).
+    /// Transforms forwards (`direction` 1) or backwards (-1, not scaled).
     fn transform(&mut self, direction: f64) {
         let side = self.side;
         let roots: Vec<Complex> = (0..side / 2)
@@ -138,7 +138,7 @@ impl Fft {
     }
 }
 
-/// The points at the beginning, one after the other.
+/// Returns the input points, one after the other.
 fn input() -> impl Iterator<Item = Complex> {
     let mut random = Random::new(0x0066_6674);
     std::iter::repeat_with(move || Complex { re: random.unit(), im: random.unit() })
@@ -157,7 +157,7 @@ fn transpose(from: &[Complex], to: &mut [Complex], side: usize) {
     }
 }
 
-/// Radix 2, in place; `roots` are half as many as points.
+/// Transforms in place with radix 2; `roots` are half as many as points.
 fn transform_row(points: &mut [Complex], roots: &[Complex]) {
     let length = points.len();
     let shift = usize::BITS - length.ilog2();
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_six_steps_give_what_the_definition_gives() {
+    fn six_steps_match_the_definition() {
         let side = 8;
         let mut fft = Fft::of_side(side);
         let before = fft.data.clone();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back_is_where_it_began_and_a_wrong_point_is_seen() {
+    fn round_trip_detects_a_wrong_point() {
         let mut fft = Fft::of_side(32);
         assert_eq!(fft.run(2).wrong, 0);
         fft.data[77].im = f64::NAN;

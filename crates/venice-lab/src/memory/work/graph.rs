@@ -1,8 +1,8 @@
-//! Graphs in memory, as rows of neighbours, made from a seed.
+//! Graphs in memory, as rows of neighbours, generated from a seed.
 //!
-//! Edges are drawn twice from the same seed, once to count and once to place them. That writes all over
-//! the graph's memory: it is done once, by the benchmark itself, which leaves the graph in a file for
-//! the applications to load.
+//! Edges are drawn twice from the same seed, once to count and once to place them. That writes all
+//! over the graph's memory, so the benchmark does it once and leaves the graph in a file for the
+//! applications to load.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -15,10 +15,10 @@ use super::digest;
 use venice_measure::pattern::Random;
 use venice_measure::zipf::Scatter;
 
-/// Read and written at a time.
+/// Bytes read or written at a time.
 const IO_BYTES: usize = 64 << 10;
 
-/// How large a graph is.
+/// Size of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Vertices.
@@ -32,7 +32,7 @@ impl Shape {
     pub const PAPER: Self = Self { vertices: 1_488_712, edges: 8_678_566 };
     /// Half of it.
     pub const SMALL: Self = Self { vertices: 744_356, edges: 4_339_283 };
-    /// The least that is accepted.
+    /// Least number of vertices accepted.
     const LEAST: u32 = 16;
 }
 
@@ -72,13 +72,13 @@ impl std::fmt::Display for Shape {
 /// The neighbours of every vertex, one after the other.
 #[derive(Debug)]
 pub(super) struct Graph {
-    /// Where each vertex's neighbours begin; one more than there are vertices.
+    /// First neighbour of each vertex; one entry more than there are vertices.
     starts: Vec<u64>,
     neighbours: Vec<u32>,
 }
 
 impl Graph {
-    /// The graph of the edges that `draw` gives: the same ones each time it is called. Each is entered
+    /// Builds the graph of the edges that `draw` gives: the same ones on each call. Each is entered
     /// at its first end, with `both` also at its second.
     fn of_edges<E: Iterator<Item = (u32, u32)>>(
         vertices: u32,
@@ -96,7 +96,7 @@ impl Graph {
             starts[vertex] += starts[vertex - 1];
         }
         let mut neighbours = vec![0u32; starts[vertices as usize + 1] as usize];
-        // The start of a vertex moves to its end while it is filled, which is the next one's start.
+        // The start of a vertex moves to its end while it is filled; that is the next one's start.
         let mut place = |from: u32, to: u32| {
             let at = &mut starts[from as usize + 1];
             neighbours[*at as usize] = to;
@@ -112,8 +112,8 @@ impl Graph {
         Self { starts, neighbours }
     }
 
-    /// A directed graph as the web is: anybody links, to few popular vertices mostly. The rows are of
-    /// those who link to a vertex.
+    /// Draws a directed graph like the web: any vertex links, mostly to a few popular ones. A row
+    /// holds the vertices that link to its vertex.
     pub(super) fn web(shape: Shape) -> Self {
         let vertices = u64::from(shape.vertices);
         let scatter = &Scatter::new(vertices);
@@ -121,18 +121,18 @@ impl Graph {
             let mut random = Random::new(0x7765_6221);
             (0..shape.edges).map(move |_| {
                 let from = random.below(vertices) as u32;
-                // The cube of an even draw: half of all links go to an eighth of the vertices.
+                // The cube of a uniform draw: half of all links go to an eighth of the vertices.
                 let popular = (random.unit().powi(3) * vertices as f64) as u64;
                 (scatter.key(popular.min(vertices - 1)) as u32, from)
             })
         })
     }
 
-    /// A directed graph in which everybody looks to the first vertices more than to the last ones: those
-    /// at the place `x` of 0 to 1 get looks in proportion to `x^(1/CROWDED - 1)`. The rows are of whom a
-    /// vertex looks to. Parts of it by their place differ as the nodes of the composable-rack paper's
-    /// Figure 11 do.
-    pub(super) fn crowd(shape: Shape) -> Self {
+    /// Draws a directed graph whose links favour the first vertices: one at the relative position
+    /// `x` (0 to 1) gets links in proportion to `x^(1/CROWDED - 1)`. A row holds the vertices that
+    /// its vertex links to. Its parts, split by position, differ as the nodes of the
+    /// composable-rack paper's Figure 11 do.
+    pub(super) fn skewed(shape: Shape) -> Self {
         const CROWDED: f64 = 1.2;
         let vertices = u64::from(shape.vertices);
         Self::of_edges(shape.vertices, false, || {
@@ -145,7 +145,7 @@ impl Graph {
         })
     }
 
-    /// An undirected graph whose edges join any two vertices.
+    /// Draws an undirected graph whose edges join any two vertices.
     pub(super) fn uniform(shape: Shape) -> Self {
         let vertices = u64::from(shape.vertices);
         Self::of_edges(shape.vertices, true, || {
@@ -155,7 +155,7 @@ impl Graph {
         })
     }
 
-    /// An undirected R-MAT graph of `2^scale` vertices with Graph500's probabilities.
+    /// Draws an undirected R-MAT graph of `2^scale` vertices with Graph500's probabilities.
     ///
     /// Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A Recursive Model for Graph Mining", SDM 2004.
     pub(super) fn r_mat(scale: u32, edge_factor: u64) -> Self {
@@ -170,7 +170,7 @@ impl Graph {
         })
     }
 
-    /// What one of so many vertices and entries takes, in bytes.
+    /// Returns the size of a graph with so many vertices and entries, in bytes.
     pub(super) fn held_bytes(vertices: u64, entries: u64) -> u64 {
         (vertices + 1) * size_of::<u64>() as u64 + entries * size_of::<u32>() as u64
     }
@@ -196,7 +196,7 @@ impl Graph {
         write().with_context(|| format!("cannot write the graph {}", path.display()))
     }
 
-    /// Reads what [`Graph::save`] wrote, from its beginning to its end.
+    /// Reads a file of [`Graph::save`], from its beginning to its end.
     ///
     /// # Errors
     /// When the file cannot be read or holds no graph.
@@ -231,7 +231,7 @@ impl Graph {
         (self.starts.len() - 1) as u32
     }
 
-    /// Edges as they are entered.
+    /// Returns the number of entered edges.
     pub(super) fn entries(&self) -> u64 {
         self.neighbours.len() as u64
     }
@@ -246,9 +246,9 @@ impl Graph {
     }
 }
 
-/// One draw for each level: the quarter of the matrix that the edge lies in.
+/// Draws an edge: at each level the quarter of the matrix that it lies in.
 fn r_mat_edge(scale: u32, random: &mut Random) -> (u64, u64) {
-    // Of 65 536: 0.57, 0.19, 0.19 and 0.05.
+    // Probabilities 0.57, 0.19, 0.19 and 0.05, of 65 536.
     const UPPER_LEFT: u64 = 37_356;
     const UPPER_RIGHT: u64 = UPPER_LEFT + 12_452;
     const LOWER_LEFT: u64 = UPPER_RIGHT + 12_452;
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_hold_every_edge_at_its_ends() {
+    fn rows_hold_edges_at_their_ends() {
         let edges = [(0, 1), (2, 1), (2, 0), (4, 4)];
         let graph = Graph::of_edges(5, false, || edges.into_iter());
         let rows: Vec<&[u32]> = (0..5).map(|vertex| graph.of(vertex)).collect();
@@ -288,7 +288,7 @@ mod tests {
         let web = Graph::web(shape);
         assert_eq!((web.vertices(), web.entries()), (1000, 6000));
         let popular = (0..1000).map(|vertex| web.of(vertex).len()).max().unwrap();
-        assert!(popular > 60, "nobody is popular: {popular} links at most");
+        assert!(popular > 60, "no popular vertex: {popular} links at most");
         assert_eq!(Graph::uniform(shape).entries(), 12_000);
         let r_mat = Graph::r_mat(10, 14);
         assert_eq!((r_mat.vertices(), r_mat.entries()), (1024, 2 * 14 * 1024));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_is_loaded_as_it_was_saved_and_half_of_it_is_refused() {
+    fn load_refuses_a_truncated_graph() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("graph");
         let graph = Graph::uniform(Shape { vertices: 100, edges: 300 });
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_read_as_they_are_written() {
+    fn shape_text_round_trips() {
         for shape in [Shape::PAPER, Shape { vertices: 16, edges: 1 }] {
             assert_eq!(shape.to_string().parse(), Ok(shape));
         }

@@ -5,14 +5,14 @@ use anyhow::Result;
 use super::{Done, WorkArgs, Workload, digest};
 use venice_measure::pattern::Random;
 
-/// What is looked for, one in each pass.
+/// Words to search for, one in each pass.
 pub(super) const WORDS: [&[u8]; 2] = [b"remote memory", b"donor"];
-/// Bytes between two words that were put in, on average.
+/// Average distance of two inserted words, in bytes.
 const EVERY_BYTES: u64 = 10_000;
-/// The least there is to search.
+/// Least text to search, in bytes.
 pub(super) const LEAST_BYTES: usize = 1 << 16;
 pub(super) const SEED: u64 = 0x6772_6570;
-/// Letters that one draw is good for, five bits each.
+/// Letters from one draw, five bits each.
 const LETTERS_OF_DRAW: usize = 12;
 const LETTERS: &[u8; 32] = b"etaoinshrdlucmfwypvbgkjqxz  eta\n";
 
@@ -44,9 +44,9 @@ impl Workload for Grep {
     }
 }
 
-/// So many bytes of text in short lines, with words in it.
+/// Generates `len_bytes` of text in short lines, with the words in it.
 pub(super) fn text(len_bytes: usize, random: &mut Random) -> Vec<u8> {
-    // Whole from the beginning: a vector that grows asks for twice what it needs.
+    // The full length from the beginning: a growing vector would request twice the memory.
     let mut text = vec![0; len_bytes];
     for letters in text.chunks_mut(LETTERS_OF_DRAW) {
         let draw = random.next_u64();
@@ -63,7 +63,7 @@ pub(super) fn text(len_bytes: usize, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// How often `word` stands in `text`, by Horspool's algorithm.
+/// Counts `word` in `text`, by Horspool's algorithm.
 pub(super) fn count(word: &[u8], text: &[u8]) -> u64 {
     let length = word.len();
     let last = length - 1;

@@ -1,8 +1,8 @@
-//! Debian's grep, unmodified, over a file in tmpfs: its pages are memory of the group that wrote them, and the
-//! kernel swaps them as it does anonymous ones.
+//! Debian's grep, unmodified, over a file in tmpfs: its pages are memory of the cgroup that wrote
+//! them, and the kernel swaps them as it does anonymous ones.
 //!
-//! Each search prints the place of every match. They are counted here by other means as the file is
-//! written; that they are the same as on local memory, digests tell.
+//! Each search prints the offset of every match. The matches are also counted independently while
+//! the file is written; digests compare them with the run on local memory.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +19,8 @@ use venice_measure::pattern::Random;
 use venice_measure::resident::resident_anonymous_bytes;
 use venice_measure::scratch::RemovedFile;
 
-/// Written and read back at a time: little of this program's own memory is to be in the way.
+/// Bytes written and read back at a time: small, since this program's own memory should not
+/// interfere.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Writes the file, searches it while the clock runs, and reads it back.
@@ -30,7 +31,7 @@ pub(super) fn measure(args: &WorkArgs) -> Result<WorkReport> {
     let path = args.file.clone().context("this application needs --file FILE")?;
     let len_bytes = (args.size.0 as usize).max(LEAST_BYTES);
     let grep = find_program("grep")?;
-    // In memory it would keep its pages, here or on swap, beyond the end of this process.
+    // In tmpfs the pages would outlive this process, in memory or on swap.
     let file = RemovedFile { path };
     let start = Instant::now();
     let wanted = write(&file.path, len_bytes)
@@ -59,7 +60,7 @@ pub(super) fn measure(args: &WorkArgs) -> Result<WorkReport> {
     })
 }
 
-/// Writes the text; how often each word is in it.
+/// Writes the text; returns the number of each word in it.
 fn write(path: &Path, len_bytes: usize) -> Result<Vec<u64>> {
     let mut file = File::create(path)?;
     let mut random = Random::new(SEED);
@@ -67,7 +68,7 @@ fn write(path: &Path, len_bytes: usize) -> Result<Vec<u64>> {
     let mut left_bytes = len_bytes;
     while left_bytes > 0 {
         let mut piece = text(left_bytes.min(PIECE_BYTES), &mut random);
-        // No word goes from one piece into the next.
+        // No word crosses from one piece into the next.
         piece[0] = b'\n';
         for (count_of, word) in wanted.iter_mut().zip(WORDS) {
             *count_of += count(word, &piece);
@@ -78,14 +79,14 @@ fn write(path: &Path, len_bytes: usize) -> Result<Vec<u64>> {
     Ok(wanted)
 }
 
-/// `PLACE:WORD` for each match, in lines.
+/// Searches the file; returns `OFFSET:WORD` for each match, in lines.
 fn search(grep: &Path, word: &[u8], file: &Path) -> Result<Vec<u8>> {
     let mut command = Command::new(grep);
     command.args(["--fixed-strings", "--only-matching", "--byte-offset", "--text", "-e"]);
-    command.arg(std::str::from_utf8(word).expect("words are ASCII")).arg("--").arg(file);
+    command.arg(std::str::from_utf8(word).expect("the words are ASCII")).arg("--").arg(file);
     let output =
-        command.env("LC_ALL", "C").stdin(Stdio::null()).output().context("starting grep")?;
-    // 1: no match.
+        command.env("LC_ALL", "C").stdin(Stdio::null()).output().context("cannot start grep")?;
+    // Exit status 1 means no match.
     if !matches!(output.status.code(), Some(0 | 1)) {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("grep failed ({}): {}", output.status, said.trim());
@@ -94,7 +95,7 @@ fn search(grep: &Path, word: &[u8], file: &Path) -> Result<Vec<u8>> {
 }
 
 fn digest_of_file(path: &Path) -> Result<u64> {
-    let mut file = File::open(path).context("the file is gone")?;
+    let mut file = File::open(path).context("cannot open the file to read it back")?;
     let mut piece = vec![0; PIECE_BYTES];
     let mut pieces = Vec::new();
     loop {
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grep_finds_what_was_written_at_its_place() {
+    fn grep_finds_words_at_their_offsets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         let wanted = write(&path, 2 * PIECE_BYTES + 4321).unwrap();
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_an_error_and_a_word_that_is_not_there_none() {
+    fn missing_file_fails_missing_word_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let (grep, path) = (find_program("grep").unwrap(), folder.path().join("text"));
         let gone = search(&grep, b"donor", &path).unwrap_err().to_string();

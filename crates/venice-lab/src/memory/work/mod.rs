@@ -1,9 +1,9 @@
-//! `venice bench work`: one built-in application in a process of its own, on whatever memory it was
+//! `venice bench work`: one built-in application in a process of its own, on the memory that it was
 //! started with.
 //!
-//! Each fills its memory ([`Workload::build`]), works on it while the clock runs ([`Workload::run`]),
-//! and then gives digests of its result and of its memory: the same application with the same arguments
-//! has to give the same digests wherever its pages were in between.
+//! Each fills its memory ([`Workload::build`]), works on it while the clock runs
+//! ([`Workload::run`]), and then computes digests of its result and of its memory. The same
+//! application with the same arguments gives the same digests, wherever its pages were in between.
 
 mod bfs;
 mod components;
@@ -28,7 +28,7 @@ pub use graph::Shape;
 
 use venice_measure::resident::resident_anonymous_bytes;
 
-/// An application that is built in.
+/// A built-in application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// PageRank over a directed graph with few popular vertices.
@@ -39,54 +39,54 @@ pub enum Work {
     Components,
     /// A search for words in text.
     Grep,
-    /// The same by Debian's grep, over a file.
+    /// The same search by Debian's grep, over a file.
     GrepFile,
-    /// A complex transform in six steps, there and back.
+    /// A complex transform in six steps, forwards and backwards.
     Fft,
     /// PageRank in supersteps over 50 partitions, with messages between them.
     Topk,
 }
 
-/// What a worker is to do.
+/// Arguments of a worker.
 #[derive(Debug, Clone, Args)]
 pub struct WorkArgs {
     /// The application.
     #[arg(value_enum)]
     pub work: Work,
 
-    /// Bytes of the data, where the application has no shape of its own.
+    /// Bytes of the data, for an application without a shape of its own.
     #[arg(long, default_value = "64MiB", value_name = "SIZE")]
     pub size: ByteSize,
 
-    /// The file of the graph, where the application has one: made by [`draw_graph`].
+    /// The graph's file, for an application with one: made by [`draw_graph`].
     #[arg(long, value_name = "FILE")]
     pub graph: Option<PathBuf>,
 
-    /// The file that is searched, where the application searches one; made, and removed at the end.
+    /// The file to search, for an application that searches one; created, and removed at the end.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// How often the application does its work.
+    /// Repetitions of the application's work.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub rounds: u64,
 
-    /// Where to write the report.
+    /// File for the report.
     #[arg(long, value_name = "FILE")]
     pub json: PathBuf,
 }
 
-/// What a worker has to tell.
+/// Report of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkReport {
     /// Duration of filling the memory, in seconds.
     pub build_s: f64,
     /// Duration of the work itself, in seconds.
     pub run_s: f64,
-    /// Operations of the work: what they are is the application's business.
+    /// Operations of the work, in the application's unit.
     pub operations: u64,
-    /// Values that the application itself found to be wrong.
+    /// Values that the application itself found wrong.
     pub wrong: u64,
-    /// Of the result, and of each part of the memory.
+    /// Digests of the result, and of each part of the memory.
     pub digests: Vec<u64>,
     /// Bytes of each partition, sample by sample, of an application that has partitions.
     #[serde(default)]
@@ -103,7 +103,7 @@ impl WorkArgs {
 }
 
 impl Work {
-    /// Whether it loads a graph.
+    /// True if it loads a graph.
     pub(super) fn has_graph(self) -> bool {
         matches!(self, Self::Pagerank | Self::Bfs | Self::Components | Self::Topk)
     }
@@ -118,7 +118,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
         Work::Pagerank => Graph::web(web),
         Work::Bfs => Graph::r_mat(scale, bfs::EDGE_FACTOR),
         Work::Components => Graph::uniform(components::shape(scale)),
-        Work::Topk => Graph::crowd(web),
+        Work::Topk => Graph::skewed(web),
         Work::Grep | Work::GrepFile | Work::Fft => {
             unreachable!("{work:?} has no graph")
         }
@@ -126,7 +126,7 @@ pub(super) fn draw_graph(work: Work, web: Shape, scale: u32, path: &Path) -> Res
     graph.save(path)
 }
 
-/// What an application holds of its graph and of what it keeps for each vertex, in bytes.
+/// Returns the size of an application's graph and of its data for each vertex, in bytes.
 pub(super) fn graph_bytes(work: Work, web: Shape, scale: u32) -> u64 {
     match work {
         Work::Pagerank => pagerank::held_bytes(web),
@@ -139,12 +139,12 @@ pub(super) fn graph_bytes(work: Work, web: Shape, scale: u32) -> u64 {
     }
 }
 
-/// What the transform of so many bytes holds: it goes to and fro between two squares.
+/// Returns the memory of a transform of so many bytes: it uses two squares.
 pub(super) fn fft_bytes(bytes: u64) -> u64 {
     bytes.saturating_mul(2)
 }
 
-/// What the clock sees of a run.
+/// Work done in a run while the clock ran.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     operations: u64,
@@ -158,17 +158,17 @@ trait Workload: Sized {
     /// # Errors
     /// When there is no graph to load.
     fn build(args: &WorkArgs) -> Result<Self>;
-    /// Does the work.
+    /// Runs the work.
     fn run(&mut self, rounds: u64) -> Done;
-    /// Digests of the result and of the memory.
+    /// Returns digests of the result and of the memory.
     fn digests(&self) -> Vec<u64>;
-    /// Bytes of each partition, sample by sample.
+    /// Returns the bytes of each partition, sample by sample.
     fn heat(&self) -> Vec<Vec<u64>> {
         Vec::new()
     }
 }
 
-/// Does one application's work and writes its report.
+/// Runs one application's work and writes its report.
 ///
 /// # Errors
 /// When the graph cannot be loaded or the report cannot be written.
@@ -182,7 +182,7 @@ pub fn execute_work(args: WorkArgs) -> Result<()> {
         Work::Fft => measure::<fft::Fft>(&args),
         Work::Topk => measure::<topk::TopK>(&args),
     }?;
-    let text = serde_json::to_string(&report).context("cannot form the report")?;
+    let text = serde_json::to_string(&report).context("cannot serialise the report")?;
     let path = &args.json;
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -207,14 +207,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_application_gives_the_same_digests_again_and_finds_nothing_wrong() {
+    fn digests_repeat_and_nothing_is_wrong() {
         for work in Work::value_variants() {
             let folder = tempfile::tempdir().unwrap();
             let (json, graph) = (folder.path().join("report.json"), folder.path().join("graph"));
             let shape = Shape { vertices: 1000, edges: 5000 };
             if work.has_graph() {
                 draw_graph(*work, shape, 8, &graph).unwrap();
-                // What is loaded, and some more for each vertex.
+                // The loaded bytes, and some more for each vertex.
                 let file_bytes = std::fs::metadata(&graph).unwrap().len();
                 let held_bytes = graph_bytes(*work, shape, 8);
                 assert!((file_bytes..6 * file_bytes).contains(&(held_bytes + 16)), "{work:?}");

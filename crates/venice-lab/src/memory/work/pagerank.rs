@@ -1,4 +1,4 @@
-//! PageRank by pulling: every vertex adds up what those give that link to it.
+//! PageRank by pulling: every vertex adds up the shares of those that link to it.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ const DAMPING: f64 = 0.85;
 /// Passes over the graph in one round.
 const ITERATIONS: u64 = 2;
 
-/// Graph, degrees, ranks and shares, in bytes.
+/// Returns the size of graph, degrees, ranks and shares, in bytes.
 pub(super) fn held_bytes(web: Shape) -> u64 {
     let vertices = u64::from(web.vertices);
     let of_vertex = size_of::<u32>() + 2 * size_of::<f64>();
@@ -18,12 +18,12 @@ pub(super) fn held_bytes(web: Shape) -> u64 {
 
 #[derive(Debug)]
 pub(super) struct PageRank {
-    /// Who links to each vertex.
+    /// The vertices that link to each vertex.
     links: Graph,
-    /// To how many each vertex links.
+    /// The number of vertices that each vertex links to.
     out_degrees: Vec<u32>,
     ranks: Vec<f64>,
-    /// What each vertex gives to each that it links to.
+    /// Share that each vertex gives to each that it links to.
     shares: Vec<f64>,
 }
 
@@ -61,7 +61,7 @@ impl PageRank {
 
     fn iterate(&mut self) {
         let vertices = self.ranks.len() as f64;
-        // What those have who link to nobody goes to everybody.
+        // Vertices without links give their rank to all.
         let mut dangling = 0.0;
         for ((share, rank), degree) in
             self.shares.iter_mut().zip(&self.ranks).zip(&self.out_degrees)
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_add_up_to_one_and_popular_vertices_have_more() {
+    fn ranks_sum_to_one() {
         let mut pagerank = PageRank::of(Graph::web(Shape { vertices: 500, edges: 3000 }));
         pagerank.run(10);
         let sum: f64 = pagerank.ranks.iter().sum();

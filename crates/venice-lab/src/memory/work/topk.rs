@@ -1,10 +1,11 @@
 //! PageRank for the most popular vertices as Giraph runs it (composable-rack paper, section 9b):
-//! supersteps over 50 partitions of a graph, with messages between them and nothing that joins those to
-//! one vertex.
+//! supersteps over 50 partitions of a graph, with messages between them and no combining of
+//! messages to one vertex.
 //!
-//! A vertex tells its neighbours of a change of its rank that matters, so messages grow fewer from
-//! superstep to superstep; and who is popular gets more of them. So memory differs from partition to
-//! partition and over time: [`TopK::heat`] is a sample of every partition's, several for each superstep.
+//! A vertex sends its neighbours each significant change of its rank, so messages grow fewer from
+//! superstep to superstep, and popular vertices get more of them. Memory therefore differs from
+//! partition to partition and over time: [`TopK::heat`] samples every partition several times in
+//! each superstep.
 
 use std::ops::Range;
 
@@ -13,16 +14,16 @@ use anyhow::Result;
 use super::graph::{Graph, Shape};
 use super::{Done, WorkArgs, Workload, digest};
 
-/// The paper's nodes.
+/// Partitions: the paper's nodes.
 const PARTITIONS: u32 = 50;
 /// "for a fixed number of supersteps"
 const SUPERSTEPS: u64 = 12;
 /// Samples of the memory in one superstep.
 const SAMPLES: u32 = 2;
 const DAMPING: f64 = 0.85;
-/// A change of a rank below this share of what each begins with is kept.
+/// Least change of a rank that is sent, as a share of the initial rank.
 const MATTERS: f64 = 0.3;
-/// Messages of one block: 16 KiB.
+/// Messages in one block of 16 KiB.
 const BLOCK: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +32,7 @@ struct Message {
     change: f64,
 }
 
-/// Messages in blocks, so that none is copied when there are more.
+/// Messages in blocks: growth copies none.
 #[derive(Debug, Default)]
 struct Inbox {
     blocks: Vec<Vec<Message>>,
@@ -54,18 +55,19 @@ impl Inbox {
     }
 }
 
-/// Graph, ranks, and a message over each edge, in bytes: what it holds in the greatest superstep.
-pub(super) fn held_bytes(crowd: Shape) -> u64 {
-    let vertices = u64::from(crowd.vertices);
-    let messages = crowd.edges * size_of::<Message>() as u64;
-    Graph::held_bytes(vertices, crowd.edges) + vertices * size_of::<f64>() as u64 + messages
+/// Returns the size of graph, ranks, and a message over each edge, in bytes: the memory of the
+/// largest superstep.
+pub(super) fn held_bytes(skewed: Shape) -> u64 {
+    let vertices = u64::from(skewed.vertices);
+    let messages = skewed.edges * size_of::<Message>() as u64;
+    Graph::held_bytes(vertices, skewed.edges) + vertices * size_of::<f64>() as u64 + messages
 }
 
 #[derive(Debug)]
 pub(super) struct TopK {
     graph: Graph,
     ranks: Vec<f64>,
-    /// Of this superstep and of the next, by partition.
+    /// Messages of this superstep and of the next, by partition.
     inboxes: Vec<Inbox>,
     next: Vec<Inbox>,
     heat: Vec<Vec<u64>>,
@@ -104,7 +106,7 @@ impl TopK {
         Self { graph, ranks, inboxes: inboxes(), next: inboxes(), heat: Vec::new() }
     }
 
-    /// The vertices of a partition.
+    /// Returns the vertices of a partition.
     fn range(&self, partition: u32) -> Range<u32> {
         let start = |partition: u32| {
             (u64::from(self.graph.vertices()) * u64::from(partition) / u64::from(PARTITIONS)) as u32
@@ -112,7 +114,7 @@ impl TopK {
         start(partition)..start(partition + 1)
     }
 
-    /// All partitions, one after the other; the messages that were sent.
+    /// Runs all partitions, one after the other; returns the number of messages sent.
     fn superstep(&mut self, is_first: bool, is_last: bool) -> u64 {
         let mut sent = 0;
         for partition in 0..PARTITIONS {
@@ -132,7 +134,7 @@ impl TopK {
         sent
     }
 
-    /// What the messages to a partition change, by vertex; they are gone after it.
+    /// Consumes the messages to a partition; returns the change of each vertex.
     fn receive(&mut self, partition: u32, range: &Range<u32>, is_first: bool) -> Vec<f64> {
         let begin = if is_first { 1.0 - DAMPING } else { 0.0 };
         let mut changes = vec![begin; range.len()];
@@ -149,7 +151,7 @@ impl TopK {
         let change = DAMPING * change / neighbours.len().max(1) as f64;
         let vertices = u64::from(self.graph.vertices());
         for &to in neighbours {
-            // The greatest partition that does not begin behind it.
+            // The last partition that begins at or before the vertex.
             let guess = (u64::from(to) * u64::from(PARTITIONS) / vertices) as u32;
             let starts_at =
                 |partition: u32| (vertices * u64::from(partition) / u64::from(PARTITIONS)) as u32;
@@ -178,25 +180,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn popular_vertices_end_with_high_ranks_and_every_message_arrives() {
+    fn popular_vertices_rank_high() {
         let shape = Shape { vertices: 1003, edges: 8000 };
-        let mut topk = TopK::of(Graph::crowd(shape));
+        let mut topk = TopK::of(Graph::skewed(shape));
         let done = topk.run(1);
         assert!(done.operations > shape.edges, "{} messages", done.operations);
         assert!(topk.inboxes.iter().chain(&topk.next).all(|inbox| inbox.blocks.is_empty()));
-        // The crowd looks to the first vertices.
+        // Links favour the first vertices.
         let sum = |ranks: &[f64]| ranks.iter().sum::<f64>();
         let all = sum(&topk.ranks);
         assert!(sum(&topk.ranks[..100]) > 1.2 * sum(&topk.ranks[903..]));
-        // What each begins with, and what came of it: never more than all of it without damping.
+        // Bounds: the initial ranks, and the sum of all without damping.
         assert!(all > 0.15 * 1003.0 && all < 1003.0, "{all}");
         assert_eq!(topk.heat.len() as u64, SUPERSTEPS * u64::from(SAMPLES));
         assert!(topk.heat.iter().all(|sample| sample.len() == PARTITIONS as usize));
     }
 
     #[test]
-    fn partitions_are_all_of_the_graph() {
-        let topk = TopK::of(Graph::crowd(Shape { vertices: 1003, edges: 2000 }));
+    fn partitions_cover_the_graph() {
+        let topk = TopK::of(Graph::skewed(Shape { vertices: 1003, edges: 2000 }));
         let ranges: Vec<_> = (0..PARTITIONS).map(|partition| topk.range(partition)).collect();
         assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((ranges[0].start, ranges[49].end), (0, 1003));

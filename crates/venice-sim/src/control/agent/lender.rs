@@ -1,4 +1,4 @@
-//! Lending: what the donor's logic wants is done, as the agent does it.
+//! Lending: executes the donor core's actions, like the agent.
 
 use venice_rack::donor::{DonorAction, Prepared};
 use venice_rack::pausable_clock::TICK_NS;
@@ -9,7 +9,7 @@ use super::{Agent, AgentTimer};
 use crate::control::desk::{Desk, Fact, Timer};
 use crate::control::messages::{CallId, Response};
 
-/// The longest that it takes to make fresh slabs.
+/// Longest time to make fresh slabs.
 const WIPES_WITHIN_NS: u64 = 200_000_000;
 
 impl Agent {
@@ -32,7 +32,9 @@ impl Agent {
         request: PrepareRequest,
     ) -> Result<DonorStatus, Refusal> {
         let local_ns = self.now_ns(desk);
-        let Some(life) = &mut self.life else { unreachable!("it was called") };
+        let Some(life) = &mut self.life else {
+            unreachable!("a call reaches only a living process")
+        };
         let (grant, slabs, epoch) = (request.grant, request.slabs as usize, request.donor_epoch);
         match life.core.handle_prepare(local_ns, request)? {
             Prepared::Repeated(status) => Ok(status),
@@ -57,7 +59,9 @@ impl Agent {
         epoch: u64,
     ) -> Result<DonorStatus, Refusal> {
         let local_ns = self.now_ns(desk);
-        let Some(life) = &mut self.life else { unreachable!("it was called") };
+        let Some(life) = &mut self.life else {
+            unreachable!("a call reaches only a living process")
+        };
         let result = life.core.handle_commit(local_ns, grant, epoch);
         if result.is_ok() {
             desk.fact(Fact::Lends { donor: self.number, grant, epoch });
@@ -75,7 +79,7 @@ impl Agent {
         desk.reply(call, Response::Status(Ok(status)));
     }
 
-    /// Answered when all is wiped.
+    /// Releases grants; the answer follows when all are wiped.
     pub(super) fn release(&mut self, desk: &mut Desk<'_>, call: CallId, grants: Vec<GrantId>) {
         let local_ns = self.now_ns(desk);
         let Some(life) = &mut self.life else { return };
@@ -87,7 +91,7 @@ impl Agent {
         self.answer_releases(desk);
     }
 
-    /// Looks what is due, and comes back in time.
+    /// Handles expired deadlines, and sets the next timer.
     pub(super) fn look(&mut self, desk: &mut Desk<'_>) {
         let clock_ns = self.clock.at(desk.now_ns);
         let Some(life) = &mut self.life else { return };
@@ -109,7 +113,7 @@ impl Agent {
         self.carry_out(desk);
     }
 
-    /// Does what the logic wants done.
+    /// Executes the core's actions.
     pub(super) fn carry_out(&mut self, desk: &mut Desk<'_>) {
         let Some(life) = &mut self.life else { return };
         let mut is_free = false;
@@ -119,7 +123,7 @@ impl Agent {
                 let takes_ns = desk.rng.between(1_000_000, WIPES_WITHIN_NS);
                 desk.timer(takes_ns, Timer::Agent(AgentTimer::Wiped(grant)));
             } else {
-                // A device waits for no memory.
+                // A device has no memory to wipe.
                 life.core.handle_freed(grant);
                 is_free = true;
             }
@@ -136,7 +140,7 @@ impl Agent {
         life.pool.extend(slabs);
         life.core.handle_freed(grant);
         self.answer_releases(desk);
-        // Of memory that is free again the Monitor Nodes hear at once.
+        // Monitor Nodes get a report at once when memory is free again.
         self.write_letter(desk);
     }
 
@@ -152,7 +156,7 @@ impl Agent {
         });
     }
 
-    /// The time that counts for leases and handshakes.
+    /// Returns the time used for leases and handshakes.
     pub(super) fn now_ns(&self, desk: &Desk<'_>) -> u64 {
         let clock_ns = self.clock.at(desk.now_ns);
         self.life.as_ref().map_or(clock_ns, |life| life.attention.now_ns(clock_ns))

@@ -1,4 +1,4 @@
-//! Membership: joining, and reporting to each Monitor Node beside the others.
+//! Membership: joining, and independent reports to each Monitor Node.
 
 use venice_rack::types::{
     CalledBack, HeartbeatAck, HeartbeatReport, PortReport, RackError, Registered,
@@ -12,37 +12,37 @@ use crate::control::party::Party;
 /// First and longest pause between two attempts to join.
 const MIN_PAUSE_NS: u64 = 100_000_000;
 const MAX_PAUSE_NS: u64 = 2_000_000_000;
-/// How long joining may take, and how long a report.
+/// Time limit of joining, and of a report.
 const WITHIN_NS: u64 = 5_000_000_000;
-/// Between two attempts to reach a Monitor Node that does not answer.
+/// Pause before the next attempt to reach a Monitor Node that does not answer.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub(super) struct Membership {
-    /// `None`: it is none yet, or has to join anew.
+    /// `None`: not registered yet, or to join again.
     registered: Option<Registered>,
     pause_ns: u64,
-    /// Counts how often it has joined.
+    /// Number of times it has joined.
     round: u32,
     correspondents: Vec<Correspondent>,
     letter: Option<HeartbeatReport>,
 }
 
-/// Who reports to one Monitor Node.
+/// Reporter to one Monitor Node.
 #[derive(Clone, Default)]
 struct Correspondent {
     is_busy: bool,
-    /// It has not told the newest letter.
+    /// True if it has not sent the newest report.
     is_behind: bool,
     is_answered: bool,
     called_back: Vec<CalledBack>,
 }
 
-/// Which Monitor Node, since when: of which time of being a member, and since when it is asked.
+/// The Monitor Node, the registration round, and the time of the request.
 type Asked = (u16, u32, u64);
 
 impl Agent {
-    /// Asks that Monitor Node to be let in.
+    /// Requests registration at that Monitor Node.
     pub(super) fn join(&mut self, desk: &mut Desk<'_>, at: u16) {
         let Some(registration) = self.registration() else { return };
         let tag = Tag::Agent(AgentTag::Join { at });
@@ -70,7 +70,7 @@ impl Agent {
                 let round = membership.round;
                 self.tick(desk, round);
             }
-            // Whichever answers.
+            // The next one may answer.
             Err(_) if at + 1 < self.monitors => self.join(desk, at + 1),
             _ => {
                 let membership = &mut life.membership;
@@ -81,7 +81,7 @@ impl Agent {
         }
     }
 
-    /// Time to report.
+    /// Sends a periodic report.
     pub(super) fn tick(&mut self, desk: &mut Desk<'_>, round: u32) {
         let Some(registered) = self.member(round) else { return };
         self.write_letter(desk);
@@ -90,13 +90,13 @@ impl Agent {
         desk.timer(takes_ns, Timer::Agent(AgentTimer::Report { round }));
     }
 
-    /// What it is now known as, if that is what it was then.
+    /// Returns the present registration if it is that of the given round.
     fn member(&self, round: u32) -> Option<Registered> {
         let membership = &self.life.as_ref()?.membership;
         membership.registered.filter(|_| membership.round == round)
     }
 
-    /// There is something new to tell.
+    /// Marks that there is something new to report.
     pub(super) fn write_letter(&mut self, desk: &mut Desk<'_>) {
         let Some(life) = &mut self.life else { return };
         let Some(registered) = life.membership.registered else { return };
@@ -118,7 +118,7 @@ impl Agent {
         }
     }
 
-    /// Tells the newest letter, unless somebody is about to.
+    /// Sends the newest report, unless one is already being sent.
     fn tell(&mut self, desk: &mut Desk<'_>, at: u16) {
         let Some(life) = &mut self.life else { return };
         let membership = &mut life.membership;
@@ -152,7 +152,7 @@ impl Agent {
         match outcome {
             Ok(Response::Acknowledged(Ok(ack))) => self.acknowledged(desk, at, ack),
             Ok(Response::Acknowledged(Err(RackError::NotRegistered))) => {
-                // It may have begun anew, or not have heard yet.
+                // The Monitor Node may have restarted, or may not have the registration yet.
                 let Some(registration) = self.registration() else { return };
                 let left_ns = (since_ns + WITHIN_NS).saturating_sub(desk.now_ns).max(1);
                 let request = Request::Register(Box::new(registration));
@@ -175,7 +175,7 @@ impl Agent {
             Ok(Response::Registered(Ok(it))) if it.identity == known_as.identity => {
                 self.report(desk, asked);
             }
-            // It is taken for another: it has to join anew.
+            // Another identity is registered: it has to join again.
             Ok(Response::Registered(Ok(_))) => {
                 if let Some(life) = &mut self.life {
                     life.membership.registered = None;

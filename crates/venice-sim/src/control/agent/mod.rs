@@ -1,9 +1,9 @@
-//! A donor's agent: the real donor's logic, and around it what `venice-agent` does.
+//! A donor's agent: the real donor's logic, and around it the behaviour of `venice-agent`.
 //!
-//! It joins by whichever Monitor Node takes its call, reports to each of them every second and when
-//! memory becomes free, does what the first of them that answers says, wipes what has ended before it is
-//! free, and answers a release when that is done. Its time stands still while it does not run. When it
-//! dies it loses everything; its address stays.
+//! It joins by the first Monitor Node that takes its call, reports to each of them every second and
+//! when memory becomes free, and executes the answers. It wipes ended grants before their memory is
+//! free, and answers a release when that is done. Its time stands still while it does not run. When
+//! it dies it loses all state; its address stays.
 
 mod lender;
 mod member;
@@ -24,28 +24,28 @@ use super::desk::{Desk, Fact};
 use super::messages::{Broken, CallId, Request, Response};
 use super::scenario::Scenario;
 
-/// What of every donor is lent whole or by bytes, besides memory.
+/// Devices that every donor lends, whole or by bytes, besides memory.
 pub(super) const DEVICES: [(ResourceKind, &str, u64); 3] = [
     (ResourceKind::Accelerator, "gpu0", 0),
     (ResourceKind::Nic, "eth1", 0),
     (ResourceKind::Storage, "sdb", 6),
 ];
 
-/// An agent's process, and what is the same in the next one's.
+/// An agent's process, and the state that outlives it.
 pub(super) struct Agent {
     number: u16,
     monitors: u16,
     clock: Clock,
     slabs: u32,
     devices: bool,
-    /// Processes that there were.
+    /// Number of processes so far.
     starts: u64,
-    /// Those devices that do not work, by how many faults.
+    /// Number of faults that keep the devices broken.
     broken: u32,
     life: Option<Life>,
 }
 
-/// One process.
+/// State of one process.
 struct Life {
     core: DonorCore,
     attention: PausableClock,
@@ -53,25 +53,25 @@ struct Life {
     identity: Option<Identity>,
     secret: Option<NodeSecret>,
     membership: Membership,
-    /// Numbers of slabs that nobody has.
+    /// Numbers of free slabs.
     pool: Vec<u32>,
     of_grants: BTreeMap<GrantId, Vec<u32>>,
     /// Releases that wait until all is wiped.
     releases: Vec<(CallId, Vec<GrantId>)>,
-    /// When the core wants to be looked at, as far as a timer is set.
+    /// Time of the core's next timer, if one is set.
     looks_ns: Option<u64>,
-    /// Slabs that its machine wants back.
+    /// Slabs to be reclaimed for its machine.
     wanted_back: u32,
 }
 
-/// What an agent calls for.
+/// Purpose of an agent's call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTag {
-    /// To join, at that Monitor Node.
+    /// Registration at that Monitor Node.
     Join {
         at: u16,
     },
-    /// To report, or to be known, to that one.
+    /// Report to that Monitor Node, or re-registration.
     Report {
         at: u16,
         round: u32,
@@ -84,19 +84,19 @@ pub(super) enum AgentTag {
     },
 }
 
-/// What comes by itself.
+/// An agent's timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTimer {
     Join,
     Report {
         round: u32,
     },
-    /// A correspondent has paused.
+    /// A reporter's pause is over.
     Paused {
         at: u16,
         round: u32,
     },
-    /// Deadlines may have passed.
+    /// Deadlines may have expired.
     Look,
     /// A grant's slabs are wiped.
     Wiped(GrantId),
@@ -116,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// A process begins.
+    /// Starts a process.
     pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
         self.starts += 1;
         let local_ns = self.clock.at(desk.now_ns);
@@ -142,7 +142,7 @@ impl Agent {
         self.join(desk, 0);
     }
 
-    /// It dies.
+    /// Ends the process.
     pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
         self.life = None;
         desk.fact(Fact::Dies { donor: self.number });
@@ -176,7 +176,7 @@ impl Agent {
                 self.carry_out(desk);
                 desk.reply(call, Response::Lease(state));
             }
-            other => unreachable!("an agent is asked to {}", other.name()),
+            other => unreachable!("an agent has no request {}", other.name()),
         }
     }
 
@@ -210,7 +210,7 @@ impl Agent {
         }
     }
 
-    /// Its own programs want so many slabs back.
+    /// Reclaims so many slabs for local programs.
     pub(super) fn want_back(&mut self, desk: &mut Desk<'_>, slabs: u32) {
         let now_ns = self.clock.at(desk.now_ns);
         let Some(life) = &mut self.life else { return };
@@ -220,7 +220,7 @@ impl Agent {
         self.look(desk);
     }
 
-    /// Its devices break, or are mended.
+    /// Breaks or repairs its devices.
     pub(super) fn break_devices(&mut self, desk: &mut Desk<'_>, begins: bool) {
         self.broken = if begins { self.broken + 1 } else { self.broken - 1 };
         self.set_health(desk);
@@ -272,7 +272,7 @@ impl Agent {
         })
     }
 
-    /// What it lends, as it knows.
+    /// Returns the donor core of a living process.
     pub(super) fn core(&self) -> Option<&DonorCore> {
         self.life.as_ref().map(|life| &life.core)
     }
@@ -282,12 +282,12 @@ impl Agent {
     }
 }
 
-/// What a donor is called, and where it is called.
+/// Returns a donor's name and address.
 pub(super) fn name_of(number: u16) -> String {
     format!("donor{number}")
 }
 
-/// The donor of that name.
+/// Returns the donor of that name.
 pub(super) fn number_of(name: &str) -> Option<u16> {
     name.strip_prefix("donor")?.parse().ok()
 }

@@ -1,56 +1,56 @@
-//! How many checks each checker made, and what it found.
+//! Checks of each checker, and its violations.
 
 use serde::Serialize;
 
-/// Which checker.
+/// A checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checker {
-    /// Nothing has two owners.
+    /// No resource has two owners.
     Owners,
-    /// What is told is so.
+    /// Answers agree with the donors.
     Truth,
-    /// What is told is recorded.
+    /// Answers agree with the store.
     Record,
     /// A request is granted once.
     Single,
-    /// Nothing ends that somebody goes by.
+    /// No grant in use ends without announcement.
     Kept,
     /// A number is given once.
     Numbers,
-    /// Nothing is asked of who is drained or dead.
+    /// No request goes to a drained or dead node.
     TurnedAway,
-    /// Nothing is done that an earlier process was asked.
+    /// No order to an earlier process is executed.
     Lives,
-    /// The line keeps its order.
+    /// The queue keeps its order.
     Line,
-    /// Everybody is served.
+    /// Every request is served.
     Served,
-    /// All agree when it is quiet.
+    /// All tables agree in quiescence.
     Agreement,
     /// No assertion fails.
     Soundness,
 }
 
-/// Something that must not happen, and did.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Who noticed.
+    /// The checker.
     pub checker: Checker,
-    /// When, in virtual nanoseconds since the start.
+    /// Virtual time since the start, in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
-/// What one checker has to say of a run.
+/// Result of one checker in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Who.
+    /// The checker.
     pub checker: Checker,
     /// Checks made.
     pub checks: u64,
-    /// Of them not as they should be.
+    /// Violations among them.
     pub violations: u64,
 }
 
@@ -60,11 +60,11 @@ pub(in crate::control) struct Findings {
     violations: Vec<Violation>,
 }
 
-/// Violations kept.
+/// Limit of the violations kept.
 const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
-    /// All of them.
+    /// All checkers.
     pub const ALL: [Self; 12] = [
         Self::Owners,
         Self::Truth,
@@ -80,7 +80,7 @@ impl Checker {
         Self::Soundness,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Owners => "owners",
@@ -100,7 +100,7 @@ impl Checker {
 }
 
 impl Findings {
-    /// Takes note of one check and, if it failed, of why.
+    /// Counts a check and records its violation.
     pub(in crate::control) fn check(
         &mut self,
         checker: Checker,

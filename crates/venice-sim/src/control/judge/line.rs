@@ -1,5 +1,5 @@
-//! The line of those who wait for room at the only Monitor Node: higher priorities first, then who came
-//! first; nobody is passed by more than it asks for itself.
+//! Checker of the queue at the only Monitor Node: higher priorities first, then first come, first
+//! served; no request is passed by more slabs than it wants itself.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,26 @@ use venice_wire::SLAB_BYTES;
 use super::{Checker, Judge, Scene};
 use crate::control::agent::name_of;
 
-/// What is known of the line since the Monitor Node began.
+/// State of the queue since the Monitor Node began.
 #[derive(Default)]
 pub(super) struct Line {
     rows: Vec<QueueRow>,
     newest_id: u64,
-    /// Where requests stand, by who makes them: priorities backwards, then twice the number in line,
-    /// or between two such.
+    /// Positions of requests by recipient: the inverted priority, then twice the queue number, or
+    /// an odd number for a position between two such.
     places: BTreeMap<String, (u32, u64)>,
-    /// Slabs that went past each of those in line, by its number.
+    /// Slabs that passed each queued request, by its number.
     passed: BTreeMap<u64, u64>,
-    /// Of those in no line, the newest number there was when it was decided that each gets what it wants:
-    /// its donors hear of that once it is written down, and whoever came meanwhile is not passed.
+    /// Requests outside the queue, with the newest queue number at the time of their decision.
+    /// Donors learn of a decision only after it is written; requests that came meanwhile do not
+    /// count as passed.
     decided: BTreeMap<String, u64>,
 }
 
 impl Line {
     pub(super) fn wants(&mut self, recipient: String, priority: u8) {
-        // Behind all that are in line; it may be granted at once and never be seen there.
+        // The position behind all queued requests; the request may be granted at once and never be
+        // queued.
         let place = (255 - u32::from(priority), 2 * self.newest_id + 1);
         self.places.entry(recipient.clone()).or_insert(place);
         if !self.rows.iter().any(|row| row.recipient == recipient) {
@@ -35,7 +37,7 @@ impl Line {
         }
     }
 
-    /// Those that are in line now, and no longer.
+    /// Records which requests are queued, and which are not any more.
     fn note_decided(&mut self, rows: &[QueueRow]) {
         for row in &self.rows {
             self.decided.insert(row.recipient.clone(), self.newest_id);
@@ -61,7 +63,7 @@ impl Judge {
         self.line.rows = rows;
     }
 
-    /// Something is placed: it may go past those in line who might use it.
+    /// Checks a placement: it may pass queued requests that could use the same memory.
     pub(super) fn check_passing(
         &mut self,
         scene: &Scene<'_>,

@@ -1,26 +1,26 @@
-//! What must hold, judged by what goes over the wire, what donors do, and what recipients go by. The
-//! judge knows the faults and nothing of how anybody decides.
+//! Checkers of the control plane. Their input is the messages, the donors' actions and the grants
+//! in use by recipients. They have the faults, and do not depend on the code under test.
 //!
-//! | checker | holds that |
+//! | checker | promise |
 //! |---|---|
-//! | owners | no slab and no device has two owners, as recipients and donors go by |
-//! | truth | what a recipient is told it was granted its donor lends, whole, under that key |
-//! | record | nothing is told that the store does not have |
+//! | owners | no slab and no device has two owners, by the view of recipients and donors |
+//! | truth | a grant in an answer is lent by its donor, whole, under that key |
+//! | record | every grant in an answer is in the store |
 //! | single | a request has one set of grants, however often and wherever it is made |
-//! | kept | nothing ends at its donor while its recipient may go by it, unless that was announced |
-//! | numbers | a grant's number is given once |
-//! | turned-away | nothing is asked of a node that is known to be drained or dead |
-//! | lives | a donor does nothing that an earlier process of it was asked |
-//! | line | nobody is passed in line by more than it asks for itself |
-//! | served | two leases after the last fault everybody is served for whom there is room |
-//! | agreement | in peace recipients, donors, all tables and the store agree, and nothing is left over |
-//! | soundness | nobody's own assertions fail |
+//! | kept | no grant ends at its donor while its recipient may use it, unless that was announced |
+//! | numbers | a grant's number is assigned once |
+//! | turned-away | no prepare goes to a node that is known to be drained or dead |
+//! | lives | a donor executes no order to an earlier process |
+//! | line | no queued request is passed by more than it wants itself |
+//! | served | two leases after the last fault every request that fits is served |
+//! | agreement | in quiescence recipients, donors, all tables and the store agree, and nothing is left over |
+//! | soundness | no assertion of the code under test fails |
 
+mod answers;
 mod findings;
 mod line;
 mod owners;
 mod peace;
-mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,14 +37,14 @@ use super::recipient::Recipient;
 use super::scenario::Scenario;
 use super::store::SharedStore;
 
-/// What is looked at.
+/// The state to check.
 pub(super) struct Scene<'a> {
     pub(super) now_ns: u64,
     pub(super) agents: &'a [Agent],
     pub(super) monitors: &'a [Monitor],
     pub(super) recipients: &'a [Recipient],
     pub(super) store: &'a SharedStore,
-    /// Recipients that do nothing at present, and go by nothing.
+    /// Recipients that are frozen, and use no grants.
     pub(super) frozen: &'a BTreeSet<u16>,
 }
 
@@ -52,35 +52,34 @@ pub(super) struct Judge {
     pub(super) findings: Findings,
     lease_ns: u64,
     is_alone: bool,
-    /// What recipients go by.
+    /// Grants in use by recipients.
     held: BTreeMap<GrantId, Holding>,
-    /// What donors' present processes have set aside or lent, and which slabs that is.
+    /// Slabs set aside or lent by the donors' present processes.
     lent: BTreeMap<(u16, GrantId), Vec<u32>>,
-    /// What donors' present processes have taken back, as they had announced.
+    /// Grants that the donors' present processes took back with announcement.
     taken_back: BTreeSet<(u16, GrantId)>,
-    /// What recipients went by, and do no more.
+    /// Grants that recipients used before.
     left: BTreeSet<GrantId>,
-    /// What was told last of each request.
-    told: BTreeMap<u128, Told>,
-    /// Numbers that were given, with their keys.
+    /// Last answer to each request.
+    answered: BTreeMap<u128, Answer>,
+    /// Assigned numbers, with their keys.
     numbers: BTreeMap<GrantId, GrantKey>,
     line: Line,
     pub(super) counts: Counts,
 }
 
-/// How much there was to judge.
+/// Number of events checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Grants of memory that recipients took.
     pub memory: u64,
     /// Devices that they took.
     pub devices: u64,
-    /// Grants that donors ended while recipients went by them, as they had announced.
+    /// Grants that donors ended with announcement while recipients used them.
     pub ended_early: u64,
-    /// The longest that a request which does not wait in line was without any answer, in
-    /// nanoseconds.
+    /// Longest time without an answer of a request outside the queue, in nanoseconds.
     pub longest_answer_ns: u64,
-    /// How often somebody went past somebody who waits in line.
+    /// Number of times a request passed a queued one.
     pub passes: u64,
 }
 
@@ -90,7 +89,7 @@ struct Holding {
     grant: Grant,
 }
 
-struct Told {
+struct Answer {
     at_ns: u64,
     grants: Vec<(u16, GrantId)>,
 }
@@ -105,14 +104,14 @@ impl Judge {
             lent: BTreeMap::new(),
             taken_back: BTreeSet::new(),
             left: BTreeSet::new(),
-            told: BTreeMap::new(),
+            answered: BTreeMap::new(),
             numbers: BTreeMap::new(),
             line: Line::default(),
             counts: Counts::default(),
         }
     }
 
-    /// Something happened just now.
+    /// Evaluates an event.
     pub(super) fn hear(&mut self, scene: &Scene<'_>, fact: Fact) {
         match fact {
             Fact::Prepares { monitor, donor, request, knows } => {

@@ -1,4 +1,4 @@
-//! Who goes by what: nothing has two owners, and nothing ends under its owner.
+//! Checker of ownership: no resource has two owners, and none ends under its owner.
 
 use venice_rack::donor::EndReason;
 use venice_rack::types::{Grant, ResourceKind};
@@ -9,7 +9,7 @@ use crate::control::agent::{DEVICES, number_of};
 use venice_rack::resource::STORAGE_UNIT_BYTES;
 
 impl Judge {
-    /// A recipient goes by these from now on.
+    /// Records grants that a recipient uses from now on.
     pub(super) fn takes(
         &mut self,
         scene: &Scene<'_>,
@@ -25,7 +25,7 @@ impl Judge {
             let other = self.held.get(&grant.id).filter(|it| it.client_id != client_id);
             let other = other.map(|it| it.recipient);
             self.findings.check(Checker::Owners, scene.now_ns, other.is_none(), || {
-                format!("{} is told to recipients {other:?} and {recipient}", grant.id)
+                format!("{} is granted to recipients {other:?} and {recipient}", grant.id)
             });
             let id = grant.id;
             self.held.insert(id, Holding { recipient, client_id, grant });
@@ -47,7 +47,7 @@ impl Judge {
                 let none = Vec::new();
                 let slabs = |id| self.lent.get(&(donor, id)).unwrap_or(&none);
                 let own = slabs(id);
-                // What died with its donor is nobody's.
+                // A grant that died with its donor has no owner.
                 let twice = others
                     .filter(|it| it.grant.donor_epoch == grant.donor_epoch)
                     .find(|it| slabs(it.grant.id).iter().any(|slab| own.contains(slab)));
@@ -75,16 +75,16 @@ impl Judge {
             .check(Checker::Owners, scene.now_ns, result.is_none(), || result.unwrap_or_default());
     }
 
-    /// A donor does something for a grant that it was asked under that epoch.
+    /// Checks an action of a donor for a grant under that epoch.
     pub(super) fn check_life(&mut self, scene: &Scene<'_>, donor: u16, grant: GrantId, epoch: u64) {
         let identity = scene.agents[usize::from(donor)].identity();
         let is_its = identity.is_some_and(|identity| identity.epoch == epoch);
         self.findings.check(Checker::Lives, scene.now_ns, is_its, || {
-            format!("donor{donor} is {identity:?}, and lends {grant} as it was asked at {epoch}")
+            format!("donor{donor} is {identity:?}, and lends {grant} by an order of epoch {epoch}")
         });
     }
 
-    /// A donor ends a grant: nobody goes by it, or it was announced.
+    /// Checks that a grant ends unused, or with announcement.
     pub(super) fn ends(
         &mut self,
         scene: &Scene<'_>,
@@ -104,7 +104,7 @@ impl Judge {
         let is_right = holding.is_none() || reason == EndReason::TakenBack;
         let recipient = holding.map(|it| it.recipient);
         self.findings.check(Checker::Kept, scene.now_ns, is_right, || {
-            format!("donor{donor} ends {grant} ({reason:?}), which recipient {recipient:?} goes by")
+            format!("donor{donor} ends {grant} ({reason:?}), which recipient {recipient:?} uses")
         });
         if holding.is_some() {
             self.counts.ended_early += 1;
@@ -112,7 +112,7 @@ impl Judge {
     }
 }
 
-/// How much of a device there is.
+/// Returns the units of a whole device.
 fn whole(address: &str) -> u64 {
     let device = DEVICES.iter().find(|(_, name, _)| *name == address);
     device.map_or(0, |(_, _, units)| units * STORAGE_UNIT_BYTES)

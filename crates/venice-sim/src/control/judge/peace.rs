@@ -1,4 +1,5 @@
-//! The end of a run: everybody is served, all agree, and nothing is left over.
+//! Checkers of the end of a run: every request is served, all tables agree, and nothing is left
+//! over.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +10,22 @@ use venice_wire::SLAB_BYTES;
 use super::{Checker, Judge, Scene};
 use crate::control::agent::name_of;
 
-/// Grants by number: donor, device or nothing, and bytes.
+/// Grants by number: donor, device or empty, and bytes.
 type Table = BTreeMap<u64, (String, String, u64)>;
 
 impl Judge {
-    /// Two leases after the last fault: whoever could be served is.
+    /// Checks, two leases after the last fault, that every request that fits is served.
     pub(in crate::control) fn check_served(&mut self, scene: &Scene<'_>) {
         for recipient in scene.recipients {
             let waits = recipient.waits_for();
             self.findings.check(Checker::Served, scene.now_ns, waits.is_none(), || {
-                format!("two leases after the last fault {}", waits.unwrap_or_default())
+                format!("two leases after the last fault: {}", waits.unwrap_or_default())
             });
         }
     }
 
-    /// In peace: what recipients hold is what donors lend, what all tables have, and what is recorded.
+    /// Checks, in quiescence, that recipients, donors, all tables and the store have the same
+    /// grants.
     pub(in crate::control) fn check_agreement(&mut self, scene: &Scene<'_>, is_empty: bool) {
         let mut held = Table::new();
         for grant in scene.recipients.iter().flat_map(|recipient| recipient.held()) {
@@ -67,7 +69,7 @@ impl Judge {
     }
 }
 
-/// What donors hold.
+/// Returns the grants of the donors.
 fn lent(scene: &Scene<'_>) -> Table {
     let mut lent = Table::new();
     for (number, agent) in scene.agents.iter().enumerate() {
@@ -86,7 +88,7 @@ fn lent(scene: &Scene<'_>) -> Table {
     lent
 }
 
-/// What a Monitor Node's table has.
+/// Returns the grants in a Monitor Node's table.
 fn listed(core: &MonitorCore) -> Table {
     let rows = core.grant_rows(0).into_iter().map(|row| {
         let address = match row.state.as_str() {
@@ -98,14 +100,14 @@ fn listed(core: &MonitorCore) -> Table {
     rows.collect()
 }
 
-/// Nodes of which a Monitor Node thinks otherwise than is true.
+/// Returns the nodes whose state differs in a Monitor Node's table.
 fn wrong_nodes(scene: &Scene<'_>, core: &MonitorCore) -> Vec<String> {
     let rows = core.node_rows(0);
     let mut wrong: Vec<String> = Vec::new();
     for (number, agent) in scene.agents.iter().enumerate() {
         let name = name_of(number as u16);
         let Some(row) = rows.iter().find(|row| row.name == name) else {
-            wrong.push(format!("{name} is not known"));
+            wrong.push(format!("{name} is unknown"));
             continue;
         };
         let free_slabs = agent.core().map_or(0, |core| core.status().free_slabs);

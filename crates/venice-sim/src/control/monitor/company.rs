@@ -1,5 +1,5 @@
-//! The other Monitor Nodes: signs of life, whom the others do not hear, and for how long what is known
-//! may be gone by.
+//! The other Monitor Nodes: signs of life, nodes that do not report to them, and the time for which the
+//! present state is valid.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,22 +13,23 @@ use crate::control::messages::{Batch, Broken, Request, Response, Sign};
 use crate::control::party::Party;
 
 pub(super) const SIGN_EVERY_NS: u64 = 1_000_000_000;
-/// How long after the last sign that it hears what others change a Monitor Node serves no more.
+/// Time after its last observed sign of life after which a Monitor Node stops serving, in
+/// nanoseconds.
 pub(super) const FRESH_FOR_NS: u64 = 6_000_000_000;
 
 pub(super) struct Company {
     pub(super) member: u64,
     pub(super) view: View,
-    /// Up to which revision.
+    /// Revision up to which changes were received.
     heard: u64,
-    /// Until when it may go by what it knows.
+    /// Time until which its state is valid, in nanoseconds.
     pub(super) until_ns: u64,
-    /// Signs that it has given and not heard of, and when.
+    /// Signs sent and not yet observed, with their times.
     given: VecDeque<(u64, u64)>,
     signs: u64,
     is_signing: bool,
     silent: BTreeSet<NodeId>,
-    /// Of each other one: the nodes that it does not hear.
+    /// By other Monitor Node: the nodes that do not report to it.
     others: BTreeMap<u64, BTreeSet<NodeId>>,
     pub(super) transactions: u64,
 }
@@ -49,7 +50,7 @@ impl Company {
         }
     }
 
-    /// What the store had.
+    /// Begins with the contents of the store.
     pub(super) fn begin(&mut self, revision: u64, view: View, signs: BTreeMap<u64, Sign>) {
         (self.heard, self.view) = (revision, view);
         for (member, sign) in signs {
@@ -57,12 +58,12 @@ impl Company {
         }
     }
 
-    /// The watch has told that: what of it is news.
+    /// Receives a batch of the watch; returns its new changes.
     pub(super) fn learn(&mut self, batch: Batch) -> Vec<Change> {
         if batch.revision <= self.heard {
             return Vec::new();
         }
-        assert_eq!(batch.revision, self.heard + 1, "the watch left something out");
+        assert_eq!(batch.revision, self.heard + 1, "the watch skipped a revision");
         self.heard = batch.revision;
         for (member, sign) in batch.signs {
             self.hear(member, sign);
@@ -87,7 +88,7 @@ impl Company {
         }
     }
 
-    /// The nodes that none of the others hears; `None`: there are no others.
+    /// Returns the nodes that report to none of the others; `None`: there are no others.
     pub(super) fn silent_elsewhere(&self) -> Option<BTreeSet<NodeId>> {
         self.others.values().cloned().reduce(|all, one| &all & &one)
     }
@@ -119,7 +120,7 @@ impl Monitor {
         let Some(company) = self.company_mut().filter(|it| it.signs == number) else { return };
         company.is_signing = false;
         if matches!(outcome, Ok(Response::Signed { is_member: false })) {
-            // The others do not count on it any more.
+            // The others no longer count it as a member.
             self.begin_anew(desk);
         }
     }
@@ -132,7 +133,7 @@ impl Monitor {
         }
     }
 
-    /// It serves nobody until it has read the store anew.
+    /// Stops serving until it has read the store again.
     pub(super) fn begin_anew(&mut self, desk: &mut Desk<'_>) {
         let party = desk.party;
         self.crash();

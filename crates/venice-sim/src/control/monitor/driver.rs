@@ -1,4 +1,4 @@
-//! Takes in what has come: calls, the donors' answers, what others have changed, and the time.
+//! Handles input: calls, the donors' answers, changes of others, and the time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Batch, Broken, CallId, Leases, Request, Response};
 use crate::control::party::Party;
 
-/// Inputs taken at one go.
+/// Largest number of inputs handled together.
 const INPUTS_AT_ONCE: usize = 64;
 
 pub(super) struct Driver {
@@ -25,9 +25,9 @@ pub(super) struct Driver {
     returned: VecDeque<Returned>,
     is_timeout_due: bool,
     is_tick_due: bool,
-    /// When it wants to look at the time, as far as a timer is set.
+    /// Time of the next timer, if one is set.
     timeout_ns: Option<u64>,
-    /// Somebody waited when it was last shown.
+    /// True if requests were queued when the queue was last reported.
     has_line: bool,
     next_token: u64,
     pub(super) registrations: BTreeMap<Token, (NodeRegistration, CallId)>,
@@ -36,13 +36,13 @@ pub(super) struct Driver {
     pub(super) requests: BTreeMap<u128, Asking>,
 }
 
-/// What it is at.
+/// State of the driver.
 pub(super) enum Stage {
-    /// It takes in whatever comes.
+    /// It handles any input.
     Idle,
-    /// It writes these.
+    /// It writes these changes.
     Storing(Vec<Change>),
-    /// Others were first: it hears what they have changed.
+    /// Others were first: it waits for their changes.
     CatchingUp(Behind),
 }
 
@@ -111,7 +111,7 @@ impl Driver {
 }
 
 impl Monitor {
-    /// Goes on as far as it can at this moment.
+    /// Continues as far as possible at this moment.
     pub(super) fn pump(&mut self, desk: &mut Desk<'_>) {
         loop {
             self.perform_all(desk);
@@ -124,7 +124,7 @@ impl Monitor {
             if ready.is_empty() {
                 return self.wait(desk);
             }
-            // Whichever: so does the daemon.
+            // The order is random, as in the daemon.
             let which = *desk.rng.pick(&ready);
             self.take_in(desk, which);
             self.show_line(desk);
@@ -162,7 +162,8 @@ impl Monitor {
         }
     }
 
-    /// Of several each has a line of its own, which a request may leave for another.
+    /// Reports the queue of a lone Monitor Node; with several, each has its own queue, and requests
+    /// move between them.
     fn show_line(&mut self, desk: &mut Desk<'_>) {
         let (is_alone, local_ns) = (self.is_alone, self.local_ns(desk));
         let Some(driver) = self.driver_mut().filter(|_| is_alone) else { return };
@@ -173,7 +174,7 @@ impl Monitor {
         }
     }
 
-    /// Comes back when the logic wants it.
+    /// Sets the logic's next timer.
     fn wait(&mut self, desk: &mut Desk<'_>) {
         let local_ns = self.local_ns(desk);
         let clock = self.clock;
@@ -204,7 +205,8 @@ impl Monitor {
         }
     }
 
-    /// A call to a donor is over. One whose connection broke is made once more, over a new one.
+    /// Handles the outcome of a call to a donor. A call whose connection broke is repeated once,
+    /// over a new one.
     pub(super) fn donor_answered(
         &mut self,
         desk: &mut Desk<'_>,
@@ -228,7 +230,7 @@ impl Monitor {
         self.pump(desk);
     }
 
-    /// The time by which it judges others.
+    /// Returns the time used for others' deadlines.
     pub(super) fn local_ns(&self, desk: &Desk<'_>) -> u64 {
         let clock_ns = self.clock.at(desk.now_ns);
         match &self.state {
@@ -272,11 +274,11 @@ impl Driver {
                 self.orders.insert(token, ((name.clone(), undo), call));
                 self.core.handle_drain(now_ns, token, &name, !undo);
             }
-            other => unreachable!("a Monitor Node is asked to {}", other.name()),
+            other => unreachable!("a Monitor Node has no request {}", other.name()),
         }
     }
 
-    /// What came of a call to a donor.
+    /// Handles the outcome of a call to a donor.
     fn hear(&mut self, now_ns: u64, returned: Returned) {
         let Returned { donor, request, result } = returned;
         let core = &mut self.core;
@@ -298,11 +300,11 @@ impl Driver {
                 });
                 core.handle_pinged(now_ns, donor, pong);
             }
-            other => unreachable!("a donor was asked to {}", other.name()),
+            other => unreachable!("a donor has no answer to {}", other.name()),
         }
     }
 
-    /// Others have changed the store.
+    /// Applies changes that others made in the store.
     fn learn(&mut self, now_ns: u64, batch: Option<Batch>) {
         let (Some(company), Some(batch)) = (&mut self.company, batch) else { return };
         let news = company.learn(batch);
@@ -312,8 +314,8 @@ impl Driver {
         }
     }
 
-    /// Others were first: what was to be done is judged anew, and asked anew on behalf of those who have
-    /// no answer yet.
+    /// Others were first: the pending work is evaluated again, and requests without an answer are
+    /// repeated.
     pub(super) fn yield_to_others(&mut self, desk: &mut Desk<'_>, now_ns: u64, behind: Behind) {
         let Some(company) = &self.company else { return };
         self.core.handle_silent_at_peers(company.silent_elsewhere());
@@ -322,7 +324,7 @@ impl Driver {
         self.ask_anew(desk, now_ns);
     }
 
-    /// Whom a call to that donor goes to: its address says it.
+    /// Returns the participant of a call to that donor, by its address.
     pub(super) fn party_of(&self, donor: Identity) -> Party {
         let name = self.core.name_of(donor.node);
         Party::Donor(crate::control::agent::number_of(&name).unwrap_or_default())

@@ -1,9 +1,9 @@
-//! A Monitor Node: the real logic, and around it what `venice-monitor` does.
+//! A Monitor Node: the real logic, and around it the behaviour of `venice-monitor`.
 //!
-//! It takes in what has come, one of what is ready after the other, and performs what the logic wants
-//! done in order: while a change is being written nothing else happens. One that is alone writes to a
-//! file; several share a store, make each change on condition, hear of the others by the watch, and
-//! serve for as long as they hear themselves. A process that dies takes with it all but the store.
+//! It handles ready input one by one and performs the logic's actions in order: while a change is
+//! being written nothing else happens. A lone one writes to a file. Several share a store, make
+//! each change conditionally, receive the others' changes by the watch, and serve as long as they
+//! observe their own signs of life. A process that dies loses all but the store.
 
 mod company;
 mod driver;
@@ -32,26 +32,26 @@ pub(super) struct Monitor {
     donor_timeout_ns: u64,
     clocks: Clocks,
     clock: Clock,
-    /// Where it has its records when it is alone.
+    /// Records in its file when it is alone.
     file: BTreeMap<RecordKey, Record>,
     is_alone: bool,
     starts: u64,
     state: State,
-    /// What the watch has told this process and was not heard yet.
+    /// Batches of the watch that are not handled yet.
     told: VecDeque<Batch>,
 }
 
 enum State {
     Down,
-    /// It is a member, or about to be, and reads what there is.
+    /// It is a member, or about to be, and reads the store.
     Opening(Option<Company>),
     Serving(Box<Driver>),
 }
 
-/// What a Monitor Node calls for.
+/// Purpose of a Monitor Node's call.
 #[derive(Clone, Debug)]
 pub(super) enum MonitorTag {
-    /// That of a donor; `is_again`: over a new connection, after one that broke.
+    /// A call to a donor; `is_again`: over a new connection, after one that broke.
     Donor {
         donor: Identity,
         request: Box<Request>,
@@ -59,7 +59,7 @@ pub(super) enum MonitorTag {
     },
     Join,
     Load,
-    /// A transaction; since when it is tried.
+    /// A transaction, with the time of its first attempt.
     Transact {
         request: Box<Request>,
         since_ns: u64,
@@ -69,28 +69,28 @@ pub(super) enum MonitorTag {
     },
 }
 
-/// What comes by itself.
+/// A Monitor Node's timer.
 #[derive(Clone, Debug)]
 pub(super) enum MonitorTimer {
-    /// What the logic wants to be looked at for.
+    /// The logic's timer.
     Timeout,
-    /// It pays attention.
+    /// A periodic tick of the pausable clock.
     Tick,
-    /// The file has the change.
+    /// The change is in the file.
     Written,
-    /// And says so.
+    /// The write of the change is reported.
     Made,
     /// A sign of life is due.
     Sign,
-    /// It may not have heard itself for too long.
+    /// Its own signs may be too old.
     Tenure,
-    /// A transaction is tried again.
+    /// A transaction is retried.
     Again { request: Box<Request>, since_ns: u64 },
-    /// Opening is tried again.
+    /// Opening is retried.
     Open,
 }
 
-/// Keys that nobody has to guess, each given once: those of another life are others.
+/// Keys for the simulation, each given once and different in each process.
 struct Keys(u64);
 
 impl KeySource for Keys {
@@ -125,7 +125,7 @@ impl Monitor {
         }
     }
 
-    /// A process begins.
+    /// Starts a process.
     pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
         self.starts += 1;
         self.clock = self.clock.set(&self.clocks, desk.rng);
@@ -137,13 +137,13 @@ impl Monitor {
         }
     }
 
-    /// It dies.
+    /// Ends the process.
     pub(super) fn crash(&mut self) {
         self.state = State::Down;
         self.told.clear();
     }
 
-    /// Somebody calls.
+    /// Receives a call.
     pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
         if let Some(driver) = self.driver_mut() {
             driver.inputs.push_back((call, request));
@@ -151,14 +151,14 @@ impl Monitor {
         }
     }
 
-    /// Who called waits no longer.
+    /// Receives the notice that a caller stopped waiting.
     pub(super) fn hangs_up(&mut self, call: CallId) {
         if let Some(driver) = self.driver_mut() {
             driver.hangs_up(call);
         }
     }
 
-    /// A call is over.
+    /// Receives the outcome of a call.
     pub(super) fn outcome(
         &mut self,
         desk: &mut Desk<'_>,
@@ -191,13 +191,13 @@ impl Monitor {
         }
     }
 
-    /// The store tells what was changed.
+    /// Receives a batch of the store's watch.
     pub(super) fn watch(&mut self, desk: &mut Desk<'_>, batch: Batch) {
         self.told.push_back(batch);
         self.pump(desk);
     }
 
-    /// Its logic, while it serves.
+    /// Returns its logic, while it serves.
     pub(super) fn core(&self) -> Option<&MonitorCore> {
         match &self.state {
             State::Serving(driver) => Some(&driver.core),
@@ -205,7 +205,7 @@ impl Monitor {
         }
     }
 
-    /// A record as it knows it.
+    /// Returns a record in its state.
     pub(super) fn known(&self, key: &RecordKey) -> Option<&Record> {
         match &self.state {
             State::Serving(driver) => match &driver.company {
@@ -216,7 +216,7 @@ impl Monitor {
         }
     }
 
-    /// What its file has.
+    /// Returns the records in its file.
     pub(super) fn file(&self) -> &BTreeMap<RecordKey, Record> {
         &self.file
     }
@@ -237,7 +237,7 @@ impl Monitor {
     }
 }
 
-/// Makes changes to records.
+/// Applies changes to records.
 fn enter(records: &mut BTreeMap<RecordKey, Record>, changes: &[Change]) {
     for change in changes {
         match change.clone().into_record() {
@@ -247,7 +247,7 @@ fn enter(records: &mut BTreeMap<RecordKey, Record>, changes: &[Change]) {
     }
 }
 
-/// As the daemon has them where nobody says otherwise, but for the lease.
+/// Returns the daemon's default settings, with the scenario's lease.
 pub(super) fn settings(scenario: &Scenario) -> MonitorSettings {
     MonitorSettings {
         heartbeat_interval_ns: 1_000_000_000,

@@ -1,4 +1,4 @@
-//! Beginning to serve: from the file, or as one of several.
+//! Start of service: from the file, or as one of several.
 
 use venice_rack::monitor::{MonitorCore, Record, View};
 use venice_rack::pausable_clock::{PausableClock, TICK_NS};
@@ -10,13 +10,13 @@ use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
 use crate::control::party::Party;
 
-/// How long the store may take for an answer.
+/// Time limit of the store's answer.
 pub(super) const ANSWER_WITHIN_NS: u64 = 2_000_000_000;
-/// Pause before what broke off is begun anew.
+/// Pause before a retry after a failure.
 pub(super) const PAUSE_NS: u64 = 200_000_000;
 
 impl Monitor {
-    /// Gives the first sign of life: what is in the store is read after it.
+    /// Sends the first sign of life; the store is read after it.
     pub(super) fn open(&mut self, desk: &mut Desk<'_>) {
         self.state = State::Opening(None);
         let tag = Tag::Monitor(MonitorTag::Join);
@@ -27,7 +27,7 @@ impl Monitor {
         let Ok(Response::Joined { member, revision }) = outcome else {
             return self.open_later(desk);
         };
-        // It was given before the answer came: what is known is as old as that at most.
+        // It was sent before the answer came: the state is at most as old as that.
         let until_ns = desk.now_ns.saturating_sub(ANSWER_WITHIN_NS) + FRESH_FOR_NS;
         self.state = State::Opening(Some(Company::new(member, revision, until_ns)));
         let tag = Tag::Monitor(MonitorTag::Load);

@@ -1,4 +1,4 @@
-//! Performs what the logic wants done, in order; a change has to be durable before what comes after it.
+//! Performs the logic's actions in order; a change has to be durable before the next action.
 
 use venice_rack::monitor::{Action, Change, Record, RecordKey};
 use venice_rack::queueing::Asked;
@@ -11,13 +11,13 @@ use crate::control::desk::{Desk, Fact, Knows, Tag, Timer};
 use crate::control::messages::{Broken, Outcome, Request, Response, Transaction};
 use crate::control::party::Party;
 
-/// The longest that the file takes for a change.
+/// Longest time of a write to the file.
 const WRITES_WITHIN_NS: u64 = 20_000_000;
-/// How long it is tried to reach the store for a change.
+/// Time limit for reaching the store.
 const STORE_PATIENCE_NS: u64 = 10_000_000_000;
 
 impl Monitor {
-    /// Until a change has to be waited for, or nothing is left to do.
+    /// Performs actions until a change has to be waited for, or none is left.
     pub(super) fn perform_all(&mut self, desk: &mut Desk<'_>) {
         self.catch_up(desk);
         while let Some(driver) = self.driver_mut() {
@@ -25,7 +25,7 @@ impl Monitor {
                 return;
             }
             let Some(action) = driver.core.poll_action() else { return };
-            // Who does not hear the others is not to act on what it knows.
+            // A Monitor Node whose state is stale must not act on it.
             if driver.company.as_ref().is_some_and(|it| it.until_ns <= desk.now_ns) {
                 return self.begin_anew(desk);
             }
@@ -85,7 +85,7 @@ impl Monitor {
                 return;
             }
             Action::Note(_) => return,
-            Action::Store(_) => unreachable!("a change is waited for"),
+            Action::Store(_) => unreachable!("changes are written separately"),
         };
         let to = driver.party_of(donor);
         let tag = MonitorTag::Donor { donor, request: Box::new(request.clone()), is_again: false };
@@ -105,7 +105,7 @@ impl Monitor {
         let Some(driver) = self.driver_mut() else { return };
         driver.stage = Stage::Storing(changes.clone());
         let Some(company) = &mut driver.company else {
-            // A crash may come before it is written, or after it and before anybody knows.
+            // A crash may come before the write, or between the write and its report.
             let takes_ns = desk.rng.between(500_000, WRITES_WITHIN_NS);
             let written_ns = desk.rng.below(takes_ns);
             desk.timer(written_ns, Timer::Monitor(MonitorTimer::Written));
@@ -132,7 +132,7 @@ impl Monitor {
         }
     }
 
-    /// Tries to have a transaction made.
+    /// Attempts a transaction.
     pub(super) fn transact(&mut self, desk: &mut Desk<'_>, request: Box<Request>, since_ns: u64) {
         let tag = MonitorTag::Transact { request: request.clone(), since_ns };
         desk.call(Party::Store, *request, ANSWER_WITHIN_NS, Tag::Monitor(tag));
@@ -156,7 +156,7 @@ impl Monitor {
             _ => return self.begin_anew(desk),
         };
         let Stage::Storing(changes) = std::mem::replace(&mut driver.stage, Stage::Idle) else {
-            unreachable!("one transaction at a time")
+            unreachable!("only one transaction is outstanding")
         };
         match outcome {
             Outcome::Made { revision } => company.view.made(revision, changes),
@@ -170,7 +170,7 @@ impl Monitor {
         self.pump(desk);
     }
 
-    /// Hears of what stood in the way, and all before it.
+    /// Requests the conflicting change, and all before it.
     fn catch_up(&mut self, desk: &mut Desk<'_>) {
         let local_ns = self.local_ns(desk);
         let State::Serving(driver) = &mut self.state else { return };

@@ -1,5 +1,5 @@
-//! Who waits for an answer: asked again for where others were first at the store, as long as anybody
-//! does wait.
+//! Waiting callers: their requests are repeated where others were first at the store, as long as a
+//! caller waits.
 
 use venice_rack::caller::Owner;
 use venice_rack::types::{DeviceRequest, MemoryRequest, RackError};
@@ -8,7 +8,7 @@ use super::driver::Driver;
 use crate::control::desk::Desk;
 use crate::control::messages::{CallId, Request, Response};
 
-/// Who waits for the answer to a request.
+/// A caller that waits for the answer to a request.
 pub(super) struct Asking {
     owner: Owner,
     wanted: Wanted,
@@ -46,7 +46,7 @@ impl Driver {
         }
     }
 
-    /// On behalf of those who have no answer yet.
+    /// Repeats the requests without an answer.
     pub(super) fn ask_anew(&mut self, desk: &mut Desk<'_>, now_ns: u64) {
         for (token, (node, _)) in &self.registrations {
             self.core.handle_register(now_ns, *token, node.clone());
@@ -70,8 +70,8 @@ impl Driver {
         }
     }
 
-    /// Its caller waits no longer, and may ask another Monitor Node by now: what has not been begun is not
-    /// begun, and nothing is asked again for it. What is given back is, whoever waits for that.
+    /// Handles a caller that stopped waiting, and may ask another Monitor Node by now: its request
+    /// is not begun, nor repeated. A release is repeated in any case.
     pub(super) fn hangs_up(&mut self, call: CallId) {
         self.inputs.retain(|(of, request)| *of != call || is_for_anybody(request));
         self.registrations.retain(|_, (_, of)| *of != call);
@@ -90,7 +90,7 @@ impl Driver {
     }
 }
 
-/// Whether it is right to do whoever waits for it: what is reported, called off or given back is so.
+/// True if the request holds without a waiting caller: reports, cancellations and releases.
 fn is_for_anybody(request: &Request) -> bool {
     matches!(request, Request::Heartbeat(_) | Request::Leave(..) | Request::GiveBack(_))
 }

@@ -1,4 +1,4 @@
-//! Grants that are held: renewed at their donors, given up in time.
+//! Grants in use: renewed at their donors, abandoned in time.
 
 use venice_rack::types::{Grant, LeaseState};
 
@@ -7,29 +7,29 @@ use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
 use crate::control::party::Party;
 
-/// A grant is given up when this part of its lease is left.
+/// Divisor of the lease: a grant is abandoned when this part of it is left.
 const MARGIN_PARTS: u64 = 4;
-/// How long a donor may take to answer.
+/// Time limit of a donor's answer.
 const ANSWER_WITHIN_NS: u64 = 3_000_000_000;
-/// The longest pause between two renewals.
+/// Longest pause between two renewals.
 const MAX_PAUSE_NS: u64 = 1_000_000_000;
 
 pub(super) struct Holding {
     kept: Vec<Kept>,
-    /// When renewals are due.
+    /// Time of the next renewals.
     next_ns: u64,
 }
 
 struct Kept {
     grant: Grant,
-    /// When the renewal was sent that its donor answered last, by this machine's clock.
+    /// Time, by this machine's clock, at which the last answered renewal was sent.
     renewed_ns: u64,
     is_asked: bool,
     is_lost: bool,
 }
 
 impl Holding {
-    /// What is not lost.
+    /// Returns the grants that are not lost.
     pub(super) fn living(&self) -> impl Iterator<Item = &Grant> {
         self.kept.iter().filter(|kept| !kept.is_lost).map(|kept| &kept.grant)
     }
@@ -41,7 +41,7 @@ impl Holding {
 }
 
 impl Kept {
-    /// For how long it is believed in after a renewal.
+    /// Returns the time for which a grant is trusted after a renewal.
     fn trust_ns(&self) -> u64 {
         let lease_ns = (self.grant.lease_s * 1e9) as u64;
         lease_ns - lease_ns / MARGIN_PARTS
@@ -53,7 +53,7 @@ impl Kept {
 }
 
 impl Recipient {
-    /// It has what it wanted, by a request that was sent then.
+    /// Takes its grants, by a request sent at that time.
     pub(super) fn take(
         &mut self,
         desk: &mut Desk<'_>,
@@ -63,7 +63,7 @@ impl Recipient {
     ) {
         let (recipient, client_id) = (self.number, self.client_id());
         let told = grants.clone();
-        // While it waits in one line another Monitor Node may be about to grant what it asked there.
+        // While it is queued at one Monitor Node, another may grant its earlier request there.
         let asked_ns_of_all = if self.monitors > 1 { first_ns } else { asked_ns };
         desk.fact(Fact::Takes {
             recipient,
@@ -86,7 +86,7 @@ impl Recipient {
         desk.timer(holds_ns, Timer::Recipient(RecipientTimer::Done { program }));
     }
 
-    /// Renews what is due, and comes back in time.
+    /// Renews due grants, and sets the next timer.
     pub(super) fn keep(&mut self, desk: &mut Desk<'_>) {
         let (clock, program) = (self.clock, self.programs);
         let local_ns = clock.at(desk.now_ns);
@@ -125,7 +125,7 @@ impl Recipient {
         match outcome {
             Ok(Response::Lease(LeaseState::Live { notice, .. })) => {
                 kept.renewed_ns = kept.renewed_ns.max(sent_ns);
-                // Some have nowhere to go with what is there.
+                // Some programs cannot move their data.
                 if notice.is_some() && self.probe.is_none() && self.programs.is_multiple_of(2) {
                     self.give_back(desk);
                 }
@@ -137,7 +137,7 @@ impl Recipient {
         }
     }
 
-    /// Gives up what was not renewed in time, whatever its donor says later.
+    /// Abandons grants that were not renewed in time, whatever their donors answer later.
     pub(super) fn judge(&mut self, desk: &mut Desk<'_>) {
         let local_ns = self.clock.at(desk.now_ns);
         let Doing::Holding(holding) = &self.doing else { return };

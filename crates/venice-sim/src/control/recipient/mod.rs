@@ -1,10 +1,10 @@
-//! A node's programs that borrow, one after the other: what `venice-recipient` does, and what people
-//! do who use it.
+//! A node's borrowing programs, one after the other: the behaviour of `venice-recipient` and of its
+//! users.
 //!
-//! A program asks whichever Monitor Node takes its call, and the next one where that breaks, under the
-//! same number. What it is granted it renews at the donors, counting from when it sent the renewal; it
-//! gives up what was not renewed in three quarters of the lease. It ends by giving back what it has, or
-//! without a word.
+//! A program sends its request to the first Monitor Node that takes its call, and to the next one
+//! where that breaks, under the same number. It renews its grants at the donors, counting from the
+//! time it sent the renewal; it abandons grants that were not renewed in three quarters of the
+//! lease. It ends by releasing its grants, or without a word.
 
 mod holding;
 mod wishes;
@@ -21,15 +21,15 @@ use super::messages::{Broken, Leases, Request, Response};
 use super::party::Party;
 use super::scenario::{Scenario, Workload};
 
-/// A Monitor Node that hangs is noticed in so long.
+/// Time after which a hanging Monitor Node is noticed.
 const HANGS_NS: u64 = 3_000_000_000;
-/// Between two attempts at Monitor Nodes none of which answers.
+/// Pause after all Monitor Nodes failed to answer.
 const PAUSE_NS: u64 = 250_000_000;
-/// For how long it is tried to reach any.
+/// Time limit for reaching any Monitor Node.
 const PATIENCE_NS: u64 = 15_000_000_000;
-/// Of a million answers that say that it waits, those after which a program waits no longer.
+/// Share of "queued" answers, in a million, after which a program stops waiting.
 const LEAVES_PPM: u32 = 30_000;
-/// How long giving back may take at the Monitor Node, and at a donor.
+/// Time limit of a release at the Monitor Node, and at a donor.
 const GIVES_BACK_NS: u64 = 2_500_000_000;
 
 pub(super) struct Recipient {
@@ -40,12 +40,11 @@ pub(super) struct Recipient {
     has_devices: bool,
     workload: Workload,
     clock: Clock,
-    /// What it wants again and again until it has it, if it is one of those that show that what can be
-    /// served is served.
+    /// The request of a probe, repeated until it is served.
     probe: Option<Wish>,
-    /// Programs that there were.
+    /// Number of programs so far.
     programs: u64,
-    /// No program begins any more.
+    /// True if no program begins any more.
     is_ending: bool,
     doing: Doing,
 }
@@ -55,7 +54,7 @@ enum Doing {
     Idle,
     Asking(Asking),
     Holding(Holding),
-    /// At the Monitor Node (`None`) or at the donors, one after the other.
+    /// Release at the Monitor Node (`None`) or at the donors, one after the other.
     GivingBack {
         left: Vec<Grant>,
         at: Option<usize>,
@@ -66,22 +65,23 @@ struct Asking {
     wish: Wish,
     client_id: u128,
     began_ns: u64,
-    /// Since when it asks under that number.
+    /// Time of the first request under that number.
     first_ns: u64,
-    /// Since when it may have been granted, as the programs of Venice count: it asked then, and had no answer since that said otherwise.
+    /// Earliest time at which it may have been granted, by the count of Venice's programs: the time
+    /// of a request without a later denial.
     asked_ns: u64,
-    /// A call is waited for.
+    /// True if a call is outstanding.
     is_asking: bool,
     at: u16,
-    /// Why it was refused last.
+    /// Reason of the last refusal.
     refused: Option<RackError>,
-    /// Monitor Nodes that did not take the call, one after the other.
+    /// Number of Monitor Nodes in a row that did not take the call.
     refusals: u16,
-    /// Since when it cannot reach any.
+    /// Time since which it can reach none.
     silent_since_ns: Option<u64>,
 }
 
-/// What a recipient calls for.
+/// Purpose of a recipient's call.
 #[derive(Clone, Debug)]
 pub(super) enum RecipientTag {
     Ask { program: u64 },
@@ -90,14 +90,14 @@ pub(super) enum RecipientTag {
     GiveBack { program: u64 },
 }
 
-/// What comes by itself.
+/// A recipient's timer.
 #[derive(Clone, Debug)]
 pub(super) enum RecipientTimer {
     /// The next program begins.
     Begin,
-    /// It asks again.
+    /// It repeats its request.
     Ask { program: u64 },
-    /// Renewals are due, or a grant is given up.
+    /// Renewals are due, or a grant is abandoned.
     Keep { program: u64 },
     /// The program is done.
     Done { program: u64 },
@@ -120,20 +120,21 @@ impl Recipient {
         }
     }
 
-    /// A process begins, or the node is there again.
+    /// Starts a process, or resumes after the node's return.
     pub(super) fn start(&mut self, desk: &mut Desk<'_>) {
         if self.probe.is_none() {
             self.idle(desk);
         }
     }
 
-    /// It dies.
+    /// Ends the process.
     pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
         self.forget(desk);
         self.doing = Doing::Idle;
     }
 
-    /// All faults are over: who has something ends soon, who asks waits for its answer.
+    /// Handles the end of all faults: programs with grants end soon, those with requests wait for
+    /// the answer.
     pub(super) fn end(&mut self, desk: &mut Desk<'_>) {
         self.is_ending = true;
         if let Some(wish) = self.probe.clone() {
@@ -149,7 +150,7 @@ impl Recipient {
         }
     }
 
-    /// A probe lets go of what it has.
+    /// Releases a probe's grants.
     pub(super) fn let_go(&mut self, desk: &mut Desk<'_>) {
         if let Doing::Holding(_) = self.doing {
             self.give_back(desk);
@@ -259,7 +260,7 @@ impl Recipient {
         }
     }
 
-    /// It is in line, and some do not wait any longer.
+    /// Continues to wait in the queue; some programs stop waiting.
     fn wait_on(&mut self, desk: &mut Desk<'_>) {
         let Doing::Asking(asking) = &mut self.doing else { return };
         asking.asked_ns = desk.now_ns;
@@ -269,7 +270,7 @@ impl Recipient {
         self.ask(desk);
     }
 
-    /// It waits no longer: what it is granted all the same ends.
+    /// Stops waiting: a grant that comes later ends.
     fn leave(&mut self, desk: &mut Desk<'_>) {
         let owner = self.owner();
         let Doing::Asking(asking) = &self.doing else { return };
@@ -278,7 +279,7 @@ impl Recipient {
         self.idle(desk);
     }
 
-    /// Another Monitor Node may answer; after a while none of them does.
+    /// Tries another Monitor Node; after a while it gives up.
     fn unheard(&mut self, desk: &mut Desk<'_>, broken: Broken) {
         let is_probe = self.probe.is_some();
         let (monitors, is_ending) = (self.monitors, self.is_ending);
@@ -286,7 +287,8 @@ impl Recipient {
         let since_ns = *asking.silent_since_ns.get_or_insert(desk.now_ns);
         let gives_up = desk.now_ns > since_ns + PATIENCE_NS && !is_ending;
         if gives_up && !is_probe {
-            // A program that is told that nobody answers ends; it holds nothing that it knows of.
+            // A program that reaches no Monitor Node ends; it holds no grants that it has learned
+            // of.
             return self.idle(desk);
         }
         asking.at = (asking.at + 1) % monitors;
@@ -308,8 +310,8 @@ impl Recipient {
         if let Doing::Asking(asking) = &mut self.doing {
             asking.refused = Some(error.clone());
         }
-        // Whoever is told no asks anew, under another number; a handshake that has failed may be tried
-        // again under the same.
+        // A refused request is repeated under another number; a failed handshake may be repeated
+        // under the same.
         let is_same = *error == RackError::HandshakeFailed && desk.rng.chance(500_000);
         if !is_same || self.probe.is_some() {
             self.programs += 1;
@@ -333,7 +335,7 @@ impl Recipient {
         self.give_back(desk);
     }
 
-    /// It goes by nothing any more.
+    /// Stops using its grants.
     fn forget(&mut self, desk: &mut Desk<'_>) {
         if let Doing::Holding(holding) = &self.doing {
             for grant in holding.living() {
@@ -356,7 +358,7 @@ impl Recipient {
         desk.call(Party::Monitor(at), request, GIVES_BACK_NS, Tag::Recipient(tag));
     }
 
-    /// What the Monitor Node has not taken is given back at its donor, once.
+    /// Releases the rest at its donor, once, if the Monitor Node did not take it.
     fn gave_back(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
         let Doing::GivingBack { left, at } = &mut self.doing else { return };
         let next = match (*at, outcome) {
@@ -381,18 +383,18 @@ impl Recipient {
         u128::from(self.number) << 32 | u128::from(self.programs)
     }
 
-    /// As the tables name it.
+    /// Returns its name in tables.
     fn name(&self) -> String {
         format!("recipient{}.{}", self.number, self.programs)
     }
 
-    /// Two users on as many nodes as there are recipients.
+    /// Returns its user: two users share the recipients' nodes.
     fn owner(&self) -> Owner {
         let user = ["alice", "bob"][usize::from(self.number % 2)];
         Owner { node: format!("home{}", self.number), user: user.to_owned() }
     }
 
-    /// What it goes by.
+    /// Returns the grants in use.
     pub(super) fn held(&self) -> impl Iterator<Item = &Grant> {
         let holding = match &self.doing {
             Doing::Holding(holding) => Some(holding),
@@ -401,16 +403,16 @@ impl Recipient {
         holding.into_iter().flat_map(Holding::living)
     }
 
-    /// Whether it asks under that number.
+    /// True if it has an outstanding request under that number.
     pub(super) fn asks(&self, client_id: u128) -> bool {
         matches!(&self.doing, Doing::Asking(asking) if asking.client_id == client_id)
     }
 
-    /// What it waits for, in words; `None`: for nothing.
+    /// Describes what it waits for; `None`: nothing.
     pub(super) fn waits_for(&self) -> Option<String> {
         match &self.doing {
             Doing::Asking(Asking { wish, refused, .. }) => {
-                Some(format!("{} asks for {wish:?}, and was told {refused:?}", self.name()))
+                Some(format!("{} requests {wish:?}, last refusal: {refused:?}", self.name()))
             }
             Doing::GivingBack { .. } => Some(format!("{} gives back", self.name())),
             Doing::Idle | Doing::Holding(_) => None,

@@ -1,4 +1,4 @@
-//! What a program wants.
+//! Requests of programs.
 
 use venice_rack::caller::Owner;
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
@@ -11,7 +11,7 @@ use crate::control::agent::{DEVICES, name_of};
 use crate::control::messages::Request;
 use crate::random::Stream;
 
-/// What is wanted, of any donor or one.
+/// A request to any donor or to one.
 #[derive(Clone, Debug)]
 pub(in crate::control) struct Wish {
     pub(in crate::control) what: What,
@@ -25,19 +25,19 @@ pub(in crate::control) enum What {
 }
 
 impl Wish {
-    /// All the memory of a donor.
+    /// Requests all the memory of a donor.
     pub(in crate::control) fn whole(donor: u16, slabs: u32) -> Self {
         let what = What::Memory { slabs, copies: 1, queueing: Queueing::default() };
         Self { what, donor: Some(donor) }
     }
 
-    /// A device of a donor, whole.
+    /// Requests a device of a donor, whole.
     pub(in crate::control) fn device(donor: u16, kind: ResourceKind, units: u64) -> Self {
         let what = What::Device { kind, bytes: units * STORAGE_UNIT_BYTES };
         Self { what, donor: Some(donor) }
     }
 
-    /// How much it is, all copies together; of a device at least.
+    /// Returns its size, all replicas together; for a device at least one unit.
     pub(super) fn bytes(&self) -> u64 {
         match self.what {
             What::Memory { slabs, copies, .. } => u64::from(slabs * copies) * SLAB_BYTES,

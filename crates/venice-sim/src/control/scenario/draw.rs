@@ -1,4 +1,4 @@
-//! A scenario drawn from a seed: what thousands of runs are made of.
+//! Scenarios drawn from a seed, the input of thousands of runs.
 
 use super::{Clocks, Fault, FaultKind, Impairment, Party, Scenario, Workload};
 use crate::random::Stream;
@@ -7,7 +7,7 @@ use crate::units::{Nanos, Share};
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 
-/// What a random scenario may be like.
+/// Bounds of a random scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Fewest Monitor Nodes.
@@ -29,7 +29,7 @@ impl Default for Bounds {
 }
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub fn random(seed: u64, bounds: &Bounds) -> Self {
         let root = Stream::new(seed).split("control", &[]);
         let mut rng = root.split("rack", &[]);
@@ -95,7 +95,7 @@ fn draw_workload(rng: &mut Stream) -> Workload {
 fn draw_fault(rng: &mut Stream, scenario: &Scenario) -> Fault {
     let at = Nanos(rng.below(scenario.span.0));
     let lease_ns = scenario.lease.0;
-    // A moment, less than it takes to be noticed, about as long as a lease, and longer.
+    // Durations: a moment, less than the detection time, about a lease, and longer.
     let lasts = Nanos(match rng.below(4) {
         0 => rng.between(MS, 300 * MS),
         1 => rng.between(300 * MS, 4 * S),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_drawn_can_be_run_and_is_written_and_read_back() {
+    fn random_scenario_is_valid_and_round_trips() {
         for seed in 0..300 {
             let scenario = Scenario::random(seed, &Bounds::default());
             assert_eq!(scenario.check(), Ok(()), "seed {seed}");

@@ -1,4 +1,4 @@
-//! What goes wrong, from when on and for how long.
+//! Faults, with their begin and duration.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,56 +6,56 @@ use super::{BadScenario, Impairment, Party, Scenario};
 use crate::scenario::text::{no_fault, place_and_times};
 use crate::units::Nanos;
 
-/// One thing that goes wrong and is right again after a while.
+/// A temporary fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// When it begins.
+    /// Time of its begin.
     pub at: Nanos,
-    /// How long it lasts.
+    /// Duration.
     #[serde(rename = "for")]
     pub lasts: Nanos,
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: FaultKind,
 }
 
-/// Kinds of fault.
+/// Kinds of faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A process dies and starts anew: a Monitor Node with its store, an agent or a program with
-    /// nothing.
+    /// A process dies and restarts: a Monitor Node with its store, an agent or a program with no
+    /// state.
     Crash {
-        /// Whose.
+        /// The participant.
         who: Party,
     },
-    /// A process does nothing (as after SIGSTOP); what arrives waits for it.
+    /// A process stops (as after SIGSTOP); input waits for it.
     Freeze {
-        /// Whose.
+        /// The participant.
         who: Party,
     },
-    /// Nothing gets from one to the other; back it does, unless `both`.
+    /// No message passes from one to the other; the way back works, unless `both`.
     Cut {
-        /// Where messages come from.
+        /// Sender of the lost messages.
         from: Party,
-        /// Where they do not arrive.
+        /// Their receiver.
         to: Party,
-        /// Whether the way back is cut too.
+        /// True if the way back is cut too.
         #[serde(default)]
         both: bool,
     },
-    /// One is cut off from all others.
+    /// A participant is cut off from all others.
     Isolate {
-        /// Who.
+        /// The participant.
         who: Party,
     },
-    /// Messages suffer more.
+    /// Messages are impaired more.
     Storm {
-        /// What.
+        /// The impairment.
         #[serde(flatten)]
         impairment: Impairment,
     },
-    /// An operator drains a node, and takes that back.
+    /// An operator drains a node, and undoes that.
     Drain {
         /// The donor.
         donor: u16,
@@ -64,10 +64,10 @@ pub enum FaultKind {
     Pressure {
         /// The donor.
         donor: u16,
-        /// Slabs that it wants back.
+        /// Slabs that it reclaims.
         slabs: u32,
     },
-    /// A donor's devices do not work.
+    /// A donor's devices are broken.
     Break {
         /// The donor.
         donor: u16,
@@ -75,12 +75,12 @@ pub enum FaultKind {
 }
 
 impl Fault {
-    /// When it is over.
+    /// Returns the time of its end, in nanoseconds.
     pub fn end_ns(&self) -> u64 {
         self.at.0.saturating_add(self.lasts.0)
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self.kind {
             FaultKind::Crash { .. } => "crash",
@@ -94,7 +94,7 @@ impl Fault {
         }
     }
 
-    /// Whom it names.
+    /// Returns the participants that it names.
     pub fn parties(&self) -> Vec<Party> {
         match self.kind {
             FaultKind::Crash { who } | FaultKind::Freeze { who } | FaultKind::Isolate { who } => {
@@ -108,52 +108,53 @@ impl Fault {
         }
     }
 
-    /// The fault that is so written: `donor2@1s+20s`, from 1 s on for 20 s.
+    /// Parses a fault such as `donor2@1s+20s`: from 1 s on for 20 s.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// With the mistake in the text.
     pub fn parse(text: &str, kind: impl Fn(Party) -> FaultKind) -> Result<Self, BadScenario> {
         let (who, at, lasts) = parts(text)?;
         let who = who.parse().map_err(|error| BadScenario(format!("{error}")))?;
         Ok(Self { at, lasts, kind: kind(who) })
     }
 
-    /// The cut that is so written: `monitor0-donor2@1s+20s`.
+    /// Parses a cut such as `monitor0-donor2@1s+20s`.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// With the mistake in the text.
     pub fn parse_cut(text: &str) -> Result<Self, BadScenario> {
         let (ends, at, lasts) = parts(text)?;
-        let wrong = || BadScenario(format!("'{ends}' is no link: write monitor0-donor2"));
+        let wrong =
+            || BadScenario(format!("'{ends}' is no link: write for example monitor0-donor2"));
         let (from, to) = ends.split_once('-').ok_or_else(wrong)?;
         let party = |text: &str| text.parse().map_err(|error| BadScenario(format!("{error}")));
         let kind = FaultKind::Cut { from: party(from)?, to: party(to)?, both: true };
         Ok(Self { at, lasts, kind })
     }
 
-    /// The drain that is so written: `donor2@1s+20s`.
+    /// Parses a drain such as `donor2@1s+20s`.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// With the mistake in the text.
     pub fn parse_drain(text: &str) -> Result<Self, BadScenario> {
         let (who, at, lasts) = parts(text)?;
         match who.parse() {
             Ok(Party::Donor(donor)) => Ok(Self { at, lasts, kind: FaultKind::Drain { donor } }),
-            _ => Err(BadScenario(format!("'{who}' is no donor: write donor2, say"))),
+            _ => Err(BadScenario(format!("'{who}' is no donor: write for example donor2"))),
         }
     }
 
     pub(super) fn check(&self, scenario: &Scenario) -> Result<(), BadScenario> {
         let name = self.name();
         if let Some(party) = self.parties().into_iter().find(|party| !scenario.has(*party)) {
-            return Err(BadScenario(format!("a {name} names {party}, whom the rack has not")));
+            return Err(BadScenario(format!("a {name} names {party}, which is not in the rack")));
         }
         match self.kind {
             FaultKind::Cut { from, to, .. } if from == to => {
                 Err(BadScenario(format!("{from} has no link to itself to cut")))
             }
             FaultKind::Crash { who: Party::Store } => {
-                Err(BadScenario("the store keeps what it has: freeze it, or cut it off".into()))
+                Err(BadScenario("the store cannot crash: freeze it, or cut it off".into()))
             }
             _ => Ok(()),
         }

@@ -1,5 +1,5 @@
-//! What is to be run, as data: the rack, what its messages suffer, what its programs want, and what
-//! goes wrong. A TOML file, or drawn from a seed.
+//! Scenarios as data: the rack, the impairment of its messages, its programs' workload, and its
+//! faults. A scenario is a TOML file, or drawn from a seed.
 
 mod draw;
 mod fault;
@@ -13,18 +13,18 @@ pub use crate::scenario::BadScenario;
 use crate::scenario::text;
 use crate::units::{Nanos, Share};
 
-/// Most donors and recipients.
+/// Largest number of donors and of recipients.
 pub const MAX_NODES: u16 = 64;
-/// Most Monitor Nodes.
+/// Largest number of Monitor Nodes.
 pub const MAX_MONITORS: u16 = 5;
-/// How far clocks may be apart, as the README states it.
+/// Largest offset between clocks, as the README states it.
 const MOST_APART: Nanos = Nanos(600_000_000_000);
 
 /// One run of a rack's control plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// All random numbers of the run come from it.
+    /// Seed of all random numbers of the run.
     #[serde(with = "crate::scenario::seed_text")]
     pub seed: u64,
     /// Nodes that lend.
@@ -35,81 +35,82 @@ pub struct Scenario {
     pub monitors: u16,
     /// Slabs that each donor lends.
     pub slabs: u32,
-    /// Whether each donor lends an accelerator, a network card and storage too.
+    /// True if each donor lends an accelerator, a network card and storage too.
     pub devices: bool,
     /// Lease of a grant.
     pub lease: Nanos,
-    /// How long programs come and go; then all faults end, and the rack is to come to rest.
+    /// Time during which programs start and end; then all faults end, and the rack comes to rest.
     pub span: Nanos,
-    /// What happens to messages all the time.
+    /// Permanent impairment of messages.
     pub network: Impairment,
-    /// What is wrong with clocks.
+    /// Errors of clocks.
     pub clocks: Clocks,
-    /// What programs want.
+    /// Workload of the programs.
     pub workload: Workload,
-    /// What goes wrong, and for how long.
+    /// Faults.
     #[serde(rename = "fault")]
     pub faults: Vec<Fault>,
 }
 
-/// What happens to messages on their way.
+/// Impairment of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Impairment {
-    /// The shortest time on the way.
+    /// Shortest delay.
     pub latency: Nanos,
-    /// How much longer it may be.
+    /// Largest extra delay.
     pub jitter: Nanos,
-    /// Messages that never arrive, without anybody being told.
+    /// Share of messages lost silently.
     pub loss: Share,
-    /// Messages over whose way the connection breaks, arrived or not: their sender is told, and
-    /// makes its call once more.
+    /// Share of messages whose connection breaks, before or after their arrival: the sender sees
+    /// it, and repeats its call.
     pub resets: Share,
-    /// Messages that take longer than others, up to [`Impairment::late_by`].
+    /// Share of messages delayed further, up to [`Impairment::late_by`].
     pub late: Share,
-    /// How much longer.
+    /// Largest such delay.
     pub late_by: Nanos,
 }
 
-/// What is wrong with clocks.
+/// Errors of clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Clocks {
-    /// How far two of them may be apart; a process that starts may find its own put right, or wrong.
+    /// Largest offset between two of them; a process that starts may find its own corrected, or
+    /// wrong.
     pub apart: Nanos,
-    /// How much faster or slower than the true time they run.
+    /// Largest drift from the true time.
     pub drift: Share,
 }
 
-/// What programs want.
+/// Workload of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Workload {
     /// Mean time between two programs of a recipient.
     pub think: Nanos,
-    /// Mean time that a program keeps what it was granted.
+    /// Mean time between a program's grant and its release.
     pub hold: Nanos,
-    /// Most slabs that one asks for.
+    /// Largest number of slabs in a request.
     pub max_slabs: u32,
-    /// Programs that want a device, where there are some.
+    /// Share of programs that want a device, if there are some.
     pub device: Share,
-    /// That name a donor.
+    /// Share of programs that name a donor.
     pub named: Share,
-    /// That want two copies.
+    /// Share of programs that want two replicas.
     pub copies: Share,
-    /// That wait in line where there is no room.
+    /// Share of programs that queue if there is no room.
     pub wait: Share,
-    /// Of these that have grants of lower priority called back.
+    /// Share of those that preempt grants of lower priority.
     pub preempt: Share,
-    /// That die without a word.
+    /// Share of programs that die without release.
     pub die: Share,
 }
 
 impl Scenario {
-    /// Reads a scenario from TOML.
+    /// Parses a scenario from TOML.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// With the mistake in the text.
     pub fn from_toml(text: &str) -> Result<Self, BadScenario> {
         text::from_toml(text, Self::check)
     }
@@ -119,27 +120,30 @@ impl Scenario {
         text::to_toml(self)
     }
 
-    /// Whether the scenario can be run.
+    /// Checks the scenario.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// With the first invalid value.
     pub fn check(&self) -> Result<(), BadScenario> {
         let bad = |why: String| Err(BadScenario(why));
         let within = |count: u16, most: u16| (1..=most).contains(&count);
         if !within(self.donors, MAX_NODES) || !within(self.recipients, MAX_NODES) {
             let (donors, recipients) = (self.donors, self.recipients);
             return bad(format!(
-                "1 to {MAX_NODES} donors and recipients, not {donors} and {recipients}"
+                "expected 1 to {MAX_NODES} donors and recipients, not {donors} and {recipients}"
             ));
         }
         if !within(self.monitors, MAX_MONITORS) {
-            return bad(format!("1 to {MAX_MONITORS} Monitor Nodes, not {}", self.monitors));
+            return bad(format!(
+                "expected 1 to {MAX_MONITORS} Monitor Nodes, not {}",
+                self.monitors
+            ));
         }
         if self.slabs == 0 || self.workload.max_slabs == 0 {
             return bad("slabs and max_slabs are at least 1".into());
         }
-        // Who has left one line for another may be granted for five seconds more what nobody hears of,
-        // which ends with its lease: two leases are to be longer than that.
+        // A program that moved from one queue to another may be granted, for five seconds more, a
+        // lease that it never learns of: two leases must exceed that.
         if !(8_000_000_000..=60_000_000_000).contains(&self.lease.0) {
             return bad(format!("a lease is 8s to 60s, not {}", self.lease));
         }
@@ -155,7 +159,7 @@ impl Scenario {
         self.faults.iter().try_for_each(|fault| fault.check(self))
     }
 
-    /// Whether there is such a party.
+    /// True if there is such a participant.
     pub(super) fn has(&self, party: Party) -> bool {
         match party {
             Party::Monitor(number) => number < self.monitors,
@@ -166,7 +170,7 @@ impl Scenario {
         }
     }
 
-    /// When all faults are over and no program begins any more, from the start.
+    /// Returns the time from the start at which all faults are over and no program begins any more.
     pub fn calm_ns(&self) -> u64 {
         self.faults.iter().map(Fault::end_ns).fold(self.span.0, u64::max)
     }
@@ -192,7 +196,7 @@ impl Default for Scenario {
 }
 
 impl Default for Impairment {
-    /// A rack's network when all is well.
+    /// Returns a healthy rack's network.
     fn default() -> Self {
         Self {
             latency: Nanos(100_000),

@@ -1,17 +1,17 @@
-//! Scenarios that found something once.
+//! Scenarios that failed once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All of a folder below `tests`, with their texts.
+/// Returns all scenarios of a folder below `tests`, with their texts.
 pub fn found_once(folder: &str) -> Vec<(PathBuf, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
-    let files = fs::read_dir(folder).expect("the folder is there");
-    let files = files.map(|entry| entry.expect("it can be read").path());
+    let files = fs::read_dir(folder).expect("the folder exists");
+    let files = files.map(|entry| entry.expect("the entry is readable").path());
     let files: Vec<_> = files
         .filter(|path| path.extension().is_some_and(|it| it == "toml"))
         .map(|path| {
-            let text = fs::read_to_string(&path).expect("it can be read");
+            let text = fs::read_to_string(&path).expect("the file is readable");
             (path, text)
         })
         .collect();

@@ -1,15 +1,15 @@
-//! `venice bench victim-proxy`: the process between the clients and a real memcached, which gives it
-//! a victim store: the application's own way to remote memory, with Put and Get (composable-rack
+//! `venice bench victim-proxy`: the process between the clients and a real memcached, which gives
+//! it a victim store: the application's own way to remote memory, with Put and Get (composable-rack
 //! paper, section 4, and Figure 8).
 //!
-//! Each client has a thread, a [`desk`], with a connection of its own to memcached ([`near`]). The
-//! [`books`] say which values memcached has; where they are more than may be near, the one not used
-//! for the longest time is put into the victim store and taken out of memcached. As in the paper, who
-//! asks for a value is answered from wherever it is, and the value stays there until it is stored anew.
+//! Each client has a thread, a [`session`], with a connection of its own to memcached ([`near`]). The
+//! [`index`] index the values in memcached; beyond the near limit, the least recently used one is
+//! put into the victim store and removed from memcached. As in the paper, a read is answered from
+//! the value's place, and the value stays there until it is stored anew.
 
-mod books;
-mod desk;
+mod index;
 mod near;
+mod session;
 mod shared;
 
 use std::io::ErrorKind;
@@ -23,15 +23,15 @@ use clap::{Args, ValueEnum};
 use venice_client::{CacheOptions, MemoryOptions, ObjectCache, PortKind, Rack};
 use venice_wire::ByteSize;
 
-use desk::Desk;
+use session::Session;
 use shared::Shared;
 use venice_measure::interrupt;
 use venice_measure::launch::COPIES;
 
-/// How often one looks for new clients, and for the end.
+/// Period of the checks for new clients and for the end.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where a victim store's values lie.
+/// Place of a victim store's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VictimMemory {
     /// In the proxy's own memory.
@@ -45,31 +45,31 @@ pub enum VictimMemory {
 /// Arguments of the hidden `venice bench victim-proxy`.
 #[derive(Debug, Clone, Args)]
 pub struct ProxyArgs {
-    /// Where to listen.
+    /// Socket to listen on.
     #[arg(long, value_name = "SOCKET")]
     pub listen: PathBuf,
 
-    /// Where memcached does.
+    /// Socket of memcached.
     #[arg(long, value_name = "SOCKET")]
     pub memcached: PathBuf,
 
-    /// Values that may be in memcached, in bytes; the rest goes into the victim store.
+    /// Bytes of values that may be in memcached; the rest goes into the victim store.
     #[arg(long, value_name = "SIZE", requires = "victims")]
     pub near: Option<ByteSize>,
 
-    /// The victim store's memory; without it there is no victim store.
+    /// Memory of the victim store; without it there is no victim store.
     #[arg(long, value_enum, value_name = "WHERE", requires = "size")]
     pub victims: Option<VictimMemory>,
 
-    /// How much of it.
+    /// Size of the victim store.
     #[arg(long, value_name = "SIZE", requires = "victims")]
     pub size: Option<ByteSize>,
 }
 
-/// Serves clients until it is asked to end; then gives back what it borrowed.
+/// Serves clients until a signal ends it; then gives back its borrowed memory.
 ///
 /// # Errors
-/// When the victim store cannot be had, or nobody can be listened to.
+/// When the victim store is unavailable, or the socket cannot be listened on.
 pub fn execute_proxy(args: ProxyArgs) -> Result<()> {
     interrupt::catch_signals()?;
     let size_bytes = args.size.map_or(0, |size| size.0);
@@ -95,7 +95,7 @@ pub fn execute_proxy(args: ProxyArgs) -> Result<()> {
                 Err(error) => break Err(error).context("cannot listen any more"),
             }
         };
-        // Whoever waits for a client's next word hears its end.
+        // A thread that waits for a client's next command sees the end of its connection.
         for (stream, _) in &open {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
@@ -118,7 +118,7 @@ fn victim_store(memory: VictimMemory, size_bytes: u64) -> Result<ObjectCache> {
     rack.object_cache(size_bytes, &wanted, &options).context("the victim store")
 }
 
-/// A new client's connection, twice; `None`: nobody is there.
+/// Accepts a new client's connection, twice; `None`: no client waits.
 fn client(listener: &UnixListener) -> std::io::Result<Option<(UnixStream, UnixStream)>> {
     match listener.accept() {
         Ok((stream, _)) => {
@@ -133,7 +133,7 @@ fn client(listener: &UnixListener) -> std::io::Result<Option<(UnixStream, UnixSt
 }
 
 fn serve(shared: &Shared, client: UnixStream) {
-    let outcome = Desk::open(shared, client).and_then(|mut desk| desk.serve());
+    let outcome = Session::open(shared, client).and_then(|mut session| session.serve());
     if let Err(error) = outcome
         && interrupt::check().is_ok()
     {

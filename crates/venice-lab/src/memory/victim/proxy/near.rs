@@ -1,4 +1,4 @@
-//! A connection of the proxy's to the memcached behind it.
+//! A connection of the proxy to the memcached behind it.
 
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Silence after which memcached is taken for hung.
+/// Time without an answer after which memcached is taken for hung.
 const SILENCE: Duration = Duration::from_secs(30);
-/// What ends an answer with a value in it.
+/// End of an answer with a value.
 const END: &[u8] = b"END\r\n";
 
-/// What became of a value that was to be stored.
+/// Outcome of a store.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Yes,
-    /// There is no room, and memcached may not make any (`-M`). What was under the key is gone.
+    /// There is no room, and memcached may not evict (`-M`). The old value of the key is gone.
     NoRoom,
-    /// For another reason, in memcached's words. What was under the key is gone.
+    /// Another refusal, in memcached's words. The old value of the key is gone.
     Refused(Vec<u8>),
 }
 
-/// One connection.
+/// A connection to memcached.
 #[derive(Debug)]
 pub(super) struct Near {
     reader: BufReader<UnixStream>,
@@ -30,8 +30,10 @@ pub(super) struct Near {
 }
 
 impl Near {
+    /// Connects.
+    ///
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no server listens at `socket`.
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to memcached at {}", socket.display()))?;
@@ -40,11 +42,11 @@ impl Near {
         Ok(Self { reader: BufReader::with_capacity(64 << 10, stream), line: Vec::new() })
     }
 
-    /// Puts the value of `key`, with the line's end behind it, in the place of what `value` holds;
-    /// its flags, where it is there.
+    /// Reads the value of `key`, with its line end, into `value`; returns its flags, if it is
+    /// there.
     ///
     /// # Errors
-    /// When memcached is gone or silent or does not speak its protocol.
+    /// When memcached closes the connection, does not answer in time or breaks the protocol.
     pub(super) fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
         self.send(&[b"get ", key, b"\r\n"])?;
         let line = self.line()?;
@@ -55,7 +57,7 @@ impl Near {
         let (flags, len) = head_of_value(line)
             .with_context(|| format!("memcached answered: {}", String::from_utf8_lossy(line)))?;
         value.resize(len + 2 + END.len(), 0);
-        self.reader.read_exact(value).context("memcached sent half a value")?;
+        self.reader.read_exact(value).context("memcached's value was cut off")?;
         if !value.ends_with(END) {
             bail!("memcached sent more than one value");
         }
@@ -63,10 +65,10 @@ impl Near {
         Ok(Some(flags))
     }
 
-    /// Stores a value that has its line's end behind it.
+    /// Stores a value that ends with its line end.
     ///
     /// # Errors
-    /// As [`Near::get`].
+    /// The same as [`Near::get`].
     pub(super) fn set(
         &mut self,
         key: &[u8],
@@ -83,10 +85,10 @@ impl Near {
         }
     }
 
-    /// Takes a value away; whether there was one.
+    /// Deletes a value; returns true if there was one.
     ///
     /// # Errors
-    /// As [`Near::get`].
+    /// The same as [`Near::get`].
     pub(super) fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.send(&[b"delete ", key, b"\r\n"])?;
         match self.line()? {
@@ -97,13 +99,13 @@ impl Near {
     }
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
-        write_parts(self.reader.get_mut(), parts).context("memcached is gone")
+        write_parts(self.reader.get_mut(), parts).context("memcached closed the connection")
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its line end.
     fn line(&mut self) -> Result<&[u8]> {
         self.line.clear();
-        self.reader.read_until(b'\n', &mut self.line).context("memcached is silent")?;
+        self.reader.read_until(b'\n', &mut self.line).context("memcached does not answer")?;
         self.line.strip_suffix(b"\r\n").context("memcached closed the connection")
     }
 }
@@ -112,7 +114,7 @@ impl Near {
 pub(super) fn write_parts(stream: &mut UnixStream, parts: &[&[u8]]) -> std::io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = slices.as_mut_slice();
-    // Empty ones at the front go.
+    // Empty parts at the front are skipped.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match stream.write_vectored(left) {
@@ -125,7 +127,7 @@ pub(super) fn write_parts(stream: &mut UnixStream, parts: &[&[u8]]) -> std::io::
     Ok(())
 }
 
-/// Flags and length of `VALUE key flags length`.
+/// Parses flags and length of `VALUE key flags length`.
 fn head_of_value(line: &[u8]) -> Option<(u32, usize)> {
     let mut words = std::str::from_utf8(line).ok()?.strip_prefix("VALUE ")?.split(' ').skip(1);
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_announced_with_flags_and_length() {
+    fn value_head_has_flags_and_length() {
         assert_eq!(head_of_value(b"VALUE key 7 4096"), Some((7, 4096)));
         assert_eq!(head_of_value(b"VALUE key 7 4096 99"), Some((7, 4096)));
         for line in [&b"VALUE key x 3"[..], b"VALUE key 7", b"ERROR", b"\xff"] {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_arrive_in_order_whatever_their_lengths() {
+    fn parts_arrive_in_order() {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let long = vec![7; 3 << 20];
         let parts: [&[u8]; 5] = [b"", b"head", b"", &long, b"end"];

@@ -1,4 +1,4 @@
-//! What all connections of the proxy share.
+//! State shared by all connections of the proxy.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -7,25 +7,25 @@ use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use venice_client::ObjectCache;
 
-use super::books::{Books, Label, Where};
+use super::index::{KeyIndex, Label, Where};
 
-/// Keys are held by so many locks.
+/// Number of locks that keys are spread over.
 const STRIPES: usize = 256;
 
-/// Memcached's address, the victim store, and the books over both.
+/// memcached's address, the victim store, and the index over both.
 pub(super) struct Shared {
     pub(super) memcached: PathBuf,
     pub(super) victims: Option<ObjectCache>,
     pub(super) counts: Counts,
     /// Bytes of values that may be in memcached.
     near_limit_bytes: u64,
-    books: Mutex<Books>,
-    /// Who reads a key holds it against those who store, move or delete it.
+    index: Mutex<KeyIndex>,
+    /// Locks of the keys: shared for readers, exclusive to store, move or delete.
     stripes: Vec<RwLock<()>>,
     hasher: RandomState,
 }
 
-/// What was done.
+/// Counts of operations.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) near_hits: AtomicU64,
@@ -52,38 +52,38 @@ impl Shared {
             victims,
             counts: Counts::default(),
             near_limit_bytes,
-            books: Mutex::default(),
+            index: Mutex::default(),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             hasher: RandomState::new(),
         }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().expect(UNPOISONED)
+    pub(super) fn index(&self) -> MutexGuard<'_, KeyIndex> {
+        self.index.lock().expect(UNPOISONED)
     }
 
-    /// Nobody stores, moves or deletes `key` meanwhile.
+    /// Locks `key` against stores, moves and deletes.
     pub(super) fn hold_to_read(&self, key: &[u8]) -> RwLockReadGuard<'_, ()> {
         self.stripe(key).read().expect(UNPOISONED)
     }
 
-    /// Nobody else does anything to `key` meanwhile. Who holds one key must not ask for another.
+    /// Locks `key` exclusively. The holder of one key must not lock another.
     pub(super) fn hold(&self, key: &[u8]) -> RwLockWriteGuard<'_, ()> {
         self.stripe(key).write().expect(UNPOISONED)
     }
 
-    /// `key`, which is held, was stored in memcached.
+    /// Records `key`, which is locked, as stored in memcached.
     pub(super) fn put_near(&self, key: &[u8], label: Label) {
-        let was_victim = self.books().put_near(key, label);
+        let was_victim = self.index().put_near(key, label);
         if let (true, Some(victims)) = (was_victim, &self.victims) {
             victims.delete(key);
         }
     }
 
-    /// `key`, which is held, is nowhere any more, memcached left to the caller; whether it was in the
-    /// victim store.
+    /// Removes `key`, which is locked, from the victim store and the index; memcached is left to
+    /// the caller. Returns true if it was in the victim store.
     pub(super) fn strike(&self, key: &[u8]) -> bool {
-        let was_victim = self.books().forget(key) == Some(Where::Victim);
+        let was_victim = self.index().forget(key) == Some(Where::Victim);
         match (was_victim, &self.victims) {
             (true, Some(victims)) => victims.delete(key),
             _ => false,
@@ -91,13 +91,13 @@ impl Shared {
     }
 
     pub(super) fn has_too_much_near(&self) -> bool {
-        self.books().near_bytes() > self.near_limit_bytes
+        self.index().near_bytes() > self.near_limit_bytes
     }
 
-    /// For `stats`.
-    pub(super) fn told(&self) -> [(&'static str, u64); 7] {
-        let (near, victims) = self.books().values();
-        let near_bytes = self.books().near_bytes();
+    /// Returns the counts for `stats`.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 7] {
+        let (near, victims) = self.index().values();
+        let near_bytes = self.index().near_bytes();
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
             ("near_hits", of(&self.counts.near_hits)),
@@ -115,4 +115,4 @@ impl Shared {
     }
 }
 
-const UNPOISONED: &str = "nobody panics with it in hand";
+const UNPOISONED: &str = "a thread panicked while it held the lock";

@@ -1,16 +1,16 @@
-//! What Monitor Nodes ask of donors and tell recipients.
+//! Checkers of Monitor Nodes' calls to donors and answers to recipients.
 
 use venice_rack::monitor::{Record, RecordKey};
 use venice_rack::rat::{GrantRecord, GrantState};
 use venice_rack::types::{Grant, HeldState, Identity, PrepareRequest};
 use venice_wire::GrantId;
 
-use super::{Checker, Judge, Scene, Told};
+use super::{Answer, Checker, Judge, Scene};
 use crate::control::agent::number_of;
 use crate::control::desk::Knows;
 
 impl Judge {
-    /// A Monitor Node asks a donor to set something aside.
+    /// Checks a prepare.
     pub(super) fn prepares(
         &mut self,
         scene: &Scene<'_>,
@@ -20,10 +20,10 @@ impl Judge {
     ) {
         let (now_ns, grant) = (scene.now_ns, request.grant);
         let other = self.numbers.insert(grant, request.key);
-        // Whether it was lent at once its donor is asked again.
+        // A prepare is repeated if it is unclear whether the grant was lent at once.
         let is_again = knows.is_recorded && request.at_once && other == Some(request.key);
         self.findings.check(Checker::Numbers, now_ns, other.is_none() || is_again, || {
-            format!("{grant} is given twice")
+            format!("{grant} is assigned twice")
         });
         if knows.is_recorded {
             return;
@@ -34,14 +34,14 @@ impl Judge {
         for (is_wrong, what) in [(knows.is_draining, "drained"), (knows.is_down, "down")] {
             self.findings.check(Checker::TurnedAway, now_ns, !is_wrong, || {
                 format!(
-                    "monitor{monitor} places {grant} on {}, which it knows is {what}",
+                    "monitor{monitor} places {grant} on {}, although its table has it {what}",
                     donor.node
                 )
             });
         }
     }
 
-    /// A Monitor Node tells what a request was granted.
+    /// Checks an answer with grants.
     pub(super) fn tells(&mut self, scene: &Scene<'_>, client_id: u128, grants: &[Grant]) {
         for grant in grants {
             let result = self.recorded(scene, client_id, grant);
@@ -49,14 +49,14 @@ impl Judge {
                 result.err().unwrap_or_default()
             });
         }
-        let told: Vec<(u16, GrantId)> = grants
+        let answered: Vec<(u16, GrantId)> = grants
             .iter()
             .map(|grant| (number_of(&grant.donor).unwrap_or_default(), grant.id))
             .collect();
-        let now = Told { at_ns: scene.now_ns, grants: told };
-        let Some(before) = self.told.insert(client_id, now) else { return };
-        let now = &self.told[&client_id].grants;
-        // A donor that nobody has heard of for a lease is as good as dead, whatever it holds.
+        let now = Answer { at_ns: scene.now_ns, grants: answered };
+        let Some(before) = self.answered.insert(client_id, now) else { return };
+        let now = &self.answered[&client_id].grants;
+        // A donor without contact for a lease counts as dead, whatever it holds.
         let is_good = scene.now_ns < before.at_ns + self.lease_ns
             && before
                 .grants
@@ -76,15 +76,16 @@ impl Judge {
         };
         let donor = number_of(&grant.donor).unwrap_or_default();
         match record {
-            // Of several one may hear late that its program has given it back, or waits no longer.
+            // Several Monitor Nodes may learn late that a program has released it, or stopped
+            // waiting.
             _ if !self.is_alone && !scene.recipients.iter().any(|it| it.asks(client_id)) => Ok(()),
-            Some(Record::Grant(record)) if is_told(record, client_id, grant) => Ok(()),
+            Some(Record::Grant(record)) if is_answer(record, client_id, grant) => Ok(()),
             None if !self.lent.contains_key(&(donor, grant.id)) => Ok(()),
-            other => Err(format!("{} is told, and the store has {other:?}", grant.id)),
+            other => Err(format!("{} is in an answer, and the store has {other:?}", grant.id)),
         }
     }
 
-    /// What a recipient hears of is so.
+    /// Checks an answer that reached its recipient.
     pub(super) fn check_truth(
         &mut self,
         scene: &Scene<'_>,
@@ -95,7 +96,7 @@ impl Judge {
         let is_memory = grants.iter().all(|grant| grant.device.is_none());
         let is_whole = if is_memory { bytes == wanted_bytes } else { bytes >= wanted_bytes };
         self.findings.check(Checker::Truth, scene.now_ns, is_whole, || {
-            format!("{bytes} bytes are granted of {wanted_bytes}")
+            format!("{bytes} bytes are granted for a request of {wanted_bytes}")
         });
         // The leases began after that.
         if scene.now_ns >= asked_ns + self.lease_ns {
@@ -112,13 +113,13 @@ impl Judge {
             let is_so = view
                 .is_some_and(|view| view.state == HeldState::Committed && view.key == grant.key);
             self.findings.check(Checker::Truth, scene.now_ns, is_so, || {
-                format!("{} is told, and {} has {view:?}", grant.id, grant.donor)
+                format!("{} is in an answer, and {} has {view:?}", grant.id, grant.donor)
             });
         }
     }
 }
 
-fn is_told(record: &GrantRecord, client_id: u128, grant: &Grant) -> bool {
+fn is_answer(record: &GrantRecord, client_id: u128, grant: &Grant) -> bool {
     let is_lent = record.state == GrantState::Committed || record.is_lent_at_once();
     let is_its =
         |origin: venice_rack::rat::Origin| origin.client_id == client_id && origin.key == grant.key;

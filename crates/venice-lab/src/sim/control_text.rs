@@ -1,11 +1,11 @@
-//! What a simulated control plane did, for people.
+//! Text report of a simulated control plane.
 
 use venice_sim::control::{Report, Violation};
 
 use super::control::Seeds;
-use super::telling::{self, time};
+use super::text::{self, time};
 
-/// The report of one run.
+/// Renders the report of one run.
 pub fn report(report: &Report) -> String {
     let Report { seed, donors, recipients, monitors, trace_hash, virtual_ns, events, .. } = report;
     let took = time(*virtual_ns);
@@ -28,17 +28,17 @@ fn messages(report: &Report) -> String {
         ("sent", messages.sent),
         ("lost", messages.lost),
         ("lost to cuts", messages.cut),
-        ("whose connection broke", messages.reset),
+        ("connection reset", messages.reset),
         ("late", messages.late),
     ];
     let all = all.into_iter().filter(|(name, count)| *count > 0 || *name == "sent");
-    telling::counts("messages", all, &report.faults)
+    text::counts("messages", all, &report.faults)
 }
 
 fn grants(report: &Report) -> String {
     let grants = &report.grants;
     format!(
-        "{} grants of memory and {} of devices, {} ended by their donors; an answer took {} at most",
+        "{} grants of memory and {} of devices, {} ended by their donors; slowest answer {}",
         grants.memory,
         grants.devices,
         grants.ended_early,
@@ -48,16 +48,16 @@ fn grants(report: &Report) -> String {
 
 fn checkers(report: &Report) -> String {
     let verdicts = report.verdicts.iter();
-    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
+    text::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
-/// One line for something that must not have happened.
+/// Renders a violation in one line.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    telling::violation(checker.name(), *at_ns, what)
+    text::violation(checker.name(), *at_ns, what)
 }
 
-/// The sum of many seeds.
+/// Renders the sum of many seeds.
 pub fn seeds(sum: &Seeds) -> String {
     let Seeds { ran, failed, grants, messages, faults, virtual_ns } = sum;
     format!(

@@ -1,13 +1,13 @@
-//! What a simulated rack did, for people.
+//! Text report of a simulated rack.
 
 use venice_sim::checkers::Violation;
 use venice_sim::report::Report;
 
 use super::Seeds;
-use super::telling::{self, time};
+use super::text::{self, time};
 use venice_cli::terminal::{self, Align};
 
-/// The report of one run.
+/// Renders the report of one run.
 pub fn report(report: &Report) -> String {
     let Report { seed, nodes, trace_hash, virtual_ns, events, .. } = report;
     let took = time(*virtual_ns);
@@ -47,7 +47,7 @@ fn accesses(report: &Report) -> String {
 fn frames(report: &Report) -> String {
     let (frames, links) = (&report.frames, &report.links);
     let usual =
-        [("sent", frames.sent), ("delivered", frames.delivered), ("sent again", links.replayed)];
+        [("sent", frames.sent), ("delivered", frames.delivered), ("resent", links.replayed)];
     let odd = [
         ("lost", frames.lost),
         ("lost to cuts", frames.cut),
@@ -55,24 +55,24 @@ fn frames(report: &Report) -> String {
         ("copied", frames.duplicated),
         ("corrupted", frames.corrupted),
         ("delayed", frames.delayed),
-        ("old ones again", frames.stale),
+        ("stale repeats", frames.stale),
     ];
     let odd = odd.into_iter().filter(|(_, count)| *count > 0);
-    telling::counts("frames", usual.into_iter().chain(odd), &report.faults)
+    text::counts("frames", usual.into_iter().chain(odd), &report.faults)
 }
 
 fn checkers(report: &Report) -> String {
     let verdicts = report.verdicts.iter();
-    telling::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
+    text::checkers(verdicts.map(|it| (it.checker.name(), it.checks, it.violations)))
 }
 
-/// One line for something that must not have happened.
+/// Renders a violation in one line.
 pub fn violation(violation: &Violation) -> String {
     let Violation { checker, at_ns, what } = violation;
-    telling::violation(checker.name(), *at_ns, what)
+    text::violation(checker.name(), *at_ns, what)
 }
 
-/// The sum of many seeds.
+/// Renders the sum of many seeds.
 pub fn seeds(sum: &Seeds) -> String {
     let Seeds { ran, failed, accesses, frames, faults, virtual_ns } = sum;
     format!(

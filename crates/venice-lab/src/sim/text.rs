@@ -1,4 +1,4 @@
-//! What the reports of all simulated runs are told in.
+//! Parts shared by the text reports of all simulated runs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use venice_sim::units::Nanos;
 
 use venice_cli::terminal::{self, Align};
 
-/// What was counted of messages, and below it the faults that there were.
+/// Renders message counts and, below them, the faults.
 pub(super) fn counts(
     of: &str,
     counts: impl Iterator<Item = (&'static str, u64)>,
@@ -22,7 +22,7 @@ pub(super) fn counts(
     format!("{table}\nfaults: {}", faults.join(", "))
 }
 
-/// What each checker says: its name, its checks, and of these the violations.
+/// Renders each checker's name, its checks and its violations.
 pub(super) fn checkers(verdicts: impl Iterator<Item = (&'static str, u64, u64)>) -> String {
     let row = |(name, checks, violations): (&str, u64, u64)| {
         let says = match violations {
@@ -35,12 +35,12 @@ pub(super) fn checkers(verdicts: impl Iterator<Item = (&'static str, u64, u64)>)
     terminal::table(&columns, verdicts.map(row).collect())
 }
 
-/// One line for something that must not have happened.
+/// Renders a violation in one line.
 pub(super) fn violation(checker: &str, at_ns: u64, what: &str) -> String {
     format!("{checker}, at {}: {what}", time(at_ns))
 }
 
-/// Three digits are enough for people.
+/// Formats a time with three digits.
 pub(super) fn time(ns: u64) -> String {
     let digits = ns.checked_ilog10().unwrap_or(0);
     let unit = 10u64.pow(digits.saturating_sub(2));

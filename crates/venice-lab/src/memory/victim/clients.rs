@@ -1,5 +1,5 @@
-//! The clients: 95 reads to 5 writes, uniform; each has keys of its own, so that it knows what every
-//! value must be.
+//! The clients: 95 reads to 5 writes, uniform; each has keys of its own, so that it can check every
+//! value.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,25 @@ use super::values::Values;
 use venice_measure::pattern::Random;
 use venice_measure::progress::Phase;
 
-/// One request in so many is a write.
+/// Requests for one write.
 const WRITE_EVERY: u64 = 20;
 
-/// What some requests gave.
+/// Result of some requests.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
-    /// From the request to the last byte of the answer, in nanoseconds.
+pub(super) struct Answers {
+    /// Time from the request to the last byte of the answer, in nanoseconds.
     pub(super) reads_ns: Histogram<u64>,
     pub(super) writes_ns: Histogram<u64>,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last answer, in seconds.
     pub(super) seconds: f64,
-    /// Values that were looked at.
+    /// Values checked.
     pub(super) checked: u64,
-    /// Those that were not what had been stored; those that were not there.
+    /// Values that differ from the stored ones; missing values.
     pub(super) wrong: u64,
     pub(super) missed: u64,
 }
 
-impl Asked {
+impl Answers {
     pub(super) fn nothing() -> Result<Self> {
         Ok(Self {
             reads_ns: Histogram::new(3)?,
@@ -41,8 +41,8 @@ impl Asked {
         })
     }
 
-    /// Adds what was asked beside it or after it.
-    pub(super) fn add(&mut self, other: &Asked) -> Result<()> {
+    /// Adds the result of requests beside it or after it.
+    pub(super) fn add(&mut self, other: &Answers) -> Result<()> {
         self.reads_ns.add(&other.reads_ns)?;
         self.writes_ns.add(&other.writes_ns)?;
         self.checked += other.checked;
@@ -60,7 +60,7 @@ impl Asked {
     }
 }
 
-/// A server's clients, and what they know of its values.
+/// A server's clients and the versions of its values.
 pub(super) struct Clients<'a> {
     clients: Vec<Client>,
     values: &'a Values,
@@ -71,8 +71,8 @@ impl<'a> Clients<'a> {
         Self { clients, values }
     }
 
-    /// `requests` in all, in equal shares; what takes longer than `limit` is broken off. `seed` and
-    /// number of clients give the same requests, whoever serves them.
+    /// Runs `requests` in all, in equal shares; stops after `limit`. The same `seed` and number of
+    /// clients give the same requests to every server.
     ///
     /// # Errors
     /// When the server fails, and on an interrupt.
@@ -82,13 +82,13 @@ impl<'a> Clients<'a> {
         requests: u64,
         seed: u64,
         limit: Duration,
-    ) -> Result<Asked> {
+    ) -> Result<Answers> {
         let values = self.values;
         let share = versions.len().div_ceil(self.clients.len());
-        // Fewer than clients where there are few keys.
+        // With few keys there are fewer clients.
         let count = versions.len().div_ceil(share) as u64;
         let start = Instant::now();
-        let outcomes: Vec<Result<Asked>> = std::thread::scope(|scope| {
+        let outcomes: Vec<Result<Answers>> = std::thread::scope(|scope| {
             let of_each = self.clients.iter_mut().zip(versions.chunks_mut(share));
             let threads: Vec<_> = (0u64..)
                 .zip(of_each)
@@ -104,9 +104,12 @@ impl<'a> Clients<'a> {
                     scope.spawn(move || own.ask(requests, start, limit))
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no client panics")).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("the client thread panicked"))
+                .collect()
         });
-        let mut all = Asked { seconds: start.elapsed().as_secs_f64(), ..Asked::nothing()? };
+        let mut all = Answers { seconds: start.elapsed().as_secs_f64(), ..Answers::nothing()? };
         for outcome in outcomes {
             all.add(&outcome?)?;
         }
@@ -125,8 +128,8 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
-    fn ask(&mut self, requests: u64, start: Instant, limit: Duration) -> Result<Asked> {
-        let mut asked = Asked::nothing()?;
+    fn ask(&mut self, requests: u64, start: Instant, limit: Duration) -> Result<Answers> {
+        let mut answers = Answers::nothing()?;
         for _ in 0..requests {
             let own = self.random.below(self.versions.len() as u64);
             let (key, version) = (self.first + own, &mut self.versions[own as usize]);
@@ -136,21 +139,21 @@ impl Own<'_> {
                 let (head, window) = self.values.parts(key, *version);
                 let sent = Instant::now();
                 self.client.store(key, &[&head, window])?;
-                asked.writes_ns.record(sent.elapsed().as_nanos() as u64)?;
+                answers.writes_ns.record(sent.elapsed().as_nanos() as u64)?;
             } else {
                 let sent = Instant::now();
                 let found = self.client.fetch(key)?;
-                asked.reads_ns.record(sent.elapsed().as_nanos() as u64)?;
+                answers.reads_ns.record(sent.elapsed().as_nanos() as u64)?;
                 let right = found.map(|value| self.values.is_right(key, *version, value));
-                asked.checked += 1;
-                asked.missed += u64::from(right.is_none());
-                asked.wrong += u64::from(right == Some(false));
+                answers.checked += 1;
+                answers.missed += u64::from(right.is_none());
+                answers.wrong += u64::from(right == Some(false));
             }
             if start.elapsed() > limit {
                 break;
             }
         }
-        Ok(asked)
+        Ok(answers)
     }
 }
 
@@ -168,24 +171,24 @@ pub(super) fn load(client: &mut Client, values: &Values, keys: u64, label: &str)
     Ok(())
 }
 
-/// Looks at every value once.
+/// Reads and checks every value once.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as [`load`].
 pub(super) fn read_back(
     client: &mut Client,
     values: &Values,
     versions: &[u64],
     label: &str,
-) -> Result<Asked> {
+) -> Result<Answers> {
     let phase = Phase::new(format!("{label}: read back and check"), versions.len() as u64);
-    let mut asked = Asked::nothing()?;
+    let mut answers = Answers::nothing()?;
     for (key, &version) in (0u64..).zip(versions) {
         let right = client.fetch(key)?.map(|value| values.is_right(key, version, value));
-        asked.checked += 1;
-        asked.missed += u64::from(right.is_none());
-        asked.wrong += u64::from(right == Some(false));
+        answers.checked += 1;
+        answers.missed += u64::from(right.is_none());
+        answers.wrong += u64::from(right == Some(false));
         phase.advance(1);
     }
-    Ok(asked)
+    Ok(answers)
 }

@@ -1,26 +1,26 @@
-//! A table that can be read on a terminal and in a page.
+//! A table of a report, rendered as text and as HTML.
 
 use venice_measure::report::table;
 
 /// A titled table: the first columns are text, the others figures.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sheet {
+pub(crate) struct ReportTable {
     pub(crate) title: String,
     pub(crate) head: Vec<String>,
-    /// Columns of text.
+    /// Number of leading text columns.
     pub(crate) texts: usize,
     pub(crate) rows: Vec<Vec<String>>,
-    /// What a reader should know, below the table.
+    /// Explanations below the table.
     pub(crate) notes: Vec<String>,
 }
 
-impl Sheet {
+impl ReportTable {
     pub(crate) fn new(title: impl Into<String>, head: &[&str], texts: usize) -> Self {
         let head = head.iter().map(|text| (*text).to_owned()).collect();
         Self { title: title.into(), head, texts, ..Self::default() }
     }
 
-    /// For a terminal.
+    /// Renders it for a terminal.
     pub(crate) fn text(&self) -> String {
         let head: Vec<&str> = self.head.iter().map(String::as_str).collect();
         let mut rows = table(&head, self.texts);
@@ -31,7 +31,7 @@ impl Sheet {
         format!("{}\n{rows}\n{notes}", self.title)
     }
 
-    /// For a page.
+    /// Renders it for a page.
     pub(crate) fn html(&self) -> String {
         let class = |column: usize| if column < self.texts { "" } else { " class=\"figure\"" };
         let cells = |tag: &str, row: &[String]| -> String {
@@ -52,7 +52,7 @@ impl Sheet {
     }
 }
 
-/// Text as it stands between tags.
+/// Escapes text between tags.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn both_forms_have_every_cell() {
-        let mut sheet = Sheet::new("Latency <of> all", &["name", "64 B"], 1);
-        sheet.rows.push(vec!["a & b".into(), "1.00 µs".into()]);
-        sheet.notes.push("measured today".into());
-        let text = sheet.text();
+        let mut table = ReportTable::new("Latency <of> all", &["name", "64 B"], 1);
+        table.rows.push(vec!["a & b".into(), "1.00 µs".into()]);
+        table.notes.push("measured today".into());
+        let text = table.text();
         assert!(text.contains("a & b") && text.contains("1.00 µs") && text.contains("today"));
-        let texts = xml::texts(&sheet.html()).unwrap();
+        let texts = xml::texts(&table.html()).unwrap();
         assert_eq!(
             texts,
             ["Latency <of> all", "name", "64 B", "a & b", "1.00 µs", "measured today"]

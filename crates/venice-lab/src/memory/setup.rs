@@ -1,5 +1,5 @@
-//! What the modes stand on: racks that stay up from one application to the next, and swap devices that
-//! are there for one run.
+//! The set-up of the modes: racks that stay up from one application to the next, and swap devices
+//! that exist for one run.
 
 use std::path::PathBuf;
 
@@ -16,37 +16,38 @@ use venice_measure::launch::{Launch, ONE_COPY};
 use venice_measure::progress::Phase;
 use venice_measure::rack::{Port, Rack};
 
-/// The name of our cgroups.
+/// Name of this process's cgroups.
 const GROUP: &str = "memory";
 
-/// What this machine lacks for a mode.
+/// Part of this machine that a mode needs and does not find.
 #[derive(Debug)]
 pub(super) struct Lacking(pub(super) String);
 
-/// What is set up. Dropping it takes it all down.
+/// Racks and swap devices in place. Dropping it takes them all down.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct ModeSetup {
     swap_dir: PathBuf,
-    shm: Option<Standing>,
-    udp: Option<Standing>,
+    shm: Option<RunningRack>,
+    udp: Option<RunningRack>,
 }
 
 #[derive(Debug)]
-struct Standing {
+struct RunningRack {
     rack: Rack,
     lent_bytes: u64,
 }
 
-impl Ground {
-    /// Takes away, once in a process, what benchmarks that were killed left.
+impl ModeSetup {
+    /// Creates an empty set-up; removes, once in a process, the remains of benchmarks that were
+    /// killed.
     pub(super) fn new(swap_dir: PathBuf) -> Self {
         kernel_swap::sweep(Some(&swap_dir));
         Self { swap_dir, shm: None, udp: None }
     }
 
-    /// Has `run` start an application in one mode.
+    /// Lets `run` start an application in one mode.
     ///
-    /// The inner error is what the machine lacks for this mode, the outer one what went wrong.
+    /// The inner error names what the machine lacks for this mode, the outer one the failure.
     pub(super) fn on<T>(
         &mut self,
         mode: Mode,
@@ -97,23 +98,23 @@ impl Ground {
         run(&Launch::OnRack { rack, local_bytes, remote_bytes, kept, extra })
     }
 
-    /// The rack of `port`, larger than before where it lends too little.
+    /// Returns the rack of `port`; starts a larger one if it lends too little.
     pub(super) fn rack(&mut self, port: Port, remote_bytes: u64) -> Result<&Rack> {
-        let standing = match port {
+        let running = match port {
             Port::Shm => &mut self.shm,
             Port::Udp => &mut self.udp,
         };
-        if standing.as_ref().is_some_and(|standing| standing.lent_bytes < remote_bytes) {
-            *standing = None;
+        if running.as_ref().is_some_and(|running| running.lent_bytes < remote_bytes) {
+            *running = None;
         }
-        if standing.is_none() {
+        if running.is_none() {
             let _phase = Phase::waiting(format!("start a rack over {}", port.name()));
             // Half as much again, so that it need not grow with every application.
             let lent_bytes = remote_bytes + remote_bytes / 2;
             let rack = Rack::up(port, lent_bytes)?;
-            *standing = Some(Standing { rack, lent_bytes });
+            *running = Some(RunningRack { rack, lent_bytes });
         }
-        Ok(&standing.as_ref().expect("it stands").rack)
+        Ok(&running.as_ref().expect("it stands").rack)
     }
 }
 
@@ -128,7 +129,7 @@ fn on_swap<S: SwapDevice, T>(
     });
     venice_measure::interrupt::check()?;
     match prepared {
-        // The group goes first when they are dropped: no member is left when swap is switched off.
+        // The group is dropped first: no member is left when swap is switched off.
         Ok((_device, group)) => match run(&Launch::InCgroup(&group)) {
             Err(error) if group.killed_for_memory() > 0 => Err(error.context(KILLED)),
             outcome => outcome.map(Ok),

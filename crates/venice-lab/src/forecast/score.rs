@@ -1,35 +1,35 @@
-//! How much was too little, and how much too much.
+//! Shortage and excess of forecasts.
 
 use super::report::{AheadReport, CurvePoint, MethodReport};
-use super::walk::ToldOfOne;
-use super::{ForecastArgs, Teller};
+use super::walk::ResourceForecast;
+use super::{ForecastArgs, Predictor};
 
 /// Points of a curve.
 const MARGINS: usize = 16;
-/// Rounding is no shortage.
+/// Relative shortage that counts as rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// What came of one teller's forecasts of one resource.
-pub(super) fn judge(
-    teller: Teller,
-    windows: &[ToldOfOne<'_>],
+/// Evaluates one method's forecasts of one resource.
+pub(super) fn score(
+    predictor: Predictor,
+    windows: &[ResourceForecast<'_>],
     ahead: AheadReport,
     args: &ForecastArgs,
 ) -> MethodReport {
     let step = args.most_margin / (MARGINS - 1) as f64;
-    // More than the peak is nothing for one who knows it.
-    let margins = if teller == Teller::Foresight { 1 } else { MARGINS };
+    // Perfect foresight needs no margin.
+    let margins = if predictor == Predictor::Foresight { 1 } else { MARGINS };
     let curve = (0..margins).map(|at| at_margin(windows, at as f64 * step)).collect();
     let equal = margin_for(windows, args.short).map(|margin| at_margin(windows, margin));
-    MethodReport { teller, curve, at_short: equal, ahead }
+    MethodReport { predictor, curve, at_short: equal, ahead }
 }
 
-/// What comes of reserving so much more than was foretold.
-fn at_margin(windows: &[ToldOfOne<'_>], margin: f64) -> CurvePoint {
+/// Evaluates a reservation of the forecast plus `margin`.
+fn at_margin(windows: &[ResourceForecast<'_>], margin: f64) -> CurvePoint {
     let mut point = CurvePoint { margin, short_windows: 0.0, under: 0.0, over: 0.0 };
     let mut used = 0.0;
     for window in windows {
-        let reserved = window.foretold * (1.0 + margin);
+        let reserved = window.forecast * (1.0 + margin);
         for came in window.came {
             used += came;
             point.under += (came - reserved).max(0.0);
@@ -47,13 +47,14 @@ fn at_margin(windows: &[ToldOfOne<'_>], margin: f64) -> CurvePoint {
     point
 }
 
-/// The least margin, below 0 too, by which at most this share of the windows is short; known only
-/// afterwards. `None` where no margin is enough: nothing was foretold, and something came.
-fn margin_for(windows: &[ToldOfOne<'_>], short: f64) -> Option<f64> {
-    let enough = |window: &ToldOfOne<'_>| match (window.peak(), window.foretold) {
+/// Finds the least margin, possibly negative, by which at most this share of the windows is short;
+/// it is known only afterwards. `None` if no margin suffices: the forecast was zero, and the use
+/// was not.
+fn margin_for(windows: &[ResourceForecast<'_>], short: f64) -> Option<f64> {
+    let enough = |window: &ResourceForecast<'_>| match (window.peak(), window.forecast) {
         (0.0, _) => 0.0,
         (_, 0.0) => f64::INFINITY,
-        (peak, foretold) => peak / foretold,
+        (peak, forecast) => peak / forecast,
     };
     let mut factors: Vec<f64> = windows.iter().map(enough).collect();
     factors.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -66,15 +67,15 @@ fn margin_for(windows: &[ToldOfOne<'_>], short: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const WINDOWS: [ToldOfOne<'static>; 4] = [
-        ToldOfOne { foretold: 10.0, came: &[8.0, 10.0] },
-        ToldOfOne { foretold: 10.0, came: &[12.0, 4.0] },
-        ToldOfOne { foretold: 10.0, came: &[15.0, 5.0] },
-        ToldOfOne { foretold: 10.0, came: &[6.0, 0.0] },
+    const WINDOWS: [ResourceForecast<'static>; 4] = [
+        ResourceForecast { forecast: 10.0, came: &[8.0, 10.0] },
+        ResourceForecast { forecast: 10.0, came: &[12.0, 4.0] },
+        ResourceForecast { forecast: 10.0, came: &[15.0, 5.0] },
+        ResourceForecast { forecast: 10.0, came: &[6.0, 0.0] },
     ];
 
     #[test]
-    fn too_little_and_too_much_are_told_of_what_was_used() {
+    fn shortage_and_excess_are_relative_to_use() {
         let point = at_margin(&WINDOWS, 0.0);
         assert_eq!(point.short_windows, 0.5);
         assert!(
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_margin_is_the_least_that_is_enough() {
+    fn margin_is_the_least_sufficient() {
         for (short, margin, windows) in
             [(0.0, 0.5, 0.0), (0.25, 0.2, 0.25), (0.5, 0.0, 0.5), (0.75, -0.4, 0.75)]
         {
@@ -94,9 +95,9 @@ mod tests {
             assert!((found - margin).abs() < 1e-12, "{short}: {found}");
             assert_eq!(at_margin(&WINDOWS, found).short_windows, windows);
         }
-        let hopeless = [ToldOfOne { foretold: 0.0, came: &[1.0] }];
+        let hopeless = [ResourceForecast { forecast: 0.0, came: &[1.0] }];
         assert_eq!(margin_for(&hopeless, 0.01), None);
-        let idle = [ToldOfOne { foretold: 0.0, came: &[0.0] }];
+        let idle = [ResourceForecast { forecast: 0.0, came: &[0.0] }];
         assert_eq!(at_margin(&idle, 0.3).over, 0.0);
         assert_eq!(margin_for(&idle, 0.01), Some(-1.0));
     }

@@ -1,5 +1,5 @@
-//! One client of the proxy: memcached's text protocol, answered from memcached and, for what it no
-//! longer has, from the victim store.
+//! One client's connection to the proxy: memcached's text protocol, answered from memcached and, on
+//! a miss, from the victim store.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -7,38 +7,40 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 
-use super::books::Label;
+use super::index::Label;
 use super::near::{Near, Stored, write_parts};
 use super::shared::{Counts, Shared};
 
 /// memcached's own bound for keys.
 const LONGEST_KEY: usize = 250;
-/// A line of keys; memcached takes no longer ones.
+/// Longest line of keys that memcached takes.
 const LONGEST_LINE: u64 = 64 << 10;
-/// What is longer is not read: memcached's default bound is 1 MiB.
+/// Longest value that is read: memcached's default bound is 1 MiB.
 const LONGEST_VALUE: usize = 64 << 20;
-/// Longer times than this are dates, in memcached's protocol.
+/// Longer times than this are dates in memcached's protocol.
 const LONGEST_SPAN_S: i64 = 60 * 60 * 24 * 30;
 
-/// Serves one client to its end.
-pub(super) struct Desk<'a> {
+/// Serves one client until it closes the connection.
+pub(super) struct Session<'a> {
     shared: &'a Shared,
     near: Near,
     client: BufReader<UnixStream>,
     line: Vec<u8>,
-    /// The value that comes or goes, with the line's end behind it.
+    /// The value to read or write, with its line end.
     value: Vec<u8>,
-    /// One that moves meanwhile.
+    /// A value that moves meanwhile.
     moved: Vec<u8>,
 }
 
-/// Whether the client goes on.
+/// Continue or end after a command.
 enum Next {
     Line,
     End,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Session<'a> {
+    /// Opens a connection of its own to memcached.
+    ///
     /// # Errors
     /// When memcached cannot be reached.
     pub(super) fn open(shared: &'a Shared, client: UnixStream) -> Result<Self> {
@@ -48,6 +50,8 @@ impl<'a> Desk<'a> {
         Ok(Self { shared, near, client, line, value, moved })
     }
 
+    /// Serves commands until the client closes.
+    ///
     /// # Errors
     /// When client, memcached or victim store fail.
     pub(super) fn serve(&mut self) -> Result<()> {
@@ -68,7 +72,8 @@ impl<'a> Desk<'a> {
                 Ok(Next::Line) => {}
                 Ok(Next::End) => return Ok(()),
                 Err(error) => {
-                    // The client learns of it where it still listens; then it is for us to tell.
+                    // The client gets the error if it still listens; the error is then returned
+                    // too.
                     let _ = self.answer(&[format!("SERVER_ERROR {error:#}\r\n").as_bytes()]);
                     return Err(error);
                 }
@@ -119,15 +124,16 @@ impl<'a> Desk<'a> {
         Ok(())
     }
 
-    /// Looks into memcached, then into the victim store, and leaves the value where it is: its flags.
+    /// Looks into memcached, then into the victim store, and leaves the value in its place; returns
+    /// its flags.
     fn find(&mut self, key: &[u8]) -> Result<Option<u32>> {
         let _held = self.shared.hold_to_read(key);
         if let Some(flags) = self.near.get(key, &mut self.value)? {
-            self.shared.books().used(key);
+            self.shared.index().used(key);
             Counts::add(&self.shared.counts.near_hits);
             return Ok(Some(flags));
         }
-        let label = self.shared.books().victim(key);
+        let label = self.shared.index().victim(key);
         if let (Some(label), Some(victims)) = (label, &self.shared.victims) {
             let is_over = label.ends.is_some_and(|ends| Instant::now() >= ends);
             if !is_over && victims.get_into(key, &mut self.value)? {
@@ -136,7 +142,7 @@ impl<'a> Desk<'a> {
                 return Ok(Some(label.flags));
             }
         }
-        // Over, thrown out, or lost with its donor.
+        // Expired, evicted, or lost with its donor.
         self.shared.strike(key);
         Counts::add(&self.shared.counts.misses);
         Ok(None)
@@ -145,7 +151,7 @@ impl<'a> Desk<'a> {
     fn set(&mut self, key: &[u8], numbers: [&[u8]; 3], is_silent: bool) -> Result<Next> {
         let Some((flags, exptime_s, len)) = parsed(numbers).filter(|_| key.len() <= LONGEST_KEY)
         else {
-            // How long the value is that comes behind it is not known.
+            // The length of the value that follows is unknown.
             self.answer(&[b"CLIENT_ERROR bad command line format\r\n"])?;
             return Ok(Next::End);
         };
@@ -154,7 +160,7 @@ impl<'a> Desk<'a> {
             return Ok(Next::End);
         }
         self.value.resize(len + 2, 0);
-        self.client.read_exact(&mut self.value).context("the client sent half a value")?;
+        self.client.read_exact(&mut self.value).context("the client's value was cut off")?;
         if !self.value.ends_with(b"\r\n") {
             self.answer(&[b"CLIENT_ERROR bad data chunk\r\n"])?;
             return Ok(Next::End);
@@ -168,8 +174,8 @@ impl<'a> Desk<'a> {
         Ok(Next::Line)
     }
 
-    /// Into memcached; where that has no room, others move first, and where that does not help it goes
-    /// into the victim store itself. What memcached says where it refuses.
+    /// Stores into memcached. If that has no room, others move first; if that is not enough, the
+    /// value goes into the victim store itself. Returns memcached's words if it refuses.
     fn store(&mut self, key: &[u8], label: Label, exptime_s: i64) -> Result<Option<Vec<u8>>> {
         loop {
             {
@@ -195,13 +201,13 @@ impl<'a> Desk<'a> {
             if !self.move_one()? {
                 let _held = self.shared.hold(key);
                 victims.put(key, &self.value[..label.len_bytes as usize])?;
-                self.shared.books().put_victim(key, label);
+                self.shared.index().put_victim(key, label);
                 return Ok(None);
             }
         }
     }
 
-    /// Moves what is too much for the near share.
+    /// Moves the values beyond the near share.
     fn trim(&mut self) -> Result<()> {
         while self.shared.has_too_much_near() {
             if !self.move_one()? {
@@ -211,23 +217,23 @@ impl<'a> Desk<'a> {
         Ok(())
     }
 
-    /// Moves the coldest value of memcached into the victim store; `false`: there is nothing to move.
+    /// Moves the coldest value of memcached into the victim store; returns false if there is none.
     fn move_one(&mut self) -> Result<bool> {
         let Some(victims) = &self.shared.victims else { return Ok(false) };
-        let Some(coldest) = self.shared.books().coldest() else { return Ok(false) };
+        let Some(coldest) = self.shared.index().coldest() else { return Ok(false) };
         let key = coldest.key.clone();
         let _held = self.shared.hold(&key);
-        let Some(label) = self.shared.books().still(&coldest) else { return Ok(true) };
+        let Some(label) = self.shared.index().still(&coldest) else { return Ok(true) };
         if self.near.get(&key, &mut self.moved)?.is_none() {
-            self.shared.books().forget(&key);
+            self.shared.index().forget(&key);
             return Ok(true);
         }
         let len = self.moved.len() - 2;
         if let Err(error) = victims.put(&key, &self.moved[..len]) {
-            self.shared.books().keep(coldest);
+            self.shared.index().keep(coldest);
             return Err(error).context("the victim store takes no more");
         }
-        self.shared.books().put_victim(&key, label);
+        self.shared.index().put_victim(&key, label);
         self.near.delete(&key)?;
         Counts::add(&self.shared.counts.moved);
         Ok(true)
@@ -242,7 +248,7 @@ impl<'a> Desk<'a> {
     fn stats(&mut self) -> Result<()> {
         let lines: String = self
             .shared
-            .told()
+            .counts()
             .into_iter()
             .map(|(name, count)| format!("STAT {name} {count}\r\n"))
             .collect();
@@ -254,7 +260,7 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Flags, time and length of a `set`.
+/// Parses flags, time and length of a `set`.
 fn parsed([flags, exptime, length]: [&[u8]; 3]) -> Option<(u32, i64, usize)> {
     fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
         std::str::from_utf8(word).ok()?.parse().ok()
@@ -262,7 +268,7 @@ fn parsed([flags, exptime, length]: [&[u8]; 3]) -> Option<(u32, i64, usize)> {
     Some((number(flags)?, number(exptime)?, number(length)?))
 }
 
-/// When a value ends that is stored now with this time.
+/// Returns the expiry of a value that is stored now with this time.
 fn end_of(exptime_s: i64) -> Option<Instant> {
     let now = Instant::now();
     let span_s = match exptime_s {
@@ -274,7 +280,7 @@ fn end_of(exptime_s: i64) -> Option<Instant> {
             date.unsigned_abs().saturating_sub(since.unwrap_or_default().as_secs())
         }
     };
-    // What no clock can reach does not end.
+    // A time beyond the clock's range never expires.
     now.checked_add(Duration::from_secs(span_s))
 }
 
@@ -283,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_spans_dates_or_over() {
+    fn times_are_spans_dates_or_past() {
         let left = |exptime_s| end_of(exptime_s).map(|ends| ends - Instant::now());
         assert_eq!(left(0), None);
         assert_eq!(left(-1), Some(Duration::ZERO));
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_refused() {
+    fn invalid_numbers_are_refused() {
         assert_eq!(parsed([b"5", b"-1", b"10"]), Some((5, -1, 10)));
         for numbers in [[&b"x"[..], b"0", b"1"], [b"0", b"", b"1"], [b"0", b"0", b"-1"]] {
             assert_eq!(parsed(numbers), None);

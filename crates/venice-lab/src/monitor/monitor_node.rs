@@ -1,4 +1,4 @@
-//! What is measured: a Monitor Node in a process of its own, and its store.
+//! The system under test: a Monitor Node in a process of its own, and its store.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,17 +19,18 @@ use venice_measure::cpus;
 use venice_measure::interrupt;
 use venice_measure::resident::resident_bytes;
 
-/// How long the Monitor Node may take to answer first.
+/// Time limit for the Monitor Node's first answer.
 const START: Duration = Duration::from_secs(30);
-/// Descriptors of a donor on our side besides its connection: its listener, the Monitor Node's to it.
+/// Descriptors of a donor in this process besides its connection: its listener, and the Monitor
+/// Node's connection to it.
 const DESCRIPTORS_OF_DONOR: u64 = 2;
-/// And besides.
+/// Other descriptors.
 const DESCRIPTORS_ELSE: u64 = 500;
 
-/// Lets this process and those it starts open what so many agents need.
+/// Raises the descriptor limit of this process and its children to what the agents need.
 ///
 /// # Errors
-/// When the hard limit is too low, saying how to raise it.
+/// When the hard limit is too low; the message gives the remedy.
 pub(super) fn make_room_for(agents: u32, donors: u32) -> Result<()> {
     let of_donors = u64::from(donors) * DESCRIPTORS_OF_DONOR;
     let needed = u64::from(agents) + of_donors + DESCRIPTORS_ELSE;
@@ -41,17 +42,16 @@ pub(super) fn make_room_for(agents: u32, donors: u32) -> Result<()> {
     let maximum = limits.maximum.map(|maximum| maximum.max(needed));
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).with_context(|| {
         format!(
-            "{agents} agents, {donors} of them donors, take {needed} open files, and {} are allowed \
-             here: raise the limit (`ulimit -Hn {needed}` as root), or measure fewer with --agents \
-             or --donors",
+            "{agents} agents, {donors} of them donors, need {needed} open files, and the limit is \
+             {}: raise it (`ulimit -Hn {needed}` as root), or reduce --agents or --donors",
             limits.maximum.unwrap_or_default()
         )
     })
 }
 
-/// A Monitor Node of our own. Dropping it ends it and removes what it kept.
-pub(super) struct Ground {
-    // In the order in which they are to go.
+/// A Monitor Node for the benchmark. Dropping it ends it and removes its files.
+pub(super) struct MonitorUnderTest {
+    // The fields are in drop order.
     monitor: ChildGuard,
     etcd: Option<Etcd>,
     authority: Authority,
@@ -59,11 +59,11 @@ pub(super) struct Ground {
     _folder: TempDir,
 }
 
-impl Ground {
+impl MonitorUnderTest {
     /// Starts it and waits until it answers.
     ///
     /// # Errors
-    /// When it does not, quoting it.
+    /// When it does not answer; the message quotes its log.
     pub(super) fn prepare(store: StoreKind) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("venice-bench-monitor-").tempdir()?;
         let state = folder.path().join("state");
@@ -89,9 +89,9 @@ impl Ground {
         let log = folder.path().join("monitor.log");
         let monitor =
             on_its_own_processor(|| ChildGuard::spawn("the Monitor Node", command, &log))?;
-        let mut ground = Self { monitor, etcd, authority, addr, _folder: folder };
-        ground.wait_until_it_listens()?;
-        Ok(ground)
+        let mut monitor_node = Self { monitor, etcd, authority, addr, _folder: folder };
+        monitor_node.wait_until_it_listens()?;
+        Ok(monitor_node)
     }
 
     fn wait_until_it_listens(&mut self) -> Result<()> {
@@ -102,7 +102,7 @@ impl Ground {
         })
     }
 
-    /// A credential as the rack's authority signs it, in use.
+    /// Makes a credential signed by the rack's authority.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -110,15 +110,15 @@ impl Ground {
         Ok(Holder::new(self.authority.credential(caller)?)?)
     }
 
-    /// The way to the Monitor Node for who holds that.
+    /// Returns the access to the Monitor Node with that credential.
     pub(super) fn access(&self, holder: Holder) -> Access {
         Access::new(self.addr.clone(), Login::held(holder))
     }
 
-    /// A connection of a program on `node`.
+    /// Connects as a program on `node`.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When the connection fails.
     pub(super) async fn recipient(&self, node: &str) -> Result<MonitorClient> {
         let user =
             User { node: node.to_owned(), uid: 1000, name: "bench".to_owned(), is_admin: false };
@@ -126,26 +126,29 @@ impl Ground {
         MonitorClient::connect(&access).await.context("cannot reach the Monitor Node")
     }
 
+    /// Checks that the Monitor Node runs.
+    ///
     /// # Errors
-    /// When the Monitor Node has ended, quoting it.
+    /// When it has ended; the message quotes its log.
     pub(super) fn ensure_alive(&mut self) -> Result<()> {
         self.monitor.ensure_alive()
     }
 
-    /// Processor seconds that the Monitor Node has used, and its store's where that is another process.
+    /// Returns the processor seconds that the Monitor Node has used, and those of its store in
+    /// another process.
     pub(super) fn used_s(&self) -> (f64, Option<f64>) {
         let store = self.etcd.as_ref().map(|etcd| of_processes_s(&[etcd.pid()]));
         (of_processes_s(&[self.monitor.pid()]), store)
     }
 
-    /// Bytes of memory that the Monitor Node holds.
+    /// Returns the resident bytes of the Monitor Node.
     pub(super) fn resident_bytes(&self) -> u64 {
         resident_bytes(self.monitor.pid()).unwrap_or_default()
     }
 }
 
-/// Starts the Monitor Node on the first processor, and keeps this thread, and all that it starts later,
-/// off it: the rest of the rack is on other machines. Where there is one processor, all share it.
+/// Starts the Monitor Node on the first processor and keeps this thread, with all that it starts
+/// later, off it: the rest of a rack runs on other machines. A single processor is shared.
 fn on_its_own_processor(start: impl FnOnce() -> Result<ChildGuard>) -> Result<ChildGuard> {
     let all = cpus::allowed()?;
     let [first, others @ ..] = &all[..] else { unreachable!("at least one") };
@@ -158,7 +161,7 @@ fn on_its_own_processor(start: impl FnOnce() -> Result<ChildGuard>) -> Result<Ch
     started
 }
 
-/// A port that nobody has at this moment.
+/// Returns a port that is free at this moment.
 pub(super) fn free_port() -> Result<u16> {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").context("no port is free")?;
     Ok(probe.local_addr()?.port())

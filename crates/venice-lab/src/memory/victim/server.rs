@@ -1,4 +1,4 @@
-//! What answers the clients in one mode: a real memcached, in all but one behind the proxy.
+//! The server of one mode: a real memcached, in all but one mode behind the proxy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use super::super::serve::{Client, Memcached, Room};
-use super::asking::{self, Asked, Clients};
+use super::clients::{self, Answers, Clients};
 use super::proxy::VictimMemory;
 use super::values::Values;
 use venice_measure::child::ChildGuard;
@@ -19,28 +19,28 @@ use venice_measure::rack::Rack;
 use venice_measure::resident::resident_anonymous_bytes;
 use venice_measure::scratch;
 
-/// How long the proxy may take to borrow its memory and to listen.
+/// Time limit for the proxy to borrow its memory and to listen.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// Values of half a MiB and more may take twice their length in the object cache's blocks, none takes
-/// more; and it has some blocks at least.
+/// Bounds of the victim store's size: twice the values, since a value of half a MiB or more may
+/// take twice its length in the object cache's blocks; and some blocks at least.
 const VICTIM_ROOM: (u64, u64) = (2, 48 << 20);
 
-/// The proxy between, if there is one, and what it does.
+/// The proxy in between, if there is one, and its task.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Front<'a> {
     /// Clients talk to memcached.
     None,
-    /// It passes on.
+    /// It forwards.
     Proxy,
-    /// It moves what is more than `near_bytes` into a victim store, which is to hold `far_bytes`.
+    /// It moves values beyond `near_bytes` into a victim store for `far_bytes`.
     Victims { memory: VictimMemory, rack: Option<&'a Rack>, near_bytes: u64, far_bytes: u64 },
 }
 
 impl Front<'_> {
-    /// What memcached may hold of `data_bytes`.
+    /// Returns memcached's room for `data_bytes`.
     fn room(self, data_bytes: u64) -> Room {
         match self {
-            // Its classes of sizes take up to a quarter, and it may not throw out what fits.
+            // memcached's size classes take up to a quarter, and it may not evict values that fit.
             Front::Victims { near_bytes, .. } => {
                 Room { mib: ((near_bytes + near_bytes / 4) >> 20) + 16, evicts: false }
             }
@@ -49,14 +49,15 @@ impl Front<'_> {
     }
 }
 
-/// Bytes that a victim store takes for `far_bytes` of values.
+/// Returns the size of a victim store for `far_bytes` of values.
 pub(super) fn victim_bytes(far_bytes: u64) -> u64 {
     let (times, more) = VICTIM_ROOM;
     far_bytes * times + more
 }
 
-/// What is set up, with all its values in their versions. Dropping it takes it down, the proxy first.
-pub(super) struct Stand<'a> {
+/// A running server with all its values in their versions. Dropping it takes it down, the proxy
+/// first.
+pub(super) struct VictimServer<'a> {
     proxy: Option<ChildGuard>,
     memcached: Memcached,
     socket: PathBuf,
@@ -65,8 +66,8 @@ pub(super) struct Stand<'a> {
     _folder: TempDir,
 }
 
-impl<'a> Stand<'a> {
-    /// Starts it and stores every value of `keys`. With `room` memcached has that and no more.
+impl<'a> VictimServer<'a> {
+    /// Starts it and stores every value of `keys`. `room` bounds memcached.
     ///
     /// # Errors
     /// When memcached or proxy fail, and on an interrupt.
@@ -89,17 +90,17 @@ impl<'a> Stand<'a> {
             None => (None, memcached.socket().to_owned()),
         };
         let versions = vec![0; keys as usize];
-        let mut stand = Self { proxy, memcached, socket, values, versions, _folder: folder };
+        let mut server = Self { proxy, memcached, socket, values, versions, _folder: folder };
         let loaded =
-            stand.connect().and_then(|mut client| asking::load(&mut client, values, keys, label));
-        loaded.map_err(|error| stand.explain(error))?;
-        Ok(stand)
+            server.connect().and_then(|mut client| clients::load(&mut client, values, keys, label));
+        loaded.map_err(|error| server.explain(error))?;
+        Ok(server)
     }
 
-    /// `count` clients of it.
+    /// Connects `count` clients.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no server listens.
     pub(super) fn clients(&mut self, count: usize) -> Result<Clients<'a>> {
         let clients = (0..count).map(|_| self.connect()).collect::<Result<_>>();
         clients
@@ -107,7 +108,7 @@ impl<'a> Stand<'a> {
             .map_err(|error| self.explain(error))
     }
 
-    /// Has its clients ask; see [`Clients::ask`].
+    /// Runs its clients' requests; see [`Clients::ask`].
     ///
     /// # Errors
     /// When memcached or proxy fail, and on an interrupt.
@@ -117,23 +118,23 @@ impl<'a> Stand<'a> {
         requests: u64,
         seed: u64,
         limit: Duration,
-    ) -> Result<Asked> {
-        let asked = clients.ask(&mut self.versions, requests, seed, limit);
-        asked.map_err(|error| self.explain(error))
+    ) -> Result<Answers> {
+        let answers = clients.ask(&mut self.versions, requests, seed, limit);
+        answers.map_err(|error| self.explain(error))
     }
 
-    /// Looks at every value once.
+    /// Checks every value once.
     ///
     /// # Errors
-    /// As [`Stand::ask`].
-    pub(super) fn read_back(&mut self, label: &str) -> Result<Asked> {
+    /// The same as [`VictimServer::ask`].
+    pub(super) fn read_back(&mut self, label: &str) -> Result<Answers> {
         let read = self.connect().and_then(|mut client| {
-            asking::read_back(&mut client, self.values, &self.versions, label)
+            clients::read_back(&mut client, self.values, &self.versions, label)
         });
         read.map_err(|error| self.explain(error))
     }
 
-    /// Bytes of anonymous memory that memcached has resident.
+    /// Returns the bytes of anonymous memory that memcached has resident.
     ///
     /// # Errors
     /// When it has ended.
@@ -141,10 +142,10 @@ impl<'a> Stand<'a> {
         resident_anonymous_bytes(self.memcached.pid()?).context("memcached has ended")
     }
 
-    /// A count of the proxy's; 0 without one.
+    /// Returns a count of the proxy; 0 without a proxy.
     ///
     /// # Errors
-    /// As [`Stand::ask`].
+    /// The same as [`VictimServer::ask`].
     pub(super) fn count(&mut self, name: &str) -> Result<u64> {
         if self.proxy.is_none() {
             return Ok(0);
@@ -168,7 +169,7 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// The proxy, its sockets still to be named.
+/// Builds the proxy's command, without its sockets.
 fn proxy_command(front: Front<'_>) -> Result<Option<Command>> {
     let plain = || -> Result<Command> {
         let program = std::env::current_exe().context("cannot find the running program")?;
