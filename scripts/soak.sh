@@ -37,7 +37,7 @@ integrity() { # integrity MINUTES: over each port in turn, ten minutes at a time
         [[ $what != integrity ]]
         return
     fi
-    cargo build --release --locked -p venice -p venice-preload -p venice-e2e
+    cargo build --release --locked -p venice -p venice-preload -p venice-e2e -p venice-lab
     rm -f "$report"
     while ((SECONDS < until)); do
         for port in shm udp; do

@@ -2,12 +2,13 @@
 # Runs a tier of tests and closes with the line `N passed, N failed, N skipped`.
 #
 #   scripts/test.sh quick              unit and model tests of the protocol and the store, few seeds
-#   scripts/test.sh test               every test that is not marked #[ignore] (the default)
-#   scripts/test.sh all [GROUP...]     those too, real programs on the release build, fuzzing, the wheel;
+#   scripts/test.sh test               every test but the slow ones, one real program for each pair of
+#                                      mode, port and protection (the default)
+#   scripts/test.sh all [GROUP...]     every test, real programs on the release build, fuzzing, the wheel;
 #                                      with GROUPs only these (scripts/test.sh groups lists them)
 #
-# A test of the tier `all` is marked #[ignore = "all: why"]. docs/internals/testing.md tells what each
-# tier proves. The seconds of each test are kept in target/test-times.tsv.
+# scripts/groups.sh has the contents of tiers and groups, docs/internals/testing.md what each proves. The
+# seconds of each test are kept in target/test-times.tsv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"

@@ -48,7 +48,7 @@ pub(crate) struct Lender {
 pub(crate) struct State {
     pub(crate) core: DonorCore,
     attention: PausableClock,
-    /// How short of memory this machine is.
+    /// Memory pressure of this machine.
     pub(crate) pressure: PressureReport,
     /// Slabs of prepared, uncommitted grants, which no port can reach yet. Device grants stay here
     /// with no slabs.

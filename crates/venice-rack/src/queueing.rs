@@ -69,13 +69,13 @@ pub struct Standing {
     pub free_bytes: u64,
     /// Milliseconds waited so far.
     pub waited_ms: u64,
-    /// What is called back for it, and has not come yet.
+    /// Bytes that are being preempted for it and not yet returned.
     pub preempting_bytes: u64,
-    /// Its user's quota has no room, whatever the donors have.
+    /// True if its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
     /// Description of the requested device; empty for memory.
     pub device: String,
-    /// Devices that are called back for it.
+    /// Devices that are being preempted for it.
     pub preempting_devices: u32,
 }
 

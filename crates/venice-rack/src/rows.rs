@@ -133,8 +133,7 @@ pub struct GrantRow {
     pub purpose: String,
     /// Its priority, 0 to 255.
     pub priority: u32,
-    /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
-    /// is not.
+    /// Seconds until it is preempted for a request of higher priority; `None` if it is not.
     pub preempted_in_s: Option<f64>,
 }
 
@@ -172,18 +171,18 @@ pub struct QueueRow {
     /// Free bytes at the donors it may use; for storage free bytes of one device; 0 for devices
     /// that are lent whole.
     pub free_bytes: u64,
-    /// Bytes that went to requests behind it: never more than its own.
+    /// Bytes granted to requests behind it (backfill): never more than its own.
     pub backfilled_bytes: u64,
-    /// What is called back for it, and has not come yet.
+    /// Bytes that are being preempted for it and not yet returned.
     pub preempting_bytes: u64,
-    /// Devices lent whole that it may use and nobody has.
+    /// Free devices it may use, of those lent whole.
     pub free_devices: u32,
-    /// Such devices that went to requests behind it: one at most.
+    /// Devices granted to requests behind it (backfill): at most one.
     pub backfilled_devices: u32,
-    /// Such devices that are called back for it.
+    /// Devices that are being preempted for it.
     pub preempting_devices: u32,
-    /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
-    /// did not do their share.
+    /// The reason of its wait: `room` or a `device` in use, its user's `quota`, or `donors` that
+    /// failed.
     pub needs: String,
 }
 
@@ -305,9 +304,9 @@ pub struct PlacementRow {
     pub traffic_slabs: u32,
     /// The price of its machine's memory stalls, in slabs.
     pub stall_slabs: u32,
-    /// Free slabs less all that.
+    /// Free slabs less these prices.
     pub score_slabs: i64,
-    /// What its way has left, in bits a second, for a request that says what it needs.
+    /// Bandwidth left on its path, in bits a second, for a request that states its need.
     pub link_left_bps: Option<u64>,
     /// The reason of its share, or of none.
     pub why: String,
@@ -361,17 +360,17 @@ pub struct ForecastRow {
     pub nics: ResourceForecast,
     /// Storage, in bytes.
     pub storage_bytes: ResourceForecast,
-    /// Free memory that is kept from others for it, in bytes.
+    /// Free memory reserved for it, in bytes.
     pub reserved_bytes: u64,
     /// Prediction windows that are over.
     pub windows: u64,
-    /// Those in which it used more memory, by a slab or more, than was foretold.
+    /// Windows in which it used at least a slab more memory than forecast.
     pub under_windows: u64,
-    /// Than persistence would have said.
+    /// The same for the persistence forecast.
     pub persistence_under_windows: u64,
-    /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
-    pub mean_error_bytes: Option<u64>,
     /// Mean forecast error of memory, in bytes; `None`: no window is over.
+    pub mean_error_bytes: Option<u64>,
+    /// The same for the persistence forecast.
     pub persistence_mean_error_bytes: Option<u64>,
 }
 
@@ -380,9 +379,9 @@ pub struct ForecastRow {
 pub struct ResourceForecast {
     /// The use at the last sample.
     pub in_use: u64,
-    /// The peak foretold; `None`: nothing is foretold yet.
+    /// The forecast peak; `None`: no forecast yet.
     pub forecast: Option<u64>,
-    /// The peak of the window before: what plain persistence says.
+    /// The persistence forecast: the peak of the window before.
     pub persistence: Option<u64>,
 }
 

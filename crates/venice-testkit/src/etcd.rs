@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::process::ChildGuard;
 
-/// How long members may take to find each other.
+/// Time that members may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ports of each test process.

@@ -7,6 +7,7 @@
 //! - [`tables`]: all tables of a Monitor Node as one value.
 //! - [`process`], [`random`], [`wait`]: child processes that end with the test, seeded random numbers,
 //!   waits with a limit.
+//! - [`seeds`]: the share of a test's seeds that one run takes.
 //! - [`own_test`]: the test binary itself, started again for one test.
 //!
 //! Each of the first five is a feature.
@@ -23,6 +24,7 @@ pub mod network;
 pub mod own_test;
 pub mod process;
 pub mod random;
+pub mod seeds;
 #[cfg(feature = "tables")]
 pub mod tables;
 pub mod wait;

@@ -4,6 +4,7 @@
 //! the second, … quarter, so that runs with other numbers together take all of them. Unset: all.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The seeds of this run, out of `0..whole`; at least one.
 ///
@@ -18,6 +19,23 @@ pub fn seeds(whole: u64) -> Range<u64> {
     let rotation = variable("VENICE_SEED_ROTATION")
         .map_or(0, |text| text.parse().expect("VENICE_SEED_ROTATION: a number"));
     part(whole, share, rotation)
+}
+
+/// Calls `run` for each seed, on all processors.
+///
+/// # Panics
+/// When `run` does.
+pub fn on_all_processors(seeds: Range<u64>, run: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < seeds.end
+        {
+            run(seed);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -13,7 +13,7 @@ use venice_memory::paged::huge_pages::check_available;
 use venice_wire::SLAB_BYTES;
 
 const PAGE: usize = 4096;
-/// Of one region: all of them together are up to six times the budget.
+/// Size of one region: all of them together are up to six times the budget.
 const MOST_PAGES: usize = 2048;
 const REGIONS: usize = 3;
 

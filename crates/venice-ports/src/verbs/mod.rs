@@ -27,7 +27,7 @@ mod link;
 mod memory;
 mod operations;
 #[cfg(test)]
-mod protection_tests;
+mod protection_in_guest;
 mod queue;
 mod server;
 mod set_up;

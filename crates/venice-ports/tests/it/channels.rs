@@ -310,8 +310,8 @@ fn over_udp() {
 }
 
 #[test]
-fn over_verbs() {
-    inside(&RDMA_ROOM, "over_verbs", Duration::from_secs(100), || all(verbs(), 200));
+fn over_verbs_in_guest() {
+    inside(&RDMA_ROOM, "over_verbs_in_guest", Duration::from_secs(100), || all(verbs(), 200));
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Whole racks under random workloads and random faults, each from its seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Instant;
 
 use crate::common::found_once;
 use venice_sim::rack::{self, Options};
 use venice_sim::report::Report;
 use venice_sim::scenario::{Bounds, Scenario};
+use venice_testkit::seeds::{on_all_processors, seeds};
 
-/// Racks of each test run, always the same; `make soak` runs fresh ones.
+/// Racks of `make test-all`; each commit's `make test` runs a share of them, `make soak` fresh ones.
 const SEEDS: u64 = 800;
 
 fn run(seed: u64, bounds: &Bounds) -> Report {
@@ -22,16 +22,12 @@ fn run(seed: u64, bounds: &Bounds) -> Report {
 #[test]
 fn racks_keep_every_promise() {
     let started = Instant::now();
-    let (next, accesses) = (AtomicU64::new(0), AtomicU64::new(0));
-    let work = || {
-        while let seed @ 0..SEEDS = next.fetch_add(1, Ordering::Relaxed) {
-            let report = run(seed, &Bounds::default());
-            accesses.fetch_add(report.succeeded(), Ordering::Relaxed);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(2, usize::from);
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    println!("{SEEDS} seeds, {} accesses in {:?}", accesses.into_inner(), started.elapsed());
+    let accesses = AtomicU64::new(0);
+    on_all_processors(seeds(SEEDS), |seed| {
+        let report = run(seed, &Bounds::default());
+        accesses.fetch_add(report.succeeded(), Ordering::Relaxed);
+    });
+    println!("{:?}: {} accesses in {:?}", seeds(SEEDS), accesses.into_inner(), started.elapsed());
 }
 
 #[test]

@@ -1,3 +1,3 @@
 //! Swap devices on kernels that have them.
 
-mod guest;
+mod in_guest;

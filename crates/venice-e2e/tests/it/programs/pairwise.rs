@@ -1,7 +1,7 @@
 //! Pairwise coverage of mode × port × protection × page size × program: each pair of values that go
 //! together stands in some row. The other tests of this folder take each value further.
 //!
-//! Where the protection bears the death of a donor, a donor dies in the middle.
+//! With a protection that survives the death of a donor, a donor dies in the middle.
 
 use std::process::Command;
 

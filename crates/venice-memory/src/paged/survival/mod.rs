@@ -21,12 +21,14 @@ mod scenario;
 mod wire;
 mod world;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use venice_sim::random::Stream;
+use venice_testkit::seeds::{on_all_processors, seeds};
 
 use self::program::{Model, Thread};
 use self::recipient::{Builder, Supervisor, borrow, record_complete};
@@ -46,7 +48,7 @@ const SILENCE_NS: u64 = 1_000_000_000;
 const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
 /// Time after the last fault within which all lost replicas must be rebuilt.
 const REBUILT_WITHIN_NS: u64 = 4 * LEASE_NS;
-/// Seeds run by the ordinary tests.
+/// Seeds of `make test-all`; each commit's `make test` runs a share of them.
 const SEEDS: u64 = 2000;
 
 /// Counts of the events of some runs.
@@ -169,36 +171,32 @@ fn number_from(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs so many seeds on all processors and returns the counts of all of them.
-fn run_all(first: u64, count: u64) -> Counts {
-    let (next, counts) = (AtomicU64::new(first), Counts::default());
-    let work = || {
-        while let seed = next.fetch_add(1, Ordering::Relaxed)
-            && seed < first + count
-        {
-            let scenario = Scenario::of(seed);
-            if let Err(wrong) = run(&scenario, &counts, |_| ()) {
-                panic!(
-                    "seed {seed}: {wrong}\n{scenario:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
-                     cargo test -p venice-memory survival::faults_never_corrupt_pages"
-                );
-            }
+/// Runs the seeds on all processors and returns the counts of all of them.
+fn run_all(seeds: Range<u64>) -> Counts {
+    let counts = Counts::default();
+    on_all_processors(seeds, |seed| {
+        let scenario = Scenario::of(seed);
+        if let Err(wrong) = run(&scenario, &counts, |_| ()) {
+            panic!(
+                "seed {seed}: {wrong}\n{scenario:#?}\nreplay it with VENICE_SURVIVAL_SEED={seed} \
+                 cargo test -p venice-memory survival::faults_never_corrupt_pages"
+            );
         }
-    };
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    });
     counts
 }
 
 #[test]
 fn faults_never_corrupt_pages() {
-    let seed = number_from("VENICE_SURVIVAL_SEED");
-    let count =
-        number_from("VENICE_SURVIVAL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { SEEDS });
+    let (first, count) = (number_from("VENICE_SURVIVAL_SEED"), number_from("VENICE_SURVIVAL_SEEDS"));
+    let chosen = match (first, count) {
+        (None, None) => seeds(SEEDS),
+        (first, count) => first.unwrap_or(0)..first.unwrap_or(0) + count.unwrap_or(1),
+    };
     let began = std::time::Instant::now();
-    let counts = run_all(seed.unwrap_or(0), count);
-    println!("{count} seeds in {:?}: {counts:?}", began.elapsed());
-    if count >= SEEDS {
+    let counts = run_all(chosen.clone());
+    println!("{chosen:?} in {:?}: {counts:?}", began.elapsed());
+    if chosen.end - chosen.start >= SEEDS {
         let counts = [&counts.reads, &counts.writes, &counts.losses, &counts.builds, &counts.moves];
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{counts:?}");
     }

@@ -6,7 +6,7 @@ use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
 use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
 
-use super::company::Company;
+use super::membership::Membership;
 use super::waiting::{Asking, Wanted};
 use super::{Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
@@ -19,7 +19,7 @@ const INPUTS_AT_ONCE: usize = 64;
 pub(super) struct Driver {
     pub(super) core: MonitorCore,
     attention: PausableClock,
-    pub(super) company: Option<Company>,
+    pub(super) membership: Option<Membership>,
     pub(super) stage: Stage,
     pub(super) inputs: VecDeque<(CallId, Request)>,
     returned: VecDeque<Returned>,
@@ -72,12 +72,12 @@ impl Driver {
     pub(super) fn new(
         core: MonitorCore,
         attention: PausableClock,
-        company: Option<Company>,
+        membership: Option<Membership>,
     ) -> Self {
         Self {
             core,
             attention,
-            company,
+            membership,
             stage: Stage::Idle,
             inputs: VecDeque::new(),
             returned: VecDeque::new(),
@@ -155,8 +155,8 @@ impl Monitor {
             Ready::Tick => {
                 driver.is_tick_due = false;
                 driver.attention.handle_tick(clock_ns);
-                if let Some(company) = &mut driver.company {
-                    company.tell_silent(driver.core.silent_nodes().collect());
+                if let Some(membership) = &mut driver.membership {
+                    membership.tell_silent(driver.core.silent_nodes().collect());
                 }
             }
         }
@@ -306,9 +306,9 @@ impl Driver {
 
     /// Applies changes that others made in the store.
     fn learn(&mut self, now_ns: u64, batch: Option<Batch>) {
-        let (Some(company), Some(batch)) = (&mut self.company, batch) else { return };
-        let news = company.learn(batch);
-        self.core.handle_silent_at_peers(company.silent_elsewhere());
+        let (Some(membership), Some(batch)) = (&mut self.membership, batch) else { return };
+        let news = membership.learn(batch);
+        self.core.handle_silent_at_peers(membership.silent_elsewhere());
         if !news.is_empty() {
             self.core.handle_stored(now_ns, news);
         }
@@ -317,9 +317,9 @@ impl Driver {
     /// Others were first: the pending work is evaluated again, and requests without an answer are
     /// repeated.
     pub(super) fn yield_to_others(&mut self, desk: &mut Desk<'_>, now_ns: u64, behind: Behind) {
-        let Some(company) = &self.company else { return };
-        self.core.handle_silent_at_peers(company.silent_elsewhere());
-        self.core.handle_conflict(now_ns, behind.failed, &company.view, behind.news);
+        let Some(membership) = &self.membership else { return };
+        self.core.handle_silent_at_peers(membership.silent_elsewhere());
+        self.core.handle_conflict(now_ns, behind.failed, &membership.view, behind.news);
         self.core.handle_certificate_life(30 * 86_400_000);
         self.ask_anew(desk, now_ns);
     }

@@ -5,7 +5,7 @@
 //! each change conditionally, receive the others' changes by the watch, and serve as long as they
 //! observe their own signs of life. A process that dies loses all but the store.
 
-mod company;
+mod membership;
 mod driver;
 mod opening;
 mod performing;
@@ -18,7 +18,7 @@ use venice_rack::placement::Policy;
 use venice_rack::types::Identity;
 use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
 
-use self::company::Company;
+use self::membership::Membership;
 use self::driver::Driver;
 use super::clock::Clock;
 use super::desk::Desk;
@@ -44,7 +44,7 @@ pub(super) struct Monitor {
 enum State {
     Down,
     /// It is a member, or about to be, and reads the store.
-    Opening(Option<Company>),
+    Opening(Option<Membership>),
     Serving(Box<Driver>),
 }
 
@@ -208,8 +208,8 @@ impl Monitor {
     /// Returns a record in its state.
     pub(super) fn known(&self, key: &RecordKey) -> Option<&Record> {
         match &self.state {
-            State::Serving(driver) => match &driver.company {
-                Some(company) => company.view.get(key),
+            State::Serving(driver) => match &driver.membership {
+                Some(membership) => membership.view.get(key),
                 None => self.file.get(key),
             },
             State::Down | State::Opening(_) => None,
@@ -228,10 +228,10 @@ impl Monitor {
         }
     }
 
-    fn company_mut(&mut self) -> Option<&mut Company> {
+    fn membership_mut(&mut self) -> Option<&mut Membership> {
         match &mut self.state {
-            State::Serving(driver) => driver.company.as_mut(),
-            State::Opening(company) => company.as_mut(),
+            State::Serving(driver) => driver.membership.as_mut(),
+            State::Opening(membership) => membership.as_mut(),
             State::Down => None,
         }
     }

@@ -3,7 +3,7 @@
 use venice_rack::monitor::{MonitorCore, Record, View};
 use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 
-use super::company::{Company, FRESH_FOR_NS, SIGN_EVERY_NS};
+use super::membership::{Membership, FRESH_FOR_NS, SIGN_EVERY_NS};
 use super::driver::Driver;
 use super::{Keys, Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
@@ -29,21 +29,21 @@ impl Monitor {
         };
         // It was sent before the answer came: the state is at most as old as that.
         let until_ns = desk.now_ns.saturating_sub(ANSWER_WITHIN_NS) + FRESH_FOR_NS;
-        self.state = State::Opening(Some(Company::new(member, revision, until_ns)));
+        self.state = State::Opening(Some(Membership::new(member, revision, until_ns)));
         let tag = Tag::Monitor(MonitorTag::Load);
         desk.call(Party::Store, Request::Load, ANSWER_WITHIN_NS, tag);
     }
 
     pub(super) fn loaded(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
-        let State::Opening(company) = &mut self.state else { return };
-        let (Some(mut company), Ok(Response::Loaded(snapshot))) = (company.take(), outcome) else {
+        let State::Opening(membership) = &mut self.state else { return };
+        let (Some(mut membership), Ok(Response::Loaded(snapshot))) = (membership.take(), outcome) else {
             return self.open_later(desk);
         };
         let records = snapshot.records.iter().map(|(_, record)| record.clone()).collect();
-        company.begin(snapshot.revision, View::new(snapshot.records), snapshot.signs);
-        desk.timer(company.until_ns.saturating_sub(desk.now_ns), tenure());
+        membership.begin(snapshot.revision, View::new(snapshot.records), snapshot.signs);
+        desk.timer(membership.until_ns.saturating_sub(desk.now_ns), tenure());
         desk.timer(SIGN_EVERY_NS, Timer::Monitor(MonitorTimer::Sign));
-        self.serve(desk, records, Some(company));
+        self.serve(desk, records, Some(membership));
     }
 
     fn open_later(&mut self, desk: &mut Desk<'_>) {
@@ -55,18 +55,18 @@ impl Monitor {
         &mut self,
         desk: &mut Desk<'_>,
         records: Vec<Record>,
-        company: Option<Company>,
+        membership: Option<Membership>,
     ) {
         let clock_ns = self.clock.at(desk.now_ns);
         let life = u64::from(self.number) << 20 | self.starts;
         let keys = Box::new(Keys(life << 32));
-        let recover = match &company {
+        let recover = match &membership {
             Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
         let mut core = recover(self.settings, keys, clock_ns, records);
         core.handle_certificate_life(30 * 86_400_000);
-        let driver = Driver::new(core, PausableClock::new(clock_ns), company);
+        let driver = Driver::new(core, PausableClock::new(clock_ns), membership);
         self.state = State::Serving(Box::new(driver));
         desk.fact(Fact::Begins);
         desk.listen();

@@ -26,7 +26,7 @@ impl Monitor {
             }
             let Some(action) = driver.core.poll_action() else { return };
             // A Monitor Node whose state is stale must not act on it.
-            if driver.company.as_ref().is_some_and(|it| it.until_ns <= desk.now_ns) {
+            if driver.membership.as_ref().is_some_and(|it| it.until_ns <= desk.now_ns) {
                 return self.begin_anew(desk);
             }
             match action {
@@ -104,16 +104,16 @@ impl Monitor {
     fn store(&mut self, desk: &mut Desk<'_>, changes: Vec<Change>) {
         let Some(driver) = self.driver_mut() else { return };
         driver.stage = Stage::Storing(changes.clone());
-        let Some(company) = &mut driver.company else {
+        let Some(membership) = &mut driver.membership else {
             // A crash may come before the write, or between the write and its report.
             let takes_ns = desk.rng.between(500_000, WRITES_WITHIN_NS);
             let written_ns = desk.rng.below(takes_ns);
             desk.timer(written_ns, Timer::Monitor(MonitorTimer::Written));
             return desk.timer(takes_ns, Timer::Monitor(MonitorTimer::Made));
         };
-        company.transactions += 1;
-        let conditions = company.view.conditions(&changes);
-        let (member, number) = (company.member, company.transactions);
+        membership.transactions += 1;
+        let conditions = membership.view.conditions(&changes);
+        let (member, number) = (membership.member, membership.transactions);
         let request = Request::Transact(Transaction { member, number, conditions, changes });
         self.transact(desk, Box::new(request), desk.now_ns);
     }
@@ -146,7 +146,7 @@ impl Monitor {
         outcome: Result<Response, Broken>,
     ) {
         let Some(driver) = self.driver_mut() else { return };
-        let Some(company) = &mut driver.company else { return };
+        let Some(membership) = &mut driver.membership else { return };
         let outcome = match outcome {
             Ok(Response::Transacted(outcome)) => outcome,
             _ if desk.now_ns < since_ns + STORE_PATIENCE_NS => {
@@ -159,10 +159,10 @@ impl Monitor {
             unreachable!("only one transaction is outstanding")
         };
         match outcome {
-            Outcome::Made { revision } => company.view.made(revision, changes),
+            Outcome::Made { revision } => membership.view.made(revision, changes),
             Outcome::Conflict { is_member: false, .. } => return self.begin_anew(desk),
             Outcome::Conflict { found, .. } => {
-                let sights = company.view.conditions(&changes);
+                let sights = membership.view.conditions(&changes);
                 let behind = Behind { failed: changes, news: Vec::new(), sights, found };
                 driver.stage = Stage::CatchingUp(behind);
             }
@@ -175,10 +175,10 @@ impl Monitor {
         let local_ns = self.local_ns(desk);
         let State::Serving(driver) = &mut self.state else { return };
         let Stage::CatchingUp(behind) = &mut driver.stage else { return };
-        let Some(company) = &mut driver.company else { return };
-        while !company.view.has_moved_on(&behind.sights, &behind.found) {
+        let Some(membership) = &mut driver.membership else { return };
+        while !membership.view.has_moved_on(&behind.sights, &behind.found) {
             let Some(batch) = self.told.pop_front() else { return };
-            behind.news.extend(company.learn(batch));
+            behind.news.extend(membership.learn(batch));
         }
         if let Stage::CatchingUp(behind) = std::mem::replace(&mut driver.stage, Stage::Idle) {
             driver.yield_to_others(desk, local_ns, behind);

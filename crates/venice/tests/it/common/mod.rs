@@ -25,10 +25,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Time limit in a guest, which is ten to thirty times slower.
 const LIMIT_IN_GUEST: Duration = Duration::from_secs(300);
 
-/// Of each test process: more than its tests ask for, so that none gets one that another test still uses.
+/// Ports of each test process: more than its tests ask for, so that no port is used twice.
 const PORTS: u16 = 500;
 
-/// What a command said and how it ended.
+/// Output and exit status of a command.
 #[derive(Debug)]
 pub struct Said {
     pub status: ExitStatus,

@@ -81,7 +81,7 @@ const REFUSED: Result<(), AccessError> = Err(AccessError::Refused(Refusal::Unkno
 
 #[test]
 fn device_refuses_invented_key() {
-    inside(&ROOM, "verbs::protection_tests::device_refuses_invented_key", LIMIT, || {
+    inside(&ROOM, "verbs::protection_in_guest::device_refuses_invented_key", LIMIT, || {
         let (device, server) = start();
         for wrong in [1u32, 0x100, 0xffff_ffff] {
             let mut driver = connect(&device, &server);
@@ -95,7 +95,7 @@ fn device_refuses_invented_key() {
 
 #[test]
 fn device_refuses_key_of_other_grant() {
-    inside(&ROOM, "verbs::protection_tests::device_refuses_key_of_other_grant", LIMIT, || {
+    inside(&ROOM, "verbs::protection_in_guest::device_refuses_key_of_other_grant", LIMIT, || {
         let (device, server) = start();
         let mut driver = connect(&device, &server);
         // The right key of a slab that is lent by this donor now, but in another domain.
@@ -107,7 +107,7 @@ fn device_refuses_key_of_other_grant() {
 
 #[test]
 fn device_refuses_range_beyond_slab() {
-    inside(&ROOM, "verbs::protection_tests::device_refuses_range_beyond_slab", LIMIT, || {
+    inside(&ROOM, "verbs::protection_in_guest::device_refuses_range_beyond_slab", LIMIT, || {
         let (device, server) = start();
         let mut driver = connect(&device, &server);
         let peer = venice_fabric::PeerIndex(0);

@@ -17,7 +17,7 @@ pub(super) const SIGN_EVERY_NS: u64 = 1_000_000_000;
 /// nanoseconds.
 pub(super) const FRESH_FOR_NS: u64 = 6_000_000_000;
 
-pub(super) struct Company {
+pub(super) struct Membership {
     pub(super) member: u64,
     pub(super) view: View,
     /// Revision up to which changes were received.
@@ -34,7 +34,7 @@ pub(super) struct Company {
     pub(super) transactions: u64,
 }
 
-impl Company {
+impl Membership {
     pub(super) fn new(member: u64, revision: u64, until_ns: u64) -> Self {
         Self {
             member,
@@ -101,12 +101,12 @@ impl Company {
 impl Monitor {
     pub(super) fn give_sign(&mut self, desk: &mut Desk<'_>) {
         desk.timer(SIGN_EVERY_NS, Timer::Monitor(MonitorTimer::Sign));
-        let Some(company) = self.company_mut().filter(|it| !it.is_signing) else { return };
-        company.signs += 1;
-        company.is_signing = true;
-        let number = company.signs;
-        company.given.push_back((number, desk.now_ns));
-        let sign = Sign { member: company.member, number, silent: company.silent.clone() };
+        let Some(membership) = self.membership_mut().filter(|it| !it.is_signing) else { return };
+        membership.signs += 1;
+        membership.is_signing = true;
+        let number = membership.signs;
+        membership.given.push_back((number, desk.now_ns));
+        let sign = Sign { member: membership.member, number, silent: membership.silent.clone() };
         let tag = Tag::Monitor(MonitorTag::Sign { number });
         desk.call(Party::Store, Request::Sign(sign), ANSWER_WITHIN_NS, tag);
     }
@@ -117,8 +117,8 @@ impl Monitor {
         number: u64,
         outcome: Result<Response, Broken>,
     ) {
-        let Some(company) = self.company_mut().filter(|it| it.signs == number) else { return };
-        company.is_signing = false;
+        let Some(membership) = self.membership_mut().filter(|it| it.signs == number) else { return };
+        membership.is_signing = false;
         if matches!(outcome, Ok(Response::Signed { is_member: false })) {
             // The others no longer count it as a member.
             self.begin_anew(desk);
@@ -126,8 +126,8 @@ impl Monitor {
     }
 
     pub(super) fn check_tenure(&mut self, desk: &mut Desk<'_>) {
-        let Some(company) = self.company_mut() else { return };
-        match company.until_ns.checked_sub(desk.now_ns).filter(|left_ns| *left_ns > 0) {
+        let Some(membership) = self.membership_mut() else { return };
+        match membership.until_ns.checked_sub(desk.now_ns).filter(|left_ns| *left_ns > 0) {
             Some(left_ns) => desk.timer(left_ns, tenure()),
             None => self.begin_anew(desk),
         }
