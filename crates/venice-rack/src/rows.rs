@@ -133,8 +133,7 @@ pub struct GrantRow {
     pub purpose: String,
     /// Its priority, 0 to 255.
     pub priority: u32,
-    /// Seconds until it ends, since it is called back for a request of higher priority; `None`: it
-    /// is not.
+    /// Seconds until it ends by preemption; `None`: it is not preempted.
     pub preempted_in_s: Option<f64>,
 }
 
@@ -172,18 +171,18 @@ pub struct QueueRow {
     /// Free bytes at the donors it may use; for storage free bytes of one device; 0 for devices
     /// that are lent whole.
     pub free_bytes: u64,
-    /// Bytes that went to requests behind it: never more than its own.
+    /// Bytes backfilled to later requests: never more than its own.
     pub backfilled_bytes: u64,
-    /// What is called back for it, and has not come yet.
+    /// Bytes that are preempted for it and not yet free.
     pub preempting_bytes: u64,
-    /// Devices lent whole that it may use and nobody has.
+    /// Free devices that it may use and that are lent whole.
     pub free_devices: u32,
-    /// Such devices that went to requests behind it: one at most.
+    /// Such devices backfilled to later requests: one at most.
     pub backfilled_devices: u32,
-    /// Such devices that are called back for it.
+    /// Such devices that are preempted for it.
     pub preempting_devices: u32,
-    /// What it waits for: `room` or a `device` that others have, its user's `quota`, or `donors` that
-    /// did not do their share.
+    /// The missing resource: `room`, a `device`, its user's `quota`, or `donors` that had room and did
+    /// not complete the grant.
     pub needs: String,
 }
 
@@ -307,7 +306,7 @@ pub struct PlacementRow {
     pub stall_slabs: u32,
     /// Free slabs less all that.
     pub score_slabs: i64,
-    /// What its way has left, in bits a second, for a request that says what it needs.
+    /// Unreserved bandwidth of its path, in bits a second, for a request with a bandwidth.
     pub link_left_bps: Option<u64>,
     /// The reason of its share, or of none.
     pub why: String,
@@ -361,17 +360,17 @@ pub struct ForecastRow {
     pub nics: ResourceForecast,
     /// Storage, in bytes.
     pub storage_bytes: ResourceForecast,
-    /// Free memory that is kept from others for it, in bytes.
+    /// Free memory reserved for it, in bytes.
     pub reserved_bytes: u64,
-    /// Prediction windows that are over.
+    /// Prediction windows that have ended.
     pub windows: u64,
-    /// Those in which it used more memory, by a slab or more, than was foretold.
+    /// Windows in which it used more memory than forecast, by a slab or more.
     pub under_windows: u64,
-    /// Than persistence would have said.
+    /// Windows in which it used more memory than persistence predicts.
     pub persistence_under_windows: u64,
-    /// By how much forecasts of memory were off, in bytes; `None`: no window is over.
+    /// Mean error of the forecasts of memory, in bytes; `None`: no window has ended.
     pub mean_error_bytes: Option<u64>,
-    /// Mean forecast error of memory, in bytes; `None`: no window is over.
+    /// Mean error of persistence for memory, in bytes; `None`: no window has ended.
     pub persistence_mean_error_bytes: Option<u64>,
 }
 
@@ -380,9 +379,9 @@ pub struct ForecastRow {
 pub struct ResourceForecast {
     /// The use at the last sample.
     pub in_use: u64,
-    /// The peak foretold; `None`: nothing is foretold yet.
+    /// The forecast peak; `None`: there is no forecast yet.
     pub forecast: Option<u64>,
-    /// The peak of the window before: what plain persistence says.
+    /// The peak of the previous window: the prediction of plain persistence.
     pub persistence: Option<u64>,
 }
 

@@ -86,8 +86,8 @@ fn periodic_need_is_forecast_and_reserved() {
     // and of the following ones still includes the memory.
     let has_kept = || {
         let holder = rack.hold("128MiB", "train");
-        let is_foretold = |row: Value| number(&row, "/memory_bytes/forecast") >= 128 * MIB;
-        wait_until("its need is foretold", || rack.forecast("train").is_some_and(is_foretold));
+        let has_forecast = |row: Value| number(&row, "/memory_bytes/forecast") >= 128 * MIB;
+        wait_until("its need is forecast", || rack.forecast("train").is_some_and(has_forecast));
         give_back(holder);
         let row = rack.forecast("train").expect("it is followed");
         let is_kept = number(&row, "/reserved_bytes") > 0;
@@ -134,12 +134,12 @@ fn up_passes_monitor_settings() {
     let words = ["get", "memory", "16MiB", "--for", "quick"];
     let mut holder = place.command(&words).stdout(Stdio::null()).spawn().unwrap();
     let has = || place.venice(&["forecast", "--json"]).expect(0).json();
-    wait_until("it is foretold", || {
+    wait_until("it is forecast", || {
         has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     common::kill(common::pid(&place.status()["monitor"]));
     place.venice(&up).expect(0);
-    wait_until("it is foretold again, as it was told to", || {
+    wait_until("it is forecast again", || {
         has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
     });
     signal(holder.id().into(), Signal::INT);
