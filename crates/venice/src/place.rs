@@ -194,7 +194,7 @@ mod tests {
         let refused = PlacementPlan { refusal: "no room".into(), ..plan };
         let said = text(&refused);
         assert!(said.ends_with("would be refused: no room."), "{said}");
-        let waits = text(&PlacementPlan { would_wait: "in line as number 2".into(), ..refused });
-        assert!(waits.ends_with("would wait in line as number 2: no room."), "{waits}");
+        let waits = text(&PlacementPlan { would_wait: "at rank 2 of the queue".into(), ..refused });
+        assert!(waits.ends_with("would wait at rank 2 of the queue: no room."), "{waits}");
     }
 }

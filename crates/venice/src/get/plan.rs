@@ -75,8 +75,11 @@ mod tests {
         let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["node2", "/dev/gpu0", "-", "-", "cuda", "chosen"]);
         assert!(shown.ends_with("accelerator: would be granted; nothing was."), "{shown}");
-        let would_wait = "in line as number 1".to_owned();
+        let would_wait = "at rank 1 of the queue".to_owned();
         let waits = text(&DevicePlan { refusal: "none".into(), would_wait, ..plan });
-        assert!(waits.ends_with("accelerator: would wait in line as number 1: none."), "{waits}");
+        assert!(
+            waits.ends_with("accelerator: would wait at rank 1 of the queue: none."),
+            "{waits}"
+        );
     }
 }
