@@ -31,7 +31,9 @@ done
 mkdir -p target
 log=target/test-output.log
 times=target/test-times.tsv
+binaries=target/test-binaries.txt
 : >"$log"
+: >"$binaries"
 broken=()
 began_all=$SECONDS
 
@@ -71,6 +73,8 @@ tests() { # tests LIMIT CARGO-ARGUMENTS... [-- LIBTEST-ARGUMENTS...]
     (($#)) && shift
     libtest=("$@")
     run 40m cargo test "${cargo[@]}" --locked --no-run
+    cargo test "${cargo[@]}" --locked --no-run --message-format json 2>/dev/null </dev/null |
+        sed -nE 's|.*"manifest_path":"[^"]*/([^/"]+)/Cargo.toml".*"executable":"[^"]*/([^/"]+)".*|\2 \1|p' >>"$binaries" || true
     run "$limit" cargo test "${cargo[@]}" --locked --no-fail-fast -- "${timed[@]}" "${libtest[@]}"
 }
 
@@ -80,11 +84,12 @@ case "$tier" in
     all) if (($#)); then for group in "$@"; do "group_${group//-/_}"; done; else everything; fi ;;
 esac
 
-# Per binary: `Running tests/it/main.rs (target/debug/deps/it-…)`, then `test NAME ... ok <1.234s>`.
+# Seconds, crate and name of each test: `Running … (target/debug/deps/it-…)`, then `test NAME ... ok <1.234s>`.
 awk '
-    /^ +Running / { binary = $0; sub(/.*deps\//, "", binary); sub(/-[0-9a-f]+\)$/, "", binary); source = $2 == "unittests" ? $3 : $2 }
-    /^test .* \.\.\. .*<[0-9.]+s>$/ { seconds = $NF; gsub(/[<>s]/, "", seconds); print seconds "\t" binary "\t" $2 }
-' "$log" | sort -rn >"$times"
+    NR == FNR { of[$1] = $2; next }
+    /^ +Running / { binary = $0; sub(/.*deps\//, "", binary); sub(/\)$/, "", binary) }
+    /^test .* \.\.\. .*<[0-9.]+s>$/ { seconds = $NF; gsub(/[<>s]/, "", seconds); print seconds "\t" of[binary] "\t" $2 }
+' "$binaries" "$log" | sort -rn >"$times"
 
 # libtest counts what it ran; a test that printed SKIPPED passed without testing.
 read -r passed failed < <(awk '
@@ -116,7 +121,9 @@ while IFS= read -r name; do broken+=("$name failed"); done \
     < <(sed -nE 's/^test (.*) \.\.\. FAILED.*$/\1/p' "$log")
 for what in "${broken[@]}"; do echo "test: $what"; done
 
-echo "test: tier $tier took $(((SECONDS - began_all) / 60)) min $(((SECONDS - began_all) % 60)) s; the slowest of its tests:"
+took="$(((SECONDS - began_all) / 60)) min $(((SECONDS - began_all) % 60)) s"
+echo "- Tier: $tier $*, took $took" >target/test-summary.txt
+echo "test: tier $tier took $took; the slowest of its tests:"
 head -n 10 "$times" | awk -F'\t' '{ printf "    %8.1f s  %s %s\n", $1, $2, $3 }'
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((${#broken[@]} == 0 && failed == 0 && passed > 0))

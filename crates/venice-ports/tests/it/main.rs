@@ -12,6 +12,6 @@ mod ring_fabric;
 mod shm;
 mod udp;
 mod udp_lent;
-mod verbs_in_guest;
 mod verbs_abi;
+mod verbs_in_guest;
 mod xdp;

@@ -188,7 +188,8 @@ fn run_all(seeds: Range<u64>) -> Counts {
 
 #[test]
 fn faults_never_corrupt_pages() {
-    let (first, count) = (number_from("VENICE_SURVIVAL_SEED"), number_from("VENICE_SURVIVAL_SEEDS"));
+    let (first, count) =
+        (number_from("VENICE_SURVIVAL_SEED"), number_from("VENICE_SURVIVAL_SEEDS"));
     let chosen = match (first, count) {
         (None, None) => seeds(SEEDS),
         (first, count) => first.unwrap_or(0)..first.unwrap_or(0) + count.unwrap_or(1),

@@ -117,7 +117,9 @@ impl Monitor {
         number: u64,
         outcome: Result<Response, Broken>,
     ) {
-        let Some(membership) = self.membership_mut().filter(|it| it.signs == number) else { return };
+        let Some(membership) = self.membership_mut().filter(|it| it.signs == number) else {
+            return;
+        };
         membership.is_signing = false;
         if matches!(outcome, Ok(Response::Signed { is_member: false })) {
             // The others no longer count it as a member.

@@ -5,8 +5,8 @@
 //! each change conditionally, receive the others' changes by the watch, and serve as long as they
 //! observe their own signs of life. A process that dies loses all but the store.
 
-mod membership;
 mod driver;
+mod membership;
 mod opening;
 mod performing;
 mod waiting;
@@ -18,8 +18,8 @@ use venice_rack::placement::Policy;
 use venice_rack::types::Identity;
 use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
 
-use self::membership::Membership;
 use self::driver::Driver;
+use self::membership::Membership;
 use super::clock::Clock;
 use super::desk::Desk;
 use super::messages::{Batch, Broken, CallId, Request, Response};

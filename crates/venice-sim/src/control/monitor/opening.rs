@@ -3,8 +3,8 @@
 use venice_rack::monitor::{MonitorCore, Record, View};
 use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 
-use super::membership::{Membership, FRESH_FOR_NS, SIGN_EVERY_NS};
 use super::driver::Driver;
+use super::membership::{FRESH_FOR_NS, Membership, SIGN_EVERY_NS};
 use super::{Keys, Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
@@ -36,7 +36,8 @@ impl Monitor {
 
     pub(super) fn loaded(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
         let State::Opening(membership) = &mut self.state else { return };
-        let (Some(mut membership), Ok(Response::Loaded(snapshot))) = (membership.take(), outcome) else {
+        let (Some(mut membership), Ok(Response::Loaded(snapshot))) = (membership.take(), outcome)
+        else {
             return self.open_later(desk);
         };
         let records = snapshot.records.iter().map(|(_, record)| record.clone()).collect();
