@@ -12,7 +12,7 @@ quick() {
 # Tests that only the tier `all` runs, by a part of their path. Tests that boot a guest under QEMU, where
 # everything is ten to thirty times slower, have `in_guest` in their path; the testkit's own is the one
 # boot of the default tier.
-slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: whoever_dies)
+slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: nothing_is_lent_twice quick_run_measures)
 
 # One profile, one build: the programs under test run on it too.
 default() {

@@ -157,7 +157,7 @@ mod tests {
         let places = to(c"donors, disk:/".as_ptr()).unwrap().reclaim_to;
         assert_eq!(places, [ReclaimTo::Donors, ReclaimTo::Disk("/".into())]);
         for (wrong, said) in
-            [(c"tape", "\"tape\""), (c"disk:/no/such", "no directory"), (c"", "none")]
+            [(c"tape", "\"tape\""), (c"disk:/no/such", "is not a directory"), (c"", "none")]
         {
             let error = to(wrong.as_ptr()).unwrap_err();
             assert!(matches!(&error, Error::Invalid(text) if text.contains(said)), "{error}");

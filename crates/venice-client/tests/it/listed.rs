@@ -106,7 +106,7 @@ fn borrowed_memory_is_listed_until_released() {
     );
     assert_eq!((one.borrowed_bytes, one.remote_bytes), (2 * SLAB_BYTES, 2 * SLAB_BYTES));
     assert_eq!((one.local_bytes, one.resident_bytes), (0, 0));
-    assert!(one.command.contains("what_is_borrowed_is_shown"), "{}", one.command);
+    assert!(one.command.contains("borrowed_memory_is_listed"), "{}", one.command);
     assert!(refused(64 * MIB).contains("no arrays to limit"));
 
     let second = rack.get_memory(SLAB_BYTES, &options(2)).unwrap();

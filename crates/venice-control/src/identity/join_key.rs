@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const FILE: &str = "join_key.key";
+const FILE: &str = "joining.key";
 
 impl KeyPem {
     /// Loads the key of an unfinished join in `dir`, or generates and stores a new one.

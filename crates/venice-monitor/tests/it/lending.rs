@@ -63,7 +63,7 @@ async fn release_with_wrong_key_is_refused() {
     let mut eve = MonitorClient::connect(&eve).await.unwrap();
     let forged = GrantKey(grants[0].key.0 ^ 1);
     match eve.release(&[(grants[0].id, forged), (more[0].id, more[0].key)]).await {
-        Err(ControlError::Forbidden(said)) => assert!(said.contains("another key"), "{said}"),
+        Err(ControlError::Forbidden(said)) => assert!(said.contains("wrong key"), "{said}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(states(&mut client).await, ["committed"]);

@@ -167,7 +167,7 @@ fn full_run_block_stops_borrowing() {
     rack.drain("node1", true);
     for _ in 0..2 {
         let is_reported = |news: &News| match news {
-            News::NotMoved { why } => why.contains("copies of slabs at most in its life"),
+            News::NotMoved { why } => why.contains("copies of slabs in its life"),
             _ => false,
         };
         borrowed.use_until(is_reported);

@@ -149,7 +149,7 @@ fn up_passes_monitor_settings() {
         (["--sample-s", "0"], "sample_s is 0"),
         (["--window", "9999"], "prediction_window is 9999"),
         (["--preempt-notice-s", "1e9"], "preempt_notice_s"),
-        (["--reserve-ahead", "most"], "is no share"),
+        (["--reserve-ahead", "most"], "is not a share"),
     ] {
         let other = Place::new();
         let said = other.venice(&[&["up", "--nodes", "1"], &wrong[..]].concat()).expect(2);

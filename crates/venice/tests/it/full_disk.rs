@@ -111,7 +111,7 @@ fn full_disk_blocks_changes_only() {
     let said = place.venice(&words).expect(1).err;
     assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
     disk.make_room();
-    wait_until("it goes on", || monitor.log().contains("there is room for the store again"));
+    wait_until("it goes on", || monitor.log().contains("the store has room again"));
     // The waiting command may have given up before.
     let was_set = wait(&mut waiting, &["quota"]).success();
     assert!(monitor.quotas("first") >= set + u64::from(was_set));

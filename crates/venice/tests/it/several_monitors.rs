@@ -182,7 +182,10 @@ fn invalid_store_is_usage_error() {
         (&["--store", "etcd://a:port"], "`a:port` is no HOST[:PORT]"),
         (&["--store", "etcds://a"], "store_ca"),
         (&["--store", "etcd://a", "--store-ca", "/ca.pem"], "etcds://"),
-        (&["--store", "etcds://a", "--store-ca", "/ca.pem", "--store-key", "/k"], "go together"),
+        (
+            &["--store", "etcds://a", "--store-ca", "/ca.pem", "--store-key", "/k"],
+            "required together",
+        ),
     ] {
         let words = [&["monitor", "--state-dir", &state], words].concat();
         let said = place.venice(&words).expect(2);
@@ -200,7 +203,7 @@ fn monitor_reports_waiting_for_etcd() {
     let words = [&words[..], &["--state-dir", &state, "--store", &nobody]].concat();
     let mut daemon = Daemon::start_named(&place, "monitor", &words);
     let log = || std::fs::read_to_string(place.file("monitor.log")).unwrap_or_default();
-    wait_until("it says what it waits for", || log().contains("waits for etcd"));
+    wait_until("the log to name the store", || log().contains("waiting for etcd"));
     assert_eq!(daemon.stop(Signal::TERM), Some(0));
 
     let said = place.venice(&words).expect(1).err;
