@@ -41,7 +41,7 @@ test: ## The tests of every landing, with all set-up: fifteen minutes, warm
 	@scripts/test.sh test
 
 test-all: ## Every test, guests, kill loops, real programs, fuzzing: GROUP="swap verbs" for some
-	@scripts/setup.sh check
+	@scripts/setup.sh all
 	@scripts/test.sh all $(GROUP)
 
 check: ## Formatting, lints, docs, licences and known vulnerabilities
@@ -53,7 +53,7 @@ fmt: ## Format the code
 	cd fuzz && $(CARGO) fmt
 
 fuzz: ## Fuzz the decoders and the state machines: FUZZ_SECONDS=300 for each target
-	@scripts/setup.sh check
+	@scripts/setup.sh all
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} scripts/fuzz.sh
 
 soak: build ## An hour of programs checking every byte while donors die, then fresh seeds: SOAK_MINUTES=60

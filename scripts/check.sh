@@ -13,6 +13,9 @@ cargo fmt --all --check
 step "house rules"
 scripts/tidy.sh
 
+step "documents: links, anchors, table of contents"
+scripts/book.sh check
+
 step "clippy: warnings are errors"
 cargo clippy --workspace --all-targets --locked -- -D warnings
 

@@ -15,7 +15,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 seconds="${FUZZ_SECONDS:-10}"
 seed="${FUZZ_SEED:-0}" # 0: drawn anew
 if ! command -v cargo-fuzz >/dev/null 2>&1; then
-    echo "fuzz: cargo-fuzz is not here: scripts/setup.sh check" >&2
+    echo "fuzz: cargo-fuzz is not here: scripts/setup.sh all" >&2
     exit 1
 fi
 targets=("$@")

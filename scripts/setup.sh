@@ -5,6 +5,7 @@
 #   scripts/setup.sh demo    ... and what `venice demo` runs and measures
 #   scripts/setup.sh test    ... and the programs of the test-suite (the default)
 #   scripts/setup.sh check   ... and the tools of `make check`
+#   scripts/setup.sh all     ... and those of `make test-all`
 #
 # Safe to call again: with everything there it only looks, which takes a few milliseconds.
 # No service is left running or enabled.
@@ -12,9 +13,9 @@ set -euo pipefail
 
 level="${1:-test}"
 case "$level" in
-    build | demo | test | check) ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "setup: unknown level '$level': build, demo, test or check" >&2; exit 2 ;;
+    build | demo | test | check | all) ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: unknown level '$level': build, demo, test, check or all" >&2; exit 2 ;;
 esac
 
 export PATH="$HOME/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
@@ -22,7 +23,7 @@ minimum_rust="1.89"
 missing=()
 
 at_least() { # at_least LEVEL: is the level asked for LEVEL or above?
-    local order=" build demo test check "
+    local order=" build demo test check all "
     local asked="${order%% "$level" *}" wanted="${order%% "$1" *}"
     ((${#asked} >= ${#wanted}))
 }
@@ -88,7 +89,7 @@ look() {
         # Any Java will do. The headless JDK brings `javac`, which makes the test shorter.
         command -v java >/dev/null 2>&1 || missing+=(default-jdk-headless)
     fi
-    if at_least check; then
+    if at_least all; then
         need g++ g++ # libFuzzer is C++
     fi
 }
@@ -159,12 +160,13 @@ check_rust_tools() {
         echo "setup: adding $component"
         rustup component add "$component"
     done
-    local tool
-    for tool in cargo-deny cargo-fuzz; do
-        command -v "$tool" >/dev/null 2>&1 && continue
-        echo "setup: building $tool (a few minutes, once)"
-        cargo install "$tool" --locked --quiet </dev/null
-    done
+    build_tool cargo-deny
+}
+
+build_tool() { # build_tool CRATE
+    command -v "$1" >/dev/null 2>&1 && return
+    echo "setup: building $1 (a few minutes, once)"
+    cargo install "$1" --locked --quiet </dev/null
 }
 
 check_rust
@@ -174,6 +176,9 @@ if ((${#missing[@]})); then
 fi
 if at_least check; then
     check_rust_tools
+fi
+if at_least all; then
+    build_tool cargo-fuzz
 fi
 # Half a minute and 200 MB once. Without them, what needs another kernel is skipped.
 if at_least test; then
