@@ -156,9 +156,11 @@ mod tests {
         assert_eq!(to(null()).unwrap().reclaim_to, [ReclaimTo::Donors, ReclaimTo::Local]);
         let places = to(c"donors, disk:/".as_ptr()).unwrap().reclaim_to;
         assert_eq!(places, [ReclaimTo::Donors, ReclaimTo::Disk("/".into())]);
-        for (wrong, said) in
-            [(c"tape", "\"tape\""), (c"disk:/no/such", "is not a directory"), (c"", "none")]
-        {
+        for (wrong, said) in [
+            (c"tape", "\"tape\""),
+            (c"disk:/no/such", "is not a directory"),
+            (c"", "unknown place"),
+        ] {
             let error = to(wrong.as_ptr()).unwrap_err();
             assert!(matches!(&error, Error::Invalid(text) if text.contains(said)), "{error}");
         }

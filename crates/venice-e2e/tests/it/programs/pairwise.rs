@@ -11,7 +11,12 @@ use venice_e2e::programs::{Port, Rack, kill_now, paged_mode_is_missing, redis};
 
 /// 20 MiB of values, of which 12 MiB may be local.
 const KEYS: u64 = 20_000;
-const BUDGET: [&str; 4] = ["--local", "12MiB", "--remote", "64MiB"];
+
+/// The options of `venice run` with a budget; large pages need more of it.
+fn with_budget<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    let local = if options.contains(&"2m") { "32MiB" } else { "12MiB" };
+    [&["--local", local, "--remote", "64MiB"], options].concat()
+}
 
 /// One row: the test's name, the port, the options of `venice run`, whether a donor dies, the program.
 macro_rules! ways {
@@ -61,7 +66,7 @@ enum Donor {
 fn keep_values(port: Port, options: &[&str], donor: Donor) {
     let rack = Rack::start(port, 64);
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let server = rack.run(&[&BUDGET, options].concat(), &redis::server(folder.path()));
+    let server = rack.run(&with_budget(options), &redis::server(folder.path()));
     let mut client = redis::Client::connect(&redis::socket(folder.path()));
     let keys = shuffled(KEYS, 11);
     client.set_all(&keys, 1);
@@ -79,22 +84,25 @@ fn keep_values(port: Port, options: &[&str], donor: Donor) {
 
 fn same(port: Port, options: &[&str], donor: Donor, program: &Command) {
     assert!(donor == Donor::Lives, "only keep_values has a donor die");
-    same_output(&Rack::start(port, 64), &[&BUDGET, options].concat(), program);
+    same_output(&Rack::start(port, 64), &with_budget(options), program);
 }
 
 fn python(port: Port, options: &[&str], donor: Donor) {
     let mut command = Command::new("python3");
+    // Parent and child have 10 MiB each once the parent has rewritten its rows.
     command.arg("-c").arg(
         "import hashlib, os\n\
-         rows = [hashlib.sha256(str(i).encode()).digest() * 16 for i in range(50_000)]\n\
-         if os.fork() == 0:\n    \
-             print(hashlib.sha256(b''.join(rows[::-1])).hexdigest(), flush=True)\n    \
-             os._exit(0)\n\
-         os.wait()\n\
-         rows[::3] = [row[::-1] for row in rows[::3]]\n\
-         print(hashlib.sha256(b''.join(rows)).hexdigest())\n",
+         def digest():\n    \
+             whole = hashlib.sha256()\n    \
+             for row in rows: whole.update(row)\n    \
+             print(whole.hexdigest(), flush=True)\n\
+         rows = [hashlib.sha256(str(i).encode()).digest() * 16 for i in range(20_000)]\n\
+         child = os.fork()\n\
+         if child:\n    \
+             os.waitpid(child, 0)\n    \
+             rows[::3] = [row[::-1] for row in rows[::3]]\n\
+         digest()\n",
     );
-    // A window's memory is copied by a fork: it has room for one copy.
     same(port, options, donor, &command);
 }
 
