@@ -122,7 +122,7 @@ while IFS= read -r name; do broken+=("$name failed"); done \
 for what in "${broken[@]}"; do echo "test: $what"; done
 
 took="$(((SECONDS - began_all) / 60)) min $(((SECONDS - began_all) % 60)) s"
-echo "- Tier: $tier $*, took $took" >target/test-summary.txt
+echo "- Tier: $tier${*:+ $*}, took $took" >target/test-summary.txt
 echo "test: tier $tier took $took; the slowest of its tests:"
 head -n 10 "$times" | awk -F'\t' '{ printf "    %8.1f s  %s %s\n", $1, $2, $3 }'
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
