@@ -12,7 +12,7 @@ summary=target/test-summary.txt
     echo "The slowest fifty tests of the tier below, in seconds of wall clock, as the test runner recorded them. Tests of one binary run side by side, so their sum is more than the tier took. \`scripts/test-times.sh\` writes this page after a run of \`make test\`."
     echo
     cat "$summary"
-    echo "- Machine: $(nproc) processors ($(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n1)), Linux $(uname -r)"
+    echo "- Machine: $(nproc) processors ($(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n1)), Linux $(uname -r | cut -d- -f1)"
     echo "- Date: $(date -u +%F), commit: $(git rev-parse --short HEAD)"
     echo "- Tests recorded: $(wc -l <"$times"), their sum: $(awk '{ sum += $1 } END { printf "%d", sum }' "$times") s"
     echo
