@@ -46,11 +46,8 @@ of_programs() { # of_programs FILTER...
 }
 
 whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` among others
-    local cargo=()
-    while (($#)) && [[ $1 != -- ]]; do cargo+=("$1"); shift; done
-    (($#)) && shift
     build
-    tests 40m "${cargo[@]}" -- "$@"
+    tests 40m "$@"
 }
 
 group_simulation() { whole -p venice-fabric -p venice-rack -p venice-sim && whole -p venice-memory --lib; }

@@ -107,8 +107,8 @@ pub(super) struct InBandCredits {
 }
 
 impl InBandCredits {
-    /// As many as there are buffers to give credit for one by one, in the measured cases; beyond
-    /// that the last one is overwritten.
+    /// Queued credits at most: the number of buffers in the measured cases, each given credit for
+    /// by itself. Beyond that the last one is overwritten.
     const MAX: usize = 32;
 
     /// Queues a credit behind all data before `position`.

@@ -98,11 +98,11 @@ pub struct RunArgs {
     /// Node that the program belongs to, where nodes relay [default: the first]
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
-    /// How the program's memory is paged
+    /// Mode in which the program uses borrowed memory
     #[arg(long, value_enum, default_value_t = Mode::Paged)]
     mode: Mode,
-    /// Where page faults are served: in a pager thread, or, for large mappings, in the faulting
-    /// thread (port shm; for computing programs: system calls on such memory may fail)
+    /// Thread that serves page faults: a pager thread, or, for large mappings, the faulting thread
+    /// (port shm; for computing programs: system calls on such memory may fail)
     #[arg(long, value_enum, default_value_t = Faults::Handler)]
     faults: Faults,
     /// Pages to prefetch ahead of a scan: on, off, or a maximum [default: on]

@@ -35,6 +35,6 @@ fn migrating_thread_is_woken_by_the_waker() {
 }
 
 #[test]
-fn migrating_thread_is_woken_by_the_waker_over_udp() {
-    check_migrating_thread("migrating_thread_is_woken_by_the_waker_over_udp", Port::Udp);
+fn waker_wakes_migrating_thread_over_udp() {
+    check_migrating_thread("waker_wakes_migrating_thread_over_udp", Port::Udp);
 }
