@@ -17,13 +17,13 @@ echo "Sections, KiB:"
 size -A "$stripped" | awk '$2 + 0 >= 65536 && $1 ~ /^\./ { printf "  %-16s %8d\n", $1, $2 / 1024 }' | sort -k2 -rn
 echo "Code by crate, KiB (generic code counts where it is instantiated):"
 nm --size-sort --radix=d --demangle=rust "$binary" | awk '
-    tolower($3) == "t" {
-        name = $4
-        for (field = 5; field <= NF; field++) name = name " " $field
+    tolower($2) == "t" {
+        name = $3
+        for (field = 4; field <= NF; field++) name = name " " $field
         gsub(/^[<&(*]+|^mut |^dyn /, "", name)
         sub(/(::|[ <>,({\[;]).*/, "", name)
         if (name !~ /^[a-z_][a-z0-9_]*$/) name = "other"
-        of[name] += $2
+        of[name] += $1
     }
     END { for (name in of) printf "  %-24s %8d\n", name, of[name] / 1024 }' | sort -k2 -rn | head -n 25
 ((bytes < most_mib * 1024 * 1024)) || { echo "size: $binary has $((bytes / 1048576)) MiB stripped: fewer than $most_mib are allowed" >&2; exit 1; }
