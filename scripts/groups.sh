@@ -2,7 +2,7 @@
 # and `tests`.
 
 groups=(simulation channels verbs swap memory-devices window programs racks daemons kill-loops benchmarks
-    bindings packaging fuzz)
+    bindings packaging guides fuzz)
 
 # Unit and model tests of the protocol and the store.
 quick() {
@@ -35,13 +35,16 @@ everything() {
     run 10m cargo test --workspace --locked --doc
     of_programs programs::
     group_packaging
+    group_guides
     group_fuzz
 }
+
+build_release() { run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab; }
 
 # Real programs run on the release build, as users would run them, and one at a time: each is bounded by its
 # own rack, not by its neighbours.
 of_programs() { # of_programs FILTER...
-    run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab
+    build_release
     tests 40m --release -p venice-e2e -- --test-threads=1 "$@"
 }
 
@@ -76,10 +79,11 @@ group_benchmarks() {
 }
 group_bindings() { whole -p venice-client -p venice-c -p venice-py && of_programs programs::python; }
 group_packaging() {
-    run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab
+    build_release
     run 5m scripts/size.sh
     whole -p venice --test it -- packaging
     of_programs programs::installed
     run 40m scripts/wheel.sh
 }
+group_guides() { build_release && run 40m scripts/guides.sh; }
 group_fuzz() { FUZZ_SECONDS="${FUZZ_SECONDS:-10}" FUZZ_SEED="${FUZZ_SEED:-1}" run 40m scripts/fuzz.sh; }

@@ -27,12 +27,13 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-cli/*) echo "daemons benchmarks" ;;
         crates/venice/src/swap/*) echo "swap" ;;
         crates/venice/src/run/*) echo "programs window swap" ;;
-        crates/venice/*) echo "daemons packaging" ;;
+        crates/venice/*) echo "daemons packaging guides" ;;
         crates/venice-e2e/tests/it/racks.rs | crates/venice-e2e/src/racks/*) echo "racks" ;;
         crates/venice-e2e/*) echo "programs" ;;
         crates/venice-testkit/src/guest/* | scripts/guest*) echo "verbs swap memory-devices" ;;
         crates/venice-testkit/*) echo "daemons kill-loops" ;;
         packaging/* | scripts/install.sh | scripts/wheel.sh | scripts/size.sh) echo "packaging" ;;
+        docs/guide/* | scripts/guides.sh) echo "guides" ;;
         fuzz/*) echo "fuzz" ;;
         Cargo.lock | Cargo.toml) echo "programs packaging" ;;
     esac
