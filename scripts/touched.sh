@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/touched.sh [BASE]: the groups of `make test-all` that the changes since BASE (default origin/main,
-# else the last commit) could break, one a line. `make test-all GROUP="$(scripts/touched.sh)"` runs them.
+# else the last commit) could break, on one line. `make test-all GROUP="$(scripts/touched.sh)"` runs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -37,4 +37,4 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         fuzz/*) echo "fuzz" ;;
         Cargo.lock | Cargo.toml) echo "programs packaging" ;;
     esac
-done | tr ' ' '\n' | sort -u
+done | tr ' ' '\n' | sort -u | paste -sd' '

@@ -40,7 +40,9 @@ impl MonitorCore {
             match grant.device.as_ref().map(|share| (share.kind, share.bytes)) {
                 Some((ResourceKind::Accelerator, _)) => amounts[1] += 1.0,
                 Some((ResourceKind::Nic, _)) => amounts[2] += 1.0,
-                Some((_, bytes)) => amounts[3] += bytes as f64 / BYTES_PER_MIB,
+                Some((ResourceKind::Storage, bytes)) => amounts[3] += bytes as f64 / BYTES_PER_MIB,
+                // Neither is a device's kind.
+                Some((ResourceKind::Memory | ResourceKind::Window, _)) => {}
                 None => amounts[0] += f64::from(grant.slabs),
             }
         }

@@ -17,14 +17,16 @@ struct Rack {
     /// The last peer list of each node.
     sent: BTreeMap<u32, PeerList>,
     instances: BTreeMap<u32, u64>,
+    /// Given at registration.
+    epochs: BTreeMap<u32, u64>,
 }
 
 impl Rack {
     /// Creates nodes 1 to `count`.
     fn of(count: u32) -> Self {
         let core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, vec![]);
-        let (sent, instances) = (BTreeMap::new(), BTreeMap::new());
-        let mut rack = Self { core, now_ns: 0, sent, instances };
+        let (sent, instances, epochs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut rack = Self { core, now_ns: 0, sent, instances, epochs };
         (1..=count).for_each(|number| rack.register(number, 1));
         rack
     }
@@ -34,14 +36,15 @@ impl Rack {
         self.core.handle_register(self.now_ns, Token(0), node);
         while self.core.poll_action().is_some() {}
         self.instances.insert(number, instance);
+        let rows = self.core.node_rows(self.now_ns);
+        self.epochs.extend(rows.iter().map(|row| (row.node_id, row.epoch)));
         self.sent.remove(&number);
     }
 
     /// Sends a heartbeat; returns true if it was answered with a peer list.
     fn report(&mut self, node: u32) -> bool {
         let status = DonorStatus { total_slabs: 1, free_slabs: 1, revision: 0 };
-        let known_as = self.core.node_rows(self.now_ns);
-        let epoch = known_as.iter().find(|row| row.node_id == node).map_or(1, |row| row.epoch);
+        let epoch = self.epochs[&node];
         let report = HeartbeatReport {
             peers_version: self.sent.get(&node).map_or(0, |sent| sent.version),
             identity: Identity { node: NodeId(node), epoch },
@@ -67,14 +70,6 @@ impl Rack {
             .collect()
     }
 
-    /// Returns the nodes that follow by number, the lowest after the highest.
-    fn near(&self, node: u32) -> Vec<(u32, u64)> {
-        let living = self.living();
-        let after = living.iter().filter(|(other, _)| *other > node);
-        let before = living.iter().filter(|(other, _)| *other < node);
-        after.chain(before).copied().take(TESTED).collect()
-    }
-
     /// Returns the node's list.
     fn known_to(&self, node: u32) -> Vec<(u32, u64)> {
         self.sent[&node].peers.iter().map(|peer| (peer.node.0, peer.epoch)).collect()
@@ -84,6 +79,13 @@ impl Rack {
         self.now_ns += S;
         self.core.handle_timeout(self.now_ns);
     }
+}
+
+/// Returns the nodes of `living` that follow `node` by number, the lowest after the highest.
+fn near(living: &[(u32, u64)], node: u32) -> Vec<(u32, u64)> {
+    let after = living.iter().filter(|(other, _)| *other > node);
+    let before = living.iter().filter(|(other, _)| *other < node);
+    after.chain(before).copied().take(TESTED).collect()
 }
 
 #[test]
@@ -151,9 +153,10 @@ proptest! {
                 rack.second();
                 (1..=count).filter(|it| !silent.contains(it)).for_each(|it| { rack.report(it); });
             }
+            let living = rack.living();
             for node in (1..=count).filter(|it| !silent.contains(it)) {
                 rack.report(node);
-                prop_assert_eq!(rack.known_to(node), rack.near(node));
+                prop_assert_eq!(rack.known_to(node), near(&living, node));
                 prop_assert!(!rack.report(node), "the list is sent twice");
             }
         }
