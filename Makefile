@@ -36,13 +36,13 @@ quick: ## Formatting, house rules, unit and model tests of the protocol: two min
 	@scripts/tidy.sh
 	@scripts/test.sh quick
 
-test: ## The tests of every landing, with all set-up: fifteen minutes, warm
+test: ## The tests before each commit, with all set-up: fifteen minutes, warm
 	@scripts/setup.sh test
 	@scripts/test.sh test
 
 test-all: ## Every test, guests, kill loops, real programs, fuzzing: GROUP="swap verbs" for some
 	@scripts/setup.sh all
-	@scripts/test.sh all $(GROUP)
+	@scripts/test.sh all $(strip $(GROUP))
 
 check: ## Formatting, lints, docs, licences and known vulnerabilities
 	@scripts/setup.sh check

@@ -1,4 +1,4 @@
-//! Read-ahead follows trends and ignores random accesses, by the counts of `--stats`.
+//! Prefetch follows trends and ignores random accesses, by the counts of `--stats`.
 
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
