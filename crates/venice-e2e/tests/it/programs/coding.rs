@@ -165,7 +165,7 @@ fn invalid_coding_is_refused() {
     };
     refused(&["--coding", "4+2"], 1, "coding 4+2 needs 6 nodes with room");
     refused(&["--coding", "2+1", "--remote", "1GiB"], 1, "on 3 different nodes: ask for less");
-    refused(&["--coding", "3+1"], 2, "2, 4 or 8 fragments");
+    refused(&["--coding", "3+1"], 2, "2, 4 or 8 data");
     refused(&["--coding", "2+1", "--copies", "2"], 2, "cannot be used with");
     refused(&["--coding", "2+1", "--mode", "window"], 2, "nowhere in one piece");
     refused(&["--coding", "2+1", "--mode", "swap"], 2, "a swap device keeps copies");
