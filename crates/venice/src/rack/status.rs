@@ -48,9 +48,9 @@ struct Status {
 }
 
 /// State of a process: `up`; `dead` (no such process); `unresponsive` (the Monitor Node runs but
-/// does not answer); `starting` (the agent runs, and has not registered yet); `silent` (registered,
-/// but not reporting any more); `revoked` (its certificate was revoked); `unknown` (the agent runs,
-/// and there is no Monitor Node to ask).
+/// does not answer); `starting` (the agent runs, and has not registered yet; the Monitor Node runs,
+/// and its address is not recorded yet); `silent` (registered, but not reporting any more); `revoked`
+/// (its certificate was revoked); `unknown` (the agent runs, and there is no Monitor Node to ask).
 type StateWord = &'static str;
 
 #[derive(Debug, Serialize)]
@@ -139,6 +139,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
         pid: record.monitor.process.filter(|_| lives).map(|process| process.pid),
         state: match (lives, &register) {
             (false, _) => "dead",
+            (true, None) if !record.monitor.has_port() => "starting",
             (true, None) => "unresponsive",
             (true, Some(_)) => "up",
         },
@@ -254,8 +255,18 @@ fn hints(status: &Status) -> String {
              {pid}, then `venice up`."
         )
     });
+    let is_partial = status.monitor.iter().any(|monitor| monitor.state == "starting");
+    let partial = is_partial.then(|| {
+        "The rack is not complete: if no `venice up` is running, `venice up` completes it."
+            .to_string()
+    });
     let agents = status.agents.iter().filter_map(|agent| agent.advice.clone());
-    dead.into_iter().chain(hangs).chain(agents).map(|hint| format!("\n{hint}")).collect()
+    dead.into_iter()
+        .chain(partial)
+        .chain(hangs)
+        .chain(agents)
+        .map(|hint| format!("\n{hint}"))
+        .collect()
 }
 
 /// Lists nodes that dropped datagrams, with counts: damage on the way, or an intruder.
