@@ -79,7 +79,7 @@ install: build ## Install under PREFIX (default /usr/local; DESTDIR for packager
 install-lab: lab ## Install venice-lab under PREFIX
 	@scripts/install.sh install-lab "$(DESTDIR)$(PREFIX)"
 
-uninstall: ## Remove what `make install` put there
+uninstall: ## Remove what `make install` and `make install-lab` put there
 	@scripts/install.sh uninstall "$(DESTDIR)$(PREFIX)"
 
 clean: ## Remove what was built

@@ -12,8 +12,8 @@
  * not be in use. They are void in a child of fork(). NULL for a handle, or for the destination of a
  * result, is VENICE_INVALID.
  *
- * docs/reference/api.md describes borrowed memory: whole slabs of 16 MiB, zeros at first; bytes whose last copy
- * is lost with its donor are VENICE_DONOR_LOST.
+ * docs/reference/api.md (installed in share/doc/venice) describes borrowed memory: whole slabs of
+ * 16 MiB, zeros at first; bytes whose last copy is lost with its donor are VENICE_DONOR_LOST.
  */
 #ifndef VENICE_H
 #define VENICE_H

@@ -1,6 +1,7 @@
 //! The command line of `venice-lab`.
 
 mod examples;
+mod pages;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use venice_cli::{failure, log, manual, numbers};
@@ -154,7 +155,7 @@ fn execute(command: Command) -> anyhow::Result<i32> {
         Command::Sim { what: Sim::Rack(args) } => sim::rack(&args),
         Command::Sim { what: Sim::Control(args) } => sim::control(&args),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
-        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Man(args) => pages::write(&args),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The command line: commands, their help and their dispatch.
 
+mod completions;
 mod examples;
+
+use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -94,16 +97,16 @@ enum Command {
     /// Run an unmodified redis-server on borrowed memory and compare
     Demo(demo::DemoArgs),
     /// Measure Venice (runs venice-lab)
-    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    #[command(after_help = lab::HELP)]
     Bench(lab::LabArgs),
     /// Reproduce a figure of the papers on this machine (runs venice-lab)
-    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    #[command(after_help = lab::HELP)]
     Paper(lab::LabArgs),
     /// Compute the models of a composable rack (runs venice-lab)
-    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    #[command(after_help = lab::HELP)]
     Model(lab::LabArgs),
     /// Run racks in virtual time, under faults, watched by checkers (runs venice-lab)
-    #[command(disable_help_flag = true, after_help = lab::HELP)]
+    #[command(after_help = lab::HELP)]
     Sim(lab::LabArgs),
     /// Memory of devices (CXL, NVDIMM) as this machine's own
     #[command(after_help = HELP_WINDOW)]
@@ -154,6 +157,10 @@ enum Command {
 
 /// Runs the command line; returns the exit code.
 pub fn main() -> i32 {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(outcome) = lab::execute(&arguments) {
+        return outcome.unwrap_or_else(|error| failure::report(&error));
+    }
     let parsed = numbers::with_signs(Cli::command()).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
@@ -188,10 +195,10 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Links(args) => listing::links(args, monitor),
         Command::Forecast(args) => forecast::execute(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
-        Command::Bench(args) => lab::execute("bench", args),
-        Command::Paper(args) => lab::execute("paper", args),
-        Command::Model(args) => lab::execute("model", args),
-        Command::Sim(args) => lab::execute("sim", args),
+        // Without a flag in front, `lab::execute` has started them.
+        Command::Bench(_) | Command::Paper(_) | Command::Model(_) | Command::Sim(_) => {
+            Err(lab::refuse_flags())
+        }
         Command::Window { what } => window::execute(what),
         Command::Doctor(args) => doctor::execute(args),
         Command::Init(args) => identity::init(args),
@@ -202,7 +209,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
-        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Completions(args) => completions::print(args, Cli::command()),
         Command::Man(args) => manual::man(args, Cli::command()),
     }
 }

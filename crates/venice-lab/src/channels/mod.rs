@@ -89,11 +89,11 @@ pub struct ChannelsArgs {
     pub sizes: Option<Vec<ByteSize>>,
 
     /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = venice_measure::arguments::output_file())]
     pub json: Option<PathBuf>,
 
     /// Write the plots as SVG, and a page with tables and plots, into this folder.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = venice_measure::arguments::output_folder())]
     pub plots: Option<PathBuf>,
 }
 

@@ -89,4 +89,5 @@ EXAMPLES:
 
 pub(super) const HELP_MAN: &str = "\
 EXAMPLES:
-  venice-lab man --out man1";
+  venice-lab man --out man1
+  man man1/venice-bench-fault.1";

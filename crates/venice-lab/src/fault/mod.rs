@@ -80,7 +80,7 @@ pub struct FaultArgs {
     pub swap_queues: Option<u16>,
 
     /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = venice_measure::arguments::output_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -59,7 +59,7 @@ pub struct MonitorArgs {
     pub store: Vec<StoreKind>,
 
     /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = venice_measure::arguments::output_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -71,7 +71,7 @@ pub struct DemoArgs {
     pub swap_dir: PathBuf,
 
     /// Write the figures to this file as JSON (`-` is standard output).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::arguments::output_file())]
     pub json: Option<PathBuf>,
 
     /// Keep the logs of redis and of the rack.

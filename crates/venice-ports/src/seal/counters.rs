@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Dropped {
     /// It came before, or is older than the replay window.
     Replayed,
-    /// Its tag does not match: it was made or changed without the key, or damaged on the way; or
-    /// its header is invalid.
+    /// Its sender is known and its tag does not match: it was changed, or damaged on the way; or its
+    /// header is invalid.
     Forged,
     /// It is not sealed.
     Unsealed,
-    /// It names a key that does not exist, or no longer exists.
+    /// It is under a key that does not exist, or no longer exists: the key's name is unknown, or no
+    /// datagram of its sender has matched the key of that name.
     UnknownKey,
 }
 

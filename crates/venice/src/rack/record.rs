@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -93,6 +94,13 @@ pub struct MonitorRecord {
     /// Its settings.
     #[serde(default)]
     pub settings: MonitorSettings,
+}
+
+impl MonitorRecord {
+    /// True once its port is known: it was chosen, or the Monitor Node has reported it.
+    pub fn has_port(&self) -> bool {
+        self.addr.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
+    }
 }
 
 /// One node of a local rack.

@@ -28,6 +28,28 @@ const REGISTERED_PATIENCE: Duration = Duration::from_secs(30);
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(25);
 
+/// A daemon that has not reported its addresses yet.
+enum Starting {
+    /// A child of this process.
+    Child(Child),
+    /// Started by an earlier `venice up` that was killed before it recorded the addresses.
+    Earlier(Identity),
+}
+
+impl Starting {
+    /// Returns how the daemon ended, if it did.
+    fn end(&mut self, dir: &RunDir) -> anyhow::Result<Option<String>> {
+        match self {
+            Starting::Child(child) => {
+                Ok(child.try_wait()?.map(|status| format!("it ended: {status}")))
+            }
+            Starting::Earlier(process) => {
+                Ok((!process.is_alive(dir)).then(|| "it ended".to_string()))
+            }
+        }
+    }
+}
+
 /// Starts the processes of one rack.
 pub struct Starter<'a> {
     /// Its run directory.
@@ -57,31 +79,44 @@ impl Starter<'_> {
     async fn start_with(&mut self, bar: &ProgressBar) -> anyhow::Result<Vec<String>> {
         let mut names = Vec::new();
         bar.set_message("Monitor Node");
-        if !self.lives(self.record.monitor.process) {
-            self.start_monitor().await?;
-            names.push("monitor".to_string());
+        match self.record.monitor.process.filter(|process| process.is_alive(self.dir)) {
+            None => {
+                self.start_monitor().await?;
+                names.push("monitor".to_string());
+            }
+            Some(process) if !self.record.monitor.has_port() => {
+                self.wait_monitor(Starting::Earlier(process)).await?;
+            }
+            Some(_) => {}
         }
         bar.inc(1);
-        let mut children = Vec::new();
+        let mut starting = Vec::new();
         for index in 0..self.record.agents.len() {
-            if !self.lives(self.record.agents[index].process) {
-                children.push((index, self.spawn_agent(index)?));
+            let agent = &self.record.agents[index];
+            match agent.process.filter(|process| process.is_alive(self.dir)) {
+                None => {
+                    names.push(agent.name.clone());
+                    starting.push((index, Starting::Child(self.spawn_agent(index)?)));
+                }
+                Some(process) if agent.control_addr.is_empty() => {
+                    starting.push((index, Starting::Earlier(process)));
+                }
+                Some(_) => {}
             }
         }
-        for (index, child) in &mut children {
-            let name = self.record.agents[*index].name.clone();
+        for (index, process) in starting {
+            let name = self.record.agents[index].name.clone();
             bar.set_message(name.clone());
             let ready = self
-                .wait_ready(&name, child)
+                .wait_ready(&name, process)
                 .await
                 .inspect_err(|_| terminal::remark(log::tail(self.dir, &name)))?;
-            let agent = &mut self.record.agents[*index];
+            let agent = &mut self.record.agents[index];
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
             agent.relay_addr = ready.relay_addr.unwrap_or_default();
             self.record.save(self.dir)?;
             bar.inc(1);
-            names.push(name);
         }
         bar.set_message("waiting for the nodes to register");
         self.wait_registered(bar).await?;
@@ -144,10 +179,15 @@ impl Starter<'_> {
             arguments.extend(["--placement".to_string(), placement.to_string()]);
         }
         arguments.extend(self.record.monitor.settings.arguments());
-        let mut child = self.launch("monitor", &arguments)?;
+        let child = self.launch("monitor", &arguments)?;
         self.record.monitor.process = Identity::of(child.id());
         self.record.save(self.dir)?;
-        let ready = self.wait_ready("monitor", &mut child).await?;
+        self.wait_monitor(Starting::Child(child)).await
+    }
+
+    /// Records the Monitor Node's address once it has one.
+    async fn wait_monitor(&mut self, process: Starting) -> anyhow::Result<()> {
+        let ready = self.wait_ready("monitor", process).await?;
         self.record.monitor.addr = ready.addr.context("the Monitor Node gave no address")?;
         self.record.save(self.dir)
     }
@@ -248,7 +288,7 @@ impl Starter<'_> {
         Ok(child)
     }
 
-    async fn wait_ready(&self, name: &str, child: &mut Child) -> anyhow::Result<Ready> {
+    async fn wait_ready(&self, name: &str, mut process: Starting) -> anyhow::Result<Ready> {
         let path = self.dir.ready_path(name);
         let deadline = Instant::now() + READY_PATIENCE;
         loop {
@@ -256,13 +296,17 @@ impl Starter<'_> {
                 return serde_json::from_str(&text)
                     .with_context(|| format!("reading {}", path.display()));
             }
-            if let Some(status) = child.try_wait()? {
-                let why = log::last_error(self.dir, name);
-                let why = why.unwrap_or_else(|| format!("it ended: {status}"));
+            if let Some(how) = process.end(self.dir)? {
+                let why = log::last_error(self.dir, name).unwrap_or(how);
                 bail!("{name} did not start: {why}");
             }
             if Instant::now() > deadline {
-                bail!("{name} was not ready within {} s", READY_PATIENCE.as_secs());
+                bail!(
+                    "{name} was not ready within {} s: see its log {}, or run `venice down` and \
+                     `venice up`",
+                    READY_PATIENCE.as_secs(),
+                    self.dir.log_path(name).display()
+                );
             }
             tokio::time::sleep(POLL).await;
         }

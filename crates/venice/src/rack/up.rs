@@ -127,7 +127,12 @@ fn resume(
     if record.netns {
         network::check_possible()?;
     }
-    process::wait_for_dying(&record.processes(), dir);
+    let recorded = record.processes();
+    process::wait_for_dying(&recorded, dir);
+    // Daemons of a `venice up` that was killed before it recorded them.
+    let daemons = process::find_all(dir).into_iter();
+    let unrecorded: Vec<_> = daemons.filter(|process| !recorded.contains(process)).collect();
+    process::stop_all(&unrecorded, dir)?;
     let network = prepare(args, dir, &mut record)?;
     check_monitor_port_again(&record, dir)?;
     // The agents have their Monitor Node's address.

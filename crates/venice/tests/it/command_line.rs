@@ -1,7 +1,10 @@
 //! The command's help and texts, and its reaction to invalid command lines.
 
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::common::{self, Place};
 
@@ -176,6 +179,100 @@ fn completions_and_man_pages_exist() {
         "venice-paper",
     ] {
         assert!(dir.join(page).with_extension("1").exists(), "no page {page}");
+    }
+}
+
+/// Calls the completion function of bash as the shell does at the end of `line`.
+fn complete(script: &str, line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [.., before, last] = &*words else { panic!("too few words: {line}") };
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let call = format!(
+        "{script}\nCOMP_WORDS=({}) COMP_CWORD={}\n_venice venice '{last}' '{before}'\necho \
+         \"${{COMPREPLY[@]}}\"",
+        quoted.join(" "),
+        words.len() - 1
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &call]).env("VENICE_LAB", beside_venice("venice-lab"));
+    common::finish(bash, &words).expect(0).out
+}
+
+fn beside_venice(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_venice")).with_file_name(name)
+}
+
+#[test]
+fn lab_completes_its_commands() {
+    let place = Place::new();
+    let script = place.venice(&["completions", "bash"]).expect(0).out;
+    for (line, word) in [
+        ("venice bench ", "fault"),
+        ("venice bench fault --lo", "--local"),
+        ("venice sim r", "rack"),
+        ("venice help paper ", "rack-11"),
+        ("venice be", "bench"),
+        ("venice up --no", "--nodes"),
+    ] {
+        let offered = complete(&script, line);
+        assert!(offered.split_whitespace().any(|it| it == word), "{line}: {offered}");
+    }
+}
+
+#[test]
+fn lab_receives_all_words() {
+    let place = Place::new();
+    let help = place.venice(&["sim", "rack", "--help"]).expect(0).out;
+    assert_eq!(place.venice(&["help", "sim", "rack"]).expect(0).out, help);
+    assert!(help.contains("--topology"), "{help}");
+    let version = place.venice(&["sim", "rack", "--version"]).expect(0).out;
+    assert!(version.contains("sim-rack"), "{version}");
+    place.venice(&["sim", "--", "rack"]).expect(2);
+    let said = place.venice(&["--monitor", "127.0.0.1:1", "sim", "rack"]).expect(2);
+    assert!(said.complaint().contains("no flag goes in front of"), "{}", said.err);
+    place.venice(&["sim", "rack", "--monitor", "127.0.0.1:1"]).expect(2);
+}
+
+#[test]
+fn wrong_lab_is_named() {
+    let place = Place::new();
+    let (text, venice) = (place.file("text"), beside_venice("venice"));
+    fs::write(&text, "").unwrap();
+    let script = place.file("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let with_lab = |lab: &Path, words: &[&str]| {
+        let mut command = place.command(words);
+        command.env("VENICE_LAB", lab);
+        common::finish(command, words)
+    };
+    for (lab, what) in [
+        (&*text, "not executable"),
+        (Path::new("/tmp"), "is a directory"),
+        (Path::new("/no/such"), "does not exist"),
+        (Path::new("no-such-lab"), "does not exist"),
+        (&*venice, "is not venice-lab"),
+    ] {
+        let said = with_lab(lab, &["bench", "fault"]).expect(2);
+        let complaint = said.complaint();
+        assert!(complaint.contains(what) && complaint.contains("VENICE_LAB"), "{complaint}");
+    }
+    let said = with_lab(&script, &["bench", "fault"]).expect(1);
+    assert!(said.complaint().contains("cannot start"), "{}", said.err);
+    with_lab(Path::new(""), &["sim", "--help"]).expect(0);
+}
+
+#[test]
+fn unwritable_report_starts_no_measurement() {
+    let place = Place::new();
+    for words in [
+        &["demo", "--json", "/no/such/x"][..],
+        &["bench", "fault", "--json", "/no/such/x"],
+        &["bench", "placement", "--json", "/no/such/x"],
+        &["bench", "placement", "--plots", "/no/such/x"],
+    ] {
+        let said = place.venice(words).expect(2);
+        assert!(said.complaint().contains("no such directory: /no/such"), "{}", said.err);
     }
 }
 

@@ -1,9 +1,9 @@
-//! The packaged units allow the system calls that the daemons need.
+//! The packaged units allow the system calls that the daemons need, and the installation is complete.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 /// Expands a set of system calls recursively, as defined by systemd.
 fn expand(set: &str, into: &mut BTreeSet<String>) {
@@ -59,4 +59,54 @@ fn units_allow_socket_group_setup() {
         }
         assert!(!allowed.contains("reboot") && !allowed.contains("mount"), "{name}");
     }
+}
+
+/// Runs `scripts/install.sh WORDS` in `folder`, with stand-ins for what is built.
+fn install(folder: &Path, words: &[&str]) -> Output {
+    let built = folder.join("built");
+    fs::create_dir_all(&built).unwrap();
+    for name in ["venice", "libvenice_preload.so", "libvenice.so", "libvenice.a"] {
+        fs::copy("/bin/true", built.join(name)).unwrap();
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let mut command = Command::new(script);
+    command.args(words).current_dir(folder).env("BUILT", &built).env_remove("DESTDIR");
+    command.output().expect("a shell")
+}
+
+/// Returns all files under `folder`.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Returns the targets of a page's relative links, without anchors.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let images = text.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let targets = targets.chain(images).filter_map(|target| target.split('#').next());
+    targets.filter(|it| !it.is_empty() && !it.contains("://") && !it.contains(' ')).collect()
+}
+
+#[test]
+fn installed_documents_are_complete() {
+    let temp = tempfile::tempdir().unwrap();
+    // A relative prefix starts where the caller is.
+    let out = install(temp.path(), &["install", "prefix"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let prefix = temp.path().join("prefix");
+    let pages = files(&prefix.join("share/doc/venice"));
+    let pages: Vec<_> =
+        pages.iter().filter(|page| page.extension() == Some("md".as_ref())).collect();
+    assert!(pages.len() > 50, "{pages:?}");
+    for page in pages {
+        let text = fs::read_to_string(page).unwrap();
+        for link in links(&text) {
+            assert!(page.with_file_name(link).exists(), "{}: {link}", page.display());
+        }
+    }
+    assert!(install(temp.path(), &["uninstall", "prefix"]).status.success());
+    assert_eq!(files(&prefix), Vec::<PathBuf>::new());
+    assert!(!prefix.join("lib/sysusers.d").exists() && !prefix.join("share/doc").exists());
+    assert_eq!(install(temp.path(), &["install"]).status.code(), Some(2));
 }

@@ -210,6 +210,35 @@ fn silent_and_revoked_agents_get_advice() {
     common::wait_until("it is in again", || state() == "up");
 }
 
+/// `venice up` is killed before it records addresses and one of its nodes.
+#[test]
+fn up_completes_interrupted_start() {
+    let place = Place::new();
+    place.up(2);
+    let before = place.status();
+    let path = place.run_dir().join("rack.json");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    record["monitor"]["addr"] = "127.0.0.1:0".into();
+    record["agents"][0]["control_addr"] = "".into();
+    let node2 = record["agents"][1].as_object_mut().unwrap();
+    node2.retain(|key, _| key != "pid" && key != "start_ticks");
+    fs::write(&path, record.to_string()).unwrap();
+    let text = place.venice(&["status"]).expect(0).out;
+    assert!(text.contains("`venice up` completes it"), "{text}");
+
+    let said = place.venice(&["up"]).expect(0).out;
+    assert!(said.starts_with("Restarted node2."), "{said}");
+    let after = place.status();
+    for key in ["pid", "addr", "state"] {
+        assert_eq!(after["monitor"][key], before["monitor"][key], "{key}");
+    }
+    for key in ["pid", "control_addr", "state"] {
+        assert_eq!(after["agents"][0][key], before["agents"][0][key], "{key}");
+    }
+    assert_eq!(after["agents"][1]["state"], "up");
+    assert!(!runs(pid(&before["agents"][1])), "an unrecorded agent runs on");
+}
+
 #[test]
 fn monitor_restarts_at_its_address() {
     let place = Place::new();

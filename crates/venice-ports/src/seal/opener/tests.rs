@@ -66,7 +66,7 @@ fn answer_opens_for_requester_only() {
     let opened_by =
         |salt| Opener::<()>::of_answers(salt, 4).open(0, &mut answer.clone(), &own).map(|_| ());
     assert_eq!(opened_by(mine.salt()), Ok(()));
-    assert_eq!(opened_by(other.salt()), Err(Dropped::Forged));
+    assert_eq!(opened_by(other.salt()), Err(Dropped::UnknownKey));
     // An answer cannot be reflected to the node as a request, nor a request to its sender.
     assert_eq!(open(&mut Opener::new(4), &answer), Err(Dropped::Forged));
     let request = sealed(&mut sealer(name), b"request");
@@ -84,6 +84,20 @@ fn distinguishes_plain_and_foreign_datagrams() {
     let mut stranger = sealed(&mut sealer(KeyName::Peer(NodeId(1))), b"x");
     assert_eq!(opener.open(0, &mut stranger, &own), Err(Dropped::UnknownKey));
     assert!(opener.is_empty(), "an unproven sender is not remembered");
+}
+
+#[test]
+fn earlier_incarnation_is_unknown_key() {
+    let name = KeyName::Peer(NodeId(1));
+    let mut opener = Opener::new(4);
+    let earlier = node_key(&NodeSecret([8; 32]), name);
+    let stale = sealed(&mut Sealer::new(name, &earlier).unwrap(), b"x");
+    assert_eq!(open(&mut opener, &stale), Err(Dropped::UnknownKey));
+    let mut present = sealer(name);
+    open(&mut opener, &sealed(&mut present, b"x")).unwrap();
+    let mut changed = sealed(&mut present, b"y");
+    changed[SEALED_HEADER_BYTES] ^= 1;
+    assert_eq!(open(&mut opener, &changed), Err(Dropped::Forged));
 }
 
 /// Key source whose keys can be withdrawn.
