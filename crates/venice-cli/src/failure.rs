@@ -1,6 +1,9 @@
 //! Errors of commands: one line on stderr with the remedy, and its exit code.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
+
+use clap::error::{ContextKind, ContextValue};
 
 /// Exit code of a command that could not do its work.
 pub const EXIT_FAILURE: i32 = 1;
@@ -42,21 +45,47 @@ pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            0
+            let shown = error.print().and_then(|()| io::stdout().flush());
+            shown.map_or_else(|error| report(&error.into()), |()| 0)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // The help goes to stderr, and is lost when that is closed.
             let _ = error.print();
             EXIT_USAGE
         }
         _ => {
             let said = match unknown_flag {
                 Some(flag) => format!("unexpected argument '{flag}' found (see --help)"),
-                None => clap_line(&error.render().to_string()),
+                None => named_by_variable(error, clap_line(&error.render().to_string())),
             };
             let _ = writeln!(io::stderr(), "venice: {said}");
             EXIT_USAGE
         }
+    }
+}
+
+/// Names the environment variable of an invalid value, instead of a flag that was not given.
+fn named_by_variable(error: &clap::Error, said: String) -> String {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (Some(arg), Some(value)) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue))
+    else {
+        return said;
+    };
+    let flag = arg.split([' ', '=']).next().unwrap_or(arg);
+    if std::env::args_os().any(|word| word.to_string_lossy().starts_with(flag)) {
+        return said;
+    }
+    let is_it = |(name, its): &(OsString, OsString)| {
+        name.to_string_lossy().starts_with("VENICE_") && its == value
+    };
+    match std::env::vars_os().find(is_it) {
+        Some((name, _)) => {
+            said.replace(&format!("for '{arg}'"), &format!("in {}", name.to_string_lossy()))
+        }
+        None => said,
     }
 }
 
@@ -69,6 +98,9 @@ fn clap_line(rendered: &str) -> String {
             && !paragraph.starts_with("For more information")
     });
     let said = paragraphs.collect::<Vec<_>>().join("; ");
+    // The standard library's words.
+    let said = said.replace("invalid float literal", "not a number");
+    let said = said.replace("invalid digit found in string", "not a whole number");
     format!("{said} (see --help)")
 }
 

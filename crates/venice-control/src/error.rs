@@ -27,7 +27,7 @@ pub enum ControlError {
         line: InLine,
     },
     /// The rack lists no donor of this name.
-    #[error("the rack has no node named {0}")]
+    #[error("the rack has no node named {0}: `venice nodes` lists those there are")]
     UnknownNode(String),
     /// A donor refused a step of the handshake.
     #[error("the donor refuses: {0}")]

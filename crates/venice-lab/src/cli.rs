@@ -162,7 +162,7 @@ fn execute(command: Command) -> anyhow::Result<i32> {
 fn bench(what: Bench) -> anyhow::Result<()> {
     match what {
         Bench::Channels(args) => {
-            log::start_log_if_asked();
+            log::start_log_if_asked()?;
             channels::execute(args)
         }
         Bench::Fault(args) => fault::execute(args),

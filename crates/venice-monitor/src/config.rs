@@ -244,13 +244,13 @@ impl MonitorConfig {
             // At least a millisecond, the unit of the protocol.
             if !(0.001..=LONGEST_S).contains(&seconds) {
                 return Err(MonitorError::Config(format!(
-                    "{key} is {seconds}: expected between 0.001 and {LONGEST_S} seconds"
+                    "{key} is {seconds:?}: expected between 0.001 and {LONGEST_S} seconds"
                 )));
             }
         }
         if !(1.0..=LONGEST_CERTIFICATE_S).contains(&self.certificate_s) {
             return Err(MonitorError::Config(format!(
-                "certificate_s is {}: expected between 1 and {LONGEST_CERTIFICATE_S} seconds",
+                "certificate_s is {:?}: expected between 1 and {LONGEST_CERTIFICATE_S} seconds",
                 self.certificate_s
             )));
         }

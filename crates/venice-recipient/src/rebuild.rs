@@ -16,7 +16,7 @@ use venice_control::Grant;
 use venice_control::client::MonitorClient;
 use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::rebuild::{BuildError, Copier};
-use venice_memory::paged::run_block::RunBlockMap;
+use venice_memory::paged::run_block::{Donor, Fate, RunBlock, RunBlockMap};
 use venice_memory::paged::slab_move::{SlabMoveError, move_slab};
 use venice_wire::SLAB_BYTES;
 
@@ -25,7 +25,7 @@ use crate::holding::{Holding, NewGrant};
 use crate::loan::{Wish, ask, release};
 use crate::local_fallback::ReclaimTo;
 use crate::news::News;
-use crate::replacement;
+use crate::replacement::{self, Candidate};
 
 /// Interval between two checks for lost copies.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -361,6 +361,12 @@ enum Built {
     NoMore,
 }
 
+/// Returns the names of the donors that died, or stopped answering.
+fn dead_nodes(block: &RunBlock) -> BTreeSet<String> {
+    let is_dead = |donor: &&Donor| matches!(donor.fate(), Some(Fate::Died | Fate::Unresponsive));
+    block.donors().iter().filter(is_dead).map(|donor| donor.name()).collect()
+}
+
 /// Requests slabs on nodes outside `nodes`, or as many as those have.
 async fn borrow_elsewhere(
     holding: &Holding,
@@ -369,7 +375,9 @@ async fn borrow_elsewhere(
 ) -> Result<Vec<Grant>, RecipientError> {
     let mut client = MonitorClient::connect(&holding.access).await?;
     let rows = client.nodes().await?;
-    let others = replacement::find(rows.iter().map(Into::into), nodes, &holding.wish.donors)
+    let dead = dead_nodes(holding.block());
+    let candidates = rows.iter().map(|row| Candidate::from(row).among(&dead));
+    let others = replacement::find(candidates, nodes, &holding.wish.donors)
         .map_err(|why| RecipientError::NobodyElse { why })?;
     let free: u64 = others.iter().map(|(_, free)| free).sum();
     let donors = others.into_iter().map(|(name, _)| name).collect();

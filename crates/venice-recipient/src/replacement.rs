@@ -28,6 +28,15 @@ pub(crate) struct Candidate<'a> {
     is_draining: bool,
     /// True under memory pressure: it gets no new grants.
     is_pressed: bool,
+    /// True if the caller has seen it die: the Monitor Node may not have noticed yet.
+    is_dead: bool,
+}
+
+impl Candidate<'_> {
+    /// Adds what the caller knows of dead nodes. One that has room again was restarted.
+    pub(crate) fn among(self, dead: &BTreeSet<String>) -> Self {
+        Candidate { is_dead: dead.contains(self.name), ..self }
+    }
 }
 
 impl<'a> From<&'a NodeRow> for Candidate<'a> {
@@ -38,6 +47,7 @@ impl<'a> From<&'a NodeRow> for Candidate<'a> {
             is_up: row.state == "up",
             is_draining: row.draining,
             is_pressed: !matches!(&*row.pressure, "none" | ""),
+            is_dead: false,
         }
     }
 }
@@ -65,13 +75,14 @@ pub(crate) fn find<'a>(
 
 fn obstacle(node: Candidate<'_>, having: &BTreeSet<String>, chosen: &[String]) -> Option<Obstacle> {
     let is_chosen = chosen.is_empty() || chosen.iter().any(|name| name == node.name);
+    let is_full = node.free_bytes < SLAB_BYTES;
     let obstacles = [
         (having.contains(node.name), Obstacle::HasOne),
         (!is_chosen, Obstacle::NotChosen),
-        (!node.is_up, Obstacle::Down),
+        (!node.is_up || node.is_dead && is_full, Obstacle::Down),
         (node.is_draining, Obstacle::Draining),
         (node.is_pressed, Obstacle::Pressed),
-        (node.free_bytes < SLAB_BYTES, Obstacle::Full),
+        (is_full, Obstacle::Full),
     ];
     obstacles.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
 }
@@ -106,7 +117,14 @@ mod tests {
 
     fn well(name: &str) -> Candidate<'_> {
         let free_bytes = 4 * SLAB_BYTES;
-        Candidate { name, free_bytes, is_up: true, is_draining: false, is_pressed: false }
+        Candidate {
+            name,
+            free_bytes,
+            is_up: true,
+            is_draining: false,
+            is_pressed: false,
+            is_dead: false,
+        }
     }
 
     #[test]
@@ -131,6 +149,10 @@ mod tests {
         assert_eq!(found, Ok(vec![("node7".to_owned(), 4)]));
         let why = find([well("node7")], &having, &["node1".to_owned()]).unwrap_err();
         assert_eq!(why, "node7 is not among the donors named");
+        let dead = BTreeSet::from(["node8".to_owned()]);
+        let killed = Candidate { free_bytes: 0, ..well("node8") }.among(&dead);
+        assert_eq!(find([killed], &having, &[]).unwrap_err(), "node8 is down");
+        assert!(find([well("node8").among(&dead)], &having, &[]).is_ok(), "it was restarted");
         let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
         let many = names.iter().map(|name| Candidate { is_draining: true, ..well(name) });
         let why = find(many, &having, &[]).unwrap_err();

@@ -44,7 +44,10 @@ impl WriteBehind {
     /// [`RecipientError::NoWriteBehind`]: the directory is invalid, or the file cannot be created.
     pub fn open(dir: &Path, most_bytes: u64) -> Result<WriteBehind, RecipientError> {
         let most_bytes = most_bytes.div_ceil(SLAB_BYTES).saturating_mul(SLAB_BYTES);
-        let file = check_file_limit(most_bytes).and_then(|()| unnamed_file(dir));
+        let file = check_file_limit(most_bytes).and_then(|()| {
+            unnamed_file(dir)
+                .map_err(|why| format!("{why}: use a directory of another file system"))
+        });
         let file = file.map_err(|why| RecipientError::NoWriteBehind { why })?;
         Ok(WriteBehind { dir: dir.to_owned(), file: Arc::new(file) })
     }

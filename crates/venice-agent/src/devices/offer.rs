@@ -1,6 +1,7 @@
 //! An operator's offer: `accelerator:/dev/nvidia0`, `nic:eth1`, `storage:/srv/pool=100GiB`.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use venice_control::ResourceKind;
@@ -31,6 +32,25 @@ pub struct Offer {
 pub struct BadOffer {
     text: String,
     why: String,
+}
+
+impl Offer {
+    /// Checks the parts of the offer that depend on each other.
+    ///
+    /// # Errors
+    /// The mistake, in words that follow the offer.
+    pub fn check(&self) -> Result<(), String> {
+        match self.kind {
+            ResourceKind::Storage if self.bytes.is_none() && Path::new(&self.address).is_dir() => {
+                Err("is a directory: give a size, for example storage:/srv/pool=100GiB".to_owned())
+            }
+            ResourceKind::Storage
+            | ResourceKind::Accelerator
+            | ResourceKind::Nic
+            | ResourceKind::Memory
+            | ResourceKind::Window => Ok(()),
+        }
+    }
 }
 
 impl FromStr for Offer {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use venice_cli::failure::usage;
 use venice_wire::ByteSize;
 
 pub use mode::Mode;
@@ -126,7 +127,7 @@ impl Setting {
 
 fn check_arguments(args: &DemoArgs) -> Result<()> {
     if args.size.0 < MIN_DATASET_BYTES {
-        bail!("--size {} is too small: use 1MiB or more", args.size);
+        return Err(usage(format!("--size {} is too small: use 1MiB or more", args.size)));
     }
     let memory_bytes = Machine::describe().memory_bytes;
     // The rack's donors are on this machine too, and hold the part that redis does not.

@@ -31,7 +31,7 @@ pub struct Coding {
 
 /// An error: the numbers form no supported coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid coding: write k+m with 2, 4 or 8 data and 1 to 3 parity fragments, as in 4+2")]
+#[error("invalid coding: write K+M with 2, 4 or 8 data and 1 to 3 parity fragments, as in 4+2")]
 pub struct InvalidCoding;
 
 impl Coding {

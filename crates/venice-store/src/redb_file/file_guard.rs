@@ -39,6 +39,7 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
     options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
     // Root may open it in a user's directory, where the user may have put a link to anything.
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    let was_there = path.exists();
     let mut file = options.open(path).map_err(|error| failed.io(error))?;
     // The file contains keys; one of an earlier version may be readable by all.
     let owner_only = Permissions::from_mode(OWNER_ONLY);
@@ -46,6 +47,14 @@ pub(super) fn open(path: &Path, failed: &Failed<'_>) -> Result<File, StoreError>
     lock(&file, path, failed)?;
     let length = file.metadata().map_err(|error| failed.io(error))?.len();
     if length == 0 {
+        // Its creator was killed, or a damaged file system has truncated it.
+        if was_there {
+            tracing::warn!(
+                path = %path.display(),
+                "the store is an empty file: starting with empty tables; if the rack had quotas, \
+                 revocations or join tokens, stop and restore it from a backup"
+            );
+        }
         return Ok(file);
     }
     if length < HEADER_BYTES as u64 {

@@ -171,7 +171,7 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
 fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
-    start_log();
+    start_log()?;
     mlock::lock();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();

@@ -73,7 +73,7 @@ pub struct MonitorArgs {
 pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     let mut config = configuration(args)?;
     args.detach.apply()?;
-    start_log();
+    start_log()?;
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |addr| {

@@ -62,6 +62,19 @@ impl MonitorSettings {
         Some((flag, has))
     }
 
+    /// Replaces the key of a setting, at the beginning of an error's text, by its flag.
+    pub fn by_its_flag(text: &str) -> String {
+        let names = [
+            ("preempt_notice_s", "--preempt-notice-s"),
+            ("reserve_ahead", "--reserve-ahead"),
+            ("sample_s", "--sample-s"),
+            ("prediction_window", "--window"),
+            ("observation_window", "--observe"),
+        ];
+        let named = names.iter().find_map(|(key, flag)| Some((flag, text.strip_prefix(key)?)));
+        named.map_or_else(|| text.to_owned(), |(flag, rest)| format!("{flag}{rest}"))
+    }
+
     fn by_flag(&self) -> [(&'static str, Option<String>); 5] {
         [
             ("--preempt-notice-s", self.preempt_notice_s.map(|it| it.to_string())),

@@ -13,6 +13,7 @@ use super::duration;
 use super::token::names_loopback;
 use crate::daemon::{StoreArgs, told};
 use crate::registry::block_on;
+use venice_cli::failure::usage;
 use venice_cli::terminal;
 
 /// Text below `venice init --help`.
@@ -67,6 +68,10 @@ struct Made {
 
 /// Creates the rack's authority and the first token.
 pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
+    if args.state_dir.exists() && !args.state_dir.is_dir() {
+        let dir = args.state_dir.display();
+        return Err(usage(format!("--state-dir {dir} is not a directory: give another one")));
+    }
     if Authority::exists(&args.state_dir.join(IDENTITY_DIR)) {
         let dir = args.state_dir.display();
         bail!(

@@ -3,8 +3,17 @@
 use std::fs;
 
 use super::run_dir::RunDir;
+use venice_cli::terminal;
 
 const LINES: usize = 8;
+
+/// Shows the last lines that `name` wrote, unless an error is among them: [`last_error`] returns
+/// that, and the command's own error contains it.
+pub fn show_tail(dir: &RunDir, name: &str) {
+    if dir.log_path(name).exists() && last_error(dir, name).is_none() {
+        terminal::remark(tail(dir, name));
+    }
+}
 
 /// Returns the last lines that `name` wrote, indented, or the reason why there are none.
 pub fn tail(dir: &RunDir, name: &str) -> String {

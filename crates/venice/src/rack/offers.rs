@@ -45,6 +45,9 @@ pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
             return Err(Usage(said).into());
         }
     }
+    for NodeOffer { offer, .. } in &args.offer {
+        offer.check().map_err(|why| Usage(format!("--offer {offer} {why}")))?;
+    }
     let offers: Vec<Offer> = args.offer.iter().map(|it| it.offer.clone()).collect();
     match offered_twice(&offers) {
         Some((offer, why)) => Err(Usage(format!("--offer {offer} {why}")).into()),

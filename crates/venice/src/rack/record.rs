@@ -163,12 +163,12 @@ impl Record {
     /// Loads the record in `dir`; `None` without a rack.
     pub fn load(dir: &RunDir) -> anyhow::Result<Option<Record>> {
         let path = dir.record_path();
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+            Err(error) => return Err(dir.refusal(&path, &error)),
         };
-        match serde_json::from_str(&text) {
+        match serde_json::from_slice(&bytes) {
             Ok(record) => Ok(Some(record)),
             Err(error) => {
                 bail!("{} is damaged ({error}): remove the rack with `venice down`", path.display())
@@ -219,6 +219,22 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unreadable_record_names_remedy() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = RunDir::at(temp.path());
+        assert_eq!(Record::load(&dir).unwrap(), None);
+        fs::write(dir.record_path(), [0xff, 0xfe, 0]).unwrap();
+        let refused = Record::load(&dir).unwrap_err().to_string();
+        assert!(refused.contains("venice down"), "{refused}");
+        fs::remove_file(dir.record_path()).unwrap();
+        fs::create_dir(dir.record_path()).unwrap();
+        let refused = Record::load(&dir).unwrap_err().to_string();
+        assert!(refused.contains("remove it"), "{refused}");
+        let refused = Record::load(&RunDir::at(std::path::Path::new("/dev/null"))).unwrap_err();
+        assert!(refused.to_string().contains("set VENICE_RUN_DIR"), "{refused}");
+    }
 
     #[test]
     fn record_roundtrips() {

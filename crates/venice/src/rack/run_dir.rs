@@ -1,6 +1,6 @@
 //! The run directory: record, sockets, logs and store of a local rack.
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
-use venice_recipient::runs::{self, RunsDir, make_private_dir};
+use venice_recipient::runs::{self, DirError, RunsDir, make_private_dir};
 
+use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
 /// Timeout of one `venice up` or `venice down` waiting for another.
@@ -43,6 +44,12 @@ impl RunDir {
             .context("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)")?;
         let root = std::path::absolute(&root)
             .with_context(|| format!("run directory {}", root.display()))?;
+        // The daemons get it as an argument, and other programs in JSON.
+        if root.to_str().is_none() {
+            let said =
+                format!("the run directory {root:?} is not UTF-8: set another VENICE_RUN_DIR");
+            return Err(Usage(said).into());
+        }
         Ok(RunDir { root })
     }
 
@@ -111,7 +118,13 @@ impl RunDir {
     pub fn create(&self) -> anyhow::Result<()> {
         // An existing directory keeps its owner's permissions.
         let is_new = !self.root.exists();
-        make_private_dir(&self.root)?;
+        make_private_dir(&self.root).map_err(|error| match error {
+            DirError::Refused { source, .. } => self.refusal(&self.root, &source),
+            error @ DirError::NothingAbove { .. } => error.into(),
+        })?;
+        if is_new {
+            self.mark()?;
+        }
         if is_new && rustix::process::geteuid().is_root() {
             let group = venice_monitor::MonitorConfig::default().socket_group;
             venice_control::server::allow_group(&self.root, &group)
@@ -120,9 +133,29 @@ impl RunDir {
         Ok(())
     }
 
+    /// Marks the directory as made by Venice, which removes it again.
+    fn mark(&self) -> anyhow::Result<()> {
+        let path = self.mark_path();
+        match File::create(&path) {
+            // Another process has removed the directory meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.refusal(&path, &error)),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn mark_path(&self) -> PathBuf {
+        self.root.join(".made-by-venice")
+    }
+
     /// Creates the directory of the process `name`, accessible to its owner only.
     pub fn create_process_dir(&self, name: &str) -> anyhow::Result<()> {
-        Ok(make_private_dir(&self.process_dir(name))?)
+        let path = self.process_dir(name);
+        if path.exists() && !path.is_dir() {
+            let path = path.display();
+            bail!("{path} is not a directory: remove it, or set another VENICE_RUN_DIR");
+        }
+        Ok(make_private_dir(&path)?)
     }
 
     /// Waits for every other `venice up` and `venice down` on this directory.
@@ -132,10 +165,16 @@ impl RunDir {
         let mut said = false;
         loop {
             self.create()?;
-            let file =
-                File::options().create(true).truncate(false).write(true).open(&path).map_err(
-                    |error| self.not_ours(&error).context(format!("{}", path.display())),
-                )?;
+            let opened = File::options().create(true).truncate(false).write(true).open(&path);
+            let file = match opened {
+                // Another process has removed the directory meanwhile.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
+                {
+                    continue;
+                }
+                opened => opened.map_err(|error| self.refusal(&path, &error))?,
+            };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // `venice down` unlinks its locked file: a lock on that file would protect nothing.
                 Ok(()) if is_same_file(&file, &path) => return Ok(RunDirLock { file }),
@@ -156,21 +195,30 @@ impl RunDir {
         }
     }
 
-    /// Explains why the lock cannot be opened.
-    fn not_ours(&self, error: &io::Error) -> anyhow::Error {
+    /// Converts the error of an access to `path`, the directory or a file in it, into one with a
+    /// remedy.
+    pub fn refusal(&self, path: &Path, error: &io::Error) -> anyhow::Error {
+        let root = self.root.display();
         let owner = fs::metadata(&self.root).map(|meta| meta.uid());
-        match owner {
-            Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
-                "the rack in {} belongs to another user (user id {uid}): run this as that user or as root, \
-                 or set VENICE_RUN_DIR for a rack of your own",
-                self.root.display()
+        let own = rustix::process::geteuid().as_raw();
+        match (error.kind(), owner) {
+            (io::ErrorKind::PermissionDenied, Ok(uid)) if uid != own => anyhow!(
+                "the rack in {root} belongs to another user (user id {uid}): run this as that user or as \
+                 root, or set VENICE_RUN_DIR for a rack of your own"
             ),
-            _ => anyhow!("cannot open it: {error}"),
+            (io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists, _) => {
+                anyhow!("{root} is not a directory: set VENICE_RUN_DIR to one")
+            }
+            (io::ErrorKind::IsADirectory, _) => is_a_directory(path),
+            _ => anyhow!(
+                "the run directory {root} cannot be used: {}: {error}: set another VENICE_RUN_DIR",
+                path.display()
+            ),
         }
     }
 
-    /// Removes the files of a rack with these processes, and the directory if nothing else is in
-    /// it. The lock is removed last, still held by `_lock`.
+    /// Removes the files of a rack with these processes, and the directory if Venice has made it and
+    /// nothing else is in it. The lock is removed last, still held by `_lock`.
     pub fn remove(&self, processes: &[String], _lock: &RunDirLock) -> anyhow::Result<()> {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
@@ -180,9 +228,21 @@ impl RunDir {
         // Programs may still use it.
         let _ = fs::remove_dir(self.runs_dir().path());
         remove_file(&self.root.join("lock"))?;
+        self.remove_root()
+    }
+
+    fn remove_root(&self) -> anyhow::Result<()> {
+        let mark = self.mark_path();
+        let Ok(mut entries) = fs::read_dir(&self.root) else { return Ok(()) };
+        let is_foreign = |entry: io::Result<DirEntry>| entry.map_or(true, |it| it.path() != mark);
+        if !mark.exists() || entries.any(is_foreign) {
+            return Ok(());
+        }
+        remove_file(&mark)?;
         match fs::remove_dir(&self.root) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            // Another `venice up` has begun: its rack's end removes the directory.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => self.mark(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // A mount point stays (a container's volume, systemd's RuntimeDirectory).
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
@@ -225,11 +285,17 @@ fn is_same_file(file: &File, path: &Path) -> bool {
 /// Removes a file; a missing file is no error.
 pub fn remove_file(path: &Path) -> anyhow::Result<()> {
     match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => Err(is_a_directory(path)),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
         }
         _ => Ok(()),
     }
+}
+
+fn is_a_directory(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    anyhow!("{path} is a directory that no rack has made: remove it, or set another VENICE_RUN_DIR")
 }
 
 fn remove_tree(path: &Path) -> anyhow::Result<()> {
@@ -279,6 +345,32 @@ mod tests {
         fs::remove_file(dir.path().join("mine.txt")).unwrap();
         dir.remove(&[], &lock).unwrap();
         assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn remove_keeps_foreign_directory() {
+        let (_temp, dir) = in_temp();
+        fs::create_dir(dir.path()).unwrap();
+        let lock = dir.lock().unwrap();
+        dir.create_process_dir("node1").unwrap();
+        dir.remove(&dir.process_dirs(), &lock).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn unusable_directory_names_remedy() {
+        let (_temp, dir) = in_temp();
+        fs::write(dir.path(), "").unwrap();
+        let refused = dir.lock().unwrap_err().to_string();
+        assert!(refused.contains("set VENICE_RUN_DIR"), "{refused}");
+        fs::remove_file(dir.path()).unwrap();
+        let lock = dir.lock().unwrap();
+        fs::create_dir(dir.record_path()).unwrap();
+        let refused = dir.remove(&[], &lock).unwrap_err().to_string();
+        assert!(refused.contains("remove it"), "{refused}");
+        fs::write(dir.process_dir("monitor"), "").unwrap();
+        let refused = dir.create_process_dir("monitor").unwrap_err().to_string();
+        assert!(refused.contains("remove it"), "{refused}");
     }
 
     #[test]

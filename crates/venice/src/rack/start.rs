@@ -110,7 +110,7 @@ impl Starter<'_> {
             let ready = self
                 .wait_ready(&name, process)
                 .await
-                .inspect_err(|_| terminal::remark(log::tail(self.dir, &name)))?;
+                .inspect_err(|_| log::show_tail(self.dir, &name))?;
             let agent = &mut self.record.agents[index];
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
@@ -137,7 +137,7 @@ impl Starter<'_> {
             }
             outcome => outcome,
         }
-        .inspect_err(|_| terminal::remark(log::tail(self.dir, "monitor")))
+        .inspect_err(|_| log::show_tail(self.dir, "monitor"))
     }
 
     fn monitor_port_is_taken(&self) -> bool {
@@ -162,6 +162,7 @@ impl Starter<'_> {
     }
 
     async fn try_monitor(&mut self) -> anyhow::Result<()> {
+        self.dir.create_process_dir("monitor")?;
         self.authority()?;
         let mut arguments = vec![
             "monitor".to_string(),
@@ -320,7 +321,7 @@ impl Starter<'_> {
             bar.set_position((1 + self.record.agents.len() + registered) as u64);
             let Some((first, _)) = missing.first() else { return Ok(()) };
             if let Some(dead) = self.record.agents.iter().find(|a| !self.lives(a.process)) {
-                terminal::remark(log::tail(self.dir, &dead.name));
+                log::show_tail(self.dir, &dead.name);
                 let why = log::last_error(self.dir, &dead.name);
                 bail!("{} ended: {}", dead.name, why.unwrap_or_else(|| "see its log".into()));
             }

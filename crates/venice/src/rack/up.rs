@@ -1,12 +1,14 @@
 //! `venice up`: starts a rack of processes on this machine, or restores it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use signal_hook::consts::signal::SIGINT;
 use venice_control::Policy;
 use venice_fabric::{LinkModel, Topology};
-use venice_monitor::MonitorConfig;
+use venice_monitor::{MonitorConfig, MonitorError};
 use venice_wire::ByteSize;
 
 use super::memory_devices::{NodeDax, check_devices, devices_of, lent_bytes};
@@ -19,9 +21,12 @@ use super::start::Starter;
 use crate::daemon::{MonitorSettings, lend_size};
 use crate::doctor::available_bytes;
 use crate::registry::block_on;
+use crate::waiting::Signals;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
+/// Interval between checks of the signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(20);
 /// Default port of the Monitor Node.
 const DEFAULT_MONITOR_PORT: u16 = 7470;
 const DEFAULT_NODES: u32 = 4;
@@ -100,11 +105,14 @@ pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
         );
         return Err(Usage(said).into());
     }
+    venice_cli::log::check()?;
     let dir = RunDir::locate()?;
     let lock = dir.lock()?;
+    // From the first file on: a signal must not leave a part of a rack.
+    let signals = Signals::catch()?;
     match Record::load(&dir)? {
-        Some(record) => resume(args, &dir, &lock, record),
-        None => begin(args, &dir, &lock),
+        Some(record) => resume(args, &dir, &lock, record, &signals),
+        None => begin(args, &dir, &lock, &signals),
     }?;
     Ok(0)
 }
@@ -115,6 +123,7 @@ fn resume(
     dir: &RunDir,
     lock: &RunDirLock,
     mut record: Record,
+    signals: &Signals,
 ) -> anyhow::Result<()> {
     if let Some(difference) = difference(args, &record) {
         if !process::find_all(dir).is_empty() {
@@ -122,7 +131,7 @@ fn resume(
         }
         // All its processes are dead: the new rack replaces it.
         remove_file(&dir.record_path())?;
-        return begin(args, dir, lock);
+        return begin(args, dir, lock, signals);
     }
     if record.netns {
         network::check_possible()?;
@@ -139,7 +148,7 @@ fn resume(
     let any_monitor_port = record.agents.iter().all(|agent| agent.process.is_none());
     let mut starter =
         Starter { dir, record: &mut record, any_monitor_port, network, started: Vec::new() };
-    let started = match block_on(uninterrupted(&mut starter)) {
+    let started = match block_on(uninterrupted(&mut starter, signals)) {
         Ok(started) => started,
         Err(error) => {
             starter.undo()?;
@@ -156,7 +165,7 @@ fn resume(
 }
 
 /// Starts a new rack.
-fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
+fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock, signals: &Signals) -> anyhow::Result<()> {
     // Daemons without a record: their `venice up` was killed, or the file was removed. Their store
     // and their namespaces must not become the new rack's.
     process::stop_all(&process::find_all(dir), dir)?;
@@ -169,7 +178,7 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let outcome = build(args, dir, &mut record);
+    let outcome = build(args, dir, &mut record, signals);
     if outcome.is_err() {
         clear(dir, lock, &record.process_names())?;
         return outcome;
@@ -179,11 +188,16 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build(args: &UpArgs, dir: &RunDir, record: &mut Record) -> anyhow::Result<()> {
+fn build(
+    args: &UpArgs,
+    dir: &RunDir,
+    record: &mut Record,
+    signals: &Signals,
+) -> anyhow::Result<()> {
     let network = prepare(args, dir, record)?;
     let any_monitor_port = args.monitor_port.is_none();
     let mut starter = Starter { dir, record, any_monitor_port, network, started: Vec::new() };
-    match block_on(uninterrupted(&mut starter)) {
+    match block_on(uninterrupted(&mut starter, signals)) {
         Ok(_) => Ok(()),
         Err(error) => {
             starter.undo()?;
@@ -276,7 +290,7 @@ fn topology(args: &UpArgs) -> anyhow::Result<Topology> {
         Topology::for_nodes(text, nodes).map_err(|error| Usage(format!("--topology: {error}")))?;
     let (switches, limit) = (topology.switches(), limit(args));
     if switches > limit {
-        let said = format!("{topology} has {switches} nodes: the limit here is {limit}");
+        let said = format!("--topology {text} has {switches} nodes: the limit here is {limit}");
         return Err(Usage(said).into());
     }
     Ok(topology)
@@ -295,8 +309,9 @@ fn shape(topology: &Topology) -> Option<String> {
 fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
     match args.port {
         Some(PortKind::Shm) if topology.has_relays() => {
+            let text = args.topology.as_deref().unwrap_or_default();
             let said = format!(
-                "--topology {topology} needs --port udp: over shm every node reaches every other \
+                "--topology {text} needs --port udp: over shm every node reaches every other \
                  directly"
             );
             Err(Usage(said).into())
@@ -331,7 +346,10 @@ fn check_xdp(args: &UpArgs, port: PortKind, topology: Topology) -> anyhow::Resul
 fn check_settings(settings: &MonitorSettings) -> anyhow::Result<()> {
     let mut config = MonitorConfig::default();
     settings.apply(&mut config);
-    config.validate().map_err(|error| Usage(error.to_string()).into())
+    config.validate().map_err(|error| match error {
+        MonitorError::Config(text) => Usage(MonitorSettings::by_its_flag(&text)).into(),
+        other => other.into(),
+    })
 }
 
 fn check_memory(nodes: usize, lend_bytes: u64) -> anyhow::Result<()> {
@@ -463,13 +481,27 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
 }
 
 /// Starts missing processes; an interrupt is an error like any other, so that cleanup runs.
-async fn uninterrupted(starter: &mut Starter<'_>) -> anyhow::Result<Vec<String>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminated = signal(SignalKind::terminate())?;
+async fn uninterrupted(
+    starter: &mut Starter<'_>,
+    signals: &Signals,
+) -> anyhow::Result<Vec<String>> {
+    let caught = async {
+        loop {
+            if let Some(signal) = signals.caught() {
+                return signal;
+            }
+            tokio::time::sleep(SIGNAL_POLL).await;
+        }
+    };
     tokio::select! {
+        biased;
+        signal = caught => {
+            let what = if signal == SIGINT { "interrupted" } else { "terminated" };
+            // Donors that lock their memory take seconds to end.
+            terminal::remark(format!("venice: {what}: stopping the started processes"));
+            bail!("{what}: stopped the started processes")
+        }
         result = starter.start_missing() => result,
-        _ = tokio::signal::ctrl_c() => bail!("interrupted: stopped the started processes"),
-        _ = terminated.recv() => bail!("terminated: stopped the started processes"),
     }
 }
 

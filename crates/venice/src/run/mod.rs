@@ -170,14 +170,18 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     check_coding(args)?;
     check_write_behind(args)?;
     check_amount(args.waiting.wait, args.remote.is_some())?;
+    check_remote(args.remote)?;
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
     program::check(&program)?;
     let shim = program::shim()?;
-    let port = args.port.map_or_else(rack::default_port, Ok)?;
     if args.mode == Mode::Window {
-        check_window(args, port)?;
+        check_window(args)?;
+    }
+    let port = port(args, monitor)?;
+    if args.mode == Mode::Window {
+        check_window_port(port)?;
     }
     if args.faults == Faults::InThread {
         check_in_thread(port)?;
@@ -297,7 +301,7 @@ fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind> {
-    WriteBehind::open(dir, most_bytes).map_err(|error| Usage(error.to_string()).into())
+    Ok(WriteBehind::open(dir, most_bytes)?)
 }
 
 /// Returns the requested number of copies; `None`: as many as there is room for, two at most.
@@ -325,15 +329,37 @@ fn note_room_on_disk(loan: &Loan) {
     }
 }
 
-/// Refuses flags that --mode window cannot serve, before any allocation.
-fn check_window(args: &RunArgs, port: PortKind) -> anyhow::Result<()> {
-    let usage = |said: String| Err(Usage(said).into());
+/// Returns `--port`, else the rack's. An error without a rack: then no port is to blame.
+fn port(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<PortKind> {
+    match args.port {
+        Some(port) => Ok(port),
+        None => rack::monitor_address(monitor).and_then(|_| rack::default_port()),
+    }
+}
+
+/// Refuses an amount of nothing: a program beyond `--local` would be killed.
+fn check_remote(remote: Option<ByteSize>) -> anyhow::Result<()> {
+    if remote.is_some_and(|size| size.0 == 0) {
+        let said = "--remote 0 borrows nothing: give an amount, for example 1GiB";
+        return Err(Usage(said.into()).into());
+    }
+    Ok(())
+}
+
+/// Refuses a port over which --mode window cannot map.
+fn check_window_port(port: PortKind) -> Result<(), Usage> {
     if port != PortKind::Shm {
-        return usage(format!(
+        return Err(Usage(format!(
             "--mode window maps the donors' memory, which --port {port} cannot: use --port shm, on \
              the donors' own host"
-        ));
+        )));
     }
+    Ok(())
+}
+
+/// Refuses flags that --mode window cannot serve, before any allocation.
+fn check_window(args: &RunArgs) -> anyhow::Result<()> {
+    let usage = |said: String| Err(Usage(said).into());
     if args.read_ahead.is_some() {
         return usage("--read-ahead requires --mode paged: a window prefetches nothing".into());
     }

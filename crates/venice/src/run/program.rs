@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use venice_cli::failure::usage;
 
 /// The loader of the C library the shim is built for.
 const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -16,6 +17,9 @@ const MOST_INTERPRETERS: usize = 4;
 /// Finds the program as a shell would.
 pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     let shown = name.to_string_lossy();
+    if shown.is_empty() {
+        return Err(usage("the program's name is empty: give a program after --"));
+    }
     if shown.contains('/') {
         let path = PathBuf::from(name);
         if !path.exists() {

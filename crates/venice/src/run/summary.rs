@@ -23,7 +23,7 @@ pub fn print(block: &RunBlockMap) {
         let pages = get(counter);
         format!("{pages} ({})", ByteSize(pages * PAGE_BYTES))
     };
-    remark(format!("venice: {} local, {} processes", local(block), get(&counters.processes)));
+    remark(format!("venice: {} local, {}", local(block), processes(block)));
     remark(format!(
         "venice: faults {faults}: {} first touches, {} staged, {far} far; hit ratio {:.1} % \
          (served without a donor)",
@@ -120,11 +120,18 @@ pub fn print_window(block: &RunBlockMap) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
     remark(format!(
-        "venice: {} local, {} processes; {} placed on borrowed memory in all",
+        "venice: {} local, {}; {} placed on borrowed memory in all",
         local(block),
-        get(&counters.processes),
+        processes(block),
         ByteSize(get(&counters.pages_out) * PAGE_BYTES)
     ));
+}
+
+fn processes(block: &RunBlockMap) -> String {
+    match block.counters.processes.load(Ordering::Relaxed) {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    }
 }
 
 /// Returns the local budget at the end of the run.

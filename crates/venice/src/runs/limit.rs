@@ -61,6 +61,7 @@ pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
 /// Finds the run that `pid` names. A desk that cannot be asked is an error only if `pid` names its
 /// run directly.
 fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
+    registry::check(dir)?;
     let named = registry::ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))?;
     match named {
         Some(Answer::Row(row)) => return Ok(*row),

@@ -62,6 +62,11 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
     }
 }
 
+/// Checks that the runs of this run directory can be listed.
+pub fn check(dir: &RunDir) -> anyhow::Result<()> {
+    supervisors(dir).map(drop)
+}
+
 /// Returns the process ids of all status sockets, in order.
 fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
     let folder = dir.runs_dir();
@@ -72,9 +77,7 @@ fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
             "the programs of {} belong to another user: run this as that user or as root",
             dir.path().display()
         ),
-        Err(error) => {
-            return Err(error).with_context(|| format!("reading {}", folder.path().display()));
-        }
+        Err(error) => return Err(dir.refusal(folder.path(), &error)),
     };
     let pid = |name: &str| name.strip_suffix(".sock")?.parse::<u32>().ok();
     let names = entries.flatten().map(|entry| entry.file_name());

@@ -49,7 +49,7 @@ pub struct ServeArgs {
 pub fn execute(args: &ServeArgs) -> anyhow::Result<i32> {
     crate::session::start().context("starting a session")?;
     let asked_to_end = catch_signals()?;
-    start_log();
+    start_log()?;
     let plan = Plan::load(&args.folder)?;
     crate::run::raise_descriptor_limit();
     // Before the first thread: thread stacks are locked when they are created.

@@ -11,7 +11,7 @@ use crate::common::{self, Place};
 #[test]
 fn usage_error_is_one_line() {
     let place = Place::new();
-    let mistakes: [&[&str]; 34] = [
+    let mistakes: [&[&str]; 38] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
@@ -44,6 +44,10 @@ fn usage_error_is_one_line() {
         &["run", "--faults", "in-thread", "--port", "udp", "--", "true"],
         &["run", "--page-size", "2m", "--port", "udp", "--", "true"],
         &["run", "--copies", "0", "--", "true"],
+        &["run", "--remote", "0", "--", "true"],
+        &["run", "--", ""],
+        &["demo", "--size", "0"],
+        &["init", "--state-dir", "/etc/passwd"],
         &["frob"],
         &["completions", "cobol"],
     ];
@@ -120,6 +124,54 @@ fn usage_errors_name_the_value() {
     command.env("VENICE_MONITOR", "garbage");
     let said = common::finish(command, &["nodes"]).expect(2);
     assert!(said.complaint().contains("VENICE_MONITOR is \"garbage\""), "{}", said.err);
+}
+
+#[test]
+fn invalid_variable_is_named() {
+    let place = Place::new();
+    for (variable, value, words) in [
+        ("VENICE_LEASE_S", "soon", ["monitor"]),
+        ("VENICE_LEND", "lots", ["agent"]),
+        ("VENICE_LOG", "][", ["monitor"]),
+        ("VENICE_LOG", "foo=bar=baz", ["up"]),
+    ] {
+        let mut command = place.command(&words);
+        command.env(variable, value);
+        let said = common::finish(command, &words).expect(2);
+        assert!(said.complaint().contains(variable), "{}", said.err);
+        assert!(!said.err.contains("--le"), "{}", said.err);
+    }
+}
+
+#[test]
+fn missing_rack_precedes_port_errors() {
+    let place = Place::new();
+    for flags in [["--mode", "window"], ["--faults", "in-thread"], ["--page-size", "2m"]] {
+        let said = place.venice(&[&["run"], &flags[..], &["--", "true"]].concat()).expect(1);
+        assert!(said.complaint().contains("start a rack with `venice up`"), "{}", said.err);
+    }
+}
+
+#[test]
+fn unusable_run_directory_names_remedy() {
+    let place = Place::new();
+    std::fs::write(place.run_dir(), "").unwrap();
+    for words in [&["up"][..], &["status"], &["down"], &["ps"], &["limit", "1", "--local", "1GiB"]]
+    {
+        let said = place.venice(words).expect(1);
+        assert!(said.complaint().contains("set VENICE_RUN_DIR"), "{words:?}: {}", said.err);
+    }
+    std::fs::remove_file(place.run_dir()).unwrap();
+}
+
+#[test]
+fn full_stdout_fails_help() {
+    let place = Place::new();
+    for words in [&["help"][..], &["--help"], &["--version"], &["up", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut child = place.command(words).stdout(full).stderr(Stdio::null()).spawn().unwrap();
+        assert_eq!(common::wait(&mut child, words).code(), Some(1), "{words:?}");
+    }
 }
 
 #[test]

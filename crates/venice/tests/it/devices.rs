@@ -308,13 +308,14 @@ fn invalid_offer_fails_at_start() {
     let up = ["up", "--nodes", "1", "--lend", "32MiB", "--offer"];
     for (offer, code, said) in [
         ("accelerator:/dev/nvidia77", 1, "No such file"),
-        ("storage:/", 1, "give a size"),
+        ("storage:/", 2, "give a size"),
         ("nic:lo", 1, "loopback interface"),
         ("node9/nic:eth1", 2, "node1 to node1"),
         ("gpu:/dev/nvidia0", 2, "unknown kind"),
     ] {
         let refused = place.venice(&[&up[..], &[offer]].concat()).expect(code);
         assert!(refused.err.contains(said), "{offer}: {refused:?}");
+        assert_eq!(refused.err.lines().count(), 1, "{offer}: {refused:?}");
     }
 }
 

@@ -146,9 +146,9 @@ fn up_passes_monitor_settings() {
     wait(&mut holder, &["get"]);
 
     for (wrong, told) in [
-        (["--sample-s", "0"], "sample_s is 0"),
-        (["--window", "9999"], "prediction_window is 9999"),
-        (["--preempt-notice-s", "1e9"], "preempt_notice_s"),
+        (["--sample-s", "0"], "--sample-s is 0"),
+        (["--window", "9999"], "--window is 9999"),
+        (["--preempt-notice-s", "1e9"], "--preempt-notice-s is 1000000000.0:"),
         (["--reserve-ahead", "most"], "is not a share"),
     ] {
         let other = Place::new();

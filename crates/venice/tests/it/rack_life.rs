@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Stdio;
 
-use crate::common::{self, Place, exists, kill, pid, runs, wait_until};
+use crate::common::{self, Place, exists, kill, pid, runs, signal, wait, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn agents(status: &Value) -> &Vec<Value> {
@@ -361,6 +363,28 @@ fn failed_up_stops_its_processes() {
     let path = place.run_dir().to_str().unwrap().to_string();
     wait_until("every daemon is gone", || !any_process_mentions(&path));
     place.venice(&["status"]).expect(1);
+}
+
+#[test]
+fn terminated_up_leaves_nothing() {
+    let place = Place::new();
+    let words = ["up", "--nodes", "2", "--lend", "32MiB"];
+    let mut up = place.command(&words).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the record is begun", || {
+        exists(&place.run_dir().join("rack.json.new")) || exists(&place.run_dir().join("rack.json"))
+    });
+    signal(up.id().into(), Signal::TERM);
+    assert_eq!(wait(&mut up, &words).code(), Some(1));
+    assert!(!place.run_dir().exists());
+}
+
+#[test]
+fn foreign_run_directory_stays() {
+    let place = Place::new();
+    fs::create_dir(place.run_dir()).unwrap();
+    place.up(1);
+    place.venice(&["down"]).expect(0);
+    assert_eq!(fs::read_dir(place.run_dir()).unwrap().count(), 0);
 }
 
 #[test]
