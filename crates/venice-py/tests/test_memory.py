@@ -39,7 +39,7 @@ class Reclaim(unittest.TestCase):
             with rack.get_memory("16MiB", reclaim_to=places, purpose="a test") as memory:
                 memory.write(0, b"far")
                 self.assertEqual(memory.read(0, 3), b"far")
-        with self.assertRaisesRegex(venice.Invalid, "none of donors, local, disk"):
+        with self.assertRaisesRegex(venice.Invalid, "expected donors, local, disk"):
             rack.get_memory("16MiB", reclaim_to="donors,tape")
         with self.assertRaisesRegex(venice.Invalid, "no directory"):
             rack.object_cache("16MiB", reclaim_to="disk:/no/such")

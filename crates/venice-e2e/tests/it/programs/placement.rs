@@ -18,7 +18,7 @@ fn check_migrating_thread(test: &str, port: Port) {
         return;
     }
     let processors = std::thread::available_parallelism().expect("the kernel tells").get();
-    let program = CProgram::compile("check_migrating_thread");
+    let program = CProgram::compile("migrating_thread");
     let options = ["--local", "16MiB", "--remote", "256MiB", "--stats"];
     let venice = same_output(Rack::shared(port), &options, &program.command(&[]));
     if processors < 2 {
