@@ -175,7 +175,7 @@ fn unsupported_options_are_usage_errors() {
     for (options, word) in [
         (&["--port", "udp"][..], "--port shm"),
         (&["--read-ahead", "off"], "--read-ahead"),
-        (&["--copies", "2"], "--mode window has one copy and needs no other"),
+        (&["--copies", "2"], "--mode window has one copy"),
         (&[], "--link"),
     ] {
         let head = ["run", "--mode", "window", "--local", "16MiB"];

@@ -104,10 +104,7 @@ fn two_nodes_are_drained(test: &str, name: &str, words: &[&str]) {
     assert_eq!((&row["lost_donors"], &row["short_slabs"]), (&Value::Array(vec![]), &0.into()));
     let said = mapped.stop();
     for name in ["node1", "node2"] {
-        assert!(
-            said.contains(&format!("node {name} is being drained: what is there moves")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("node {name} is being drained: its data moves")), "{said}");
         assert!(said.contains(&format!("node {name} has its memory back")), "{said}");
     }
     assert!(!said.contains("died"), "{said}");
