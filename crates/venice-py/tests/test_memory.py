@@ -41,7 +41,7 @@ class Reclaim(unittest.TestCase):
                 self.assertEqual(memory.read(0, 3), b"far")
         with self.assertRaisesRegex(venice.Invalid, "expected donors, local, disk"):
             rack.get_memory("16MiB", reclaim_to="donors,tape")
-        with self.assertRaisesRegex(venice.Invalid, "no directory"):
+        with self.assertRaisesRegex(venice.Invalid, "is not a directory"):
             rack.object_cache("16MiB", reclaim_to="disk:/no/such")
         with self.assertRaises(venice.Invalid):
             rack.get_memory("16MiB", reclaim_to="")
