@@ -13,6 +13,7 @@ mod descriptors;
 mod fork;
 mod heap;
 mod mappings;
+mod namespaces;
 mod pager_instance;
 mod patch;
 mod signals;
