@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, Address, Attached, SOCKET_VARIABLE};
+use venice_memory::paged::inheritance;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
 
@@ -19,6 +20,8 @@ pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     heap::heap().lock();
     window_calls::find_fork();
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { inheritance::take_service() };
     if let Err(why) = try_start(&socket) {
         let _ = sys::write(2, format!("venice: {why}\n").as_bytes());
         sys::exit(FAILED);

@@ -9,6 +9,36 @@ use rustix::io::FdFlags;
 
 use super::sys::{self, nr};
 
+/// Variables of a service manager that count only in the process with this id: sockets that it has
+/// opened for the service, and its watchdog (`sd_listen_fds(3)`, `sd_watchdog_enabled(3)`).
+const PID_VARIABLES: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
+/// Their value for a program that is not started yet.
+const PROGRAM: &str = "program of venice run";
+
+/// Passes what a service manager gave to this process on to the program of `command`.
+pub fn pass_service(command: &mut Command) {
+    let own = std::process::id().to_string();
+    for name in PID_VARIABLES {
+        if std::env::var_os(name).is_some_and(|value| value == *own) {
+            command.env(name, PROGRAM);
+        }
+    }
+}
+
+/// Takes over what [`pass_service`] passed to this process.
+///
+/// # Safety
+/// No other thread may be running.
+pub unsafe fn take_service() {
+    let own = std::process::id().to_string();
+    for name in PID_VARIABLES {
+        if std::env::var_os(name).is_some_and(|value| value == *PROGRAM) {
+            // SAFETY: forwarded to the caller.
+            unsafe { std::env::set_var(name, &own) };
+        }
+    }
+}
+
 /// Makes the program of `command` inherit `descriptor`, under the same number. The descriptor must
 /// stay open until the program has started.
 pub fn pass_descriptor(command: &mut Command, descriptor: BorrowedFd<'_>) {

@@ -171,6 +171,7 @@ pub fn with_shim(
     let mut start = Command::new(program);
     start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, OsString::from(address));
     inheritance::pass_descriptor(&mut start, inherited);
+    inheritance::pass_service(&mut start);
     start
 }
 

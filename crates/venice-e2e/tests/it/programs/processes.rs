@@ -191,18 +191,37 @@ fn stopped_job_keeps_memory() {
     }
 }
 
+/// A service manager names the process that its sockets are for.
+#[test]
+fn activated_sockets_reach_program() {
+    if paged_mode_is_missing("activated_sockets_reach_program") {
+        return;
+    }
+    let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    let text = by_shell(script, "echo here >&3; test $LISTEN_PID = $$ && sh -c 'echo $LISTEN_PID'");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(matches!(lines[..], ["here", pid] if pid.parse::<u32>().is_ok()), "{text}");
+}
+
 /// Signals that `nohup`, or a script for its background jobs, has the program ignore.
 #[test]
 fn ignored_signals_stay_ignored() {
     if paged_mode_is_missing("ignored_signals_stay_ignored") {
         return;
     }
+    let script = "trap '' HUP INT; exec \"$0\" \"$@\"";
+    let text = by_shell(script, "kill -HUP $$; kill -INT $$; echo alive");
+    assert_eq!(text, "alive\n");
+}
+
+/// Runs `program` of a shell by the `venice run` that is the argument of `script`. Both have
+/// standard output as descriptor 3 too.
+fn by_shell(script: &str, program: &str) -> String {
     let rack = Rack::shared(Port::Shm);
     let venice = rack.command(&["run"]);
     let mut command = Command::new("sh");
-    command.args(["-c", "trap '' HUP INT; exec \"$0\" \"$@\""]).arg(venice.get_program());
-    command.args(venice.get_args()).args(OPTIONS).args(["--", "sh", "-c"]);
-    command.arg("kill -HUP $$; kill -INT $$; echo alive").env("VENICE_RUN_DIR", rack.run_dir());
-    let output = command.output().expect("a shell");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "alive\n");
+    command.arg("-c").arg(format!("exec 3>&1; {script}")).arg(venice.get_program());
+    command.args(venice.get_args()).args(OPTIONS).args(["--", "sh", "-c", program]);
+    let output = command.env("VENICE_RUN_DIR", rack.run_dir()).output().expect("a shell");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
