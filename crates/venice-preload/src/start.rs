@@ -9,7 +9,9 @@ use venice_memory::paged::attach::{self, Attached, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
 
-use crate::{descriptors, fork, heap, mappings, pager_instance, patch, signals, window_calls};
+use crate::{
+    descriptors, exec, fork, heap, mappings, pager_instance, patch, signals, window_calls,
+};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
 /// must not run without one unnoticed.
@@ -33,6 +35,8 @@ fn try_start(socket: &Path) -> Result<(), String> {
     if first != 0 {
         sys::set_descriptor_limit(first);
     }
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { exec::install(socket).map_err(unpatched)? };
     if block.is_window() {
         return start_window(block, attached);
     }
