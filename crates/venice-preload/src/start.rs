@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,8 @@ use venice_memory::paged::run_block::RunBlockMap;
 use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
 
 use crate::{
-    descriptors, fork, heap, mappings, namespaces, pager_instance, patch, signals, window_calls,
+    descriptors, exec, fork, heap, mappings, namespaces, pager_instance, patch, signals,
+    window_calls,
 };
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
@@ -40,6 +42,8 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
     if first != 0 {
         sys::set_descriptor_limit(first);
     }
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { exec::install(Path::new(socket)).map_err(unpatched)? };
     if block.is_window() {
         return start_window(block, attached, &address);
     }

@@ -76,6 +76,8 @@ pub mod nr {
     pub const GETTID: usize = 186;
     pub const GETPPID: usize = 110;
     pub const GETCPU: usize = 309;
+    pub const EXECVE: usize = 59;
+    pub const EXECVEAT: usize = 322;
     pub const EXIT: usize = 60;
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
