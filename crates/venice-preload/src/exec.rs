@@ -6,6 +6,9 @@
 //! and `popen` end in the C library's `execve`; `fexecve` has a system call of its own. The kernel
 //! drops the variables for programs that change their user (`execve(2)`, secure execution).
 //!
+//! A process that has changed its root, mount namespace or user may not reach the shim's file by
+//! its path: see [`ShimFile`].
+//!
 //! The child of a `vfork` or `posix_spawn` runs here in its parent's memory, on a stack of 32 KiB:
 //! nothing is allocated on the heap, and nothing of the parent's is changed.
 
@@ -18,6 +21,7 @@ use venice_memory::paged::attach::SOCKET_VARIABLE;
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
 use crate::mappings::answer;
+use crate::shim_file::ShimFile;
 use crate::{c, patch};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -32,22 +36,31 @@ const LONG_WORDS: usize = 1024;
 struct Own {
     /// `NAME=VALUE` of the attach socket, NUL-terminated.
     socket: Vec<u8>,
-    /// The path of the shim.
-    shim: Vec<u8>,
+    /// The shim.
+    shim: ShimFile,
 }
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// Installs the functions of this file; `socket` is the value of the attach socket's variable.
+/// Returns the descriptor of the shim's file, which is to stay open.
+pub fn shim_descriptor() -> Option<c_int> {
+    OWN.get().map(|own| own.shim.fd()).filter(|fd| *fd >= 0)
+}
+
+/// Installs the functions of this file; `socket` is the value of the attach socket's variable. The
+/// shim's descriptor is at or above `lowest_fd` where there is room.
 ///
 /// # Errors
 /// The name of the one that could not be replaced, and the reason.
 ///
 /// # Safety
 /// No other thread may be running.
-pub unsafe fn install(socket: &std::path::Path) -> Result<(), (&'static str, patch::PatchError)> {
+pub unsafe fn install(
+    socket: &std::path::Path,
+    lowest_fd: i32,
+) -> Result<(), (&'static str, patch::PatchError)> {
     let missing = ("the shim", patch::PatchError::Missing);
-    let shim = c::file_of(install as *const c_void).ok_or(missing)?.to_bytes().to_vec();
+    let shim = ShimFile::open(c::file_of(install as *const c_void).ok_or(missing)?, lowest_fd);
     let socket = [SOCKET_VARIABLE.as_bytes(), b"=", socket.as_os_str().as_bytes(), b"\0"].concat();
     OWN.get_or_init(|| Own { socket, shim });
     // SAFETY: each takes and returns the same as the function that it replaces.
@@ -124,12 +137,13 @@ unsafe fn with_own(
     exec: impl FnOnce(Environment) -> SysResult<usize>,
 ) -> SysResult<usize> {
     let Some(own) = OWN.get() else { return exec(environment) };
+    let shim = own.shim.reachable_path();
     // SAFETY: forwarded to the caller.
-    let found = unsafe { Found::in_environment(environment, own) };
+    let found = unsafe { Found::in_environment(environment, own, shim) };
     if found.is_complete {
         return exec(environment);
     }
-    let words = found.words(own);
+    let words = found.words();
     if words <= SHORT_WORDS {
         let mut room = [const { MaybeUninit::uninit() }; SHORT_WORDS];
         // SAFETY: forwarded to the caller; the room lasts until `exec` returns.
@@ -170,6 +184,8 @@ unsafe fn on_long_stack(
 
 /// The variables of an environment that concern the shim.
 struct Found {
+    /// The path by which the shim is to be loaded.
+    shim: &'static [u8],
     /// Number of variables.
     count: usize,
     /// Index and value of the first `LD_PRELOAD`, which is the one that the loader reads.
@@ -185,8 +201,8 @@ impl Found {
     ///
     /// # Safety
     /// `environment` must be null or a list of C strings that ends in null.
-    unsafe fn in_environment(environment: Environment, own: &Own) -> Found {
-        let mut found = Found { count: 0, preload: None, socket: None, is_complete: false };
+    unsafe fn in_environment(environment: Environment, own: &Own, shim: &'static [u8]) -> Found {
+        let mut found = Found { shim, count: 0, preload: None, socket: None, is_complete: false };
         let (mut has_shim, mut is_other_run) = (false, false);
         // SAFETY: forwarded to the caller.
         while let Some(text) = unsafe { variable(environment, found.count) } {
@@ -194,8 +210,7 @@ impl Found {
                 && found.preload.is_none()
             {
                 found.preload = Some((found.count, list.as_ptr().cast(), list.len()));
-                let is_separator = |byte: &u8| matches!(byte, b':' | b' ');
-                has_shim = list.split(is_separator).any(|name| name == own.shim);
+                has_shim = list.split(is_separator).any(|name| name == shim);
             }
             let of_socket = own.socket.split(|&byte| byte == b'=').next();
             let is_value = |rest: &[u8]| rest.first() == Some(&b'=');
@@ -213,9 +228,9 @@ impl Found {
     }
 
     /// Returns the words of room that [`Found::rebuild`] needs.
-    fn words(&self, own: &Own) -> usize {
+    fn words(&self) -> usize {
         let others = self.preload.map_or(0, |(_, _, len)| len);
-        let text_bytes = PRELOAD.len() + own.shim.len() + 1 + others + 1;
+        let text_bytes = PRELOAD.len() + self.shim.len() + 1 + others + 1;
         self.count + 3 + text_bytes.div_ceil(size_of::<usize>())
     }
 
@@ -240,13 +255,15 @@ impl Found {
             len += bytes.len();
         };
         append(PRELOAD);
-        append(&own.shim);
-        if let Some((_, others, others_len)) = self.preload
-            && others_len > 0
-        {
-            append(b":");
+        append(self.shim);
+        if let Some((_, others, others_len)) = self.preload {
             // SAFETY: a string of the environment.
-            append(unsafe { std::slice::from_raw_parts(others.cast(), others_len) });
+            let others: &[u8] = unsafe { std::slice::from_raw_parts(others.cast(), others_len) };
+            let others = others.split(is_separator);
+            for name in others.filter(|name| !name.is_empty() && !own.shim.is_named(name)) {
+                append(b":");
+                append(name);
+            }
         }
         append(b"\0");
         for (index, word) in list[..self.count].iter_mut().enumerate() {
@@ -265,6 +282,11 @@ impl Found {
         list[end].write(0);
         list.as_ptr().cast()
     }
+}
+
+/// True between two libraries of `LD_PRELOAD` (`ld.so(8)`).
+fn is_separator(byte: &u8) -> bool {
+    matches!(byte, b':' | b' ')
 }
 
 /// Returns the variable `NAME=VALUE` with this index; `None` at the end.

@@ -17,6 +17,7 @@ mod mappings;
 mod namespaces;
 mod pager_instance;
 mod patch;
+mod shim_file;
 mod signals;
 mod start;
 mod window_calls;

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use venice_memory::paged::attach::{self, Address, Attached, SOCKET_VARIABLE};
 use venice_memory::paged::inheritance;
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
+use venice_memory::paged::{
+    self, Descriptors, Pager, PagerSetup, ProgramEnd, Serves, Tether, Window, sys,
+};
 
 use crate::{
     descriptors, exec, fork, heap, mappings, namespaces, pager_instance, patch, signals,
@@ -43,7 +45,7 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
         sys::set_descriptor_limit(first);
     }
     // SAFETY: this runs before the program, and nothing else runs.
-    unsafe { exec::install(Path::new(socket)).map_err(unpatched)? };
+    unsafe { exec::install(Path::new(socket), lowest_fd()).map_err(unpatched)? };
     if block.is_window() {
         return start_window(block, attached, &address);
     }
@@ -52,12 +54,12 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
         process: attached.process,
         serves: Serves::Program {
             supervisor: attached.supervisor,
-            inherited: address.inherited(),
             shares_pids: attached.shares_pids,
         },
         lowest_fd: lowest_fd(),
     };
     let pager = paged::start(setup).map_err(|e| e.to_string())?;
+    keep_for_programs(pager.descriptors(), &address);
     pager_instance::set(pager);
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
@@ -79,6 +81,12 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
     Ok(())
 }
 
+/// Keeps open what the programs that this one starts need.
+fn keep_for_programs(descriptors: &Descriptors, address: &Address) {
+    let socket = address.inherited().map(ProgramEnd::fd);
+    socket.into_iter().chain(exec::shim_descriptor()).for_each(|fd| descriptors.add_lasting(fd));
+}
+
 fn unpatched((name, why): (&str, patch::PatchError)) -> String {
     format!("replacing the C library's {name} failed ({why:?}): use `--mode swap`")
 }
@@ -87,7 +95,7 @@ fn unpatched((name, why): (&str, patch::PatchError)) -> String {
 fn start_window(block: RunBlockMap, attached: Attached, address: &Address) -> Result<(), String> {
     let lifeline = attached.lifeline.ok_or("the supervisor is of another version of Venice")?;
     let tether = Tether::new(lifeline, lowest_fd());
-    address.inherited().into_iter().for_each(|socket| tether.descriptors().add(socket.fd()));
+    keep_for_programs(tether.descriptors(), address);
     let window = Window::start(block, attached.process, attached.supervisor, tether)
         .map_err(|e| e.to_string())?;
     // SAFETY: this runs before the program, and nothing else runs.

@@ -21,7 +21,6 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 
 use super::fork_state::Content;
 use super::in_thread::signal;
-use super::inherited_socket::ProgramEnd;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
 use super::presence::look_once;
@@ -46,10 +45,6 @@ impl Pager {
     /// The id of this process as its supervisor sees it.
     pub(super) fn supervisors_pid(&self) -> u32 {
         self.own_process().pid.load(Ordering::Acquire)
-    }
-
-    fn inherited_fd(&self) -> i32 {
-        self.inherited.map_or(-1, ProgramEnd::fd)
     }
 
     /// Claims the entry of the run block for this process, which has just been forked. In another
@@ -188,14 +183,13 @@ impl ForkedChild {
         unsafe { signal::take_over_in_child() };
         let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
             // The parent's handler copies everything.
-            pager.descriptors.close_all_but(&[pager.inherited_fd()]);
+            pager.descriptors.close_all_but(&[]);
             return Ok(());
         };
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
         let disk = pager.disk_fd.unwrap_or(-1);
-        let (supervisor, inherited) = (pager.supervisor_fd, pager.inherited_fd());
-        pager.descriptors.close_all_but(&[child, supervisor, inherited, disk]);
+        pager.descriptors.close_all_but(&[child, pager.supervisor_fd, disk]);
         let receive = || receive_fd(child).ok_or(refused(Errno::ESRCH));
         let uffd = Uffd { fd: receive()? };
         let in_thread = pager.in_thread.as_ref().map(|_| receive()).transpose()?;
@@ -208,7 +202,7 @@ impl ForkedChild {
             report_and_wait(child, CANNOT_PAGE);
             // Only registered memory can be copied.
             in_thread.into_iter().for_each(sys::close);
-            pager.descriptors.close_all_but(&[inherited]);
+            pager.descriptors.close_all_but(&[]);
             return Ok(());
         }
         pager.fork_lock.reset();

@@ -16,7 +16,6 @@ use super::fork_mark::ForkMark;
 use super::fork_state::ForkState;
 use super::huge_slots::{HugeSlot, MOST_SPARES};
 use super::in_thread::InThread;
-use super::inherited_socket::ProgramEnd;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
@@ -68,8 +67,6 @@ pub enum Serves {
     Program {
         /// The connection to the supervisor; it closes when the supervisor is gone.
         supervisor: std::os::fd::OwnedFd,
-        /// The run's inherited socket, which stays open for programs that this one starts.
-        inherited: Option<ProgramEnd>,
         /// True if the supervisor sees the same process ids as this process.
         shares_pids: bool,
     },
@@ -135,8 +132,6 @@ pub struct Pager {
     pub(super) descriptors: Arc<Descriptors>,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
-    /// The run's inherited socket, if this process has it.
-    pub(super) inherited: Option<ProgramEnd>,
     /// True if the supervisor sees the same process ids as this process.
     pub(super) shares_pids: AtomicBool,
     /// The write-behind file, if there is one.
@@ -226,16 +221,14 @@ impl Pager {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         sys::remember_standard_error();
         let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
-        let (supervisor_fd, inherited, shares_pids, window) = match setup.serves {
-            Serves::Program { supervisor, inherited, shares_pids } => {
+        let (supervisor_fd, shares_pids, window) = match setup.serves {
+            Serves::Program { supervisor, shares_pids } => {
                 let supervisor_fd = descriptors.keep(supervisor.into_raw_fd());
                 let window = window(&setup.block, supervisor_fd);
-                let window = window.map_err(kernel("reserve room for slabs"))?;
-                (supervisor_fd, inherited, shares_pids, window)
+                (supervisor_fd, shares_pids, window.map_err(kernel("reserve room for slabs"))?)
             }
-            Serves::Regions { window } => (-1, None, true, window.map(|shared| shared.0)),
+            Serves::Regions { window } => (-1, true, window.map(|shared| shared.0)),
         };
-        inherited.into_iter().for_each(|end| descriptors.add(end.fd()));
         let uffd = Uffd::open_helped(supervisor_fd).map_err(PagerError::Userfaultfd)?;
         let fd = descriptors.keep(uffd.fd);
         let disk = setup.block.first_on_disk().map(|replica| {
@@ -268,7 +261,6 @@ impl Pager {
             window,
             descriptors,
             supervisor_fd,
-            inherited,
             shares_pids: AtomicBool::new(shares_pids),
             disk_fd,
             is_ending: AtomicBool::new(false),

@@ -101,6 +101,7 @@ pub mod nr {
     pub const TGKILL: usize = 234;
     pub const UNSHARE: usize = 272;
     pub const SETNS: usize = 308;
+    pub const FACCESSAT2: usize = 439;
     pub const PRLIMIT64: usize = 302;
 }
 

@@ -5,10 +5,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use venice_e2e::programs::compare::{PROGRAM_LIMIT, same_output};
-use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing, wait_for};
+use venice_e2e::programs::compare::PROGRAM_LIMIT;
+use venice_e2e::programs::{CProgram, Port, Rack, Running, paged_mode_is_missing, wait_for};
 
 const OPTIONS: [&str; 4] = ["--local", "16MiB", "--remote", "512MiB"];
+
+/// Processes of `process_changes`, of which all must be paged: itself, a child, its child, and that
+/// one once more after `exec`.
+const PROCESSES: u64 = 4;
 
 /// Runs `process_changes HOW` alone and under Venice.
 fn changes(test: &str, how: &str) {
@@ -16,7 +20,13 @@ fn changes(test: &str, how: &str) {
         return;
     }
     let program = CProgram::compile("process_changes");
-    same_output(Rack::shared(Port::Shm), &OPTIONS, &program.command(&[how]));
+    let plain = Running::spawn(program.command(&[how]), false).finish(PROGRAM_LIMIT);
+    plain.expect_code(0);
+    let rack = Rack::shared(Port::Shm);
+    let paged = rack.run(&with_stats(), &program.command(&[how])).finish(PROGRAM_LIMIT);
+    paged.expect_code(0);
+    assert_eq!(plain.stdout, paged.stdout);
+    assert!(paged.number_before("processes") >= PROCESSES, "{}", paged.stderr);
 }
 
 macro_rules! changes {
@@ -31,6 +41,7 @@ macro_rules! changes {
 changes! {
     changed_user_is_paged: "user";
     hidden_run_directory_is_paged: "directories";
+    changed_root_is_paged: "root";
     new_pid_namespace_is_paged: "pids";
     new_user_namespace_is_paged: "users";
     namespace_by_system_call: "users-by-number";
