@@ -18,7 +18,7 @@ const RENEWALS_A_LEASE: u32 = 4;
 const MOST_BETWEEN: Duration = Duration::from_secs(1);
 
 /// The leases of a holding, as text for another process of the same user. It contains keys.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeaseList {
     /// `host:port` of the Monitor Node, or of several separated by commas.
     monitor: String,
@@ -28,7 +28,7 @@ pub struct LeaseList {
 }
 
 /// One lease.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lease {
     grant: GrantId,
     key: GrantKey,
