@@ -31,6 +31,7 @@ unsafe extern "C" {
         extra: *mut *mut c_void,
         flags: c_int,
     ) -> c_int;
+    fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
     fn __errno_location() -> *mut c_int;
     fn pthread_atfork(
         prepare: extern "C" fn(),
@@ -69,6 +70,17 @@ pub fn libc_symbol(name: &CStr) -> Option<Symbol> {
         let known = found && !symbol.is_null();
         let len_bytes = if known { (*symbol.cast::<ElfSymbol>()).size as usize } else { 0 };
         Some(Symbol { address: address as usize, len_bytes })
+    }
+}
+
+/// Returns the path of the library that `address` is in, as it was loaded. It lives as long as the
+/// library.
+pub fn file_of(address: *const c_void) -> Option<&'static CStr> {
+    // SAFETY: `dladdr` fills in the structure on success, with a NUL-terminated path.
+    unsafe {
+        let mut info = std::mem::zeroed::<DlInfo>();
+        let found = dladdr(address, &mut info) != 0 && !info.file.is_null();
+        found.then(|| CStr::from_ptr(info.file))
     }
 }
 

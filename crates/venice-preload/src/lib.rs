@@ -6,15 +6,18 @@
 //!
 //! It runs before the program's `main` and its libraries' later calls; memory mapped before stays
 //! local. Children inherit it: a forked one gets a pager of its own ([`fork`]), one that `exec`s
-//! loads the shim anew.
+//! loads the shim anew, whatever its environment ([`exec`]).
 
 mod c;
 mod descriptors;
+mod exec;
 mod fork;
 mod heap;
 mod mappings;
+mod namespaces;
 mod pager_instance;
 mod patch;
+mod shim_file;
 mod signals;
 mod start;
 mod window_calls;

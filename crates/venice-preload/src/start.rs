@@ -1,15 +1,22 @@
 //! Start of the shim.
 
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use venice_memory::paged::attach::{self, Attached, SOCKET_VARIABLE};
+use venice_memory::paged::attach::{self, Address, Attached, SOCKET_VARIABLE};
+use venice_memory::paged::inheritance;
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
+use venice_memory::paged::{
+    self, Descriptors, Pager, PagerSetup, ProgramEnd, Serves, Tether, Window, sys,
+};
 
-use crate::{descriptors, fork, heap, mappings, pager_instance, patch, signals, window_calls};
+use crate::{
+    descriptors, exec, fork, heap, mappings, namespaces, pager_instance, patch, signals,
+    window_calls,
+};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
 /// must not run without one unnoticed.
@@ -17,7 +24,9 @@ pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     heap::heap().lock();
     window_calls::find_fork();
-    if let Err(why) = try_start(Path::new(&socket)) {
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { inheritance::take_service() };
+    if let Err(why) = try_start(&socket) {
         let _ = sys::write(2, format!("venice: {why}\n").as_bytes());
         sys::exit(FAILED);
     }
@@ -26,28 +35,37 @@ pub extern "C" fn start() {
 /// `venice`'s exit code for a failure.
 const FAILED: usize = 1;
 
-fn try_start(socket: &Path) -> Result<(), String> {
-    let attached = attach::attach(socket).map_err(|e| format!("starting the shim failed: {e}"))?;
+fn try_start(socket: &OsStr) -> Result<(), String> {
+    let address = Address::parse(socket).ok_or("the supervisor is of another version of Venice")?;
+    let attached =
+        attach::attach(&address).map_err(|e| format!("starting the shim failed: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
     if first != 0 {
         sys::set_descriptor_limit(first);
     }
+    // SAFETY: this runs before the program, and nothing else runs.
+    unsafe { exec::install(Path::new(socket), lowest_fd()).map_err(unpatched)? };
     if block.is_window() {
-        return start_window(block, attached);
+        return start_window(block, attached, &address);
     }
     let setup = PagerSetup {
         block: Arc::new(block),
         process: attached.process,
-        serves: Serves::Program { supervisor: attached.supervisor },
+        serves: Serves::Program {
+            supervisor: attached.supervisor,
+            shares_pids: attached.shares_pids,
+        },
         lowest_fd: lowest_fd(),
     };
     let pager = paged::start(setup).map_err(|e| e.to_string())?;
+    keep_for_programs(pager.descriptors(), &address);
     pager_instance::set(pager);
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
         mappings::install().map_err(unpatched)?;
         descriptors::install().map_err(unpatched)?;
+        namespaces::install().map_err(unpatched)?;
     }
     if pager.block().faults_in_thread() {
         let refused = |errno| format!("installing the handler of SIGBUS failed: {errno}");
@@ -63,14 +81,21 @@ fn try_start(socket: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Keeps open what the programs that this one starts need.
+fn keep_for_programs(descriptors: &Descriptors, address: &Address) {
+    let socket = address.inherited().map(ProgramEnd::fd);
+    socket.into_iter().chain(exec::shim_descriptor()).for_each(|fd| descriptors.add_lasting(fd));
+}
+
 fn unpatched((name, why): (&str, patch::PatchError)) -> String {
     format!("replacing the C library's {name} failed ({why:?}): use `--mode swap`")
 }
 
 /// Starts without a pager: the slabs become the program's memory themselves.
-fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
+fn start_window(block: RunBlockMap, attached: Attached, address: &Address) -> Result<(), String> {
     let lifeline = attached.lifeline.ok_or("the supervisor is of another version of Venice")?;
     let tether = Tether::new(lifeline, lowest_fd());
+    keep_for_programs(tether.descriptors(), address);
     let window = Window::start(block, attached.process, attached.supervisor, tether)
         .map_err(|e| e.to_string())?;
     // SAFETY: this runs before the program, and nothing else runs.

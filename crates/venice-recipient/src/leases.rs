@@ -127,11 +127,15 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
         runtime.block_on(async {
             renewals.begin(holding, suspicions.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
+            let now = Instant::now();
+            reporter.suspended = suspend_detector.check(now);
+            if suspend_detector.woke_at(now) {
+                renewals.restart_silence(now);
+            }
             renewals
                 .take_answers(block, |donor, notice| leaving.take_notice(holding, donor, notice));
             leaving.give_back(holding);
         });
-        reporter.suspended = suspend_detector.check(Instant::now());
         // A loss is reported at once: a program ended by it is asked for the reason next.
         for held in holding.lock_held().iter() {
             if held.connection.as_ref().is_some_and(|connection| connection.is_closed()) {
@@ -206,6 +210,12 @@ impl Renewals {
                 });
             }
         }
+    }
+
+    /// Counts the silence of all donors from `now` on: this process was suspended, and could not
+    /// hear them. Its leases may have been renewed by another ([`crate::LeaseList`]).
+    fn restart_silence(&mut self, now: Instant) {
+        self.grants.iter_mut().for_each(|renewal| renewal.heard = now);
     }
 
     /// Returns the time of the call that a donor answered last; `None`: it is not called.

@@ -28,6 +28,7 @@ mod error;
 mod held;
 mod holding;
 pub mod home;
+mod lease_list;
 mod leases;
 mod leaving;
 mod loan;
@@ -52,6 +53,7 @@ pub use error::RecipientError;
 pub use held::{Held, HeldEvent, HeldNews, WantedBack, reason_text};
 pub use holding::Holding;
 pub use home::Home;
+pub use lease_list::LeaseList;
 pub use leases::Leases;
 pub use loan::{
     COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, borrow_in_line, free_bytes, plan,

@@ -46,6 +46,11 @@ impl SuspendDetector {
         let (woke, suspended) = self.woke?;
         (now.saturating_duration_since(woke) <= self.lease).then_some(suspended)
     }
+
+    /// True if the check at `now` found a suspension.
+    pub(crate) fn woke_at(&self, now: Instant) -> bool {
+        self.woke.is_some_and(|(woke, _)| woke == now)
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +64,7 @@ mod tests {
         assert_eq!(detector.check(begin + s * 10), None);
         let suspended = Suspended { stopped: s * 14, lease: s * 10 };
         assert_eq!(detector.check(begin + s * 24), Some(suspended));
+        assert!(detector.woke_at(begin + s * 24) && !detector.woke_at(begin + s * 34));
         assert_eq!(detector.check(begin + s * 34), Some(suspended));
         assert_eq!(detector.check(begin + s * 35), None);
         let text = "this process was stopped for 14 s, longer than its lease of 10 s";

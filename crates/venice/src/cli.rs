@@ -147,6 +147,9 @@ enum Command {
     /// Run the external router of a star-wired rack in the foreground
     #[command(after_help = HELP_ROUTER)]
     Router(Box<daemon::AgentArgs>),
+    /// Renew the leases of a stopped `venice run` (started by it)
+    #[command(hide = true)]
+    RenewLeases(run::StandInArgs),
     /// Print a completion script for a shell
     #[command(after_help = HELP_COMPLETIONS)]
     Completions(manual::CompletionsArgs),
@@ -183,6 +186,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Run(args) => run::execute(args, monitor),
         Command::Ps(args) => runs::ps(args),
         Command::Limit(args) => runs::limit(args),
+        Command::RenewLeases(args) => run::stand_in(args),
         Command::Get(args) => get::execute(args, monitor),
         Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),

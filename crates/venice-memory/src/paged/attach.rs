@@ -1,14 +1,18 @@
-//! Attachment of a process to the supervisor of its run: over a unix socket whose path is in the
-//! environment, once, when the shim starts.
+//! Attachment of a process to the supervisor of its run, once, when the shim starts: over the run's
+//! [inherited socket](super::inherited_socket), or over the attach socket, whose path is in the
+//! environment.
 //!
 //! The supervisor replies with the process's index in the run block, and the block. The connection
-//! stays open: the process requests the memory of a slab over it (shm port) on first use, and its
-//! end means that the supervisor is gone. Forked children share it, so a reply comes by a socket
-//! that is sent with the request.
+//! stays open, and its end means that the supervisor is gone. The process requests over it what it
+//! cannot do alone: the memory of a slab (shm port), a userfaultfd (a process without privileges),
+//! its own entry in the run block (a child in another PID namespace). Forked children share it, so
+//! a reply comes by a socket that is sent with the request.
 
+use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,15 +21,64 @@ use rustix::net::{
 };
 use venice_ports::shm::SlabFile;
 
+use super::inherited_socket::ProgramEnd;
 use super::run_block::RunBlockMap;
+use super::uffd::{self, Uffd};
 use super::{slots, sys};
 
-/// The environment variable that names the supervisor's socket.
+/// The environment variable that names the ways to the supervisor: see [`Address`].
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
 
-const HELLO: &[u8] = b"VENICE-ATTACH-4";
-/// First byte of a request for a slab.
+/// The ways to a run's supervisor: the inherited socket, and the path of the attach socket for a
+/// process that has closed the inherited one. Its text is `NUMBER:INODE:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    inherited: String,
+    path: PathBuf,
+}
+
+impl Address {
+    /// Makes the address of the supervisor that has the other end of the inherited socket with this
+    /// [name](super::InheritedSocket::name), and listens at `path`.
+    pub fn new(inherited: String, path: PathBuf) -> Address {
+        Address { inherited, path }
+    }
+
+    /// Reads an address. `None`: the text is of another version of Venice.
+    pub fn parse(text: &OsStr) -> Option<Address> {
+        let bytes = text.as_bytes();
+        let (second, _) = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').nth(1)?;
+        let inherited = std::str::from_utf8(&bytes[..second]).ok()?.to_owned();
+        let path = Path::new(OsStr::from_bytes(&bytes[second + 1..])).to_owned();
+        path.is_absolute().then_some(Address { inherited, path })
+    }
+
+    /// The inherited socket, if this process still has it.
+    pub fn inherited(&self) -> Option<ProgramEnd> {
+        ProgramEnd::named(&self.inherited)
+    }
+}
+
+impl From<&Address> for OsString {
+    fn from(address: &Address) -> OsString {
+        let mut text = OsString::from(&address.inherited);
+        text.push(":");
+        text.push(&address.path);
+        text
+    }
+}
+
+const HELLO: &[u8] = b"VENICE-ATTACH-5";
+/// First byte of a request for a slab; its number is the replica's.
 const SLAB: u8 = b'S';
+/// First byte of a forked child's request for its entry; its number is the entry's index.
+const FORKED: u8 = b'F';
+/// First byte of a request for the device that makes userfaultfds.
+const DEVICE: u8 = b'D';
+/// First byte of a request to negotiate the features of the userfaultfd that comes with it.
+const NEGOTIATE: u8 = b'N';
+/// Length of a request: its first byte, and a number.
+const REQUEST_BYTES: usize = 9;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 0;
 
@@ -43,6 +96,9 @@ pub struct Attached {
     pub supervisor: OwnedFd,
     /// The process's half of the run's [`Lifeline`](super::Lifeline), where it has one.
     pub lifeline: Option<OwnedFd>,
+    /// True if the process ids seen here are those that the supervisor sees: both are in the same
+    /// PID namespace.
+    pub shares_pids: bool,
 }
 
 /// An error of an attachment.
@@ -54,31 +110,48 @@ pub enum AttachError {
     /// The supervisor refused.
     #[error("the supervisor refused to attach this process: {0}")]
     Refused(String),
+    /// The supervisor ended before it replied.
+    #[error("`venice run` has ended: this program's far memory is lost")]
+    Ended,
     /// The reply is of another version.
     #[error("the supervisor is of another version of Venice: use the shim of the same release")]
     Version,
 }
 
-/// Attaches this process to the run whose supervisor listens at `path`.
+/// Attaches this process to its run.
 ///
 /// # Errors
 /// [`AttachError`].
-pub fn attach(path: &Path) -> Result<Attached, AttachError> {
-    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+pub fn attach(address: &Address) -> Result<Attached, AttachError> {
+    let socket = match address.inherited() {
+        Some(socket) => socket.connect(),
+        None => connect(&address.path),
+    };
+    let socket = socket.map_err(|errno| match errno {
+        Errno::PIPE | Errno::CONNREFUSED | Errno::CONNRESET => AttachError::Ended,
+        errno => AttachError::Socket(errno),
+    })?;
     rustix::net::send(&socket, HELLO, SendFlags::NOSIGNAL)?;
     let mut answer = [0u8; 256];
     let (len, [block, lifeline]) = receive(socket.as_fd(), &mut answer)?;
-    let process = match answer[..len] {
+    let (process, shares_pids) = match answer[..len] {
+        [] => return Err(AttachError::Ended),
         [REFUSED, ref text @ ..] => {
             return Err(AttachError::Refused(String::from_utf8_lossy(text).into_owned()));
         }
-        [WELCOME, a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+        [WELCOME, a, b, c, d, shares_pids] => (u32::from_le_bytes([a, b, c, d]), shares_pids != 0),
         _ => return Err(AttachError::Version),
     };
     let block = block.ok_or(AttachError::Version)?;
-    Ok(Attached { block, process: process as usize, supervisor: socket, lifeline })
+    let process = process as usize;
+    Ok(Attached { block, process, supervisor: socket, lifeline, shares_pids })
+}
+
+fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Serves one process that connected to the supervisor. Returns its process id. A process that
@@ -107,9 +180,17 @@ pub fn welcome(
     };
     let mut text = vec![WELCOME];
     text.extend((process as u32).to_le_bytes());
+    text.push(u8::from(shares_pids_with(pid)));
     let fds: Vec<BorrowedFd<'_>> = [block_fd].into_iter().chain(lifeline).collect();
     send(socket, &text, &fds)?;
     Ok(pid)
+}
+
+/// True if process `pid` is in this process's PID namespace; false too if that is unknown.
+fn shares_pids_with(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid"));
+    let (its, own) = (namespace(&pid.to_string()), namespace("self"));
+    matches!((its, own), (Ok(its), Ok(own)) if its == own)
 }
 
 /// Frees the entry and slots of process `pid`, which has ended (or runs another program now).
@@ -123,33 +204,74 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
 }
 
 /// Requests the slab of a replica from the supervisor at the other end of `socket`, and waits for
-/// it. `None`: there is none, or the supervisor is gone. It works without the C library, but needs
-/// descriptors: the program's limit, which may be reached, is lifted meanwhile.
+/// it. `None`: there is none, or the supervisor is gone.
 pub(super) fn request_slab(socket: i32, replica: usize) -> Option<SlabFile> {
+    let (offset_bytes, slab) = request(socket, SLAB, replica as u64, None).ok()?;
+    slab.map(|fd| SlabFile::at(fd, offset_bytes))
+}
+
+/// Has the supervisor enter this forked child, whose process id only the supervisor knows, at
+/// `place` of the run block. False if the entry was freed, or the supervisor is gone.
+pub(super) fn claim_forked(socket: i32, place: usize) -> bool {
+    request(socket, FORKED, place as u64, None).is_ok_and(|(claimed, _)| claimed != 0)
+}
+
+/// Opens a userfaultfd with `features` by the privileges of the supervisor, for a process that has
+/// given up its own.
+///
+/// # Errors
+/// `EPERM` where the supervisor may not either, or has no `/dev/userfaultfd`.
+pub(super) fn open_userfaultfd(socket: i32, features: u64) -> sys::SysResult<Uffd> {
+    let refused = |_| sys::Errno::EPERM;
+    let (_, device) = request(socket, DEVICE, 0, None).map_err(refused)?;
+    let device = device.ok_or(sys::Errno::EPERM)?;
+    let fd = uffd::new_of_device(device.as_raw_fd())?;
+    // SAFETY: made above, and owned by nothing else.
+    let made = unsafe { OwnedFd::from_raw_fd(fd) };
+    match request(socket, NEGOTIATE, features, Some(made.as_fd())).map_err(refused)? {
+        (0, _) => Ok(Uffd { fd: made.into_raw_fd() }),
+        (errno, _) => Err(sys::Errno(errno as i32)),
+    }
+}
+
+/// Sends a request, and waits for its reply: a number, and a descriptor. It works without the C
+/// library, but needs descriptors: the program's limit, which may be reached, is lifted meanwhile.
+fn request(
+    socket: i32,
+    what: u8,
+    number: u64,
+    with: Option<BorrowedFd<'_>>,
+) -> Result<(u64, Option<OwnedFd>), Errno> {
     let [limit, most] = sys::descriptor_limits();
     sys::set_descriptor_limit(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
-    let answer = request(unsafe { BorrowedFd::borrow_raw(socket) }, replica);
+    let answer = exchange(unsafe { BorrowedFd::borrow_raw(socket) }, what, number, with);
     sys::set_descriptor_limit(limit);
-    answer.ok()?
+    answer
 }
 
-fn request(socket: BorrowedFd<'_>, replica: usize) -> Result<Option<SlabFile>, Errno> {
+fn exchange(
+    socket: BorrowedFd<'_>,
+    what: u8,
+    number: u64,
+    with: Option<BorrowedFd<'_>>,
+) -> Result<(u64, Option<OwnedFd>), Errno> {
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (here, there) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
-    let mut question = [SLAB, 0, 0, 0, 0];
-    question[1..].copy_from_slice(&(replica as u32).to_le_bytes());
-    send(socket, &question, &[there.as_fd()])?;
+    let mut question = [what; REQUEST_BYTES];
+    question[1..].copy_from_slice(&number.to_le_bytes());
+    match with {
+        Some(fd) => send(socket, &question, &[there.as_fd(), fd])?,
+        None => send(socket, &question, &[there.as_fd()])?,
+    }
     drop(there);
     let mut answer = [0u8; 8];
     loop {
         match receive(here.as_fd(), &mut answer) {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
-            Ok((_, [slab, _])) => {
-                let offset_bytes = u64::from_le_bytes(answer);
-                return Ok(slab.map(|fd| SlabFile::at(fd, offset_bytes)));
-            }
+            Ok((8, [fd, _])) => return Ok((u64::from_le_bytes(answer), fd)),
+            Ok(_) => return Err(Errno::CONNRESET),
         }
     }
 }
@@ -167,22 +289,54 @@ pub enum Served {
 /// when the connection can be read.
 pub fn serve_request(
     connection: BorrowedFd<'_>,
+    block: &RunBlockMap,
     slab: impl FnOnce(usize) -> Option<SlabFile>,
 ) -> Served {
-    let mut question = [0u8; 5];
-    let Ok((len, [reply, _])) = receive(connection, &mut question) else { return Served::Closed };
-    let ([SLAB, a, b, c, d], 5) = (question, len) else { return Served::Closed };
-    let slab = slab(u32::from_le_bytes([a, b, c, d]) as usize);
-    if let Some(reply) = reply {
-        let fds: Vec<BorrowedFd<'_>> = slab.iter().map(AsFd::as_fd).collect();
-        let offset_bytes = slab.as_ref().map_or(0, SlabFile::offset_bytes);
-        // A process that died meanwhile needs no reply.
-        let _ = send(reply.as_fd(), &offset_bytes.to_le_bytes(), &fds);
-    }
+    let mut question = [0u8; REQUEST_BYTES];
+    let Ok((REQUEST_BYTES, [reply, with])) = receive(connection, &mut question) else {
+        return Served::Closed;
+    };
+    let [what, number @ ..] = question;
+    let number = u64::from_le_bytes(number);
+    let Some(reply) = reply else { return Served::Request };
+    let (value, fd) = match what {
+        SLAB => match slab(number as usize) {
+            Some(slab) => (slab.offset_bytes(), Some(OwnedFd::from(slab))),
+            None => (0, None),
+        },
+        FORKED => (u64::from(enter_forked(&reply, block, number as usize)), None),
+        DEVICE => (0, uffd::open_device()),
+        NEGOTIATE => (negotiate(with, number), None),
+        _ => return Served::Closed,
+    };
+    let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
+    // A process that died meanwhile needs no reply.
+    let _ = send(reply.as_fd(), &value.to_le_bytes(), &fds);
     Served::Request
 }
 
-fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+/// Enters the process that made `reply` at `place` of the run block.
+fn enter_forked(reply: &OwnedFd, block: &RunBlockMap, place: usize) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(reply) else { return false };
+    let pid = peer.pid.as_raw_nonzero().get() as u32;
+    place < block.processes.len() && block.claim_forked(place, pid)
+}
+
+/// Negotiates the features of another process's userfaultfd: the kernel asks whoever does it for
+/// the privileges. Returns 0, or the kernel's error.
+fn negotiate(uffd: Option<OwnedFd>, features: u64) -> u64 {
+    let outcome = match &uffd {
+        Some(fd) if uffd::is_one(fd.as_fd()) => Uffd { fd: fd.as_raw_fd() }.negotiate(features),
+        _ => Err(sys::Errno(Errno::BADF.raw_os_error())),
+    };
+    outcome.map_or_else(|sys::Errno(errno)| errno as u64, |()| 0)
+}
+
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    text: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
@@ -193,7 +347,7 @@ fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
 }
 
 /// Receives a message and the descriptors sent with it.
-fn receive(
+pub(super) fn receive(
     socket: BorrowedFd<'_>,
     text: &mut [u8],
 ) -> Result<(usize, [Option<OwnedFd>; MOST_FDS]), Errno> {
@@ -228,15 +382,16 @@ mod tests {
             let socket = rustix::net::accept(&listener).unwrap();
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
-                let served = serve_request(socket.as_fd(), |replica| {
+                let served = serve_request(socket.as_fd(), &block, |replica| {
                     (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24))
                 });
                 assert_eq!(served, Served::Request);
             }
-            assert_eq!(serve_request(socket.as_fd(), |_| None), Served::Closed);
+            assert_eq!(serve_request(socket.as_fd(), &block, |_| None), Served::Closed);
             block
         });
-        let attached = attach(&path).unwrap();
+        let attached = attach(&Address::new(String::from("-1:0"), path)).unwrap();
+        assert!(attached.shares_pids);
         let socket = std::os::fd::AsRawFd::as_raw_fd(&attached.supervisor);
         let slab = request_slab(socket, 7).unwrap();
         assert_eq!(slab.offset_bytes(), 3 << 24);
@@ -252,6 +407,37 @@ mod tests {
         assert_eq!(here.live_processes().map(|(place, _)| place).collect::<Vec<_>>(), [0]);
         leave(&block, std::process::id());
         assert_eq!(here.live_processes().count(), 0);
+    }
+
+    #[test]
+    fn address_survives_its_text() {
+        for path in ["/tmp/x/run.sock", "/tmp/a:b/run.sock"] {
+            let address = Address::new("960:77".into(), path.into());
+            assert_eq!(Address::parse(&OsString::from(&address)), Some(address));
+        }
+        for strange in ["", "/tmp/run.sock", "960:/tmp/run.sock", "960:77:run.sock"] {
+            assert_eq!(Address::parse(OsStr::new(strange)), None, "{strange}");
+        }
+    }
+
+    /// A child in another PID namespace does not know the id that the supervisor sees.
+    #[test]
+    fn supervisor_enters_forked_child() {
+        let (_fd, block) = RunBlockMap::create(PortKind::Shm, 2, 1).unwrap();
+        let place = block.enter_forking(1).unwrap();
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (child, supervisor) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+        let asking = std::thread::spawn(move || {
+            let claim = |place| claim_forked(child.as_raw_fd(), place);
+            [claim(place), claim(place), claim(usize::MAX)]
+        });
+        for _ in 0..3 {
+            assert_eq!(serve_request(supervisor.as_fd(), &block, |_| None), Served::Request);
+        }
+        assert_eq!(asking.join().unwrap(), [true, false, false]);
+        let (found, process) = block.live_processes().next().unwrap();
+        let pid = process.pid.load(std::sync::atomic::Ordering::Acquire);
+        assert_eq!((found, pid), (place, std::process::id()));
     }
 
     fn slab() -> OwnedFd {

@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
-use super::PAGE;
 use super::fork_state::Content;
 use super::in_thread::signal;
 use super::page_table::{Entry, PageNumber, State};
@@ -31,6 +30,7 @@ use super::staging::Frame;
 use super::start;
 use super::sys::{self, Errno};
 use super::uffd::Uffd;
+use super::{PAGE, attach};
 
 const READY: &[u8] = b"R";
 const CANNOT_PAGE: &[u8] = b"W";
@@ -40,6 +40,24 @@ impl Pager {
     /// True if this process pages by itself; else the kernel serves it.
     pub fn is_paging(&self) -> bool {
         self.mark.is_set()
+    }
+
+    /// The id of this process as its supervisor sees it.
+    pub(super) fn supervisors_pid(&self) -> u32 {
+        self.own_process().pid.load(Ordering::Acquire)
+    }
+
+    /// Claims the entry of the run block for this process, which has just been forked. In another
+    /// PID namespace than the supervisor's it does not know its id there; the parent's id is 0 in
+    /// the first process of such a namespace (`getppid(2)`).
+    fn claim_entry(&self, place: usize) -> bool {
+        if sys::getppid() == 0 {
+            self.shares_pids.store(false, Ordering::Relaxed);
+        }
+        match self.shares_pids.load(Ordering::Relaxed) {
+            true => self.block.claim_forked(place, sys::getpid()),
+            false => attach::claim_forked(self.supervisor_fd, place),
+        }
     }
 
     /// Returns where the child's contents of `page` are. Valid while the fork is open.
@@ -70,7 +88,7 @@ impl Pager {
         // rdma-core allocates from the program's own heap, and a child's heap is paged already when
         // it would open its device. Such a child gets a full copy instead.
         let may_page = self.block.port() != PortKind::Verbs;
-        let place = may_page.then(|| self.block.enter_forking(sys::getpid())).flatten();
+        let place = may_page.then(|| self.block.enter_forking(self.supervisors_pid())).flatten();
         let sockets = place.and_then(|_| self.open_sockets());
         match (place, &sockets) {
             (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),
@@ -208,7 +226,7 @@ impl ForkedChild {
 
     fn take_place(&mut self, place: usize) {
         let pager = self.structure.pager;
-        if !pager.block.claim_forked(place, sys::getpid()) {
+        if !pager.claim_entry(place) {
             sys::die("fork failed: the run-block entry of the child was given to another process");
         }
         pager.process.store(place, Ordering::Release);

@@ -73,7 +73,7 @@ impl Tether {
     /// # Errors
     /// The kernel's: no memory, or too many threads.
     pub fn watch(&'static self) -> SysResult<()> {
-        thread::spawn(watch, self.fd as usize)
+        thread::spawn(watch, self.fd as usize).map(drop)
     }
 }
 

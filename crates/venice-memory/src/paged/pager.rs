@@ -19,6 +19,7 @@ use super::in_thread::InThread;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
+use super::pause::Pause;
 use super::read_ahead::{MAX_PREFETCH, ReadAhead};
 use super::refaults::Refaults;
 use super::regions::Regions;
@@ -66,6 +67,8 @@ pub enum Serves {
     Program {
         /// The connection to the supervisor; it closes when the supervisor is gone.
         supervisor: std::os::fd::OwnedFd,
+        /// True if the supervisor sees the same process ids as this process.
+        shares_pids: bool,
     },
     /// Regions that a process asked for; the budget is for these, and children of a fork do not
     /// have them.
@@ -84,10 +87,17 @@ pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 pub enum PagerError {
     /// There is no userfaultfd.
     #[error(
-        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer and \
-         CAP_SYS_PTRACE; run as root, and see `venice doctor`"
+        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer, CAP_SYS_PTRACE, \
+         and for processes that change their user /dev/userfaultfd; run as root, and see `venice \
+         doctor`"
     )]
     Userfaultfd(#[source] Errno),
+    /// The process may have children in a new PID namespace only, and no threads.
+    #[error(
+        "the pager could not start its threads: this process has unshared its PID namespace, where \
+         only its children can be; fork first (`unshare --pid --fork`)"
+    )]
+    PidNamespace,
     /// The kernel refused something else.
     #[error("the pager could not {doing}: {source}")]
     Kernel {
@@ -122,6 +132,8 @@ pub struct Pager {
     pub(super) descriptors: Arc<Descriptors>,
     /// -1: there is none, and only regions that were asked for are served ([`Serves::Regions`]).
     pub(super) supervisor_fd: i32,
+    /// True if the supervisor sees the same process ids as this process.
+    pub(super) shares_pids: AtomicBool,
     /// The write-behind file, if there is one.
     pub(super) disk_fd: Option<i32>,
     /// True once its threads are to end ([`Serves::Regions`]).
@@ -165,6 +177,8 @@ pub struct Pager {
     pub(super) fork_lock: ForkLock,
     /// Set while this process pages by itself.
     pub(super) mark: ForkMark,
+    /// The pager's threads, and their pause.
+    pub(super) pause: Pause,
     /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
     pub(super) evictor_stuck: AtomicU32,
 }
@@ -206,17 +220,17 @@ impl Pager {
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         sys::remember_standard_error();
-        let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
         let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
-        let fd = descriptors.keep(uffd.fd);
-        let (supervisor_fd, window) = match setup.serves {
-            Serves::Program { supervisor } => {
+        let (supervisor_fd, shares_pids, window) = match setup.serves {
+            Serves::Program { supervisor, shares_pids } => {
                 let supervisor_fd = descriptors.keep(supervisor.into_raw_fd());
                 let window = window(&setup.block, supervisor_fd);
-                (supervisor_fd, window.map_err(kernel("reserve room for slabs"))?)
+                (supervisor_fd, shares_pids, window.map_err(kernel("reserve room for slabs"))?)
             }
-            Serves::Regions { window } => (-1, window.map(|shared| shared.0)),
+            Serves::Regions { window } => (-1, true, window.map(|shared| shared.0)),
         };
+        let uffd = Uffd::open_helped(supervisor_fd).map_err(PagerError::Userfaultfd)?;
+        let fd = descriptors.keep(uffd.fd);
         let disk = setup.block.first_on_disk().map(|replica| {
             attach::request_slab(supervisor_fd, replica)
                 .ok_or(kernel("reach the file of --write-behind")(Errno::ENOENT))
@@ -237,9 +251,9 @@ impl Pager {
         Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
         let zeros = sys::map_private(MAX_PREFETCH * PAGE).map_err(kernel("map its zeros"))?;
         let landing = map_landing().map_err(kernel("map where huge pages land"))?;
-        let forks = supervisor_fd >= 0;
+        let serves_threads = setup.block.faults_in_thread();
         let in_thread =
-            setup.block.faults_in_thread().then(|| InThread::new(&descriptors, Uffd { fd }, forks));
+            serves_threads.then(|| InThread::new(&descriptors, Uffd { fd }, supervisor_fd));
         let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
         Ok(Pager {
             uffd_fd: AtomicI32::new(fd),
@@ -247,6 +261,7 @@ impl Pager {
             window,
             descriptors,
             supervisor_fd,
+            shares_pids: AtomicBool::new(shares_pids),
             disk_fd,
             is_ending: AtomicBool::new(false),
             table: PageTable::new().map_err(kernel("map its page table"))?,
@@ -271,6 +286,7 @@ impl Pager {
             fork_lock: ForkLock::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
+            pause: Pause::default(),
             reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
@@ -410,6 +426,7 @@ impl Pager {
             self.reading.forget_holder(());
             self.read_ahead.forget_holder(ReadAhead::default());
             self.stream_cold.forget_holder(ColdSpans::default());
+            self.pause.reset();
         }
         self.waker.reset();
         self.evictor_thread.store(0, Ordering::Relaxed);

@@ -74,7 +74,10 @@ pub mod nr {
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const GETTID: usize = 186;
+    pub const GETPPID: usize = 110;
     pub const GETCPU: usize = 309;
+    pub const EXECVE: usize = 59;
+    pub const EXECVEAT: usize = 322;
     pub const EXIT: usize = 60;
     pub const KILL: usize = 62;
     pub const FCNTL: usize = 72;
@@ -96,6 +99,9 @@ pub mod nr {
     pub const DUP3: usize = 292;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
+    pub const UNSHARE: usize = 272;
+    pub const SETNS: usize = 308;
+    pub const FACCESSAT2: usize = 439;
     pub const PRLIMIT64: usize = 302;
 }
 
@@ -391,6 +397,12 @@ pub fn getpid() -> u32 {
     unsafe { syscall(nr::GETPID, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// The id of this process's parent; 0 if the parent is in a PID namespace out of sight.
+pub fn getppid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::GETPPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
 /// The calling thread's id.
 pub fn gettid() -> u32 {
     // SAFETY: touches no memory.
@@ -518,8 +530,8 @@ pub fn die(text: &str) -> ! {
         let _ = write(2, b"\n");
     }
     const SIGKILL: usize = 9;
-    loop {
-        // SAFETY: ends this process; nothing after it matters.
-        let _ = unsafe { syscall(nr::KILL, [getpid() as usize, SIGKILL, 0, 0, 0, 0]) };
-    }
+    // SAFETY: ends this process; nothing after it matters.
+    let _ = unsafe { syscall(nr::KILL, [getpid() as usize, SIGKILL, 0, 0, 0, 0]) };
+    // The first process of a PID namespace cannot kill itself (`pid_namespaces(7)`).
+    exit(128 + SIGKILL)
 }

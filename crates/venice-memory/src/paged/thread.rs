@@ -5,21 +5,49 @@
 //! stands in for thread-local storage, and all signals stay blocked, so that the program's handlers
 //! never run here.
 
-use super::sys::{self, SysResult, nr};
+use std::sync::atomic::AtomicU32;
+
+use super::sys::{self, Errno, SysResult, nr};
 
 const STACK_BYTES: usize = 512 * 1024;
 /// Room under the thread pointer for initial-exec variables of the loaded libraries (`errno` among
 /// them), in case one is written.
 const TLS_BYTES: usize = 64 * 1024;
 
+/// A thread that was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    id: u32,
+    /// Its stack and its thread-local storage.
+    memory: usize,
+}
+
+impl Thread {
+    /// Waits until the thread has ended and the kernel no longer counts it, and frees its memory.
+    pub fn join(self) {
+        const ESRCH: Errno = Errno(3);
+        const LOOK_EVERY_NS: u64 = 50_000;
+        let never = AtomicU32::new(0);
+        let arguments = [sys::getpid() as usize, self.id as usize, 0, 0, 0, 0];
+        // SAFETY: signal 0 checks if the thread is there.
+        while unsafe { sys::syscall(nr::TGKILL, arguments) } != Err(ESRCH) {
+            sys::futex_wait(&never, 0, Some(LOOK_EVERY_NS), false);
+        }
+        // SAFETY: the thread that used it has ended.
+        unsafe { sys::unmap(self.memory as *mut _, STACK_BYTES + TLS_BYTES) };
+    }
+}
+
 /// Starts a thread that runs `body(argument)` and never returns. `argument` is a plain number:
 /// usually the address of something that lives as long as the process.
 ///
 /// # Errors
-/// The kernel's: out of memory, too many threads.
-pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> {
+/// The kernel's: out of memory, too many threads; `EINVAL` after `unshare(CLONE_NEWPID)`, when only
+/// children can be made.
+pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<Thread> {
+    // Not FS: `setns(2)` refuses another mount namespace to a program that shares its root and
+    // working directory, and these threads keep their /proc when the program changes its root.
     const CLONE_FLAGS: usize = 0x100 // VM
-        | 0x200 // FS
         | 0x400 // FILES
         | 0x800 // SIGHAND
         | 0x10000 // THREAD
@@ -62,7 +90,12 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
         );
     }
     sys::set_signal_mask(mask);
-    if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
+    if ret < 0 {
+        // SAFETY: mapped above, and used by nothing.
+        unsafe { sys::unmap(memory as *mut _, STACK_BYTES + TLS_BYTES) };
+        return Err(Errno(-ret as i32));
+    }
+    Ok(Thread { id: ret as u32, memory })
 }
 
 /// Gives the calling thread a descriptor table of its own that holds only `fd`: the program cannot
@@ -129,7 +162,7 @@ pub fn processor_of(thread: u32) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::Ordering;
 
     extern "C" fn raise(word: usize) -> ! {
         // SAFETY: the test passes the address of a static word.
@@ -152,6 +185,18 @@ mod tests {
             }
         }
         panic!("the thread never ran");
+    }
+
+    extern "C" fn end(_: usize) -> ! {
+        exit()
+    }
+
+    #[test]
+    fn joined_thread_is_gone() {
+        let thread = spawn(end, 0).unwrap();
+        thread.join();
+        let task = format!("/proc/self/task/{}", thread.id);
+        assert!(!std::path::Path::new(&task).exists());
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! headers (`UFFDIO_MOVE`, Linux 6.8; `UFFDIO_POISON`, Linux 6.6),
 //! `include/uapi/linux/userfaultfd.h`.
 
-use super::PAGE;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
 use super::presence::{MOST_PAGES, look_once};
 use super::sys::{self, Errno, SysResult, nr};
+use super::{PAGE, attach};
 
 /// An open userfaultfd. A plain number: its owner closes it, because a program that loses it loses
 /// its memory.
@@ -119,16 +121,25 @@ impl Uffd {
     /// # Errors
     /// `EPERM` without `CAP_SYS_PTRACE`; `EINVAL` on a kernel older than 6.8.
     pub fn open() -> SysResult<Uffd> {
-        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID)
+        Uffd::open_helped(-1)
+    }
+
+    /// Opens one; a process without `CAP_SYS_PTRACE` has the supervisor at the other end of
+    /// `supervisor` help. -1: there is none.
+    ///
+    /// # Errors
+    /// `EPERM` where supervisor and process lack the privilege; those of [`Uffd::open`].
+    pub fn open_helped(supervisor: i32) -> SysResult<Uffd> {
+        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID, supervisor)
     }
 
     /// Opens a userfaultfd whose missing pages raise `SIGBUS` in the thread that touches them; a
     /// system call that touches one fails with `EFAULT`. Only forks are read from it.
     ///
     /// # Errors
-    /// The errors of [`Uffd::open`].
-    pub fn open_in_thread() -> SysResult<Uffd> {
-        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS)
+    /// The errors of [`Uffd::open_helped`].
+    pub fn open_in_thread(supervisor: i32) -> SysResult<Uffd> {
+        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS, supervisor)
     }
 
     /// Opens a userfaultfd that blocks writes to shared memory, the kernel's own for the program
@@ -139,26 +150,39 @@ impl Uffd {
     /// memory.
     pub fn open_for_writes() -> SysResult<Uffd> {
         let fd = match new_descriptor() {
-            Err(Errno::EPERM) => new_of_device()?,
+            Err(Errno::EPERM) => {
+                let device = open_device().ok_or(Errno::EPERM)?;
+                new_of_device(device.as_raw_fd())?
+            }
             fd => fd?,
         };
         Uffd { fd }.with(FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM)
     }
 
-    fn open_with(features: u64) -> SysResult<Uffd> {
-        Uffd { fd: new_descriptor()? }.with(features | FEATURE_POISON | FEATURE_MOVE)
+    fn open_with(features: u64, supervisor: i32) -> SysResult<Uffd> {
+        let features = features | FEATURE_POISON | FEATURE_MOVE;
+        match new_descriptor().and_then(|fd| Uffd { fd }.with(features)) {
+            Err(Errno::EPERM) if supervisor >= 0 => attach::open_userfaultfd(supervisor, features),
+            opened => opened,
+        }
     }
 
-    /// Negotiates the features.
     fn with(self, features: u64) -> SysResult<Uffd> {
-        let uffd = self;
-        let mut arg = ApiArg { api: API, features, ioctls: 0 };
-        // SAFETY: the structure is the one the request expects.
-        if let Err(errno) = unsafe { sys::ioctl(uffd.fd, UFFDIO_API, &mut arg) } {
-            sys::close(uffd.fd);
+        if let Err(errno) = self.negotiate(features) {
+            sys::close(self.fd);
             return Err(errno);
         }
-        Ok(uffd)
+        Ok(self)
+    }
+
+    /// Negotiates the features. The caller needs the privileges for them, whoever opened it.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_PTRACE`; `EINVAL` for features that the kernel does not have.
+    pub fn negotiate(self, features: u64) -> SysResult<()> {
+        let mut arg = ApiArg { api: API, features, ioctls: 0 };
+        // SAFETY: the structure is the one the request expects.
+        unsafe { sys::ioctl(self.fd, UFFDIO_API, &mut arg) }.map(drop)
     }
 
     /// Registers a range: its missing pages are reported to this userfaultfd from now on.
@@ -351,13 +375,27 @@ fn new_descriptor() -> SysResult<i32> {
     Ok(fd as i32)
 }
 
-/// Opens a userfaultfd by the device, which its file permissions allow. `EPERM` where that fails.
-fn new_of_device() -> SysResult<i32> {
-    let device = sys::open_readonly(b"/dev/userfaultfd\0").map_err(|_| Errno::EPERM)?;
+/// Opens the device that makes userfaultfds for those who may open it (Linux 6.1).
+pub(super) fn open_device() -> Option<OwnedFd> {
+    let fd = sys::open_readonly(b"/dev/userfaultfd\0").ok()?;
+    // SAFETY: opened above, and owned by nothing else.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// True if the descriptor is a userfaultfd.
+pub(super) fn is_one(fd: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|name| name == std::path::Path::new("anon_inode:[userfaultfd]"))
+}
+
+/// Opens a userfaultfd of this process by the device.
+///
+/// # Errors
+/// `EPERM` where that fails.
+pub(super) fn new_of_device(device: i32) -> SysResult<i32> {
     // SAFETY: the request takes flags and touches no memory of ours.
     let fd =
         unsafe { sys::syscall(nr::IOCTL, [device as usize, IOC_NEW, O_CLOEXEC_NONBLOCK, 0, 0, 0]) };
-    sys::close(device);
     fd.map(|fd| fd as i32).map_err(|_| Errno::EPERM)
 }
 

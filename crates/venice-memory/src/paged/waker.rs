@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use super::page_table::PageNumber;
 use super::pager::Pager;
-use super::sys;
+use super::{sys, thread};
 
 /// Time after which a wake-up counts as late, in nanoseconds: something else ran there.
 const LATE_NS: u64 = 500_000;
@@ -66,7 +66,12 @@ pub extern "C" fn run(pager: usize) -> ! {
     let pager = unsafe { &*(pager as *const Pager) };
     pager.waker.begin(&pager.followed_cpu);
     loop {
-        turn(pager, pager.waker.bell_value());
+        // In this order: a pause is set before the bell rings.
+        let bell_value = pager.waker.bell_value();
+        if pager.pause.is_asked() {
+            thread::exit();
+        }
+        turn(pager, bell_value);
     }
 }
 
@@ -170,6 +175,11 @@ impl Waker {
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.bell, 1, false);
+    }
+
+    /// Records that the thread has ended.
+    pub fn stopped(&self) {
+        self.thread.store(0, Ordering::Release);
     }
 
     /// Resets the state in the child of a fork, which has no such thread, and no waiting threads.

@@ -47,7 +47,7 @@ impl Command {
         let (ended, is_lost) = std::thread::scope(|scope| {
             let (tell, has_ended) = std::sync::mpsc::channel::<()>();
             let watcher = scope.spawn(move || watch(&heard, &has_ended, grace, signal));
-            let ended = child.wait();
+            let ended = child.wait(|| ());
             drop(tell);
             (ended, watcher.join().expect("the watcher does not panic"))
         });

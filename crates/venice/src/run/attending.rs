@@ -1,9 +1,8 @@
-//! The attach socket of a run: processes attach through it, and the far pages of an ended process
-//! are freed.
+//! The inherited and the attach socket of a run: processes attach through them, and the far pages of
+//! an ended process are freed.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,11 +12,10 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_memory::paged::Lifeline;
-use venice_memory::paged::attach::{self, Served};
+use venice_memory::paged::attach::{self, Address, Served};
 use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
-use venice_memory::paged::slots;
+use venice_memory::paged::{InheritedSocket, Lifeline, slots};
 use venice_recipient::Holding;
 use venice_recipient::runs::{RunFile, RunsDir};
 
@@ -30,9 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Interval between two updates of the run file (`venice status`).
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// The attach socket and its thread.
+/// Both sockets, and their thread.
 pub struct Attending {
     place: MeetingPlace,
+    inherited: Arc<InheritedSocket>,
     block: Arc<RunBlockMap>,
     lifeline: Arc<Lifeline>,
     stop: Arc<AtomicBool>,
@@ -40,37 +39,52 @@ pub struct Attending {
 }
 
 impl Attending {
-    /// Starts to listen.
+    /// Starts to listen. The program has `descriptor_limit` as its soft limit on descriptors.
     pub fn start(
         block_fd: OwnedFd,
         holding: Arc<Holding>,
         program: &str,
+        descriptor_limit: u64,
     ) -> anyhow::Result<Attending> {
         let place = MeetingPlace::new()?;
-        let listener = place.listen()?;
+        let inherited =
+            InheritedSocket::new(descriptor_limit).context("making the run's inherited socket")?;
+        let inherited = Arc::new(inherited);
+        let entrances = Entrances { listener: place.listen()?, inherited: inherited.clone() };
         let lifeline = Arc::new(Lifeline::new().context("making a pipe to the processes")?);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, block) = (stop.clone(), holding.block().clone());
         let mut file = RunsDir::locate().and_then(|dir| RunFile::new(&dir, program));
         let processes_end = lifeline.clone();
         let thread = std::thread::spawn(move || {
-            attend(&listener, &holding, (&block_fd, &processes_end), &stopped, &mut file);
+            attend(&entrances, &holding, (&block_fd, &processes_end), &stopped, &mut file);
         });
-        Ok(Attending { place, block, lifeline, stop, thread: Some(thread) })
+        Ok(Attending { place, inherited, block, lifeline, stop, thread: Some(thread) })
     }
 
-    /// Returns the path of the attach socket.
-    pub fn socket(&self) -> PathBuf {
-        self.place.socket()
+    /// Returns the ways to attach, for the environment of the program.
+    pub fn address(&self) -> anyhow::Result<Address> {
+        let name = self.inherited.name().context("naming the run's inherited socket")?;
+        Ok(Address::new(name, self.place.socket()))
+    }
+
+    /// Returns the descriptor that the program inherits.
+    pub fn inherited(&self) -> BorrowedFd<'_> {
+        self.inherited.program_end()
     }
 
     /// Waits for processes that the program left behind (a daemon's): their memory is held by this
-    /// process. Processes without memory here continue on their own.
-    pub fn wait_for_the_rest(&self) {
-        while self.block.live_processes().next().is_some() {
+    /// process. `meanwhile` is called with their ids now and then. Processes without memory here
+    /// continue on their own.
+    pub fn wait_for_the_rest(&self, mut meanwhile: impl FnMut(&[u32])) {
+        loop {
+            let left = pids(&self.block);
+            if left.is_empty() {
+                return self.lifeline.release();
+            }
+            meanwhile(&left);
             std::thread::sleep(LOOK_EVERY);
         }
-        self.lifeline.release();
     }
 }
 
@@ -83,8 +97,27 @@ impl Drop for Attending {
     }
 }
 
+/// The places where processes ask to attach.
+struct Entrances {
+    listener: OwnedFd,
+    inherited: Arc<InheritedSocket>,
+}
+
+impl Entrances {
+    /// Accepts what has come. A process that has gone meanwhile is passed over.
+    fn accept(&self, [at_socket, at_inherited]: [bool; 2]) -> impl Iterator<Item = Connection> {
+        let accept = || rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC).ok();
+        let by_socket = at_socket.then(accept).flatten();
+        let by_inherited = at_inherited.then(|| self.inherited.accept().ok()).flatten();
+        by_socket
+            .into_iter()
+            .chain(by_inherited)
+            .map(|socket| Connection { socket, attached: None })
+    }
+}
+
 fn attend(
-    listener: &OwnedFd,
+    entrances: &Entrances,
     holding: &Holding,
     (block_fd, lifeline): (&OwnedFd, &Lifeline),
     stop: &AtomicBool,
@@ -97,19 +130,20 @@ fn attend(
     let mut connections: Vec<Connection> = Vec::new();
     let mut told = Instant::now();
     while !stop.load(Ordering::Acquire) {
-        let ready = wait(listener, &connections);
-        let has_come = ready.first() == Some(&true);
-        let mut ready = ready.into_iter().skip(1);
-        // Handled before new connections: a process that execs ends one connection and opens
-        // another.
-        connections.retain(|connection| ready.next() != Some(true) || connection.goes_on(holding));
-        if has_come && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            // A process that is killed half way is found dead below.
-            let end = block.is_window().then(|| lifeline.for_processes());
-            if let Ok(pid) = attach::welcome(socket.as_fd(), block, block_fd.as_fd(), end) {
-                connections.push(Connection { socket, place: place_of(block, pid) });
-            }
-        }
+        let ready = wait(entrances, &connections);
+        let has_come = [ready.first() == Some(&true), ready.get(1) == Some(&true)];
+        let mut ready = ready.into_iter().skip(has_come.len());
+        // Closed connections before new ones: a process that execs ends one and opens another.
+        let (ready, quiet): (Vec<_>, Vec<_>) =
+            connections.into_iter().partition(|_| ready.next() == Some(true));
+        let (mut known, mut new): (Vec<_>, Vec<_>) =
+            ready.into_iter().partition(|connection| connection.attached.is_some());
+        known.retain(|connection| connection.goes_on(holding));
+        // A process that is killed half way is found dead below.
+        let end = block.is_window().then(|| lifeline.for_processes());
+        new.retain_mut(|connection| connection.welcome(block, block_fd.as_fd(), end));
+        connections = quiet.into_iter().chain(known).chain(new).collect();
+        connections.extend(entrances.accept(has_come));
         watch(block, &mut watched);
         if let Some(file) = file
             && told.elapsed() > TELL_EVERY
@@ -122,27 +156,50 @@ fn attend(
     watch(block, &mut watched);
 }
 
-/// The connection of an attached process.
+/// The connection of a process.
 struct Connection {
     socket: OwnedFd,
-    /// Index of the process in the run block.
+    /// The process, once it is attached.
+    attached: Option<Attached>,
+}
+
+/// An attached process.
+struct Attached {
+    /// Its index in the run block; none where the block has no room for it.
     place: Option<usize>,
 }
 
 impl Connection {
+    /// Attaches the process, which has sent its first message; `false` if it cannot be attached.
+    fn welcome(
+        &mut self,
+        block: &RunBlockMap,
+        block_fd: BorrowedFd<'_>,
+        lifeline: Option<BorrowedFd<'_>>,
+    ) -> bool {
+        let welcomed = attach::welcome(self.socket.as_fd(), block, block_fd, lifeline);
+        self.attached = welcomed.ok().map(|pid| Attached { place: place_of(block, pid) });
+        self.attached.is_some()
+    }
+
     /// Answers the process's message; `false` at the end of the connection.
     fn goes_on(&self, holding: &Holding) -> bool {
-        if attach::serve_request(self.socket.as_fd(), |replica| holding.slab(replica))
-            == Served::Request
-        {
+        let block = holding.block();
+        let slab = |replica| holding.slab(replica);
+        if attach::serve_request(self.socket.as_fd(), block, slab) == Served::Request {
             return true;
         }
-        let block = holding.block();
-        if let Some(place) = self.place.filter(|_| block.is_window()) {
+        let place = self.attached.as_ref().and_then(|attached| attached.place);
+        if let Some(place) = place.filter(|_| block.is_window()) {
             block.processes[place].end_window();
         }
         false
     }
+}
+
+/// Ids of the processes that page now.
+fn pids(block: &RunBlockMap) -> Vec<u32> {
+    block.live_processes().map(|(_, process)| process.pid.load(Ordering::Acquire)).collect()
 }
 
 fn place_of(block: &RunBlockMap, pid: u32) -> Option<usize> {
@@ -150,12 +207,13 @@ fn place_of(block: &RunBlockMap, pid: u32) -> Option<usize> {
     processes.find(|(_, it)| it.pid.load(Ordering::Acquire) == pid).map(|(place, _)| place)
 }
 
-/// Waits until a descriptor is readable. The result says for the listener, then for each
-/// connection, whether it is.
-fn wait(listener: &OwnedFd, connections: &[Connection]) -> Vec<bool> {
+/// Waits until a descriptor is readable. The result is true for each that is: the listener, the
+/// inherited socket, then the connections.
+fn wait(entrances: &Entrances, connections: &[Connection]) -> Vec<bool> {
     let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
-    let all = std::iter::once(listener).chain(connections.iter().map(|it| &it.socket));
-    let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let entrances = [entrances.listener.as_fd(), entrances.inherited.as_fd()];
+    let all = entrances.into_iter().chain(connections.iter().map(|it| it.socket.as_fd()));
+    let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(_) => Vec::new(),
@@ -180,8 +238,7 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
             slots::leave(block, place, Process::FORKING);
         }
     }
-    let pids: Vec<u32> =
-        block.live_processes().map(|(_, process)| process.pid.load(Ordering::Acquire)).collect();
+    let pids = pids(block);
     watched.retain(|pid, _| pids.contains(pid));
     for pid in pids {
         let ended = match watched.get(&pid) {

@@ -1,29 +1,39 @@
 //! The program's process: started with the shim; forwards signals and reports its end.
 
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getsid, kill_process, kill_process_group, waitid,
+};
 use signal_hook::consts::signal::{
-    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1,
+    SIGUSR2, SIGWINCH,
 };
 use signal_hook::iterator::SignalsInfo;
-use signal_hook::iterator::exfiltrator::origin::WithOrigin;
-use venice_memory::paged::attach::SOCKET_VARIABLE;
+use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
+use venice_memory::paged::attach::{Address, SOCKET_VARIABLE};
+use venice_memory::paged::inheritance;
 
 /// Signals forwarded when another process sends them to this one. Signals of the terminal reach the
-/// program directly: it is in the same process group.
-const PASSED_ON: [i32; 9] =
-    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
+/// program directly: it is in the same process group. This process stops when the program does.
+const PASSED_ON: [i32; 10] =
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGTSTP, SIGWINCH];
+
+/// Signals of a terminal that goes away: the kernel sends them to the leader of the session alone.
+const TO_LEADER: [i32; 2] = [SIGHUP, SIGCONT];
 
 /// The running program.
 pub struct Child {
     process: std::process::Child,
     /// True if the program leads a process group of its own; signals then go to the group.
     leads_group: bool,
+    /// True if this process leads its session.
+    leads_session: bool,
     signals: SignalsInfo<WithOrigin>,
 }
 
@@ -37,11 +47,13 @@ impl Child {
         program: &Path,
         command: &[OsString],
     ) -> anyhow::Result<Child> {
+        inheritance::pass_ignored(&mut start, inheritance::ignored_signals());
+        let leads_session = getsid(None).is_ok_and(|leader| leader == getpid());
         let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
         let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
         start.arg0(&command[0]).args(&command[1..]);
         let process = start.spawn().with_context(|| format!("starting {}", program.display()))?;
-        Ok(Child { process, leads_group: false, signals })
+        Ok(Child { process, leads_group: false, leads_session, signals })
     }
 
     /// Starts the program in a process group of its own, which receives every signal. With a
@@ -84,20 +96,60 @@ impl Child {
         self.process.id()
     }
 
-    /// Waits for the program's end and forwards signals meanwhile.
-    pub fn wait(&mut self) -> anyhow::Result<Ended> {
+    /// Waits for the program's end, and forwards signals meanwhile. Where a shell watches its jobs,
+    /// this process stops when the program stops; what `hold` returns lives as long as that.
+    pub fn wait<T>(&mut self, mut hold: impl FnMut() -> T) -> anyhow::Result<Ended> {
         loop {
             if let Some(status) = self.process.try_wait().context("waiting for the program")? {
                 return Ok(Ended(status));
             }
-            for origin in self.signals.wait() {
-                let sender = origin.process.map(|process| process.pid);
-                let sent_by_somebody = sender.is_some_and(|pid| pid > 0);
-                if origin.signal != SIGCHLD && (sent_by_somebody || self.leads_group) {
-                    self.pass_on(origin.signal);
-                }
+            let came: Vec<Origin> = self.signals.wait().collect();
+            for origin in came.iter().filter(|origin| self.is_for_program(origin)) {
+                self.pass_on(origin.signal);
+            }
+            if self.has_stopped() && self.is_job() {
+                let _held = hold();
+                // To this thread: it returns when the process goes on.
+                let _ = signal_hook::low_level::raise(SIGSTOP);
             }
         }
+    }
+
+    /// Forwards the signals that have come to the processes `left` by the program, which has ended:
+    /// those of the terminal too, which may not be theirs.
+    pub fn pass_on_to(&mut self, left: &[u32]) {
+        let came: Vec<i32> = self.signals.pending().map(|origin| origin.signal).collect();
+        for signal in came {
+            let Some(signal) = Signal::from_named_raw(signal).filter(|it| *it != Signal::CHILD)
+            else {
+                continue;
+            };
+            let pids = left.iter().filter_map(|pid| Pid::from_raw(*pid as i32));
+            // A process that has just ended gets none.
+            pids.for_each(|pid| drop(kill_process(pid, signal)));
+        }
+    }
+
+    fn is_for_program(&self, origin: &Origin) -> bool {
+        let sender = origin.process.as_ref().map(|process| process.pid);
+        let sent_by_somebody = sender.is_some_and(|pid| pid > 0);
+        let to_leader = self.leads_session && TO_LEADER.contains(&origin.signal);
+        origin.signal != SIGCHLD && (sent_by_somebody || self.leads_group || to_leader)
+    }
+
+    /// True if the program has stopped since the last call.
+    fn has_stopped(&self) -> bool {
+        let Some(pid) = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw) else {
+            return false;
+        };
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(pid), options).is_ok_and(|status| status.is_some())
+    }
+
+    /// True if a shell may watch this process as a job: it has a terminal, and another process
+    /// leads the session.
+    fn is_job(&self) -> bool {
+        !self.leads_session && std::fs::File::open("/dev/tty").is_ok()
     }
 
     fn pass_on(&self, signal: i32) {
@@ -107,11 +159,19 @@ impl Child {
     }
 }
 
-/// Returns a command for `program` with the shim preloaded. The shim ends the program when this
-/// process is gone: without its supervisor its memory would be revoked.
-pub fn with_shim(program: &Path, shim: &Path, socket: PathBuf) -> Command {
+/// Returns a command for `program` with the shim preloaded, which attaches at `address`; `inherited`
+/// is the socket in it. The shim ends the program when this process is gone: without its
+/// supervisor its memory would be revoked.
+pub fn with_shim(
+    program: &Path,
+    shim: &Path,
+    address: &Address,
+    inherited: BorrowedFd<'_>,
+) -> Command {
     let mut start = Command::new(program);
-    start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, socket);
+    start.env("LD_PRELOAD", preload(shim)).env(SOCKET_VARIABLE, OsString::from(address));
+    inheritance::pass_descriptor(&mut start, inherited);
+    inheritance::pass_service(&mut start);
     start
 }
 

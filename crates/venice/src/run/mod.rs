@@ -7,6 +7,7 @@
 
 mod attending;
 mod child;
+mod job;
 mod meeting_place;
 mod page_sizes;
 mod program;
@@ -31,6 +32,7 @@ use venice_recipient::{Coding, Holding, Leases, Loan, News, ReclaimTo, Wish, Wri
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 pub use child::{Child, Ended};
+pub use job::{StandInArgs, execute as stand_in};
 pub use program::find as find_program;
 
 use crate::place;
@@ -234,13 +236,16 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         run.block_fd,
         run.holding.clone(),
         &program.display().to_string(),
+        soft_limit,
     )?;
-    let start = child::with_shim(&program, &shim, attending.socket());
+    let address = attending.address()?;
+    let start = child::with_shim(&program, &shim, &address, attending.inherited());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let about = About { pid: child.pid(), command: shown(&args.command) };
     let desk = open_desk(about, Paged(run.holding.clone()));
-    let ended = child.wait()?;
-    attending.wait_for_the_rest();
+    let program = child.pid();
+    let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
+    attending.wait_for_the_rest(|left| child.pass_on_to(left));
     drop(desk);
     leases.give_back();
     page_sizes::tell(&run.block);

@@ -67,7 +67,7 @@ pub fn execute(
     let about = About { pid: child.pid(), command: shown(&args.command) };
     let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
     let desk = open_desk(about, run);
-    let ended = child.wait()?;
+    let ended = child.wait(|| ())?;
     // Processes left behind (a daemon's) still have memory on the device.
     while group.has_members() {
         std::thread::sleep(LOOK_EVERY);

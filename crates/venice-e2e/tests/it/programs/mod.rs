@@ -26,6 +26,7 @@ mod over_verbs;
 mod pairwise;
 mod paper_figures;
 mod placement;
+mod processes;
 mod protection;
 mod python;
 mod replacement;

@@ -19,6 +19,7 @@ use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
 use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
+use super::thread;
 use super::transfer::WriteOut;
 use chunks::Exhausted;
 use retire::Leaving;
@@ -77,6 +78,10 @@ pub extern "C" fn run(evictor: usize) -> ! {
     evictor.begin();
     loop {
         evictor.turn();
+        if evictor.pager.pause.is_asked() {
+            evictor.leave();
+            thread::exit();
+        }
     }
 }
 
@@ -115,8 +120,15 @@ impl Evictor {
         }
     }
 
-    fn begin(&self) {
+    fn begin(&mut self) {
+        self.cpu = NO_CPU;
         self.pager.evictor_thread.store(sys::gettid(), Ordering::Release);
+    }
+
+    /// Keeps the handler from waiting for this thread, which is about to end.
+    fn leave(&self) {
+        self.pager.evictor_stuck.store(1, Ordering::Relaxed);
+        self.announce_progress();
     }
 
     fn turn(&mut self) {

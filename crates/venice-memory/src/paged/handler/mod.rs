@@ -95,6 +95,8 @@ pub struct Handler {
     is_in_thread: bool,
     /// True if the last page is unrecoverable.
     is_refused: bool,
+    /// True once its thread is to end, until it starts again ([`pause`](super::pause)).
+    pub(super) is_paused: bool,
 }
 
 /// The thread's body; `handler` is the address of a leaked [`Handler`].
@@ -103,6 +105,7 @@ pub extern "C" fn run(handler: usize) -> ! {
     let handler = unsafe { &mut *(handler as *mut Handler) };
     loop {
         handler.turn();
+        handler.end_if_paused();
     }
 }
 
@@ -145,7 +148,14 @@ impl Handler {
             awaited_count: 0,
             is_in_thread: false,
             is_refused: false,
+            is_paused: false,
         }
+    }
+
+    /// Prepares the state for a new thread.
+    pub(super) fn begin_anew(&mut self) {
+        self.affinity = Affinity::default();
+        self.has_started_waker = false;
     }
 
     /// Serves a fault of the calling thread. `false`: its page is unrecoverable; else the thread
@@ -240,6 +250,13 @@ impl Handler {
         let pager = self.pager;
         let reading = pager.block_event_reads();
         let event = pager.uffd().read_event();
+        if let Some(Event::Fault { address, .. }) = event
+            && pager.pause.ends_handler(address)
+        {
+            self.is_paused = true;
+            let _ = pager.uffd().zero(address, PAGE, true);
+            return Some(Event::Other);
+        }
         if let Some(Event::Fork { child }) = event {
             let whole = pager.fork.adopt_child(&pager.descriptors, child);
             drop(reading);

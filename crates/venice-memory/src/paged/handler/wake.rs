@@ -69,9 +69,11 @@ impl Handler {
     /// waker. The next fault may find it running where this one does not.
     fn ensure_waker(&mut self) -> bool {
         let pager = self.pager;
-        if !pager.waker.has_started() && !self.has_started_waker && !pager.serves_regions() {
+        let may_start = !self.has_started_waker && !pager.pause.is_asked();
+        if may_start && !pager.waker.has_started() && !pager.serves_regions() {
             self.has_started_waker = true;
-            let _ = thread::spawn(waker::run, std::ptr::from_ref(pager) as usize);
+            let waker = thread::spawn(waker::run, std::ptr::from_ref(pager) as usize);
+            waker.into_iter().for_each(|waker| pager.pause.set_waker(waker));
         }
         pager.waker.has_started()
     }

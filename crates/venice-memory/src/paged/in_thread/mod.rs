@@ -52,16 +52,16 @@ pub struct InThread {
 }
 
 impl InThread {
-    /// Makes the in-thread part of a pager whose own userfaultfd is `uffd`; `forks` is true if its
-    /// process may fork.
+    /// Makes the in-thread part of a pager whose own userfaultfd is `uffd`, and whose supervisor is
+    /// at the other end of `supervisor`; -1: there is none, and its process does not fork.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn new(descriptors: &Descriptors, uffd: Uffd, forks: bool) -> SysResult<InThread> {
-        let in_thread = Uffd::open_in_thread()?;
+    pub fn new(descriptors: &Descriptors, uffd: Uffd, supervisor: i32) -> SysResult<InThread> {
+        let in_thread = Uffd::open_in_thread(supervisor)?;
         let uffd_fd = AtomicI32::new(descriptors.keep(in_thread.fd));
         let in_thread = Uffd { fd: uffd_fd.load(Ordering::Relaxed) };
-        let lowest = if forks { anchor(uffd, in_thread)? } else { 0 };
+        let lowest = if supervisor >= 0 { anchor(uffd, in_thread)? } else { 0 };
         Ok(InThread {
             uffd_fd,
             lowest,
