@@ -158,6 +158,9 @@ impl Record {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(dir.not_ours(&error));
+            }
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
         };
         match serde_json::from_str(&text) {

@@ -156,16 +156,27 @@ impl RunDir {
         }
     }
 
-    /// Explains why the lock cannot be opened.
-    fn not_ours(&self, error: &io::Error) -> anyhow::Error {
+    /// Checks that this user may list it; a directory that does not exist is an empty one.
+    pub fn check_readable(&self) -> anyhow::Result<()> {
+        match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(self.not_ours(&error))
+            }
+            // Any other error has its message where the directory is read.
+            _ => Ok(()),
+        }
+    }
+
+    /// Explains why a file of it cannot be opened.
+    pub fn not_ours(&self, error: &io::Error) -> anyhow::Error {
         let owner = fs::metadata(&self.root).map(|meta| meta.uid());
+        let path = self.root.display();
         match owner {
             Ok(uid) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
-                "the rack in {} belongs to another user (user id {uid}): run this as that user or as root, \
-                 or set VENICE_RUN_DIR for a rack of your own",
-                self.root.display()
+                "the rack in {path} belongs to another user (user id {uid}), and this one may not look \
+                 at it: run this as that user or as root, or set VENICE_RUN_DIR for a rack of your own"
             ),
-            _ => anyhow!("cannot open it: {error}"),
+            _ => anyhow!("{path} cannot be opened: {error}"),
         }
     }
 
