@@ -67,7 +67,7 @@ impl UnmanagedWatch {
     pub fn start(block: Arc<RunBlockMap>, first: u32) -> anyhow::Result<UnmanagedWatch> {
         let shared = Arc::new(Shared::default());
         let (watch, seen) = (ProcessWatch::new(block, first), shared.clone());
-        let thread = std::thread::Builder::new().name("venice-unmanaged".into());
+        let thread = std::thread::Builder::new().name("venice-watch".into());
         let thread = thread.spawn(move || seen.work(watch)).context("starting a thread")?;
         Ok(UnmanagedWatch { shared, thread: Some(thread) })
     }
