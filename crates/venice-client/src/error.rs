@@ -97,6 +97,7 @@ impl From<RecipientError> for Error {
             ) => Error::Unreachable(error.to_string()),
             RecipientError::NoRack { .. }
             | RecipientError::DamagedRecord { .. }
+            | RecipientError::AnotherUsersRack { .. }
             | RecipientError::HomeDown(_)
             | RecipientError::NobodyUp => Error::Unreachable(text),
             _ => Error::Refused(text),

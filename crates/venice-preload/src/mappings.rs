@@ -239,7 +239,10 @@ fn advise_managed(
             None
         }
         sys::MADV_COLLAPSE => Some(Ok(())),
-        sys::MADV_WIPEONFORK | sys::MADV_DONTFORK | sys::MADV_GUARD_INSTALL => {
+        sys::MADV_DONTFORK | sys::MADV_DOFORK => {
+            Some(structure.advise_on_fork(addr, len_bytes, advice))
+        }
+        sys::MADV_WIPEONFORK | sys::MADV_GUARD_INSTALL => {
             structure.release_to_kernel(addr, len_bytes);
             None
         }

@@ -7,7 +7,7 @@ use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
 use venice_wire::ByteSize;
 
-use crate::record::{self, Damaged};
+use crate::record::{self, Unreadable};
 
 /// The reason why memory could not be borrowed.
 #[derive(Debug, thiserror::Error)]
@@ -184,6 +184,15 @@ pub enum RecipientError {
         /// The cause.
         why: String,
     },
+    /// The rack is another user's.
+    #[error(
+        "{path}: the rack belongs to another user, and this one may not look at it: run this as that \
+         user or as root, or set VENICE_RUN_DIR for a rack of your own"
+    )]
+    AnotherUsersRack {
+        /// The record.
+        path: String,
+    },
     /// All nodes that may borrow are down.
     #[error("no node of this rack that may borrow is up")]
     NobodyUp,
@@ -210,9 +219,12 @@ fn control_text(error: &ControlError) -> String {
     }
 }
 
-impl From<Damaged> for RecipientError {
-    fn from(Damaged { path, why }: Damaged) -> Self {
-        RecipientError::DamagedRecord { path, why }
+impl From<Unreadable> for RecipientError {
+    fn from(Unreadable { path, why, is_denied }: Unreadable) -> Self {
+        match is_denied {
+            true => RecipientError::AnotherUsersRack { path },
+            false => RecipientError::DamagedRecord { path, why },
+        }
     }
 }
 

@@ -50,7 +50,8 @@ fn sockets_in(dirs: &[PathBuf]) -> Vec<PathBuf> {
 /// Returns the rack named by `VENICE_MONITOR`, or else that of this machine.
 ///
 /// # Errors
-/// [`RecipientError::NoRack`], [`RecipientError::DamagedRecord`].
+/// [`RecipientError::NoRack`], [`RecipientError::DamagedRecord`],
+/// [`RecipientError::AnotherUsersRack`].
 pub fn find() -> Result<FoundRack, RecipientError> {
     if let Some(monitor) = std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty()) {
         return Ok(FoundRack { access: access(monitor), port: port()? });
@@ -67,7 +68,7 @@ pub fn find() -> Result<FoundRack, RecipientError> {
 /// Returns the port to the donors of this machine's rack; without a rack, udp.
 ///
 /// # Errors
-/// [`RecipientError::DamagedRecord`].
+/// [`RecipientError::DamagedRecord`], [`RecipientError::AnotherUsersRack`].
 pub fn port() -> Result<PortKind, RecipientError> {
     Ok(read()?.map_or(PortKind::Udp, |record| record.port))
 }

@@ -52,7 +52,7 @@ type Lacking = BTreeMap<(Need, BTreeSet<String>), Vec<Part>>;
 /// Checks for lost and reclaimed copies, and builds others, until stopped.
 pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>) {
     let block = holding.block().clone();
-    let mut reported = Reported { has_lost: false, why: BTreeMap::new() };
+    let mut reported = Reported { done_before_loss: None, why: BTreeMap::new() };
     let mut retry_at = Instant::now();
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK_EVERY);
@@ -77,8 +77,8 @@ pub(crate) fn run(holding: &Arc<Holding>, stop: &AtomicBool, news: &Sender<News>
 
 /// The reports on copies so far.
 struct Reported {
-    /// True if some were lost and are not yet rebuilt.
-    has_lost: bool,
+    /// The copies rebuilt before those that are lost now; `None`: none is lost.
+    done_before_loss: Option<u64>,
     /// The last error, by reason.
     why: BTreeMap<Need, String>,
 }
@@ -94,13 +94,17 @@ impl Reported {
             self.why.remove(&Need::Leaving);
         }
         if lost > 0 {
-            self.has_lost = true;
+            self.done_before_loss.get_or_insert(done);
             block.to_rebuild.store(done + lost, Ordering::Relaxed);
-        } else if std::mem::take(&mut self.has_lost)
-            && (0..block.slab_count()).all(|slab| block.slab_is_alive(slab))
-        {
+            return;
+        }
+        let Some(before) = self.done_before_loss.take() else { return };
+        if (0..block.slab_count()).all(|slab| block.slab_is_alive(slab)) {
             let is_coded = block.coding().is_some();
-            let _ = news.send(News::Rebuilt { slabs: done, is_coded });
+            // A copy that was given back and not replaced leaves nothing to report.
+            if done > before {
+                let _ = news.send(News::Rebuilt { slabs: done - before, is_coded });
+            }
             self.why.remove(&Need::Lost);
         }
     }

@@ -26,9 +26,11 @@ pub(crate) struct MonitorRecord {
 }
 
 /// The error for an unreadable record.
-pub(crate) struct Damaged {
+pub(crate) struct Unreadable {
     pub(crate) path: String,
     pub(crate) why: String,
+    /// True if it is another user's.
+    pub(crate) is_denied: bool,
 }
 
 fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D::Error> {
@@ -36,16 +38,22 @@ fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D
 }
 
 /// Reads the record; `None`: there is no rack of `venice up`.
-pub(crate) fn read() -> Result<Option<Record>, Damaged> {
+pub(crate) fn read() -> Result<Option<Record>, Unreadable> {
     let Some(dir) = run_dir() else { return Ok(None) };
     let path = dir.join(RECORD_FILE);
-    let damaged = |why: String| Damaged { path: path.display().to_string(), why };
+    let unreadable = |why: String, is_denied| {
+        let path = path.display().to_string();
+        Unreadable { path, why, is_denied }
+    };
     match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            serde_json::from_str(&text).map(Some).map_err(|error| damaged(error.to_string()))
-        }
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| unreadable(error.to_string(), false)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(damaged(error.to_string())),
+        Err(error) => {
+            let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+            Err(unreadable(error.to_string(), is_denied))
+        }
     }
 }
 

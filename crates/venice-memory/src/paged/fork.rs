@@ -186,6 +186,7 @@ impl ForkedChild {
             pager.descriptors.close_all_but(&[]);
             return Ok(());
         };
+        let _holes = self.structure.reserve_unforked();
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
         let disk = pager.disk_fd.unwrap_or(-1);
@@ -218,6 +219,7 @@ impl ForkedChild {
         pager.drop_parent_slots();
         self.take_place(place);
         self.settle_busy_pages();
+        self.structure.forget_unforked();
         report_and_wait(child, READY);
         pager.descriptors.close(child);
         pager.mark.set();

@@ -74,7 +74,10 @@ impl Heap {
 
     /// Locks the heap in memory, page by page as it is touched.
     pub fn lock(&self) {
-        sys::lock_on_fault(self.first as usize, self.len_bytes);
+        let first = self.first as usize / PAGE * PAGE;
+        let len_bytes = self.first as usize + self.len_bytes - first;
+        sys::lock_on_fault(first, len_bytes);
+        sys::mark_own(first, len_bytes);
     }
 
     /// Prepares for a fork. To be called by the thread that is about to fork, last of all.

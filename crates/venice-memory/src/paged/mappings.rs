@@ -92,6 +92,7 @@ impl Structure {
         table.set_pattern(pages.clone(), Pattern::Normal);
         table.set_page_size(pages.clone(), PageSize::Small);
         table.set_in_thread(pages.clone(), false);
+        table.set_dont_fork(pages.clone(), false);
         self.guarded().regions.remove(pages);
     }
 
@@ -197,7 +198,63 @@ impl Structure {
     fn extend_attributes(&mut self, page: PageNumber, pages: Range<PageNumber>) {
         let table = &self.pager.table;
         table.set_pattern(pages.clone(), table.pattern(page));
-        table.set_page_size(pages, table.page_size(page));
+        table.set_page_size(pages.clone(), table.page_size(page));
+        table.set_dont_fork(pages, table.is_dont_fork(page));
+    }
+
+    /// Keeps the range from children, or no longer (`MADV_DONTFORK`, `MADV_DOFORK`). It stays
+    /// managed here.
+    ///
+    /// # Errors
+    /// The kernel's. `ENOMEM`: part of the range is not mapped; the rest is advised all the same.
+    pub fn advise_on_fork(
+        &mut self,
+        addr: usize,
+        len_bytes: usize,
+        advice: usize,
+    ) -> SysResult<()> {
+        let dont_fork = advice == sys::MADV_DONTFORK;
+        // A bare `clone` may come in between: then a page is offered to a child without need,
+        // never kept from one that has it.
+        if !dont_fork {
+            self.set_dont_fork(addr, len_bytes, false);
+        }
+        // SAFETY: advice that changes no contents.
+        let outcome = unsafe { sys::madvise(addr, len_bytes, advice) };
+        if dont_fork && matches!(outcome, Ok(()) | Err(Errno::ENOMEM)) {
+            self.set_dont_fork(addr, len_bytes, true);
+        }
+        outcome
+    }
+
+    fn set_dont_fork(&mut self, addr: usize, len_bytes: usize, dont_fork: bool) {
+        let parts = self.managed(pages_of(addr, len_bytes));
+        parts.into_iter().for_each(|part| self.pager.table.set_dont_fork(part, dont_fork));
+    }
+
+    /// Drops, in a forked child, the pages that its parent kept from children: they are not mapped
+    /// here.
+    pub(super) fn forget_unforked(&mut self) {
+        for pages in self.unforked() {
+            self.forget_range(address_of(pages.start), pages.len() * PAGE);
+        }
+    }
+
+    /// Keeps the kernel from mapping memory of the pager where a forked child lacks pages of its
+    /// parent: the program may map there again, at a fixed address.
+    pub(super) fn reserve_unforked(&mut self) -> UnforkedHoles {
+        let holes = self.unforked().into_iter().map(|pages| {
+            let (addr, len_bytes) = (address_of(pages.start), pages.len() * PAGE);
+            sys::reserve(addr, len_bytes).map(|_| (addr, len_bytes))
+        });
+        // What is mapped there already needs no reservation.
+        UnforkedHoles(holes.flatten().collect())
+    }
+
+    fn unforked(&mut self) -> Vec<Range<PageNumber>> {
+        let table = &self.pager.table;
+        let parts = self.managed(0..usize::MAX / PAGE);
+        parts.into_iter().flat_map(|part| table.dont_fork_stretches(part)).collect()
     }
 
     /// Brings a range in and leaves it to the kernel for good (as for `MADV_WIPEONFORK`).
@@ -282,6 +339,18 @@ impl Structure {
             });
             pager.drop_page(slots, page, entry, state);
         });
+    }
+}
+
+/// Reserved addresses, free again when this is dropped.
+pub(super) struct UnforkedHoles(Vec<(usize, usize)>);
+
+impl Drop for UnforkedHoles {
+    fn drop(&mut self) {
+        for (addr, len_bytes) in self.0.drain(..) {
+            // SAFETY: reserved by `reserve_unforked`, and used by nothing.
+            unsafe { sys::unmap(addr as *mut std::ffi::c_void, len_bytes) };
+        }
     }
 }
 

@@ -22,6 +22,11 @@ impl<const WORDS: usize> PageSet<WORDS> {
             && self.words[index / BITS].load(Ordering::Relaxed) >> (index % BITS) & 1 != 0
     }
 
+    /// True if the set was never changed.
+    pub fn is_unused(&self) -> bool {
+        !self.any.load(Ordering::Relaxed)
+    }
+
     /// True if all pages of `indexes` are in the set.
     pub fn contains_all(&self, mut indexes: Range<usize>) -> bool {
         indexes.all(|index| self.contains(index))

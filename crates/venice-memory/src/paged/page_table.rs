@@ -246,6 +246,7 @@ struct Leaf {
     in_thread: PageSet<{ LEAF_PAGES / 64 }>,
     large: PageSet<{ LEAF_PAGES / 64 }>,
     huge: PageSet<{ LEAF_PAGES / 64 }>,
+    dont_fork: PageSet<{ LEAF_PAGES / 64 }>,
 }
 
 const _: () = assert!(BLOCK_PAGES == HUGE_PAGES, "a huge page lies in one leaf, a block of it");
@@ -353,18 +354,19 @@ impl PageTable {
         self.for_each_leaf(pages, |leaf, indexes| leaf.patterns.set(indexes, pattern));
     }
 
-    /// Copies the attributes (pattern and size) of the pages of `from` to the pages from `to` on.
-    /// Only under the structure lock.
+    /// Copies the attributes (pattern, size, advice on forks) of the pages of `from` to the pages
+    /// from `to` on. Only under the structure lock.
     pub fn copy_attributes(&self, from: std::ops::Range<PageNumber>, to: PageNumber) {
-        let attributes = |page| (self.pattern(page), self.page_size(page));
+        let attributes = |page| (self.pattern(page), self.page_size(page), self.is_dont_fork(page));
         let mut start = from.start;
         while start < from.end {
-            let (pattern, size) = attributes(start);
-            let is_other = |page: &PageNumber| attributes(*page) != (pattern, size);
+            let (pattern, size, dont_fork) = attributes(start);
+            let is_other = |page: &PageNumber| attributes(*page) != (pattern, size, dont_fork);
             let end = (start..from.end).find(is_other).unwrap_or(from.end);
             let pages = to + (start - from.start)..to + (end - from.start);
             self.set_pattern(pages.clone(), pattern);
-            self.set_page_size(pages, size);
+            self.set_page_size(pages.clone(), size);
+            self.set_dont_fork(pages, dont_fork);
             start = end;
         }
     }
@@ -416,6 +418,39 @@ impl PageTable {
     /// ever covered it. Only under the structure lock.
     pub fn set_in_thread(&self, pages: std::ops::Range<PageNumber>, is_in_thread: bool) {
         self.for_each_leaf(pages, |leaf, indexes| leaf.in_thread.set(indexes, is_in_thread));
+    }
+
+    /// True if children do not get `page` (`MADV_DONTFORK`).
+    pub fn is_dont_fork(&self, page: PageNumber) -> bool {
+        self.leaf(page).is_some_and(|leaf| leaf.dont_fork.contains(page % LEAF_PAGES))
+    }
+
+    /// Sets if children do not get the pages of the range, as far as a region ever covered it. Only
+    /// under the structure lock.
+    pub fn set_dont_fork(&self, pages: std::ops::Range<PageNumber>, dont_fork: bool) {
+        self.for_each_leaf(pages, |leaf, indexes| leaf.dont_fork.set(indexes, dont_fork));
+    }
+
+    /// Returns the stretches of `pages` that children do not get. A leaf without any costs nothing.
+    pub fn dont_fork_stretches(
+        &self,
+        pages: std::ops::Range<PageNumber>,
+    ) -> Vec<std::ops::Range<PageNumber>> {
+        let mut stretches = Vec::new();
+        let mut page = pages.start;
+        while page < pages.end {
+            let leaf_end = pages.end.min(page / LEAF_PAGES * LEAF_PAGES + LEAF_PAGES);
+            let is_unused = self.leaf(page).is_none_or(|leaf| leaf.dont_fork.is_unused());
+            let start = if is_unused { leaf_end } else { page };
+            let is_in = |page: &PageNumber| self.is_dont_fork(*page);
+            let start = (start..leaf_end).find(is_in).unwrap_or(leaf_end);
+            let end = (start..leaf_end).find(|page| !is_in(page)).unwrap_or(leaf_end);
+            if start < end {
+                stretches.push(start..end);
+            }
+            page = end;
+        }
+        stretches
     }
 
     fn for_each_leaf(
@@ -539,6 +574,7 @@ mod tests {
         let border = LEAF_PAGES - 3..LEAF_PAGES + 5;
         table.set_pattern(border.clone(), Pattern::Random);
         table.set_page_size(border.clone(), PageSize::Large);
+        table.set_dont_fork(border.clone(), true);
         table.copy_attributes(border.start - 1..border.end + 1, 100);
         for (page, pattern) in [
             (border.end - 1, Pattern::Random),
@@ -552,7 +588,10 @@ mod tests {
             assert_eq!(table.pattern(page), pattern, "page {page}");
             let is_large = table.page_size(page) == PageSize::Large;
             assert_eq!(is_large, pattern == Pattern::Random, "page {page}");
+            assert_eq!(table.is_dont_fork(page), is_large, "page {page}");
         }
+        let kept = table.dont_fork_stretches(0..9 * LEAF_PAGES);
+        assert_eq!(kept, [101..109, border.start..LEAF_PAGES, LEAF_PAGES..border.end]);
         // At its edges a large page has the pages that exist.
         assert_eq!(table.large_page_of(103), 101..109);
         assert_eq!(table.large_page_of(border.start), border.start..LEAF_PAGES);

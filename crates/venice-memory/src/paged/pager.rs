@@ -444,6 +444,7 @@ impl Pager {
 /// Maps 2 MiB advised as a huge page, empty in the child of a fork.
 fn map_landing() -> Result<usize, Errno> {
     let landing = sys::map_aligned(HUGE_BYTES, HUGE_BYTES)?;
+    sys::mark_own(landing, HUGE_BYTES);
     for advice in [sys::MADV_HUGEPAGE, sys::MADV_WIPEONFORK] {
         // SAFETY: advice about fresh memory. A kernel without huge pages refuses the first, and
         // gives small ones.

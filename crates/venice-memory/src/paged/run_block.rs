@@ -67,7 +67,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN19");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN20");
 
 /// Counters over all processes of a run.
 #[derive(Debug, Default)]
@@ -91,8 +91,11 @@ pub struct Counters {
     pub handler_moves: AtomicU64,
     /// Pages brought in, prefetched ones included.
     pub pages_in: AtomicU64,
-    /// Pages prefetched.
+    /// Pages prefetched from far memory.
     pub read_ahead: AtomicU64,
+    /// Pages prefetched from the staging buffer: they had not left yet, and are not among those
+    /// brought in.
+    pub staged_ahead: AtomicU64,
     /// Prefetched pages that were used: a stream has passed them, or a thread waited for them.
     pub prefetch_used: AtomicU64,
     /// Prefetched pages that were wasted: evicted unused.

@@ -234,7 +234,26 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     const MAP_PRIVATE_NORESERVE: usize = 0x02 | 0x4000;
     let addr = map_anonymous(len_bytes, MAP_PRIVATE_NORESERVE)?;
     lock_on_fault(addr, len_bytes);
+    mark_own(addr, len_bytes);
     Ok(addr as *mut u8)
+}
+
+/// Marks memory of the pager's own, for the supervisor, which reads it in `/proc/PID/smaps`: advice
+/// that no program gives together on anonymous memory, where the first means nothing. Neither locks
+/// nor forks change it.
+pub fn mark_own(addr: usize, len_bytes: usize) {
+    for advice in [MADV_RANDOM, MADV_DONTDUMP] {
+        // SAFETY: advice that changes no contents.
+        let _ = unsafe { madvise(addr, len_bytes, advice) };
+    }
+}
+
+/// Takes the mark of [`mark_own`] back, for memory that is given to the program.
+fn unmark_own(addr: usize, len_bytes: usize) {
+    for advice in [MADV_NORMAL, MADV_DODUMP] {
+        // SAFETY: advice that changes no contents.
+        let _ = unsafe { madvise(addr, len_bytes, advice) };
+    }
 }
 
 /// Maps anonymous memory of the pager's own that children share.
@@ -262,6 +281,7 @@ fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {
 pub fn map_aligned(len_bytes: usize, align_bytes: usize) -> SysResult<usize> {
     let base = map_private(len_bytes + align_bytes)? as usize;
     unlock(base, len_bytes + align_bytes);
+    unmark_own(base, len_bytes + align_bytes);
     let start = base.next_multiple_of(align_bytes);
     let (before, after) = (start - base, align_bytes - (start - base));
     for (addr, len_bytes) in [(base, before), (start + len_bytes, after)] {
@@ -319,8 +339,18 @@ pub unsafe fn madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult
     unsafe { syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
 }
 
+/// `MADV_NORMAL`.
+const MADV_NORMAL: usize = 0;
+/// `MADV_RANDOM`.
+const MADV_RANDOM: usize = 1;
+/// `MADV_DONTDUMP`.
+const MADV_DONTDUMP: usize = 16;
+/// `MADV_DODUMP`.
+const MADV_DODUMP: usize = 17;
 /// `MADV_DONTFORK`.
 pub const MADV_DONTFORK: usize = 10;
+/// `MADV_DOFORK`.
+pub const MADV_DOFORK: usize = 11;
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 pub const MADV_DONTNEED_LOCKED: usize = 24;
 /// `MADV_GUARD_INSTALL` (Linux 6.13).

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use venice_memory::paged::run_block::{Donor, FaultTimes};
 use venice_wire::PAGE_BYTES;
 
+use super::Unmanaged;
 use crate::holding::Holding;
 
 /// The state of a run: its part of [`RunRow`](super::RunRow).
@@ -17,6 +18,8 @@ pub struct Look {
     pub local_bytes: u64,
     /// Resident bytes of all its processes.
     pub resident_bytes: u64,
+    /// Memory that Venice does not manage, by cause.
+    pub unmanaged: Vec<Unmanaged>,
     /// Far memory in use, in bytes.
     pub remote_bytes: u64,
     /// Far memory borrowed, in bytes.
@@ -52,7 +55,7 @@ pub struct Sample {
 
 impl Look {
     /// Reads the state of a holding. Resident memory is as counted by the pagers of its processes;
-    /// compression and processes are left empty.
+    /// unmanaged memory and processes are left empty.
     pub fn of(holding: &Holding) -> Look {
         let (block, copies) = (holding.block(), holding.copies());
         let resident =
@@ -75,7 +78,7 @@ impl Look {
         }
     }
 
-    /// Combines both; compression, requests and processes are those of the first.
+    /// Combines both; unmanaged memory, requests and processes are those of the first.
     pub fn and(self, other: Look) -> Look {
         let missing = self.missing.into_iter().chain(other.missing);
         Look {
@@ -91,6 +94,7 @@ impl Look {
             lost_donors: union(self.lost_donors, other.lost_donors),
             leaving_donors: union(self.leaving_donors, other.leaving_donors),
             in_thread_faults: self.in_thread_faults + other.in_thread_faults,
+            unmanaged: self.unmanaged,
             request_us: self.request_us,
             processes: self.processes,
         }

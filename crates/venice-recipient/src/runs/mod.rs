@@ -15,6 +15,7 @@ mod row;
 mod run_file;
 mod runs_dir;
 mod status_server;
+mod unmanaged;
 
 pub use left::sweep;
 pub use look::{Look, Sample};
@@ -23,6 +24,7 @@ pub use row::RunRow;
 pub use run_file::{CopiesRow, RunFile, files};
 pub use runs_dir::{DirError, RunsDir, make_private_dir};
 pub use status_server::{About, Answer, Question, StatusServer, StatusServerError, Watched};
+pub use unmanaged::{Cause, Unmanaged, total_bytes};
 
 /// The refusal to another user.
 pub const ANOTHER_USERS: &str = "it is another user's: ask as that user or as root";

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Unmanaged;
+
 /// One row of `venice ps`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
@@ -23,6 +25,10 @@ pub struct RunRow {
     pub local_bytes: u64,
     /// Resident bytes of all of them.
     pub resident_bytes: u64,
+    /// Memory of its processes that Venice does not manage, by cause. Parts of a process below
+    /// 4 MiB are left out.
+    #[serde(default)]
+    pub unmanaged: Vec<Unmanaged>,
     /// Far memory in use, in bytes.
     pub remote_bytes: u64,
     /// Far memory borrowed, in bytes.

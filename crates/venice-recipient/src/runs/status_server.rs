@@ -201,6 +201,7 @@ impl<W: Watched> Server<W> {
             processes: look.processes,
             local_bytes: look.local_bytes,
             resident_bytes: look.resident_bytes,
+            unmanaged: look.unmanaged,
             remote_bytes: look.remote_bytes,
             borrowed_bytes: look.borrowed_bytes,
             faults: lately.faults,

@@ -195,6 +195,17 @@ impl RunDir {
         }
     }
 
+    /// Checks that this user may list it; a directory that does not exist is an empty one.
+    pub fn check_readable(&self) -> anyhow::Result<()> {
+        match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(self.refusal(&self.root, &error))
+            }
+            // Any other error has its message where the directory is read.
+            _ => Ok(()),
+        }
+    }
+
     /// Converts the error of an access to `path`, the directory or a file in it, into one with a
     /// remedy.
     pub fn refusal(&self, path: &Path, error: &io::Error) -> anyhow::Error {

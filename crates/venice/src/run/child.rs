@@ -186,6 +186,11 @@ fn preload(shim: &Path) -> OsString {
 }
 
 impl Ended {
+    /// True if the program ended with exit code 0.
+    pub fn is_success(&self) -> bool {
+        self.0.success()
+    }
+
     /// Returns the program's exit code. If a signal ended the program, the same signal ends this
     /// process.
     pub fn pass_on(&self) -> i32 {

@@ -13,6 +13,7 @@ mod page_sizes;
 mod program;
 mod summary;
 mod swap_mode;
+mod unmanaged;
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -34,6 +35,7 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 pub use child::{Child, Ended};
 pub use job::{StandInArgs, execute as stand_in};
 pub use program::find as find_program;
+pub use unmanaged::UnmanagedView;
 
 use crate::place;
 use crate::rack::{self, PortKind};
@@ -122,6 +124,10 @@ pub struct RunArgs {
     /// Print a summary on stderr at the end
     #[arg(long)]
     stats: bool,
+    /// Fail at the end (exit code 1) if the program had memory that Venice does not manage: 16MiB,
+    /// or a sixteenth of --local if that is more. Without it, a message says so
+    #[arg(long)]
+    strict: bool,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -142,6 +148,16 @@ enum Mode {
     Window,
     /// By the kernel, which swaps to borrowed memory: any program, static ones included (root)
     Swap,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Mode::Paged => "paged",
+            Mode::Window => "window",
+            Mode::Swap => "swap",
+        })
+    }
 }
 
 /// The place where page faults are served.
@@ -176,7 +192,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
-    program::check(&program)?;
+    program::check(&program).with_context(|| format!("--mode {}", args.mode))?;
     let shim = program::shim()?;
     if args.mode == Mode::Window {
         check_window(args)?;
@@ -242,20 +258,30 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let start = child::with_shim(&program, &shim, &address, attending.inherited());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let about = About { pid: child.pid(), command: shown(&args.command) };
-    let desk = open_desk(about, Paged(run.holding.clone()));
+    let watch = unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid())?;
+    let holding = run.holding.clone();
+    let desk = open_desk(about, Paged { holding, unmanaged: watch.view() });
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));
     drop(desk);
+    let most_unmanaged = watch.finish();
     leases.give_back();
     page_sizes::tell(&run.block);
     if args.stats {
         match args.mode {
             Mode::Window => summary::print_window(&run.block),
-            _ => summary::print(&run.block),
+            Mode::Paged | Mode::Swap => summary::print(&run.block),
         }
     }
     drop(attending);
+    let is_much = unmanaged::is_much(&most_unmanaged, local_bytes);
+    if is_much || args.stats {
+        summary::print_unmanaged(&most_unmanaged);
+    }
+    if args.strict && is_much && ended.is_success() {
+        return Err(unmanaged::strict_error(&most_unmanaged));
+    }
     Ok(ended.pass_on())
 }
 
@@ -280,8 +306,7 @@ fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
         }
         Mode::Swap => "a swap device keeps copies",
     };
-    let mode = if args.mode == Mode::Window { "window" } else { "swap" };
-    let said = format!("--coding {coding} requires --mode paged, not --mode {mode}: {why}");
+    let said = format!("--coding {coding} requires --mode paged, not --mode {}: {why}", args.mode);
     Err(Usage(said).into())
 }
 
@@ -297,10 +322,10 @@ fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
         Mode::Paged if dir.is_dir() => return Ok(()),
         Mode::Paged => format!("--write-behind: {dir:?} is not a directory"),
         Mode::Window => {
-            "--write-behind requires --mode paged: memory that a window has mapped survives its node"
+            "--write-behind requires --mode paged, not --mode window: memory that a window has mapped survives its node"
                 .to_owned()
         }
-        Mode::Swap => "--write-behind requires --mode paged: a swap device keeps copies".to_owned(),
+        Mode::Swap => "--write-behind requires --mode paged, not --mode swap: a swap device keeps copies".to_owned(),
     };
     Err(Usage(why).into())
 }
@@ -366,27 +391,36 @@ fn check_window_port(port: PortKind) -> Result<(), Usage> {
 fn check_window(args: &RunArgs) -> anyhow::Result<()> {
     let usage = |said: String| Err(Usage(said).into());
     if args.read_ahead.is_some() {
-        return usage("--read-ahead requires --mode paged: a window prefetches nothing".into());
+        return usage(
+            "--read-ahead requires --mode paged, not --mode window: a window prefetches nothing"
+                .into(),
+        );
     }
     if args.page_size.is_some() {
-        return usage("--page-size requires --mode paged: a window pages nothing in".into());
+        return usage(
+            "--page-size requires --mode paged, not --mode window: a window pages nothing in"
+                .into(),
+        );
     }
     if args.reclaim_to.iter().flatten().any(|place| matches!(place, ReclaimTo::Disk(_))) {
         return usage(
-            "--reclaim-to disk requires --mode paged: memory that a window has mapped moves to other \
+            "--reclaim-to disk requires --mode paged, not --mode window: memory that a window has mapped moves to other \
              donors or to this machine's memory"
                 .into(),
         );
     }
     if args.copies.is_some_and(|copies| copies > 1) {
         return usage(
-            "--copies above 1 requires --mode paged or --mode swap: --mode window has one copy, which \
-             survives its node"
+            "--copies above 1 requires --mode paged or --mode swap, not --mode window: that has one copy, \
+             which survives its node"
                 .into(),
         );
     }
     if args.faults == Faults::InThread {
-        return usage("--faults requires --mode paged: a window has no faults to serve".into());
+        return usage(
+            "--faults requires --mode paged, not --mode window: a window has no faults to serve"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
+use venice_recipient::runs::Unmanaged;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use venice_cli::terminal::remark;
@@ -23,7 +24,12 @@ pub fn print(block: &RunBlockMap) {
         let pages = get(counter);
         format!("{pages} ({})", ByteSize(pages * PAGE_BYTES))
     };
-    remark(format!("venice: {} local, {}", local(block), processes(block)));
+    remark(format!(
+        "venice: mode paged, port {}; {} local, {}",
+        block.port(),
+        local(block),
+        processes(block)
+    ));
     remark(format!(
         "venice: faults {faults}: {} first touches, {} staged, {far} far; hit ratio {:.1} % \
          (served without a donor)",
@@ -52,9 +58,11 @@ pub fn print(block: &RunBlockMap) {
         get(&counters.zero_drops),
     ));
     remark(format!(
-        "venice: prefetch: {} used, {} wasted",
+        "venice: prefetch: {} used, {} wasted; {} from far memory, {} from the staging buffer",
         get(&counters.prefetch_used),
         get(&counters.prefetch_wasted),
+        get(&counters.read_ahead),
+        get(&counters.staged_ahead),
     ));
     let beside = get(&counters.large_in);
     let largest = block.largest_page_size();
@@ -76,20 +84,19 @@ pub fn print(block: &RunBlockMap) {
         pages(&counters.advised_out),
     ));
     remark(format!("venice: fault time p50 {}, p99 {}", micros(0.5), micros(0.99)));
-    let (rebuilt, to_rebuild) = (get(&block.rebuilt), get(&block.to_rebuild));
     remark(match block.coding() {
         None => {
             let copies = block.copies.load(Ordering::Relaxed);
-            format!("venice: copies {copies}; slabs repaired {rebuilt} of {to_rebuild}")
+            format!("venice: copies {copies}{}", repaired(block, "slabs"))
         }
         Some(coding) => {
             let far = block.holders().len() as u64 * PAGE_BYTES;
             let lent = far / coding.data() as u64 * coding.fragments() as u64;
             format!(
-                "venice: coded {coding}, {} of donors' memory for {}; fragments repaired \
-                 {rebuilt} of {to_rebuild}",
+                "venice: coded {coding}, {} of donors' memory for {}{}",
                 ByteSize(lent),
                 ByteSize(far),
+                repaired(block, "fragments"),
             )
         }
     });
@@ -115,12 +122,23 @@ pub fn print(block: &RunBlockMap) {
     }
 }
 
+/// Describes the repairs of `parts`; nothing if none was lost.
+fn repaired(block: &RunBlockMap, parts: &str) -> String {
+    let [rebuilt, to_rebuild] =
+        [&block.rebuilt, &block.to_rebuild].map(|count| count.load(Ordering::Relaxed));
+    match to_rebuild {
+        0 => String::new(),
+        _ => format!("; {parts} repaired {rebuilt} of {to_rebuild}"),
+    }
+}
+
 /// Prints the summary of a `--mode window` run on stderr.
 pub fn print_window(block: &RunBlockMap) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &block.counters;
     remark(format!(
-        "venice: {} local, {}; {} placed on borrowed memory in all",
+        "venice: mode window, port {}; {} local, {}; {} placed on borrowed memory in all",
+        block.port(),
         local(block),
         processes(block),
         ByteSize(get(&counters.pages_out) * PAGE_BYTES)
@@ -131,6 +149,16 @@ fn processes(block: &RunBlockMap) -> String {
     match block.counters.processes.load(Ordering::Relaxed) {
         1 => "1 process".to_owned(),
         count => format!("{count} processes"),
+    }
+}
+
+/// Prints the unmanaged memory of a run at the moment of the most, on stderr.
+pub fn print_unmanaged(most: &[Unmanaged]) {
+    if most.is_empty() {
+        remark("venice: all memory was managed (parts below 4MiB are not counted)");
+    }
+    for part in most {
+        remark(format!("venice: {part}"));
     }
 }
 

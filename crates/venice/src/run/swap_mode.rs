@@ -89,6 +89,11 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
         let said = "--faults requires --mode paged: with --mode swap the kernel serves page faults";
         return Err(Usage(said.to_owned()).into());
     }
+    if args.strict {
+        let said = "--strict requires --mode paged or window: with --mode swap the kernel pages all of \
+                    the program's memory";
+        return Err(Usage(said.to_owned()).into());
+    }
     if args.read_ahead.is_some() {
         let said = "--read-ahead requires --mode paged: with --mode swap the kernel reads ahead \
                     (sysctl vm.page-cluster)";
@@ -167,7 +172,8 @@ fn tell_summary(status: &Status, group: &MemoryCgroup) {
     let bytes = terminal::bytes;
     let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
     remark(format!(
-        "venice: {} local, peak {peak}; swapped to {} of {} by {}; copies {}",
+        "venice: mode swap, port {}; {} local, peak {peak}; swapped to {} of {} by {}; copies {}",
+        status.port,
         group.limit_bytes().map_or("unknown".to_owned(), bytes),
         bytes(status.size_bytes),
         status.donors.join(", "),

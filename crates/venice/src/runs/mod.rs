@@ -31,7 +31,8 @@ EXAMPLES:
 
 RUN is the process id of `venice run`, PID that of the program. A program that borrows by the library
 (Rust, C, Python) has its own id in both, and mode library. LOCAL is the budget, RESIDENT the anonymous
-memory that the program's processes have here. REMOTE is what lies at the donors, of BORROWED. REPLICAS is the redundancy of the far memory.
+memory that the program's processes have here. UNMANAGED is memory that Venice cannot move and that
+stays here whatever LOCAL is; a line below the table gives cause and remedy. REMOTE is what lies at the donors, of BORROWED. REPLICAS is the redundancy of the far memory.
 With the library, RESIDENT and LOCAL are of all its arrays together, and all memory accessed by offset
 is remote. Fault rate and times are of the last five seconds; with --mode swap the rate counts pages
 read back by the kernel, and the times are those of the device's requests since the run began. Only

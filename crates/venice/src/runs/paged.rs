@@ -8,32 +8,40 @@ use venice_recipient::Holding;
 use venice_recipient::runs::{Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
+use crate::run::UnmanagedView;
+
 /// A paged or window run.
-pub struct Paged(pub Arc<Holding>);
+pub struct Paged {
+    /// Its far memory.
+    pub holding: Arc<Holding>,
+    /// Its unmanaged memory.
+    pub unmanaged: UnmanagedView,
+}
 
 impl Watched for Paged {
     fn mode(&self) -> &'static str {
-        if self.0.block().is_window() { "window" } else { "paged" }
+        if self.holding.block().is_window() { "window" } else { "paged" }
     }
 
     fn look(&self) -> Look {
-        let block = self.0.block();
+        let block = self.holding.block();
         let pids = block.live_processes().map(|(_, p)| p.pid.load(Ordering::Acquire));
         let processes: Vec<u32> = pids.collect();
         Look {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
             processes,
-            ..Look::of(&self.0)
+            unmanaged: self.unmanaged.now(),
+            ..Look::of(&self.holding)
         }
     }
 
     fn sample(&self) -> Sample {
-        Sample::of(&self.0)
+        Sample::of(&self.holding)
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
         let size = |pages: u64| ByteSize(pages * PAGE_BYTES);
-        budget::change(self.0.block(), local_bytes / PAGE_BYTES).map_err(|error| match error {
+        budget::change(self.holding.block(), local_bytes / PAGE_BYTES).map_err(|error| match error {
             BudgetError::NoRoomFar { excess_pages, free_pages } => format!(
                 "{} would have to be evicted, and of its far memory {} is free: use a larger --local, \
                  or run it with a larger --remote",

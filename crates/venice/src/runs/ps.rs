@@ -1,7 +1,7 @@
 //! `venice ps`: the programs that run on borrowed memory.
 
 use clap::Args;
-use venice_recipient::runs::RunRow;
+use venice_recipient::runs::{RunRow, total_bytes};
 
 use super::registry;
 use crate::rack::RunDir;
@@ -33,6 +33,7 @@ fn table(rows: &[RunRow]) -> String {
         ("mode", Align::Left),
         ("local", Align::Right),
         ("resident", Align::Right),
+        ("unmanaged", Align::Right),
         ("remote", Align::Right),
         ("borrowed", Align::Right),
         ("replicas", Align::Left),
@@ -51,6 +52,7 @@ fn table(rows: &[RunRow]) -> String {
             row.mode.clone(),
             terminal::bytes(row.local_bytes),
             terminal::bytes(row.resident_bytes),
+            terminal::bytes(total_bytes(&row.unmanaged)),
             terminal::bytes(row.remote_bytes),
             terminal::bytes(row.borrowed_bytes),
             row.replicas.clone(),
@@ -64,8 +66,12 @@ fn table(rows: &[RunRow]) -> String {
     };
     let table = terminal::table(&columns, rows.iter().map(line).collect());
     let missing = rows.iter().filter_map(|row| Some((row.run, row.missing.as_ref()?)));
-    let missing: String = missing.map(|(run, what)| format!("\nrun {run}: {what}")).collect();
-    if missing.is_empty() { table } else { format!("{table}\n{missing}") }
+    let missing = missing.map(|(run, what)| format!("\nrun {run}: {what}"));
+    let unmanaged = rows
+        .iter()
+        .flat_map(|row| row.unmanaged.iter().map(move |part| format!("\nrun {}: {part}", row.run)));
+    let notes: String = missing.chain(unmanaged).collect();
+    if notes.is_empty() { table } else { format!("{table}\n{notes}") }
 }
 
 /// Donor names; lost and leaving ones are marked.

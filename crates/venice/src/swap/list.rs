@@ -14,6 +14,7 @@ use venice_cli::terminal::{self, Align};
 /// `venice swap list`
 pub fn execute(args: &ListArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
+    dir.check_readable()?;
     let rows: Vec<Status> = names(&dir).iter().filter_map(|name| of_device(&dir, name)).collect();
     if args.json {
         terminal::say_json(&rows)?;

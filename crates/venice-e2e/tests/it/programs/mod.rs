@@ -33,6 +33,7 @@ mod replacement;
 mod semantics;
 mod tools;
 mod trends;
+mod unmanaged;
 mod window;
 mod window_moves;
 mod write_behind;

@@ -35,6 +35,7 @@ same_under_venice! {
     forks_during_allocations: "fork_malloc";
     forks_during_mappings: "fork_lent";
     children_are_spawned_and_executed: "spawn";
+    memory_kept_from_children: "dont_fork";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
     hint_errors_match_the_kernel: "hint_errors";

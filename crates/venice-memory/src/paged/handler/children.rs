@@ -14,7 +14,8 @@ impl Handler {
         let pager = self.pager;
         pager.fork.wait_for_evictor(&pager.evictor_busy);
         pager.table.for_each_live_anywhere(|page, entry| {
-            if matches!(entry.state(), State::Far | State::Staged | State::Busy) {
+            let is_away = matches!(entry.state(), State::Far | State::Staged | State::Busy);
+            if is_away && !pager.table.is_dont_fork(page) {
                 self.place_in_child(child, page);
             }
         });
@@ -46,7 +47,7 @@ impl Handler {
         let pager = self.pager;
         let _apart = pager.block_event_reads();
         pager.table.for_each_live_anywhere(|page, entry| {
-            if entry.state() != State::Zero {
+            if entry.state() != State::Zero && !pager.table.is_dont_fork(page) {
                 self.place_in_child(child, page);
             }
         });

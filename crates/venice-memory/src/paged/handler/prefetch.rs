@@ -136,7 +136,7 @@ impl Handler {
                 continue;
             }
             self.pager.staging.set(frame + at as u32, Frame::Empty);
-            self.pager.block.counters.read_ahead.fetch_add(1, Ordering::Relaxed);
+            self.pager.block.counters.staged_ahead.fetch_add(1, Ordering::Relaxed);
             self.release_prefetched(page + at, Cause::Prefetch);
         }
     }
