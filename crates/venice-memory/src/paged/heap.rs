@@ -72,9 +72,10 @@ impl Heap {
         }
     }
 
-    /// Locks the heap in memory, page by page as it is touched.
+    /// Locks the heap in memory, page by page as it is touched, and leaves it out of core dumps.
     pub fn lock(&self) {
         sys::lock_on_fault(self.first as usize, self.len_bytes);
+        sys::leave_out_of_dumps(self.first as usize, self.len_bytes);
     }
 
     /// Prepares for a fork. To be called by the thread that is about to fork, last of all.

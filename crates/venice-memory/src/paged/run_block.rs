@@ -67,7 +67,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN19");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN20");
 
 /// Counters over all processes of a run.
 #[derive(Debug, Default)]
@@ -401,6 +401,7 @@ fn map_fd(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<*mut RunBlock, RunBloc
     };
     let memory = memory.map_err(kernel("mapped"))?;
     sys::lock_on_fault(memory as usize, len_bytes);
+    sys::leave_out_of_dumps(memory as usize, len_bytes);
     Ok(memory.cast())
 }
 

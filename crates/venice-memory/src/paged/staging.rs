@@ -69,8 +69,10 @@ impl Staging {
         let ring_frames = chunks * CHUNK_FRAMES;
         let frames = ring_frames.next_multiple_of(HUGE_PAGES) + huge_slots * HUGE_PAGES;
         let huge = HugeSlots::new(huge_slots)?;
-        let owners = sys::map_private(frames * size_of::<AtomicU64>())?;
+        let owners = sys::map_dumped(frames * size_of::<AtomicU64>())?;
         let base = sys::map_aligned(frames * PAGE, HUGE_BYTES)?;
+        // What lies here is the program's: it belongs into a core dump.
+        sys::include_in_dumps(base, frames * PAGE);
         // SAFETY: fresh zeroed memory of that size, unmapped with the ring.
         let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
         let in_use = AtomicUsize::new(chunks);
@@ -85,6 +87,11 @@ impl Staging {
     /// Number of chunks that there is room for.
     pub fn chunks(&self) -> usize {
         self.ring_frames / CHUNK_FRAMES
+    }
+
+    /// Address of the table of the frames' contents.
+    pub fn owners_address(&self) -> usize {
+        self.owners.as_ptr() as usize
     }
 
     /// The slots for huge pages.

@@ -228,7 +228,37 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     const MAP_PRIVATE_NORESERVE: usize = 0x02 | 0x4000;
     let addr = map_anonymous(len_bytes, MAP_PRIVATE_NORESERVE)?;
     lock_on_fault(addr, len_bytes);
+    leave_out_of_dumps(addr, len_bytes);
     Ok(addr as *mut u8)
+}
+
+/// Maps memory as [`map_private`] does, but included in core dumps: tables that tell where the
+/// program's pages are ([`image`](super::image)).
+///
+/// # Errors
+/// The errors of [`map_private`].
+pub fn map_dumped(len_bytes: usize) -> SysResult<*mut u8> {
+    let addr = map_private(len_bytes)?;
+    include_in_dumps(addr as usize, len_bytes);
+    Ok(addr)
+}
+
+/// Leaves the pager's own memory out of core dumps. Only whole pages are.
+pub fn leave_out_of_dumps(addr: usize, len_bytes: usize) {
+    const MADV_DONTDUMP: usize = 16;
+    let (start, end) =
+        (addr.next_multiple_of(super::PAGE), (addr + len_bytes) & !(super::PAGE - 1));
+    if start < end {
+        // SAFETY: this advice changes no contents. Refused, a core dump is only larger.
+        let _ = unsafe { madvise(start, end - start, MADV_DONTDUMP) };
+    }
+}
+
+/// Undoes [`leave_out_of_dumps`].
+pub fn include_in_dumps(addr: usize, len_bytes: usize) {
+    const MADV_DODUMP: usize = 17;
+    // SAFETY: as above.
+    let _ = unsafe { madvise(addr, len_bytes.next_multiple_of(super::PAGE), MADV_DODUMP) };
 }
 
 /// Maps anonymous memory of the pager's own that children share.
@@ -237,7 +267,9 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
 /// The errors of [`map_private`].
 pub fn map_shared(len_bytes: usize) -> SysResult<*mut u8> {
     const MAP_SHARED: usize = 0x01;
-    Ok(map_anonymous(len_bytes, MAP_SHARED)? as *mut u8)
+    let addr = map_anonymous(len_bytes, MAP_SHARED)?;
+    leave_out_of_dumps(addr, len_bytes);
+    Ok(addr as *mut u8)
 }
 
 fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {
