@@ -7,6 +7,7 @@
 
 mod attending;
 mod child;
+mod core_dumps;
 mod meeting_place;
 mod page_sizes;
 mod program;
