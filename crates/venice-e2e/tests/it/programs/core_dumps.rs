@@ -95,7 +95,10 @@ fn living_core(test: &str, port: Port) {
     stop_and_check(&program, running);
     check_core(&program, &core, 3);
     let facts = fs::metadata(&core).expect("the core");
-    assert!(facts.len() < 112 * MIB, "the pager's own memory is in it: {}", facts.len());
+    // Stacks of two threads and the libraries are beside the 96 MiB; the stacks are hardly used.
+    let (len_bytes, stored_bytes) = (facts.len(), facts.blocks() * 512);
+    let is_lean = len_bytes < 120 * MIB && stored_bytes < 104 * MIB;
+    assert!(is_lean, "the pager's own memory is in it: {len_bytes}, {stored_bytes} stored");
     assert_eq!(facts.mode() & 0o777, 0o600);
 }
 
