@@ -65,6 +65,8 @@ look() {
         need etcdctl etcd-client
         need stress-ng stress-ng
         need sqlite3 sqlite3
+        need gdb gdb # reads core dumps
+        need strace strace
         need fzf fzf # a program in Go, which maps its memory past the C library
         need faketime faketime # clocks that jump
         need_file /usr/bin/python3 python3

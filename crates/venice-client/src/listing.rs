@@ -8,7 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use venice_recipient::paged::Space;
-use venice_recipient::runs::{About, Look, RunFile, RunsDir, Sample, StatusServer, Watched};
+use venice_recipient::runs::{
+    About, CoreView, Look, RunFile, RunsDir, Sample, StatusServer, Watched,
+};
 use venice_recipient::{Copies, Holding, RemoteMemory};
 use venice_wire::ByteSize;
 
@@ -160,6 +162,11 @@ impl Watched for Shown {
         let now = lock(&self.borrowed.now);
         let spaces: Vec<&Space> = now.iter().filter_map(|entry| entry.space.as_deref()).collect();
         divide_budget(&spaces, local_bytes)
+    }
+
+    /// The thread that would hand out far pages stops with the program.
+    fn core(&self, _pid: u32) -> Result<CoreView, String> {
+        Err("it borrows by the library, and its far arrays are not in a core".to_owned())
     }
 
     fn each_second(&mut self) {

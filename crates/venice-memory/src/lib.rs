@@ -5,9 +5,12 @@
 //! - [`paged`]: the recipient's pager. It lives inside the program's own process, serves its page
 //!   faults from borrowed slabs and keeps its resident memory within a budget.
 //!
+//! [`dump`] writes core dumps that have the far pages of a program.
+//!
 //! Without slabs: [`hotplug`], memory blocks that leave a donor's kernel, and devices whose memory
 //! joins a recipient's kernel.
 
 pub mod donor;
+pub mod dump;
 pub mod hotplug;
 pub mod paged;

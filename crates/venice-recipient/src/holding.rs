@@ -2,14 +2,16 @@
 //! mapped.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use venice_control::Grant;
 use venice_control::client::Access;
-use venice_memory::paged::most_grants;
+use venice_memory::paged::direct::FarMemory;
 use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlock, RunBlockMap};
 use venice_memory::paged::write_behind::Drain;
+use venice_memory::paged::{SlotReader, most_grants};
 use venice_ports::shm::{ShmConnection, SlabFile};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
@@ -170,6 +172,18 @@ impl Holding {
             return file.try_clone().ok().map(SlabFile::from);
         }
         self.lock_slabs().get(&replica)?.try_clone().ok()
+    }
+
+    /// Opens a reader of the run's far pages, for one thread.
+    ///
+    /// # Errors
+    /// If the donors cannot be reached.
+    pub fn slot_reader(self: &Arc<Holding>) -> Result<SlotReader, RecipientError> {
+        let slabs = self.clone();
+        let source = Box::new(move |replica| slabs.slab(replica));
+        let memory = FarMemory::new(self.block.clone(), source).map_err(RecipientError::Map)?;
+        let disk = self.wish.write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
+        Ok(SlotReader::new(&memory, disk)?)
     }
 
     /// Enters a later grant; its slabs are not in use yet.

@@ -55,6 +55,9 @@ enum Command {
     /// Change the local-memory budget of a running program
     #[command(after_help = runs::HELP_LIMIT)]
     Limit(runs::LimitArgs),
+    /// Write the core dump of a running program, with its far pages
+    #[command(after_help = runs::HELP_CORE)]
+    Core(runs::CoreArgs),
     /// Allocate memory, an accelerator, storage or a network card, and hold it
     #[command(after_help = get::HELP)]
     Get(Box<get::GetArgs>),
@@ -187,6 +190,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Ps(args) => runs::ps(args),
         Command::Limit(args) => runs::limit(args),
         Command::RenewLeases(args) => run::stand_in(args),
+        Command::Core(args) => runs::core(args),
         Command::Get(args) => get::execute(args, monitor),
         Command::Swap { what } => swap::execute(what, monitor),
         Command::Nodes(args) => listing::nodes(args, monitor),

@@ -232,6 +232,8 @@ impl ForkedChild {
             sys::die("fork failed: the run-block entry of the child was given to another process");
         }
         pager.process.store(place, Ordering::Release);
+        pager.image.forget_threads();
+        pager.publish_image();
         pager.resident().store(self.resident_pages, Ordering::Relaxed);
         self.structure.guarded().slots = Slots::new(place);
     }

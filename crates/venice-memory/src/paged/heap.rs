@@ -72,7 +72,7 @@ impl Heap {
         }
     }
 
-    /// Locks the heap in memory, page by page as it is touched.
+    /// Locks the heap in memory, page by page as it is touched, and leaves it out of core dumps.
     pub fn lock(&self) {
         let first = self.first as usize / PAGE * PAGE;
         let len_bytes = self.first as usize + self.len_bytes - first;

@@ -230,8 +230,10 @@ fn decode(word: u32) -> State {
     }
 }
 
-const LEAF_PAGES: usize = 1 << 18;
-const ROOT_LEAVES: usize = 1 << 17;
+/// Pages of a leaf.
+pub const LEAF_PAGES: usize = 1 << 18;
+/// Leaves of the root.
+pub const ROOT_LEAVES: usize = 1 << 17;
 /// Pages of one block, for which a leaf keeps a count so that empty stretches cost nothing.
 pub const BLOCK_PAGES: usize = 512;
 
@@ -249,6 +251,46 @@ struct Leaf {
     dont_fork: PageSet<{ LEAF_PAGES / 64 }>,
 }
 
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = size_of::<Entry>();
+
+/// Bytes of a leaf.
+pub const fn leaf_bytes() -> usize {
+    size_of::<Leaf>()
+}
+
+/// Offset in a leaf of the count of pages that are not zero, for the block of page `index`.
+pub const fn live_offset(index: usize) -> usize {
+    std::mem::offset_of!(Leaf, live) + index / BLOCK_PAGES * size_of::<AtomicU32>()
+}
+
+/// An entry as read from another process, or from a core dump.
+#[derive(Clone, Copy, Debug)]
+pub struct SavedEntry {
+    /// The state.
+    pub state: State,
+    /// The far slot, if it has one.
+    pub slot: Option<u32>,
+    /// The staging frame of a staged page.
+    pub frame: u32,
+}
+
+impl SavedEntry {
+    /// Decodes an entry of [`ENTRY_BYTES`] bytes. A state that no pager sets counts as lost.
+    pub fn decode(bytes: &[u8]) -> SavedEntry {
+        let word = |at: usize| {
+            u32::from_le_bytes(bytes[at..at + 4].try_into().expect("an entry has these bytes"))
+        };
+        let state = word(std::mem::offset_of!(Entry, word));
+        SavedEntry {
+            state: if state & STATE_MASK > 5 { State::Poisoned } else { decode(state) },
+            slot: word(std::mem::offset_of!(Entry, slot_plus_one)).checked_sub(1),
+            frame: word(std::mem::offset_of!(Entry, frame)),
+        }
+    }
+}
+
+const _: () = assert!(std::mem::offset_of!(Leaf, entries) == 0, "an image counts on it");
 const _: () = assert!(BLOCK_PAGES == HUGE_PAGES, "a huge page lies in one leaf, a block of it");
 
 /// The table.
@@ -276,12 +318,17 @@ impl PageTable {
     /// # Errors
     /// The kernel's, when there is no address space for the root (1 MiB).
     pub fn new() -> SysResult<PageTable> {
-        let memory = sys::map_private(ROOT_LEAVES * size_of::<AtomicPtr<Leaf>>())?;
+        let memory = sys::map_dumped(ROOT_LEAVES * size_of::<AtomicPtr<Leaf>>())?;
         // SAFETY: fresh zeroed memory of that size, unmapped with the table; zeros are null
         // pointers.
         let root =
             unsafe { std::slice::from_raw_parts(memory.cast::<AtomicPtr<Leaf>>(), ROOT_LEAVES) };
         Ok(PageTable { root })
+    }
+
+    /// The address of the root.
+    pub fn root_address(&self) -> usize {
+        self.root.as_ptr() as usize
     }
 
     /// Maps the leaves over `pages`. Only under the structure lock.
@@ -298,7 +345,7 @@ impl PageTable {
         }
         for index in pages.start / LEAF_PAGES..=(pages.end - 1) / LEAF_PAGES {
             if self.root[index].load(Ordering::Acquire).is_null() {
-                let leaf = sys::map_private(size_of::<Leaf>())?.cast::<Leaf>();
+                let leaf = sys::map_dumped(size_of::<Leaf>())?.cast::<Leaf>();
                 self.root[index].store(leaf, Ordering::Release);
             }
         }

@@ -15,6 +15,7 @@ use super::fork_lock::ForkLock;
 use super::fork_mark::ForkMark;
 use super::fork_state::ForkState;
 use super::huge_slots::{HugeSlot, MOST_SPARES};
+use super::image::ImagePage;
 use super::in_thread::InThread;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
@@ -140,6 +141,8 @@ pub struct Pager {
     pub(super) is_ending: AtomicBool,
     pub(super) table: PageTable,
     pub(super) staging: Staging,
+    /// The addresses of both, for debuggers.
+    pub(super) image: ImagePage,
     pub(super) lock: StructureLock,
     pub(super) guarded: std::cell::UnsafeCell<Guarded>,
     pub(super) zeros: usize,
@@ -255,7 +258,10 @@ impl Pager {
         let in_thread =
             serves_threads.then(|| InThread::new(&descriptors, Uffd { fd }, supervisor_fd));
         let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
-        Ok(Pager {
+        let table = PageTable::new().map_err(kernel("map its page table"))?;
+        let image = ImagePage::new(&staging, table.root_address());
+        let image = image.map_err(kernel("map the addresses of its tables"))?;
+        let pager = Pager {
             uffd_fd: AtomicI32::new(fd),
             process: AtomicUsize::new(setup.process),
             window,
@@ -264,8 +270,9 @@ impl Pager {
             shares_pids: AtomicBool::new(shares_pids),
             disk_fd,
             is_ending: AtomicBool::new(false),
-            table: PageTable::new().map_err(kernel("map its page table"))?,
+            table,
             staging,
+            image,
             lock: StructureLock::default(),
             guarded: std::cell::UnsafeCell::new(Guarded {
                 regions: Regions::default(),
@@ -298,7 +305,14 @@ impl Pager {
             evictor_thread: AtomicU32::new(0),
             evictor_busy: AtomicU32::new(0),
             block: setup.block,
-        })
+        };
+        pager.publish_image();
+        Ok(pager)
+    }
+
+    /// Publishes the addresses of its tables in the run block.
+    pub(super) fn publish_image(&self) {
+        self.own_process().image_address.store(self.image.address(), Ordering::Release);
     }
 
     /// Opens access to the donors for one thread.

@@ -404,6 +404,7 @@ fn map_fd(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<*mut RunBlock, RunBloc
     };
     let memory = memory.map_err(kernel("mapped"))?;
     sys::lock_on_fault(memory as usize, len_bytes);
+    sys::leave_out_of_dumps(memory as usize, len_bytes.next_multiple_of(super::PAGE));
     Ok(memory.cast())
 }
 

@@ -28,6 +28,8 @@ pub struct SlabWindow {
     /// A bit for each mapped replica.
     mapped: Box<[AtomicU64]>,
     source: SlabSource,
+    /// True if the replicas are the program's own memory, which belongs into its core dumps.
+    is_dumped: bool,
     /// 1: a thread maps a replica.
     turn: AtomicU32,
 }
@@ -57,7 +59,10 @@ impl SlabWindow {
         let mapped = (0..replicas.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let reserved = base as usize..base as usize + reserved;
         let (base, turn) = (reserved.start.next_multiple_of(LARGEST_PAGE), AtomicU32::new(0));
-        Ok(SlabWindow { reserved, base, len_bytes, mapped, source, turn })
+        let is_dumped = block.is_window();
+        // A debugger would write all of it to its core file, mapped or not.
+        sys::leave_out_of_dumps(reserved.start, reserved.len());
+        Ok(SlabWindow { reserved, base, len_bytes, mapped, source, is_dumped, turn })
     }
 
     /// The address of a byte of a replica; `None`: the replica cannot be mapped here.
@@ -91,8 +96,13 @@ impl SlabWindow {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: within the reservation, at the address of this replica alone.
-        unsafe { rustix::mm::mmap(at, SLAB, protection, flags, slab.as_fd(), slab.offset_bytes()) }
-            .map(drop)
+        unsafe {
+            rustix::mm::mmap(at, SLAB, protection, flags, slab.as_fd(), slab.offset_bytes())?
+        };
+        if !self.is_dumped {
+            sys::leave_out_of_dumps(at as usize, SLAB);
+        }
+        Ok(())
     }
 
     /// The address of a byte of a mapped replica.
@@ -123,7 +133,7 @@ impl SlabWindow {
         if reserved.is_err() {
             self.mapped[replica / 64].fetch_or(1 << (replica % 64), Ordering::AcqRel);
         }
-        reserved.map(drop)
+        reserved.map(|_| sys::leave_out_of_dumps(at as usize, SLAB))
     }
 
     /// Resets the lock in a forked child. The thread that may have held it does not exist there.

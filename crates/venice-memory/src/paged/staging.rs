@@ -69,7 +69,7 @@ impl Staging {
         let ring_frames = chunks * CHUNK_FRAMES;
         let frames = ring_frames.next_multiple_of(HUGE_PAGES) + huge_slots * HUGE_PAGES;
         let huge = HugeSlots::new(huge_slots)?;
-        let owners = sys::map_private(frames * size_of::<AtomicU64>())?;
+        let owners = sys::map_dumped(frames * size_of::<AtomicU64>())?;
         let base = sys::map_aligned(frames * PAGE, HUGE_BYTES)?;
         // SAFETY: fresh zeroed memory of that size, unmapped with the ring.
         let owners = unsafe { std::slice::from_raw_parts(owners.cast::<AtomicU64>(), frames) };
@@ -85,6 +85,11 @@ impl Staging {
     /// Number of chunks that there is room for.
     pub fn chunks(&self) -> usize {
         self.ring_frames / CHUNK_FRAMES
+    }
+
+    /// Address of the table of the frames' contents.
+    pub fn owners_address(&self) -> usize {
+        self.owners.as_ptr() as usize
     }
 
     /// The slots for huge pages.

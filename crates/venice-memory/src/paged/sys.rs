@@ -238,9 +238,23 @@ pub fn map_private(len_bytes: usize) -> SysResult<*mut u8> {
     Ok(addr as *mut u8)
 }
 
+/// Maps memory as [`map_private`] does, but included in core dumps: tables that tell where the
+/// program's pages are ([`image`](super::image)).
+///
+/// # Errors
+/// The errors of [`map_private`].
+pub fn map_dumped(len_bytes: usize) -> SysResult<*mut u8> {
+    let addr = map_private(len_bytes)?;
+    for advice in [MADV_NOHUGEPAGE, MADV_DODUMP] {
+        // SAFETY: advice that changes no contents.
+        let _ = unsafe { madvise(addr as usize, len_bytes, advice) };
+    }
+    Ok(addr)
+}
+
 /// Marks memory of the pager's own, for the supervisor, which reads it in `/proc/PID/smaps`: advice
-/// that no program gives together on anonymous memory, where the first means nothing. Neither locks
-/// nor forks change it.
+/// that no program gives together on anonymous memory, where the first means nothing. Memory that
+/// belongs into core dumps has MADV_NOHUGEPAGE as its second. Neither locks nor forks change it.
 pub fn mark_own(addr: usize, len_bytes: usize) {
     for advice in [MADV_RANDOM, MADV_DONTDUMP] {
         // SAFETY: advice that changes no contents.
@@ -256,13 +270,21 @@ fn unmark_own(addr: usize, len_bytes: usize) {
     }
 }
 
+/// Leaves memory of the pager's own out of core dumps, which is no anonymous private memory.
+pub fn leave_out_of_dumps(addr: usize, len_bytes: usize) {
+    // SAFETY: this advice changes no contents. Refused, a core dump is only larger.
+    let _ = unsafe { madvise(addr, len_bytes, MADV_DONTDUMP) };
+}
+
 /// Maps anonymous memory of the pager's own that children share.
 ///
 /// # Errors
 /// The errors of [`map_private`].
 pub fn map_shared(len_bytes: usize) -> SysResult<*mut u8> {
     const MAP_SHARED: usize = 0x01;
-    Ok(map_anonymous(len_bytes, MAP_SHARED)? as *mut u8)
+    let addr = map_anonymous(len_bytes, MAP_SHARED)?;
+    leave_out_of_dumps(addr, len_bytes);
+    Ok(addr as *mut u8)
 }
 
 fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {

@@ -64,6 +64,7 @@ pub struct Waker {
 pub extern "C" fn run(pager: usize) -> ! {
     // SAFETY: the caller's promise.
     let pager = unsafe { &*(pager as *const Pager) };
+    pager.image.add_thread();
     pager.waker.begin(&pager.followed_cpu);
     loop {
         // In this order: a pause is set before the bell rings.

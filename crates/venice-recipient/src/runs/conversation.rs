@@ -65,14 +65,44 @@ pub fn ask<Q: Serialize, A: DeserializeOwned>(
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(ConversationError::Ask)?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => ConversationError::Silent,
-        _ => ConversationError::Answer(error),
-    })?;
+    stream.read_to_string(&mut text).map_err(unanswered)?;
     if text.is_empty() {
         return Ok(None);
     }
     serde_json::from_str(&text).map(Some).map_err(ConversationError::Version)
+}
+
+/// Calls as [`ask`] does, and returns the connection with the answer: more follows.
+///
+/// # Errors
+/// [`ConversationError`].
+pub fn ask_and_go_on<Q: Serialize, A: DeserializeOwned>(
+    mut stream: UnixStream,
+    question: &Q,
+    patience: Option<Duration>,
+) -> Result<Option<(A, UnixStream)>, ConversationError> {
+    stream.set_read_timeout(patience).map_err(ConversationError::Ask)?;
+    let mut line = serde_json::to_string(question).expect("questions are plain data");
+    line.push('\n');
+    stream.write_all(line.as_bytes()).map_err(ConversationError::Ask)?;
+    // Byte by byte: what follows the line is not the answer's.
+    let (mut text, mut byte) = (Vec::new(), [0u8]);
+    while stream.read(&mut byte).map_err(unanswered)? > 0 && byte[0] != b'\n' {
+        text.push(byte[0]);
+    }
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let answer = serde_json::from_slice(&text).map_err(ConversationError::Version)?;
+    stream.set_read_timeout(None).map_err(ConversationError::Ask)?;
+    Ok(Some((answer, stream)))
+}
+
+fn unanswered(error: io::Error) -> ConversationError {
+    match error.kind() {
+        ErrorKind::WouldBlock => ConversationError::Silent,
+        _ => ConversationError::Answer(error),
+    }
 }
 
 /// Reads the request of a connection; `None`: it is invalid.
@@ -87,7 +117,8 @@ pub fn hear<Q: DeserializeOwned>(stream: &UnixStream) -> Option<Q> {
 
 /// Sends an answer, if the caller is still there.
 pub fn tell<A: Serialize>(mut stream: &UnixStream, answer: &A) {
-    let text = serde_json::to_string(answer).expect("answers are plain data");
+    let mut text = serde_json::to_string(answer).expect("answers are plain data");
+    text.push('\n');
     let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
     let _ = stream.write_all(text.as_bytes());
 }

@@ -2,12 +2,14 @@
 //! program, or in its `venice run`.
 //!
 //! Each has a [`StatusServer`]: a socket in the run directory ([`RunsDir`]), and a thread that
-//! reports its state ([`RunRow`]) and changes its budget; and a [`RunFile`] beside it with the
-//! state of its copies. The state comes from the run itself ([`Watched`]). `venice ps`, `venice
-//! limit` and `venice status` call ([`conversation`]) and read ([`files`]).
+//! reports its state ([`RunRow`]), changes its budget and hands out far pages ([`FarPages`]); and a
+//! [`RunFile`] beside it with the state of its copies. The state comes from the run itself
+//! ([`Watched`]). `venice ps`, `venice limit`, `venice core` and `venice status` call
+//! ([`conversation`]) and read ([`files`]).
 
 pub mod budget;
 pub mod conversation;
+mod far_pages;
 mod left;
 mod look;
 mod process;
@@ -17,6 +19,7 @@ mod runs_dir;
 mod status_server;
 mod unmanaged;
 
+pub use far_pages::{CoreView, FarPages};
 pub use left::sweep;
 pub use look::{Look, Sample};
 pub use process::Identity;

@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
 use super::conversation::{self, ConversationError, hear, tell};
+use super::far_pages::{self, CoreView};
 use super::look::{Look, Sample};
 use super::row::RunRow;
 use super::runs_dir::{DirError, RunsDir};
@@ -29,6 +30,8 @@ pub enum Question {
     Row,
     /// To set this local budget, in bytes.
     Limit(u64),
+    /// For the far pages of this process of the run. Requests for them follow on the connection.
+    Core(u32),
 }
 
 /// The answer of a status server.
@@ -36,6 +39,8 @@ pub enum Question {
 pub enum Answer {
     /// The state of the run.
     Row(Box<RunRow>),
+    /// The address of the header of a pager's tables, if there is one; pages follow on request.
+    Core(Option<u64>),
     /// A refusal, with its reason.
     Refused(String),
 }
@@ -53,6 +58,11 @@ pub trait Watched: Send {
     /// # Errors
     /// The reason of a refusal, for users.
     fn limit(&self, local_bytes: u64) -> Result<(), String>;
+    /// Returns a process of it, for `venice core`.
+    ///
+    /// # Errors
+    /// The reason of a refusal, for users.
+    fn core(&self, pid: u32) -> Result<CoreView, String>;
     /// Called about once a second, the first time before any request.
     fn each_second(&mut self) {}
 }
@@ -177,9 +187,23 @@ impl<W: Watched> Server<W> {
                 Ok(()) => Answer::Row(Box::new(self.row())),
                 Err(why) => Answer::Refused(why),
             },
+            Some(Question::Core(pid)) => return self.show_core(stream, pid),
             None => return,
         };
         tell(stream, &answer);
+    }
+
+    /// Answers `venice core`, and leaves the connection to a thread of its own.
+    fn show_core(&self, stream: &UnixStream, pid: u32) {
+        let CoreView { image, reader } = match self.run.core(pid) {
+            Ok(view) => view,
+            Err(why) => return tell(stream, &Answer::Refused(why)),
+        };
+        tell(stream, &Answer::Core(image));
+        if let (Some(reader), Ok(stream)) = (reader, stream.try_clone()) {
+            // Without a thread the connection ends, and `venice core` reports that.
+            let _ = far_pages::serve(stream, reader);
+        }
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
@@ -295,6 +319,11 @@ mod tests {
             self.limits.lock().unwrap().push(local_bytes);
             Ok(())
         }
+
+        fn core(&self, pid: u32) -> Result<CoreView, String> {
+            let view = CoreView { image: Some(0x7000), reader: None };
+            if pid == 9 { Ok(view) } else { Err("no such process".into()) }
+        }
     }
 
     #[test]
@@ -320,5 +349,7 @@ mod tests {
             assert!(matches!(ask(Question::Limit(bytes)), Answer::Refused(_)), "{bytes}");
         }
         assert_eq!(server.run.limits.lock().unwrap().len(), 1);
+        assert_eq!(ask(Question::Core(9)), Answer::Core(Some(0x7000)));
+        assert!(matches!(ask(Question::Core(8)), Answer::Refused(_)));
     }
 }

@@ -19,13 +19,15 @@ use venice_memory::paged::{InheritedSocket, Lifeline, slots};
 use venice_recipient::Holding;
 use venice_recipient::runs::{RunFile, RunsDir};
 
+use super::core_dumps::{self, CorePlace};
 use super::meeting_place::MeetingPlace;
 use venice_cli::terminal::remark;
 
 /// Interval between two checks of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Interval between two updates of the run file (`venice status`).
+/// Interval between two updates of the run file (`venice status`), and between two looks at the
+/// directories of the processes.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Both sockets, and their thread.
@@ -118,7 +120,7 @@ impl Entrances {
 
 fn attend(
     entrances: &Entrances,
-    holding: &Holding,
+    holding: &Arc<Holding>,
     (block_fd, lifeline): (&OwnedFd, &Lifeline),
     stop: &AtomicBool,
     file: &mut Option<RunFile>,
@@ -144,16 +146,54 @@ fn attend(
         new.retain_mut(|connection| connection.welcome(block, block_fd.as_fd(), end));
         connections = quiet.into_iter().chain(known).chain(new).collect();
         connections.extend(entrances.accept(has_come));
-        watch(block, &mut watched);
-        if let Some(file) = file
-            && told.elapsed() > TELL_EVERY
-        {
+        watch(holding, &mut watched);
+        if told.elapsed() > TELL_EVERY {
             told = Instant::now();
-            file.update(holding.copies());
+            watched.iter_mut().for_each(|(pid, process)| process.core_place.refresh(*pid));
+            if let Some(file) = file {
+                file.update(holding.copies());
+            }
         }
     }
     // The event that ended the program may have arrived since the last check.
-    watch(block, &mut watched);
+    watch(holding, &mut watched);
+}
+
+/// A process of the run, watched until it ends.
+struct WatchedProcess {
+    pidfd: OwnedFd,
+    core_place: CorePlace,
+    /// The thread that completes its core.
+    completing: Option<JoinHandle<()>>,
+}
+
+impl WatchedProcess {
+    fn new(pid: u32) -> Option<WatchedProcess> {
+        let pidfd = open(pid)?;
+        Some(WatchedProcess { pidfd, core_place: CorePlace::of(pid), completing: None })
+    }
+
+    /// True once the process has ended and its core, if it left one, is complete.
+    fn is_over(&mut self, pid: u32, holding: &Arc<Holding>) -> bool {
+        if !is_ready(&self.pidfd, Duration::ZERO) {
+            return false;
+        }
+        if self.completing.is_none() {
+            let header = image_of(holding.block(), pid);
+            let place = &self.core_place;
+            self.completing = header.and_then(|header| {
+                core_dumps::begin(holding, pid, header, self.pidfd.as_fd(), place)
+            });
+        }
+        self.completing.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+/// Returns the address of the header of a process's page table, if a pager serves it.
+fn image_of(block: &RunBlockMap, pid: u32) -> Option<u64> {
+    let mut processes = block.live_processes().map(|(_, process)| process);
+    let process = processes.find(|it| it.pid.load(Ordering::Acquire) == pid)?;
+    Some(process.image_address.load(Ordering::Acquire)).filter(|header| *header != 0)
 }
 
 /// The connection of a process.
@@ -221,7 +261,8 @@ fn wait(entrances: &Entrances, connections: &[Connection]) -> Vec<bool> {
 }
 
 /// Finds ended processes, whoever their parent is, and reports lost pages.
-fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
+fn watch(holding: &Arc<Holding>, watched: &mut BTreeMap<u32, WatchedProcess>) {
+    let block = holding.block();
     for lost in loss::take(block) {
         remark(format!(
             "venice: {} of a page of this program: region {:#x}-{:#x}, address {:#x}, process {}: \
@@ -241,9 +282,9 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
     let pids = pids(block);
     watched.retain(|pid, _| pids.contains(pid));
     for pid in pids {
-        let ended = match watched.get(&pid) {
-            Some(process) => is_ready(process, Duration::ZERO),
-            None => match open(pid) {
+        let is_over = match watched.get_mut(&pid) {
+            Some(process) => process.is_over(pid, holding),
+            None => match WatchedProcess::new(pid) {
                 Some(process) => {
                     watched.insert(pid, process);
                     false
@@ -251,7 +292,7 @@ fn watch(block: &RunBlockMap, watched: &mut BTreeMap<u32, OwnedFd>) {
                 None => true,
             },
         };
-        if ended {
+        if is_over {
             attach::leave(block, pid);
             watched.remove(&pid);
         }

@@ -7,6 +7,7 @@
 
 mod attending;
 mod child;
+mod core_dumps;
 mod job;
 mod meeting_place;
 mod page_sizes;

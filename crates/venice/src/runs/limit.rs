@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use venice_recipient::runs::{Answer, Question, RunRow, budget};
 use venice_wire::ByteSize;
@@ -39,7 +39,7 @@ pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
     let local_bytes = args.local.0;
     budget::check(local_bytes)?.map_err(Usage)?;
     let dir = RunDir::locate()?;
-    let before = find(&dir, args.pid)?;
+    let before = registry::find(&dir, args.pid)?;
     let row = answered(&before, registry::ask(&dir, before.run, Question::Limit(local_bytes))?)?;
     // Memory mapped by a window does not leave.
     let row = if args.no_wait || row.mode == "window" { row } else { watch(&dir, row)? };
@@ -58,27 +58,11 @@ pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Finds the run that `pid` names. A desk that cannot be asked is an error only if `pid` names its
-/// run directly.
-fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
-    registry::check(dir)?;
-    let named = registry::ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))?;
-    match named {
-        Some(Answer::Row(row)) => return Ok(*row),
-        Some(Answer::Refused(why)) => bail!("run {pid}: {why}"),
-        None => {}
-    }
-    let found = registry::rows(dir)?.into_iter().find(|row| row.has(pid));
-    found.with_context(|| {
-        format!("process {pid} is not a program on borrowed memory: see `venice ps`")
-    })
-}
-
 fn answered(of: &RunRow, answer: Option<Answer>) -> anyhow::Result<RunRow> {
     match answer {
         Some(Answer::Row(row)) => Ok(*row),
         Some(Answer::Refused(why)) => Err(anyhow!("run {} ({}): {why}", of.run, of.command)),
-        None => bail!("run {} ({}) has ended", of.run, of.command),
+        Some(Answer::Core(_)) | None => bail!("run {} ({}) has ended", of.run, of.command),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Programs that run on borrowed memory: `venice ps` lists them, `venice limit` changes the local
-//! budget of one.
+//! budget of one, `venice core` writes its core dump.
 //!
 //! Each `venice run`, and each program that borrows by the library, has a status socket in the run
 //! directory ([`venice_recipient::runs`]) and a thread that answers questions about the run and
 //! changes its budget. The answers of a `venice run` come from its shared run block ([`paged`]), or
 //! from the memory cgroup and the swap device ([`swapped`]). [`registry`] finds the sockets.
 
+mod core_dump;
 mod limit;
 mod paged;
 mod ps;
@@ -14,6 +15,7 @@ mod swapped;
 
 use venice_recipient::runs::{About, StatusServer, Watched};
 
+pub use core_dump::{CoreArgs, execute as core};
 pub use limit::{LimitArgs, execute as limit};
 pub use paged::Paged;
 pub use ps::{PsArgs, execute as ps};
@@ -50,6 +52,19 @@ command waits until the program is within it; if interrupted, eviction goes on. 
 when far memory has no room for the pages. With --mode window mapped memory stays in place: the budget
 applies to later mappings. For a program that borrows by the library it covers all its arrays; arrays
 with budgets of their own get shares in proportion to their old budgets, 4MiB at least.";
+
+/// Text below `venice core --help`.
+pub const HELP_CORE: &str = "\
+EXAMPLES:
+  venice core 4711                            writes core.4711
+  venice core 4711 -o /srv/dumps/redis.core && gdb redis-server /srv/dumps/redis.core
+
+The core has all of the program's memory, far pages too, and the registers of all its threads, as
+gcore would write them without Venice. Far pages are read from the donors and go to the file only: the
+program needs no memory for it, and its budget stays. The program stops meanwhile and goes on afterwards.
+FILE is sparse, and as large as the program. PID is of any process of a run, or of `venice run` for its
+program. It fails while a debugger is attached. Pages lost with their donors are zeros in FILE: the
+command counts them, and ends with exit code 1. See docs/guide/debugging.md.";
 
 /// Opens the status socket of a `venice run`. Nothing depends on it: if that fails, `venice ps`
 /// does not list the run, and a remark says so.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use venice_memory::paged::budget::{self, BudgetError};
 use venice_recipient::Holding;
-use venice_recipient::runs::{Look, Sample, Watched};
+use venice_recipient::runs::{CoreView, Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use crate::run::UnmanagedView;
@@ -37,6 +37,21 @@ impl Watched for Paged {
 
     fn sample(&self) -> Sample {
         Sample::of(&self.holding)
+    }
+
+    fn core(&self, pid: u32) -> Result<CoreView, String> {
+        let block = self.0.block();
+        let mut processes = block.live_processes().map(|(_, process)| process);
+        let process = processes.find(|it| it.pid.load(Ordering::Acquire) == pid);
+        let process = process.ok_or("it is in a run, but has not begun to page: try again")?;
+        match process.image_address.load(Ordering::Acquire) {
+            // Memory of a window is mapped; gcore would do.
+            0 => Ok(CoreView::default()),
+            header => {
+                let reader = self.0.slot_reader().map_err(|error| error.to_string())?;
+                Ok(CoreView { image: Some(header), reader: Some(reader) })
+            }
+        }
     }
 
     fn limit(&self, local_bytes: u64) -> Result<(), String> {

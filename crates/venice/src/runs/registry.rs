@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use venice_recipient::runs::conversation::{self, ConversationError};
-use venice_recipient::runs::{ANOTHER_USERS, Answer, Identity, Question, RunRow};
+use venice_recipient::runs::{ANOTHER_USERS, Answer, FarPages, Identity, Question, RunRow};
 
 use crate::rack::RunDir;
 use venice_cli::terminal::remark;
@@ -24,7 +24,7 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
         match ask(dir, pid, Question::Row) {
             Ok(Some(Answer::Row(row))) => rows.push(*row),
             Ok(Some(Answer::Refused(why))) => remark(format!("venice: run {pid}: {why}")),
-            Ok(None) => {}
+            Ok(Some(Answer::Core(_)) | None) => {}
             Err(error) => remark(format!("venice: run {pid}: {error:#}")),
         }
     }
@@ -50,6 +50,7 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
     let patience = match question {
         Question::Row => ROW_WITHIN,
         Question::Limit(_) => LIMIT_WITHIN,
+        Question::Core(_) => ROW_WITHIN,
     };
     match conversation::ask(stream, &question, Some(patience)) {
         // A forked child may have inherited the open socket of an ended supervisor, and does not
@@ -65,6 +66,35 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
 /// Checks that the runs of this run directory can be listed.
 pub fn check(dir: &RunDir) -> anyhow::Result<()> {
     supervisors(dir).map(drop)
+}
+
+/// Finds the run that `pid` names. A desk that cannot be asked is an error only if `pid` names its
+/// run directly.
+pub fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
+    check(dir)?;
+    let named = ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))?;
+    match named {
+        Some(Answer::Row(row)) => return Ok(*row),
+        Some(Answer::Refused(why)) => bail!("run {pid}: {why}"),
+        Some(Answer::Core(_)) | None => {}
+    }
+    let found = rows(dir)?.into_iter().find(|row| row.has(pid));
+    found.with_context(|| {
+        format!("process {pid} is not a program on borrowed memory: see `venice ps`")
+    })
+}
+
+/// Opens the far pages of the process `pid` of a run. Returns the address of the header of its
+/// pager's tables, if a pager serves it, and the connection for its far pages.
+pub fn far_pages(dir: &RunDir, run: u32, pid: u32) -> anyhow::Result<(Option<u64>, FarPages)> {
+    let path = dir.runs_dir().socket_path(run);
+    let stream = UnixStream::connect(&path).with_context(|| format!("run {run} has ended"))?;
+    let answer = conversation::ask_and_go_on(stream, &Question::Core(pid), Some(ROW_WITHIN))?;
+    match answer {
+        Some((Answer::Core(image), stream)) => Ok((image, FarPages::new(stream))),
+        Some((Answer::Refused(why), _)) => bail!("process {pid}: {why}"),
+        Some((Answer::Row(_), _)) | None => bail!("run {run} has ended"),
+    }
 }
 
 /// Returns the process ids of all status sockets, in order.

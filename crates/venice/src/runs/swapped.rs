@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use venice_recipient::runs::{Look, Sample, Watched};
+use venice_recipient::runs::{CoreView, Look, Sample, Watched};
 use venice_swap::cgroup::MemoryCgroup;
 use venice_wire::ByteSize;
 
@@ -56,6 +56,11 @@ impl Watched for Swapped {
 
     fn sample(&self) -> Sample {
         Sample { faults: self.group.major_faults(), times: None }
+    }
+
+    /// The kernel brings swapped pages in when they are read.
+    fn core(&self, _pid: u32) -> Result<CoreView, String> {
+        Ok(CoreView::default())
     }
 
     /// Checks far memory first: the kernel kills a program whose pages have nowhere to go.

@@ -7,6 +7,7 @@ mod budgets;
 mod captures;
 mod coding;
 mod copies;
+mod core_dumps;
 mod databases;
 mod drained;
 mod eviction;

@@ -132,6 +132,7 @@ impl Evictor {
         let counters = &self.pager.block.counters;
         counters.prefetch_wasted.fetch_add(wasted, Ordering::Relaxed);
         counters.advised_out.fetch_add(advised, Ordering::Relaxed);
+        self.pager.image.begin_move(pages.start, frames.start, frames.len());
         let mut stays = [false; MOST_PAGES];
         let mut at = 0;
         while let Some(run) = next_run(claimed, at) {
@@ -141,7 +142,9 @@ impl Evictor {
             stays[at] = done == 0;
             at += done.max(1);
         }
-        self.settle(pages, claimed, &stays, frames)
+        let moved = self.settle(pages, claimed, &stays, frames);
+        self.pager.image.end_move();
+        moved
     }
 
     /// Moves the pages `run` of the chunk to their frames; `first` is the frame of the chunk's

@@ -75,6 +75,7 @@ enum Outcome {
 pub extern "C" fn run(evictor: usize) -> ! {
     // SAFETY: `start::threads` leaked it for this thread alone.
     let evictor = unsafe { &mut *(evictor as *mut Evictor) };
+    evictor.pager.image.add_thread();
     evictor.begin();
     loop {
         evictor.turn();

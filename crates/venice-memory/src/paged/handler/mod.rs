@@ -103,6 +103,7 @@ pub struct Handler {
 pub extern "C" fn run(handler: usize) -> ! {
     // SAFETY: `start::threads` leaked it for this thread alone.
     let handler = unsafe { &mut *(handler as *mut Handler) };
+    handler.pager.image.add_thread();
     loop {
         handler.turn();
         handler.end_if_paused();

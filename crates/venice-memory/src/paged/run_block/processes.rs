@@ -16,6 +16,8 @@ pub struct Process {
     pub resident_pages: AtomicU64,
     /// Pages it has beside these: its early heap, stacks, the pager's own tables.
     pub overhead_pages: AtomicU64,
+    /// Address of the header of its pager's tables ([`image`](super::super::image)); 0: none.
+    pub image_address: AtomicU64,
     /// Address of a page lost with its donor, plus one; 0: none.
     pub lost_address: AtomicU64,
     /// The far slot of that page.
@@ -50,6 +52,7 @@ impl RunBlock {
         })?;
         self.processes[index].resident_pages.store(0, Ordering::Relaxed);
         self.processes[index].overhead_pages.store(0, Ordering::Relaxed);
+        self.processes[index].image_address.store(0, Ordering::Relaxed);
         self.processes[index].lost_address.store(0, Ordering::Relaxed);
         self.processes[index].set_mobility(Mobility::Unknown);
         if self.is_window() {

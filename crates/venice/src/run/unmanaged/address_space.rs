@@ -145,7 +145,8 @@ impl Mapping {
 
     /// True for the pager's own memory, which it marks (`sys::mark_own`).
     fn is_pagers(&self) -> bool {
-        self.name.starts_with(PAGERS_NAME) || (self.has("rr") && self.has("dd") && !self.is_file())
+        let is_marked = self.has("rr") && (self.has("dd") || self.has("nh")) && !self.is_file();
+        self.name.starts_with(PAGERS_NAME) || is_marked
     }
 
     fn is_shared_memory(&self) -> bool {
