@@ -7,9 +7,12 @@ use std::sync::atomic::Ordering;
 
 use venice_memory::paged::attach::{self, Attached, SOCKET_VARIABLE};
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, sys};
+use venice_memory::paged::{self, Pager, PagerSetup, Serves, Tether, Window, rlimits, sys};
 
-use crate::{descriptors, fork, heap, mappings, pager_instance, patch, signals, window_calls};
+use crate::{
+    descriptors, fork, heap, limits, locks, mappings, pager_instance, panics, patch, raw_calls,
+    seccomp, signals, window_calls,
+};
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
 /// must not run without one unnoticed.
@@ -17,7 +20,7 @@ pub extern "C" fn start() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     heap::heap().lock();
     window_calls::find_fork();
-    if let Err(why) = try_start(Path::new(&socket)) {
+    if let Err(why) = panics::prepare().and_then(|()| try_start(Path::new(&socket))) {
         let _ = sys::write(2, format!("venice: {why}\n").as_bytes());
         sys::exit(FAILED);
     }
@@ -27,14 +30,15 @@ pub extern "C" fn start() {
 const FAILED: usize = 1;
 
 fn try_start(socket: &Path) -> Result<(), String> {
+    let before = limits::lift();
     let attached = attach::attach(socket).map_err(|e| format!("starting the shim failed: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
     let first = block.program_descriptor_limit.swap(0, Ordering::AcqRel);
     if first != 0 {
-        sys::set_descriptor_limit(first);
+        rlimits::set_descriptors(first);
     }
     if block.is_window() {
-        return start_window(block, attached);
+        return start_window(block, attached, before);
     }
     let setup = PagerSetup {
         block: Arc::new(block),
@@ -47,7 +51,8 @@ fn try_start(socket: &Path) -> Result<(), String> {
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
         mappings::install().map_err(unpatched)?;
-        descriptors::install().map_err(unpatched)?;
+        locks::install().map_err(unpatched)?;
+        install_for_all_modes().map_err(unpatched)?;
     }
     if pager.block().faults_in_thread() {
         let refused = |errno| format!("installing the handler of SIGBUS failed: {errno}");
@@ -55,6 +60,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         // SAFETY: as above.
         unsafe { signals::install().map_err(unpatched)? };
     }
+    before.restore(pager.block());
     if !fork::install() {
         return Err(
             "registering the fork handlers failed: the C library has no room for them".into()
@@ -63,12 +69,33 @@ fn try_start(socket: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Installs the calls that are replaced in a window too.
+///
+/// # Errors
+/// The name of the one that could not be replaced, and the reason.
+///
+/// # Safety
+/// No other thread of the program may be running.
+unsafe fn install_for_all_modes() -> Result<(), (&'static str, patch::PatchError)> {
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        descriptors::install()?;
+        limits::install()?;
+        seccomp::install()?;
+        raw_calls::install()
+    }
+}
+
 fn unpatched((name, why): (&str, patch::PatchError)) -> String {
     format!("replacing the C library's {name} failed ({why:?}): use `--mode swap`")
 }
 
 /// Starts without a pager: the slabs become the program's memory themselves.
-fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
+fn start_window(
+    block: RunBlockMap,
+    attached: Attached,
+    before: limits::Before,
+) -> Result<(), String> {
     let lifeline = attached.lifeline.ok_or("the supervisor is of another version of Venice")?;
     let tether = Tether::new(lifeline, lowest_fd());
     let window = Window::start(block, attached.process, attached.supervisor, tether)
@@ -76,8 +103,9 @@ fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
     // SAFETY: this runs before the program, and nothing else runs.
     unsafe {
         window_calls::install(window, tether).map_err(unpatched)?;
-        descriptors::install().map_err(unpatched)?;
+        install_for_all_modes().map_err(unpatched)?;
     }
+    before.restore(window.block());
     if !fork::install() {
         return Err(
             "registering the fork handlers failed: the C library has no room for them".into()
@@ -90,6 +118,6 @@ fn start_window(block: RunBlockMap, attached: Attached) -> Result<(), String> {
 /// not look.
 fn lowest_fd() -> i32 {
     const MOST: u64 = 1 << 16;
-    let limit = sys::descriptor_limits()[0].min(MOST);
+    let limit = rlimits::descriptors()[0].min(MOST);
     (limit.saturating_sub(Pager::FDS as u64) as i32).max(3)
 }

@@ -18,7 +18,7 @@ use rustix::net::{
 use venice_ports::shm::SlabFile;
 
 use super::run_block::RunBlockMap;
-use super::{slots, sys};
+use super::{rlimits, slots};
 
 /// The environment variable that names the supervisor's socket.
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
@@ -126,11 +126,11 @@ pub fn leave(block: &RunBlockMap, pid: u32) {
 /// it. `None`: there is none, or the supervisor is gone. It works without the C library, but needs
 /// descriptors: the program's limit, which may be reached, is lifted meanwhile.
 pub(super) fn request_slab(socket: i32, replica: usize) -> Option<SlabFile> {
-    let [limit, most] = sys::descriptor_limits();
-    sys::set_descriptor_limit(most);
+    let [limit, most] = rlimits::descriptors();
+    rlimits::set_descriptors(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
     let answer = request(unsafe { BorrowedFd::borrow_raw(socket) }, replica);
-    sys::set_descriptor_limit(limit);
+    rlimits::set_descriptors(limit);
     answer.ok()?
 }
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::descriptors::Descriptors;
+use super::end::die_unsupervised;
 use super::sys::{self, PollFd, SysResult};
 use super::thread;
 
@@ -86,7 +87,7 @@ extern "C" fn watch(fd: usize) -> ! {
         match wait_for_end(fd) {
             Some(SupervisorEnd::Released) => thread::exit(),
             Some(SupervisorEnd::Killed) => {
-                sys::die("`venice run` has ended: this program's far memory is lost");
+                die_unsupervised("`venice run` has ended: this program's far memory is lost");
             }
             None => {}
         }

@@ -167,6 +167,8 @@ pub struct Pager {
     pub(super) mark: ForkMark,
     /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
     pub(super) evictor_stuck: AtomicU32,
+    /// The [`Locking`](super::Locking) of memory that the program maps; 0: it is not locked.
+    pub(super) locks_future: AtomicU32,
 }
 
 /// The state guarded by the structure lock.
@@ -179,6 +181,8 @@ pub struct Guarded {
     pub(super) huge_out: VecDeque<HugeSlot>,
     /// Spans of pages advised as cold.
     pub(super) advised_cold: ColdSpans,
+    /// Pages that the program has locked.
+    pub(super) locked: Regions,
     /// Spans to be paged out at once.
     pub(super) page_outs: VecDeque<Range<PageNumber>>,
 }
@@ -205,7 +209,6 @@ impl Pager {
     /// Makes a pager that has no threads yet.
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
-        sys::remember_standard_error();
         let uffd = Uffd::open().map_err(PagerError::Userfaultfd)?;
         let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
         let fd = descriptors.keep(uffd.fd);
@@ -259,6 +262,7 @@ impl Pager {
                 head_chunk: 0,
                 huge_out: VecDeque::with_capacity(huge_slots),
                 advised_cold: ColdSpans::default(),
+                locked: Regions::default(),
                 page_outs: VecDeque::new(),
             }),
             zeros: zeros as usize,
@@ -271,6 +275,7 @@ impl Pager {
             fork_lock: ForkLock::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
+            locks_future: AtomicU32::new(0),
             reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
@@ -358,7 +363,7 @@ impl Pager {
     pub(super) fn empty_slot(&self, slot: HugeSlot) {
         // SAFETY: the contents are not needed.
         let _ = unsafe {
-            sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED)
+            sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED_LOCKED)
         };
         self.staging.huge().give_empty(slot);
     }

@@ -5,9 +5,16 @@
 //! stands in for thread-local storage, and all signals stay blocked, so that the program's handlers
 //! never run here.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::sys::{self, SysResult, nr};
 
+/// Threads made by [`spawn`] that have not ended.
+static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
+
 const STACK_BYTES: usize = 512 * 1024;
+/// Memory under the stack that may not be touched: a stack that is too short ends the process.
+const GUARD_BYTES: usize = 4096;
 /// Room under the thread pointer for initial-exec variables of the loaded libraries (`errno` among
 /// them), in case one is written.
 const TLS_BYTES: usize = 64 * 1024;
@@ -25,7 +32,9 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
         | 0x10000 // THREAD
         | 0x40000 // SYSVSEM
         | 0x80000; // SETTLS
-    let memory = sys::map_private(STACK_BYTES + TLS_BYTES)? as usize;
+    let guard = sys::map_private(GUARD_BYTES + STACK_BYTES + TLS_BYTES)? as usize;
+    sys::forbid(guard, GUARD_BYTES);
+    let memory = guard + GUARD_BYTES;
     let tls = memory + STACK_BYTES + TLS_BYTES - 4096;
     // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and, for
     // the C library, its third) points to itself, as the x86-64 ABI has it.
@@ -62,7 +71,14 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<()> 
         );
     }
     sys::set_signal_mask(mask);
-    if ret < 0 { Err(sys::Errno(-ret as i32)) } else { Ok(()) }
+    if ret >= 0 {
+        // Counted last: a thread too many must not make the program's look ended.
+        OWN_THREADS.fetch_add(1, Ordering::Relaxed);
+        return Ok(());
+    }
+    // SAFETY: mapped above, and no thread has it as its stack.
+    unsafe { sys::unmap(guard as *mut _, GUARD_BYTES + STACK_BYTES + TLS_BYTES) };
+    Err(sys::Errno(-ret as i32))
 }
 
 /// Gives the calling thread a descriptor table of its own that holds only `fd`: the program cannot
@@ -85,10 +101,69 @@ pub fn keep_only(fd: i32) -> SysResult<()> {
 
 /// Ends the calling thread, which [`spawn`] made; its stack stays.
 pub fn exit() -> ! {
+    OWN_THREADS.fetch_sub(1, Ordering::Relaxed);
     loop {
         // SAFETY: other threads use nothing of it but its stack.
         let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
     }
+}
+
+/// Forgets the threads of the parent, in the child of a fork.
+pub fn forget_own_threads() {
+    OWN_THREADS.store(0, Ordering::Relaxed);
+}
+
+/// Returns the number of threads that are the program's, one that has ended as the first of its
+/// process included. `None`: `/proc` is not there.
+pub fn program_threads() -> Option<usize> {
+    let fd = sys::open_readonly(PROCESS_STAT).ok()?;
+    let threads = ThreadCount::read(fd);
+    sys::close(fd);
+    Some(threads?.program)
+}
+
+/// The path of the process's `stat` (`proc_pid_stat(5)`).
+pub const PROCESS_STAT: &[u8] = b"/proc/self/stat\0";
+
+/// The threads of the process that are the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadCount {
+    /// Their number.
+    pub program: usize,
+    /// The exit code of the first thread of the process, if it has ended; it counts as a thread
+    /// until the last one ends.
+    pub first_ended: Option<usize>,
+}
+
+impl ThreadCount {
+    /// Reads it from an open [`PROCESS_STAT`].
+    pub fn read(fd: i32) -> Option<ThreadCount> {
+        let mut text = [0u8; 1024];
+        let len = sys::pread(fd, 0, &mut text).ok()?;
+        // The threads of a child without a pager of its own are not counted.
+        ThreadCount::of(&text[..len], OWN_THREADS.load(Ordering::Relaxed))
+    }
+
+    fn of(stat: &[u8], own_threads: usize) -> Option<ThreadCount> {
+        let fields = || fields_of(stat);
+        let threads = number(fields()?.nth(17)?)?;
+        let has_ended = fields()?.next()? == b"Z";
+        let status = number(fields()?.nth(49)?.trim_ascii_end())?;
+        let first_ended = has_ended.then_some(status >> 8 & 0xff);
+        Some(ThreadCount { program: threads.checked_sub(own_threads)?, first_ended })
+    }
+}
+
+/// The fields of a `stat` after the name, from the third on.
+fn fields_of(stat: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
+    Some(stat.get(after_name..)?.split(|&b| b == b' '))
+}
+
+fn number(field: &[u8]) -> Option<usize> {
+    field.iter().try_fold(0usize, |value, &digit| {
+        digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize)
+    })
 }
 
 /// Returns a number of the calling thread that no other thread of the process has at the same time:
@@ -118,18 +193,13 @@ pub fn processor_of(thread: u32) -> Option<usize> {
     let mut text = [0u8; 512];
     let len = sys::pread(fd, 0, &mut text);
     sys::close(fd);
-    let text = &text[..len.ok()?];
-    let after_name = text.iter().rposition(|&b| b == b')')? + 2;
-    let field = text[after_name..].split(|&b| b == b' ').nth(36)?;
-    field.iter().try_fold(0usize, |value, &digit| {
-        digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize)
-    })
+    number(fields_of(&text[..len.ok()?])?.nth(36)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     extern "C" fn raise(word: usize) -> ! {
         // SAFETY: the test passes the address of a static word.
@@ -152,6 +222,18 @@ mod tests {
             }
         }
         panic!("the thread never ran");
+    }
+
+    #[test]
+    fn ended_first_thread_is_seen() {
+        let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
+        let zeros = "0 ".repeat(31);
+        let stat = format!("77 (a) b) Z {rest} 3 {zeros}1792\n");
+        let count = ThreadCount::of(stat.as_bytes(), 2);
+        assert_eq!(count, Some(ThreadCount { program: 1, first_ended: Some(7) }));
+        let running = stat.replace(") Z ", ") S ");
+        let count = ThreadCount::of(running.as_bytes(), 1);
+        assert_eq!(count, Some(ThreadCount { program: 2, first_ended: None }));
     }
 
     #[test]
