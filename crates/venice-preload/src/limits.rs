@@ -54,6 +54,20 @@ impl Before {
     }
 }
 
+/// Returns the text of an error of the start, with a remedy if the limit on addresses, which could
+/// not be lifted, may be the cause.
+pub fn with_remedy(error: impl std::fmt::Display) -> String {
+    let [address_limit, _] = rlimits::get(MEMORY_LIMITS[0]);
+    match address_limit {
+        NO_LIMIT => error.to_string(),
+        bytes => format!(
+            "{error}: raise the hard limit on addresses (`ulimit -H -v`), {} KiB, or set it inside \
+             the run",
+            bytes >> 10
+        ),
+    }
+}
+
 /// Installs the functions of this file.
 ///
 /// # Errors

@@ -60,7 +60,9 @@ pub fn prepare() -> Result<(), String> {
     }
     for block in &VARIABLES {
         // SAFETY: there is one thread; the image is shorter than the block.
-        unsafe { (*block.0.get())[..image.len()].copy_from_slice(image) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(image.as_ptr(), block.0.get().cast::<u8>(), image.len());
+        }
     }
     std::panic::set_hook(Box::new(report));
     Ok(())

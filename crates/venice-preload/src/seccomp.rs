@@ -7,13 +7,16 @@
 
 use std::ffi::c_int;
 
-use venice_memory::paged::sys::{self, SysResult, nr};
+use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
 use crate::mappings::answer;
+use crate::pager_instance::pager;
 use crate::{panics, patch, raw_calls};
 
 const PR_SET_SECCOMP: c_int = 22;
+const SECCOMP_MODE_STRICT: usize = 1;
 const SECCOMP_MODE_FILTER: usize = 2;
+const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 /// Most instructions of a filter (`BPF_MAXINSNS`).
 const MOST: usize = 4096;
@@ -47,6 +50,12 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     unsafe { patch::replace(c"prctl", prctl as *const () as usize).map_err(|e| ("prctl", e)) }
 }
 
+/// True if the program's threads serve their own faults: that takes more calls than the strict mode
+/// allows. The kernel's error without that mode is `EINVAL`.
+fn serves_own_faults() -> bool {
+    pager().is_some_and(|pager| pager.block().faults_in_thread())
+}
+
 /// Variadic in C; its arguments come in the same registers.
 pub extern "C" fn prctl(
     option: c_int,
@@ -60,8 +69,11 @@ pub extern "C" fn prctl(
         // SAFETY: what the program asked for.
         unsafe { sys::program_syscall(nr::PRCTL, arguments) }
     };
-    let is_filter = option == PR_SET_SECCOMP && second == SECCOMP_MODE_FILTER;
-    let outcome = if is_filter { with_exemption(third, call) } else { call(third) };
+    let outcome = match (option, second) {
+        (PR_SET_SECCOMP, SECCOMP_MODE_FILTER) => with_exemption(third, call),
+        (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) if serves_own_faults() => Err(Errno::EINVAL),
+        _ => call(third),
+    };
     answer(outcome, usize::MAX) as c_int
 }
 
@@ -71,8 +83,11 @@ pub fn seccomp(operation: usize, flags: usize, argument: usize) -> isize {
         // SAFETY: what the program asked for.
         unsafe { sys::program_syscall(nr::SECCOMP, [operation, flags, argument, 0, 0, 0]) }
     };
-    let is_filter = operation as u32 as usize == SECCOMP_SET_MODE_FILTER;
-    let outcome = if is_filter { with_exemption(argument, call) } else { call(argument) };
+    let outcome = match operation as u32 as usize {
+        SECCOMP_SET_MODE_FILTER => with_exemption(argument, call),
+        SECCOMP_SET_MODE_STRICT if serves_own_faults() => Err(Errno::EINVAL),
+        _ => call(argument),
+    };
     answer(outcome, usize::MAX) as isize
 }
 

@@ -46,7 +46,7 @@ fn try_start(socket: &Path) -> Result<(), String> {
         serves: Serves::Program { supervisor: attached.supervisor },
         lowest_fd: lowest_fd(),
     };
-    let pager = paged::start(setup).map_err(|e| e.to_string())?;
+    let pager = paged::start(setup).map_err(limits::with_remedy)?;
     pager_instance::set(pager);
     // SAFETY: this runs before the program; the pager's threads use none of these functions.
     unsafe {
@@ -99,7 +99,7 @@ fn start_window(
     let lifeline = attached.lifeline.ok_or("the supervisor is of another version of Venice")?;
     let tether = Tether::new(lifeline, lowest_fd());
     let window = Window::start(block, attached.process, attached.supervisor, tether)
-        .map_err(|e| e.to_string())?;
+        .map_err(limits::with_remedy)?;
     // SAFETY: this runs before the program, and nothing else runs.
     unsafe {
         window_calls::install(window, tether).map_err(unpatched)?;

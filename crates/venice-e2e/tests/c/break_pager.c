@@ -1,4 +1,4 @@
-/* Unmaps the pager's staging area by a bare system call: an invariant of the pager breaks. With the
+/* Unmaps a page of the pager's staging area by a bare system call: an invariant of the pager breaks. With the
    argument "daemon", standard error is another file by then. */
 #include "check.h"
 #include <fcntl.h>
@@ -17,23 +17,23 @@ static long bare(long number, long first, long second)
 int main(int argc, char **argv)
 {
 	char line[512], flags[512];
-	unsigned long start, end, from = 0, to = 0;
+	unsigned long first, last, start = 0, end = 0, from = 0, to = 0;
 	if (argc > 1 && strcmp(argv[1], "daemon") == 0)
 		dup2(open("/dev/null", O_WRONLY), 2);
-	char *base = map(32 * MIB);
-	write_pages(base, 0, 32 * 256, 1);
 	FILE *maps = fopen("/proc/self/smaps", "r");
 	must(maps != NULL);
 	while (fgets(line, sizeof line, maps)) {
-		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
-			continue;
+		if (sscanf(line, "%lx-%lx ", &first, &last) == 2)
+			start = first, end = last;
 		/* Served by the pager, and mapped as the pager maps its own memory. */
 		if (sscanf(line, "VmFlags: %511[^\n]", flags) == 1 && strstr(flags, "um ")
 		    && strstr(flags, "nr ") && end - start > to - from)
 			from = start, to = end;
 	}
 	must(from != 0);
-	must(bare(SYS_munmap, from, to - from) == 0);
-	for (uint64_t generation = 2;; generation++)
+	/* An empty frame, before anything is evicted. */
+	must(bare(SYS_munmap, from + 5 * PAGE, PAGE) == 0);
+	char *base = map(32 * MIB);
+	for (uint64_t generation = 1;; generation++)
 		write_pages(base, 0, 32 * 256, generation);
 }

@@ -144,6 +144,11 @@ impl ThreadCount {
         ThreadCount::of(&text[..len], OWN_THREADS.load(Ordering::Relaxed))
     }
 
+    /// The exit code of the program, if none of its threads is left.
+    pub fn exit_code(self) -> Option<usize> {
+        self.first_ended.filter(|_| self.program == 1)
+    }
+
     fn of(stat: &[u8], own_threads: usize) -> Option<ThreadCount> {
         let fields = || fields_of(stat);
         let threads = number(fields()?.nth(17)?)?;
@@ -230,10 +235,12 @@ mod tests {
         let zeros = "0 ".repeat(31);
         let stat = format!("77 (a) b) Z {rest} 3 {zeros}1792\n");
         let count = ThreadCount::of(stat.as_bytes(), 2);
-        assert_eq!(count, Some(ThreadCount { program: 1, first_ended: Some(7) }));
+        assert_eq!(count.and_then(ThreadCount::exit_code), Some(7));
         let running = stat.replace(") Z ", ") S ");
         let count = ThreadCount::of(running.as_bytes(), 1);
         assert_eq!(count, Some(ThreadCount { program: 2, first_ended: None }));
+        let with_another = ThreadCount { program: 2, first_ended: Some(7) };
+        assert_eq!(with_another.exit_code(), None);
     }
 
     #[test]

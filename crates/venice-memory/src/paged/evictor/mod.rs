@@ -258,9 +258,7 @@ impl Evictor {
     /// Ends the process if only the pager's threads are left: a program may end thread by thread
     /// (`exit(2)`, all that a strict seccomp mode allows).
     fn check_program(&self) {
-        if let Some(ThreadCount { program: 1, first_ended: Some(code) }) =
-            ThreadCount::read(self.stat_fd)
-        {
+        if let Some(code) = ThreadCount::read(self.stat_fd).and_then(ThreadCount::exit_code) {
             sys::exit(code);
         }
     }
