@@ -26,7 +26,8 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
         patch::replace(c"dup2", dup2 as *const () as usize).map_err(|e| ("dup2", e))?;
         patch::replace(c"dup3", dup3 as *const () as usize).map_err(|e| ("dup3", e))?;
         patch::replace(c"close_range", close_range as *const () as usize)
-            .map_err(|e| ("close_range", e))
+            .map_err(|e| ("close_range", e))?;
+        patch::replace(c"unshare", unshare as *const () as usize).map_err(|e| ("unshare", e))
     }
 }
 
@@ -39,36 +40,38 @@ fn is_ours(fd: c_int) -> bool {
     ours().is_some_and(|ours| ours.contains(fd))
 }
 
-extern "C" fn close(fd: c_int) -> c_int {
+pub extern "C" fn close(fd: c_int) -> c_int {
     if is_ours(fd) {
         return answer(Err(EBADF));
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) })
+    answer(unsafe { sys::program_syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) })
 }
 
-extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+pub extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if is_ours(new) || is_ours(old) {
         return answer(Err(EBADF));
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::syscall(nr::DUP2, [old as usize, new as usize, 0, 0, 0, 0]) })
+    answer(unsafe { sys::program_syscall(nr::DUP2, [old as usize, new as usize, 0, 0, 0, 0]) })
 }
 
-extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if is_ours(new) || is_ours(old) {
         return answer(Err(EBADF));
     }
     let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::syscall(nr::DUP3, arguments) })
+    answer(unsafe { sys::program_syscall(nr::DUP3, arguments) })
 }
 
-extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOSE_RANGE_UNSHARE: c_int = 2;
+    let flags = if is_alone() { flags & !CLOSE_RANGE_UNSHARE } else { flags };
     let call = |first: c_uint, last: c_uint| {
         let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
         // SAFETY: what the program asked for.
-        unsafe { sys::syscall(nr::CLOSE_RANGE, arguments) }
+        unsafe { sys::program_syscall(nr::CLOSE_RANGE, arguments) }
     };
     let Some(all_ours) = ours() else { return answer(call(first, last)) };
     let mut from = first;
@@ -82,6 +85,20 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         from = ours + 1;
     }
     if from > last && from > first { 0 } else { answer(call(from, last)) }
+}
+
+/// `unshare(2)`. A table of descriptors that no other thread of the program shares stays that of
+/// the pager's threads too: a fork hands descriptors from one to the other.
+pub extern "C" fn unshare(flags: c_int) -> c_int {
+    const CLONE_FILES: c_int = 0x400;
+    let flags = if is_alone() { flags & !CLONE_FILES } else { flags };
+    // SAFETY: what the program asked for.
+    answer(unsafe { sys::program_syscall(nr::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) })
+}
+
+/// True if the calling thread is the program's only one.
+fn is_alone() -> bool {
+    pager().is_some() && sys::program_threads() == Some(1)
 }
 
 const EBADF: Errno = Errno(9);

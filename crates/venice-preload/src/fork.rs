@@ -79,6 +79,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    sys::forget_own_threads();
     // SAFETY: its pager is not its own yet, and there is no other thread.
     if unsafe { heap().take_over_in_child() }.is_err() {
         sys::die("fork failed: there is no memory for the pager's heap in the child");

@@ -2,7 +2,8 @@
 
 use venice_memory::paged::Heap;
 
-const HEAP_BYTES: usize = 128 << 20;
+/// Length of the heap.
+pub const HEAP_BYTES: usize = 128 << 20;
 
 static mut HEAP: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
 

@@ -8,13 +8,15 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{Hint, PAGE, PageSize, Pager, Structure, is_manageable};
+use venice_memory::paged::{Hint, Locking, PAGE, PageSize, Pager, Structure, is_manageable};
 
 use crate::pager_instance::pager;
-use crate::{c, patch};
+use crate::{c, locks, patch};
 
 pub const MAP_FIXED: usize = 0x10;
 const MAP_POPULATE: usize = 0x8000;
+const MAP_LOCKED: usize = 0x2000;
+const PROT_NONE: c_int = 0;
 pub const READ_WRITE: c_int = 1 | 2;
 const MREMAP_FIXED: usize = 2;
 const POSIX_MADV_DONTNEED: usize = 4;
@@ -102,16 +104,19 @@ extern "C" fn mmap(
     };
     let manage = is_manageable(flags);
     let fixed = flags & MAP_FIXED != 0;
-    let pager = pager().filter(|_| manage || fixed);
+    let locking = pager().and_then(Pager::locks_future);
+    let is_populated = !manage && locking == Some(Locking::Populated);
+    let flags = if is_populated { flags | MAP_LOCKED } else { flags };
+    let pager = pager().filter(|_| manage || fixed || locking.is_some());
     let outcome = match pager {
         // SAFETY: what the program asked for.
-        None => unsafe { sys::syscall(nr::MMAP, arguments(flags)) },
+        None => unsafe { sys::program_syscall(nr::MMAP, arguments(flags)) },
         Some(pager) => {
             let mut structure = pager.hold_structure();
             // Populating would bring everything in before the pager can enforce the budget.
             let flags = if manage { flags & !MAP_POPULATE } else { flags };
             // SAFETY: as above.
-            let map = || unsafe { sys::syscall(nr::MMAP, arguments(flags)) };
+            let map = || unsafe { sys::program_syscall(nr::MMAP, arguments(flags)) };
             let mapped =
                 if fixed { structure.replace(addr as usize, len_bytes, map) } else { map() };
             if let Ok(addr) = mapped
@@ -122,16 +127,33 @@ extern "C" fn mmap(
                     _ => structure.adopt(addr, len_bytes),
                 }
             }
-            mapped
+            drop(structure);
+            match mapped {
+                Ok(addr) if locking.is_some() && !is_populated && protection != PROT_NONE => {
+                    lock_or_unmap(pager, addr, len_bytes)
+                }
+                _ => mapped,
+            }
         }
     };
     answer(outcome, usize::MAX) as *mut c_void
 }
 
+/// Locks a fresh mapping, or takes it back.
+fn lock_or_unmap(pager: &'static Pager, addr: usize, len_bytes: usize) -> SysResult<usize> {
+    locks::lock_new(pager, addr, len_bytes).inspect_err(|_| {
+        let mut structure = pager.hold_structure();
+        // SAFETY: just mapped for the program, which does not use it yet.
+        let unmap = || unsafe { sys::program_syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+        let _ = structure.replace(addr, len_bytes, unmap);
+    })?;
+    Ok(addr)
+}
+
 extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
     let addr = addr as usize;
     // SAFETY: what the program asked for.
-    let unmap = || unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+    let unmap = || unsafe { sys::program_syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
     let outcome = match pager() {
         Some(pager) if is_range(addr, len_bytes) => {
             pager.hold_structure().replace(addr, len_bytes, unmap)
@@ -151,7 +173,8 @@ extern "C" fn mremap(
 ) -> *mut c_void {
     let (old, flags, new_addr) = (old as usize, flags as usize, new_addr as usize);
     // SAFETY: what the program asked for.
-    let remap = || unsafe { sys::syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
+    let remap =
+        || unsafe { sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
     let outcome = match pager() {
         Some(pager) if is_range(old, old_len) => {
             let mut structure = pager.hold_structure();
@@ -210,7 +233,7 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
         }
     }
     // SAFETY: what the program asked for.
-    outcome.unwrap_or_else(|| unsafe { sys::madvise(addr, len_bytes, advice) })
+    outcome.unwrap_or_else(|| unsafe { sys::program_madvise(addr, len_bytes, advice) })
 }
 
 /// Applies advice on managed memory that is more than a hint; `None`: it is passed to the kernel.
@@ -253,7 +276,7 @@ fn advise_managed(
 extern "C" fn brk(addr: *mut c_void) -> c_int {
     let wanted = addr as usize;
     // SAFETY: the kernel returns the current break.
-    let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
+    let ask = |addr| unsafe { sys::program_syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
     let now = match pager() {
         Some(pager) => move_break(pager, wanted, ask),
         None => ask(wanted),
@@ -270,10 +293,15 @@ fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize
         let moved = structure.replace(after, before - after, || Ok(ask(wanted)));
         return moved.unwrap_or(0);
     }
+    let was = ask(0);
     let now = ask(wanted);
     let end = now.next_multiple_of(PAGE);
     if end > before {
         structure.adopt(before, end - before);
+        drop(structure);
+        if locks::lock_new(pager, before, end - before).is_err() {
+            return move_break(pager, was, ask);
+        }
     }
     now
 }

@@ -77,7 +77,7 @@ extern "C" fn mmap(
         offset as usize,
     ];
     // SAFETY: what the program asked for.
-    let map = || unsafe { sys::syscall(nr::MMAP, arguments) };
+    let map = || unsafe { sys::program_syscall(nr::MMAP, arguments) };
     // A reservation that may not be used yet would take slabs for nothing.
     let goes_in = is_manageable(flags) && protection == READ_WRITE;
     let is_fixed = flags & MAP_FIXED != 0;
@@ -104,19 +104,19 @@ extern "C" fn mprotect(addr: *mut c_void, len_bytes: usize, protection: c_int) -
     let _structure = window().map(Window::hold);
     let arguments = [addr as usize, len_bytes, protection as usize, 0, 0, 0];
     // SAFETY: what the program asked for.
-    let outcome = unsafe { sys::syscall(nr::MPROTECT, arguments) };
+    let outcome = unsafe { sys::program_syscall(nr::MPROTECT, arguments) };
     answer(outcome, usize::MAX) as c_int
 }
 
 fn unmap(addr: usize, len_bytes: usize) {
     // SAFETY: just mapped for the program, which does not use it yet.
-    let _ = unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+    let _ = unsafe { sys::program_syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
 }
 
 extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
     let addr = addr as usize;
     // SAFETY: what the program asked for.
-    let unmap = || unsafe { sys::syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
+    let unmap = || unsafe { sys::program_syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
     let outcome = match window().filter(|_| is_range(addr, len_bytes)) {
         None => unmap(),
         Some(window) => {
@@ -141,7 +141,7 @@ extern "C" fn mremap(
         None => {
             let [a, b, c, d, e] = arguments;
             // SAFETY: what the program asked for.
-            unsafe { sys::syscall(nr::MREMAP, [a, b, c, d, e, 0]) }
+            unsafe { sys::program_syscall(nr::MREMAP, [a, b, c, d, e, 0]) }
         }
     };
     answer(outcome, usize::MAX) as *mut c_void
@@ -177,7 +177,7 @@ fn advise(discard: impl FnOnce() -> SysResult<()>, advice: usize) -> Option<SysR
 extern "C" fn brk(addr: *mut c_void) -> c_int {
     let wanted = addr as usize;
     // SAFETY: the kernel returns the current break.
-    let ask = |addr| unsafe { sys::syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
+    let ask = |addr| unsafe { sys::program_syscall(nr::BRK, [addr, 0, 0, 0, 0, 0]) }.unwrap_or(0);
     let now = match window() {
         Some(window) => move_break(window, wanted, ask),
         None => ask(wanted),

@@ -412,7 +412,7 @@ mod tests {
             }
         }
         let (news, _) = channel();
-        let mut reported = Reported { has_lost: false, why: BTreeMap::new() };
+        let mut reported = Reported { done_before_loss: None, why: BTreeMap::new() };
         reported.look(&block, &lacking(&block), &news);
         assert_eq!(block.to_rebuild.load(Ordering::Relaxed), 0);
         for donor in [1, 4] {

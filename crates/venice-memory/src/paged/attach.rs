@@ -24,7 +24,7 @@ use venice_ports::shm::SlabFile;
 use super::inherited_socket::ProgramEnd;
 use super::run_block::RunBlockMap;
 use super::uffd::{self, Uffd};
-use super::{slots, sys};
+use super::{rlimits, slots, sys};
 
 /// The environment variable that names the ways to the supervisor: see [`Address`].
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
@@ -242,11 +242,11 @@ fn request(
     number: u64,
     with: Option<BorrowedFd<'_>>,
 ) -> Result<(u64, Option<OwnedFd>), Errno> {
-    let [limit, most] = sys::descriptor_limits();
-    sys::set_descriptor_limit(most);
+    let [limit, most] = rlimits::descriptors();
+    rlimits::set_descriptors(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
     let answer = exchange(unsafe { BorrowedFd::borrow_raw(socket) }, what, number, with);
-    sys::set_descriptor_limit(limit);
+    rlimits::set_descriptors(limit);
     answer
 }
 

@@ -112,8 +112,12 @@ impl Pager {
         self.staging.huge().parent_slots().for_each(|slot| self.empty_slot(slot));
     }
 
-    /// Opens the fork; `None` if there are no descriptors left.
+    /// Opens the fork; `None` if there are no descriptors left, or the handler cannot reach those
+    /// of this thread (`unshare(2)`).
     fn open_sockets(&self) -> Option<(i32, i32)> {
+        if !sys::shares_descriptors_with(self.evictor_thread.load(Ordering::Acquire)) {
+            return None;
+        }
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (parent, child) = socketpair(kind.0, kind.1, kind.2, None).ok()?;
@@ -207,6 +211,7 @@ impl ForkedChild {
             return Ok(());
         }
         pager.fork_lock.reset();
+        self.forget_locks();
         pager.uffd_fd.store(pager.descriptors.keep(uffd.fd), Ordering::Release);
         if let (Some(in_thread), Some(fd)) = (&pager.in_thread, in_thread) {
             in_thread.set_uffd(pager.descriptors.keep(fd));
@@ -224,6 +229,12 @@ impl ForkedChild {
         pager.descriptors.close(child);
         pager.mark.set();
         start::threads(pager)
+    }
+
+    /// Forgets what the parent has locked: a child does not inherit it.
+    fn forget_locks(&mut self) {
+        self.structure.guarded().locked.remove(0..usize::MAX);
+        self.structure.pager.lock_future(None);
     }
 
     fn take_place(&mut self, place: usize) {

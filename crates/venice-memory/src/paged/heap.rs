@@ -27,6 +27,8 @@ use super::sys::{self, SysResult};
 
 /// Least length of zeros that are mapped, in bytes.
 const MAPPED_BYTES: usize = 64 << 10;
+/// Tries to take the heap in a panic, with a yield of the processor each.
+const PANIC_TRIES: usize = 100_000;
 /// Header of an arena of a child's own: the address of the arena before it.
 const HEADER_BYTES: usize = size_of::<*mut u8>();
 
@@ -128,8 +130,26 @@ impl Heap {
         Ok(())
     }
 
+    /// Ends the process: the standard library's own end does not reach `venice run`.
+    fn die_full(&self, layout: Layout) -> ! {
+        let (wanted, all) = (layout.size(), self.len_bytes);
+        sys::die_with(format_args!("the pager's heap of {all} bytes has no room for {wanted}"))
+    }
+
+    /// Takes the heap for the text of a panic: its holder may be the thread that panics.
+    fn take_for_panic(&self) -> SpinGuard<'_, Talc> {
+        for _ in 0..PANIC_TRIES {
+            match self.talc.try_hold() {
+                Some(talc) => return talc,
+                None => sys::yield_now(),
+            }
+        }
+        sys::die("internal error: the pager panicked while its heap was in use")
+    }
+
     fn take(&self) -> HeapGuard<'_> {
-        let talc = self.talc.hold();
+        let is_panic = std::thread::panicking();
+        let talc = if is_panic { self.take_for_panic() } else { self.talc.hold() };
         let uses = self.uses();
         count(uses);
         HeapGuard { uses, talc }
@@ -205,12 +225,17 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: forwarded to the caller.
         let piece = unsafe { self.take().allocate(layout) };
-        piece.map_or(ptr::null_mut(), ptr::NonNull::as_ptr)
+        piece.unwrap_or_else(|| self.die_full(layout)).as_ptr()
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.size() >= MAPPED_BYTES && layout.align() <= PAGE {
-            return sys::map_private(layout.size()).unwrap_or(ptr::null_mut());
+            return sys::map_private(layout.size()).unwrap_or_else(|errno| {
+                sys::die_with(format_args!(
+                    "there is no memory for {} bytes of the pager: {errno:?}",
+                    layout.size()
+                ))
+            });
         }
         // SAFETY: forwarded to the caller; the allocation is as long as that.
         unsafe {

@@ -14,8 +14,12 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::descriptors::Descriptors;
+use super::end::die_unsupervised;
 use super::sys::{self, PollFd, SysResult};
-use super::thread;
+use super::thread::{self, ThreadCount};
+
+/// Interval between two checks of the program's threads.
+const LOOK_EVERY_MS: i32 = 200;
 
 /// The supervisor's half.
 #[derive(Debug)]
@@ -82,11 +86,16 @@ extern "C" fn watch(fd: usize) -> ! {
     if thread::keep_only(fd).is_err() {
         sys::die("watching `venice run` failed: no descriptor table of its own");
     }
+    let stat = sys::open_readonly(thread::PROCESS_STAT).unwrap_or(-1);
     loop {
+        // A program may end thread by thread: then only those of the window are left.
+        if let Some(code) = ThreadCount::read(stat).and_then(ThreadCount::exit_code) {
+            sys::exit(code);
+        }
         match wait_for_end(fd) {
             Some(SupervisorEnd::Released) => thread::exit(),
             Some(SupervisorEnd::Killed) => {
-                sys::die("`venice run` has ended: this program's far memory is lost");
+                die_unsupervised("`venice run` has ended: this program's far memory is lost");
             }
             None => {}
         }
@@ -103,7 +112,7 @@ enum SupervisorEnd {
 /// Waits for the end of the supervisor; `None`: nothing has happened yet.
 fn wait_for_end(fd: i32) -> Option<SupervisorEnd> {
     let mut end = [PollFd { fd, events: sys::POLLIN, revents: 0 }];
-    if sys::poll(&mut end, -1) == 0 {
+    if sys::poll(&mut end, LOOK_EVERY_MS) == 0 {
         return None;
     }
     let is_released = end[0].revents & sys::POLLIN != 0;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use super::proc_maps;
 use super::run_block::{Fate, Process, RunBlockMap};
-use super::sys;
 
 /// The report of a lost page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,45 +50,15 @@ pub fn take(block: &RunBlockMap) -> Vec<Loss> {
     block.live_processes().filter_map(noted).collect()
 }
 
-/// Returns the mapping around `address`, from `/proc/self/maps`. Allocates nothing: it may be
-/// called in a signal handler.
+/// Returns the mapping around `address`. Allocates nothing: it may be called in a signal handler.
 fn region_of(address: usize) -> Option<std::ops::Range<usize>> {
-    let maps = sys::open_readonly(b"/proc/self/maps\0").ok()?;
-    let mut text = [0u8; 4096];
-    let (mut range, mut number, mut column) = (0..0, 0, Column::Start);
-    let found = 'maps: loop {
-        let Ok(len_bytes @ 1..) = sys::read(maps, &mut text) else { break None };
-        for &byte in &text[..len_bytes] {
-            match (column, byte) {
-                (_, b'\n') => (column, number) = (Column::Start, 0),
-                (Column::Start, b'-') => {
-                    range.start = std::mem::take(&mut number);
-                    column = Column::End;
-                }
-                (Column::End, b' ') => {
-                    range.end = number;
-                    column = Column::Rest;
-                    if range.contains(&address) {
-                        break 'maps Some(range);
-                    }
-                }
-                (Column::Rest, _) => {}
-                (_, digit) => {
-                    number = number << 4 | char::from(digit).to_digit(16).unwrap_or(0) as usize;
-                }
-            }
-        }
-    };
-    sys::close(maps);
+    let mut found = None;
+    proc_maps::for_each(|mapping| {
+        let region = mapping.start..mapping.end;
+        found = region.contains(&address).then_some(region);
+        found.is_none()
+    });
     found
-}
-
-/// A column of `/proc/self/maps`: `START-END rest`.
-#[derive(Clone, Copy)]
-enum Column {
-    Start,
-    End,
-    Rest,
 }
 
 #[cfg(test)]

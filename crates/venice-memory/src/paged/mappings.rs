@@ -93,6 +93,7 @@ impl Structure {
         table.set_page_size(pages.clone(), PageSize::Small);
         table.set_in_thread(pages.clone(), false);
         table.set_dont_fork(pages.clone(), false);
+        self.guarded().locked.remove(pages.clone());
         self.guarded().regions.remove(pages);
     }
 
@@ -107,13 +108,13 @@ impl Structure {
             self.claim_all(part.clone());
         }
         // SAFETY: what the program asked for.
-        let outcome = unsafe { sys::madvise(addr, len_bytes, advice) };
+        let outcome = unsafe { sys::program_madvise(addr, len_bytes, advice) };
         for part in parts {
             let gone = match outcome {
                 Ok(()) | Err(Errno::ENOMEM) => true,
                 // SAFETY: as above.
                 Err(_) => unsafe {
-                    sys::madvise(address_of(part.start), part.len() * PAGE, advice).is_ok()
+                    sys::program_madvise(address_of(part.start), part.len() * PAGE, advice).is_ok()
                 },
             };
             if gone { self.drop_all(part) } else { self.restore_all(part) }
@@ -147,8 +148,9 @@ impl Structure {
             self.claim_all(part.clone());
         }
         // SAFETY: what the program asked for.
-        let outcome =
-            unsafe { sys::syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
+        let outcome = unsafe {
+            sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0])
+        };
         let Ok(new) = outcome else {
             for part in parts {
                 self.restore_all(part);
@@ -167,6 +169,7 @@ impl Structure {
         let new_pages = new / PAGE..new / PAGE + new_count;
         let kept = old.len().min(new_count);
         let was_in_thread = self.pager.table.is_in_thread(old.start);
+        let locked: Vec<_> = self.guarded().locked.parts(old.clone()).collect();
         if new_pages.start == old.start {
             self.restore_all(old.start..old.start + kept);
             self.drop_all(old.start + kept..old.end);
@@ -184,6 +187,11 @@ impl Structure {
         self.extend_attributes(old.start + kept - 1, new_pages.start + kept..new_pages.end);
         for offset in 0..kept {
             self.pager.move_entry(old.start + offset, new_pages.start + offset);
+        }
+        for part in locked {
+            let moved = |page| page - old.start + new_pages.start;
+            let end = moved(part.end).min(new_pages.end);
+            self.guarded().locked.insert(moved(part.start).min(end)..end);
         }
         self.drop_all(old.start + kept..old.end);
         if flags & MREMAP_DONTUNMAP == 0 {
@@ -400,7 +408,11 @@ impl Pager {
         if state != State::Zero {
             self.table.count_live(new);
             let before = to.claim_any();
-            assert!(before == State::Zero, "the new range was dropped first");
+            assert_eq!(
+                before,
+                State::Zero,
+                "page {new:#x} was dropped before page {old:#x} moved to it"
+            );
             let copied = Frame::OrphanOf(old);
             if self.staging.holds(from.frame()) == copied {
                 self.staging.set(from.frame(), Frame::Orphan);

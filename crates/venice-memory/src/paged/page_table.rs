@@ -95,7 +95,7 @@ impl Entry {
     pub fn release(&self, to: State) -> bool {
         let young = if to == State::Resident { YOUNG } else { 0 };
         let before = self.word.swap(to as u32 | young, Ordering::Release);
-        assert!(decode(before) == State::Busy, "only a busy page can be released");
+        assert_eq!(decode(before), State::Busy, "only a busy page can be released, to {to:?}");
         before & WAITED != 0
     }
 
@@ -146,7 +146,7 @@ impl Entry {
     #[must_use]
     pub fn release_prefetched(&self) -> bool {
         let before = self.word.swap(State::Resident as u32 | PREFETCHED, Ordering::Release);
-        assert!(decode(before) == State::Busy, "only a busy page can be released");
+        assert_eq!(decode(before), State::Busy, "only a busy page can be released");
         let is_waited_for = before & WAITED != 0;
         if is_waited_for {
             self.mark_used();

@@ -184,6 +184,8 @@ pub struct Pager {
     pub(super) pause: Pause,
     /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
     pub(super) evictor_stuck: AtomicU32,
+    /// The [`Locking`](super::Locking) of memory that the program maps; 0: it is not locked.
+    pub(super) locks_future: AtomicU32,
 }
 
 /// The state guarded by the structure lock.
@@ -196,6 +198,8 @@ pub struct Guarded {
     pub(super) huge_out: VecDeque<HugeSlot>,
     /// Spans of pages advised as cold.
     pub(super) advised_cold: ColdSpans,
+    /// Pages that the program has locked.
+    pub(super) locked: Regions,
     /// Spans to be paged out at once.
     pub(super) page_outs: VecDeque<Range<PageNumber>>,
 }
@@ -222,7 +226,6 @@ impl Pager {
     /// Makes a pager that has no threads yet.
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
-        sys::remember_standard_error();
         let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
         let (supervisor_fd, shares_pids, window) = match setup.serves {
             Serves::Program { supervisor, shares_pids } => {
@@ -281,6 +284,7 @@ impl Pager {
                 head_chunk: 0,
                 huge_out: VecDeque::with_capacity(huge_slots),
                 advised_cold: ColdSpans::default(),
+                locked: Regions::default(),
                 page_outs: VecDeque::new(),
             }),
             zeros: zeros as usize,
@@ -294,6 +298,7 @@ impl Pager {
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
             pause: Pause::default(),
+            locks_future: AtomicU32::new(0),
             reading: Spin::new(()),
             in_thread,
             read_ahead: Spin::default(),
@@ -388,7 +393,7 @@ impl Pager {
     pub(super) fn empty_slot(&self, slot: HugeSlot) {
         // SAFETY: the contents are not needed.
         let _ = unsafe {
-            sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED)
+            sys::madvise(self.staging.address_of_huge(slot), HUGE_BYTES, sys::MADV_DONTNEED_LOCKED)
         };
         self.staging.huge().give_empty(slot);
     }

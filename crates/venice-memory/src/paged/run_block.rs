@@ -10,6 +10,7 @@
 mod activity;
 mod disk_frames;
 mod donor;
+mod end_messages;
 mod fault_times;
 mod layout;
 mod page_sizes;
@@ -36,6 +37,7 @@ use self::activity::ActivityTable;
 pub use self::activity::Owner;
 pub use self::disk_frames::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate, HERE};
+pub use self::end_messages::{EndMessages, MESSAGE_BYTES};
 pub use self::fault_times::FaultTimes;
 pub use self::port_kind::PortKind;
 pub use self::processes::Process;
@@ -176,6 +178,9 @@ pub struct RunBlock {
     pub node: AtomicU32,
     /// The program's own soft limit on descriptors, until its first process has restored it.
     pub program_descriptor_limit: AtomicU64,
+    /// Bytes of the pager in each of [`MEMORY_LIMITS`](super::rlimits::MEMORY_LIMITS), at the start
+    /// of the first process.
+    pub limit_pads: [AtomicU64; 2],
     /// Far slots in use.
     pub slots_used: AtomicU64,
     /// 1: the slabs are mapped into the program, and no process pages.
@@ -202,6 +207,8 @@ pub struct RunBlock {
     readers: ActivityTable<MAX_READERS>,
     /// 1: more threads read mapped slabs than the table has entries.
     has_uncounted_readers: AtomicU32,
+    /// The messages with which processes end.
+    pub end_messages: EndMessages,
     /// The counters.
     pub counters: Counters,
     histogram: [AtomicU64; fault_times::BUCKETS],

@@ -16,6 +16,8 @@ use super::{PAGE, sys};
 pub type SlabSource = Box<dyn Fn(usize) -> Option<SlabFile> + Send + Sync>;
 
 const SLAB: usize = SLAB_BYTES as usize;
+/// Most replicas that get a mapping each at the start (16 GiB in two copies).
+const MOST_SPLIT: usize = 2048;
 /// The largest page of a memory device that slabs are lent from.
 const LARGEST_PAGE: usize = SLAB;
 
@@ -62,6 +64,7 @@ impl SlabWindow {
         let is_dumped = block.is_window();
         // A debugger would write all of it to its core file, mapped or not.
         sys::leave_out_of_dumps(reserved.start, reserved.len());
+        split(base, block.replicas().len());
         Ok(SlabWindow { reserved, base, len_bytes, mapped, source, is_dumped, turn })
     }
 
@@ -114,6 +117,11 @@ impl SlabWindow {
     /// The first address reserved for replicas, and the number of bytes reserved.
     pub fn reserved(&self) -> (usize, usize) {
         (self.base, self.len_bytes)
+    }
+
+    /// True if the address belongs to the reservation.
+    pub fn covers(&self, addr: usize) -> bool {
+        self.reserved.contains(&addr)
     }
 
     /// Unmaps a replica. Its addresses stay reserved.
@@ -169,6 +177,16 @@ impl SlabWindow {
         // are read as before or after the change; no more is promised.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, into.as_mut_ptr(), into.len()) }
         true
+    }
+}
+
+/// Gives each of the first `replicas` replicas a mapping of its own, by a flag that every other one
+/// has: to map its slab in place of that takes no further one, which a program at the limit of
+/// mappings (`vm.max_map_count`) would not have.
+fn split(base: usize, replicas: usize) {
+    for replica in (1..replicas.min(MOST_SPLIT)).step_by(2) {
+        // SAFETY: advice about a reservation that nothing uses.
+        let _ = unsafe { sys::madvise(base + replica * SLAB, SLAB, sys::MADV_NOHUGEPAGE) };
     }
 }
 

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use super::PAGE;
 use super::budget::{self, BudgetError};
 use super::direct::FarMemory;
+use super::end;
 use super::evictor::{self, Evictor};
 use super::handler::{self, Handler};
 use super::hints::Hint;
@@ -130,6 +131,7 @@ impl Space {
             serves: Serves::Regions { window: far.shared_window() },
             lowest_fd: 3,
         };
+        end::remember_standard_error();
         let pager: &'static Pager = Box::leak(Box::new(Pager::new(setup)?));
         let mut space = Space {
             pager,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::end;
 use super::evictor::{self, Evictor};
 use super::handler::{self, Handler};
 use super::pager::{Pager, PagerError, PagerSetup};
@@ -15,6 +16,7 @@ use super::thread;
 /// [`PagerError`], before anything has changed for the program.
 pub fn start(setup: PagerSetup) -> Result<&'static Pager, PagerError> {
     let pager = Box::leak(Box::new(Pager::new(setup)?));
+    end::report_in(&pager.block);
     threads(pager)?;
     Ok(pager)
 }

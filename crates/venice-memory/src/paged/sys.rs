@@ -6,9 +6,14 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 
 pub use venice_ports::monotonic_ns;
+
+pub use super::end::{die, die_with};
+use super::own_locks::OwnLocks;
+use super::rlimits;
+pub use super::thread::{forget_own_threads, program_threads};
 
 /// A Linux error number, as the kernel returned it (positive).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +40,8 @@ impl Errno {
     pub const EFAULT: Errno = Errno(14);
     /// No such process: its address space is gone.
     pub const ESRCH: Errno = Errno(3);
+    /// No such system call.
+    pub const ENOSYS: Errno = Errno(38);
 }
 
 impl fmt::Debug for Errno {
@@ -91,8 +98,15 @@ pub mod nr {
     pub const GETDENTS64: usize = 217;
     pub const EVENTFD2: usize = 290;
     pub const USERFAULTFD: usize = 323;
+    pub const MLOCK: usize = 149;
     pub const MLOCK2: usize = 325;
     pub const MUNLOCK: usize = 150;
+    pub const MLOCKALL: usize = 151;
+    pub const MUNLOCKALL: usize = 152;
+    pub const PRCTL: usize = 157;
+    pub const SECCOMP: usize = 317;
+    pub const UNSHARE: usize = 272;
+    pub const KCMP: usize = 312;
     pub const MINCORE: usize = 27;
     pub const CLOSE_RANGE: usize = 436;
     pub const DUP2: usize = 33;
@@ -102,6 +116,8 @@ pub mod nr {
     pub const UNSHARE: usize = 272;
     pub const SETNS: usize = 308;
     pub const FACCESSAT2: usize = 439;
+    pub const GETRLIMIT: usize = 97;
+    pub const SETRLIMIT: usize = 160;
     pub const PRLIMIT64: usize = 302;
 }
 
@@ -126,6 +142,49 @@ pub unsafe fn syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
         );
     }
     if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl venice_program_call",
+    ".hidden venice_program_call",
+    ".type venice_program_call, @function",
+    "venice_program_call:",
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "syscall",
+    ".globl venice_program_call_site",
+    ".hidden venice_program_call_site",
+    "venice_program_call_site:",
+    "ret",
+    ".size venice_program_call, . - venice_program_call",
+);
+
+unsafe extern "C" {
+    fn venice_program_call(number: usize, args: &[usize; 6]) -> isize;
+    fn venice_program_call_site();
+}
+
+/// Does the same as [`syscall`] for a call that the program asked for: a filter that the program
+/// installs (`seccomp(2)`) judges these and no others.
+///
+/// # Safety
+/// As for [`syscall`].
+pub unsafe fn program_syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
+    // SAFETY: forwarded to the caller.
+    let ret = unsafe { venice_program_call(number, &args) };
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// The address that the kernel sees in [`program_syscall`].
+pub fn program_call_site() -> usize {
+    venice_program_call_site as *const () as usize
 }
 
 /// Calls `ioctl(2)` on a structure.
@@ -292,7 +351,9 @@ fn map_anonymous(len_bytes: usize, flags: usize) -> SysResult<usize> {
     const MAP_ANONYMOUS: usize = 0x20;
     let flags = flags | MAP_ANONYMOUS;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
-    unsafe { syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, flags, usize::MAX, 0]) }
+    rlimits::beyond(|| unsafe {
+        syscall(nr::MMAP, [0, len_bytes, PROT_READ_WRITE, flags, usize::MAX, 0])
+    })
 }
 
 /// Maps anonymous private memory, not locked, at a multiple of `align_bytes` (of pages). Pages are
@@ -329,16 +390,34 @@ pub fn reserve(addr: usize, len_bytes: usize) -> SysResult<usize> {
     unsafe { syscall(nr::MMAP, [addr, len_bytes, PROT_NONE, flags, usize::MAX, 0]) }
 }
 
-/// Locks a range page by page as it is touched. A refusal (`RLIMIT_MEMLOCK`) is left to `venice
-/// doctor` to explain: without swap on the host it does no harm.
+/// Forbids every access to a range of the pager's own memory.
+pub fn forbid(addr: usize, len_bytes: usize) {
+    const PROT_NONE: usize = 0;
+    // SAFETY: no contents are changed.
+    let _ = unsafe { syscall(nr::MPROTECT, [addr, len_bytes, PROT_NONE, 0, 0, 0]) };
+}
+
+/// Locks a range of the pager's own page by page as it is touched. A refusal (`RLIMIT_MEMLOCK`) is
+/// left to `venice doctor` to explain: without swap on the host it does no harm.
 pub fn lock_on_fault(addr: usize, len_bytes: usize) {
     const MLOCK_ONFAULT: usize = 1;
     // SAFETY: locking changes no contents.
     let _ = unsafe { syscall(nr::MLOCK2, [addr, len_bytes, MLOCK_ONFAULT, 0, 0, 0]) };
+    OWN_LOCKS.add(addr, len_bytes);
+}
+
+static OWN_LOCKS: OwnLocks = OwnLocks::new();
+
+/// Locks the pager's own memory again, once the program has unlocked everything.
+pub fn lock_own_again() {
+    for (addr, len_bytes) in OWN_LOCKS.all() {
+        lock_on_fault(addr, len_bytes);
+    }
 }
 
 /// Undoes [`lock_on_fault`].
 pub fn unlock(addr: usize, len_bytes: usize) {
+    OWN_LOCKS.remove(addr);
     // SAFETY: unlocking changes no contents.
     let _ = unsafe { syscall(nr::MUNLOCK, [addr, len_bytes, 0, 0, 0, 0]) };
 }
@@ -348,6 +427,7 @@ pub fn unlock(addr: usize, len_bytes: usize) {
 /// # Safety
 /// The range must not be used any more.
 pub unsafe fn unmap(addr: *mut c_void, len_bytes: usize) {
+    OWN_LOCKS.remove(addr as usize);
     // SAFETY: forwarded to the caller.
     let _ = unsafe { syscall(nr::MUNMAP, [addr as usize, len_bytes, 0, 0, 0, 0]) };
 }
@@ -369,6 +449,15 @@ const MADV_RANDOM: usize = 1;
 const MADV_DONTDUMP: usize = 16;
 /// `MADV_DODUMP`.
 const MADV_DODUMP: usize = 17;
+/// Calls `madvise(2)` as the program asked for it.
+///
+/// # Safety
+/// As for [`madvise`].
+pub unsafe fn program_madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
+    // SAFETY: forwarded to the caller.
+    unsafe { program_syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
+}
+
 /// `MADV_DONTFORK`.
 pub const MADV_DONTFORK: usize = 10;
 /// `MADV_DOFORK`.
@@ -453,6 +542,12 @@ pub fn getpid() -> u32 {
 pub fn getppid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall(nr::GETPPID, [0; 6]) }.unwrap_or(0) as u32
+/// False if the calling thread has another table of descriptors than `thread`.
+pub fn shares_descriptors_with(thread: u32) -> bool {
+    const KCMP_FILES: usize = 2;
+    let arguments = [gettid() as usize, thread as usize, KCMP_FILES, 0, 0, 0];
+    // SAFETY: touches no memory.
+    !matches!(unsafe { syscall(nr::KCMP, arguments) }, Ok(1..))
 }
 
 /// The calling thread's id.
@@ -460,27 +555,6 @@ pub fn gettid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall(nr::GETTID, [0; 6]) }.unwrap_or(0) as u32
 }
-
-/// Soft and hard limit on descriptors (`RLIMIT_NOFILE`).
-pub fn descriptor_limits() -> [u64; 2] {
-    let mut limits = [1024u64; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe {
-        syscall(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize, 0, 0])
-    };
-    limits
-}
-
-/// Sets the soft limit on descriptors, at most to the hard one.
-pub fn set_descriptor_limit(soft: u64) {
-    let [_, hard] = descriptor_limits();
-    let limits = [soft.min(hard), hard];
-    // SAFETY: the kernel reads two words.
-    let _ =
-        unsafe { syscall(nr::PRLIMIT64, [0, RLIMIT_NOFILE, limits.as_ptr() as usize, 0, 0, 0]) };
-}
-
-const RLIMIT_NOFILE: usize = 7;
 
 /// Ends the process.
 pub fn exit(code: usize) -> ! {
@@ -555,35 +629,4 @@ pub fn set_signal_mask(mask: u64) -> u64 {
         )
     };
     old
-}
-
-/// Identity of standard error when the pager started; a daemon may have put a file in its place.
-static STANDARD_ERROR: AtomicU64 = AtomicU64::new(0);
-
-/// Remembers the identity of standard error, for [`die`].
-pub fn remember_standard_error() {
-    STANDARD_ERROR.store(standard_error(), Ordering::Relaxed);
-}
-
-/// Device and inode of the file behind descriptor 2, folded; 0: none.
-fn standard_error() -> u64 {
-    // SAFETY: borrowed for this call only.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(2) };
-    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev.rotate_left(32) ^ stat.st_ino)
-}
-
-/// Writes `text` to standard error (if that is still the same file) and ends the process with
-/// `SIGKILL`: an invariant of the pager is broken, or memory is lost, and no program may go on with
-/// wrong bytes.
-pub fn die(text: &str) -> ! {
-    if standard_error() == STANDARD_ERROR.load(Ordering::Relaxed) {
-        let _ = write(2, b"venice: ");
-        let _ = write(2, text.as_bytes());
-        let _ = write(2, b"\n");
-    }
-    const SIGKILL: usize = 9;
-    // SAFETY: ends this process; nothing after it matters.
-    let _ = unsafe { syscall(nr::KILL, [getpid() as usize, SIGKILL, 0, 0, 0, 0]) };
-    // The first process of a PID namespace cannot kill itself (`pid_namespaces(7)`).
-    exit(128 + SIGKILL)
 }

@@ -5,20 +5,27 @@
 //! stands in for thread-local storage, and all signals stay blocked, so that the program's handlers
 //! never run here.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::sys::{self, Errno, SysResult, nr};
 
+/// Threads made by [`spawn`] that have not ended.
+static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
+
 const STACK_BYTES: usize = 512 * 1024;
+/// Memory under the stack that may not be touched: a stack that is too short ends the process.
+const GUARD_BYTES: usize = 4096;
 /// Room under the thread pointer for initial-exec variables of the loaded libraries (`errno` among
 /// them), in case one is written.
 const TLS_BYTES: usize = 64 * 1024;
+/// What a thread maps: guard, stack, and thread-local storage.
+const MEMORY_BYTES: usize = GUARD_BYTES + STACK_BYTES + TLS_BYTES;
 
 /// A thread that was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread {
     id: u32,
-    /// Its stack and its thread-local storage.
+    /// Its guard, its stack and its thread-local storage.
     memory: usize,
 }
 
@@ -34,7 +41,7 @@ impl Thread {
             sys::futex_wait(&never, 0, Some(LOOK_EVERY_NS), false);
         }
         // SAFETY: the thread that used it has ended.
-        unsafe { sys::unmap(self.memory as *mut _, STACK_BYTES + TLS_BYTES) };
+        unsafe { sys::unmap(self.memory as *mut _, MEMORY_BYTES) };
     }
 }
 
@@ -53,15 +60,16 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<Thre
         | 0x10000 // THREAD
         | 0x40000 // SYSVSEM
         | 0x80000; // SETTLS
-    let memory = sys::map_private(STACK_BYTES + TLS_BYTES)? as usize;
-    let tls = memory + STACK_BYTES + TLS_BYTES - 4096;
+    let memory = sys::map_private(MEMORY_BYTES)? as usize;
+    sys::forbid(memory, GUARD_BYTES);
+    let tls = memory + MEMORY_BYTES - 4096;
     // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and, for
     // the C library, its third) points to itself, as the x86-64 ABI has it.
     unsafe {
         *(tls as *mut usize) = tls;
         *((tls + 16) as *mut usize) = tls;
     }
-    let stack_top = memory + STACK_BYTES - 64;
+    let stack_top = memory + GUARD_BYTES + STACK_BYTES - 64;
     // SAFETY: the stack lies within the fresh mapping; the child takes both words off it.
     unsafe {
         *(stack_top as *mut usize) = argument;
@@ -91,10 +99,12 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<Thre
     }
     sys::set_signal_mask(mask);
     if ret < 0 {
-        // SAFETY: mapped above, and used by nothing.
-        unsafe { sys::unmap(memory as *mut _, STACK_BYTES + TLS_BYTES) };
+        // SAFETY: mapped above, and no thread has it as its stack.
+        unsafe { sys::unmap(memory as *mut _, MEMORY_BYTES) };
         return Err(Errno(-ret as i32));
     }
+    // Counted last: a thread too many must not make the program's look ended.
+    OWN_THREADS.fetch_add(1, Ordering::Relaxed);
     Ok(Thread { id: ret as u32, memory })
 }
 
@@ -118,10 +128,74 @@ pub fn keep_only(fd: i32) -> SysResult<()> {
 
 /// Ends the calling thread, which [`spawn`] made; its stack stays.
 pub fn exit() -> ! {
+    OWN_THREADS.fetch_sub(1, Ordering::Relaxed);
     loop {
         // SAFETY: other threads use nothing of it but its stack.
         let _ = unsafe { sys::syscall(nr::EXIT, [0; 6]) };
     }
+}
+
+/// Forgets the threads of the parent, in the child of a fork.
+pub fn forget_own_threads() {
+    OWN_THREADS.store(0, Ordering::Relaxed);
+}
+
+/// Returns the number of threads that are the program's, one that has ended as the first of its
+/// process included. `None`: `/proc` is not there.
+pub fn program_threads() -> Option<usize> {
+    let fd = sys::open_readonly(PROCESS_STAT).ok()?;
+    let threads = ThreadCount::read(fd);
+    sys::close(fd);
+    Some(threads?.program)
+}
+
+/// The path of the process's `stat` (`proc_pid_stat(5)`).
+pub const PROCESS_STAT: &[u8] = b"/proc/self/stat\0";
+
+/// The threads of the process that are the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadCount {
+    /// Their number.
+    pub program: usize,
+    /// The exit code of the first thread of the process, if it has ended; it counts as a thread
+    /// until the last one ends.
+    pub first_ended: Option<usize>,
+}
+
+impl ThreadCount {
+    /// Reads it from an open [`PROCESS_STAT`].
+    pub fn read(fd: i32) -> Option<ThreadCount> {
+        let mut text = [0u8; 1024];
+        let len = sys::pread(fd, 0, &mut text).ok()?;
+        // The threads of a child without a pager of its own are not counted.
+        ThreadCount::of(&text[..len], OWN_THREADS.load(Ordering::Relaxed))
+    }
+
+    /// The exit code of the program, if none of its threads is left.
+    pub fn exit_code(self) -> Option<usize> {
+        self.first_ended.filter(|_| self.program == 1)
+    }
+
+    fn of(stat: &[u8], own_threads: usize) -> Option<ThreadCount> {
+        let fields = || fields_of(stat);
+        let threads = number(fields()?.nth(17)?)?;
+        let has_ended = fields()?.next()? == b"Z";
+        let status = number(fields()?.nth(49)?.trim_ascii_end())?;
+        let first_ended = has_ended.then_some(status >> 8 & 0xff);
+        Some(ThreadCount { program: threads.checked_sub(own_threads)?, first_ended })
+    }
+}
+
+/// The fields of a `stat` after the name, from the third on.
+fn fields_of(stat: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
+    Some(stat.get(after_name..)?.split(|&b| b == b' '))
+}
+
+fn number(field: &[u8]) -> Option<usize> {
+    field.iter().try_fold(0usize, |value, &digit| {
+        digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize)
+    })
 }
 
 /// Returns a number of the calling thread that no other thread of the process has at the same time:
@@ -151,18 +225,12 @@ pub fn processor_of(thread: u32) -> Option<usize> {
     let mut text = [0u8; 512];
     let len = sys::pread(fd, 0, &mut text);
     sys::close(fd);
-    let text = &text[..len.ok()?];
-    let after_name = text.iter().rposition(|&b| b == b')')? + 2;
-    let field = text[after_name..].split(|&b| b == b' ').nth(36)?;
-    field.iter().try_fold(0usize, |value, &digit| {
-        digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize)
-    })
+    number(fields_of(&text[..len.ok()?])?.nth(36)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     extern "C" fn raise(word: usize) -> ! {
         // SAFETY: the test passes the address of a static word.
@@ -197,6 +265,20 @@ mod tests {
         thread.join();
         let task = format!("/proc/self/task/{}", thread.id);
         assert!(!std::path::Path::new(&task).exists());
+    }
+
+    #[test]
+    fn ended_first_thread_is_seen() {
+        let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
+        let zeros = "0 ".repeat(31);
+        let stat = format!("77 (a) b) Z {rest} 3 {zeros}1792\n");
+        let count = ThreadCount::of(stat.as_bytes(), 2);
+        assert_eq!(count.and_then(ThreadCount::exit_code), Some(7));
+        let running = stat.replace(") Z ", ") S ");
+        let count = ThreadCount::of(running.as_bytes(), 1);
+        assert_eq!(count, Some(ThreadCount { program: 2, first_ended: None }));
+        let with_another = ThreadCount { program: 2, first_ended: Some(7) };
+        assert_eq!(with_another.exit_code(), None);
     }
 
     #[test]

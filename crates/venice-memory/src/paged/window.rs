@@ -33,6 +33,7 @@ pub use self::fork::WindowFork;
 pub use self::structure::WindowStructure;
 use super::PAGE;
 use super::attach;
+use super::end;
 use super::lifeline::Tether;
 use super::lock::StructureLock;
 use super::page_table::PageNumber;
@@ -113,12 +114,18 @@ impl Window {
         let socket = supervisor.as_raw_fd();
         let source = move |replica| attach::request_slab(socket, replica);
         let window = Window::new(block, process, Box::new(source))?;
+        end::report_in(&window.block);
         tether.watch().map_err(WindowError::NoThread)?;
         window.count_own_thread();
         // From here on the mover has the connection, under the same number, out of the program's
         // reach.
         mover::start(window, socket).map_err(WindowError::NoThread)?;
         Ok(window)
+    }
+
+    /// The run's shared block.
+    pub fn block(&self) -> &RunBlockMap {
+        &self.block
     }
 
     fn new(

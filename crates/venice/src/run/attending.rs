@@ -260,9 +260,13 @@ fn wait(entrances: &Entrances, connections: &[Connection]) -> Vec<bool> {
     }
 }
 
-/// Finds ended processes, whoever their parent is, and reports lost pages.
+/// Finds ended processes, whoever their parent is, and reports lost pages and the messages with
+/// which processes end.
 fn watch(holding: &Arc<Holding>, watched: &mut BTreeMap<u32, WatchedProcess>) {
     let block = holding.block();
+    for (pid, text) in block.take_end_messages() {
+        remark(format!("venice: {text} (process {pid}: SIGKILL)"));
+    }
     for lost in loss::take(block) {
         remark(format!(
             "venice: {} of a page of this program: region {:#x}-{:#x}, address {:#x}, process {}: \

@@ -124,9 +124,10 @@ impl Child {
             else {
                 continue;
             };
-            let pids = left.iter().filter_map(|pid| Pid::from_raw(*pid as i32));
-            // A process that has just ended gets none.
-            pids.for_each(|pid| drop(kill_process(pid, signal)));
+            for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+                // A process that has just ended gets none.
+                let _ = kill_process(pid, signal);
+            }
         }
     }
 

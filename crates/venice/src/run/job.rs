@@ -109,9 +109,10 @@ fn has_left_behind(args: &StandInArgs) -> bool {
 
 fn continue_run(run: u32) {
     let parent = rustix::process::getppid();
-    let run = Pid::from_raw(run as i32).filter(|run| parent == Some(*run));
-    // A run that has been killed meanwhile needs no signal.
-    run.into_iter().for_each(|run| drop(kill_process(run, Signal::CONT)));
+    if let Some(run) = Pid::from_raw(run as i32).filter(|run| parent == Some(*run)) {
+        // A run that has been killed meanwhile needs no signal.
+        let _ = kill_process(run, Signal::CONT);
+    }
 }
 
 /// Returns the state of a process (`proc_pid_stat(5)`); `None`: it is gone.

@@ -24,6 +24,7 @@ mod memory_devices;
 mod over_relays;
 mod over_udp;
 mod over_verbs;
+mod own_calls;
 mod pairwise;
 mod paper_figures;
 mod placement;

@@ -181,7 +181,7 @@ impl Evictor {
         let mut moved = 0;
         for (at, (page, frame)) in pages.zip(frames).enumerate() {
             let Some(was) = claimed[at] else {
-                assert!(!there[at], "only what is claimed is moved");
+                assert!(!there[at], "page {page:#x} was moved to frame {frame} and not claimed");
                 continue;
             };
             let mut is_there = there[at];
@@ -204,7 +204,7 @@ impl Evictor {
 
     fn presence_of(&self, frames: &Range<u32>) -> PresentPages {
         let there = self.presence.look(self.pager.staging.address(frames.start), frames.len());
-        there.expect("the staging area is mapped")
+        there.unwrap_or_else(|errno| panic!("frames {frames:?} of the staging area: {errno}"))
     }
 
     /// True if the contents of a frame that is not in memory may be swapped out by the host. Where
@@ -246,7 +246,8 @@ impl Evictor {
     }
 
     pub(super) fn managed(&self, page: PageNumber) -> &'static Entry {
-        self.pager.table.entry(page).expect("managed pages are in the table")
+        let entry = self.pager.table.entry(page);
+        entry.unwrap_or_else(|| panic!("page {page:#x} is managed and not in the table"))
     }
 
     pub(super) fn release(&self, page: PageNumber, state: State) {

@@ -13,13 +13,14 @@ mod retire;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::budget::{high_watermark, low_watermark, managed_pages};
+use super::end::die_unsupervised;
 use super::far::Far;
 use super::page_size::HUGE_PAGES;
 use super::pager::{Guarded, NO_CPU, Pager, ring_chunks};
 use super::presence::Presence;
 use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
-use super::thread;
+use super::thread::{self, PROCESS_STAT, ThreadCount};
 use super::transfer::WriteOut;
 use chunks::Exhausted;
 use retire::Leaving;
@@ -47,6 +48,7 @@ pub struct Evictor {
     writes: Vec<WriteOut>,
     leaving: Vec<Leaving>,
     statm_fd: i32,
+    stat_fd: i32,
     presence: Presence,
     measured_ns: u64,
     overhead_pages: u64,
@@ -98,17 +100,18 @@ impl Evictor {
     /// Makes an evictor that has not started yet.
     pub fn new(pager: &'static Pager, far: Far) -> Evictor {
         // Other memory of the process counts only where the pager serves all of it.
-        let statm = if pager.serves_regions() {
-            Err(Errno::ENOENT)
-        } else {
-            sys::open_readonly(b"/proc/self/statm\0")
+        let open = |path: &[u8]| {
+            let fd =
+                if pager.serves_regions() { Err(Errno::ENOENT) } else { sys::open_readonly(path) };
+            fd.map_or(-1, |fd| pager.descriptors.keep(fd))
         };
         Evictor {
             pager,
             far,
             writes: Vec::with_capacity(MOST_AT_ONCE),
             leaving: Vec::with_capacity(MOST_AT_ONCE),
-            statm_fd: statm.map_or(-1, |fd| pager.descriptors.keep(fd)),
+            statm_fd: open(b"/proc/self/statm\0"),
+            stat_fd: open(PROCESS_STAT),
             presence: Presence::open(&pager.descriptors),
             measured_ns: 0,
             overhead_pages: 0,
@@ -230,6 +233,7 @@ impl Evictor {
             self.overhead_pages = self.measure_overhead();
             pager.own_process().overhead_pages.store(self.overhead_pages, Ordering::Relaxed);
             self.check_supervisor();
+            self.check_program();
         }
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
         let limit = managed_pages(allowance, self.overhead_pages);
@@ -259,7 +263,15 @@ impl Evictor {
         let mut connection =
             [PollFd { fd: self.pager.supervisor_fd, events: sys::POLLIN, revents: 0 }];
         if sys::poll(&mut connection, 0) > 0 {
-            sys::die("`venice run` has ended: this program's far memory is lost");
+            die_unsupervised("`venice run` has ended: this program's far memory is lost");
+        }
+    }
+
+    /// Ends the process if only the pager's threads are left: a program may end thread by thread
+    /// (`exit(2)`, all that a strict seccomp mode allows).
+    fn check_program(&self) {
+        if let Some(code) = ThreadCount::read(self.stat_fd).and_then(ThreadCount::exit_code) {
+            sys::exit(code);
         }
     }
 

@@ -166,8 +166,10 @@ impl Evictor {
     pub(super) fn drop_frames(&self, frames: Range<u32>) {
         let start = self.pager.staging.address(frames.start);
         // SAFETY: every page in them was written out, found clean or is an orphan.
-        let dropped = unsafe { sys::madvise(start, frames.len() * PAGE, sys::MADV_DONTNEED) };
-        assert!(dropped.is_ok(), "the staging area is plain memory");
+        let dropped =
+            unsafe { sys::madvise(start, frames.len() * PAGE, sys::MADV_DONTNEED_LOCKED) };
+        // The program may have locked all memory by a bare system call.
+        assert_eq!(dropped, Ok(()), "frames {frames:?} of the staging area could not be freed");
     }
 
     /// Completes the eviction of the pages whose contents are where they belong.

@@ -258,7 +258,8 @@ impl Handler {
             Some(slot) => self.pager.empty_slot(slot),
             None => {
                 // SAFETY: as above.
-                let _ = unsafe { sys::madvise(landing.address, HUGE_BYTES, sys::MADV_DONTNEED) };
+                let _ =
+                    unsafe { sys::madvise(landing.address, HUGE_BYTES, sys::MADV_DONTNEED_LOCKED) };
             }
         }
     }
