@@ -113,7 +113,6 @@ pub mod nr {
     pub const DUP3: usize = 292;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
-    pub const UNSHARE: usize = 272;
     pub const SETNS: usize = 308;
     pub const FACCESSAT2: usize = 439;
     pub const GETRLIMIT: usize = 97;
@@ -542,6 +541,8 @@ pub fn getpid() -> u32 {
 pub fn getppid() -> u32 {
     // SAFETY: touches no memory.
     unsafe { syscall(nr::GETPPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
 /// False if the calling thread has another table of descriptors than `thread`.
 pub fn shares_descriptors_with(thread: u32) -> bool {
     const KCMP_FILES: usize = 2;

@@ -40,7 +40,7 @@ impl Watched for Paged {
     }
 
     fn core(&self, pid: u32) -> Result<CoreView, String> {
-        let block = self.0.block();
+        let block = self.holding.block();
         let mut processes = block.live_processes().map(|(_, process)| process);
         let process = processes.find(|it| it.pid.load(Ordering::Acquire) == pid);
         let process = process.ok_or("it is in a run, but has not begun to page: try again")?;
@@ -48,7 +48,7 @@ impl Watched for Paged {
             // Memory of a window is mapped; gcore would do.
             0 => Ok(CoreView::default()),
             header => {
-                let reader = self.0.slot_reader().map_err(|error| error.to_string())?;
+                let reader = self.holding.slot_reader().map_err(|error| error.to_string())?;
                 Ok(CoreView { image: Some(header), reader: Some(reader) })
             }
         }
