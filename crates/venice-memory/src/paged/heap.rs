@@ -323,7 +323,6 @@ pub(super) mod tests {
             assert_eq!(heap.origin_of(first), Origin::Heap);
             // SAFETY: pieces of these lengths, each freed once.
             unsafe {
-                assert!(heap.alloc(layout(600 << 10)).is_null());
                 let zeros = heap.alloc_zeroed(layout(2 << 20));
                 assert_eq!(heap.origin_of(zeros), Origin::Mapping);
                 assert!(holds(zeros, 2 << 20, 0));
@@ -338,6 +337,15 @@ pub(super) mod tests {
                 heap.dealloc(less, layout(300 << 10));
             }
         }
+    }
+
+    #[test]
+    fn full_heap_ends_process() {
+        let heap = heap();
+        piece(heap, 600 << 10, 7);
+        let child = fork(|| holds(piece(heap, 600 << 10, 7), 600 << 10, 7));
+        let (_, status) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.terminating_signal(), Some(Signal::KILL.as_raw()));
     }
 
     /// Acts as a child whose parent's threads did `meanwhile` while it was forked.
