@@ -26,8 +26,7 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
         patch::replace(c"dup2", dup2 as *const () as usize).map_err(|e| ("dup2", e))?;
         patch::replace(c"dup3", dup3 as *const () as usize).map_err(|e| ("dup3", e))?;
         patch::replace(c"close_range", close_range as *const () as usize)
-            .map_err(|e| ("close_range", e))?;
-        patch::replace(c"unshare", unshare as *const () as usize).map_err(|e| ("unshare", e))
+            .map_err(|e| ("close_range", e))
     }
 }
 
@@ -87,13 +86,12 @@ pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_in
     if from > last && from > first { 0 } else { answer(call(from, last)) }
 }
 
-/// `unshare(2)`. A table of descriptors that no other thread of the program shares stays that of
-/// the pager's threads too: a fork hands descriptors from one to the other.
-pub extern "C" fn unshare(flags: c_int) -> c_int {
+/// Returns the flags of an `unshare(2)` without CLONE_FILES where it would do nothing for the
+/// program: a table of descriptors that no other thread of the program shares stays that of the
+/// pager's threads too. A fork hands descriptors from one to the other.
+pub fn keep_shared_with_pager(flags: c_int) -> c_int {
     const CLONE_FILES: c_int = 0x400;
-    let flags = if is_alone() { flags & !CLONE_FILES } else { flags };
-    // SAFETY: what the program asked for.
-    answer(unsafe { sys::program_syscall(nr::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) })
+    if is_alone() { flags & !CLONE_FILES } else { flags }
 }
 
 /// True if the calling thread is the program's only one.

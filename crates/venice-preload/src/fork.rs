@@ -6,10 +6,10 @@ use std::cell::UnsafeCell;
 
 use venice_memory::paged::{ForkedChild, Tether, Window, WindowFork, sys};
 
-use crate::c;
 use crate::heap::heap;
 use crate::pager_instance::pager;
 use crate::window_calls::{tether, window};
+use crate::{c, exit};
 
 /// The fork under way. The structure lock, held from `prepare` on, limits it to one thread.
 struct PendingFork(UnsafeCell<Option<Fork>>);
@@ -80,6 +80,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     sys::forget_own_threads();
+    exit::remember_process();
     // SAFETY: its pager is not its own yet, and there is no other thread.
     if unsafe { heap().take_over_in_child() }.is_err() {
         sys::die("fork failed: there is no memory for the pager's heap in the child");

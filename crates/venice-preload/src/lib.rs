@@ -11,6 +11,7 @@
 mod c;
 mod descriptors;
 mod exec;
+mod exit;
 mod fork;
 mod heap;
 mod limits;

@@ -1,14 +1,14 @@
 //! Replacements of the C library's calls that move the process to other namespaces.
 //!
 //! The kernel lets only a process of one thread enter a user namespace (`EINVAL` else), so the
-//! pager's threads pause meanwhile. Sandboxes make the calls by `syscall(2)` too.
+//! pager's threads pause meanwhile.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::c_int;
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
 use crate::pager_instance::pager;
-use crate::{c, patch};
+use crate::{c, descriptors, patch};
 
 const CLONE_VM: c_int = 0x100;
 const CLONE_SIGHAND: c_int = 0x800;
@@ -29,37 +29,18 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     // SAFETY: each takes and returns the same as the function that it replaces.
     unsafe {
         patch::replace(c"unshare", unshare as *const () as usize).map_err(|e| ("unshare", e))?;
-        patch::replace(c"setns", setns as *const () as usize).map_err(|e| ("setns", e))?;
-        patch::replace(c"syscall", syscall as *const () as usize).map_err(|e| ("syscall", e))
+        patch::replace(c"setns", setns as *const () as usize).map_err(|e| ("setns", e))
     }
 }
 
-extern "C" fn unshare(flags: c_int) -> c_int {
-    answer(try_unshare(flags)) as c_int
+/// `unshare(2)`.
+pub extern "C" fn unshare(flags: c_int) -> c_int {
+    answer(try_unshare(descriptors::keep_shared_with_pager(flags)))
 }
 
-extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    answer(try_setns(fd, kind)) as c_int
-}
-
-/// `syscall(2)`: a variadic function receives its first integers like one that names them.
-extern "C" fn syscall(
-    number: c_long,
-    first: usize,
-    second: usize,
-    third: usize,
-    fourth: usize,
-    fifth: usize,
-    sixth: usize,
-) -> c_long {
-    match number as usize {
-        nr::UNSHARE => answer(try_unshare(first as c_int)),
-        nr::SETNS => answer(try_setns(first as c_int, second as c_int)),
-        number => {
-            // SAFETY: what the program asked for.
-            answer(unsafe { sys::syscall(number, [first, second, third, fourth, fifth, sixth]) })
-        }
-    }
+/// `setns(2)`.
+pub extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    answer(try_setns(fd, kind))
 }
 
 /// Unshares the user namespace first, which is the order of the kernel: a process that has unshared
@@ -67,7 +48,7 @@ extern "C" fn syscall(
 fn try_unshare(flags: c_int) -> SysResult<usize> {
     let call = |flags: c_int| {
         // SAFETY: changes no memory.
-        unsafe { sys::syscall(nr::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) }
+        unsafe { sys::program_syscall(nr::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) }
     };
     let Some(pager) = pager().filter(|_| flags & ALONE != 0) else { return call(flags) };
     pager.without_threads(|| call(flags & ALONE))??;
@@ -80,7 +61,7 @@ fn try_unshare(flags: c_int) -> SysResult<usize> {
 fn try_setns(fd: c_int, kind: c_int) -> SysResult<usize> {
     let call = || {
         // SAFETY: changes no memory.
-        unsafe { sys::syscall(nr::SETNS, [fd as usize, kind as usize, 0, 0, 0, 0]) }
+        unsafe { sys::program_syscall(nr::SETNS, [fd as usize, kind as usize, 0, 0, 0, 0]) }
     };
     match (call(), pager()) {
         // The kernel's answer to several threads.
@@ -89,9 +70,9 @@ fn try_setns(fd: c_int, kind: c_int) -> SysResult<usize> {
     }
 }
 
-fn answer(outcome: SysResult<usize>) -> c_long {
+fn answer(outcome: SysResult<usize>) -> c_int {
     match outcome {
-        Ok(value) => value as c_long,
+        Ok(value) => value as c_int,
         Err(Errno(number)) => {
             c::set_errno(number);
             -1

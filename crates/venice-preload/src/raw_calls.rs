@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use venice_memory::paged::rlimits::Limits;
 use venice_memory::paged::sys::{Errno, nr};
 
-use crate::{c, descriptors, limits, locks, patch, seccomp};
+use crate::{c, descriptors, limits, locks, namespaces, patch, seccomp};
 
 /// Numbers above have no replacement.
 const NUMBERS: usize = 512;
@@ -26,6 +26,7 @@ static IS_REPLACED: [u8; NUMBERS] = {
         nr::PRCTL,
         nr::SECCOMP,
         nr::UNSHARE,
+        nr::SETNS,
         nr::GETRLIMIT,
         nr::SETRLIMIT,
         nr::PRLIMIT64,
@@ -120,7 +121,8 @@ extern "C" fn replaced(
         nr::CLOSE_RANGE => {
             descriptors::close_range(first as c_uint, second as c_uint, third as c_int)
         }
-        nr::UNSHARE => descriptors::unshare(first as c_int),
+        nr::UNSHARE => namespaces::unshare(first as c_int),
+        nr::SETNS => namespaces::setns(first as c_int, second as c_int),
         nr::MLOCK => locks::mlock(pointer, second),
         nr::MLOCK2 => locks::mlock2(pointer, second, third as c_uint),
         nr::MUNLOCK => locks::munlock(pointer, second),

@@ -14,8 +14,8 @@ use venice_memory::paged::{
 };
 
 use crate::{
-    descriptors, exec, fork, heap, limits, locks, mappings, namespaces, pager_instance, panics,
-    patch, raw_calls, seccomp, signals, window_calls,
+    descriptors, exec, exit, fork, heap, limits, locks, mappings, namespaces, pager_instance,
+    panics, patch, raw_calls, seccomp, signals, window_calls,
 };
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
@@ -67,6 +67,7 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
         mappings::install().map_err(unpatched)?;
         namespaces::install().map_err(unpatched)?;
         locks::install().map_err(unpatched)?;
+        exit::install().map_err(unpatched)?;
         install_for_all_modes().map_err(unpatched)?;
     }
     if pager.block().faults_in_thread() {

@@ -77,6 +77,8 @@ const FORKED: u8 = b'F';
 const DEVICE: u8 = b'D';
 /// First byte of a request to negotiate the features of the userfaultfd that comes with it.
 const NEGOTIATE: u8 = b'N';
+/// First byte of the announcement that this process ends; its reply is the end of its connection.
+const ENDS: u8 = b'E';
 /// Length of a request: its first byte, and a number.
 const REQUEST_BYTES: usize = 9;
 const REFUSED: u8 = 1;
@@ -234,6 +236,12 @@ pub(super) fn open_userfaultfd(socket: i32, features: u64) -> sys::SysResult<Uff
     }
 }
 
+/// Announces that this process ends, and waits until the supervisor has looked at it.
+pub(super) fn wait_for_last_look(socket: i32) {
+    // It is answered by the end of the connection, also if the supervisor is gone.
+    let _ = request(socket, ENDS, 0, None);
+}
+
 /// Sends a request, and waits for its reply: a number, and a descriptor. It works without the C
 /// library, but needs descriptors: the program's limit, which may be reached, is lifted meanwhile.
 fn request(
@@ -285,12 +293,14 @@ pub enum Served {
     Closed,
 }
 
-/// Serves a request of an attached process: `slab` returns the memory of a replica. To be called
-/// when the connection can be read.
+/// Serves a request of an attached process: `slab` returns the memory of a replica, and `ends`
+/// takes a descriptor that keeps the process from ending until it is closed. To be called when the
+/// connection can be read.
 pub fn serve_request(
     connection: BorrowedFd<'_>,
     block: &RunBlockMap,
     slab: impl FnOnce(usize) -> Option<SlabFile>,
+    ends: impl FnOnce(OwnedFd),
 ) -> Served {
     let mut question = [0u8; REQUEST_BYTES];
     let Ok((REQUEST_BYTES, [reply, with])) = receive(connection, &mut question) else {
@@ -307,6 +317,10 @@ pub fn serve_request(
         FORKED => (u64::from(enter_forked(&reply, block, number as usize)), None),
         DEVICE => (0, uffd::open_device()),
         NEGOTIATE => (negotiate(with, number), None),
+        ENDS => {
+            ends(reply);
+            return Served::Request;
+        }
         _ => return Served::Closed,
     };
     let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
@@ -382,12 +396,15 @@ mod tests {
             let socket = rustix::net::accept(&listener).unwrap();
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
-                let served = serve_request(socket.as_fd(), &block, |replica| {
-                    (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24))
-                });
+                let served = serve_request(
+                    socket.as_fd(),
+                    &block,
+                    |replica| (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24)),
+                    drop,
+                );
                 assert_eq!(served, Served::Request);
             }
-            assert_eq!(serve_request(socket.as_fd(), &block, |_| None), Served::Closed);
+            assert_eq!(serve_request(socket.as_fd(), &block, |_| None, drop), Served::Closed);
             block
         });
         let attached = attach(&Address::new(String::from("-1:0"), path)).unwrap();
@@ -432,7 +449,7 @@ mod tests {
             [claim(place), claim(place), claim(usize::MAX)]
         });
         for _ in 0..3 {
-            assert_eq!(serve_request(supervisor.as_fd(), &block, |_| None), Served::Request);
+            assert_eq!(serve_request(supervisor.as_fd(), &block, |_| None, drop), Served::Request);
         }
         assert_eq!(asking.join().unwrap(), [true, false, false]);
         let (found, process) = block.live_processes().next().unwrap();

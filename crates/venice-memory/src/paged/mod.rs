@@ -39,6 +39,7 @@ mod descriptors;
 pub mod direct;
 mod end;
 mod evictor;
+mod exit_look;
 mod far;
 mod fork;
 mod fork_lock;

@@ -21,6 +21,7 @@ use venice_recipient::runs::{RunFile, RunsDir};
 
 use super::core_dumps::{self, CorePlace};
 use super::meeting_place::MeetingPlace;
+use super::unmanaged::UnmanagedView;
 use venice_cli::terminal::remark;
 
 /// Interval between two checks of the processes.
@@ -44,7 +45,7 @@ impl Attending {
     /// Starts to listen. The program has `descriptor_limit` as its soft limit on descriptors.
     pub fn start(
         block_fd: OwnedFd,
-        holding: Arc<Holding>,
+        (holding, unmanaged): (Arc<Holding>, UnmanagedView),
         program: &str,
         descriptor_limit: u64,
     ) -> anyhow::Result<Attending> {
@@ -59,7 +60,13 @@ impl Attending {
         let mut file = RunsDir::locate().and_then(|dir| RunFile::new(&dir, program));
         let processes_end = lifeline.clone();
         let thread = std::thread::spawn(move || {
-            attend(&entrances, &holding, (&block_fd, &processes_end), &stopped, &mut file);
+            attend(
+                &entrances,
+                (&holding, &unmanaged),
+                (&block_fd, &processes_end),
+                &stopped,
+                &mut file,
+            );
         });
         Ok(Attending { place, inherited, block, lifeline, stop, thread: Some(thread) })
     }
@@ -120,7 +127,7 @@ impl Entrances {
 
 fn attend(
     entrances: &Entrances,
-    holding: &Arc<Holding>,
+    (holding, unmanaged): (&Arc<Holding>, &UnmanagedView),
     (block_fd, lifeline): (&OwnedFd, &Lifeline),
     stop: &AtomicBool,
     file: &mut Option<RunFile>,
@@ -140,7 +147,7 @@ fn attend(
             connections.into_iter().partition(|_| ready.next() == Some(true));
         let (mut known, mut new): (Vec<_>, Vec<_>) =
             ready.into_iter().partition(|connection| connection.attached.is_some());
-        known.retain(|connection| connection.goes_on(holding));
+        known.retain(|connection| connection.goes_on(holding, unmanaged));
         // A process that is killed half way is found dead below.
         let end = block.is_window().then(|| lifeline.for_processes());
         new.retain_mut(|connection| connection.welcome(block, block_fd.as_fd(), end));
@@ -223,10 +230,10 @@ impl Connection {
     }
 
     /// Answers the process's message; `false` at the end of the connection.
-    fn goes_on(&self, holding: &Holding) -> bool {
+    fn goes_on(&self, holding: &Holding, unmanaged: &UnmanagedView) -> bool {
         let block = holding.block();
-        let slab = |replica| holding.slab(replica);
-        if attach::serve_request(self.socket.as_fd(), block, slab) == Served::Request {
+        let (slab, ends) = (|replica| holding.slab(replica), |end| unmanaged.look_before(end));
+        if attach::serve_request(self.socket.as_fd(), block, slab, ends) == Served::Request {
             return true;
         }
         let place = self.attached.as_ref().and_then(|attached| attached.place);

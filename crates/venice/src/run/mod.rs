@@ -249,9 +249,10 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
     let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell };
     let leases = Leases::keep(run.holding.clone(), tell)?;
+    let unmanaged = UnmanagedView::default();
     let attending = attending::Attending::start(
         run.block_fd,
-        run.holding.clone(),
+        (run.holding.clone(), unmanaged.clone()),
         &program.display().to_string(),
         soft_limit,
     )?;
@@ -259,9 +260,10 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let start = child::with_shim(&program, &shim, &address, attending.inherited());
     let mut child = child::Child::start(start, &program, &args.command)?;
     let about = About { pid: child.pid(), command: shown(&args.command) };
-    let watch = unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid())?;
+    let watch =
+        unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
     let holding = run.holding.clone();
-    let desk = open_desk(about, Paged { holding, unmanaged: watch.view() });
+    let desk = open_desk(about, Paged { holding, unmanaged });
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));

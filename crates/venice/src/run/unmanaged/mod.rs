@@ -4,11 +4,13 @@
 //! What a process has resident beside its pager's memory is read from `/proc/PID/smaps`
 //! ([`address_space`]), where the kernel marks registered memory and the pager its own. A look costs
 //! little unless a figure of the process changed; after the first seconds looks take half a percent
-//! of one processor at most, so a process that lives for less than the interval may go unseen.
+//! of one processor at most. A process that calls `exit` waits for a last look; one that lives for
+//! less than the interval and ends otherwise may go unseen.
 
 mod address_space;
 mod watch;
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,37 +46,37 @@ pub struct UnmanagedWatch {
 #[derive(Default)]
 struct Shared {
     found: Mutex<Found>,
-    end: Condvar,
+    wake: Condvar,
 }
 
 #[derive(Default)]
 struct Found {
     now: Vec<Unmanaged>,
+    /// The descriptors of processes that wait for a last look.
+    ending: Vec<OwnedFd>,
     /// The parts at the moment of the most.
     most: Vec<Unmanaged>,
     has_ended: bool,
 }
 
 /// A view of the findings.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct UnmanagedView(Arc<Shared>);
 
 impl UnmanagedWatch {
-    /// Starts to look at the run whose first process is `first`.
+    /// Starts to look at the run whose first process is `first`; `view` will show the findings.
     ///
     /// # Errors
     /// The kernel's, when there can be no further thread.
-    pub fn start(block: Arc<RunBlockMap>, first: u32) -> anyhow::Result<UnmanagedWatch> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(
+        block: Arc<RunBlockMap>,
+        first: u32,
+        UnmanagedView(shared): UnmanagedView,
+    ) -> anyhow::Result<UnmanagedWatch> {
         let (watch, seen) = (ProcessWatch::new(block, first), shared.clone());
         let thread = std::thread::Builder::new().name("venice-watch".into());
         let thread = thread.spawn(move || seen.work(watch)).context("starting a thread")?;
         Ok(UnmanagedWatch { shared, thread: Some(thread) })
-    }
-
-    /// Returns a view, for `venice ps`.
-    pub fn view(&self) -> UnmanagedView {
-        UnmanagedView(self.shared.clone())
     }
 
     /// Ends the watch; returns the parts at the moment of the most.
@@ -84,8 +86,11 @@ impl UnmanagedWatch {
     }
 
     fn end(&mut self) {
-        self.shared.lock().has_ended = true;
-        self.shared.end.notify_all();
+        let mut found = self.shared.lock();
+        found.has_ended = true;
+        found.ending.clear();
+        drop(found);
+        self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -103,6 +108,15 @@ impl UnmanagedView {
     pub fn now(&self) -> Vec<Unmanaged> {
         self.0.lock().now.clone()
     }
+
+    /// Has all processes looked at, then closes `end`.
+    pub fn look_before(&self, end: OwnedFd) {
+        let mut found = self.0.lock();
+        if !found.has_ended {
+            found.ending.push(end);
+            self.0.wake.notify_all();
+        }
+    }
 }
 
 impl Shared {
@@ -114,12 +128,14 @@ impl Shared {
         let began = Instant::now();
         loop {
             let look_began = Instant::now();
+            let ending = std::mem::take(&mut self.lock().ending);
             let now = watch.look();
             let pause = pause(began.elapsed(), look_began.elapsed());
             let mut found = self.lock();
             found.note(now);
-            let is_on = |found: &mut Found| !found.has_ended;
-            let waited = self.end.wait_timeout_while(found, pause, is_on);
+            drop(ending);
+            let is_on = |found: &mut Found| !found.has_ended && found.ending.is_empty();
+            let waited = self.wake.wait_timeout_while(found, pause, is_on);
             if waited.unwrap_or_else(PoisonError::into_inner).0.has_ended {
                 return;
             }
