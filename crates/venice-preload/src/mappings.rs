@@ -156,7 +156,11 @@ extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
     let unmap = || unsafe { sys::program_syscall(nr::MUNMAP, [addr, len_bytes, 0, 0, 0, 0]) };
     let outcome = match pager() {
         Some(pager) if is_range(addr, len_bytes) => {
-            pager.hold_structure().replace(addr, len_bytes, unmap)
+            let mut structure = pager.hold_structure();
+            if !structure.touches(addr, len_bytes) {
+                pager.look_before_unmapping(len_bytes);
+            }
+            structure.replace(addr, len_bytes, unmap)
         }
         _ => unmap(),
     };

@@ -39,7 +39,7 @@ mod descriptors;
 pub mod direct;
 mod end;
 mod evictor;
-mod exit_look;
+
 mod far;
 mod fork;
 mod fork_lock;
@@ -55,6 +55,7 @@ pub mod image;
 mod in_thread;
 pub mod inheritance;
 mod inherited_socket;
+mod last_look;
 mod lifeline;
 mod lock;
 pub mod loss;

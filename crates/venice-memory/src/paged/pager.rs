@@ -17,6 +17,7 @@ use super::fork_state::ForkState;
 use super::huge_slots::{HugeSlot, MOST_SPARES};
 use super::image::ImagePage;
 use super::in_thread::InThread;
+use super::last_look::LastLook;
 use super::lock::{StructureGuard, StructureLock};
 use super::page_size::{HUGE_BYTES, HUGE_PAGES};
 use super::page_table::{PageNumber, PageTable};
@@ -180,6 +181,7 @@ pub struct Pager {
     pub(super) fork_lock: ForkLock,
     /// Set while this process pages by itself.
     pub(super) mark: ForkMark,
+    pub(super) last_look: LastLook,
     /// The pager's threads, and their pause.
     pub(super) pause: Pause,
     /// Nonzero while the evictor finds nothing to evict; then no thread waits for it.
@@ -297,6 +299,7 @@ impl Pager {
             fork_lock: ForkLock::default(),
             mark: ForkMark::new().map_err(kernel("make its mark"))?,
             evictor_stuck: AtomicU32::new(0),
+            last_look: LastLook::default(),
             pause: Pause::default(),
             locks_future: AtomicU32::new(0),
             reading: Spin::new(()),

@@ -4,8 +4,8 @@
 //! What a process has resident beside its pager's memory is read from `/proc/PID/smaps`
 //! ([`address_space`]), where the kernel marks registered memory and the pager its own. A look costs
 //! little unless a figure of the process changed; after the first seconds looks take half a percent
-//! of one processor at most. A process that calls `exit` waits for a last look; one that lives for
-//! less than the interval and ends otherwise may go unseen.
+//! of one processor at most. A process waits for a look before it calls `exit` or unmaps much;
+//! one that lives for less than the interval and ends otherwise may go unseen.
 
 mod address_space;
 mod watch;

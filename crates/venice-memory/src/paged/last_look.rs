@@ -1,20 +1,37 @@
-//! The last look at a process: before it ends, its supervisor sees what memory it had that no pager
-//! managed. Looks at intervals miss what a short process had.
+//! The last looks at memory that no pager manages: the supervisor sees it before the process unmaps
+//! it or ends. Looks at intervals miss what a short process had.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::PAGE;
 use super::attach;
 use super::pager::Pager;
 use super::sys;
-use std::sync::atomic::Ordering;
 
 /// Least unmanaged memory for which the process waits.
 const LEAST_BYTES: u64 = 4 << 20;
+/// Least time between two looks before memory is unmapped.
+const LOOK_EVERY_NS: u64 = 200_000_000;
 /// Length of `/proc/self/status`, twice over.
 const STATUS_BYTES: usize = 4096;
 
+/// The time of the last look before memory was unmapped; 0: none.
+#[derive(Debug, Default)]
+pub struct LastLook(AtomicU64);
+
 impl Pager {
+    /// Waits until the supervisor has looked at this process, which is about to unmap `len_bytes`
+    /// that no pager manages: at the first such memory, and now and then.
+    pub fn look_before_unmapping(&self, len_bytes: usize) {
+        let (now, last) = (sys::monotonic_ns(), self.last_look.0.load(Ordering::Relaxed));
+        if len_bytes as u64 >= LEAST_BYTES && (last == 0 || now - last > LOOK_EVERY_NS) {
+            self.last_look.0.store(now, Ordering::Relaxed);
+            self.wait_for_last_look();
+        }
+    }
+
     /// Waits until the supervisor has looked at this process, if it has memory beside the pager's.
-    /// To be called by the thread that ends the process, last of all.
+    /// For the thread that ends the process, last of all.
     pub fn wait_for_last_look(&self) {
         let Ok(fd) = sys::open_readonly(b"/proc/self/status\0") else { return };
         let mut text = [0u8; STATUS_BYTES];
