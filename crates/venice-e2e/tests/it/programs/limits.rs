@@ -166,12 +166,12 @@ fn far_memory_has_two_replicas() {
     let rack = Rack::of(Port::Shm, 2, 64);
     let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
     assert_eq!(lent_bytes, 2 * 48 * MIB, "{said}");
-    assert!(said.contains("venice: copies 2;") && !said.contains(WARNING), "{said}");
+    assert!(said.contains("venice: copies 2\n") && !said.contains(WARNING), "{said}");
 
     // Both have room for it together, and neither has room for a replica of the other's part.
     let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "96MiB"]);
     assert_eq!(lent_bytes, 96 * MIB, "{said}");
-    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+    assert!(said.contains("venice: copies 1\n") && said.contains(WARNING), "{said}");
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn single_donor_gives_one_replica_and_warning() {
     let rack = Rack::of(Port::Shm, 1, 128);
     let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB"]);
     assert_eq!(lent_bytes, 48 * MIB, "{said}");
-    assert!(said.contains("venice: copies 1;") && said.contains(WARNING), "{said}");
+    assert!(said.contains("venice: copies 1\n") && said.contains(WARNING), "{said}");
 
     let (lent_bytes, said) = lent_to_a_run(&rack, &["--remote", "48MiB", "--copies", "1"]);
     assert_eq!(lent_bytes, 48 * MIB, "{said}");
-    assert!(said.contains("venice: copies 1;") && !said.contains(WARNING), "it was meant: {said}");
+    assert!(said.contains("venice: copies 1\n") && !said.contains(WARNING), "it was meant: {said}");
 
     let two = ["--local", "16MiB", "--remote", "48MiB", "--copies", "2", "--", "true"];
     fails(&run(&rack, &two), FAILURE, &["2 copies", "different nodes"]);
