@@ -48,7 +48,7 @@ fn ask(question: Question) -> Option<Answer> {
 fn row() -> Option<RunRow> {
     match ask(Question::Row)? {
         Answer::Row(row) => Some(*row),
-        Answer::Refused(why) => panic!("{why}"),
+        other => panic!("{other:?}"),
     }
 }
 
