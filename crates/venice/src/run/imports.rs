@@ -131,9 +131,8 @@ fn imports(elf: &[u8]) -> Option<Vec<String>> {
         let length = usize::try_from(number(elf, at + 32, 8)?).ok()?;
         elf.get(start..start.checked_add(length)?)
     };
-    let is_symbols = |index: &u64| {
-        header(*index).and_then(|at| number(elf, at + 4, 4)) == Some(SHT_DYNSYM)
-    };
+    let is_symbols =
+        |index: &u64| header(*index).and_then(|at| number(elf, at + 4, 4)) == Some(SHT_DYNSYM);
     let index = (0..count).find(is_symbols)?;
     let strings = body(number(elf, header(index)? + 40, 4)?)?;
     let symbols = body(index)?.chunks_exact(SYMBOL_BYTES);

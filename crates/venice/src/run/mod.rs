@@ -274,8 +274,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));
     drop(desk);
-    let time =
-        RunTime { wall_s: began.elapsed().as_secs_f64(), cpu_s: runs::cpu_s_of_children() };
+    let time = RunTime { wall_s: began.elapsed().as_secs_f64(), cpu_s: runs::cpu_s_of_children() };
     let most_unmanaged = watch.finish();
     leases.give_back();
     page_sizes::tell(&run.block);

@@ -52,11 +52,7 @@ pub struct ModeChoice {
 ///
 /// # Errors
 /// If there is no rack, or it does not answer.
-pub fn choose(
-    args: &RunArgs,
-    monitor: Option<&str>,
-    program: &Path,
-) -> anyhow::Result<ModeChoice> {
+pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::Result<ModeChoice> {
     let asked = |mode: Mode| Ok(ModeChoice { mode, reason: format!("--mode {mode} is given") });
     match args.mode {
         AskedMode::Paged => asked(Mode::Paged),
@@ -92,11 +88,15 @@ impl<O: FnOnce() -> anyhow::Result<Option<String>>> Facts<O> {
             return paged("this user may page, and it suits any program".to_owned());
         }
         let choice = match (self.window_obstacle)()? {
-            Some(obstacle) => ModeChoice { mode: Mode::Paged, reason: format!("a window would not be possible or safe: {obstacle}") },
+            Some(obstacle) => ModeChoice {
+                mode: Mode::Paged,
+                reason: format!("a window would not be possible or safe: {obstacle}"),
+            },
             None => ModeChoice {
                 mode: Mode::Window,
-                reason: "this user may not page, and the program starts no threads and no processes"
-                    .to_owned(),
+                reason:
+                    "this user may not page, and the program starts no threads and no processes"
+                        .to_owned(),
             },
         };
         remark(format!("venice: --mode auto is {}: {}", choice.mode, choice.reason));
@@ -163,7 +163,10 @@ mod tests {
     fn paging_comes_first() {
         assert_eq!(choice(None, true, None).mode, Mode::Paged);
         let with_option = choice(Some("--coding"), false, None);
-        assert_eq!((with_option.mode, with_option.reason.as_str()), (Mode::Paged, "--coding requires it"));
+        assert_eq!(
+            (with_option.mode, with_option.reason.as_str()),
+            (Mode::Paged, "--coding requires it")
+        );
     }
 
     #[test]

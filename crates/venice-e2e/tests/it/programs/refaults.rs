@@ -43,7 +43,11 @@ fn streams_are_no_refaults() {
         (outcome.number_after("pages in "), outcome.number_before(" prefetched;"));
     assert!(0 < prefetched && prefetched <= pages_in, "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("repaired"), "no copy was lost: {}", outcome.stderr);
-    assert!(outcome.stderr.contains("venice: mode paged: this user may page"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("venice: mode paged: this user may page"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 /// Runs a program as a user that may not page.
@@ -74,7 +78,8 @@ fn window_where_paging_is_refused() {
     assert!(outcome.stderr.contains("venice: --mode auto is window: "), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains(" 0B placed"), "{}", outcome.stderr);
     let refused = run_without_paging(&CProgram::compile("fork_cow").command(&[]));
-    let said = "venice: --mode auto is paged: a window would not be possible or safe: fork_cow imports";
+    let said =
+        "venice: --mode auto is paged: a window would not be possible or safe: fork_cow imports";
     assert!(refused.stderr.contains(said), "{}", refused.stderr);
     assert_ne!(refused.code(), 0, "{}", refused.stderr);
 }

@@ -48,7 +48,8 @@ impl FaultTimes {
     pub fn mean_ns(&self) -> Option<f64> {
         let total: u64 = self.0.iter().sum();
         let floors = self.0.iter().enumerate();
-        let sum: f64 = floors.map(|(bucket, count)| bucket_floor(bucket) as f64 * *count as f64).sum();
+        let sum: f64 =
+            floors.map(|(bucket, count)| bucket_floor(bucket) as f64 * *count as f64).sum();
         (total > 0).then(|| sum / total as f64)
     }
 }
