@@ -3,7 +3,7 @@
 //!
 //! The needed budget follows from the refault distance (Linux, `mm/workingset.c`): a page that left
 //! N evictions ago would still be there with N pages more. The waiting time is the number of
-//! refaults times the mean time of a fault; the thread's way to sleep and back is not in it.
+//! refaults times the mean time of a fault, and [`SWITCHES_S`] for each that put a thread to sleep.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +17,9 @@ const LEAST_WAIT_S: f64 = 0.5;
 const LEAST_WAIT_RATIO: f64 = 0.2;
 /// Least share of refaults among all pages that come back. Of a stream nearly all are prefetched.
 const LEAST_DEMAND_RATIO: f64 = 0.25;
+/// Time that a thread takes to sleep and to go on beside a fault's service, in seconds: two switches
+/// on one processor.
+const SWITCHES_S: f64 = 5e-6;
 /// Share of the refaults that the needed budget avoids.
 const AVOIDED: f64 = 0.9;
 /// A pager keeps up to a sixteenth of its budget free, and does not count the pages that a process
@@ -73,11 +76,12 @@ impl RefaultCounts {
         let staged = get(&counters.staged_faults);
         let refaults = block.far_refaults() + staged;
         let from_far = get(&counters.pages_in).saturating_sub(get(&counters.large_in));
+        let slept = refaults.saturating_sub(get(&counters.in_thread_faults));
         let mean_ns = block.fault_times().mean_ns().unwrap_or(0.0);
         RefaultCounts {
             refaults,
             pages_back: from_far + staged + get(&counters.staged_ahead),
-            wait_s: refaults as f64 * mean_ns / 1e9,
+            wait_s: refaults as f64 * mean_ns / 1e9 + slept as f64 * SWITCHES_S,
             distance_bytes: block.refault_distance_at(AVOIDED).map(|pages| pages * PAGE_BYTES),
             local_bytes: get(&block.limit_pages) * PAGE_BYTES,
             most_far_bytes: get(&block.most_slots_used) * PAGE_BYTES,

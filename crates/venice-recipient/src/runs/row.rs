@@ -44,7 +44,7 @@ pub struct RunRow {
     /// Faults since it began on pages that had been evicted.
     #[serde(default)]
     pub refaults: u64,
-    /// Seconds that threads waited for those pages, without their way to sleep and back.
+    /// Seconds that threads waited for those pages, as estimated from the mean time of a fault.
     #[serde(default)]
     pub refault_wait_s: f64,
     /// The remedy, if it has been bound by refaults so far.
