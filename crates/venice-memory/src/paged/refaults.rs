@@ -31,13 +31,14 @@ impl Refaults {
     }
 
     /// Records a refault on a page evicted at `left_at`, of a process that may have `limit_pages`
-    /// resident.
-    pub fn note(&self, left_at: u32, limit_pages: u64) {
+    /// resident. Returns its distance.
+    pub fn note(&self, left_at: u32, limit_pages: u64) -> u32 {
         let distance = self.left.load(Ordering::Relaxed).wrapping_sub(left_at);
         self.all.fetch_add(1, Ordering::Relaxed);
         if u64::from(distance) < limit_pages / 8 {
             self.soon.fetch_add(1, Ordering::Relaxed);
         }
+        distance
     }
 
     /// True if pages are to be evicted at random. More than half of the refaults must be near

@@ -13,11 +13,13 @@ mod donor;
 mod end_messages;
 mod fault_times;
 mod layout;
+mod log_histogram;
 mod page_sizes;
 mod port_kind;
 mod processes;
 mod readers;
 mod reclaim;
+mod refault_distances;
 mod replicas;
 mod slab_locations;
 mod slab_states;
@@ -69,7 +71,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN20");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN21");
 
 /// Counters over all processes of a run.
 #[derive(Debug, Default)]
@@ -183,6 +185,8 @@ pub struct RunBlock {
     pub limit_pads: [AtomicU64; 2],
     /// Far slots in use.
     pub slots_used: AtomicU64,
+    /// The most far slots that were in use at the end of an eviction.
+    pub most_slots_used: AtomicU64,
     /// 1: the slabs are mapped into the program, and no process pages.
     is_window: AtomicU32,
     /// Number of calls to the movers of windows.
@@ -211,7 +215,8 @@ pub struct RunBlock {
     pub end_messages: EndMessages,
     /// The counters.
     pub counters: Counters,
-    histogram: [AtomicU64; fault_times::BUCKETS],
+    histogram: [AtomicU64; log_histogram::BUCKETS],
+    refault_distances: [AtomicU64; log_histogram::BUCKETS],
 }
 
 /// A mapping of the block in this process.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use venice_memory::paged::run_block::{Donor, FaultTimes};
 use venice_wire::PAGE_BYTES;
 
-use super::Unmanaged;
+use super::{RefaultCounts, Unmanaged};
 use crate::holding::Holding;
 
 /// The state of a run: its part of [`RunRow`](super::RunRow).
@@ -14,6 +14,8 @@ use crate::holding::Holding;
 pub struct Look {
     /// The port to the donors.
     pub port: String,
+    /// The reason for its mode, for users; empty: it has no choice of modes.
+    pub mode_reason: String,
     /// The budget of all its processes, in bytes.
     pub local_bytes: u64,
     /// Resident bytes of all its processes.
@@ -38,6 +40,8 @@ pub struct Look {
     pub leaving_donors: Vec<String>,
     /// Faults served in the thread that touched the page.
     pub in_thread_faults: u64,
+    /// Its refaults.
+    pub refaults: RefaultCounts,
     /// Times of requests, p50 and p99 in microseconds, where faults are not timed.
     pub request_us: Option<(Option<f64>, Option<f64>)>,
     /// Its processes.
@@ -74,6 +78,7 @@ impl Look {
             lost_donors: names(donors, Donor::is_lost),
             leaving_donors: names(donors, |it| it.is_reclaiming() && !it.is_given_back()),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
+            refaults: RefaultCounts::of(block),
             ..Look::default()
         }
     }
@@ -83,6 +88,7 @@ impl Look {
         let missing = self.missing.into_iter().chain(other.missing);
         Look {
             port: both_words(self.port, &other.port),
+            mode_reason: self.mode_reason,
             local_bytes: self.local_bytes + other.local_bytes,
             resident_bytes: self.resident_bytes + other.resident_bytes,
             remote_bytes: self.remote_bytes + other.remote_bytes,
@@ -94,6 +100,7 @@ impl Look {
             lost_donors: union(self.lost_donors, other.lost_donors),
             leaving_donors: union(self.leaving_donors, other.leaving_donors),
             in_thread_faults: self.in_thread_faults + other.in_thread_faults,
+            refaults: self.refaults.and(other.refaults),
             unmanaged: self.unmanaged,
             request_us: self.request_us,
             processes: self.processes,

@@ -26,8 +26,27 @@ impl Identity {
     }
 }
 
+/// Returns the processor time of a process and of the children that it has waited for, in seconds;
+/// 0 if there is no such process.
+pub fn cpu_s(pid: u32) -> f64 {
+    stat(pid).map_or(0.0, |stat| seconds(stat.cpu_ticks + stat.children_ticks))
+}
+
+/// Returns the processor time of the children that this process has waited for, in seconds.
+pub fn cpu_s_of_children() -> f64 {
+    stat(std::process::id()).map_or(0.0, |stat| seconds(stat.children_ticks))
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
 struct Stat {
     state: char,
+    /// User and system time of its own, in clock ticks.
+    cpu_ticks: u64,
+    /// The same of the children that it has waited for.
+    children_ticks: u64,
     threads: u64,
     start_ticks: u64,
 }
@@ -49,9 +68,18 @@ fn stat(pid: u32) -> Option<Stat> {
 fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    let threads = fields.nth(16)?.parse().ok()?;
-    let start_ticks = fields.nth(1)?.parse().ok()?;
-    Some(Stat { state, threads, start_ticks })
+    let rest = fields.map(|field| field.parse::<u64>().unwrap_or(0)).collect::<Vec<_>>();
+    // proc_pid_stat(5), from the parent's id on: utime, stime, cutime, cstime.
+    let &[user, system, of_children_user, of_children_system] = rest.get(10..14)? else {
+        return None;
+    };
+    Some(Stat {
+        state,
+        cpu_ticks: user + system,
+        children_ticks: of_children_user + of_children_system,
+        threads: *rest.get(16)?,
+        start_ticks: *rest.get(18)?,
+    })
 }
 
 #[cfg(test)]
@@ -63,6 +91,7 @@ mod tests {
         let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n";
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.state, stat.threads, stat.start_ticks), ('S', 1, 98765));
+        assert_eq!((stat.cpu_ticks, stat.children_ticks), (11, 15));
         assert!(parse_stat("").is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Unmanaged;
+use super::{RefaultBound, Unmanaged};
 
 /// One row of `venice ps`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,6 +15,9 @@ pub struct RunRow {
     pub command: String,
     /// `paged`, `window` or `swap`; `library`: the program borrows by itself.
     pub mode: String,
+    /// The reason for that mode, for users; empty for `library`.
+    #[serde(default)]
+    pub mode_reason: String,
     /// The port to the donors.
     pub port: String,
     /// Seconds since it began.
@@ -38,6 +41,15 @@ pub struct RunRow {
     /// Faults of these served in the thread that touched the page (`--faults in-thread`).
     #[serde(default)]
     pub in_thread_faults: u64,
+    /// Faults since it began on pages that had been evicted.
+    #[serde(default)]
+    pub refaults: u64,
+    /// Seconds that threads waited for those pages, as estimated from the mean time of a fault.
+    #[serde(default)]
+    pub refault_wait_s: f64,
+    /// The remedy, if it has been bound by refaults so far.
+    #[serde(default)]
+    pub refault_bound: Option<RefaultBound>,
     /// Recent faults a second.
     pub faults_per_s: f64,
     /// Recent median time of a fault, in microseconds.

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::conversation::{self, ConversationError, hear, tell};
 use super::far_pages::{self, CoreView};
 use super::look::{Look, Sample};
+use super::process::cpu_s;
+use super::refaults::RunTime;
 use super::row::RunRow;
 use super::runs_dir::{DirError, RunsDir};
 use super::{ANOTHER_USERS, budget};
@@ -215,13 +217,16 @@ impl<W: Watched> Server<W> {
         let look = self.run.look();
         let lately = self.lately();
         let (fault_p50_us, fault_p99_us) = look.request_us.unwrap_or(lately.us);
+        let wall_s = self.began.elapsed().as_secs_f64();
+        let cpu_s = look.processes.iter().map(|pid| cpu_s(*pid)).sum();
         RunRow {
             run: std::process::id(),
             pid: self.about.pid,
             command: self.about.command.clone(),
             mode: self.run.mode().to_owned(),
+            mode_reason: look.mode_reason,
             port: look.port,
-            age_s: self.began.elapsed().as_secs_f64(),
+            age_s: wall_s,
             processes: look.processes,
             local_bytes: look.local_bytes,
             resident_bytes: look.resident_bytes,
@@ -229,6 +234,9 @@ impl<W: Watched> Server<W> {
             remote_bytes: look.remote_bytes,
             borrowed_bytes: look.borrowed_bytes,
             faults: lately.faults,
+            refaults: look.refaults.refaults,
+            refault_wait_s: look.refaults.wait_s,
+            refault_bound: look.refaults.bound(RunTime { wall_s, cpu_s }),
             in_thread_faults: look.in_thread_faults,
             faults_per_s: lately.faults_per_s,
             fault_p50_us,

@@ -8,8 +8,10 @@
 mod attending;
 mod child;
 mod core_dumps;
+mod imports;
 mod job;
 mod meeting_place;
+mod mode_choice;
 mod page_sizes;
 mod program;
 mod summary;
@@ -21,6 +23,7 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -29,7 +32,7 @@ use venice_control::Policy;
 use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
-use venice_recipient::runs::{About, budget};
+use venice_recipient::runs::{self, About, RefaultCounts, RunTime, budget};
 use venice_recipient::{Coding, Holding, Leases, Loan, News, ReclaimTo, Wish, WriteBehind, home};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
@@ -43,6 +46,7 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{Paged, open_desk};
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
+use mode_choice::{AskedMode, ModeChoice};
 use page_sizes::PageSizes;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::remark;
@@ -104,8 +108,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "NODE", value_parser = crate::name::check)]
     node: Option<String>,
     /// Mode in which the program uses borrowed memory
-    #[arg(long, value_enum, default_value_t = Mode::Paged)]
-    mode: Mode,
+    #[arg(long, value_enum, default_value_t = AskedMode::Auto)]
+    mode: AskedMode,
     /// Thread that serves page faults: a pager thread, or, for large mappings, the faulting thread
     /// (port shm; for computing programs: system calls on such memory may fail)
     #[arg(long, value_enum, default_value_t = Faults::Handler)]
@@ -140,14 +144,13 @@ pub struct RunArgs {
 }
 
 /// The way a program's memory is paged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// By a pager inside the program, started by a preloaded shim library
+    /// By a pager inside the program.
     Paged,
-    /// Not paged: memory beyond --local is mapped from the donors, and survives the death of its
-    /// node (port shm)
+    /// Not at all: its memory is mapped from the donors.
     Window,
-    /// By the kernel, which swaps to borrowed memory: any program, static ones included (root)
+    /// By the kernel, which swaps.
     Swap,
 }
 
@@ -186,20 +189,21 @@ fn read_ahead(text: &str) -> Result<u32, String> {
 pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
-    check_coding(args)?;
-    check_write_behind(args)?;
     check_amount(args.waiting.wait, args.remote.is_some())?;
     check_remote(args.remote)?;
-    if args.mode == Mode::Swap {
+    let ModeChoice { mode, reason: mode_reason } = mode_choice::choose(args, monitor, &program)?;
+    check_coding(args, mode)?;
+    check_write_behind(args, mode)?;
+    if mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
     program::check(&program).with_context(|| format!("--mode {}", args.mode))?;
     let shim = program::shim()?;
-    if args.mode == Mode::Window {
+    if mode == Mode::Window {
         check_window(args)?;
     }
     let port = port(args, monitor)?;
-    if args.mode == Mode::Window {
+    if mode == Mode::Window {
         check_window_port(port)?;
     }
     if args.faults == Faults::InThread {
@@ -208,7 +212,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let page_sizes = args.page_size.unwrap_or_default();
     page_sizes.check(port, local_bytes, args.faults == Faults::InThread)?;
     let monitor = rack::monitor_address(monitor)?;
-    check_links(args, &monitor)?;
+    check_links(args, mode, &monitor)?;
     let access = access(&monitor);
     let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
     let (remote_bytes, default_bytes) =
@@ -219,7 +223,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let wish = Wish {
         remote_bytes,
         default_bytes,
-        copies: copies(args),
+        copies: copies(args, mode),
         coding: args.coding,
         donors: args.donor.clone(),
         home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
@@ -244,10 +248,10 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
     note_room_on_disk(&loan);
-    let run = set_up(args, loan, local_bytes, port, relay_addr)?;
+    let run = set_up(args, mode, loan, local_bytes, port, relay_addr)?;
     let soft_limit = limits.current.unwrap_or(u64::MAX);
     run.block.program_descriptor_limit.store(soft_limit, Ordering::Relaxed);
-    let tell = if args.mode == Mode::Window { tell_of_mapped } else { tell };
+    let tell = if mode == Mode::Window { tell_of_mapped } else { tell };
     let leases = Leases::keep(run.holding.clone(), tell)?;
     let unmanaged = UnmanagedView::default();
     let attending = attending::Attending::start(
@@ -258,25 +262,29 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     )?;
     let address = attending.address()?;
     let start = child::with_shim(&program, &shim, &address, attending.inherited());
+    let began = Instant::now();
     let mut child = child::Child::start(start, &program, &args.command)?;
     let about = About { pid: child.pid(), command: shown(&args.command) };
     let watch =
         unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
     let holding = run.holding.clone();
-    let desk = open_desk(about, Paged { holding, unmanaged });
+    let desk = open_desk(about, Paged { holding, unmanaged, mode_reason: mode_reason.clone() });
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));
     drop(desk);
+    let time = RunTime { wall_s: began.elapsed().as_secs_f64(), cpu_s: runs::cpu_s_of_children() };
     let most_unmanaged = watch.finish();
     leases.give_back();
     page_sizes::tell(&run.block);
     if args.stats {
-        match args.mode {
+        match mode {
             Mode::Window => summary::print_window(&run.block),
             Mode::Paged | Mode::Swap => summary::print(&run.block),
         }
+        remark(format!("venice: mode {mode}: {mode_reason}"));
     }
+    summary::print_refaults(&RefaultCounts::of(&run.block), time, args.stats);
     drop(attending);
     let is_much = unmanaged::is_much(&most_unmanaged, local_bytes);
     if is_much || args.stats {
@@ -300,28 +308,28 @@ fn tell_of_mapped(news: News) {
 }
 
 /// Refuses --coding in a mode that cannot code, before any allocation.
-fn check_coding(args: &RunArgs) -> anyhow::Result<()> {
+fn check_coding(args: &RunArgs, mode: Mode) -> anyhow::Result<()> {
     let Some(coding) = args.coding else { return Ok(()) };
-    let why = match args.mode {
+    let why = match mode {
         Mode::Paged => return Ok(()),
         Mode::Window => {
             "a window maps the donors' memory in place, and a coded page is nowhere in one piece"
         }
         Mode::Swap => "a swap device keeps copies",
     };
-    let said = format!("--coding {coding} requires --mode paged, not --mode {}: {why}", args.mode);
+    let said = format!("--coding {coding} requires --mode paged, not --mode {mode}: {why}");
     Err(Usage(said).into())
 }
 
 /// Refuses --write-behind where it does not work, before any allocation.
-fn check_write_behind(args: &RunArgs) -> anyhow::Result<()> {
+fn check_write_behind(args: &RunArgs, mode: Mode) -> anyhow::Result<()> {
     let Some(dir) = &args.write_behind else { return Ok(()) };
     if args.page_size.is_some_and(PageSizes::has_huge) {
         let said = "--write-behind writes small pages, and pages of 2 MiB leave whole: use --page-size \
                     64k with it";
         return Err(Usage(said.into()).into());
     }
-    let why = match args.mode {
+    let why = match mode {
         Mode::Paged if dir.is_dir() => return Ok(()),
         Mode::Paged => format!("--write-behind: {dir:?} is not a directory"),
         Mode::Window => {
@@ -338,11 +346,11 @@ fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind>
 }
 
 /// Returns the requested number of copies; `None`: as many as there is room for, two at most.
-fn copies(args: &RunArgs) -> Option<u32> {
-    match args.mode {
+fn copies(args: &RunArgs, mode: Mode) -> Option<u32> {
+    match mode {
         Mode::Window => Some(1),
-        _ if args.write_behind.is_some() => Some(args.copies.unwrap_or(1)),
-        _ => args.copies,
+        Mode::Paged | Mode::Swap if args.write_behind.is_some() => Some(args.copies.unwrap_or(1)),
+        Mode::Paged | Mode::Swap => args.copies,
     }
 }
 
@@ -441,8 +449,8 @@ fn check_in_thread(port: PortKind) -> Result<(), Usage> {
 }
 
 /// Refuses an emulated link where no pager is in the path that could add its latency.
-fn check_links(args: &RunArgs, monitor: &str) -> anyhow::Result<()> {
-    let (is_window, in_thread) = (args.mode == Mode::Window, args.faults == Faults::InThread);
+fn check_links(args: &RunArgs, mode: Mode, monitor: &str) -> anyhow::Result<()> {
+    let (is_window, in_thread) = (mode == Mode::Window, args.faults == Faults::InThread);
     if !is_window && !in_thread {
         return Ok(());
     }
@@ -472,6 +480,7 @@ struct Run {
 
 fn set_up(
     args: &RunArgs,
+    mode: Mode,
     loan: Loan,
     local_bytes: u64,
     port: PortKind,
@@ -487,7 +496,7 @@ fn set_up(
         block.set_link(&link);
     }
     args.page_size.unwrap_or_default().put_into(&block);
-    if args.mode == Mode::Window {
+    if mode == Mode::Window {
         block.set_window();
     }
     if args.faults == Faults::InThread {

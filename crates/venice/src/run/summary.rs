@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::PageSize;
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_recipient::runs::Unmanaged;
+use venice_recipient::runs::{RefaultCounts, RunTime, Unmanaged};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use venice_cli::terminal::remark;
@@ -149,6 +149,22 @@ fn processes(block: &RunBlockMap) -> String {
     match block.counters.processes.load(Ordering::Relaxed) {
         1 => "1 process".to_owned(),
         count => format!("{count} processes"),
+    }
+}
+
+/// Prints the refaults of a paged run on stderr: always if the run was bound by them, their number
+/// with `stats`.
+pub fn print_refaults(counts: &RefaultCounts, time: RunTime, stats: bool) {
+    if stats && counts.refaults > 0 {
+        remark(format!(
+            "venice: refaults {}: {:.1} s, {:.0} % of the time, waited for pages that had been evicted",
+            counts.refaults,
+            counts.wait_s,
+            100.0 * counts.wait_ratio(time)
+        ));
+    }
+    if let Some(bound) = counts.bound(time) {
+        remark(format!("venice: {bound}"));
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Paged {
     pub holding: Arc<Holding>,
     /// Its unmanaged memory.
     pub unmanaged: UnmanagedView,
+    /// The reason for its mode.
+    pub mode_reason: String,
 }
 
 impl Watched for Paged {
@@ -31,6 +33,7 @@ impl Watched for Paged {
             resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
             processes,
             unmanaged: self.unmanaged.now(),
+            mode_reason: self.mode_reason.clone(),
             ..Look::of(&self.holding)
         }
     }

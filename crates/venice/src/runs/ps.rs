@@ -70,7 +70,9 @@ fn table(rows: &[RunRow]) -> String {
     let unmanaged = rows
         .iter()
         .flat_map(|row| row.unmanaged.iter().map(move |part| format!("\nrun {}: {part}", row.run)));
-    let notes: String = missing.chain(unmanaged).collect();
+    let bound = rows.iter().filter_map(|row| Some((row.run, row.refault_bound.as_ref()?)));
+    let bound = bound.map(|(run, bound)| format!("\nrun {run}: {bound}"));
+    let notes: String = missing.chain(unmanaged).chain(bound).collect();
     if notes.is_empty() { table } else { format!("{table}\n{notes}") }
 }
 

@@ -50,6 +50,7 @@ impl Watched for Swapped {
             lost_donors: device.copies.lost_donors,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
             processes: self.group.member_ids(),
+            mode_reason: "--mode swap is given".to_owned(),
             ..Look::default()
         }
     }

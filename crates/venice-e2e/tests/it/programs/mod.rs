@@ -31,6 +31,7 @@ mod placement;
 mod processes;
 mod protection;
 mod python;
+mod refaults;
 mod replacement;
 mod semantics;
 mod tools;

@@ -177,6 +177,8 @@ impl Evictor {
         let pager = self.pager;
         let counters = &pager.block.counters;
         let left_at = pager.refaults.leave(self.leaving.len() as u32);
+        let slots_used = pager.block.slots_used.load(Ordering::Relaxed);
+        pager.block.most_slots_used.fetch_max(slots_used, Ordering::Relaxed);
         for leaving in self.leaving.drain(..) {
             let entry = pager.table.entry(leaving.page).expect("planned");
             pager.table.set_left_at(leaving.page, left_at);

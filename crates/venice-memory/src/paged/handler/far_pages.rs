@@ -55,7 +55,8 @@ impl Handler {
         if fault.cause == Cause::Demand
             && let Some(left_at) = pager.table.left_at(fault.page)
         {
-            pager.refaults.note(left_at, pager.limit_pages.load(Ordering::Relaxed));
+            let limit_pages = pager.limit_pages.load(Ordering::Relaxed);
+            pager.block.record_refault(pager.refaults.note(left_at, limit_pages));
         }
     }
 

@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::RunBlock;
-
-/// Buckets of the histogram: 16 for each power of two.
-pub(super) const BUCKETS: usize = 16 * 40;
+use super::log_histogram::{bucket_floor, bucket_of, value_at};
 
 /// The histogram at one moment, or the difference of two.
 #[derive(Clone, Debug)]
@@ -43,29 +41,17 @@ impl FaultTimes {
 
     /// The time in nanoseconds below which the share `quantile` lies; `None` if it is empty.
     pub fn at(&self, quantile: f64) -> Option<u64> {
-        let total: u64 = self.0.iter().sum();
-        let wanted = (total as f64 * quantile).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, count) in self.0.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return Some(bucket_floor(bucket));
-            }
-        }
-        None
+        value_at(&self.0, quantile)
     }
-}
 
-fn bucket_of(duration_ns: u64) -> usize {
-    let value = duration_ns.max(16);
-    let power = 63 - value.leading_zeros() as usize;
-    let sixteenth = (value >> (power - 4)) as usize & 15;
-    ((power - 4) * 16 + sixteenth).min(BUCKETS - 1)
-}
-
-fn bucket_floor(bucket: usize) -> u64 {
-    let (power, sixteenth) = (bucket / 16 + 4, bucket % 16);
-    (16 + sixteenth as u64) << (power - 4)
+    /// The mean time in nanoseconds, low by up to a sixteenth; `None` if it is empty.
+    pub fn mean_ns(&self) -> Option<f64> {
+        let total: u64 = self.0.iter().sum();
+        let floors = self.0.iter().enumerate();
+        let sum: f64 =
+            floors.map(|(bucket, count)| bucket_floor(bucket) as f64 * *count as f64).sum();
+        (total > 0).then(|| sum / total as f64)
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +67,8 @@ mod tests {
         }
         let median = block.fault_ns_at(0.5).unwrap();
         assert!((4_680..=5_000).contains(&median), "{median}");
+        let mean = block.fault_times().mean_ns().unwrap();
+        assert!((4_680.0..=5_000.0).contains(&mean), "{mean}");
         let then = block.fault_times();
         assert_eq!(block.fault_times().since(&then).at(0.5), None);
         block.record_fault_ns(1 << 20);

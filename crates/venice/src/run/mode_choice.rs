@@ -1,0 +1,179 @@
+//! The mode of a run, and the reason for it: `--mode auto` ([0079]).
+//!
+//! [0079]: docs/decisions/0079-auto-takes-window-where-paging-is-refused.md
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use venice_memory::paged::{Uffd, sys};
+use venice_recipient::ReclaimTo;
+
+use super::{Faults, Mode, RunArgs, emulated_link, imports, port};
+use crate::rack::{self, PortKind};
+use venice_cli::terminal::remark;
+
+/// The mode as asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AskedMode {
+    /// Paged; window where this user may not page, the memory can be mapped, and the program starts
+    /// neither threads nor processes
+    Auto,
+    /// By a pager inside the program, started by a preloaded shim library
+    Paged,
+    /// Not paged: memory beyond --local is mapped from the donors, and survives the death of its
+    /// node (port shm)
+    Window,
+    /// By the kernel, which swaps to borrowed memory: any program, static ones included (root)
+    Swap,
+}
+
+impl std::fmt::Display for AskedMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            AskedMode::Auto => "auto",
+            AskedMode::Paged => "paged",
+            AskedMode::Window => "window",
+            AskedMode::Swap => "swap",
+        })
+    }
+}
+
+/// The mode of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeChoice {
+    /// The mode.
+    pub mode: Mode,
+    /// The reason, for users.
+    pub reason: String,
+}
+
+/// Returns the mode of a run of `program`. A choice of `--mode auto` in a process that may not page
+/// is reported on stderr.
+///
+/// # Errors
+/// If there is no rack, or it does not answer.
+pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::Result<ModeChoice> {
+    let asked = |mode: Mode| Ok(ModeChoice { mode, reason: format!("--mode {mode} is given") });
+    match args.mode {
+        AskedMode::Paged => asked(Mode::Paged),
+        AskedMode::Window => asked(Mode::Window),
+        AskedMode::Swap => asked(Mode::Swap),
+        AskedMode::Auto => {
+            let facts = Facts {
+                paged_option: paged_option(args),
+                can_page: can_page(),
+                window_obstacle: || window_obstacle(args, monitor, program),
+            };
+            facts.choose()
+        }
+    }
+}
+
+/// What the choice depends on.
+struct Facts<O> {
+    /// The option that only paging has.
+    paged_option: Option<&'static str>,
+    can_page: bool,
+    /// Returns why a window is not possible, or not safe; `None`: it is both.
+    window_obstacle: O,
+}
+
+impl<O: FnOnce() -> anyhow::Result<Option<String>>> Facts<O> {
+    fn choose(self) -> anyhow::Result<ModeChoice> {
+        let paged = |reason| Ok(ModeChoice { mode: Mode::Paged, reason });
+        if let Some(option) = self.paged_option {
+            return paged(format!("{option} requires it"));
+        }
+        if self.can_page {
+            return paged("this user may page, and it suits any program".to_owned());
+        }
+        let choice = match (self.window_obstacle)()? {
+            Some(obstacle) => ModeChoice {
+                mode: Mode::Paged,
+                reason: format!("a window would not be possible or safe: {obstacle}"),
+            },
+            None => ModeChoice {
+                mode: Mode::Window,
+                reason:
+                    "this user may not page, and the program starts no threads and no processes"
+                        .to_owned(),
+            },
+        };
+        remark(format!("venice: --mode auto is {}: {}", choice.mode, choice.reason));
+        Ok(choice)
+    }
+}
+
+/// Returns the option of `args` that only paging has, if there is one.
+fn paged_option(args: &RunArgs) -> Option<&'static str> {
+    let to_disk = |place: &ReclaimTo| matches!(place, ReclaimTo::Disk(_));
+    let options = [
+        ("--coding", args.coding.is_some()),
+        ("--write-behind", args.write_behind.is_some()),
+        ("--read-ahead", args.read_ahead.is_some()),
+        ("--page-size", args.page_size.is_some()),
+        ("--faults", args.faults == Faults::InThread),
+        ("--copies above 1", args.copies.is_some_and(|copies| copies > 1)),
+        ("--reclaim-to disk", args.reclaim_to.iter().flatten().any(to_disk)),
+    ];
+    options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+}
+
+/// True if a pager of this user gets its userfaultfd.
+fn can_page() -> bool {
+    Uffd::open().is_ok_and(|uffd| {
+        sys::close(uffd.fd);
+        true
+    })
+}
+
+/// Returns why the program's memory cannot be mapped, or why it may not be safe there.
+fn window_obstacle(
+    args: &RunArgs,
+    monitor: Option<&str>,
+    program: &Path,
+) -> anyhow::Result<Option<String>> {
+    let port = port(args, monitor)?;
+    match port {
+        PortKind::Shm => {}
+        PortKind::Udp | PortKind::Verbs => {
+            return Ok(Some(format!("memory cannot be mapped over --port {port}")));
+        }
+    }
+    if let Some((node, link)) = emulated_link(&rack::monitor_address(monitor)?)? {
+        return Ok(Some(format!("{node} emulates the link {link}")));
+    }
+    Ok(imports::may_start(program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(
+        paged_option: Option<&'static str>,
+        can_page: bool,
+        obstacle: Option<&str>,
+    ) -> ModeChoice {
+        let obstacle = obstacle.map(str::to_owned);
+        Facts { paged_option, can_page, window_obstacle: || Ok(obstacle) }.choose().unwrap()
+    }
+
+    #[test]
+    fn paging_comes_first() {
+        assert_eq!(choice(None, true, None).mode, Mode::Paged);
+        let with_option = choice(Some("--coding"), false, None);
+        assert_eq!(
+            (with_option.mode, with_option.reason.as_str()),
+            (Mode::Paged, "--coding requires it")
+        );
+    }
+
+    #[test]
+    fn window_where_paging_is_refused() {
+        assert_eq!(choice(None, false, None).mode, Mode::Window);
+        let unsafe_there = choice(None, false, Some("sort imports fork"));
+        assert_eq!(unsafe_there.mode, Mode::Paged);
+        assert!(unsafe_there.reason.contains("sort imports fork"), "{}", unsafe_there.reason);
+    }
+}
