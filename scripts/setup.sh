@@ -93,6 +93,13 @@ look() {
     fi
     if at_least all; then
         need g++ g++ # libFuzzer is C++
+        # Large programs, which only `make test-all` runs.
+        [[ -n $(compgen -G "/usr/lib/postgresql/*/bin/initdb") ]] || missing+=(postgresql)
+        need chromium chromium
+        need_file /usr/lib/chromium/chrome-sandbox chromium-sandbox
+        need nginx nginx-light
+        need node nodejs
+        need_file /usr/lib/python3/dist-packages/pip/__init__.py python3-pip # fetches DuckDB
     fi
 }
 
@@ -109,13 +116,18 @@ allow_services() { [[ -z $policy_is_ours ]] || rm -f "$policy"; }
 
 # Nor shall the ones installed here start with the machine. One that was there before is left alone.
 disable_service() {
-    local package
+    local package service
     for package in "${missing[@]}"; do
-        [[ $package == redis-server || $package == memcached || $package == iperf3 || $package == etcd-server ]] || continue
+        case "$package" in
+            redis-server | memcached | iperf3 | postgresql) service="$package" ;;
+            etcd-server) service=etcd ;;
+            nginx-light) service=nginx ;;
+            *) continue ;;
+        esac
         if command -v systemctl >/dev/null 2>&1; then
-            systemctl disable "${package/etcd-server/etcd}.service" >/dev/null 2>&1 || true
+            systemctl disable "$service.service" >/dev/null 2>&1 || true
         fi
-        update-rc.d "${package/etcd-server/etcd}" disable >/dev/null 2>&1 || true
+        update-rc.d "$service" disable >/dev/null 2>&1 || true
     done
 }
 
@@ -171,6 +183,16 @@ build_tool() { # build_tool CRATE
     cargo install "$1" --locked --quiet </dev/null
 }
 
+# Debian has no package of DuckDB. Its wheel goes where the tests look for it.
+duckdb="$(dirname "${BASH_SOURCE[0]}")/../target/duckdb"
+duckdb_version=2.0.1
+install_duckdb() {
+    [[ -d $duckdb/duckdb-$duckdb_version.dist-info ]] && return
+    echo "setup: fetching DuckDB $duckdb_version into target/duckdb"
+    /usr/bin/python3 -m pip install --quiet --no-deps --root-user-action ignore --disable-pip-version-check --only-binary :all: \
+        --upgrade --target "$duckdb" "duckdb==$duckdb_version" </dev/null
+}
+
 check_rust
 look
 if ((${#missing[@]})); then
@@ -180,6 +202,7 @@ if at_least check; then
     check_rust_tools
 fi
 if at_least all; then
+    install_duckdb
     build_tool cargo-fuzz
 fi
 # Half a minute and 200 MB once. Without them, what needs another kernel is skipped.

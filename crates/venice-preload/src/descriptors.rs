@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{Descriptors, Pager, Tether};
 
-use crate::pager_instance::pager;
+use crate::pager_instance::{pager, started};
 use crate::window_calls::tether;
 use crate::{c, patch};
 
@@ -30,9 +30,10 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
-/// Returns the descriptors of the pager, or of the tether of a window.
+/// Returns the descriptors of the pager, or of the tether of a window. A process made by a bare
+/// `clone` keeps them too: the program that it starts attaches by the inherited socket.
 fn ours() -> Option<&'static Descriptors> {
-    pager().map(Pager::descriptors).or_else(|| tether().map(Tether::descriptors))
+    started().map(Pager::descriptors).or_else(|| tether().map(Tether::descriptors))
 }
 
 fn is_ours(fd: c_int) -> bool {

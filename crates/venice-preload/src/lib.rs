@@ -26,6 +26,7 @@ mod seccomp;
 mod shim_file;
 mod signals;
 mod start;
+mod thread_count;
 mod window_calls;
 
 /// Runs when the shim is loaded.

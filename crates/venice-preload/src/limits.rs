@@ -6,11 +6,12 @@
 //! reads back its own. The processes of a run inherit such limits from the first one.
 
 use std::ffi::c_int;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_memory::paged::rlimits::{self, Limits, MEMORY_LIMITS, MemoryUse, NO_LIMIT};
 use venice_memory::paged::run_block::RunBlock;
-use venice_memory::paged::sys::{self, SysResult, nr};
+use venice_memory::paged::sys::{self, nr};
 
 use crate::heap::HEAP_BYTES;
 use crate::mappings::answer;
@@ -87,43 +88,39 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
     }
 }
 
-pub extern "C" fn setrlimit(resource: c_int, new: Option<&Limits>) -> c_int {
-    prlimit(0, resource, new, None)
+pub extern "C" fn setrlimit(resource: c_int, new: *const Limits) -> c_int {
+    prlimit(0, resource, new, null_mut())
 }
 
-pub extern "C" fn getrlimit(resource: c_int, old: Option<&mut Limits>) -> c_int {
-    prlimit(0, resource, None, old)
+pub extern "C" fn getrlimit(resource: c_int, old: *mut Limits) -> c_int {
+    prlimit(0, resource, null(), old)
 }
 
+/// The kernel writes the former limits to where the program wants them: browsers find out by its
+/// EFAULT if memory is write-protected.
 pub extern "C" fn prlimit(
     pid: c_int,
     resource: c_int,
-    new: Option<&Limits>,
-    old: Option<&mut Limits>,
+    new: *const Limits,
+    old: *mut Limits,
 ) -> c_int {
     let pad_bytes = pad_of(resource);
-    let new = new.map(|limits| raised(*limits, pad_bytes));
-    let outcome = ask(pid, resource, new.as_ref()).map(|before| {
-        if let Some(old) = old {
-            *old = before.map(|limit| match limit {
-                NO_LIMIT => NO_LIMIT,
-                limit => limit.saturating_sub(pad_bytes),
-            });
-        }
-        0
-    });
+    // SAFETY: limits on memory that the program passed; all others are left to the kernel.
+    let padded = (pad_bytes > 0).then(|| unsafe { new.as_ref() }).flatten();
+    let padded = padded.map(|limits| raised(*limits, pad_bytes));
+    let new = padded.as_ref().map_or(new, |padded| padded);
+    let arguments = [pid as usize, resource as usize, new as usize, old as usize, 0, 0];
+    // SAFETY: what the program asked for.
+    let outcome = unsafe { sys::program_syscall(nr::PRLIMIT64, arguments) };
+    if outcome.is_ok() && pad_bytes > 0 && !old.is_null() {
+        // SAFETY: the kernel has just written there.
+        let old = unsafe { &mut *old };
+        *old = old.map(|limit| match limit {
+            NO_LIMIT => NO_LIMIT,
+            limit => limit.saturating_sub(pad_bytes),
+        });
+    }
     answer(outcome, usize::MAX) as c_int
-}
-
-/// Sets the limits if there are new ones, and returns the former.
-fn ask(pid: c_int, resource: c_int, new: Option<&Limits>) -> SysResult<Limits> {
-    let mut before: Limits = [0; 2];
-    let new = new.map_or(0, |new| new.as_ptr() as usize);
-    let old = before.as_mut_ptr() as usize;
-    let arguments = [pid as usize, resource as usize, new, old, 0, 0];
-    // SAFETY: what the program asked for, with copies of its limits.
-    unsafe { sys::program_syscall(nr::PRLIMIT64, arguments)? };
-    Ok(before)
 }
 
 fn pad_of(resource: c_int) -> u64 {

@@ -13,6 +13,11 @@ pub fn set(pager: &'static Pager) {
 
 /// The pager of this process, if it pages by itself.
 pub fn pager() -> Option<&'static Pager> {
+    started().filter(|pager| pager.is_paging())
+}
+
+/// The pager of this process, or the copy that a bare `clone` has left of its parent's.
+pub fn started() -> Option<&'static Pager> {
     // SAFETY: null, or the argument of `set`, which lives for ever.
-    unsafe { PAGER.load(Ordering::Acquire).as_ref() }.filter(|pager| pager.is_paging())
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }

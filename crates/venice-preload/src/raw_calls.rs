@@ -128,13 +128,10 @@ extern "C" fn replaced(
         nr::MUNLOCK => locks::munlock(pointer, second),
         nr::MLOCKALL => locks::mlockall(first as c_int),
         nr::MUNLOCKALL => locks::munlockall(),
-        // SAFETY: what the program passed, as to the C library's functions.
-        nr::GETRLIMIT => limits::getrlimit(first as c_int, unsafe { limits_at(second).as_mut() }),
-        // SAFETY: as above.
-        nr::SETRLIMIT => limits::setrlimit(first as c_int, unsafe { limits_at(second).as_ref() }),
+        nr::GETRLIMIT => limits::getrlimit(first as c_int, second as *mut Limits),
+        nr::SETRLIMIT => limits::setrlimit(first as c_int, second as *const Limits),
         nr::PRLIMIT64 => {
-            // SAFETY: as above.
-            let (new, old) = unsafe { (limits_at(third).as_ref(), limits_at(fourth).as_mut()) };
+            let (new, old) = (third as *const Limits, fourth as *mut Limits);
             limits::prlimit(first as c_int, second as c_int, new, old)
         }
         nr::PRCTL => seccomp::prctl(first as c_int, second, third, fourth, fifth),
@@ -142,8 +139,4 @@ extern "C" fn replaced(
         _ => return fail(-(Errno::ENOSYS.0 as isize)) as c_long,
     };
     c_long::from(result)
-}
-
-fn limits_at(address: usize) -> *mut Limits {
-    address as *mut Limits
 }

@@ -15,7 +15,7 @@ use venice_memory::paged::{
 
 use crate::{
     descriptors, exec, exit, fork, heap, limits, locks, mappings, namespaces, pager_instance,
-    panics, patch, raw_calls, seccomp, signals, window_calls,
+    panics, patch, raw_calls, seccomp, signals, thread_count, window_calls,
 };
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
@@ -104,6 +104,7 @@ unsafe fn install_for_all_modes() -> Result<(), (&'static str, patch::PatchError
         descriptors::install()?;
         limits::install()?;
         seccomp::install()?;
+        thread_count::install()?;
         raw_calls::install()
     }
 }

@@ -130,6 +130,17 @@ pub fn check_all_together(name: &str, venice: &Outcome, local_bytes: u64) {
     );
 }
 
+/// Checks by `--stats` that pages left for the donors and came back.
+#[track_caller]
+pub fn check_went_far(name: &str, venice: &Outcome) {
+    /// More than a run that only looks at far memory moves.
+    const MANY: u64 = 200;
+    for words in ["pages in ", "pages out "] {
+        let pages = venice.number_after(words);
+        assert!(pages >= MANY, "{name}: {words}{pages}:\n{}", venice.stderr);
+    }
+}
+
 fn allowed_bytes(local_bytes: u64) -> u64 {
     local_bytes + MARGIN_FIXED_BYTES + local_bytes / MARGIN_SHARE
 }

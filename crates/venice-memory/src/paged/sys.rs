@@ -13,7 +13,7 @@ pub use venice_ports::monotonic_ns;
 pub use super::end::{die, die_with};
 use super::own_locks::OwnLocks;
 use super::rlimits;
-pub use super::thread::{forget_own_threads, program_threads};
+pub use super::thread::{forget_own_threads, own_threads, program_threads};
 
 /// A Linux error number, as the kernel returned it (positive).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,10 @@ pub mod nr {
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const SCHED_GETAFFINITY: usize = 204;
     pub const FUTEX: usize = 202;
+    pub const FSTATFS: usize = 138;
     pub const OPENAT: usize = 257;
+    pub const NEWFSTATAT: usize = 262;
+    pub const STATX: usize = 332;
     pub const READLINKAT: usize = 267;
     pub const GETDENTS64: usize = 217;
     pub const EVENTFD2: usize = 290;

@@ -140,6 +140,11 @@ pub fn forget_own_threads() {
     OWN_THREADS.store(0, Ordering::Relaxed);
 }
 
+/// Returns the number of the pager's threads in this process.
+pub fn own_threads() -> usize {
+    OWN_THREADS.load(Ordering::Relaxed)
+}
+
 /// Returns the number of threads that are the program's, one that has ended as the first of its
 /// process included. `None`: `/proc` is not there.
 pub fn program_threads() -> Option<usize> {
@@ -168,7 +173,7 @@ impl ThreadCount {
         let mut text = [0u8; 1024];
         let len = sys::pread(fd, 0, &mut text).ok()?;
         // The threads of a child without a pager of its own are not counted.
-        ThreadCount::of(&text[..len], OWN_THREADS.load(Ordering::Relaxed))
+        ThreadCount::of(&text[..len], own_threads())
     }
 
     /// The exit code of the program, if none of its threads is left.

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use venice_e2e::programs::compare::PROGRAM_LIMIT;
+use venice_e2e::programs::compare::{PROGRAM_LIMIT, same_output};
 use venice_e2e::programs::{CProgram, Port, Rack, Running, paged_mode_is_missing, wait_for};
 
 const OPTIONS: [&str; 4] = ["--local", "16MiB", "--remote", "512MiB"];
@@ -79,6 +79,37 @@ fn threadless_process_is_refused() {
     refused.expect_code(1);
     assert!(refused.stderr.contains("unshare --pid --fork"), "{}", refused.stderr);
     unshare(&["--pid", "--fork"]).expect_code(0);
+}
+
+/// Counts its threads as browsers do: alone, with a second one, in a child, and for its parent.
+const THREADS: &str = r#"
+import os, threading
+count = lambda: [os.stat(path).st_nlink - 2 for path in (
+    "/proc/self/task", "/proc/self/task/", f"/proc/{os.getpid()}/task")]
+proc = os.open("/proc", os.O_RDONLY)
+print(count(), os.stat("self/task/", dir_fd=proc).st_nlink - 2, flush=True)
+gate = threading.Event()
+threading.Thread(target=gate.wait).start()
+print(count(), flush=True)
+gate.set()
+if os.fork() == 0:
+    print(count(), flush=True)
+    os._exit(0)
+os.wait()
+"#;
+
+#[test]
+fn stat_counts_programs_threads() {
+    if paged_mode_is_missing("stat_counts_programs_threads") {
+        return;
+    }
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", THREADS]);
+    for mode in ["paged", "window"] {
+        let options = ["--local", "16MiB", "--remote", "64MiB", "--mode", mode];
+        let outcome = same_output(Rack::shared(Port::Shm), &options, &command);
+        assert_eq!(outcome.stdout, b"[1, 1, 1] 1\n[2, 2, 2]\n[1, 1, 1]\n");
+    }
 }
 
 fn with_stats() -> Vec<&'static str> {
