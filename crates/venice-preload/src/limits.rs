@@ -105,9 +105,11 @@ pub extern "C" fn prlimit(
     old: *mut Limits,
 ) -> c_int {
     let pad_bytes = pad_of(resource);
-    // SAFETY: limits on memory that the program passed; all others are left to the kernel.
-    let padded = (pad_bytes > 0).then(|| unsafe { new.as_ref() }).flatten();
-    let padded = padded.map(|limits| raised(*limits, pad_bytes));
+    let padded = match pad_bytes {
+        0 => None,
+        // SAFETY: limits on memory that the program passed.
+        _ => unsafe { new.as_ref() }.map(|limits| raised(*limits, pad_bytes)),
+    };
     let new = padded.as_ref().map_or(new, |padded| padded);
     let arguments = [pid as usize, resource as usize, new as usize, old as usize, 0, 0];
     // SAFETY: what the program asked for.
