@@ -26,7 +26,7 @@ fn changes(test: &str, how: &str) {
     let paged = rack.run(&with_stats(), &program.command(&[how])).finish(PROGRAM_LIMIT);
     paged.expect_code(0);
     assert_eq!(plain.stdout, paged.stdout);
-    assert!(paged.number_before("processes") >= PROCESSES, "{}", paged.stderr);
+    assert!(paged.number_before(" processes") >= PROCESSES, "{}", paged.stderr);
 }
 
 macro_rules! changes {
@@ -60,7 +60,7 @@ fn other_user_attaches() {
     let outcome = Rack::shared(Port::Shm).run(&with_stats(), &command).finish(PROGRAM_LIMIT);
     outcome.expect_code(0);
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "65534\n");
-    assert!(outcome.number_before("processes") >= 2, "{}", outcome.stderr);
+    assert!(outcome.number_before(" processes") >= 2, "{}", outcome.stderr);
 }
 
 /// The program of `unshare --pid` can have no threads; the one of `unshare --pid --fork` can.
