@@ -50,7 +50,7 @@ fn filter(text: Option<&OsStr>) -> anyhow::Result<EnvFilter> {
 /// default.
 ///
 /// # Errors
-/// As [`start_log`].
+/// The errors of [`start_log`].
 pub fn start_log_if_asked() -> anyhow::Result<()> {
     if std::env::var_os(LOG_VARIABLE).is_some() {
         start_log()?;

@@ -5,12 +5,13 @@
 
 use std::ffi::{c_int, c_uint};
 
-use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::sys::{self, Errno, nr};
 use venice_memory::paged::{Descriptors, Pager, Tether};
 
+use crate::mappings::int_answer;
 use crate::pager_instance::{pager, started};
+use crate::patch;
 use crate::window_calls::tether;
-use crate::{c, patch};
 
 /// Installs the functions of this file.
 ///
@@ -42,27 +43,27 @@ fn is_ours(fd: c_int) -> bool {
 
 pub extern "C" fn close(fd: c_int) -> c_int {
     if is_ours(fd) {
-        return answer(Err(EBADF));
+        return int_answer(Err(EBADF));
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::program_syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) })
+    int_answer(unsafe { sys::program_syscall(nr::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) })
 }
 
 pub extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if is_ours(new) || is_ours(old) {
-        return answer(Err(EBADF));
+        return int_answer(Err(EBADF));
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::program_syscall(nr::DUP2, [old as usize, new as usize, 0, 0, 0, 0]) })
+    int_answer(unsafe { sys::program_syscall(nr::DUP2, [old as usize, new as usize, 0, 0, 0, 0]) })
 }
 
 pub extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if is_ours(new) || is_ours(old) {
-        return answer(Err(EBADF));
+        return int_answer(Err(EBADF));
     }
     let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::program_syscall(nr::DUP3, arguments) })
+    int_answer(unsafe { sys::program_syscall(nr::DUP3, arguments) })
 }
 
 pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -73,18 +74,18 @@ pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_in
         // SAFETY: what the program asked for.
         unsafe { sys::program_syscall(nr::CLOSE_RANGE, arguments) }
     };
-    let Some(all_ours) = ours() else { return answer(call(first, last)) };
+    let Some(all_ours) = ours() else { return int_answer(call(first, last)) };
     let mut from = first;
     // Between the pager's own, stretch by stretch.
     while let Some(ours) = all_ours.first_within(from, last) {
         if ours > from
             && let Err(errno) = call(from, ours - 1)
         {
-            return answer(Err(errno));
+            return int_answer(Err(errno));
         }
         from = ours + 1;
     }
-    if from > last && from > first { 0 } else { answer(call(from, last)) }
+    if from > last && from > first { 0 } else { int_answer(call(from, last)) }
 }
 
 /// Returns the flags of an `unshare(2)` without CLONE_FILES where it would do nothing for the
@@ -101,13 +102,3 @@ fn is_alone() -> bool {
 }
 
 const EBADF: Errno = Errno(9);
-
-fn answer(outcome: SysResult<usize>) -> c_int {
-    match outcome {
-        Ok(value) => value as c_int,
-        Err(Errno(number)) => {
-            c::set_errno(number);
-            -1
-        }
-    }
-}

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use venice_memory::paged::attach::SOCKET_VARIABLE;
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
-use crate::mappings::answer;
+use crate::mappings::int_answer;
 use crate::shim_file::ShimFile;
 use crate::{c, patch};
 
@@ -123,7 +123,7 @@ extern "C" fn fexecve(
 }
 
 fn finish(outcome: SysResult<usize>) -> c_int {
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 type Environment = *const *const c_char;
@@ -169,7 +169,7 @@ unsafe fn with_own(
 /// Does the same as [`with_own`] for a longer environment: a short one does not take its stack.
 ///
 /// # Safety
-/// As for [`with_own`].
+/// The duties of [`with_own`].
 #[inline(never)]
 unsafe fn on_long_stack(
     environment: Environment,

@@ -14,7 +14,7 @@ use venice_memory::paged::run_block::RunBlock;
 use venice_memory::paged::sys::{self, nr};
 
 use crate::heap::HEAP_BYTES;
-use crate::mappings::answer;
+use crate::mappings::int_answer;
 use crate::patch;
 
 /// Bytes by which each of [`MEMORY_LIMITS`] is higher for the kernel.
@@ -122,7 +122,7 @@ pub extern "C" fn prlimit(
             limit => limit.saturating_sub(pad_bytes),
         });
     }
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 fn pad_of(resource: c_int) -> u64 {

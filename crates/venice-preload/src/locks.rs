@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{Locking, Pager};
 
-use crate::mappings::answer;
+use crate::mappings::int_answer;
 use crate::pager_instance::pager;
 use crate::patch;
 
@@ -52,7 +52,7 @@ pub extern "C" fn mlock2(addr: *mut c_void, len_bytes: usize, flags: c_uint) -> 
         (Some(pager), Some(locking)) => pager.lock_range(addr, len_bytes, locking),
         _ => ask(nr::MLOCK2, [addr, len_bytes, flags as usize]),
     };
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|()| 0))
 }
 
 pub extern "C" fn munlock(addr: *mut c_void, len_bytes: usize) -> c_int {
@@ -61,7 +61,7 @@ pub extern "C" fn munlock(addr: *mut c_void, len_bytes: usize) -> c_int {
         Some(pager) => pager.unlock_range(addr, len_bytes),
         None => ask(nr::MUNLOCK, [addr, len_bytes, 0]),
     };
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|()| 0))
 }
 
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
@@ -71,7 +71,7 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
         Some(pager) => lock_all(pager, flags),
         None => ask(nr::MLOCKALL, [flags as usize, 0, 0]),
     };
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|()| 0))
 }
 
 fn lock_all(pager: &'static Pager, flags: c_int) -> SysResult<()> {
@@ -88,7 +88,7 @@ pub extern "C" fn munlockall() -> c_int {
         Some(pager) => pager.unlock_all(),
         None => ask(nr::MUNLOCKALL, [0; 3]),
     };
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|()| 0))
 }
 
 fn ask(number: usize, [first, second, third]: [usize; 3]) -> SysResult<()> {

@@ -164,7 +164,7 @@ extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
         }
         _ => unmap(),
     };
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 /// Variadic in C; its fifth argument comes in the same register.
@@ -197,7 +197,7 @@ extern "C" fn mremap(
 
 extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_int {
     let (addr, advice) = (addr as usize, advice as usize);
-    answer(advise(addr, len_bytes, advice).map(|()| 0), usize::MAX) as c_int
+    int_answer(advise(addr, len_bytes, advice).map(|()| 0))
 }
 
 /// Replaces the C library's, which does not call its `madvise`. Errors are returned.
@@ -286,7 +286,7 @@ extern "C" fn brk(addr: *mut c_void) -> c_int {
         None => ask(wanted),
     };
     set_break(now);
-    if now < wanted { answer(Err(Errno::ENOMEM), usize::MAX) as c_int } else { 0 }
+    if now < wanted { int_answer(Err(Errno::ENOMEM)) } else { 0 }
 }
 
 fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize) -> usize {
@@ -328,4 +328,9 @@ pub fn answer(outcome: SysResult<usize>, failure: usize) -> usize {
         c::set_errno(number);
         failure
     })
+}
+
+/// Returns the value, or -1 after setting `errno`, as the C library's functions of `int` do.
+pub fn int_answer(outcome: SysResult<usize>) -> c_int {
+    answer(outcome, usize::MAX) as c_int
 }

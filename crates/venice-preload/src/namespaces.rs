@@ -7,14 +7,15 @@ use std::ffi::c_int;
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
+use crate::mappings::int_answer;
 use crate::pager_instance::pager;
-use crate::{c, descriptors, patch};
+use crate::{descriptors, patch};
 
 const CLONE_VM: c_int = 0x100;
 const CLONE_SIGHAND: c_int = 0x800;
 const CLONE_THREAD: c_int = 0x1_0000;
 const CLONE_NEWUSER: c_int = 0x1000_0000;
-/// What `unshare` grants to a process of one thread only.
+/// Flags that `unshare` grants to a process of one thread only.
 const ALONE: c_int = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEWUSER;
 const EINVAL: Errno = Errno::EINVAL;
 
@@ -35,12 +36,12 @@ pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
 
 /// `unshare(2)`.
 pub extern "C" fn unshare(flags: c_int) -> c_int {
-    answer(try_unshare(descriptors::keep_shared_with_pager(flags)))
+    int_answer(try_unshare(descriptors::keep_shared_with_pager(flags)))
 }
 
 /// `setns(2)`.
 pub extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    answer(try_setns(fd, kind))
+    int_answer(try_setns(fd, kind))
 }
 
 /// Unshares the user namespace first, which is the order of the kernel: a process that has unshared
@@ -67,15 +68,5 @@ fn try_setns(fd: c_int, kind: c_int) -> SysResult<usize> {
         // The kernel's answer to several threads.
         (Err(EINVAL), Some(pager)) => pager.without_threads(call)?,
         (outcome, _) => outcome,
-    }
-}
-
-fn answer(outcome: SysResult<usize>) -> c_int {
-    match outcome {
-        Ok(value) => value as c_int,
-        Err(Errno(number)) => {
-            c::set_errno(number);
-            -1
-        }
     }
 }

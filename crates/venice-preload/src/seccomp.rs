@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
-use crate::mappings::answer;
+use crate::mappings::{answer, int_answer};
 use crate::pager_instance::pager;
 use crate::{panics, patch, raw_calls};
 
@@ -74,7 +74,7 @@ pub extern "C" fn prctl(
         (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) if serves_own_faults() => Err(Errno::EINVAL),
         _ => call(third),
     };
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 /// `seccomp(2)`, which the C library has no function for.

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use venice_memory::paged::signal::{Action, SIGBUS, SIGBUS_BIT, set_action, set_program_action};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
-use crate::mappings::answer;
+use crate::mappings::int_answer;
 use crate::patch;
 
 /// The C library's own signals, which no thread may block.
@@ -55,7 +55,7 @@ extern "C" fn sigaction(
 ) -> c_int {
     let is_the_librarys = LIBRARY_BITS >> (signal.clamp(1, 64) - 1) & 1 != 0;
     if !(1..=64).contains(&signal) || is_the_librarys {
-        return answer(Err(EINVAL), usize::MAX) as c_int;
+        return int_answer(Err(EINVAL));
     }
     let new = new.map(|new| Action {
         handler: new.handler,
@@ -76,7 +76,7 @@ extern "C" fn sigaction(
         old.flags = before.flags as c_int;
         old.restorer = before.restorer;
     }
-    answer(outcome.map(|_| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|_| 0))
 }
 
 extern "C" fn pthread_sigmask(how: c_int, new: Option<&u64>, old: Option<&mut u64>) -> c_int {
@@ -84,7 +84,7 @@ extern "C" fn pthread_sigmask(how: c_int, new: Option<&u64>, old: Option<&mut u6
 }
 
 extern "C" fn sigprocmask(how: c_int, new: Option<&u64>, old: Option<&mut u64>) -> c_int {
-    answer(change_mask(how, new, old).map(|()| 0), usize::MAX) as c_int
+    int_answer(change_mask(how, new, old).map(|()| 0))
 }
 
 /// Changes the signal mask. The program's own masks may be far: the kernel is given copies.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use venice_memory::paged::sys::{self, nr};
 
-use crate::mappings::answer;
+use crate::mappings::int_answer;
 use crate::patch;
 
 const AT_FDCWD: c_int = -100;
@@ -71,7 +71,7 @@ extern "C" fn fstatat(dir: c_int, path: *const c_char, stat: *mut c_void, flags:
             stat.links = links as u64;
         }
     }
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 extern "C" fn statx(
@@ -93,7 +93,7 @@ extern "C" fn statx(
             stat.links = links as u32;
         }
     }
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 /// Its first argument is the version of the structure, of which x86-64 has only one layout.

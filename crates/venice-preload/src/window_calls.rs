@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 use venice_memory::paged::{PAGE, Tether, Window, is_manageable};
 
-use crate::mappings::{MAP_FIXED, READ_WRITE, answer, is_range, set_break};
+use crate::mappings::{MAP_FIXED, READ_WRITE, answer, int_answer, is_range, set_break};
 use crate::{c, mappings, patch};
 
 /// Ends this process with its supervisor, in forked children too.
@@ -105,7 +105,7 @@ extern "C" fn mprotect(addr: *mut c_void, len_bytes: usize, protection: c_int) -
     let arguments = [addr as usize, len_bytes, protection as usize, 0, 0, 0];
     // SAFETY: what the program asked for.
     let outcome = unsafe { sys::program_syscall(nr::MPROTECT, arguments) };
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 fn unmap(addr: usize, len_bytes: usize) {
@@ -124,7 +124,7 @@ extern "C" fn munmap(addr: *mut c_void, len_bytes: usize) -> c_int {
             unmap().inspect(|_| structure.release(addr, len_bytes))
         }
     };
-    answer(outcome, usize::MAX) as c_int
+    int_answer(outcome)
 }
 
 /// Variadic in C; its fifth argument comes in the same register.
@@ -154,12 +154,12 @@ extern "C" fn madvise(addr: *mut c_void, len_bytes: usize, advice: c_int) -> c_i
         if structure.touches(addr, len_bytes)
             && let Some(outcome) = advise(|| structure.discard(addr, len_bytes), advice)
         {
-            return answer(outcome.map(|()| 0), usize::MAX) as c_int;
+            return int_answer(outcome.map(|()| 0));
         }
     }
     // SAFETY: what the program asked for.
     let outcome = unsafe { sys::madvise(addr, len_bytes, advice) };
-    answer(outcome.map(|()| 0), usize::MAX) as c_int
+    int_answer(outcome.map(|()| 0))
 }
 
 /// Applies advice on memory in the window; `None`: it is passed to the kernel.
@@ -183,7 +183,7 @@ extern "C" fn brk(addr: *mut c_void) -> c_int {
         None => ask(wanted),
     };
     set_break(now);
-    if now < wanted { answer(Err(Errno::ENOMEM), usize::MAX) as c_int } else { 0 }
+    if now < wanted { int_answer(Err(Errno::ENOMEM)) } else { 0 }
 }
 
 fn move_break(window: &'static Window, wanted: usize, ask: impl Fn(usize) -> usize) -> usize {
@@ -218,7 +218,7 @@ pub extern "C" fn fork() -> c_int {
             let _ = sys::write(2, text.as_bytes());
         }
         const ENOSYS: Errno = Errno(38);
-        return answer(Err(ENOSYS), usize::MAX) as c_int;
+        return int_answer(Err(ENOSYS));
     }
     if FORK.load(Ordering::Relaxed) == 0 {
         // A library that was loaded before this one forks already.

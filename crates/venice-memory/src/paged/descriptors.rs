@@ -15,7 +15,7 @@ const NONE: i32 = -1;
 pub struct Descriptors {
     lowest: i32,
     fds: [AtomicI32; MOST],
-    /// Those that children and programs started by this process need.
+    /// Members that stay open for children, and for programs that this process starts.
     lasting: [AtomicI32; MOST_LASTING],
 }
 

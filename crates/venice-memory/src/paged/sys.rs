@@ -177,7 +177,7 @@ unsafe extern "C" {
 /// installs (`seccomp(2)`) judges these and no others.
 ///
 /// # Safety
-/// As for [`syscall`].
+/// The duties of [`syscall`].
 pub unsafe fn program_syscall(number: usize, args: [usize; 6]) -> SysResult<usize> {
     // SAFETY: forwarded to the caller.
     let ret = unsafe { venice_program_call(number, &args) };
@@ -451,10 +451,11 @@ const MADV_RANDOM: usize = 1;
 const MADV_DONTDUMP: usize = 16;
 /// `MADV_DODUMP`.
 const MADV_DODUMP: usize = 17;
+
 /// Calls `madvise(2)` as the program asked for it.
 ///
 /// # Safety
-/// As for [`madvise`].
+/// The duties of [`madvise`].
 pub unsafe fn program_madvise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
     // SAFETY: forwarded to the caller.
     unsafe { program_syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }

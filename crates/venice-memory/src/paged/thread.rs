@@ -18,7 +18,7 @@ const GUARD_BYTES: usize = 4096;
 /// Room under the thread pointer for initial-exec variables of the loaded libraries (`errno` among
 /// them), in case one is written.
 const TLS_BYTES: usize = 64 * 1024;
-/// What a thread maps: guard, stack, and thread-local storage.
+/// Length of a thread's memory: guard, stack, and thread-local storage.
 const MEMORY_BYTES: usize = GUARD_BYTES + STACK_BYTES + TLS_BYTES;
 
 /// A thread that was started.

@@ -69,7 +69,7 @@ pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::
     }
 }
 
-/// What the choice depends on.
+/// The facts that the choice depends on.
 struct Facts<O> {
     /// The option that only paging has.
     paged_option: Option<&'static str>,
