@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -168,7 +170,7 @@ pub fn welcome(
     block_fd: BorrowedFd<'_>,
     lifeline: Option<BorrowedFd<'_>>,
 ) -> Result<u32, Errno> {
-    let pid = rustix::net::sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get() as u32;
+    let pid = peer_pid(&socket)?;
     let mut hello = [0u8; 32];
     let (_, len) = rustix::net::recv(socket, &mut hello[..], RecvFlags::empty())?;
     if &hello[..len] != HELLO {
@@ -186,6 +188,18 @@ pub fn welcome(
     let fds: Vec<BorrowedFd<'_>> = [block_fd].into_iter().chain(lifeline).collect();
     send(socket, &text, &fds)?;
     Ok(pid)
+}
+
+/// The process at the other end of `socket`.
+///
+/// # Errors
+/// `ESRCH` if it is in a PID namespace that this process does not see.
+fn peer_pid(socket: &impl AsFd) -> Result<u32, Errno> {
+    match getsockopt(socket, PeerCredentials).map(|peer| peer.pid()) {
+        Ok(pid @ 1..) => Ok(pid as u32),
+        Ok(_) => Err(Errno::SRCH),
+        Err(errno) => Err(Errno::from_raw_os_error(errno as i32)),
+    }
 }
 
 /// True if process `pid` is in this process's PID namespace; false too if that is unknown.
@@ -331,8 +345,7 @@ pub fn serve_request(
 
 /// Enters the process that made `reply` at `place` of the run block.
 fn enter_forked(reply: &OwnedFd, block: &RunBlockMap, place: usize) -> bool {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(reply) else { return false };
-    let pid = peer.pid.as_raw_nonzero().get() as u32;
+    let Ok(pid) = peer_pid(reply) else { return false };
     place < block.processes.len() && block.claim_forked(place, pid)
 }
 

@@ -118,6 +118,9 @@ impl ProgramEnd {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::getsockopt;
+    use nix::sys::socket::sockopt::PeerCredentials;
+
     use super::*;
 
     #[test]
@@ -150,7 +153,7 @@ mod tests {
         let end = ProgramEnd::named(&socket.name().unwrap()).unwrap();
         let _here = end.connect().unwrap();
         let connection = socket.accept().unwrap();
-        let peer = rustix::net::sockopt::socket_peercred(&connection).unwrap();
-        assert_eq!(peer.pid, rustix::process::getpid());
+        let peer = getsockopt(&connection, PeerCredentials).unwrap();
+        assert_eq!(peer.pid() as u32, std::process::id());
     }
 }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketFlags, accept_with, recvmsg, sendmsg,
@@ -314,8 +315,8 @@ impl Connection {
     /// True if the recipient may have a device's slabs. The descriptor of one slab reaches the
     /// whole device: only users that could open the device anyway get it.
     fn may_have_device(&self) -> bool {
-        let peer = socket_peercred(&self.socket).map(|peer| peer.uid);
-        peer.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
+        let peer = getsockopt(&self.socket, PeerCredentials).map(|peer| peer.uid());
+        peer.is_ok_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
     }
 }
 

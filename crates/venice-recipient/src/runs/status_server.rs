@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
@@ -276,8 +278,8 @@ struct Lately {
 
 /// True for the run's own user, and root.
 fn is_allowed(stream: &UnixStream) -> bool {
-    let asker = rustix::net::sockopt::socket_peercred(stream).map(|peer| peer.uid);
-    asker.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
+    let asker = getsockopt(stream, PeerCredentials).map(|peer| peer.uid());
+    asker.is_ok_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
 /// Waits for a request, the end of the run, or the next sample; returns which of the first two

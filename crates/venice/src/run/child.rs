@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use anyhow::Context;
+use nix::unistd::{getpid, getsid};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, getsid, kill_process, kill_process_group, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 use signal_hook::consts::signal::{
     SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1,
@@ -48,7 +49,7 @@ impl Child {
         command: &[OsString],
     ) -> anyhow::Result<Child> {
         inheritance::pass_ignored(&mut start, inheritance::ignored_signals());
-        let leads_session = getsid(None).is_ok_and(|leader| leader == getpid());
+        let leads_session = getsid(None) == Ok(getpid());
         let watched = PASSED_ON.iter().copied().chain([SIGCHLD]);
         let signals = SignalsInfo::<WithOrigin>::new(watched).context("catching signals")?;
         start.arg0(&command[0]).args(&command[1..]);

@@ -49,6 +49,16 @@ changes! {
     entered_user_namespace_is_paged: "enter-users";
 }
 
+/// A container's entry point: the session is of a process that its PID namespace does not show.
+#[test]
+fn session_of_outer_namespace() {
+    if paged_mode_is_missing("session_of_outer_namespace") {
+        return;
+    }
+    let script = "exec unshare --pid --fork --mount-proc \"$0\" \"$@\"";
+    assert_eq!(by_shell(script, "echo here"), "here\n");
+}
+
 /// A process of `setpriv` attaches as another user than its supervisor.
 #[test]
 fn other_user_attaches() {
