@@ -12,6 +12,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         autogroup) [[ ! -e /proc/self/autogroup ]] ;;
         userfaultfd) ! { [[ -e /dev/userfaultfd ]] || [[ -e /proc/sys/vm/unprivileged_userfaultfd ]]; } ;;
         uffd-move) ! kernel_at_least 6 8 ;;
+        bpf) [[ $(id -u) != 0 || ! -r /sys/kernel/btf/vmlinux ]] || grep -qs '\[confidentiality\]' /sys/kernel/security/lockdown ;;
         netns) ! unshare --net true 2>/dev/null ;;
         veth) ! unshare --net ip link add venice-a type veth peer name venice-b 2>/dev/null ;;
         bridge) ! unshare --net ip link add venice-br type bridge 2>/dev/null ;;

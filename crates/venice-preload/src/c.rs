@@ -73,6 +73,13 @@ pub fn libc_symbol(name: &CStr) -> Option<Symbol> {
     }
 }
 
+/// Returns the address of `name` in the libraries behind this one; 0: none has it.
+pub fn next_symbol(name: &CStr) -> usize {
+    const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
+    // SAFETY: the name is NUL-terminated.
+    unsafe { dlsym(RTLD_NEXT, name.as_ptr()) as usize }
+}
+
 /// Returns the path of the library that `address` is in, as it was loaded. It lives as long as the
 /// library.
 pub fn file_of(address: *const c_void) -> Option<&'static CStr> {

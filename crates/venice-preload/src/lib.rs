@@ -22,6 +22,7 @@ mod pager_instance;
 mod panics;
 mod patch;
 mod raw_calls;
+mod robust;
 mod seccomp;
 mod shim_file;
 mod signals;

@@ -8,7 +8,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{Hint, Locking, PAGE, PageSize, Pager, Structure, is_manageable};
+use venice_memory::paged::{
+    Hint, Locking, Management, PAGE, PageSize, Pager, Structure, management,
+};
 
 use crate::pager_instance::pager;
 use crate::{c, locks, patch};
@@ -102,12 +104,22 @@ extern "C" fn mmap(
             offset as usize,
         ]
     };
-    let manage = is_manageable(flags);
+    let kind = management(flags);
+    let manage = kind == Management::Private;
     let fixed = flags & MAP_FIXED != 0;
     let locking = pager().and_then(Pager::locks_future);
     let is_populated = !manage && locking == Some(Locking::Populated);
     let flags = if is_populated { flags | MAP_LOCKED } else { flags };
-    let pager = pager().filter(|_| manage || fixed || locking.is_some());
+    // Memory that is locked as it is mapped stays the kernel's.
+    let is_shared = kind == Management::Shared && locking.is_none();
+    let pager = pager().filter(|_| manage || is_shared || fixed || locking.is_some());
+    if let Some(pager) = pager.filter(|_| is_shared) {
+        let (addr, protection) = (addr as usize, protection as usize);
+        let mapped = pager.hold_structure().map_shared(addr, len_bytes, protection, flags);
+        if let Some(mapped) = mapped {
+            return answer(mapped, usize::MAX) as *mut c_void;
+        }
+    }
     let outcome = match pager {
         // SAFETY: what the program asked for.
         None => unsafe { sys::program_syscall(nr::MMAP, arguments(flags)) },
@@ -180,10 +192,12 @@ extern "C" fn mremap(
     let remap =
         || unsafe { sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
     let outcome = match pager() {
-        Some(pager) if is_range(old, old_len) => {
+        Some(pager) if is_range(old, old_len.max(1)) => {
             let mut structure = pager.hold_structure();
             if structure.touches(old, old_len) {
                 structure.relocate(old, old_len, new_len, flags, new_addr)
+            } else if structure.touches_shared(old, old_len) {
+                structure.relocate_shared(old, old_len, new_len, flags, new_addr)
             } else if flags & MREMAP_FIXED != 0 {
                 structure.replace(new_addr, new_len, remap)
             } else {
@@ -234,6 +248,8 @@ fn advise(addr: usize, len_bytes: usize, advice: usize) -> SysResult<()> {
                 return pager.populate_as_advised(addr, len_bytes, advice);
             }
             outcome = advise_managed(pager, &mut structure, addr, len_bytes, advice);
+        } else if structure.touches_shared(addr, len_bytes) {
+            outcome = advise_shared(&mut structure, addr, len_bytes, advice);
         }
     }
     // SAFETY: what the program asked for.
@@ -272,6 +288,25 @@ fn advise_managed(
         sys::MADV_WIPEONFORK | sys::MADV_GUARD_INSTALL => {
             structure.release_to_kernel(addr, len_bytes);
             None
+        }
+        _ => None,
+    }
+}
+
+/// Applies advice on memory that the run's shared pager serves; `None`: it is passed to the kernel.
+/// `MADV_DONTNEED` there drops no contents.
+fn advise_shared(
+    structure: &mut Structure,
+    addr: usize,
+    len_bytes: usize,
+    advice: usize,
+) -> Option<SysResult<()>> {
+    match advice {
+        sys::MADV_REMOVE => structure.remove_shared(addr, len_bytes).then_some(Ok(())),
+        // The kernel's own large pages are not paged.
+        sys::MADV_HUGEPAGE | sys::MADV_COLLAPSE => Some(Ok(())),
+        sys::MADV_DONTFORK | sys::MADV_DOFORK => {
+            Some(structure.advise_shared_on_fork(addr, len_bytes, advice))
         }
         _ => None,
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use venice_memory::paged::sys::{self, Errno, SysResult, nr};
-use venice_memory::paged::{PAGE, Tether, Window, is_manageable};
+use venice_memory::paged::{Management, PAGE, Tether, Window, management};
 
 use crate::mappings::{MAP_FIXED, READ_WRITE, answer, int_answer, is_range, set_break};
 use crate::{c, mappings, patch};
@@ -79,7 +79,7 @@ extern "C" fn mmap(
     // SAFETY: what the program asked for.
     let map = || unsafe { sys::program_syscall(nr::MMAP, arguments) };
     // A reservation that may not be used yet would take slabs for nothing.
-    let goes_in = is_manageable(flags) && protection == READ_WRITE;
+    let goes_in = management(flags) == Management::Private && protection == READ_WRITE;
     let is_fixed = flags & MAP_FIXED != 0;
     let outcome = match window().filter(|_| goes_in || is_fixed) {
         None => map(),

@@ -30,7 +30,7 @@ pub mod values;
 
 pub use busy::Busy;
 pub use c_program::CProgram;
-pub use proc_tree::{descendants, is_alive, mapped_slab_bytes, rss_anon_bytes};
+pub use proc_tree::{descendants, is_alive, mapped_slab_bytes, pss_anon_bytes, rss_anon_bytes};
 pub use rack::{Port, Rack, kill_now, stop_now, venice_binary};
 pub use running::{Listener, Outcome, Running, exit_code};
 pub use venice_testkit::wait::wait_for;

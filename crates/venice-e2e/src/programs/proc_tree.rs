@@ -14,6 +14,16 @@ pub fn rss_anon_bytes(pid: u32) -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
+/// Returns the anonymous memory of `pid` in bytes, each page divided by the processes that map it.
+pub fn pss_anon_bytes(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss_Anon:"))
+        .and_then(|value| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}
+
 /// Returns the bytes of donors' slabs that `pid` has mapped, used or not. Needs root.
 pub fn mapped_slab_bytes(pid: u32) -> u64 {
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/map_files")) else { return 0 };

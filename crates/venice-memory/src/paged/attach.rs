@@ -25,6 +25,7 @@ use venice_ports::shm::SlabFile;
 
 use super::inherited_socket::ProgramEnd;
 use super::run_block::RunBlockMap;
+use super::shared;
 use super::uffd::{self, Uffd};
 use super::{rlimits, slots, sys};
 
@@ -81,7 +82,9 @@ const DEVICE: u8 = b'D';
 const NEGOTIATE: u8 = b'N';
 /// First byte of the announcement that this process ends; its reply is the end of its connection.
 const ENDS: u8 = b'E';
-/// Length of a request: its first byte, and a number.
+/// First byte of a request to the run's shared pager ([`shared`](super::shared)).
+const SHARED: u8 = b'M';
+/// Length of any other request: its first byte, and a number.
 const REQUEST_BYTES: usize = 9;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 0;
@@ -264,27 +267,45 @@ fn request(
     number: u64,
     with: Option<BorrowedFd<'_>>,
 ) -> Result<(u64, Option<OwnedFd>), Errno> {
+    let mut question = [what; REQUEST_BYTES];
+    question[1..].copy_from_slice(&number.to_le_bytes());
+    ask(socket, &question, with)
+}
+
+/// Sends a request to the run's shared pager, as [`request`] does.
+pub(super) fn ask_shared_pager(
+    socket: i32,
+    request: shared::Request,
+    with: Option<BorrowedFd<'_>>,
+) -> Result<(u64, Option<OwnedFd>), Errno> {
+    let mut question = [SHARED; 1 + shared::REQUEST_BYTES];
+    question[1..].copy_from_slice(&request.encode());
+    ask(socket, &question, with)
+}
+
+fn ask(
+    socket: i32,
+    question: &[u8],
+    with: Option<BorrowedFd<'_>>,
+) -> Result<(u64, Option<OwnedFd>), Errno> {
     let [limit, most] = rlimits::descriptors();
     rlimits::set_descriptors(most);
     // SAFETY: the pager's own socket, open as long as the process pages.
-    let answer = exchange(unsafe { BorrowedFd::borrow_raw(socket) }, what, number, with);
+    let answer = exchange(unsafe { BorrowedFd::borrow_raw(socket) }, question, with);
     rlimits::set_descriptors(limit);
     answer
 }
 
 fn exchange(
     socket: BorrowedFd<'_>,
-    what: u8,
-    number: u64,
+    question: &[u8],
     with: Option<BorrowedFd<'_>>,
 ) -> Result<(u64, Option<OwnedFd>), Errno> {
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (here, there) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
-    let mut question = [what; REQUEST_BYTES];
-    question[1..].copy_from_slice(&number.to_le_bytes());
     match with {
-        Some(fd) => send(socket, &question, &[there.as_fd(), fd])?,
-        None => send(socket, &question, &[there.as_fd()])?,
+        Some(fd) => send(socket, question, &[there.as_fd(), fd])?,
+        None => send(socket, question, &[there.as_fd()])?,
     }
     drop(there);
     let mut answer = [0u8; 8];
@@ -307,33 +328,48 @@ pub enum Served {
     Closed,
 }
 
-/// Serves a request of an attached process: `slab` returns the memory of a replica, and `ends`
-/// takes a descriptor that keeps the process from ending until it is closed. To be called when the
-/// connection can be read.
+/// What a supervisor does for attached processes.
+pub trait Supervisor {
+    /// Returns the memory of a replica; `None`: it has no such replica.
+    fn slab(&self, replica: usize) -> Option<SlabFile>;
+
+    /// Takes the end of a process's connection; the process ends when it is closed.
+    fn before_end(&self, end: OwnedFd);
+
+    /// Asks the shared pager. The reply is a number, 0 if it is refused, and a descriptor.
+    fn shared(&self, request: shared::Request, with: Option<OwnedFd>) -> (u64, Option<OwnedFd>);
+}
+
+/// Serves a request of an attached process. To be called when the connection can be read.
 pub fn serve_request(
     connection: BorrowedFd<'_>,
     block: &RunBlockMap,
-    slab: impl FnOnce(usize) -> Option<SlabFile>,
-    ends: impl FnOnce(OwnedFd),
+    supervisor: &impl Supervisor,
 ) -> Served {
-    let mut question = [0u8; REQUEST_BYTES];
-    let Ok((REQUEST_BYTES, [reply, with])) = receive(connection, &mut question) else {
+    let mut question = [0u8; 1 + shared::REQUEST_BYTES];
+    let Ok((len, [reply, with])) = receive(connection, &mut question) else {
         return Served::Closed;
     };
-    let [what, number @ ..] = question;
-    let number = u64::from_le_bytes(number);
-    let Some(reply) = reply else { return Served::Request };
-    let (value, fd) = match what {
-        SLAB => match slab(number as usize) {
-            Some(slab) => (slab.offset_bytes(), Some(OwnedFd::from(slab))),
-            None => (0, None),
+    let Some(reply) = reply else {
+        return if len == 0 { Served::Closed } else { Served::Request };
+    };
+    let (value, fd) = match (question[..len].first(), &question[..len]) {
+        (Some(&SHARED), [_, request @ ..]) => match shared::Request::decode(request) {
+            Some(request) => supervisor.shared(request, with),
+            None => return Served::Closed,
         },
-        FORKED => (u64::from(enter_forked(&reply, block, number as usize)), None),
-        DEVICE => (0, uffd::open_device()),
-        NEGOTIATE => (negotiate(with, number), None),
-        ENDS => {
-            ends(reply);
+        (Some(&ENDS), _) => {
+            supervisor.before_end(reply);
             return Served::Request;
+        }
+        (Some(&what), [_, number @ ..]) => {
+            let Ok(number) = number.try_into().map(u64::from_le_bytes) else {
+                return Served::Closed;
+            };
+            match serve_plain(what, number, with, &reply, block, supervisor) {
+                Some(answer) => answer,
+                None => return Served::Closed,
+            }
         }
         _ => return Served::Closed,
     };
@@ -341,6 +377,27 @@ pub fn serve_request(
     // A process that died meanwhile needs no reply.
     let _ = send(reply.as_fd(), &value.to_le_bytes(), &fds);
     Served::Request
+}
+
+/// Returns the reply to a request that is a number; `None`: there is no such request.
+fn serve_plain(
+    what: u8,
+    number: u64,
+    with: Option<OwnedFd>,
+    reply: &OwnedFd,
+    block: &RunBlockMap,
+    supervisor: &impl Supervisor,
+) -> Option<(u64, Option<OwnedFd>)> {
+    Some(match what {
+        SLAB => match supervisor.slab(number as usize) {
+            Some(slab) => (slab.offset_bytes(), Some(OwnedFd::from(slab))),
+            None => (0, None),
+        },
+        FORKED => (u64::from(enter_forked(reply, block, number as usize)), None),
+        DEVICE => (0, uffd::open_device()),
+        NEGOTIATE => (negotiate(with, number), None),
+        _ => return None,
+    })
 }
 
 /// Enters the process that made `reply` at `place` of the run block.
@@ -396,6 +453,23 @@ mod tests {
     use super::super::run_block::PortKind;
     use super::*;
 
+    /// Has at most replica 7, and a shared pager with users alone.
+    struct Alone {
+        has_slab: bool,
+    }
+
+    impl Supervisor for Alone {
+        fn slab(&self, replica: usize) -> Option<SlabFile> {
+            (self.has_slab && replica == 7).then(|| SlabFile::at(slab(), 3 << 24))
+        }
+
+        fn before_end(&self, _: OwnedFd) {}
+
+        fn shared(&self, request: shared::Request, _: Option<OwnedFd>) -> (u64, Option<OwnedFd>) {
+            (u64::from(request == shared::Request::User), None)
+        }
+    }
+
     #[test]
     fn process_attaches_and_maps_slabs() {
         let folder = tempfile::tempdir().unwrap();
@@ -409,15 +483,12 @@ mod tests {
             let socket = rustix::net::accept(&listener).unwrap();
             welcome(socket.as_fd(), &block, block_fd.as_fd(), None).unwrap();
             for known in [true, false] {
-                let served = serve_request(
-                    socket.as_fd(),
-                    &block,
-                    |replica| (known && replica == 7).then(|| SlabFile::at(slab(), 3 << 24)),
-                    drop,
-                );
+                let served = serve_request(socket.as_fd(), &block, &Alone { has_slab: known });
                 assert_eq!(served, Served::Request);
             }
-            assert_eq!(serve_request(socket.as_fd(), &block, |_| None, drop), Served::Closed);
+            let alone = Alone { has_slab: false };
+            assert_eq!(serve_request(socket.as_fd(), &block, &alone), Served::Request);
+            assert_eq!(serve_request(socket.as_fd(), &block, &alone), Served::Closed);
             block
         });
         let attached = attach(&Address::new(String::from("-1:0"), path)).unwrap();
@@ -430,6 +501,8 @@ mod tests {
             venice_wire::SLAB_BYTES
         );
         assert!(request_slab(socket, 7).is_none(), "the supervisor has no such slab");
+        let (answer, _) = ask_shared_pager(socket, shared::Request::User, None).unwrap();
+        assert_eq!(answer, 1);
         assert!(attached.lifeline.is_none());
         drop(attached.supervisor);
         let block = supervisor.join().unwrap();
@@ -462,7 +535,8 @@ mod tests {
             [claim(place), claim(place), claim(usize::MAX)]
         });
         for _ in 0..3 {
-            assert_eq!(serve_request(supervisor.as_fd(), &block, |_| None, drop), Served::Request);
+            let alone = Alone { has_slab: false };
+            assert_eq!(serve_request(supervisor.as_fd(), &block, &alone), Served::Request);
         }
         assert_eq!(asking.join().unwrap(), [true, false, false]);
         let (found, process) = block.live_processes().next().unwrap();

@@ -42,13 +42,13 @@ pub fn change(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> 
 /// # Errors
 /// [`BudgetError`].
 pub fn check(block: &RunBlockMap, limit_pages: u64) -> Result<(), BudgetError> {
-    let resident = block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
-    let resident_pages = resident.sum::<u64>();
+    let charges = || block.pagers().map(|(_, process)| process.charge());
+    let resident_pages = charges().map(|charge| charge.resident_pages).sum::<u64>();
     if block.is_window() && resident_pages > limit_pages {
         return Err(BudgetError::Placed { local_pages: resident_pages });
     }
-    let overhead = block.live_processes().map(|(_, p)| p.overhead_pages.load(Ordering::Relaxed));
-    let excess_pages = resident_pages.saturating_sub(managed_pages(limit_pages, overhead.sum()));
+    let overhead_pages = charges().map(|charge| charge.overhead_pages).sum();
+    let excess_pages = resident_pages.saturating_sub(managed_pages(limit_pages, overhead_pages));
     let shrinks = limit_pages < block.limit_pages.load(Ordering::Relaxed);
     let free_pages = slots::free(block);
     if shrinks && excess_pages > free_pages {

@@ -85,13 +85,18 @@ impl Pager {
     pub fn before_fork(&'static self) -> ForkedChild {
         let mut structure = Structure { pager: self, guard: self.lock.hold() };
         self.drop_spares();
+        self.before_shared_fork();
         // rdma-core allocates from the program's own heap, and a child's heap is paged already when
         // it would open its device. Such a child gets a full copy instead.
         let may_page = self.block.port() != PortKind::Verbs;
         let place = may_page.then(|| self.block.enter_forking(self.supervisors_pid())).flatten();
         let sockets = place.and_then(|_| self.open_sockets());
         match (place, &sockets) {
-            (Some(place), Some(_)) => structure.guarded().slots.share_with(&self.block, place),
+            (Some(place), Some(_)) => {
+                self.block.share_contents();
+                self.forks.fetch_add(1, Ordering::Relaxed);
+                structure.guarded().slots.share_with(&self.block, place);
+            }
             _ => self.fork.prepare_full_copy(),
         }
         let resident_pages = self.resident().load(Ordering::Relaxed);
@@ -186,15 +191,17 @@ impl ForkedChild {
         // SAFETY: this is the child's only thread.
         unsafe { signal::take_over_in_child() };
         let (Some(place), Some((_, child))) = (self.place, self.sockets) else {
-            // The parent's handler copies everything.
-            pager.descriptors.close_all_but(&[]);
+            // The parent's handler copies everything private; the rest is served as before.
+            let shared = self.take_over_shared();
+            pager.descriptors.close_all_but(&[shared]);
             return Ok(());
         };
         let _holes = self.structure.reserve_unforked();
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
         let disk = pager.disk_fd.unwrap_or(-1);
-        pager.descriptors.close_all_but(&[child, pager.supervisor_fd, disk]);
+        let shared = self.take_over_shared();
+        pager.descriptors.close_all_but(&[child, pager.supervisor_fd, disk, shared]);
         let receive = || receive_fd(child).ok_or(refused(Errno::ESRCH));
         let uffd = Uffd { fd: receive()? };
         let in_thread = pager.in_thread.as_ref().map(|_| receive()).transpose()?;
@@ -207,7 +214,7 @@ impl ForkedChild {
             report_and_wait(child, CANNOT_PAGE);
             // Only registered memory can be copied.
             in_thread.into_iter().for_each(sys::close);
-            pager.descriptors.close_all_but(&[]);
+            pager.descriptors.close_all_but(&[shared]);
             return Ok(());
         }
         pager.fork_lock.reset();
@@ -231,6 +238,15 @@ impl ForkedChild {
         start::threads(pager)
     }
 
+    /// Makes the child a user of the run's shared pager. Returns the descriptor to keep; -1: none.
+    fn take_over_shared(&self) -> i32 {
+        let Some(fd) = self.structure.pager.take_over_shared() else { return -1 };
+        if !serves_this_process(Uffd { fd }) {
+            sys::die("fork failed: two forks at once were confused");
+        }
+        fd
+    }
+
     /// Forgets what the parent has locked: a child does not inherit it.
     fn forget_locks(&mut self) {
         self.structure.guarded().locked.remove(0..usize::MAX);
@@ -242,10 +258,17 @@ impl ForkedChild {
         if !pager.claim_entry(place) {
             sys::die("fork failed: the run-block entry of the child was given to another process");
         }
+        let overhead_pages = pager.own_process().overhead_pages.load(Ordering::Relaxed);
         pager.process.store(place, Ordering::Release);
+        // The parent is charged for all of it.
+        let own = pager.own_process();
+        own.overhead_pages.store(overhead_pages, Ordering::Relaxed);
+        own.shared_pages.store(self.resident_pages + overhead_pages, Ordering::Relaxed);
         pager.image.forget_threads();
         pager.publish_image();
         pager.resident().store(self.resident_pages, Ordering::Relaxed);
+        pager.faults_read.store(0, Ordering::Relaxed);
+        pager.forks.store(1, Ordering::Relaxed);
         self.structure.guarded().slots = Slots::new(place);
     }
 

@@ -167,9 +167,9 @@ impl Pager {
         let patience_ends_ns = sys::monotonic_ns() + ROOM_PATIENCE_NS;
         loop {
             let limit = self.limit_pages.load(Ordering::Relaxed);
-            let resident = self.resident().load(Ordering::Relaxed);
-            if resident <= high_watermark(limit, self.block.largest_page_size()) {
-                return Some((limit - resident) as usize).filter(|&room| room > 0);
+            let charged = self.charged();
+            if charged <= high_watermark(limit, self.block.largest_page_size()) {
+                return Some((limit - charged) as usize).filter(|&room| room > 0);
             }
             let is_stuck = self.evictor_stuck.load(Ordering::Relaxed) != 0;
             if is_stuck || sys::monotonic_ns() > patience_ends_ns {

@@ -43,7 +43,9 @@ impl Structure {
         // SAFETY: advice that changes no contents.
         let _ = unsafe { sys::madvise(addr, len_bytes, sys::MADV_NOHUGEPAGE) };
         pager.table.set_in_thread(pages.clone(), is_in_thread);
-        pager.table.set_page_size(pages.clone(), pager.block.page_size());
+        let is_shared = pager.shared.is_some();
+        let page_size = if is_shared { PageSize::Small } else { pager.block.page_size() };
+        pager.table.set_page_size(pages.clone(), page_size);
         if pager.uffd_of(pages.start).register(addr, len_bytes).is_ok() {
             self.guarded().regions.insert(pages);
         }
@@ -94,7 +96,8 @@ impl Structure {
         table.set_in_thread(pages.clone(), false);
         table.set_dont_fork(pages.clone(), false);
         self.guarded().locked.remove(pages.clone());
-        self.guarded().regions.remove(pages);
+        self.guarded().regions.remove(pages.clone());
+        self.forget_shared(pages);
     }
 
     /// Discards contents and keeps the mapping (`MADV_DONTNEED` and `MADV_FREE`).
@@ -427,15 +430,32 @@ impl Pager {
     }
 }
 
-/// True for anonymous private memory that is managed: not shared, not a file, not huge pages, not a
-/// stack, not locked.
-pub fn is_manageable(flags: usize) -> bool {
+/// The way in which a mapping is managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Management {
+    /// By the pager of its process.
+    Private,
+    /// By the shared pager of the run.
+    Shared,
+    /// By the kernel.
+    Unmanaged,
+}
+
+/// Returns how a mapping with these flags of `mmap(2)` is managed: anonymous memory, unless it is of
+/// huge pages, a stack, or locked.
+pub fn management(flags: usize) -> Management {
     const MAP_TYPE: usize = 0x0f;
+    const MAP_SHARED: usize = 0x01;
     const MAP_PRIVATE: usize = 0x02;
     const MAP_ANONYMOUS: usize = 0x20;
     const UNMANAGED: usize = 0x100 // GROWSDOWN
         | 0x2000 // LOCKED
         | 0x20000 // STACK
         | 0x40000; // HUGETLB
-    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0 && flags & UNMANAGED == 0
+    let is_plain = flags & MAP_ANONYMOUS != 0 && flags & UNMANAGED == 0;
+    match flags & MAP_TYPE {
+        MAP_PRIVATE if is_plain => Management::Private,
+        MAP_SHARED if is_plain => Management::Shared,
+        _ => Management::Unmanaged,
+    }
 }

@@ -46,6 +46,7 @@ impl Pager {
         structure.check_locks(&parts)?;
         ask(nr::MLOCK2, [addr, len_bytes, MLOCK_ONFAULT])?;
         parts.iter().for_each(|part| structure.guarded().locked.insert(part.clone()));
+        structure.lock_shared(pages_of(addr, len_bytes), true);
         drop(structure);
         if locking == Locking::OnFault {
             return Ok(());
@@ -57,6 +58,18 @@ impl Pager {
         ask(nr::MLOCK2, [addr, len_bytes, 0])
     }
 
+    /// Keeps a range near that the kernel reads and writes where it serves no fault: at the end of a
+    /// thread (`handle_futex_death` in its `kernel/futex/core.c`). Private memory is locked, as far
+    /// as that is allowed.
+    pub fn keep_near(&'static self, addr: usize, len_bytes: usize) {
+        let Some((addr, len_bytes)) = whole_pages(addr, len_bytes) else { return };
+        let is_shared = self.hold_structure().keep_shared(pages_of(addr, len_bytes));
+        if !is_shared {
+            // Without room for it the thread's end may go unnoticed, as with any page that is far.
+            let _ = self.lock_range(addr, len_bytes, Locking::OnFault);
+        }
+    }
+
     /// Unlocks a range (`munlock(2)`).
     ///
     /// # Errors
@@ -66,6 +79,7 @@ impl Pager {
         ask(nr::MUNLOCK, [addr, len_bytes, 0])?;
         if let Some((addr, len_bytes)) = whole_pages(addr, len_bytes) {
             structure.guarded().locked.remove(pages_of(addr, len_bytes));
+            structure.lock_shared(pages_of(addr, len_bytes), false);
         }
         Ok(())
     }
@@ -101,6 +115,7 @@ impl Pager {
             .into_iter()
             .for_each(|part| sys::unlock(address_of(part.start), part.len() * PAGE));
         usable.iter().for_each(|part| structure.guarded().locked.insert(part.clone()));
+        structure.lock_shared(0..usize::MAX / PAGE, true);
         drop(structure);
         if locking == Locking::Populated {
             usable.into_iter().for_each(|part| self.populate_locked(part));
@@ -127,6 +142,7 @@ impl Pager {
         ask(nr::MUNLOCKALL, [0; 3])?;
         sys::lock_own_again();
         structure.guarded().locked.remove(0..usize::MAX);
+        structure.lock_shared(0..usize::MAX / PAGE, false);
         self.lock_future(None);
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use venice_ports::shm::SlabFile;
+
 use super::attach;
 use super::budget;
 use super::cold_spans::ColdSpans;
@@ -27,7 +29,8 @@ use super::refaults::Refaults;
 use super::regions::Regions;
 use super::requests::{PageOuts, WillNeed};
 use super::run_block::{Owner, PortKind, Process, RunBlockMap};
-use super::slab_window::SlabWindow;
+use super::shared::{SharedHome, SharedMappings};
+use super::slab_window::{SlabSource, SlabWindow};
 use super::slots::Slots;
 use super::spin::{Spin, SpinGuard};
 use super::staging::{CHUNK_FRAMES, Staging};
@@ -50,7 +53,6 @@ const HUGE_SLOTS: [usize; 2] = [2, 1 << 12];
 pub(super) const NO_CPU: usize = usize::MAX;
 
 /// The parts that a pager is made of.
-#[derive(Debug)]
 pub struct PagerSetup {
     /// The run's shared block.
     pub block: Arc<RunBlockMap>,
@@ -63,7 +65,6 @@ pub struct PagerSetup {
 }
 
 /// The memory that a pager serves.
-#[derive(Debug)]
 pub enum Serves {
     /// All anonymous memory of a program; the budget is for all that the program has resident.
     Program {
@@ -77,6 +78,13 @@ pub enum Serves {
     Regions {
         /// The mapped slabs (shm port).
         window: Option<SharedWindow>,
+    },
+    /// The shared memory of a run's processes, in their supervisor; the budget is theirs too.
+    Shared {
+        /// The slabs (shm port), and the file of write-behind.
+        slabs: SlabSource,
+        /// Its objects and users.
+        home: Arc<SharedHome>,
     },
 }
 
@@ -144,13 +152,21 @@ pub struct Pager {
     pub(super) staging: Staging,
     /// The addresses of both, for debuggers.
     pub(super) image: ImagePage,
+    /// The home of its pages, if that is not this process's own memory.
+    pub(super) shared: Option<Arc<SharedHome>>,
+    /// This process as a user of its run's shared pager.
+    pub(super) shared_mappings: SharedMappings,
     pub(super) lock: StructureLock,
     pub(super) guarded: std::cell::UnsafeCell<Guarded>,
     pub(super) zeros: usize,
     /// Memory to assemble a huge page in, if there is no spare.
     pub(super) landing: usize,
-    /// Pages that this process may have resident now.
+    /// Managed pages that this process may be charged for now.
     pub(super) limit_pages: AtomicU64,
+    /// Forks of this process, its own birth by one included.
+    pub(super) forks: AtomicU32,
+    /// Faults read from the userfaultfd.
+    pub(super) faults_read: AtomicU64,
     /// Futex that wakes the evictor when set.
     pub(super) evictor_bell: AtomicU32,
     /// The waker of faulting threads.
@@ -204,6 +220,8 @@ pub struct Guarded {
     pub(super) locked: Regions,
     /// Spans to be paged out at once.
     pub(super) page_outs: VecDeque<Range<PageNumber>>,
+    /// Pages that the run's shared pager serves.
+    pub(super) shared: Regions,
 }
 
 // SAFETY: everything but `guarded` is atomic or never changes, and `guarded` is reached only with
@@ -229,22 +247,28 @@ impl Pager {
     pub(super) fn new(setup: PagerSetup) -> Result<Pager, PagerError> {
         let kernel = |doing| move |source| PagerError::Kernel { doing, source };
         let descriptors = Arc::new(Descriptors::new(setup.lowest_fd));
-        let (supervisor_fd, shares_pids, window) = match setup.serves {
+        let mut shared = None;
+        let (supervisor_fd, shares_pids, window, disk) = match setup.serves {
             Serves::Program { supervisor, shares_pids } => {
                 let supervisor_fd = descriptors.keep(supervisor.into_raw_fd());
-                let window = window(&setup.block, supervisor_fd);
-                (supervisor_fd, shares_pids, window.map_err(kernel("reserve room for slabs"))?)
+                let source: fn(i32) -> SlabSource =
+                    |fd| Box::new(move |replica| attach::request_slab(fd, replica));
+                let window = window(&setup.block, source(supervisor_fd));
+                let window = window.map_err(kernel("reserve room for slabs"))?;
+                (supervisor_fd, shares_pids, window, disk(&setup.block, &source(supervisor_fd)))
             }
-            Serves::Regions { window } => (-1, true, window.map(|shared| shared.0)),
+            Serves::Regions { window } => (-1, true, window.map(|shared| shared.0), Ok(None)),
+            Serves::Shared { slabs, home } => {
+                shared = Some(home);
+                let disk = disk(&setup.block, &slabs);
+                let window = window(&setup.block, slabs);
+                (-1, true, window.map_err(kernel("reserve room for slabs"))?, disk)
+            }
         };
         let uffd = Uffd::open_helped(supervisor_fd).map_err(PagerError::Userfaultfd)?;
         let fd = descriptors.keep(uffd.fd);
-        let disk = setup.block.first_on_disk().map(|replica| {
-            attach::request_slab(supervisor_fd, replica)
-                .ok_or(kernel("reach the file of --write-behind")(Errno::ENOENT))
-        });
-        let disk_fd =
-            disk.transpose()?.map(|file| descriptors.keep(OwnedFd::from(file).into_raw_fd()));
+        let disk = disk.map_err(kernel("reach the file of --write-behind"))?;
+        let disk_fd = disk.map(|file| descriptors.keep(OwnedFd::from(file).into_raw_fd()));
         let limit_pages = setup.block.limit_pages.load(Ordering::Relaxed);
         let huge_slots = huge_on_their_way(limit_pages, HUGE_SLOTS[1]) + MOST_SPARES + 1;
         let staging = Staging::new(ring_chunks(limit_pages, MAX_RING_CHUNKS), huge_slots)
@@ -256,10 +280,12 @@ impl Pager {
             // SAFETY: as above.
             let _ = unsafe { sys::madvise(base, len_bytes, sys::MADV_DONTFORK) };
         }
-        Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
+        if shared.is_none() {
+            Uffd { fd }.register(base, len_bytes).map_err(kernel("register its staging area"))?;
+        }
         let zeros = sys::map_private(MAX_PREFETCH * PAGE).map_err(kernel("map its zeros"))?;
         let landing = map_landing().map_err(kernel("map where huge pages land"))?;
-        let serves_threads = setup.block.faults_in_thread();
+        let serves_threads = setup.block.faults_in_thread() && shared.is_none();
         let in_thread =
             serves_threads.then(|| InThread::new(&descriptors, Uffd { fd }, supervisor_fd));
         let in_thread = in_thread.transpose().map_err(kernel("serve faults in threads"))?;
@@ -278,6 +304,8 @@ impl Pager {
             table,
             staging,
             image,
+            shared,
+            shared_mappings: SharedMappings::default(),
             lock: StructureLock::default(),
             guarded: std::cell::UnsafeCell::new(Guarded {
                 regions: Regions::default(),
@@ -288,10 +316,13 @@ impl Pager {
                 advised_cold: ColdSpans::default(),
                 locked: Regions::default(),
                 page_outs: VecDeque::new(),
+                shared: Regions::default(),
             }),
             zeros: zeros as usize,
             landing,
             limit_pages: AtomicU64::new(limit_pages),
+            forks: AtomicU32::new(0),
+            faults_read: AtomicU64::new(0),
             evictor_bell: AtomicU32::new(0),
             evictor_progress: AtomicU32::new(0),
             waker: Waker::default(),
@@ -344,6 +375,11 @@ impl Pager {
     /// The userfaultfd of this process.
     pub fn uffd(&self) -> Uffd {
         Uffd { fd: self.uffd_fd.load(Ordering::Relaxed) }
+    }
+
+    /// The descriptor that is readable while there is a fault to serve.
+    pub(super) fn event_fd(&self) -> i32 {
+        self.shared.as_ref().map_or(self.uffd().fd, |home| home.event_fd())
     }
 
     /// Descriptors that a pager needs room for.
@@ -405,15 +441,21 @@ impl Pager {
         &self.own_process().resident_pages
     }
 
+    /// Managed pages that this process is charged for now: resident ones, without those that other
+    /// processes are charged for.
+    pub(super) fn charged(&self) -> u64 {
+        self.own_process().charge().resident_pages
+    }
+
     /// This process's entry in the run block.
     pub(super) fn own_process(&self) -> &Process {
         &self.block.processes[self.process.load(Ordering::Relaxed)]
     }
 
-    /// Wakes the evictor if `resident_pages` is near the budget.
-    pub(super) fn ring_if_needed(&self, resident_pages: u64) {
+    /// Wakes the evictor if `charged_pages` is near the budget.
+    pub(super) fn ring_if_needed(&self, charged_pages: u64) {
         let limit = self.limit_pages.load(Ordering::Relaxed);
-        if resident_pages > budget::high_watermark(limit, self.block.largest_page_size())
+        if charged_pages > budget::high_watermark(limit, self.block.largest_page_size())
             && self.evictor_bell.swap(1, Ordering::AcqRel) == 0
         {
             sys::futex_wake(&self.evictor_bell, 1, false);
@@ -457,6 +499,9 @@ impl Pager {
     /// Wakes the threads that wait for `page`. A thread that serves its own faults tries again by
     /// itself.
     pub(super) fn wake_page(&self, page: PageNumber) {
+        if let Some(home) = &self.shared {
+            return home.wake(page);
+        }
         if self.in_thread.is_none() || !self.table.is_in_thread(page) {
             self.uffd().wake(page * PAGE, PAGE);
         }
@@ -475,13 +520,18 @@ fn map_landing() -> Result<usize, Errno> {
     Ok(landing)
 }
 
+/// Returns the file of write-behind, if there is one.
+fn disk(block: &RunBlockMap, slabs: &SlabSource) -> Result<Option<SlabFile>, Errno> {
+    let file = block.first_on_disk().map(|replica| slabs(replica).ok_or(Errno::ENOENT));
+    file.transpose()
+}
+
 /// Reserves room for the slabs of a program, which its supervisor hands out.
-fn window(block: &RunBlockMap, supervisor_fd: i32) -> Result<Option<Arc<SlabWindow>>, Errno> {
+fn window(block: &RunBlockMap, slabs: SlabSource) -> Result<Option<Arc<SlabWindow>>, Errno> {
     if block.port() != PortKind::Shm {
         return Ok(None);
     }
-    let source = move |replica| attach::request_slab(supervisor_fd, replica);
-    let window = SlabWindow::new(block, Box::new(source));
+    let window = SlabWindow::new(block, slabs);
     window.map(|window| Some(Arc::new(window))).map_err(|errno| Errno(errno.raw_os_error()))
 }
 

@@ -78,6 +78,19 @@ impl Presence {
         look(self.fd, addr, pages)
     }
 
+    /// Returns which of the `pages` pages from `addr` on are in memory and mapped by other processes
+    /// too; at most [`MOST_PAGES`]. None are where the kernel does not report it (a program that has
+    /// changed its user).
+    pub fn shared(&self, addr: usize, pages: usize) -> PresentPages {
+        const PRESENT: u64 = 1 << 63;
+        const EXCLUSIVE: u64 = 1 << 56;
+        if self.fd < 0 {
+            return [false; MOST_PAGES];
+        }
+        let is_shared = |word: u64| word & (PRESENT | EXCLUSIVE) == PRESENT;
+        page_map(self.fd, addr, pages, is_shared).unwrap_or([false; MOST_PAGES])
+    }
+
     /// True if the memory from `addr` on, a multiple of 2 MiB, is a huge page of the kernel's,
     /// translated as one. `None`: the kernel does not report it (a program that has changed its
     /// user).
@@ -111,20 +124,30 @@ pub fn look_once(addr: usize, pages: usize) -> SysResult<PresentPages> {
 }
 
 fn look(fd: i32, addr: usize, pages: usize) -> SysResult<PresentPages> {
-    let mut there = [false; MOST_PAGES];
     if fd < 0 {
+        let mut there = [false; MOST_PAGES];
         let mut bytes = [0u8; MOST_PAGES];
         sys::mincore(addr, &mut bytes[..pages])?;
         there.iter_mut().zip(bytes).for_each(|(there, byte)| *there = byte & 1 != 0);
         return Ok(there);
     }
+    page_map(fd, addr, pages, |word| word & THERE != 0)
+}
+
+fn page_map(
+    fd: i32,
+    addr: usize,
+    pages: usize,
+    is_it: impl Fn(u64) -> bool,
+) -> SysResult<PresentPages> {
+    let mut found = [false; MOST_PAGES];
     let mut text = [[0u8; 8]; MOST_PAGES];
     let wanted = text[..pages].as_flattened_mut();
     let len = sys::pread(fd, (addr / PAGE * 8) as u64, wanted)?;
     assert_eq!(len, pages * 8, "a page map has a word for each page");
     let words = text[..pages].iter().map(|word| u64::from_ne_bytes(*word));
-    there.iter_mut().zip(words).for_each(|(there, word)| *there = word & THERE != 0);
-    Ok(there)
+    found.iter_mut().zip(words).for_each(|(found, word)| *found = is_it(word));
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! killed at any instruction harms no other process.
 
 mod activity;
+mod contents;
 mod disk_frames;
 mod donor;
 mod end_messages;
@@ -42,7 +43,7 @@ pub use self::donor::{Donor, Fate, HERE};
 pub use self::end_messages::{EndMessages, MESSAGE_BYTES};
 pub use self::fault_times::FaultTimes;
 pub use self::port_kind::PortKind;
-pub use self::processes::Process;
+pub use self::processes::{Charge, Process};
 pub use self::readers::Accesses;
 use self::readers::MAX_READERS;
 pub use self::replicas::{
@@ -71,7 +72,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN21");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN22");
 
 /// Counters over all processes of a run.
 #[derive(Debug, Default)]
@@ -187,6 +188,13 @@ pub struct RunBlock {
     pub slots_used: AtomicU64,
     /// The most far slots that were in use at the end of an eviction.
     pub most_slots_used: AtomicU64,
+    /// The shared hand: processes drop the pages that they share up to this position.
+    pub shared_hand: AtomicU64,
+    /// Pages by which the run was over its budget at the last measurement of shared memory
+    /// ([`sharing`](super::sharing)), until a process has moved the shared hand on by as many.
+    pub shared_excess: AtomicU64,
+    /// 1: processes share far slots by their contents; one of them has forked.
+    shares_contents: AtomicU32,
     /// 1: the slabs are mapped into the program, and no process pages.
     is_window: AtomicU32,
     /// Number of calls to the movers of windows.
@@ -379,12 +387,12 @@ impl RunBlockMap {
     }
 }
 
-/// Returns the words that follow the block: a word of holders and a bit for each slot. With frames
-/// also half a word for each slot, and a word for each frame.
+/// Returns the words that follow the block: a word of holders, a bit, and the words of the content
+/// index for each slot. With frames also half a word for each slot, and a word for each frame.
 fn tail_words(slot_count: u32, behind_frames: u32) -> usize {
     let slots = slot_count as usize;
     let behind = if behind_frames > 0 { slots / 2 + behind_frames as usize } else { 0 };
-    slots + slots / 64 + behind
+    slots + slots / 64 + behind + slots * contents::WORDS_PER_SLOT
 }
 
 fn len_bytes(slot_count: u32, behind_frames: u32) -> usize {

@@ -4,6 +4,9 @@
 //! without a bit is free. A process writes only to slots that it alone holds, so it never
 //! overwrites a page that a parent or a child still needs. The word is both allocator and reference
 //! count. The supervisor clears the bits of a process that dies.
+//!
+//! A process also becomes a holder of a slot that another one has written with the same contents
+//! ([`Slots::join`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -65,11 +68,8 @@ impl Slots {
             }
             let word = &holders[slot as usize];
             let free = word.load(Ordering::Relaxed) == 0 && self.is_writable(block, slot);
-            if free
-                && word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
+            if free && self.claim_free(block, slot) {
                 self.cursor.store((slot + 1) % usable, Ordering::Relaxed);
-                block.slots_used.fetch_add(1, Ordering::Relaxed);
                 return Some(slot);
             }
             slot = (slot + 1) % usable;
@@ -84,13 +84,56 @@ impl Slots {
         if slot >= usable || !self.is_writable(block, slot) {
             return false;
         }
+        self.claim_free(block, slot)
+    }
+
+    /// Becomes the only holder of a free slot. False if it is not free, or if another process has
+    /// joined its former contents meanwhile.
+    fn claim_free(&self, block: &RunBlockMap, slot: u32) -> bool {
         let word = &block.holders()[slot as usize];
-        let taken =
-            word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if taken {
-            block.slots_used.fetch_add(1, Ordering::Relaxed);
+        if word.compare_exchange(0, self.bit(), Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
         }
-        taken
+        block.slots_used.fetch_add(1, Ordering::Relaxed);
+        let is_alone = self.claim_for_write(block, slot);
+        if !is_alone {
+            self.release(block, slot);
+        }
+        is_alone
+    }
+
+    /// Prepares a write to a slot that this process holds. False if another process holds it too:
+    /// it must not be written then.
+    pub fn claim_for_write(&self, block: &RunBlockMap, slot: u32) -> bool {
+        if !self.is_mine_alone(block, slot) {
+            return false;
+        }
+        let was_published = block.shares_contents() && block.withdraw_contents(slot);
+        !was_published || block.holders()[slot as usize].load(Ordering::SeqCst) == self.bit()
+    }
+
+    /// Becomes a holder of a slot that another process has written with the contents of this
+    /// fingerprint. `None`: there is none. This process must not hold the slot for another page.
+    pub fn join(&self, block: &RunBlockMap, fingerprint: u128) -> Option<u32> {
+        let can_join = |slot: &u32| {
+            self.is_writable(block, *slot) && self.join_slot(block, *slot, fingerprint)
+        };
+        block.published(fingerprint).find(can_join)
+    }
+
+    fn join_slot(&self, block: &RunBlockMap, slot: u32, fingerprint: u128) -> bool {
+        let joined = |holders: u64| {
+            (holders != 0 && holders & self.bit() == 0).then(|| holders | self.bit())
+        };
+        let word = &block.holders()[slot as usize];
+        if word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, joined).is_err() {
+            return false;
+        }
+        let has_contents = block.has_contents(slot, fingerprint);
+        if !has_contents {
+            self.release(block, slot);
+        }
+        has_contents
     }
 
     /// Takes the slot number `at` of an aligned row of `count` free slots. The neighbours in the
@@ -121,12 +164,8 @@ impl Slots {
         let slab_slots = block.slab_slots();
         let slab_end = (first / slab_slots + 1) * slab_slots;
         let end = first.saturating_add(wanted.max(1)).min(slab_end);
-        let is_taken = |slot: &u32| {
-            let word = &block.holders()[*slot as usize];
-            word.compare_exchange(0, self.bit(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
+        let is_taken = |slot: &u32| self.claim_free(block, *slot);
         let more = (first + 1..end).take_while(is_taken).count() as u32;
-        block.slots_used.fetch_add(u64::from(more), Ordering::Relaxed);
         let usable = block.slab_count() as u32 * slab_slots;
         self.cursor.store((first + 1 + more) % usable, Ordering::Relaxed);
         Some(first..first + 1 + more)
@@ -191,6 +230,7 @@ pub fn leave(block: &RunBlockMap, index: usize, pid: u32) -> bool {
         release_bit(block, slot, 1 << index);
     }
     process.resident_pages.store(0, Ordering::Relaxed);
+    process.shared_pages.store(0, Ordering::Relaxed);
     process.pid.store(0, Ordering::Release);
     true
 }
@@ -235,6 +275,163 @@ mod tests {
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
         assert!(!leave(&block, index, 100), "the entry is not the parent's");
         assert!(leave(&block, index, Process::FORKING));
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn same_contents_share_one_slot() {
+        const PRINT: u128 = 3 << 64 | 4;
+        let block = block_with(&["a"]);
+        block.share_contents();
+        let (first, second) = (Slots::new(0), Slots::new(1));
+        let slot = first.take(&block).unwrap();
+        assert_eq!(second.join(&block, PRINT), None);
+        block.publish_contents(slot, PRINT);
+        assert_eq!(first.join(&block, PRINT), None, "another page of the process has it");
+        assert_eq!(second.join(&block, PRINT), Some(slot));
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 1);
+        first.release(&block, slot);
+        assert!(second.claim_for_write(&block, slot), "it is its only holder");
+        assert_eq!(first.join(&block, PRINT), None, "its contents are about to change");
+        block.publish_contents(slot, PRINT);
+        assert_eq!(first.join(&block, PRINT), Some(slot));
+        assert!(!second.claim_for_write(&block, slot));
+        for slots in [&first, &second] {
+            slots.release(&block, slot);
+        }
+        assert_eq!(second.join(&block, PRINT), None, "a free slot has no contents");
+    }
+
+    /// Two processes take, write, publish, join and release one slot at once. A holder that joined
+    /// must find the contents it joined, for as long as it holds the slot.
+    #[test]
+    fn joined_slot_keeps_contents() {
+        let block = block_with(&["a"]);
+        block.share_contents();
+        let contents = AtomicU64::new(0);
+        let (joins, rounds) = (AtomicU32::new(0), 200_000u64);
+        let work = |process: usize| {
+            let slots = Slots::new(process);
+            for round in 0..rounds {
+                let value = (round / 64) % 4 + 1;
+                let print = u128::from(value) << 64 | u128::from(value);
+                if let Some(slot) = slots.join(&block, print) {
+                    joins.fetch_add(1, Ordering::Relaxed);
+                    for _ in 0..3 {
+                        assert_eq!(contents.load(Ordering::SeqCst), value, "a joined slot changed");
+                    }
+                    slots.release(&block, slot);
+                } else if slots.take_this(&block, 0) {
+                    contents.store(value, Ordering::SeqCst);
+                    block.publish_contents(0, print);
+                    std::thread::yield_now();
+                    slots.release(&block, 0);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for process in 0..2 {
+                scope.spawn(move || work(process));
+            }
+        });
+        assert!(joins.load(Ordering::Relaxed) > 0, "the processes never met");
+        assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
+    }
+
+    /// A process that shares slots by contents, as a model: what it does next is random, and it may
+    /// be killed between any two steps.
+    struct Sharer<'a> {
+        block: &'a RunBlockMap,
+        /// What the far slots contain.
+        contents: &'a [AtomicU64],
+        slots: Slots,
+        process: usize,
+        /// Slots it holds, each with the contents it relies on.
+        held: Vec<(u32, u64)>,
+        random: u64,
+    }
+
+    impl Sharer<'_> {
+        const SLOTS: u64 = 6;
+
+        fn random(&mut self, below: u64) -> u64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random % below
+        }
+
+        fn evict(&mut self) {
+            let value = self.random(4) + 1;
+            let print = u128::from(value) << 64 | u128::from(value);
+            if let Some(slot) = self.slots.join(self.block, print) {
+                return self.held.push((slot, value));
+            }
+            let at = self.random(Self::SLOTS) as u32;
+            let is_held = self.held.iter().position(|(slot, _)| *slot == at);
+            let is_mine = match is_held {
+                Some(_) => self.slots.claim_for_write(self.block, at),
+                None => self.slots.take_this(self.block, at),
+            };
+            if !is_mine {
+                return;
+            }
+            if let Some(held) = is_held {
+                self.held.swap_remove(held);
+            }
+            self.held.push((at, value));
+            // The write: any reader would see it.
+            for word in [u64::MAX, value] {
+                self.contents[at as usize].store(word, Ordering::SeqCst);
+                if self.random(50) == 0 {
+                    return self.die();
+                }
+            }
+            self.block.publish_contents(at, print);
+        }
+
+        /// The supervisor releases the slots of a dead process, and another one gets its entry.
+        fn die(&mut self) {
+            self.held.clear();
+            for slot in 0..Self::SLOTS as usize {
+                release_bit(self.block, slot, 1 << self.process);
+            }
+        }
+
+        fn step(&mut self) {
+            match (self.random(100), self.held.last()) {
+                (0, _) => self.die(),
+                (1..40, Some(_)) => {
+                    let at = self.random(self.held.len() as u64) as usize;
+                    let (slot, _) = self.held.swap_remove(at);
+                    self.slots.release(self.block, slot);
+                }
+                _ => self.evict(),
+            }
+            for (slot, value) in &self.held {
+                let found = self.contents[*slot as usize].load(Ordering::SeqCst);
+                assert_eq!(found, *value, "slot {slot} changed under its holder");
+            }
+        }
+    }
+
+    #[test]
+    fn kills_leave_contents_right() {
+        let block = block_with(&["a"]);
+        block.share_contents();
+        let contents: Vec<AtomicU64> = (0..Sharer::SLOTS).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for process in 0..4 {
+                let (block, contents) = (&block, &contents);
+                let (slots, held) = (Slots::new(process), Vec::new());
+                let random = 0x9e37_79b9 + process as u64;
+                let mut sharer = Sharer { block, contents, slots, process, held, random };
+                scope.spawn(move || {
+                    (0..100_000).for_each(|_| sharer.step());
+                    sharer.die();
+                });
+            }
+        });
         assert_eq!(block.slots_used.load(Ordering::Relaxed), 0);
     }
 

@@ -115,6 +115,7 @@ pub mod nr {
     pub const DUP2: usize = 33;
     pub const DUP3: usize = 292;
     pub const EXIT_GROUP: usize = 231;
+    pub const GETRUSAGE: usize = 98;
     pub const TGKILL: usize = 234;
     pub const SETNS: usize = 308;
     pub const FACCESSAT2: usize = 439;
@@ -461,6 +462,8 @@ pub unsafe fn program_madvise(addr: usize, len_bytes: usize, advice: usize) -> S
     unsafe { program_syscall(nr::MADVISE, [addr, len_bytes, advice, 0, 0, 0]).map(drop) }
 }
 
+/// `MADV_REMOVE`.
+pub const MADV_REMOVE: usize = 9;
 /// `MADV_DONTFORK`.
 pub const MADV_DONTFORK: usize = 10;
 /// `MADV_DOFORK`.
@@ -527,6 +530,20 @@ pub fn mincore(addr: usize, pages: &mut [u8]) -> SysResult<()> {
             outcome => return outcome.map(drop),
         }
     }
+}
+
+/// Minor faults of this process so far, all its threads together (`getrusage(2)`); 0 if the kernel
+/// does not report them.
+pub fn minor_faults() -> u64 {
+    const RUSAGE_SELF: usize = 0;
+    // `struct rusage`: two times of two words each, and fourteen counts.
+    const WORDS: usize = 18;
+    const MINFLT: usize = 8;
+    let mut usage = [0u64; WORDS];
+    // SAFETY: the kernel fills in the structure.
+    let _ =
+        unsafe { syscall(nr::GETRUSAGE, [RUSAGE_SELF, usage.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    usage[MINFLT]
 }
 
 /// Yields the processor.

@@ -18,6 +18,17 @@ pub struct Uffd {
     pub fd: i32,
 }
 
+/// The reason for which an access waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The page is not there.
+    Missing,
+    /// The page is in the page cache, and not mapped here (shared memory).
+    Minor,
+    /// The page is write-protected.
+    Protected,
+}
+
 /// One message read from a [`Uffd`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -29,6 +40,8 @@ pub enum Event {
         write: bool,
         /// Id of the waiting thread.
         thread: u32,
+        /// The reason why it waits.
+        kind: FaultKind,
     },
     /// A `fork` copied the address space; `child` serves the copy.
     Fork {
@@ -45,11 +58,14 @@ const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
 const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_SIGBUS: u64 = 1 << 7;
+/// Linux 5.14.
+const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_POISON: u64 = 1 << 14;
 const FEATURE_MOVE: u64 = 1 << 16;
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 1 << 1;
+const MODE_MINOR: u64 = 1 << 2;
 const MODE_WRITEPROTECT_WP: u64 = 1;
 const MODE_DONTWAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
@@ -62,6 +78,7 @@ const UFFDIO_COPY: usize = ioc(3, 0x03, 40);
 const UFFDIO_ZEROPAGE: usize = ioc(3, 0x04, 32);
 const UFFDIO_MOVE: usize = ioc(3, 0x05, 40);
 const UFFDIO_WRITEPROTECT: usize = ioc(3, 0x06, 24);
+const UFFDIO_CONTINUE: usize = ioc(3, 0x07, 32);
 const UFFDIO_POISON: usize = ioc(3, 0x08, 32);
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd` (Linux 6.1).
 const IOC_NEW: usize = 0xAA00;
@@ -107,7 +124,7 @@ struct WriteProtectArg {
     mode: u64,
 }
 
-/// `uffdio_zeropage` and `uffdio_poison` have the same layout.
+/// `uffdio_zeropage`, `uffdio_continue` and `uffdio_poison` have the same layout.
 #[repr(C)]
 struct FillArg {
     range: Range,
@@ -140,6 +157,17 @@ impl Uffd {
     /// The errors of [`Uffd::open_helped`].
     pub fn open_in_thread(supervisor: i32) -> SysResult<Uffd> {
         Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_SIGBUS, supervisor)
+    }
+
+    /// Opens a userfaultfd for mappings of shared memory, which another process serves: missing
+    /// pages, pages of the page cache, and write protection.
+    ///
+    /// # Errors
+    /// The errors of [`Uffd::open_helped`].
+    pub fn open_shared(supervisor: i32) -> SysResult<Uffd> {
+        let of_memory =
+            FEATURE_MINOR_SHMEM | FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM;
+        Uffd::open_with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID | of_memory, supervisor)
     }
 
     /// Opens a userfaultfd that blocks writes to shared memory, the kernel's own for the program
@@ -201,12 +229,9 @@ impl Uffd {
     /// The errors of [`Uffd::register`]; `ENOMEM`. Then no thread is blocked.
     pub fn hold_writes(self, addr: usize, len_bytes: usize) -> SysResult<()> {
         self.register_for(MODE_WP, addr, len_bytes)?;
-        let range = Range { start: addr as u64, len: len_bytes as u64 };
-        let mut arg = WriteProtectArg { range, mode: MODE_WRITEPROTECT_WP };
         loop {
-            // SAFETY: the structure is the one the request expects.
-            match unsafe { sys::ioctl(self.fd, UFFDIO_WRITEPROTECT, &mut arg) } {
-                Ok(_) => return Ok(()),
+            match self.protect(addr, len_bytes, true) {
+                Ok(()) => return Ok(()),
                 Err(Errno::EAGAIN | Errno::EINTR) => sys::yield_now(),
                 Err(errno) => {
                     self.let_write(addr, len_bytes);
@@ -214,6 +239,44 @@ impl Uffd {
                 }
             }
         }
+    }
+
+    /// Registers a mapping of shared memory for all that [`Uffd::open_shared`] serves.
+    ///
+    /// # Errors
+    /// The errors of [`Uffd::register`].
+    pub fn register_shared(self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        self.register_for(MODE_MISSING | MODE_MINOR | MODE_WP, addr, len_bytes)
+    }
+
+    /// Write-protects a range, or ends that and wakes its threads.
+    ///
+    /// # Errors
+    /// `EAGAIN` while the address space is changing, `ENOENT` where part of the range is not
+    /// registered for it, `ESRCH` when the process is gone.
+    pub fn protect(self, addr: usize, len_bytes: usize, is_protected: bool) -> SysResult<()> {
+        let range = Range { start: addr as u64, len: len_bytes as u64 };
+        let mode = if is_protected { MODE_WRITEPROTECT_WP } else { 0 };
+        let mut arg = WriteProtectArg { range, mode };
+        // SAFETY: the structure is the one the request expects.
+        unsafe { sys::ioctl(self.fd, UFFDIO_WRITEPROTECT, &mut arg).map(drop) }
+    }
+
+    /// True if the process that it serves still has the address space that it serves.
+    pub fn serves_a_process(self) -> bool {
+        /// The last page of the address space, which is never mapped.
+        const LAST: usize = (1 << 47) - 2 * PAGE;
+        self.protect(LAST, PAGE, false) != Err(Errno::ESRCH)
+    }
+
+    /// Maps pages that are in the page cache, and wakes the waiting threads if `wake`. Returns the
+    /// bytes done.
+    ///
+    /// # Errors
+    /// `EEXIST` where the first page is mapped already, `EFAULT` where it is not in the page cache;
+    /// `EAGAIN`, `ENOENT`, `ESRCH` as for [`Uffd::copy`].
+    pub fn map_cached(self, addr: usize, len_bytes: usize, wake: bool) -> SysResult<usize> {
+        self.fill(UFFDIO_CONTINUE, addr, len_bytes, wake)
     }
 
     /// Ends the blocking of writes to the range.
@@ -411,6 +474,8 @@ fn decode(message: &[u8; 32]) -> Event {
     const EVENT_PAGEFAULT: u8 = 0x12;
     const EVENT_FORK: u8 = 0x13;
     const FLAG_WRITE: u64 = 1;
+    const FLAG_WP: u64 = 1 << 1;
+    const FLAG_MINOR: u64 = 1 << 2;
     let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes"));
     let half = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().expect("4 bytes"));
     match message[0] {
@@ -418,6 +483,11 @@ fn decode(message: &[u8; 32]) -> Event {
             address: word(16) as usize & !(PAGE - 1),
             write: word(8) & FLAG_WRITE != 0,
             thread: half(24),
+            kind: match word(8) {
+                flags if flags & FLAG_WP != 0 => FaultKind::Protected,
+                flags if flags & FLAG_MINOR != 0 => FaultKind::Minor,
+                _ => FaultKind::Missing,
+            },
         },
         EVENT_FORK => Event::Fork { child: Uffd { fd: half(8) as i32 } },
         _ => Event::Other,
@@ -437,6 +507,7 @@ mod tests {
         assert_eq!(UFFDIO_COPY, 0xc028_aa03);
         assert_eq!(UFFDIO_MOVE, 0xc028_aa05);
         assert_eq!(UFFDIO_WRITEPROTECT, 0xc018_aa06);
+        assert_eq!(UFFDIO_CONTINUE, 0xc020_aa07);
     }
 
     /// The kernel's second try leaves this state: `EEXIST` for pages that it has moved.
@@ -481,7 +552,17 @@ mod tests {
         message[8] = 1;
         message[16..24].copy_from_slice(&0x7f00_1234_5678u64.to_ne_bytes());
         message[24..28].copy_from_slice(&42u32.to_ne_bytes());
-        let expected = Event::Fault { address: 0x7f00_1234_5000, write: true, thread: 42 };
-        assert_eq!(decode(&message), expected);
+        let (address, thread) = (0x7f00_1234_5000, 42);
+        let mut kind_of = |flags: u8| {
+            message[8] = flags;
+            let Event::Fault { address: at, write, thread: by, kind } = decode(&message) else {
+                panic!("a fault");
+            };
+            assert_eq!((at, by), (address, thread));
+            (write, kind)
+        };
+        assert_eq!(kind_of(1), (true, FaultKind::Missing));
+        assert_eq!(kind_of(3), (true, FaultKind::Protected));
+        assert_eq!(kind_of(4), (false, FaultKind::Minor));
     }
 }

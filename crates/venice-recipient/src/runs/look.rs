@@ -62,8 +62,7 @@ impl Look {
     /// unmanaged memory and processes are left empty.
     pub fn of(holding: &Holding) -> Look {
         let (block, copies) = (holding.block(), holding.copies());
-        let resident =
-            block.live_processes().map(|(_, p)| p.resident_pages.load(Ordering::Relaxed));
+        let resident = block.pagers().map(|(_, it)| it.charge().resident_pages);
         let donors = block.donors();
         Look {
             port: block.port().to_string(),

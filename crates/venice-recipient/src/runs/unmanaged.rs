@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Memory that processes share: `MAP_SHARED`, `memfd_create`, POSIX and System V segments.
+    /// Named memory that processes share: `memfd_create`, POSIX and System V segments.
     SharedMemory,
+    /// Shared anonymous memory (`MAP_SHARED`), where no shared pager serves it.
+    SharedAnonymous,
     /// Mapped by a system call of the program's own, not by the C library.
     PastLibrary,
     /// Advised `MADV_WIPEONFORK`, or kept from forks by a bare system call.
@@ -37,6 +39,7 @@ impl Cause {
     pub fn describe(self) -> &'static str {
         match self {
             Cause::SharedMemory => "shared memory",
+            Cause::SharedAnonymous => "shared anonymous memory",
             Cause::PastLibrary => "memory mapped by system calls past the C library",
             Cause::Advice => "memory advised MADV_WIPEONFORK",
             Cause::Locked => "memory locked by mlock",
@@ -58,6 +61,9 @@ impl Cause {
             | Cause::Advice
             | Cause::StaticData
             | Cause::StaticProgram => "use --mode swap",
+            Cause::SharedAnonymous => {
+                "see the row \"shared memory\" of `venice doctor`, or use --mode swap"
+            }
             Cause::Locked => "turn locking off in the program, or add it to --local",
             Cause::Stack => "use --mode swap, or fewer threads",
             Cause::Hugetlb => "turn huge pages off in the program",

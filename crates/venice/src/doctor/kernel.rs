@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
-use venice_memory::paged::{Uffd, sys};
+use venice_memory::paged::{LookError, PinLook, Uffd, sys};
 
 use super::{Finding, Mode};
 
@@ -30,6 +30,7 @@ pub fn examine() -> Vec<Finding> {
         userfaultfd(probe(Uffd::open), ptrace),
         fork_events(ptrace),
         held_writes(probe(Uffd::open_for_writes)),
+        shared_memory(PinLook::new().map(drop)),
         seccomp(),
     ]
 }
@@ -117,6 +118,26 @@ fn fork_events(ptrace: bool) -> Finding {
         "no CAP_SYS_PTRACE: programs whose children go on (Redis BGSAVE) are unsupported",
         "run as root, or with CAP_SYS_PTRACE as an ambient capability",
     )
+}
+
+/// The look at pinned pages, without which shared memory is not paged.
+fn shared_memory(tried: Result<(), LookError>) -> Finding {
+    let what = "shared memory";
+    let Err(error) = tried else {
+        return Finding::ok(what, "paged: pins are seen by BPF");
+    };
+    let remedy = match error {
+        LookError::NoTypes => "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
+        LookError::Refused(_) | LookError::Run(_) => {
+            "run as root, or with CAP_BPF and CAP_PERFMON; without lockdown of confidentiality \
+             (/sys/kernel/security/lockdown); in a container, allow the bpf system call"
+        }
+        LookError::Pipe(_) => "raise /proc/sys/fs/pipe-user-pages-soft, or run as root",
+        LookError::Unknown(_) | LookError::Trial => {
+            "use --mode swap for programs with much shared memory, and report this kernel"
+        }
+    };
+    Finding::warn(what, format!("stays local, beyond --local: {error}"), remedy)
 }
 
 /// Write protection of shared memory by userfaultfd, which a window needs to move memory in use.

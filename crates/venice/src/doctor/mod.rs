@@ -128,6 +128,7 @@ mod tests {
             "kernel",
             "userfaultfd",
             "write protection",
+            "shared memory",
             "swapping",
             "memory cgroup",
             "overcommit",

@@ -12,15 +12,17 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use venice_memory::paged::attach::{self, Address, Served};
+use venice_memory::paged::attach::{self, Address, Served, Supervisor};
 use venice_memory::paged::loss::{self, Loss};
 use venice_memory::paged::run_block::{Fate, Process, RunBlockMap};
-use venice_memory::paged::{InheritedSocket, Lifeline, slots};
+use venice_memory::paged::{InheritedSocket, Lifeline, SharedRequest, slots};
+use venice_ports::shm::SlabFile;
 use venice_recipient::Holding;
 use venice_recipient::runs::{RunFile, RunsDir};
 
 use super::core_dumps::{self, CorePlace};
 use super::meeting_place::MeetingPlace;
+use super::shared_memory::SharedMemory;
 use super::unmanaged::UnmanagedView;
 use venice_cli::terminal::remark;
 
@@ -36,6 +38,7 @@ pub struct Attending {
     place: MeetingPlace,
     inherited: Arc<InheritedSocket>,
     block: Arc<RunBlockMap>,
+    shared: Arc<SharedMemory>,
     lifeline: Arc<Lifeline>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -59,16 +62,12 @@ impl Attending {
         let (stopped, block) = (stop.clone(), holding.block().clone());
         let mut file = RunsDir::locate().and_then(|dir| RunFile::new(&dir, program));
         let processes_end = lifeline.clone();
+        let shared = Arc::new(SharedMemory::new(holding.clone()));
+        let run = ForProcesses { holding, unmanaged, shared: shared.clone() };
         let thread = std::thread::spawn(move || {
-            attend(
-                &entrances,
-                (&holding, &unmanaged),
-                (&block_fd, &processes_end),
-                &stopped,
-                &mut file,
-            );
+            attend(&entrances, &run, (&block_fd, &processes_end), &stopped, &mut file);
         });
-        Ok(Attending { place, inherited, block, lifeline, stop, thread: Some(thread) })
+        Ok(Attending { place, inherited, block, shared, lifeline, stop, thread: Some(thread) })
     }
 
     /// Returns the ways to attach, for the environment of the program.
@@ -88,7 +87,8 @@ impl Attending {
     pub fn wait_for_the_rest(&self, mut meanwhile: impl FnMut(&[u32])) {
         loop {
             let left = pids(&self.block);
-            if left.is_empty() {
+            if left.is_empty() && !self.shared.is_in_use() {
+                self.shared.end();
                 return self.lifeline.release();
             }
             meanwhile(&left);
@@ -125,13 +125,35 @@ impl Entrances {
     }
 }
 
+/// What serves the requests of processes.
+struct ForProcesses {
+    holding: Arc<Holding>,
+    unmanaged: UnmanagedView,
+    shared: Arc<SharedMemory>,
+}
+
+impl Supervisor for ForProcesses {
+    fn slab(&self, replica: usize) -> Option<SlabFile> {
+        self.holding.slab(replica)
+    }
+
+    fn before_end(&self, end: OwnedFd) {
+        self.unmanaged.look_before(end);
+    }
+
+    fn shared(&self, request: SharedRequest, with: Option<OwnedFd>) -> (u64, Option<OwnedFd>) {
+        self.shared.serve(request, with)
+    }
+}
+
 fn attend(
     entrances: &Entrances,
-    (holding, unmanaged): (&Arc<Holding>, &UnmanagedView),
+    run: &ForProcesses,
     (block_fd, lifeline): (&OwnedFd, &Lifeline),
     stop: &AtomicBool,
     file: &mut Option<RunFile>,
 ) {
+    let ForProcesses { holding, shared, .. } = run;
     let block = holding.block();
     let mut watched = BTreeMap::new();
     // Connections stay open as long as their processes live: a closed connection tells a process
@@ -147,13 +169,14 @@ fn attend(
             connections.into_iter().partition(|_| ready.next() == Some(true));
         let (mut known, mut new): (Vec<_>, Vec<_>) =
             ready.into_iter().partition(|connection| connection.attached.is_some());
-        known.retain(|connection| connection.goes_on(holding, unmanaged));
+        known.retain(|connection| connection.goes_on(run));
         // A process that is killed half way is found dead below.
         let end = block.is_window().then(|| lifeline.for_processes());
         new.retain_mut(|connection| connection.welcome(block, block_fd.as_fd(), end));
         connections = quiet.into_iter().chain(known).chain(new).collect();
         connections.extend(entrances.accept(has_come));
         watch(holding, &mut watched);
+        shared.tidy();
         if told.elapsed() > TELL_EVERY {
             told = Instant::now();
             watched.iter_mut().for_each(|(pid, process)| process.core_place.refresh(*pid));
@@ -230,10 +253,9 @@ impl Connection {
     }
 
     /// Answers the process's message; `false` at the end of the connection.
-    fn goes_on(&self, holding: &Holding, unmanaged: &UnmanagedView) -> bool {
-        let block = holding.block();
-        let (slab, ends) = (|replica| holding.slab(replica), |end| unmanaged.look_before(end));
-        if attach::serve_request(self.socket.as_fd(), block, slab, ends) == Served::Request {
+    fn goes_on(&self, run: &ForProcesses) -> bool {
+        let block = run.holding.block();
+        if attach::serve_request(self.socket.as_fd(), block, run) == Served::Request {
             return true;
         }
         let place = self.attached.as_ref().and_then(|attached| attached.place);

@@ -14,6 +14,8 @@ mod meeting_place;
 mod mode_choice;
 mod page_sizes;
 mod program;
+mod shared_memory;
+mod sharing;
 mod summary;
 mod swap_mode;
 mod unmanaged;
@@ -267,6 +269,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let about = About { pid: child.pid(), command: shown(&args.command) };
     let watch =
         unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
+    let _sharing = sharing::SharingWatch::start(run.block.clone())?;
     let holding = run.holding.clone();
     let desk = open_desk(about, Paged { holding, unmanaged, mode_reason: mode_reason.clone() });
     let program = child.pid();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use venice_memory::paged::budget::{self, BudgetError};
+use venice_memory::paged::run_block::Process;
 use venice_recipient::Holding;
 use venice_recipient::runs::{CoreView, Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
@@ -27,11 +28,11 @@ impl Watched for Paged {
 
     fn look(&self) -> Look {
         let block = self.holding.block();
-        let pids = block.live_processes().map(|(_, p)| p.pid.load(Ordering::Acquire));
-        let processes: Vec<u32> = pids.collect();
+        let live = || block.live_processes().map(|(_, process)| process);
+        let private_bytes: u64 = live().map(charged_bytes).sum();
         Look {
-            resident_bytes: processes.iter().map(|pid| anonymous_bytes(*pid)).sum(),
-            processes,
+            resident_bytes: private_bytes + block.shared_pages() * PAGE_BYTES,
+            processes: live().map(|process| process.pid.load(Ordering::Acquire)).collect(),
             unmanaged: self.unmanaged.now(),
             mode_reason: self.mode_reason.clone(),
             ..Look::of(&self.holding)
@@ -73,6 +74,13 @@ impl Watched for Paged {
             ),
         })
     }
+}
+
+/// Returns the anonymous memory of a process in bytes, less what it shares with others since a
+/// `fork` and they are charged for.
+fn charged_bytes(process: &Process) -> u64 {
+    let all = anonymous_bytes(process.pid.load(Ordering::Acquire));
+    all.saturating_sub(process.shared_pages.load(Ordering::Relaxed) * PAGE_BYTES)
 }
 
 /// Returns the anonymous memory of a process in bytes (proc(5): statm, resident less shared), which

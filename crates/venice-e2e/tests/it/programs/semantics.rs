@@ -36,6 +36,7 @@ same_under_venice! {
     forks_during_mappings: "fork_lent";
     children_are_spawned_and_executed: "spawn";
     memory_kept_from_children: "dont_fork";
+    dead_owners_are_told: "robust_owner";
     mremap_moves_far_pages: "mremap";
     madvise_drops_far_pages: "madvise";
     hint_errors_match_the_kernel: "hint_errors";

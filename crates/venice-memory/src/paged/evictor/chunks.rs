@@ -28,6 +28,31 @@ const TRIES: usize = 8;
 /// Pages of the largest sweep chunk.
 const MOST_PAGES: usize = HUGE_PAGES;
 
+/// The resident pages of a sweep chunk that leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victims {
+    /// All of them.
+    All,
+    /// The cold ones.
+    Cold,
+    /// Those that no other process maps.
+    Own,
+    /// Those that other processes map too, since a `fork`.
+    Shared,
+}
+
+impl Victims {
+    /// True if a resident page does not leave.
+    pub(super) fn spare(self, entry: &Entry, is_shared: bool) -> bool {
+        match self {
+            Victims::All => false,
+            Victims::Cold => !entry.is_cold(),
+            Victims::Own => is_shared,
+            Victims::Shared => !is_shared,
+        }
+    }
+}
+
 /// The state of each page of a sweep chunk when it was claimed; `None`: it was not claimed.
 type Claimed = [Option<State>];
 
@@ -107,8 +132,8 @@ impl Evictor {
             && table.huge_page_of(range.start).is_some_and(|mut huge| huge.all(is_resident))
     }
 
-    /// Moves the resident pages of a sweep chunk, or only its cold ones, to `frames`, which are at
-    /// least as many. Returns the number of pages moved.
+    /// Moves the `victims` of a sweep chunk to `frames`, which are at least as many as its pages.
+    /// Returns the number of pages moved.
     ///
     /// Every other page of the chunk is claimed too, far and untouched ones: a page that came in
     /// meanwhile would be moved along unnoticed.
@@ -116,22 +141,27 @@ impl Evictor {
         &self,
         pages: Range<PageNumber>,
         frames: Range<u32>,
-        only_cold: bool,
+        victims: Victims,
     ) -> usize {
+        if let Some(home) = &self.pager.shared {
+            return self.stage_shared(home, pages, frames, victims);
+        }
+        let shared = match victims {
+            Victims::All | Victims::Cold => [false; MOST_PAGES],
+            Victims::Own | Victims::Shared => {
+                self.presence.shared(address_of(pages.start), pages.len())
+            }
+        };
         let claimed = &mut [None; MOST_PAGES][..frames.len()];
-        let (mut wasted, mut advised) = (0, 0);
-        for (page, claimed) in pages.clone().zip(claimed.iter_mut()) {
+        for (at, (page, claimed)) in pages.clone().zip(claimed.iter_mut()).enumerate() {
             let entry = self.managed(page);
             let state = entry.state();
-            let stays = only_cold && state == State::Resident && !entry.is_cold();
+            let stays = state == State::Resident && victims.spare(entry, shared[at]);
             *claimed = (!stays && entry.claim(state)).then_some(state);
-            let leaves = *claimed == Some(State::Resident);
-            wasted += u64::from(leaves && entry.is_prefetched());
-            advised += u64::from(leaves && entry.is_cold() && !entry.is_prefetched());
         }
-        let counters = &self.pager.block.counters;
-        counters.prefetch_wasted.fetch_add(wasted, Ordering::Relaxed);
-        counters.advised_out.fetch_add(advised, Ordering::Relaxed);
+        let leave =
+            pages.clone().zip(claimed.iter()).filter(|(_, was)| **was == Some(State::Resident));
+        self.count_early(leave.map(|(page, _)| page));
         self.pager.image.begin_move(pages.start, frames.start, frames.len());
         let mut stays = [false; MOST_PAGES];
         let mut at = 0;
@@ -147,6 +177,18 @@ impl Evictor {
         moved
     }
 
+    /// Counts the pages of those claimed that leave early: wasted prefetches, and cold ones.
+    pub(super) fn count_early(&self, claimed: impl Iterator<Item = PageNumber>) {
+        let (mut wasted, mut advised) = (0, 0);
+        for entry in claimed.map(|page| self.managed(page)) {
+            wasted += u64::from(entry.is_prefetched());
+            advised += u64::from(entry.is_cold() && !entry.is_prefetched());
+        }
+        let counters = &self.pager.block.counters;
+        counters.prefetch_wasted.fetch_add(wasted, Ordering::Relaxed);
+        counters.advised_out.fetch_add(advised, Ordering::Relaxed);
+    }
+
     /// Moves the pages `run` of the chunk to their frames; `first` is the frame of the chunk's
     /// first page. Returns how many pages are done, holes included.
     fn move_run(&self, pages: &Range<PageNumber>, run: Range<usize>, first: u32) -> usize {
@@ -159,6 +201,8 @@ impl Evictor {
             // SAFETY: populating changes no contents.
             let own = unsafe { sys::madvise(source, PAGE, sys::MADV_POPULATE_WRITE) };
             if own.is_ok() {
+                self.copied.fetch_add(1, Ordering::Relaxed);
+                self.pager.own_process().unshare(1);
                 outcome = uffd.move_pages(target, source, PAGE);
             }
         } else if outcome.is_err() && run.len() > 1 {
@@ -218,7 +262,7 @@ impl Evictor {
 
     /// Records that a page which was `was` is in a frame. A page that was not resident came to a
     /// forked child from its parent, before the child had a pager of its own to count it.
-    fn record_in_frame(&self, page: PageNumber, was: State, frame: u32) {
+    pub(super) fn record_in_frame(&self, page: PageNumber, was: State, frame: u32) {
         let pager = self.pager;
         let entry = self.managed(page);
         if was != State::Resident {

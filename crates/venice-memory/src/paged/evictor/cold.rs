@@ -9,6 +9,7 @@ use super::super::page_table::{Entry, PageNumber, State};
 use super::super::pager::Guarded;
 use super::super::staging::CHUNK_FRAMES;
 use super::super::sys;
+use super::chunks::Victims;
 use super::{Evictor, IDLE_NS};
 
 /// Spans examined for one sweep chunk with the lock held.
@@ -61,7 +62,7 @@ impl Evictor {
                 let Some(pages) = self.next_to_page_out(guarded) else { break };
                 self.retire_staged(pages.clone(), guarded);
                 if pages.len() == HUGE_PAGES {
-                    let staged = self.stage_huge(pages, true, guarded);
+                    let staged = self.stage_huge(pages, Victims::Cold, guarded);
                     if staged.is_none() || self.retire_last_huge(guarded).is_none() {
                         guarded.page_outs.clear();
                     }
@@ -69,7 +70,7 @@ impl Evictor {
                 }
                 let staging = &self.pager.staging;
                 let chunk = staging.frames_of(staging.chunk_after(first, offset));
-                self.stage(pages, chunk, true);
+                self.stage(pages, chunk, Victims::Cold);
             }
         }
         if self.retire(first, guarded).is_none() {

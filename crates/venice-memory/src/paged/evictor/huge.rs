@@ -11,19 +11,20 @@ use super::super::page_size::HUGE_PAGES;
 use super::super::page_table::PageNumber;
 use super::super::pager::{Guarded, huge_on_their_way};
 use super::Evictor;
+use super::chunks::Victims;
 
 impl Evictor {
-    /// Moves a huge page, or its cold pages, to a slot. Returns the number of pages moved. `None`:
+    /// Moves the `victims` of a huge page to a slot. Returns the number of pages moved. `None`:
     /// far memory is used up, and the pages in the slots had to stay.
     pub(super) fn stage_huge(
         &mut self,
         pages: Range<PageNumber>,
-        only_cold: bool,
+        victims: Victims,
         guarded: &mut Guarded,
     ) -> Option<usize> {
         let slot = self.free_slot(guarded)?;
         let frames = self.pager.staging.frames_of_huge(slot);
-        let moved = self.stage(pages, frames, only_cold);
+        let moved = self.stage(pages, frames, victims);
         guarded.huge_out.push_back(slot);
         if moved == HUGE_PAGES {
             self.pager.block.counters.huge_out.fetch_add(1, Ordering::Relaxed);

@@ -3,14 +3,18 @@
 //! Sweep chunks of consecutive pages leave the program for the staging ring ([`chunks`]). The
 //! ring's oldest chunks are written out first and their frames freed ([`retire`]). A page that is
 //! touched while it is staged is brought back whole, and counts as young again. Cold pages leave
-//! first ([`cold`]). Huge pages leave by slots of their own ([`huge`]).
+//! first ([`cold`]). Huge pages leave by slots of their own ([`huge`]). Pages shared with other
+//! processes since a `fork` are charged once ([`sharing`](super::sharing), [`splits`]) and leave all of them ([`shared_hand`]).
 
 mod chunks;
 mod cold;
 mod huge;
 mod retire;
+mod shared;
+mod shared_hand;
+mod splits;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::budget::{high_watermark, low_watermark, managed_pages};
 use super::end::die_unsupervised;
@@ -22,8 +26,9 @@ use super::staging::{CHUNK_FRAMES, Frame};
 use super::sys::{self, Errno, PollFd};
 use super::thread::{self, PROCESS_STAT, ThreadCount};
 use super::transfer::WriteOut;
-use chunks::Exhausted;
+use chunks::{Exhausted, Victims};
 use retire::Leaving;
+use splits::Splits;
 
 /// Most chunks retired and filled in one turn with the lock held.
 const BATCH_CHUNKS: usize = 4;
@@ -34,6 +39,8 @@ const MOST_AT_ONCE: usize =
 const TICK_NS: u64 = 20_000_000;
 /// The same while the waker is in use, which must be checked more often.
 const SHORT_TICK_NS: u64 = 5_000_000;
+/// The same while the process makes its own copies of pages that it shared.
+const SPLITTING_TICK_NS: u64 = 2_000_000;
 /// Pause of the evictor when it can do nothing, in nanoseconds.
 const IDLE_NS: u64 = 1_000_000;
 /// Time that a program may stand still for want of far memory before it is ended, in nanoseconds.
@@ -50,6 +57,15 @@ pub struct Evictor {
     statm_fd: i32,
     stat_fd: i32,
     presence: Presence,
+    splits: Splits,
+    /// Shared pages that this thread has made own copies of, to evict them.
+    copied: AtomicU64,
+    /// The position up to which its shared pages were dropped.
+    shared_seen: u64,
+    /// Resident and shared pages when the clock hand found only shared ones.
+    all_shared: [u64; 2],
+    /// The time until which that holds.
+    all_shared_until_ns: u64,
     measured_ns: u64,
     overhead_pages: u64,
     cpu: usize,
@@ -113,6 +129,11 @@ impl Evictor {
             statm_fd: open(b"/proc/self/statm\0"),
             stat_fd: open(PROCESS_STAT),
             presence: Presence::open(&pager.descriptors),
+            splits: Splits::new(pager),
+            copied: AtomicU64::new(0),
+            shared_seen: pager.block.shared_hand.load(Ordering::Acquire),
+            all_shared: [0; 2],
+            all_shared_until_ns: 0,
             measured_ns: 0,
             overhead_pages: 0,
             cpu: NO_CPU,
@@ -144,40 +165,72 @@ impl Evictor {
         if pager.page_outs.is_any() {
             self.page_out();
         }
+        if self.is_run_far_over() {
+            self.advance_shared_hand();
+        }
+        self.drop_shared_pages();
         let limit = || pager.limit_pages.load(Ordering::Relaxed);
-        let resident = || pager.resident().load(Ordering::Relaxed);
         let most = pager.block.largest_page_size();
-        if resident() <= high_watermark(limit(), most) {
+        if pager.charged() <= high_watermark(limit(), most) {
             pager.evictor_stuck.store(0, Ordering::Relaxed);
             self.far.attend(&pager.block);
             self.far.release(&pager.block);
-            let tick_ns = if pager.waker.is_in_use() { SHORT_TICK_NS } else { TICK_NS };
-            sys::futex_wait(&pager.evictor_bell, 0, Some(tick_ns), false);
+            sys::futex_wait(&pager.evictor_bell, 0, Some(self.tick_ns()), false);
             return;
         }
-        while resident() > low_watermark(limit(), most) {
+        while pager.charged() > low_watermark(limit(), most) {
             self.refresh_limit();
+            if self.waits_for_shared_hand() {
+                break;
+            }
             if !self.reserve_disk_room() {
                 self.announce_progress();
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
             let outcome = self.with_structure(Evictor::retire_and_fill).unwrap_or(Outcome::Nothing);
-            let at_limit = resident() >= limit();
+            let at_limit = pager.charged() >= limit();
             self.note_far_full(outcome, at_limit);
             let stuck = outcome == Outcome::Nothing;
             pager.evictor_stuck.store(stuck as u32, Ordering::Relaxed);
             self.announce_progress();
+            if outcome == Outcome::Nothing || self.is_mostly_shared() || self.is_run_far_over() {
+                self.advance_shared_hand();
+            }
+            self.drop_shared_pages();
             if outcome != Outcome::Progress {
                 // Other processes may be able to write.
                 self.far.release(&pager.block);
+                let found_shared =
+                    outcome == Outcome::Nothing && self.swept_victims() == Victims::Own;
+                if found_shared {
+                    self.note_all_shared();
+                }
                 sys::futex_wait(&self.idle, 0, Some(IDLE_NS), false);
                 break;
             }
-            if pager.waker.is_in_use() && resident() < limit() {
+            if pager.waker.is_in_use() && pager.charged() < limit() {
                 // The thread that the waker is to wake waits for this thread too.
                 sys::futex_wait(&pager.evictor_bell, 0, Some(IDLE_NS), false);
                 break;
+            }
+        }
+    }
+
+    fn tick_ns(&self) -> u64 {
+        match (self.splits.are_many(), self.pager.waker.is_in_use()) {
+            (true, _) => SPLITTING_TICK_NS,
+            (false, true) => SHORT_TICK_NS,
+            (false, false) => TICK_NS,
+        }
+    }
+
+    /// Evicts the shared pages up to the run's shared hand.
+    fn drop_shared_pages(&mut self) {
+        while self.reserve_disk_room() {
+            match self.follow_shared_hand() {
+                Some(Outcome::Progress) => self.announce_progress(),
+                Some(Outcome::FarFull | Outcome::Nothing) | None => return,
             }
         }
     }
@@ -235,8 +288,9 @@ impl Evictor {
             self.check_supervisor();
             self.check_program();
         }
+        self.splits.count(pager, self.copied.load(Ordering::Relaxed));
         let allowance = pager.block.allowance_pages(pager.process.load(Ordering::Relaxed));
-        let limit = managed_pages(allowance, self.overhead_pages);
+        let limit = managed_pages(allowance, pager.own_process().charge().overhead_pages);
         pager.limit_pages.store(limit, Ordering::Relaxed);
     }
 
@@ -358,23 +412,31 @@ impl Evictor {
         if self.pager.refaults.should_scatter() {
             guarded.hand = self.random_chunk(guarded);
         }
+        let swept = self.swept_victims();
         for offset in 0..self.batch() {
             let chunk = staging.frames_of(staging.chunk_after(first, offset));
-            let (pages, only_cold) = match self.next_cold_chunk(guarded) {
-                Some(pages) => (pages, true),
+            let (pages, victims) = match self.next_cold_chunk(guarded) {
+                Some(pages) => (pages, Victims::Cold),
                 None => match self.next_sweep_chunk(guarded) {
-                    Ok(Some(pages)) => (pages, false),
+                    Ok(Some(pages)) => (pages, swept),
                     Ok(None) => return Some((moved, false)),
                     Err(Exhausted) => return Some((moved, true)),
                 },
             };
             if pages.len() == HUGE_PAGES {
                 // That is as much as a turn retires.
-                return Some((moved + self.stage_huge(pages, only_cold, guarded)?, false));
+                return Some((moved + self.stage_huge(pages, victims, guarded)?, false));
             }
-            moved += self.stage(pages, chunk, only_cold);
+            moved += self.stage(pages, chunk, victims);
         }
         Some((moved, false))
+    }
+
+    /// The pages that the clock hand takes: not those that other processes share.
+    fn swept_victims(&self) -> Victims {
+        let has_forked = self.pager.forks.load(Ordering::Relaxed) > 0;
+        let has_company = has_forked && self.pager.block.live_processes().nth(1).is_some();
+        if has_company { Victims::Own } else { Victims::All }
     }
 
     fn ring_holds_pages(&self) -> bool {

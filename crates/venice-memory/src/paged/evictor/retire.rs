@@ -2,7 +2,8 @@
 //! freed.
 //!
 //! A page of zeros needs no slot. A page whose fingerprint equals that of its slot's contents is
-//! clean and needs no write (docs/decisions/0003).
+//! clean and needs no write (docs/decisions/0003). Nor does one that another process of the run has
+//! written before: after a `fork` they evict the same pages (docs/decisions/0073).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -74,7 +75,7 @@ impl Evictor {
             frames.clone().for_each(|frame| pager.staging.set(frame, Frame::Empty));
             pager.count_gone(freed as u64);
         }
-        self.finish_eviction();
+        self.finish_eviction(guarded);
         Some(freed.iter().sum())
     }
 
@@ -115,6 +116,10 @@ impl Evictor {
         leaving.fingerprint = xxhash_rust::xxh3::xxh3_128_with_seed(bytes, seed);
         let slot = entry.slot().filter(|&slot| pager.block.slot_is_alive(slot));
         if slot.is_some() && entry.fingerprint() == leaving.fingerprint {
+            self.leaving.push(leaving);
+            return true;
+        }
+        if join_other(&guarded.slots, pager, page, leaving.fingerprint) {
             self.leaving.push(leaving);
             return true;
         }
@@ -173,7 +178,7 @@ impl Evictor {
     }
 
     /// Completes the eviction of the pages whose contents are where they belong.
-    fn finish_eviction(&mut self) {
+    fn finish_eviction(&mut self, guarded: &Guarded) {
         let pager = self.pager;
         let counters = &pager.block.counters;
         let left_at = pager.refaults.leave(self.leaving.len() as u32);
@@ -188,6 +193,7 @@ impl Evictor {
                 (_, Some(write)) => {
                     debug_assert_eq!(entry.slot(), Some(self.writes[write].slot));
                     entry.set_fingerprint(leaving.fingerprint);
+                    publish(&guarded.slots, pager, leaving.page);
                     &counters.pages_out
                 }
             };
@@ -203,13 +209,46 @@ impl Evictor {
     }
 }
 
+/// Returns the key of a page's contents in the content index. Relatives have a page at the same
+/// address; many pages of one process may have the same contents, and need a slot each.
+fn contents_key(page: PageNumber, fingerprint: u128) -> u128 {
+    // The golden ratio of 128 bits: keys of neighbours are spread over the buckets.
+    fingerprint ^ (page as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+/// Gives a page the slot that another process has written with its contents. False if there is
+/// none.
+fn join_other(slots: &Slots, pager: &Pager, page: PageNumber, fingerprint: u128) -> bool {
+    if !pager.block.shares_contents() {
+        return false;
+    }
+    let entry = pager.table.entry(page).expect("planned");
+    let key = contents_key(page, fingerprint);
+    let Some(joined) = slots.join(&pager.block, key) else { return false };
+    slots.forget(&pager.block, entry);
+    entry.set_slot(Some(joined));
+    entry.set_fingerprint(fingerprint);
+    true
+}
+
+/// Publishes the contents that were written for a page. If another process has written the same at
+/// the same time, its slot is used and the page's own one is free again.
+fn publish(slots: &Slots, pager: &Pager, page: PageNumber) {
+    let entry = pager.table.entry(page).expect("planned");
+    let fingerprint = entry.fingerprint();
+    if pager.block.shares_contents() && !join_other(slots, pager, page, fingerprint) {
+        let slot = entry.slot().expect("it was written");
+        pager.block.publish_contents(slot, contents_key(page, fingerprint));
+    }
+}
+
 /// Returns the slot for a page's new contents: its own, if no other process needs its contents,
 /// else a fresh one.
 fn slot_to_write(slots: &Slots, pager: &Pager, page: PageNumber) -> Option<u32> {
     let entry = pager.table.entry(page).expect("planned");
     if let Some(slot) = entry.slot()
-        && slots.is_mine_alone(&pager.block, slot)
         && slots.is_writable(&pager.block, slot)
+        && slots.claim_for_write(&pager.block, slot)
     {
         return Some(slot);
     }
@@ -293,6 +332,14 @@ fn is_zero(page: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_pages_have_own_keys() {
+        let keys: std::collections::HashSet<u128> =
+            (0..1000).map(|page| contents_key(page, 7)).collect();
+        assert_eq!(keys.len(), 1000);
+        assert_eq!(contents_key(5, 7), contents_key(5, 7));
+    }
 
     #[test]
     fn zero_check_covers_last_byte() {

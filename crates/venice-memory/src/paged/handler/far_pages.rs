@@ -32,8 +32,9 @@ impl Handler {
                 self.install_ready(fault, entry, source, slot, prefetch);
             }
             Fetch::Pending => {
-                let Fault { page, thread, cause, started_ns, .. } = fault;
-                self.awaited[token as usize] = Awaited { page, started_ns, thread, cause };
+                let Fault { page, thread, cause, started_ns, waiter, .. } = fault;
+                self.awaited[token as usize] = Awaited { page, started_ns, thread, cause, waiter };
+                self.settle_waiter();
                 self.awaited_count += 1;
                 if self.is_large(&fault) {
                     return self.request_large(&fault);
@@ -76,7 +77,8 @@ impl Handler {
         let below = if prefetch.stride() < 0 { beside } else { 0 };
         let address = address_of(fault.page);
         self.far.hold_for(beside + 1);
-        let outcome = self.install_and_wake(&fault, |uffd, wake| {
+        let pages = fault.page - below..fault.page - below + beside + 1;
+        let outcome = self.install_and_wake(&fault, pages, |uffd, wake| {
             let (to, from) = (address - below * PAGE, source - below * PAGE);
             uffd.copy(to, from, (beside + 1) * PAGE, wake)
         });
@@ -141,12 +143,15 @@ impl Handler {
         let address = address_of(awaited.page);
         let source = page.as_ptr() as usize;
         let started_ns = awaited.started_ns;
+        self.is_waiter_settled = false;
         let mut outcome = if started_ns == 0 {
             pager.uffd().copy(address, source, PAGE, true)
         } else {
-            let Awaited { page, thread, cause, .. } = awaited;
-            let fault = Fault { page, write: false, thread, cause, started_ns };
-            self.install_and_wake(&fault, |uffd, wake| uffd.copy(address, source, PAGE, wake))
+            let Awaited { page, thread, cause, waiter, .. } = awaited;
+            let fault = Fault { page, write: false, thread, cause, started_ns, waiter };
+            self.install_and_wake(&fault, page..page + 1, |uffd, wake| {
+                uffd.copy(address, source, PAGE, wake)
+            })
         };
         while outcome == Err(Errno::EAGAIN) {
             self.read_event_before_retry();
@@ -163,8 +168,13 @@ impl Handler {
             }
             Err(_) => {
                 self.release(awaited.page, entry, State::Far);
-                pager.uffd().wake(address, PAGE);
+                pager.wake_page(awaited.page);
             }
+        }
+        if let (Some(home), Some(waiter), false) =
+            (&pager.shared, awaited.waiter, self.is_waiter_settled)
+        {
+            home.wake_waiter(&waiter);
         }
     }
 
@@ -190,6 +200,11 @@ impl Handler {
         }
         pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
         self.forget_slot(entry);
+        if pager.shared.is_some() {
+            // Its users fault again, and each is poisoned then.
+            self.release_quietly(page, entry, State::Poisoned);
+            return pager.wake_page(page);
+        }
         self.poison(page);
         self.release(page, entry, State::Poisoned);
     }

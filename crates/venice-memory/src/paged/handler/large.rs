@@ -49,8 +49,9 @@ impl Handler {
             self.far.hold_for(stretch.len());
         }
         let (address, len_bytes) = (address_of(stretch.start), stretch.len() * PAGE);
-        let outcome =
-            self.install_and_wake(&fault, |uffd, wake| uffd.copy(address, first, len_bytes, wake));
+        let outcome = self.install_and_wake(&fault, stretch.clone(), |uffd, wake| {
+            uffd.copy(address, first, len_bytes, wake)
+        });
         let done = outcome.map_or(0, |bytes| bytes / PAGE);
         // The faulting page itself counts: the large one may span mappings that differ.
         let retry = || self.pager.uffd().copy(address + at * PAGE, source, PAGE, true).is_ok();

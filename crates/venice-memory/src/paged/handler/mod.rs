@@ -13,6 +13,7 @@ mod huge;
 mod large;
 mod prefetch;
 mod serve;
+mod shared;
 mod wake;
 mod wake_policy;
 
@@ -26,6 +27,7 @@ use super::pager::Pager;
 use super::presence::Presence;
 use super::read_ahead::MAX_PREFETCH;
 use super::run_block::SLAB_SLOTS;
+use super::shared::Waiter;
 use super::slots::Slots;
 use super::sys::{self, PollFd};
 use super::thread::{self, processor_of};
@@ -46,6 +48,8 @@ struct Fault {
     thread: u32,
     cause: Cause,
     started_ns: u64,
+    /// The thread in its user, where the page is shared memory.
+    waiter: Option<Waiter>,
 }
 
 /// The cause for which a page is brought in.
@@ -71,6 +75,7 @@ struct Awaited {
     /// The thread that waits.
     thread: u32,
     cause: Cause,
+    waiter: Option<Waiter>,
 }
 
 /// The state of a handler.
@@ -95,6 +100,8 @@ pub struct Handler {
     is_in_thread: bool,
     /// True if the last page is unrecoverable.
     is_refused: bool,
+    /// True if the waiter of the fault being served goes on without being woken to try again.
+    is_waiter_settled: bool,
     /// True once its thread is to end, until it starts again ([`pause`](super::pause)).
     pub(super) is_paused: bool,
 }
@@ -149,6 +156,7 @@ impl Handler {
             awaited_count: 0,
             is_in_thread: false,
             is_refused: false,
+            is_waiter_settled: false,
             is_paused: false,
         }
     }
@@ -165,7 +173,8 @@ impl Handler {
         self.is_refused = false;
         let cause = if is_advised { Cause::Advised } else { Cause::Demand };
         let thread = thread::this_one();
-        self.serve(Fault { page, write, thread, cause, started_ns: sys::monotonic_ns() });
+        let started_ns = sys::monotonic_ns();
+        self.serve(Fault { page, write, thread, cause, started_ns, waiter: None });
         self.far.end_read_section(&self.pager.block);
         !self.is_refused
     }
@@ -179,14 +188,15 @@ impl Handler {
     fn wait_and_serve(&mut self) {
         let watches = self.pager.fork.is_watching();
         let only_faults = self.far.is_mapped() && self.deferred.is_empty() && !watches;
-        let only_reads = only_faults && self.pager.is_served_by_one();
+        let only_reads =
+            only_faults && self.pager.is_served_by_one() && self.pager.shared.is_none();
         self.block_on_reads(only_reads);
         if only_reads {
             self.serve_event();
             return;
         }
         let mut fds = [PollFd { fd: -1, events: sys::POLLIN, revents: 0 }; 3 + WATCHED_FDS];
-        fds[0].fd = self.pager.uffd().fd;
+        fds[0].fd = self.pager.event_fd();
         if watches {
             self.pager.fork.watch(&mut fds[3..]);
         }
@@ -237,7 +247,10 @@ impl Handler {
 
     /// Serves the next message of the userfaultfd, if there is one.
     fn serve_event(&mut self) {
-        if let Some(Event::Fault { address, write, thread }) = self.next_event() {
+        if let Some(home) = &self.pager.shared {
+            return self.serve_users(home);
+        }
+        if let Some(Event::Fault { address, write, thread, .. }) = self.next_event() {
             let started_ns = sys::monotonic_ns();
             self.wake_others(thread);
             self.follow_faults(thread, started_ns);
@@ -251,6 +264,9 @@ impl Handler {
         let pager = self.pager;
         let reading = pager.block_event_reads();
         let event = pager.uffd().read_event();
+        if matches!(event, Some(Event::Fault { .. })) {
+            pager.faults_read.fetch_add(1, Ordering::Relaxed);
+        }
         if let Some(Event::Fault { address, .. }) = event
             && pager.pause.ends_handler(address)
         {
@@ -323,7 +339,7 @@ impl Handler {
     fn read_event_before_retry(&mut self) {
         match self.next_event() {
             Some(Event::Fork { .. }) => {}
-            Some(Event::Fault { address, write, thread }) => {
+            Some(Event::Fault { address, write, thread, .. }) => {
                 self.defer(self.fault(address, write, thread, sys::monotonic_ns()));
             }
             Some(Event::Other) | None => sys::yield_now(),
@@ -334,7 +350,7 @@ impl Handler {
         let page = address / PAGE;
         let is_advised = self.pager.will_need.covers(thread, page);
         let cause = if is_advised { Cause::Advised } else { Cause::Demand };
-        Fault { page, write, thread, cause, started_ns }
+        Fault { page, write, thread, cause, started_ns, waiter: None }
     }
 
     /// Claims a page if it is in `state` and in the table.
@@ -392,8 +408,8 @@ impl Handler {
     }
 
     fn arrived(&self, pages: usize) {
-        let before = self.pager.resident().fetch_add(pages as u64, Ordering::Relaxed);
-        self.pager.ring_if_needed(before + pages as u64);
+        self.pager.resident().fetch_add(pages as u64, Ordering::Relaxed);
+        self.pager.ring_if_needed(self.pager.charged());
     }
 
     /// Counts pages that were brought in, `ahead` of them beside the requested one.

@@ -41,7 +41,7 @@ impl Handler {
     /// Returns the number of pages that the budget has room for.
     pub(super) fn room(&self) -> usize {
         let limit = self.pager.limit_pages.load(Ordering::Relaxed);
-        limit.saturating_sub(self.pager.resident().load(Ordering::Relaxed)) as usize
+        limit.saturating_sub(self.pager.charged()) as usize
     }
 
     /// Returns the most pages to prefetch under `pattern`; `None` if such a fault starts no
@@ -198,8 +198,7 @@ impl Handler {
             let slot = entry.slot().expect("a far page has a slot");
             match self.far.fetch(&self.pager.block, slot, token) {
                 Fetch::Pending => {
-                    self.awaited[token as usize] =
-                        Awaited { page, started_ns: 0, thread: 0, cause };
+                    self.awaited[token as usize] = Awaited { page, cause, ..Awaited::default() };
                     self.awaited_count += 1;
                 }
                 _ => {

@@ -7,6 +7,7 @@ use super::super::page_size::LARGE_PAGES;
 use super::super::page_table::{Entry, PageNumber, State};
 use super::super::staging::Frame;
 use super::super::sys::{self, Errno, SysResult};
+use super::super::uffd::Uffd;
 use super::super::{PAGE, address_of};
 use super::{Fault, Handler};
 
@@ -35,6 +36,13 @@ fn wait_while_busy(entry: &Entry) {
 impl Handler {
     /// Brings in the page of `fault`, and its prefetch.
     pub(super) fn serve(&mut self, fault: Fault) {
+        match (&self.pager.shared, fault.waiter) {
+            (Some(home), Some(waiter)) => self.serve_shared(fault, home, waiter),
+            _ => self.serve_page(fault),
+        }
+    }
+
+    pub(super) fn serve_page(&mut self, fault: Fault) {
         let pager = self.pager;
         let managed = pager.table.entry(fault.page).filter(|_| !pager.staging.covers(fault.page));
         let Some(entry) = managed else {
@@ -52,10 +60,16 @@ impl Handler {
             let state = entry.state();
             match state {
                 State::Busy if self.is_in_thread => return wait_while_busy(entry),
-                State::Busy if entry.mark_waited() => return,
+                State::Busy if entry.mark_waited() => return self.settle_waiter(),
                 State::Busy => continue,
-                State::Resident => return self.serve_resident(fault, entry),
-                State::Poisoned => return self.poison(fault.page),
+                State::Resident => match fault.waiter {
+                    None => return self.serve_resident(fault, entry),
+                    Some(waiter) => return self.serve_shared_resident(fault, entry, waiter),
+                },
+                State::Poisoned => match fault.waiter {
+                    None => return self.poison(fault.page),
+                    Some(waiter) => return self.poison_shared(fault, waiter),
+                },
                 State::Zero | State::Staged | State::Far => {}
             }
             let slot = if state == State::Far { entry.slot() } else { None };
@@ -95,7 +109,7 @@ impl Handler {
         let apart = pager.block_event_reads();
         if !entry.claim(State::Resident) {
             drop(apart);
-            return self.serve(fault);
+            return self.serve_page(fault);
         }
         let outcome = pager.uffd().zero(address, PAGE, false);
         if outcome.is_ok() {
@@ -122,7 +136,8 @@ impl Handler {
             count += 1;
         }
         let address = address_of(fault.page);
-        let mut placed = self.install_and_wake(&fault, |uffd, wake| {
+        let pages = fault.page..fault.page + count;
+        let mut placed = self.install_and_wake(&fault, pages, |uffd, wake| {
             if count == 1 && !fault.write {
                 uffd.zero(address, PAGE, wake)
             } else {
@@ -157,7 +172,8 @@ impl Handler {
         let source = pager.staging.address(frame);
         let mut moved = Err(Errno::EBUSY);
         let mut beside = 0;
-        if !pager.fork.is_open() {
+        // A page of shared memory is copied: its home is the page cache, not this process.
+        if !pager.fork.is_open() && fault.waiter.is_none() {
             beside = self.claim_staged_prefetch(&fault, frame);
             let uffd = pager.uffd_of(fault.page);
             moved = uffd.move_pages(address, source, (1 + beside) * PAGE);
@@ -179,7 +195,11 @@ impl Handler {
                 moved
             }
             Err(_) => {
-                let copied = pager.uffd().copy(address, source, PAGE, true);
+                let copy = |uffd: Uffd, wake| uffd.copy(address, source, PAGE, wake);
+                let copied = match fault.waiter {
+                    None => copy(pager.uffd(), true),
+                    Some(_) => self.install_and_wake(&fault, fault.page..fault.page + 1, copy),
+                };
                 if copied.is_ok() {
                     pager.staging.set(frame, Frame::OrphanOf(fault.page));
                     self.arrived(1);
@@ -222,6 +242,7 @@ impl Handler {
         self.note_refused(&outcome);
         match outcome {
             Err(Errno::EAGAIN) => self.defer(fault),
+            Err(Errno::EEXIST) if fault.waiter.is_some() => self.accept_cached(fault, entry, to),
             Err(Errno::ENOMEM) => {
                 sys::die("this machine is out of memory for a page of the program")
             }
@@ -240,6 +261,7 @@ impl Handler {
             // The thread tries again, and a handler reads of the fork meanwhile.
             sys::yield_now();
         } else if self.deferred.len() < self.deferred.capacity() {
+            self.settle_waiter();
             self.deferred.push(fault);
         } else {
             self.pager.wake_page(fault.page);
@@ -257,7 +279,7 @@ impl Handler {
             // The evictor makes no more room than that in a small budget.
             let slack = budget::slack(limit, pager.block.largest_page_size());
             let wanted = wanted.min(slack).max(1);
-            pager.resident().load(Ordering::Relaxed) + wanted > limit
+            pager.charged() + wanted > limit
         };
         if !full(wanted) {
             return;
@@ -274,9 +296,9 @@ impl Handler {
             let seen = pager.evictor_progress.load(Ordering::Acquire);
             pager.ring_if_needed(u64::MAX);
             sys::futex_wait(&pager.evictor_progress, seen, Some(1_000_000), false);
-            let resident = pager.resident().load(Ordering::Relaxed);
-            in_vain = if resident < least { 0 } else { in_vain + 1 };
-            least = least.min(resident);
+            let charged = pager.charged();
+            in_vain = if charged < least { 0 } else { in_vain + 1 };
+            least = least.min(charged);
             if in_vain >= most_in_vain {
                 wanted = 1;
             }

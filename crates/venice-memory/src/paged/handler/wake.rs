@@ -1,9 +1,12 @@
 //! Wake-up of the faulting thread: at once, or by the [waker](super::super::waker) as soon as the
 //! handler sleeps.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::super::sys::SysResult;
+use super::super::PAGE;
+use super::super::page_table::PageNumber;
+use super::super::sys::{self, SysResult};
 use super::super::thread;
 use super::super::uffd::Uffd;
 use super::super::waker::{self, PendingWake};
@@ -15,16 +18,26 @@ const TIME_FIRST: u64 = 256;
 const TIME_ONE_IN: u64 = 16;
 
 impl Handler {
-    /// Installs the page of a fault and wakes its thread. The thread may take the processor as soon
-    /// as it is woken, so the time is taken before, at the price of one more system call, and only
-    /// for some of the faults.
+    /// Installs `pages`, that of a fault among them, and wakes its thread. The thread may take the
+    /// processor as soon as it is woken, so the time is taken before, at the price of one more
+    /// system call, and only for some of the faults.
     pub(super) fn install_and_wake(
         &mut self,
         fault: &Fault,
+        pages: Range<PageNumber>,
         install: impl FnOnce(Uffd, bool) -> SysResult<usize>,
     ) -> SysResult<usize> {
         self.handed_over += 1;
         let timed = self.handed_over < TIME_FIRST || self.handed_over.is_multiple_of(TIME_ONE_IN);
+        if let Some(waiter) = fault.waiter {
+            let outcome = install(self.pager.uffd(), false);
+            let done = outcome.map_or(0, |bytes| bytes / PAGE);
+            if timed && fault.cause == Cause::Demand {
+                self.pager.block.record_fault_ns(sys::monotonic_ns() - fault.started_ns);
+            }
+            self.give(*fault, waiter, pages.start..pages.start + done);
+            return outcome;
+        }
         let wakes = !timed && !self.wake_policy.is_on();
         let outcome = install(self.pager.uffd(), wakes);
         if !wakes && outcome.is_ok() {

@@ -9,7 +9,9 @@ use venice_recipient::runs::Cause;
 /// Longest stack of a thread. Longer mappings without huge pages are a sanitizer's shadow memory.
 const MAX_STACK_BYTES: u64 = 256 << 20;
 /// Names of mappings of memory that processes share, at their beginning.
-const SHARED_NAMES: [&str; 4] = ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"];
+const SHARED_NAMES: [&str; 4] = [SHARED_ANONYMOUS, "/SYSV", "/memfd:", "/dev/shm/"];
+/// Name of mappings of shared anonymous memory that the kernel serves.
+const SHARED_ANONYMOUS: &str = "/dev/zero";
 /// Name of the pager's own shared mappings, at its beginning: run block and slabs.
 const PAGERS_NAME: &str = "/memfd:venice-";
 const RUN_BLOCK_NAME: &str = "/memfd:venice-run";
@@ -93,6 +95,9 @@ impl AddressSpace {
             0
         };
         let private_bytes = mapping.anonymous_bytes.min(mapping.pss_bytes);
+        // The run's shared pager serves it, whatever process maps it.
+        let is_paged = mapping.is_shared_memory() && mapping.has("um");
+        let shared_bytes = if is_paged { 0 } else { shared_bytes };
         self.total_bytes += shared_bytes + private_bytes + mapping.hugetlb_bytes;
         let mut count = |cause, bytes: u64| {
             if bytes > 0 {
@@ -104,7 +109,9 @@ impl AddressSpace {
             return count(Cause::Locked, locked_bytes);
         }
         count(Cause::Hugetlb, mapping.hugetlb_bytes);
-        count(Cause::SharedMemory, shared_bytes);
+        let is_anonymous = mapping.name.starts_with(SHARED_ANONYMOUS);
+        let shared = if is_anonymous { Cause::SharedAnonymous } else { Cause::SharedMemory };
+        count(shared, shared_bytes);
         count(mapping.cause(end_of_data), private_bytes);
     }
 }
@@ -205,13 +212,16 @@ mod tests {
             mapping(&format!("30000-40000 rw-p {none}"), [7, 7, 7], "rd wr nh"),
             mapping(&format!("50000-50000000 rw-p {none}"), [8, 8, 8], "rd wr nh"),
             mapping(&format!("60000000-60001000 rw-p {none}"), [10, 10, 10], "rd dc"),
+            mapping(&format!("70000000-70001000 rw-s {zero} /memfd:paged"), [9, 9, 0], "sh um uw"),
+            mapping(&format!("80000000-80001000 rw-s {zero} /memfd:own"), [3, 3, 0], "sh"),
         ]);
         let kib = |cause| space.unmanaged[&cause] >> 10;
         assert_eq!(kib(Cause::StaticData), 3 + 4 + 1);
-        assert_eq!((kib(Cause::Locked), kib(Cause::SharedMemory)), (32, 6));
+        assert_eq!((kib(Cause::Locked), kib(Cause::SharedAnonymous)), (32, 6));
         assert_eq!((kib(Cause::Stack), kib(Cause::PastLibrary)), (7, 8));
         assert_eq!(kib(Cause::Advice), 10);
-        assert_eq!(space.total_bytes >> 10, 3 + 4 + 1 + 64 + 32 + 6 + 7 + 8 + 10);
+        assert_eq!(kib(Cause::SharedMemory), 3);
+        assert_eq!(space.total_bytes >> 10, 3 + 4 + 1 + 64 + 32 + 6 + 7 + 8 + 10 + 3);
         assert!(!space.has_run_block && !space.has_shim);
     }
 
