@@ -62,8 +62,10 @@ impl Mapping {
     fn part(&self, pages: &Range<PageNumber>) -> Option<Mapping> {
         let start = self.start.max(pages.start);
         let end = (self.start + self.pages).min(pages.end);
-        let first = self.first + (start - self.start);
-        (start < end).then(|| Mapping { start, first, pages: end - start, ..*self })
+        (start < end).then(|| {
+            let first = self.first + (start - self.start);
+            Mapping { start, first, pages: end - start, ..*self }
+        })
     }
 }
 
