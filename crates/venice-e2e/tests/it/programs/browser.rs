@@ -49,7 +49,7 @@ fn renders_same(owner: u32, before: &[&str], options: &[&str]) -> Outcome {
     let plain = run(&|command| Running::spawn(copy(command), false));
     let said = String::from_utf8_lossy(&plain.stdout);
     assert!(said.contains("done: ") && said.contains("row 1999"), "{said}{}", plain.stderr);
-    let local = ["--local", "96MiB", "--remote", "800MiB", "--stats"];
+    let local = ["--local", "32MiB", "--remote", "800MiB", "--stats"];
     let venice = run(&|command| Rack::shared(Port::Shm).run(&local, command));
     assert_eq!(said, String::from_utf8_lossy(&venice.stdout), "{}", venice.stderr);
     venice
@@ -73,6 +73,5 @@ fn browser_with_sandbox() {
     }
     let before = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let venice = renders_same(NOBODY, &before, &[]);
-    let words = "a forked process without a pager (chromium";
-    assert!(venice.stderr.contains(words), "{}", venice.stderr);
+    assert!(venice.stderr.contains("not managed: "), "{}", venice.stderr);
 }
