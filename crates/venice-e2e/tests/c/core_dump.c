@@ -1,6 +1,6 @@
 /* core_dump MIB READY STOP [abort|overflow|fork]: fills MIB MiB, then two threads read all of it at random until
  * the file STOP is there. With `abort` or `overflow` it dies while they read; with `fork` a child does, whose
- * parent ends well. Page I begins with the word I + 1. */
+ * parent ends well. Page I begins with the word I + 1. With the variable SHARED the memory is shared. */
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -39,7 +39,9 @@ int main(int argc, char **argv)
 {
 	must(argc == 4 || argc == 5);
 	pages = strtoul(argv[1], NULL, 10) * 256;
-	base = map(pages * PAGE);
+	int sharing = getenv("SHARED") ? MAP_SHARED : MAP_PRIVATE;
+	base = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
+	must(base != MAP_FAILED);
 	for (uint64_t page = 0; page < pages; page++)
 		base[page * 512] = page + 1;
 	const char *how = argc == 5 ? argv[4] : "";

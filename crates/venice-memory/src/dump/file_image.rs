@@ -14,12 +14,13 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use super::elf::{self, Segment};
 use super::filled::{self, Gathered};
 use super::process_memory::{blocks, is_zero};
-use super::{DumpError, FarPages, notes};
+use super::{AbsentPages, DumpError, notes};
 use crate::paged::PAGE;
 use crate::paged::image::{BLOCK_PAGES, Contents, ForeignMemory, Image, ImageError};
 
 /// Most bytes of notes that are read: those of the process come with the first thread's.
-const MOST_NOTES_BYTES: u64 = 1 << 20;
+/// The kernel lists mapped files in up to 4 MiB.
+const MOST_NOTES_BYTES: u64 = 8 << 20;
 
 /// A completed core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +35,7 @@ pub struct Completed {
 
 /// Returns the process whose core `file` is; `None`: it is no core file.
 pub fn process_of(file: &File) -> Option<u32> {
-    let core = CoreFile::open(file).ok()?;
-    let notes = core.segments.iter().find(|segment| segment.kind == elf::PT_NOTE)?;
-    let mut bytes = vec![0u8; notes.file_bytes.min(MOST_NOTES_BYTES) as usize];
-    file.read_exact_at(&mut bytes, notes.offset).ok()?;
-    notes::process_id(&bytes)
+    notes::process_id(&CoreFile::open(file).ok()?.notes().ok()?)
 }
 
 /// Adds the far and staged pages to a core file of the kernel's, and takes the pager's tables out of
@@ -50,7 +47,7 @@ pub fn process_of(file: &File) -> Option<u32> {
 pub fn complete_core(
     file: &File,
     header: u64,
-    far: &mut FarPages<'_>,
+    far: &mut dyn AbsentPages,
 ) -> Result<Completed, DumpError> {
     let core = CoreFile::open(file)?;
     let lacks_tables = |error: ImageError| match core.is_cut_off() {
@@ -60,11 +57,17 @@ pub fn complete_core(
     let image = Image::open(&core, header).map_err(lacks_tables)?;
     let own = image.own_memory().map_err(|error| lacks_tables(error.into()))?;
     let mut completed = Completed { is_cut_off: core.is_cut_off(), ..Completed::default() };
+    let shared = notes::shared_pages(&core.notes().map_err(DumpError::File)?);
     for segment in core.loads() {
         let is_own = own.iter().any(|own| own.contains(&segment.address));
         let end = if is_own { segment.address } else { segment.address + segment.file_bytes };
+        let shared = shared.get(&segment.address).copied();
         for (first, count) in blocks(segment.address, end, BLOCK_PAGES) {
-            let gathered = core.complete_block(&image, segment, (first, count), far)?;
+            let block = (first, count);
+            let gathered = match shared.map(|at| at + first - segment.address as usize / PAGE) {
+                Some(at) => core.complete_shared(segment, block, at, far)?,
+                None => core.complete_block(&image, segment, block, far)?,
+            };
             completed.added_pages += gathered.far + gathered.staged;
             completed.missing_pages += gathered.lost;
         }
@@ -111,6 +114,15 @@ impl<'a> CoreFile<'a> {
         })
     }
 
+    fn notes(&self) -> io::Result<Vec<u8>> {
+        let Some(notes) = self.segments.iter().find(|it| it.kind == elf::PT_NOTE) else {
+            return Ok(Vec::new());
+        };
+        let mut bytes = vec![0u8; notes.file_bytes.min(MOST_NOTES_BYTES) as usize];
+        self.file.read_exact_at(&mut bytes, notes.offset)?;
+        Ok(bytes)
+    }
+
     fn loads(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|it| it.kind == elf::PT_LOAD && it.file_bytes > 0)
     }
@@ -129,13 +141,20 @@ impl<'a> CoreFile<'a> {
         (offset < end).then(|| (offset, end - offset))
     }
 
+    /// True for memory of which the kernel has written nothing. Tables that were never written are
+    /// such memory.
+    fn is_left_out(&self, address: u64) -> bool {
+        let covers = |it: &Segment| (it.address..it.address + it.memory_bytes).contains(&address);
+        self.segments.iter().any(|it| it.kind == elf::PT_LOAD && it.file_bytes == 0 && covers(it))
+    }
+
     /// Adds the absent pages `(first, count)` of a segment.
     fn complete_block(
         &self,
         image: &Image<'_, CoreFile<'_>>,
         segment: &Segment,
         (first, count): (usize, usize),
-        far: &mut FarPages<'_>,
+        far: &mut dyn AbsentPages,
     ) -> Result<Gathered, DumpError> {
         let unread = |error: io::Error| DumpError::Image(error.into());
         let mut there = vec![false; count];
@@ -152,6 +171,35 @@ impl<'a> CoreFile<'a> {
             return Ok(Gathered { lost: missing as u64, ..Gathered::default() });
         }
         let gathered = filled::gather(self, &contents, &mut pages, far)?;
+        filled::write_filled(&pages, |at, bytes| self.file.write_all_at(bytes, offset + at))?;
+        Ok(gathered)
+    }
+
+    /// Adds the absent pages `(first, count)` of a segment of shared memory, whose number there is
+    /// `at`.
+    fn complete_shared(
+        &self,
+        segment: &Segment,
+        (first, count): (usize, usize),
+        at: usize,
+        far: &mut dyn AbsentPages,
+    ) -> Result<Gathered, DumpError> {
+        let mut there = vec![false; count];
+        self.look(first, &mut there).map_err(|error| DumpError::Image(error.into()))?;
+        let mut pages = vec![0u8; count * PAGE];
+        let mut gathered = filled::gather_shared(at, &there, &mut pages, far)?;
+        let offset = segment.offset + (first * PAGE) as u64 - segment.address;
+        // Pages that the process had are as it left them.
+        for (at, page) in pages.chunks_exact_mut(PAGE).enumerate() {
+            let is_beyond = offset + ((at + 1) * PAGE) as u64 > self.len_bytes && self.is_cut_off();
+            if is_beyond && !there[at] && !is_zero(page) {
+                gathered.far -= 1;
+                gathered.lost += 1;
+            }
+            if there[at] || is_beyond {
+                page.fill(0);
+            }
+        }
         filled::write_filled(&pages, |at, bytes| self.file.write_all_at(bytes, offset + at))?;
         Ok(gathered)
     }
@@ -221,6 +269,10 @@ impl ForeignMemory for CoreFile<'_> {
         match self.place_of(address) {
             Some((offset, follow)) if follow >= into.len() as u64 => {
                 self.file.read_exact_at(into, offset)
+            }
+            None if self.is_left_out(address) => {
+                into.fill(0);
+                Ok(())
             }
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::process_memory::is_zero;
-use super::{DumpError, FarPages};
+use super::{AbsentPages, DumpError};
 use crate::paged::PAGE;
 use crate::paged::image::{Contents, ForeignMemory};
 
@@ -36,7 +36,7 @@ pub fn gather(
     memory: &impl ForeignMemory,
     contents: &[Contents],
     into: &mut [u8],
-    far: &mut FarPages<'_>,
+    far: &mut dyn AbsentPages,
 ) -> Result<Gathered, DumpError> {
     let mut gathered = Gathered::default();
     let mut wanted: Vec<(usize, u32)> = Vec::new();
@@ -58,7 +58,7 @@ pub fn gather(
     for wanted in wanted.chunks(FAR_PAGES) {
         let slots: Vec<u32> = wanted.iter().map(|(_, slot)| *slot).collect();
         let bytes = &mut pages[..slots.len() * PAGE];
-        let found = far(&slots, bytes).map_err(DumpError::Far)?;
+        let found = far.far(&slots, bytes).map_err(DumpError::Far)?;
         for (((at, _), page), found) in wanted.iter().zip(bytes.chunks_exact(PAGE)).zip(found) {
             if found {
                 into[at * PAGE..][..PAGE].copy_from_slice(page);
@@ -66,6 +66,26 @@ pub fn gather(
             } else {
                 gathered.lost += 1;
             }
+        }
+    }
+    Ok(gathered)
+}
+
+/// Fills `into` with the shared pages from `first` on. `there` says for each if the process had it
+/// mapped. Where that is not so and it has contents it counts as far.
+pub fn gather_shared(
+    first: usize,
+    there: &[bool],
+    into: &mut [u8],
+    far: &mut dyn AbsentPages,
+) -> Result<Gathered, DumpError> {
+    let mut gathered = Gathered::default();
+    let found = far.shared(first, into).map_err(DumpError::Far)?;
+    for ((page, found), there) in into.chunks_exact(PAGE).zip(found).zip(there) {
+        match (found, there) {
+            (false, _) => gathered.lost += 1,
+            (true, false) if !is_zero(page) => gathered.far += 1,
+            (true, _) => {}
         }
     }
     Ok(gathered)
@@ -110,6 +130,29 @@ mod tests {
         }
     }
 
+    /// Slot 7 and the shared pages below 3 are there.
+    struct Donors;
+
+    impl AbsentPages for Donors {
+        fn far(&mut self, slots: &[u32], into: &mut [u8]) -> io::Result<Vec<bool>> {
+            into.chunks_exact_mut(PAGE).zip(slots).for_each(|(page, slot)| page.fill(*slot as u8));
+            Ok(slots.iter().map(|slot| *slot == 7).collect())
+        }
+
+        fn shared(&mut self, first: usize, into: &mut [u8]) -> io::Result<Vec<bool>> {
+            let pages = into.chunks_exact_mut(PAGE).zip(first..);
+            Ok(pages.map(|(page, at)| (page.fill(at as u8), at < 3).1).collect())
+        }
+    }
+
+    #[test]
+    fn shared_pages_are_counted() {
+        let mut pages = vec![0u8; 4 * PAGE];
+        let there = [false, true, false, false];
+        let gathered = gather_shared(0, &there, &mut pages, &mut Donors).unwrap();
+        assert_eq!(gathered, Gathered { far: 1, staged: 0, lost: 1 });
+    }
+
     #[test]
     fn pages_come_from_their_places() {
         let mut contents = vec![Contents::Far(7); 40];
@@ -121,11 +164,7 @@ mod tests {
         ]);
         contents[39] = Contents::Far(9);
         let mut pages = vec![1u8; contents.len() * PAGE];
-        let mut far = |slots: &[u32], bytes: &mut [u8]| -> io::Result<Vec<bool>> {
-            bytes.chunks_exact_mut(PAGE).zip(slots).for_each(|(page, slot)| page.fill(*slot as u8));
-            Ok(slots.iter().map(|slot| *slot == 7).collect())
-        };
-        let gathered = gather(&Nothing, &contents, &mut pages, &mut far).unwrap();
+        let gathered = gather(&Nothing, &contents, &mut pages, &mut Donors).unwrap();
         assert_eq!(gathered, Gathered { far: 35, staged: 1, lost: 2 });
         let firsts: Vec<u8> = pages.chunks_exact(PAGE).map(|page| page[0]).collect();
         assert_eq!(firsts[..5], [1, 3, 1, 1, 7]);

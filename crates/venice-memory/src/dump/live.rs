@@ -11,7 +11,7 @@ use super::mappings::{self, Mapping, Part};
 use super::notes::{self, ProcessFacts};
 use super::process_memory::{ProcessMemory, blocks};
 use super::stopped::{StoppedProcess, field};
-use super::{DumpError, FarPages};
+use super::{AbsentPages, DumpError};
 use crate::paged::PAGE;
 use crate::paged::image::{BLOCK_PAGES, Contents, ForeignMemory, Image};
 
@@ -52,7 +52,7 @@ pub struct Written {
 pub fn write_core(
     out: &File,
     source: CoreSource,
-    far: &mut FarPages<'_>,
+    far: &mut dyn AbsentPages,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Written, DumpError> {
     let failed = |doing: &str| {
@@ -191,7 +191,7 @@ struct Writer<'a> {
     memory: &'a ProcessMemory,
     image: Option<Image<'a, ProcessMemory>>,
     out: &'a File,
-    far: &'a mut FarPages<'a>,
+    far: &'a mut dyn AbsentPages,
     gathered: Gathered,
 }
 
@@ -203,8 +203,15 @@ impl Writer<'_> {
         (first, count): (usize, usize),
         offset: u64,
     ) -> Result<u64, DumpError> {
-        let contents =
-            self.locate(mapping, first, count).map_err(|error| DumpError::Image(error.into()))?;
+        let unread = |error: io::Error| DumpError::Image(error.into());
+        if let Some(shared) = mapping.shared_page() {
+            let (mut there, mut pages) = (vec![false; count], vec![0u8; count * PAGE]);
+            self.memory.look(first, &mut there).map_err(unread)?;
+            let at = shared + (first - mapping.start as usize / PAGE);
+            self.gathered.add(filled::gather_shared(at, &there, &mut pages, self.far)?);
+            return filled::write_filled(&pages, |at, it| self.out.write_all_at(it, offset + at));
+        }
+        let contents = self.locate(mapping, first, count).map_err(unread)?;
         if contents.iter().all(|it| *it == Contents::Zeros) {
             return Ok(0);
         }
@@ -309,15 +316,25 @@ mod tests {
     use super::super::process_of;
     use super::*;
 
+    struct Nowhere;
+
+    impl AbsentPages for Nowhere {
+        fn far(&mut self, _: &[u32], _: &mut [u8]) -> io::Result<Vec<bool>> {
+            panic!("there are no far pages")
+        }
+
+        fn shared(&mut self, _: usize, _: &mut [u8]) -> io::Result<Vec<bool>> {
+            panic!("there is no shared memory")
+        }
+    }
+
     #[test]
     fn plain_process_is_dumped_whole() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let out = tempfile::tempfile().unwrap();
         let source = CoreSource { pid: child.id(), image: None };
-        let mut none =
-            |_: &[u32], _: &mut [u8]| -> io::Result<Vec<bool>> { panic!("there are no far pages") };
         let mut last = (0, 0);
-        let written = write_core(&out, source, &mut none, &mut |done, total| {
+        let written = write_core(&out, source, &mut Nowhere, &mut |done, total| {
             last = (done, total);
             true
         });

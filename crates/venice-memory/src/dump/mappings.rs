@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::paged::{PAGE, shared_memory_at};
+
 /// A mapping of a process: one entry of `/proc/PID/smaps`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
@@ -20,7 +22,7 @@ pub struct Mapping {
     /// True if it has memory that is no file's.
     pub has_anonymous: bool,
     /// The flags of the kernel, two letters each (`VmFlags`).
-    kernel_flags: Vec<[u8; 2]>,
+    pub(super) kernel_flags: Vec<[u8; 2]>,
 }
 
 /// Bits of `/proc/PID/coredump_filter`.
@@ -52,6 +54,11 @@ impl Mapping {
     /// True if it is private memory that a pager may serve.
     pub fn is_private_anonymous(&self) -> bool {
         !self.is_file() && !self.has_flag(b"sh") && self.path != b"[vdso]"
+    }
+
+    /// Returns the number of its first page in the run's shared memory; `None`: it is none of it.
+    pub fn shared_page(&self) -> Option<usize> {
+        shared_memory_at(&self.path).map(|first| first + self.offset as usize / PAGE)
     }
 
     /// False if all of it reads as zeros. Pages that a userfaultfd serves may be elsewhere.

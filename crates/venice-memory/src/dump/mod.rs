@@ -7,7 +7,10 @@
 //!   and go to the file only; neither the program's memory nor its budget changes.
 //! - [`complete_core`] adds the far pages to a core file that the kernel wrote.
 //!
-//! Both find the pages by the pager's tables ([`image`](crate::paged::image)) and read them by the
+//! Shared memory has its pager in the run's supervisor, which reads it for both
+//! ([`SharedPager::read`](crate::paged::SharedPager::read)).
+//!
+//! Both find the other pages by the pager's tables ([`image`](crate::paged::image)) and read them by the
 //! run's supervisor, which has a way to the donors.
 //!
 //! Sources: `elf(5)`, `core(5)`, `ptrace(2)`, `proc(5)`; `fs/binfmt_elf.c` of Linux for the notes.
@@ -30,9 +33,21 @@ pub use file_image::{Completed, complete_core, process_of};
 pub use kernel_dump::{core_handler, has_dumped_core};
 pub use live::{CoreSource, Written, write_core};
 
-/// A reader of far pages by their slots: fills one page of 4096 bytes for each slot, and says for
-/// each if it was found.
-pub type FarPages<'a> = dyn FnMut(&[u32], &mut [u8]) -> io::Result<Vec<bool>> + 'a;
+/// A reader of pages that are not in the process.
+pub trait AbsentPages {
+    /// Fills one page of 4096 bytes for each far slot, and returns for each if it was found.
+    ///
+    /// # Errors
+    /// If there is no way to them.
+    fn far(&mut self, slots: &[u32], into: &mut [u8]) -> io::Result<Vec<bool>>;
+
+    /// Fills pages of the run's shared memory, from the number `first` on
+    /// ([`shared_memory_at`](crate::paged::shared_memory_at)), and returns for each if it was found.
+    ///
+    /// # Errors
+    /// If there is no way to them.
+    fn shared(&mut self, first: usize, into: &mut [u8]) -> io::Result<Vec<bool>>;
+}
 
 /// An error of writing or completing a core dump.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,11 @@
 //! Notes of a core file, laid out as by `fs/binfmt_elf.c` of Linux on x86-64.
 
+use std::collections::BTreeMap;
+
 use super::elf;
 use super::mappings::Mapping;
 use super::stopped::Thread;
-use crate::paged::PAGE;
+use crate::paged::{PAGE, shared_memory_at};
 
 /// Registers and signals of a thread.
 const NT_PRSTATUS: u32 = 1;
@@ -130,17 +132,45 @@ fn files(mappings: &[Mapping]) -> Vec<u8> {
 
 /// Finds the process id in the notes of a core file.
 pub fn process_id(notes: &[u8]) -> Option<u32> {
+    let info = bodies(notes, NT_PRPSINFO).find(|body| body.len() >= PROCESS_BYTES)?;
+    Some(elf::u32_at(info, PROCESS_ID_AT))
+}
+
+/// Finds the mappings of the run's shared memory in the notes of a core file: the first address of
+/// each, and the number of its page there.
+pub fn shared_pages(notes: &[u8]) -> BTreeMap<u64, usize> {
+    bodies(notes, NT_FILE).next().and_then(shared_of).unwrap_or_default()
+}
+
+fn shared_of(files: &[u8]) -> Option<BTreeMap<u64, usize>> {
+    let word = |at: usize| {
+        let bytes = files.get(at * 8..at * 8 + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    };
+    let count = usize::try_from(word(0)?).ok()?;
+    let names = files.get(count.checked_mul(24)?.checked_add(16)?..)?;
+    let mut shared = BTreeMap::new();
+    for (index, name) in names.split(|byte| *byte == 0).take(count).enumerate() {
+        if let Some(first) = shared_memory_at(name) {
+            let (start, offset_pages) = (word(2 + 3 * index)?, word(4 + 3 * index)?);
+            shared.insert(start, first + offset_pages as usize);
+        }
+    }
+    Some(shared)
+}
+
+/// Returns the contents of the notes of one type, as far as they are whole.
+fn bodies(notes: &[u8], wanted: u32) -> impl Iterator<Item = &[u8]> {
     let mut rest = notes;
-    while rest.len() >= 12 {
-        let (name, body, kind) = (elf::u32_at(rest, 0), elf::u32_at(rest, 4), elf::u32_at(rest, 8));
+    let next = move || {
+        let head = rest.get(..12)?;
+        let (name, body, kind) = (elf::u32_at(head, 0), elf::u32_at(head, 4), elf::u32_at(head, 8));
         let body_at = 12 + (name as usize).next_multiple_of(4);
         let bytes = rest.get(body_at..body_at + body as usize)?;
-        if kind == NT_PRPSINFO && bytes.len() >= PROCESS_BYTES {
-            return Some(elf::u32_at(bytes, PROCESS_ID_AT));
-        }
-        rest = rest.get(body_at + (body as usize).next_multiple_of(4)..)?;
-    }
-    None
+        rest = rest.get(body_at + (body as usize).next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, bytes))
+    };
+    std::iter::from_fn(next).filter(move |(kind, _)| *kind == wanted).map(|(_, it)| it)
 }
 
 #[cfg(test)]
@@ -166,5 +196,27 @@ mod tests {
         assert_eq!(process_id(&notes), Some(4711));
         assert_eq!(notes.len() % 4, 0);
         assert_eq!(process_id(&notes[..300]), None);
+        assert!(shared_pages(&notes).is_empty());
+    }
+
+    #[test]
+    fn shared_memory_found_among_files() {
+        let mapping = |start: u64, path: &[u8], offset| Mapping {
+            start,
+            end: start + 0x4000,
+            inode: 7,
+            path: path.to_vec(),
+            offset,
+            ..Mapping::default()
+        };
+        let mappings = [
+            mapping(0x1000, b"/lib/x.so", 0x9000),
+            mapping(0x8000, b"/memfd:venice-shared-7000000 (deleted)", 0x2000),
+        ];
+        let notes = encode(&ProcessFacts::default(), &[Thread::default()], &mappings);
+        assert_eq!(shared_pages(&notes), BTreeMap::from([(0x8000, 0x7002)]));
+        for len in 0..notes.len() {
+            shared_pages(&notes[..len]);
+        }
     }
 }

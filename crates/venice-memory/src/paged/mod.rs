@@ -113,7 +113,10 @@ pub use mappings::{Management, management};
 pub use mlock::Locking;
 pub use page_size::PageSize;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
-pub use shared::{LookError, PinLook, Request as SharedRequest, SharedError, SharedPager};
+pub use shared::{
+    LookError, PinLook, ReadSlot, Request as SharedRequest, SharedError, SharedPager,
+    shared_memory_at,
+};
 pub use slab_window::SlabSource;
 pub use slot_reader::SlotReader;
 pub use space::{LEAST_LOCAL_BYTES_HUGE, Region, Space, SpaceError};

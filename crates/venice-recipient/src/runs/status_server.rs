@@ -199,14 +199,14 @@ impl<W: Watched> Server<W> {
 
     /// Answers `venice core`, and leaves the connection to a thread of its own.
     fn show_core(&self, stream: &UnixStream, pid: u32) {
-        let CoreView { image, reader } = match self.run.core(pid) {
+        let CoreView { image, pages } = match self.run.core(pid) {
             Ok(view) => view,
             Err(why) => return tell(stream, &Answer::Refused(why)),
         };
         tell(stream, &Answer::Core(image));
-        if let (Some(reader), Ok(stream)) = (reader, stream.try_clone()) {
+        if let (Some(pages), Ok(stream)) = (pages, stream.try_clone()) {
             // Without a thread the connection ends, and `venice core` reports that.
-            let _ = far_pages::serve(stream, reader);
+            let _ = far_pages::serve(stream, pages);
         }
     }
 
@@ -331,7 +331,7 @@ mod tests {
         }
 
         fn core(&self, pid: u32) -> Result<CoreView, String> {
-            let view = CoreView { image: Some(0x7000), reader: None };
+            let view = CoreView { image: Some(0x7000), pages: None };
             if pid == 9 { Ok(view) } else { Err("no such process".into()) }
         }
     }

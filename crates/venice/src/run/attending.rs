@@ -81,6 +81,11 @@ impl Attending {
         self.inherited.program_end()
     }
 
+    /// The memory that the run's processes share.
+    pub fn shared(&self) -> Arc<SharedMemory> {
+        self.shared.clone()
+    }
+
     /// Waits for processes that the program left behind (a daemon's): their memory is held by this
     /// process. `meanwhile` is called with their ids now and then. Processes without memory here
     /// continue on their own.
@@ -175,8 +180,10 @@ fn attend(
         new.retain_mut(|connection| connection.welcome(block, block_fd.as_fd(), end));
         connections = quiet.into_iter().chain(known).chain(new).collect();
         connections.extend(entrances.accept(has_come));
-        watch(holding, &mut watched);
-        shared.tidy();
+        watch(run, &mut watched);
+        if watched.values().all(|process| process.completing.is_none()) {
+            shared.tidy();
+        }
         if told.elapsed() > TELL_EVERY {
             told = Instant::now();
             watched.iter_mut().for_each(|(pid, process)| process.core_place.refresh(*pid));
@@ -186,7 +193,7 @@ fn attend(
         }
     }
     // The event that ended the program may have arrived since the last check.
-    watch(holding, &mut watched);
+    watch(run, &mut watched);
 }
 
 /// A process of the run, watched until it ends.
@@ -204,15 +211,16 @@ impl WatchedProcess {
     }
 
     /// True once the process has ended and its core, if it left one, is complete.
-    fn is_over(&mut self, pid: u32, holding: &Arc<Holding>) -> bool {
+    fn is_over(&mut self, pid: u32, run: &ForProcesses) -> bool {
         if !is_ready(&self.pidfd, Duration::ZERO) {
             return false;
         }
         if self.completing.is_none() {
-            let header = image_of(holding.block(), pid);
+            let header = image_of(run.holding.block(), pid);
             let place = &self.core_place;
             self.completing = header.and_then(|header| {
-                core_dumps::begin(holding, pid, header, self.pidfd.as_fd(), place)
+                let far = (&run.holding, &run.shared);
+                core_dumps::begin(far, pid, header, self.pidfd.as_fd(), place)
             });
         }
         self.completing.as_ref().is_none_or(JoinHandle::is_finished)
@@ -291,8 +299,8 @@ fn wait(entrances: &Entrances, connections: &[Connection]) -> Vec<bool> {
 
 /// Finds ended processes, whoever their parent is, and reports lost pages and the messages with
 /// which processes end.
-fn watch(holding: &Arc<Holding>, watched: &mut BTreeMap<u32, WatchedProcess>) {
-    let block = holding.block();
+fn watch(run: &ForProcesses, watched: &mut BTreeMap<u32, WatchedProcess>) {
+    let block = run.holding.block();
     for (pid, text) in block.take_end_messages() {
         remark(format!("venice: {text} (process {pid}: SIGKILL)"));
     }
@@ -316,7 +324,7 @@ fn watch(holding: &Arc<Holding>, watched: &mut BTreeMap<u32, WatchedProcess>) {
     watched.retain(|pid, _| pids.contains(pid));
     for pid in pids {
         let is_over = match watched.get_mut(&pid) {
-            Some(process) => process.is_over(pid, holding),
+            Some(process) => process.is_over(pid, run),
             None => match WatchedProcess::new(pid) {
                 Some(process) => {
                     watched.insert(pid, process);

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use venice_memory::dump::{self, Completed};
 use venice_recipient::Holding;
 
+use super::shared_memory::{RunPages, SharedMemory};
 use venice_cli::terminal::remark;
 
 /// Clocks of file systems are behind by up to a tick.
@@ -90,7 +91,7 @@ fn newest_core(dir: &Path, pid: u32, since: SystemTime) -> Option<(PathBuf, File
 /// header at `header`. `None`: it has left no core, or none that can be completed. Its far slots
 /// must be held until the thread ends.
 pub fn begin(
-    holding: &Arc<Holding>,
+    (holding, shared): (&Arc<Holding>, &Arc<SharedMemory>),
     pid: u32,
     header: u64,
     pidfd: BorrowedFd<'_>,
@@ -127,8 +128,8 @@ pub fn begin(
         }
         return None;
     };
-    let holding = holding.clone();
-    let complete = move || remark(complete(&holding, pid, header, (&path, &file)));
+    let (holding, shared) = (holding.clone(), shared.clone());
+    let complete = move || remark(complete((&holding, shared), pid, header, (&path, &file)));
     std::thread::Builder::new().name("venice-core".into()).spawn(complete).ok()
 }
 
@@ -143,17 +144,15 @@ fn far_pages(holding: &Holding, pid: u32) -> usize {
 }
 
 /// Completes a core file; returns the remark about it.
-fn complete(holding: &Arc<Holding>, pid: u32, header: u64, (path, file): (&Path, &File)) -> String {
+fn complete(
+    (holding, shared): (&Arc<Holding>, Arc<SharedMemory>),
+    pid: u32,
+    header: u64,
+    (path, file): (&Path, &File),
+) -> String {
     let path = path.display();
-    let completed =
-        holding.slot_reader().map_err(|error| error.to_string()).and_then(|mut reader| {
-            let mut far = |slots: &[u32], pages: &mut [u8]| -> std::io::Result<Vec<bool>> {
-                let pages = pages.chunks_exact_mut(venice_wire::PAGE_BYTES as usize);
-                Ok(slots.iter().zip(pages).map(|(slot, page)| reader.read(*slot, page)).collect())
-            };
-            let completed = dump::complete_core(file, header, &mut far);
-            completed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))
-        });
+    let completed = RunPages::open(holding, shared)
+        .and_then(|mut pages| Ok(dump::complete_core(file, header, &mut pages)?));
     match completed {
         Ok(Completed { added_pages, missing_pages: 0, is_cut_off: false }) => {
             format!(
@@ -174,7 +173,7 @@ fn complete(holding: &Arc<Holding>, pid: u32, header: u64, (path, file): (&Path,
         Err(why) => {
             let far = far_pages(holding, pid);
             format!(
-                "venice: process {pid} dumped core: {path} lacks its far pages, up to {far}: {why}"
+                "venice: process {pid} dumped core: {path} lacks its far pages, up to {far}: {why:#}"
             )
         }
     }

@@ -41,6 +41,7 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 pub use child::{Child, Ended};
 pub use job::{StandInArgs, execute as stand_in};
 pub use program::find as find_program;
+pub use shared_memory::{RunPages, SharedMemory};
 pub use unmanaged::UnmanagedView;
 
 use crate::place;
@@ -271,7 +272,10 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
     let _sharing = sharing::SharingWatch::start(run.block.clone())?;
     let holding = run.holding.clone();
-    let desk = open_desk(about, Paged { holding, unmanaged, mode_reason: mode_reason.clone() });
+    let shared = attending.shared();
+    let mode_reason_of_desk = mode_reason.clone();
+    let desk =
+        open_desk(about, Paged { holding, shared, unmanaged, mode_reason: mode_reason_of_desk });
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));

@@ -1,10 +1,15 @@
 //! The shared pager of a run, started when a process first maps shared memory.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use venice_memory::paged::{SharedPager, SharedRequest};
+use venice_memory::dump::AbsentPages;
+use venice_memory::paged::{SharedPager, SharedRequest, SlotReader};
 use venice_recipient::Holding;
+use venice_wire::PAGE_BYTES;
+
+const PAGE: usize = PAGE_BYTES as usize;
 
 /// The shared memory of a run.
 pub struct SharedMemory {
@@ -68,5 +73,38 @@ impl SharedMemory {
         if let State::Paged(pager) = std::mem::replace(&mut *self.state(), State::Ended) {
             pager.end();
         }
+    }
+}
+
+/// The pages of a run that are in none of its processes, for core dumps.
+pub struct RunPages {
+    reader: SlotReader,
+    shared: Arc<SharedMemory>,
+}
+
+impl RunPages {
+    /// Opens a way to the far pages of `holding`, and to `shared`.
+    ///
+    /// # Errors
+    /// If the donors cannot be reached.
+    pub fn open(holding: &Arc<Holding>, shared: Arc<SharedMemory>) -> anyhow::Result<RunPages> {
+        Ok(RunPages { reader: holding.slot_reader()?, shared })
+    }
+}
+
+impl AbsentPages for RunPages {
+    fn far(&mut self, slots: &[u32], into: &mut [u8]) -> io::Result<Vec<bool>> {
+        let pages = slots.iter().zip(into.chunks_exact_mut(PAGE));
+        Ok(pages.map(|(slot, page)| self.reader.read(*slot, page)).collect())
+    }
+
+    fn shared(&mut self, first: usize, into: &mut [u8]) -> io::Result<Vec<bool>> {
+        let state = self.shared.state();
+        Ok(match &*state {
+            State::Paged(pager) => {
+                pager.read(first, into, &mut |slot, page| self.reader.read(slot, page))
+            }
+            State::Unused | State::Refused | State::Ended => vec![false; into.len() / PAGE],
+        })
     }
 }

@@ -86,8 +86,7 @@ fn write(dir: &RunDir, (run, pid): (u32, u32), out: &File) -> anyhow::Result<Wri
         bar.set_position(done >> 20);
         !is_interrupted.load(Ordering::Relaxed)
     };
-    let mut read = |slots: &[u32], pages: &mut [u8]| far.read(slots, pages);
-    let written = dump::write_core(out, CoreSource { pid, image }, &mut read, &mut progress);
+    let written = dump::write_core(out, CoreSource { pid, image }, &mut far, &mut progress);
     bar.finish_and_clear();
     Ok(written?)
 }

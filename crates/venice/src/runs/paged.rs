@@ -9,12 +9,14 @@ use venice_recipient::Holding;
 use venice_recipient::runs::{CoreView, Look, Sample, Watched};
 use venice_wire::{ByteSize, PAGE_BYTES};
 
-use crate::run::UnmanagedView;
+use crate::run::{RunPages, SharedMemory, UnmanagedView};
 
 /// A paged or window run.
 pub struct Paged {
     /// Its far memory.
     pub holding: Arc<Holding>,
+    /// The memory that its processes share.
+    pub shared: Arc<SharedMemory>,
     /// Its unmanaged memory.
     pub unmanaged: UnmanagedView,
     /// The reason for its mode.
@@ -52,8 +54,9 @@ impl Watched for Paged {
             // Memory of a window is mapped; gcore would do.
             0 => Ok(CoreView::default()),
             header => {
-                let reader = self.holding.slot_reader().map_err(|error| error.to_string())?;
-                Ok(CoreView { image: Some(header), reader: Some(reader) })
+                let pages = RunPages::open(&self.holding, self.shared.clone());
+                let pages = pages.map_err(|error| error.to_string())?;
+                Ok(CoreView { image: Some(header), pages: Some(Box::new(pages)) })
             }
         }
     }

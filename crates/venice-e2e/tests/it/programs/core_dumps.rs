@@ -61,8 +61,9 @@ fn check_core(program: &CProgram, core: &Path, threads: usize) {
     assert!(!said.contains("not found in core"), "{said}");
 }
 
-fn start(rack: &Rack, program: &CProgram) -> Running {
-    let command = program.command(&[MEMORY, "ready", "stop"]);
+fn start(rack: &Rack, program: &CProgram, environment: &[(&str, &str)]) -> Running {
+    let mut command = program.command(&[MEMORY, "ready", "stop"]);
+    command.envs(environment.iter().copied());
     let mut running = rack.run(&OPTIONS, &command);
     wait_for("the program to use its memory", LIMIT, || {
         assert!(running.is_running(), "it ended before its memory was in use");
@@ -79,12 +80,12 @@ fn stop_and_check(program: &CProgram, running: Running) {
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "every byte right\n");
 }
 
-fn living_core(test: &str, port: Port) {
+fn living_core(test: &str, port: Port, environment: &[(&str, &str)]) {
     if paged_mode_is_missing(test) {
         return;
     }
     let (rack, program) = (Rack::start(port, 256), CProgram::compile("core_dump"));
-    let running = start(&rack, &program);
+    let running = start(&rack, &program, environment);
     let row = rack.run_row_of_ps().expect("a run");
     let pid = row["pid"].to_string();
     let core = program.dir().join("whole.core");
@@ -104,12 +105,17 @@ fn living_core(test: &str, port: Port) {
 
 #[test]
 fn living_core_is_whole() {
-    living_core("living_core_is_whole", Port::Shm);
+    living_core("living_core_is_whole", Port::Shm, &[]);
 }
 
 #[test]
 fn living_core_is_whole_udp() {
-    living_core("living_core_is_whole_udp", Port::Udp);
+    living_core("living_core_is_whole_udp", Port::Udp, &[]);
+}
+
+#[test]
+fn living_core_has_shared_memory() {
+    living_core("living_core_has_shared_memory", Port::Shm, &[("SHARED", "1")]);
 }
 
 #[test]
@@ -118,7 +124,7 @@ fn other_processes_are_refused() {
         return;
     }
     let (rack, program) = (Rack::start(Port::Shm, 256), CProgram::compile("core_dump"));
-    let running = start(&rack, &program);
+    let running = start(&rack, &program, &[]);
     let pid = rack.run_row_of_ps().expect("a run")["pid"].to_string();
     let taken = program.dir().join("taken");
     File::create(&taken).expect("a file");
@@ -150,10 +156,15 @@ fn core_files_are_missing(test: &str) -> bool {
 
 /// Runs the program to its death by `how`; returns its core file, the exit code of the run and what
 /// it printed on stderr.
-fn crash(rack: &Rack, program: &CProgram, how: &str) -> (PathBuf, i32, String) {
+fn crash(
+    rack: &Rack,
+    program: &CProgram,
+    how: &str,
+    environment: &[(&str, &str)],
+) -> (PathBuf, i32, String) {
     let words = format!("ulimit -c unlimited; exec ./core_dump {MEMORY} ready stop {how}");
     let mut command = Command::new("sh");
-    command.args(["-c", &words]).current_dir(program.dir());
+    command.args(["-c", &words]).current_dir(program.dir()).envs(environment.iter().copied());
     let outcome = rack.run(&OPTIONS, &command).finish(LIMIT);
     let entries = fs::read_dir(program.dir()).expect("the directory").flatten();
     let is_core = |name: &str| name == "core" || name.starts_with("core.");
@@ -164,12 +175,12 @@ fn crash(rack: &Rack, program: &CProgram, how: &str) -> (PathBuf, i32, String) {
     (core, outcome.code(), outcome.stderr)
 }
 
-fn crashed_core(test: &str, how: &str, expected: i32) {
+fn crashed_core(test: &str, how: &str, environment: &[(&str, &str)], expected: i32) {
     if paged_mode_is_missing(test) || core_files_are_missing(test) {
         return;
     }
     let (rack, program) = (Rack::start(Port::Shm, 256), CProgram::compile("core_dump"));
-    let (core, code, stderr) = crash(&rack, &program, how);
+    let (core, code, stderr) = crash(&rack, &program, how, environment);
     assert_eq!(code, expected, "{stderr}");
     assert!(stderr.contains("is whole, with"), "{stderr}");
     check_core(&program, &core, 3);
@@ -179,17 +190,23 @@ fn crashed_core(test: &str, how: &str, expected: i32) {
 
 #[test]
 fn aborted_program_leaves_whole_core() {
-    crashed_core("aborted_program_leaves_whole_core", "abort", 128 + 6);
+    crashed_core("aborted_program_leaves_whole_core", "abort", &[], 128 + 6);
 }
 
 #[test]
 fn overflown_stack_leaves_whole_core() {
-    crashed_core("overflown_stack_leaves_whole_core", "overflow", 128 + 11);
+    crashed_core("overflown_stack_leaves_whole_core", "overflow", &[], 128 + 11);
 }
 
 #[test]
 fn forked_child_leaves_whole_core() {
-    crashed_core("forked_child_leaves_whole_core", "fork", 0);
+    crashed_core("forked_child_leaves_whole_core", "fork", &[], 0);
+}
+
+#[test]
+fn crashed_core_has_shared_memory() {
+    let shared = &[("SHARED", "1")];
+    crashed_core("crashed_core_has_shared_memory", "abort", shared, 128 + 6);
 }
 
 #[test]
@@ -198,7 +215,7 @@ fn debugger_reads_no_wrong_bytes() {
         return;
     }
     let (rack, program) = (Rack::start(Port::Shm, 256), CProgram::compile("core_dump"));
-    let running = start(&rack, &program);
+    let running = start(&rack, &program, &[]);
     let pid = rack.run_row_of_ps().expect("a run")["pid"].to_string();
     let touch =
         "print (unsigned long)memcmp((void*)base, (void*)base, (unsigned long)pages * 4096)";

@@ -14,9 +14,11 @@ mod home;
 mod keeper;
 mod mappings;
 mod messages;
+mod name;
 mod objects;
 mod pager;
 mod pin_look;
+mod reading;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +26,8 @@ pub use hold::WriteHold;
 pub use home::{Message, SharedHome, Waiter};
 pub use mappings::SharedMappings;
 pub use messages::{REQUEST_BYTES, Request};
+pub use name::shared_memory_at;
 pub use objects::Object;
 pub use pager::{SharedError, SharedPager};
 pub use pin_look::{LookError, PinLook};
+pub use reading::ReadSlot;

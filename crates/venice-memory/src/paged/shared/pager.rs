@@ -1,10 +1,12 @@
 //! The shared pager of a run: its threads, and its service of the requests of the run's processes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -22,8 +24,13 @@ use super::super::sys::{self, nr};
 use super::super::{PAGE, address_of, slots, uffd};
 use super::home::SharedHome;
 use super::messages::{Request, UserPages};
+use super::name::shared_memory_name;
 use super::objects::{Mapping, UserId};
 use super::pin_look::{LookError, PinLook};
+
+/// Time that a dead user stays. The kernel reports the end of a process a little later than that of
+/// its address space.
+const DEAD_STAY: Duration = Duration::from_millis(200);
 
 /// An error of the start of a shared pager.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +55,11 @@ pub enum SharedError {
 /// The pager of the memory that the processes of a run share.
 pub struct SharedPager {
     /// Leaked at the start: its threads may outlive every other reference.
-    pager: &'static Pager,
+    pub(super) pager: &'static Pager,
     pub(super) home: Arc<SharedHome>,
     threads: Vec<JoinHandle<()>>,
+    /// Users that the last tidying found dead, and since when.
+    dead: Mutex<BTreeMap<UserId, Instant>>,
 }
 
 impl std::fmt::Debug for SharedPager {
@@ -88,7 +97,7 @@ impl SharedPager {
         let handler = Handler::new(pager, far()?);
         let writing = far()?.writing(&pager.block, Owner::Process(process));
         let evictor = Evictor::new(pager, writing.map_err(PagerError::Far)?);
-        let mut shared = SharedPager { pager, home, threads: Vec::new() };
+        let mut shared = SharedPager { pager, home, threads: Vec::new(), dead: Mutex::default() };
         shared.spawn("venice-handler", move || handler::run_until_ended(handler))?;
         shared.spawn("venice-evictor", move || evictor::run_until_ended(evictor))?;
         Ok(shared)
@@ -107,9 +116,9 @@ impl SharedPager {
         Ok(())
     }
 
-    /// True if a process uses it.
+    /// True if a living process uses it.
     pub fn has_users(&self) -> bool {
-        self.home.objects().users().next().is_some()
+        self.home.objects().users().any(|(_, user)| user.uffd().serves_a_process())
     }
 
     /// Bytes resident now, those on their way out among them.
@@ -177,10 +186,11 @@ impl SharedPager {
         if getrlimit(Resource::Fsize).current.is_some_and(|most| (len_bytes as u64) > most) {
             return Err(Errno::FBIG);
         }
-        let memory = memfd_create("shared-anonymous", MemfdFlags::CLOEXEC)?;
+        let reserved = Reserved::new(len_bytes)?;
+        let memory = memfd_create(shared_memory_name(reserved.address), MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, len_bytes as u64)?;
         let theirs = rustix::io::fcntl_dupfd_cloexec(&memory, 3)?;
-        let address = map_here(&memory, len_bytes)?;
+        let address = reserved.map(&memory)?;
         let mut structure = self.pager.hold_structure();
         structure.adopt(address, len_bytes);
         if !structure.touches(address, len_bytes) {
@@ -255,18 +265,33 @@ impl SharedPager {
     }
 
     /// Removes users whose processes have ended or run another program now, and objects that
-    /// nothing maps. To be called now and then.
+    /// nothing maps. To be called now and then. A dead user stays for a moment: the caller may yet
+    /// learn of a core dump.
     pub fn tidy(&self) {
+        let now = Instant::now();
+        let mut last = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = |user| (user, last.get(&user).copied().unwrap_or(now));
+        *last = self.dead_users().into_iter().map(since).collect();
+        let is_gone = |(_, since): &(&UserId, &Instant)| now - **since >= DEAD_STAY;
+        let gone = last.iter().filter(is_gone).map(|(user, _)| *user).collect();
+        drop(last);
+        self.remove_users(gone);
+    }
+
+    fn dead_users(&self) -> Vec<UserId> {
         let is_dead = |user: &super::objects::User| !user.uffd().serves_a_process();
-        let users = self.home.objects();
-        let dead: Vec<_> = users.users().filter(|(_, it)| is_dead(it)).map(|(at, _)| at).collect();
-        let is_idle = dead.is_empty() && users.unused().is_empty();
-        drop(users);
+        let objects = self.home.objects();
+        objects.users().filter(|(_, it)| is_dead(it)).map(|(number, _)| number).collect()
+    }
+
+    /// Removes users, and objects that nothing maps.
+    fn remove_users(&self, gone: Vec<UserId>) {
+        let is_idle = gone.is_empty() && self.home.objects().unused().is_empty();
         if is_idle {
             return;
         }
         let mut structure = self.pager.hold_structure();
-        dead.into_iter().for_each(|user| self.home.remove_user(user));
+        gone.into_iter().for_each(|user| self.home.remove_user(user));
         let unused = self.home.objects().unused();
         for pages in unused {
             let (start, len_bytes) = (address_of(pages.start), pages.len() * PAGE);
@@ -282,7 +307,7 @@ impl SharedPager {
     /// Ends the pager, once it has no users.
     pub fn end(mut self) {
         let pager = self.pager;
-        self.tidy();
+        self.remove_users(self.dead_users());
         pager.is_ending.store(true, Ordering::Release);
         pager.evictor_bell.store(1, Ordering::Release);
         sys::futex_wake(&pager.evictor_bell, 1, false);
@@ -300,22 +325,42 @@ fn pages_in(at: &UserPages) -> Range<PageNumber> {
     at.start..at.start + at.pages
 }
 
-/// Maps an object here, with a page behind it that stays empty: sweep chunks span no two objects.
-fn map_here(memory: &OwnedFd, len_bytes: usize) -> Result<usize, Errno> {
-    let raw = |errno: sys::Errno| Errno::from_raw_os_error(errno.0);
-    let address = sys::map_aligned(len_bytes + PAGE, PAGE).map_err(raw)?;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: within the fresh mapping; advice about it.
-    let mapped = unsafe {
-        mmap(address as *mut _, len_bytes, protection, flags, memory, 0)
-            .and_then(|_| sys::madvise(address, len_bytes, sys::MADV_DONTFORK).map_err(raw))
-    };
-    if let Err(errno) = mapped {
-        // SAFETY: mapped above, and known to nothing else.
-        unsafe { sys::unmap(address as *mut _, len_bytes + PAGE) };
-        return Err(errno);
+/// Address space for an object, with a page behind it that stays empty: sweep chunks span no two
+/// objects. Unmapped when dropped.
+struct Reserved {
+    address: usize,
+    len_bytes: usize,
+}
+
+impl Reserved {
+    fn new(len_bytes: usize) -> Result<Reserved, Errno> {
+        let address = sys::map_aligned(len_bytes + PAGE, PAGE).map_err(raw)?;
+        Ok(Reserved { address, len_bytes })
     }
-    sys::leave_out_of_dumps(address, len_bytes);
-    Ok(address)
+
+    /// Maps an object there, and returns its address.
+    fn map(self, memory: &OwnedFd) -> Result<usize, Errno> {
+        let &Reserved { address, len_bytes } = &self;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: within the reserved addresses; advice about them.
+        unsafe {
+            mmap(address as *mut _, len_bytes, protection, flags, memory, 0)?;
+            sys::madvise(address, len_bytes, sys::MADV_DONTFORK).map_err(raw)?;
+        }
+        sys::leave_out_of_dumps(address, len_bytes);
+        std::mem::forget(self);
+        Ok(address)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and known to nothing else.
+        unsafe { sys::unmap(self.address as *mut _, self.len_bytes + PAGE) };
+    }
+}
+
+fn raw(errno: sys::Errno) -> Errno {
+    Errno::from_raw_os_error(errno.0)
 }
