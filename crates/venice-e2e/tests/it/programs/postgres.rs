@@ -135,7 +135,6 @@ fn initdb_pages_as_other_user() {
     let made = Rack::shared(Port::Shm).run(&options, &cluster.initdb()).finish(PROGRAM_LIMIT);
     made.expect_code(0);
     check_went_far("initdb", &made);
-    assert!(made.stderr.contains("shared memory (postgres"), "{}", made.stderr);
     cluster.check_pages();
 }
 
