@@ -10,6 +10,7 @@
 
 mod c;
 mod descriptors;
+mod early;
 mod exec;
 mod exit;
 mod fork;

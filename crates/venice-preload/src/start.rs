@@ -14,8 +14,8 @@ use venice_memory::paged::{
 };
 
 use crate::{
-    descriptors, exec, exit, fork, heap, limits, locks, mappings, namespaces, pager_instance,
-    panics, patch, raw_calls, seccomp, signals, thread_count, window_calls,
+    descriptors, early, exec, exit, fork, heap, limits, locks, mappings, namespaces,
+    pager_instance, panics, patch, raw_calls, seccomp, signals, thread_count, window_calls,
 };
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
@@ -38,6 +38,7 @@ const FAILED: usize = 1;
 fn try_start(socket: &OsStr) -> Result<(), String> {
     let address = Address::parse(socket).ok_or("the supervisor is of another version of Venice")?;
     let before = limits::lift();
+    let reserved = early::reserved();
     let attached =
         attach::attach(&address).map_err(|e| format!("starting the shim failed: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
@@ -70,6 +71,7 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
         exit::install().map_err(unpatched)?;
         install_for_all_modes().map_err(unpatched)?;
     }
+    early::adopt(pager, &reserved);
     if pager.block().faults_in_thread() {
         let refused = |errno| format!("installing the handler of SIGBUS failed: {errno}");
         assert!(paged::signal::begin(pager).map_err(refused)?, "there is only one pager");

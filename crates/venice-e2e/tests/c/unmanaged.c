@@ -6,7 +6,9 @@
 
 enum { LEN = 48 << 20 };
 
-static char static_data[LEN];
+/* From the file, and zeroed by the loader. */
+static char static_data[LEN] = { 1 };
+static char zeroed_data[LEN];
 
 static void *raw(int flags, int fd)
 {
@@ -60,6 +62,8 @@ int main(int argc, char **argv)
 		must(at != MAP_FAILED);
 	} else if (!strcmp(way, "static")) {
 		at = static_data;
+	} else if (!strcmp(way, "zeroed")) {
+		at = zeroed_data;
 	} else if (!strcmp(way, "malloc")) {
 		must((at = malloc(LEN)) != NULL);
 	} else if (!strcmp(way, "stack")) {

@@ -56,6 +56,14 @@ impl Mapping {
         !self.is_file() && !self.has_flag(b"sh") && self.path != b"[vdso]"
     }
 
+    /// True if it is private memory without a name of which no page is in use, so that its first
+    /// touch is yet to come.
+    pub fn is_reserved(&self) -> bool {
+        let is_special =
+            [b"gd", b"lo", b"ht", b"um", b"dd"].into_iter().any(|it| self.has_flag(it));
+        self.path.is_empty() && self.is_private_anonymous() && !self.has_anonymous && !is_special
+    }
+
     /// Returns the number of its first page in the run's shared memory; `None`: it is none of it.
     pub fn shared_page(&self) -> Option<usize> {
         shared_memory_at(&self.path).map(|first| first + self.offset as usize / PAGE)

@@ -32,6 +32,7 @@ use crate::paged::image::ImageError;
 pub use file_image::{Completed, complete_core, process_of};
 pub use kernel_dump::{core_handler, has_dumped_core};
 pub use live::{CoreSource, Written, write_core};
+pub use mappings::{Mapping, Part, read as mappings_of};
 
 /// A reader of pages that are not in the process.
 pub trait AbsentPages {

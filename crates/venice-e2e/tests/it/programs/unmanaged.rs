@@ -101,12 +101,23 @@ fn managed_memory_passes_strict() {
         return;
     }
     let program = CProgram::compile("unmanaged");
-    for way in ["managed", "dontfork"] {
+    for way in ["managed", "dontfork", "zeroed"] {
         let outcome = run(&["--strict", "--stats"], &program.command(&[way]));
         outcome.expect_code(0);
         assert!(outcome.stderr.contains("all memory was managed"), "{way}: {}", outcome.stderr);
         assert!(outcome.peak_bytes < TAKEN_BYTES, "{way}: {} resident", outcome.peak_bytes);
     }
+}
+
+#[test]
+fn early_reservations_are_managed() {
+    if paged_mode_is_missing("early_reservations_are_managed") {
+        return;
+    }
+    let program = CProgram::compile("reserved_early");
+    let outcome = run(&["--strict", "--stats"], &program.command(&[]));
+    outcome.expect_code(0);
+    assert!(outcome.peak_bytes < TAKEN_BYTES, "{} resident", outcome.peak_bytes);
 }
 
 /// The program's own failure is worth more than that of `--strict`.
