@@ -38,7 +38,6 @@ const FAILED: usize = 1;
 fn try_start(socket: &OsStr) -> Result<(), String> {
     let address = Address::parse(socket).ok_or("the supervisor is of another version of Venice")?;
     let before = limits::lift();
-    let reserved = early::reserved();
     let attached =
         attach::attach(&address).map_err(|e| format!("starting the shim failed: {e}"))?;
     let block = RunBlockMap::open(attached.block.as_fd()).map_err(|e| e.to_string())?;
@@ -51,6 +50,7 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
     if block.is_window() {
         return start_window(block, attached, &address, before);
     }
+    let reserved = early::reserved();
     let setup = PagerSetup {
         block: Arc::new(block),
         process: attached.process,

@@ -328,7 +328,7 @@ pub enum Served {
     Closed,
 }
 
-/// What a supervisor does for attached processes.
+/// The services of a supervisor for attached processes.
 pub trait Supervisor {
     /// Returns the memory of a replica; `None`: it has no such replica.
     fn slab(&self, replica: usize) -> Option<SlabFile>;

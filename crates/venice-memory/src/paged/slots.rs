@@ -342,7 +342,7 @@ mod tests {
     /// be killed between any two steps.
     struct Sharer<'a> {
         block: &'a RunBlockMap,
-        /// What the far slots contain.
+        /// The contents of the far slots.
         contents: &'a [AtomicU64],
         slots: Slots,
         process: usize,

@@ -130,7 +130,7 @@ impl Entrances {
     }
 }
 
-/// What serves the requests of processes.
+/// The supervisor's services for its processes.
 struct ForProcesses {
     holding: Arc<Holding>,
     unmanaged: UnmanagedView,

@@ -273,9 +273,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let _sharing = sharing::SharingWatch::start(run.block.clone())?;
     let holding = run.holding.clone();
     let shared = attending.shared();
-    let mode_reason_of_desk = mode_reason.clone();
-    let desk =
-        open_desk(about, Paged { holding, shared, unmanaged, mode_reason: mode_reason_of_desk });
+    let paged = Paged { holding, shared, unmanaged, mode_reason: mode_reason.clone() };
+    let desk = open_desk(about, paged);
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));

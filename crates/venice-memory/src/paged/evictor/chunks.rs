@@ -35,9 +35,9 @@ pub(super) enum Victims {
     All,
     /// The cold ones.
     Cold,
-    /// Those that no other process maps.
+    /// The pages that no other process maps.
     Own,
-    /// Those that other processes map too, since a `fork`.
+    /// The pages that other processes map too, since a `fork`.
     Shared,
 }
 

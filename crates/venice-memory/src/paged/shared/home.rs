@@ -241,7 +241,7 @@ impl SharedHome {
     /// Ends the write protection of a waiter's page, and wakes it.
     ///
     /// # Errors
-    /// As for [`SharedHome::give`].
+    /// Fails as [`SharedHome::give`] does.
     pub fn allow_write(&self, waiter: &Waiter) -> SysResult<()> {
         let objects = self.objects();
         let user = objects.user(waiter.user).ok_or(Errno::ESRCH)?;
@@ -260,7 +260,7 @@ impl SharedHome {
     /// Makes a waiter's access fail, and all later ones of its user.
     ///
     /// # Errors
-    /// As for [`SharedHome::give`].
+    /// Fails as [`SharedHome::give`] does.
     pub fn poison(&self, waiter: &Waiter) -> SysResult<()> {
         let objects = self.objects();
         let uffd = objects.user(waiter.user).ok_or(Errno::ESRCH)?.uffd();

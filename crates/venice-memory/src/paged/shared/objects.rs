@@ -152,7 +152,7 @@ impl Stretch {
     /// Write-protects it, or ends that and wakes its threads.
     ///
     /// # Errors
-    /// Those of [`Uffd::protect`].
+    /// Fails as [`Uffd::protect`] does.
     pub fn protect(&self, is_protected: bool) -> SysResult<()> {
         let uffd = Uffd { fd: self.uffd.as_raw_fd() };
         uffd.protect(address_of(self.start), self.pages * PAGE, is_protected)
@@ -343,8 +343,8 @@ impl Objects {
         }
     }
 
-    /// Those of `pages`, which are of one object, that may not leave: their mappings are changing
-    /// just now, or they are locked, or kept.
+    /// Returns the part of `pages`, which are of one object, that may not leave: their mappings are
+    /// changing just now, or they are locked, or kept.
     pub fn kept(&self, pages: &Range<PageNumber>) -> Regions {
         let mut kept = Regions::default();
         let object = self.object_of(pages.start);
