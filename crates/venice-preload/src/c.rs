@@ -33,6 +33,13 @@ unsafe extern "C" {
     ) -> c_int;
     fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
     fn __errno_location() -> *mut c_int;
+    fn getsockopt(
+        socket: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut u32,
+    ) -> c_int;
     fn pthread_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),
@@ -89,6 +96,17 @@ pub fn file_of(address: *const c_void) -> Option<&'static CStr> {
         let found = dladdr(address, &mut info) != 0 && !info.file.is_null();
         found.then(|| CStr::from_ptr(info.file))
     }
+}
+
+/// Returns the process at the other end of a connected unix socket (`SO_PEERCRED`).
+pub fn peer_of(socket: c_int) -> Option<u32> {
+    const SOL_SOCKET: c_int = 1;
+    const SO_PEERCRED: c_int = 17;
+    let (mut peer, mut len) = ([0u32; 3], 12u32);
+    // SAFETY: the buffer has the size of a `struct ucred`.
+    let result =
+        unsafe { getsockopt(socket, SOL_SOCKET, SO_PEERCRED, peer.as_mut_ptr().cast(), &mut len) };
+    (result == 0 && peer[0] != 0).then_some(peer[0])
 }
 
 /// Sets the calling thread's `errno`.

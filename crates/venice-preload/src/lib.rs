@@ -25,6 +25,8 @@ mod patch;
 mod raw_calls;
 mod robust;
 mod seccomp;
+mod sent_files;
+mod shared_files;
 mod shim_file;
 mod signals;
 mod start;

@@ -16,6 +16,7 @@ use crate::pager_instance::pager;
 use crate::{c, locks, patch};
 
 pub const MAP_FIXED: usize = 0x10;
+const MAP_ANONYMOUS: usize = 0x20;
 const MAP_POPULATE: usize = 0x8000;
 const MAP_LOCKED: usize = 0x2000;
 const PROT_NONE: c_int = 0;
@@ -104,6 +105,10 @@ extern "C" fn mmap(
             offset as usize,
         ]
     };
+    if let Some(mapped) = map_file(addr as usize, len_bytes, protection as usize, flags, fd, offset)
+    {
+        return answer(mapped, usize::MAX) as *mut c_void;
+    }
     let kind = management(flags);
     let manage = kind == Management::Private;
     let fixed = flags & MAP_FIXED != 0;
@@ -149,6 +154,31 @@ extern "C" fn mmap(
         }
     };
     answer(outcome, usize::MAX) as *mut c_void
+}
+
+/// Maps a shared file of the run. `None`: it is none, or cannot be served; the kernel refuses to
+/// map such a file shared.
+fn map_file(
+    addr: usize,
+    len_bytes: usize,
+    protection: usize,
+    flags: usize,
+    fd: c_int,
+    offset: i64,
+) -> Option<SysResult<usize>> {
+    let pager = pager().filter(|_| flags & MAP_ANONYMOUS == 0)?;
+    let file = (pager.shared_file(fd)?, offset as usize);
+    let mapped = pager.hold_structure().map_file(addr, len_bytes, protection, flags, file)?;
+    Some(mapped.and_then(|addr| match pager.locks_future() {
+        Some(_) if protection != PROT_NONE as usize => lock_or_unmap(pager, addr, len_bytes),
+        _ => {
+            if flags & MAP_LOCKED != 0 {
+                // A failure of this is no failure of `mmap(2)`.
+                let _ = pager.lock_range(addr, len_bytes, Locking::Populated);
+            }
+            Ok(addr)
+        }
+    }))
 }
 
 /// Locks a fresh mapping, or takes it back.

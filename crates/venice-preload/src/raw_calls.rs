@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use venice_memory::paged::rlimits::Limits;
 use venice_memory::paged::sys::{Errno, nr};
 
-use crate::{c, descriptors, limits, locks, namespaces, patch, seccomp};
+use crate::{c, descriptors, limits, locks, namespaces, patch, seccomp, shared_files};
 
 /// Numbers above have no replacement.
 const NUMBERS: usize = 512;
@@ -30,6 +30,7 @@ static IS_REPLACED: [u8; NUMBERS] = {
         nr::GETRLIMIT,
         nr::SETRLIMIT,
         nr::PRLIMIT64,
+        nr::MEMFD_CREATE,
     ];
     let mut at = 0;
     while at < replaced.len() {
@@ -134,6 +135,7 @@ extern "C" fn replaced(
             let (new, old) = (third as *const Limits, fourth as *mut Limits);
             limits::prlimit(first as c_int, second as c_int, new, old)
         }
+        nr::MEMFD_CREATE => shared_files::memfd_create(pointer.cast(), second as c_uint),
         nr::PRCTL => seccomp::prctl(first as c_int, second, third, fourth, fifth),
         nr::SECCOMP => return seccomp::seccomp(first, second, third) as c_long,
         _ => return fail(-(Errno::ENOSYS.0 as isize)) as c_long,

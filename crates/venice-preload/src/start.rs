@@ -15,7 +15,8 @@ use venice_memory::paged::{
 
 use crate::{
     descriptors, early, exec, exit, fork, heap, limits, locks, mappings, namespaces,
-    pager_instance, panics, patch, raw_calls, seccomp, signals, thread_count, window_calls,
+    pager_instance, panics, patch, raw_calls, seccomp, shared_files, signals, thread_count,
+    window_calls,
 };
 
 /// Starts the pager, or ends the process with a message: a program that was to run within a budget
@@ -69,6 +70,7 @@ fn try_start(socket: &OsStr) -> Result<(), String> {
         namespaces::install().map_err(unpatched)?;
         locks::install().map_err(unpatched)?;
         exit::install().map_err(unpatched)?;
+        shared_files::install().map_err(unpatched)?;
         install_for_all_modes().map_err(unpatched)?;
     }
     early::adopt(pager, &reserved);

@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 		at = map(LEN);
 		must(madvise(at, LEN, MADV_DONTFORK) == 0);
 	} else if (!strcmp(way, "shared")) {
-		int fd = memfd_create("own", 0);
+		int fd = memfd_create("own", MFD_ALLOW_SEALING);
 		must(fd >= 0 && ftruncate(fd, LEN) == 0);
 		at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		must(at != MAP_FAILED);

@@ -216,7 +216,7 @@ impl Writer<'_> {
             return Ok(0);
         }
         let mut pages = vec![0u8; count * PAGE];
-        let is_plain = !mapping.is_private_anonymous();
+        let is_plain = !mapping.is_private_anonymous() && !mapping.is_served();
         self.read_in_place(first, &contents, &mut pages, is_plain);
         let gathered = filled::gather(self.memory, &contents, &mut pages, self.far)?;
         self.gathered.add(gathered);

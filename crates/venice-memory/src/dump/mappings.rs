@@ -56,6 +56,11 @@ impl Mapping {
         !self.is_file() && !self.has_flag(b"sh") && self.path != b"[vdso]"
     }
 
+    /// True if a pager serves it: a page that cannot be read is one that is far.
+    pub fn is_served(&self) -> bool {
+        self.has_flag(b"um")
+    }
+
     /// True if it is private memory without a name of which no page is in use, so that its first
     /// touch is yet to come.
     pub fn is_reserved(&self) -> bool {

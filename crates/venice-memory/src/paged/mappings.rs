@@ -125,6 +125,27 @@ impl Structure {
         outcome
     }
 
+    /// Lets `change` take the pages of a range out of their object; they stay managed.
+    ///
+    /// # Errors
+    /// The errors of `change`; nothing has changed then.
+    pub(super) fn cut<T>(
+        &mut self,
+        addr: usize,
+        len_bytes: usize,
+        change: impl FnOnce() -> SysResult<T>,
+    ) -> SysResult<T> {
+        let parts = self.managed(pages_of(addr, len_bytes));
+        for part in &parts {
+            self.claim_all(part.clone());
+        }
+        let outcome = change();
+        for part in parts {
+            if outcome.is_ok() { self.drop_all_with_late(part) } else { self.restore_all(part) }
+        }
+        outcome
+    }
+
     /// Calls `mremap(2)`: pages keep their contents wherever they go.
     ///
     /// # Errors

@@ -114,8 +114,8 @@ pub use mlock::Locking;
 pub use page_size::PageSize;
 pub use pager::{Pager, PagerError, PagerSetup, Serves, Structure};
 pub use shared::{
-    LookError, PinLook, ReadSlot, Request as SharedRequest, SharedError, SharedPager,
-    shared_memory_at,
+    FilesError, LookError, PinLook, ReadSlot, Request as SharedRequest, SharedError, SharedFile,
+    SharedPager, shared_memory_at,
 };
 pub use slab_window::SlabSource;
 pub use slot_reader::SlotReader;

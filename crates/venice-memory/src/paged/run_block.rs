@@ -72,7 +72,7 @@ const LIVES_OF_A_REPLICA: usize = 256;
 /// The lease assumed until [`RunBlock::set_lease`] is called.
 const LEASE_BY_DEFAULT: Duration = Duration::from_secs(10);
 
-const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN22");
+const MAGIC: u64 = u64::from_le_bytes(*b"VENRUN23");
 
 /// Counters over all processes of a run.
 #[derive(Debug, Default)]
@@ -184,6 +184,8 @@ pub struct RunBlock {
     /// Bytes of the pager in each of [`MEMORY_LIMITS`](super::rlimits::MEMORY_LIMITS), at the start
     /// of the first process.
     pub limit_pads: [AtomicU64; 2],
+    /// The device of the run's shared files, major number above minor; 0: there are none.
+    pub shared_files_device: AtomicU64,
     /// Far slots in use.
     pub slots_used: AtomicU64,
     /// The most far slots that were in use at the end of an eviction.

@@ -36,6 +36,8 @@ impl Errno {
     pub const ENOENT: Errno = Errno(2);
     /// Out of memory.
     pub const ENOMEM: Errno = Errno(12);
+    /// Permission denied.
+    pub const EACCES: Errno = Errno(13);
     /// Bad address.
     pub const EFAULT: Errno = Errno(14);
     /// No such process: its address space is gone.
@@ -122,6 +124,10 @@ pub mod nr {
     pub const GETRLIMIT: usize = 97;
     pub const SETRLIMIT: usize = 160;
     pub const PRLIMIT64: usize = 302;
+    pub const UNLINKAT: usize = 263;
+    pub const PROCESS_VM_READV: usize = 310;
+    pub const PROCESS_VM_WRITEV: usize = 311;
+    pub const MEMFD_CREATE: usize = 319;
 }
 
 /// Calls the kernel.
@@ -188,6 +194,16 @@ pub unsafe fn program_syscall(number: usize, args: [usize; 6]) -> SysResult<usiz
 /// The address that the kernel sees in [`program_syscall`].
 pub fn program_call_site() -> usize {
     venice_program_call_site as *const () as usize
+}
+
+/// Returns the status flags of a descriptor (`F_GETFL`).
+///
+/// # Errors
+/// `EBADF`.
+pub fn descriptor_flags(fd: i32) -> SysResult<usize> {
+    const F_GETFL: usize = 3;
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::FCNTL, [fd as usize, F_GETFL, 0, 0, 0, 0]) }
 }
 
 /// Calls `ioctl(2)` on a structure.

@@ -249,6 +249,15 @@ impl Uffd {
         self.register_for(MODE_MISSING | MODE_MINOR | MODE_WP, addr, len_bytes)
     }
 
+    /// Registers a private mapping of shared memory: it writes to its own copies, which nothing
+    /// protects.
+    ///
+    /// # Errors
+    /// The errors of [`Uffd::register`].
+    pub fn register_private(self, addr: usize, len_bytes: usize) -> SysResult<()> {
+        self.register_for(MODE_MISSING | MODE_MINOR, addr, len_bytes)
+    }
+
     /// Write-protects a range, or ends that and wakes its threads.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Named memory that processes share: `memfd_create`, POSIX and System V segments.
+    /// Memory with a name that processes share and no shared pager serves: memfds that can be sealed,
+    /// POSIX and System V segments.
     SharedMemory,
     /// Shared anonymous memory (`MAP_SHARED`), where no shared pager serves it.
     SharedAnonymous,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
-use venice_memory::paged::{LookError, PinLook, Uffd, sys};
+use venice_memory::paged::{FilesError, LookError, PinLook, Uffd, sys};
 
 use super::{Finding, Mode};
 
@@ -124,7 +124,7 @@ fn fork_events(ptrace: bool) -> Finding {
 fn shared_memory(tried: Result<(), LookError>) -> Finding {
     let what = "shared memory";
     let Err(error) = tried else {
-        return Finding::ok(what, "paged: pins are seen by BPF");
+        return shared_files(what, FilesError::tried());
     };
     let remedy = match error {
         LookError::NoTypes => "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
@@ -138,6 +138,22 @@ fn shared_memory(tried: Result<(), LookError>) -> Finding {
         }
     };
     Finding::warn(what, format!("stays local, beyond --local: {error}"), remedy)
+}
+
+/// The mount of the shared files, without which memfds and POSIX shared memory are not paged.
+fn shared_files(what: &'static str, tried: Result<(), FilesError>) -> Finding {
+    let Err(error) = tried else {
+        return Finding::ok(what, "paged: pins are seen by BPF, files are served by FUSE");
+    };
+    let remedy = match error {
+        FilesError::Device(_) => "`modprobe fuse`; in a container, give it /dev/fuse",
+        _ => "run as root, or with CAP_SYS_ADMIN; in a container, allow the fsopen system call",
+    };
+    let detail = format!(
+        "memory without a descriptor is paged; memfds and POSIX shared memory stay local, beyond \
+         --local: {error}"
+    );
+    Finding::warn(what, detail, remedy)
 }
 
 /// Write protection of shared memory by userfaultfd, which a window needs to move memory in use.

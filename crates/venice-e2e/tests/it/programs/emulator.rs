@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::shared::look_is_missing;
 use venice_e2e::programs::compare::{check_went_far, same_output};
 use venice_e2e::programs::{Port, Rack, paged_mode_is_missing};
 
@@ -42,16 +43,30 @@ fn pack(dir: &Path) -> PathBuf {
 
 #[test]
 fn qemu_runs_its_guest() {
-    if paged_mode_is_missing("qemu_runs_its_guest") {
+    runs_guest("qemu_runs_its_guest", &["-M", "q35"]);
+}
+
+/// As virtual machines with vhost-user devices have it.
+#[test]
+fn memory_of_guest_is_memfd() {
+    const TEST: &str = "memory_of_guest_is_memfd";
+    let memory = "memory-backend-memfd,id=memory,size=128M,share=on,seal=off";
+    if !look_is_missing(TEST) {
+        runs_guest(TEST, &["-M", "q35,memory-backend=memory", "-object", memory]);
+    }
+}
+
+fn runs_guest(test: &str, machine: &[&str]) {
+    if paged_mode_is_missing(test) {
         return;
     }
     let kernel = match kernel() {
         Ok(folder) => folder,
-        Err(reason) => return println!("SKIPPED: qemu_runs_its_guest: no qemu: {reason}"),
+        Err(reason) => return println!("SKIPPED: {test}: no qemu: {reason}"),
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new("qemu-system-x86_64");
-    command.args(["-M", "q35", "-accel", "tcg,tb-size=8", "-cpu", "max,la57=off", "-m", "128"]);
+    command.args(machine).args(["-accel", "tcg,tb-size=8", "-cpu", "max,la57=off", "-m", "128"]);
     command.args(["-no-reboot", "-nodefaults", "-display", "none", "-serial", "stdio"]);
     command.arg("-kernel").arg(kernel.join("vmlinux")).arg("-initrd").arg(pack(dir.path()));
     // The console shows nothing with a time in it.
@@ -61,5 +76,5 @@ fn qemu_runs_its_guest() {
     let said = String::from_utf8_lossy(&venice.stdout);
     assert!(said.contains("guest done"), "{said}");
     println!("{}", venice.stderr);
-    check_went_far("qemu", &venice);
+    check_went_far(test, &venice);
 }

@@ -40,6 +40,7 @@ mod replacement;
 mod runtimes;
 mod semantics;
 mod shared;
+mod shared_files;
 mod tools;
 mod trends;
 mod unmanaged;

@@ -10,7 +10,7 @@ const SHARED_BYTES: u64 = 64 * MIB;
 const OPTIONS: [&str; 6] = ["--local", "16MiB", "--remote", "256MiB", "--strict", "--stats"];
 
 /// True if shared memory is not paged on this machine.
-fn look_is_missing(test: &str) -> bool {
+pub fn look_is_missing(test: &str) -> bool {
     let findings = Rack::shared(Port::Shm).venice(&["doctor", "--json"]);
     let rows: serde_json::Value = serde_json::from_slice(&findings.stdout).expect("JSON");
     let row = rows.as_array().expect("rows").iter().find(|row| row["check"] == "shared memory");

@@ -22,7 +22,14 @@ const LEAST_BYTES: usize = 256 << 10;
 const MAP_FIXED: usize = 0x10;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_POPULATE: usize = 0x8000;
+const MAP_LOCKED: usize = 0x2000;
+const MAP_TYPE: usize = 0x0f;
+const MAP_PRIVATE: usize = 0x02;
+const PROT_WRITE: usize = 2;
 const PROT_NONE: usize = 0;
+const O_ACCMODE: usize = 3;
+const O_RDONLY: usize = 0;
+const O_WRONLY: usize = 1;
 const MREMAP_FIXED: usize = 2;
 const MREMAP_DONTUNMAP: usize = 4;
 
@@ -52,7 +59,37 @@ impl SharedMappings {
     }
 }
 
+/// A shared file of the run, as one descriptor of it allows its use.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedFile {
+    inode: u64,
+    is_readable: bool,
+    is_writable: bool,
+}
+
 impl Pager {
+    /// Returns the shared file of the run that a descriptor is of.
+    pub fn shared_file(&self, fd: i32) -> Option<SharedFile> {
+        let device = self.block.shared_files_device.load(Ordering::Acquire);
+        let inode = (device != 0 && fd >= 0).then(|| inode_on(device, fd)).flatten()?;
+        let access = sys::descriptor_flags(fd).ok()? & O_ACCMODE;
+        let (is_readable, is_writable) = (access != O_WRONLY, access != O_RDONLY);
+        Some(SharedFile { inode, is_readable, is_writable })
+    }
+
+    /// Returns the memory of a shared file, for a process outside of the run. Its pages stay from
+    /// now on. `None`: there is none, or one of them is lost.
+    pub fn release_file(&self, file: SharedFile) -> Option<OwnedFd> {
+        let SharedFile { inode, is_writable, .. } = file;
+        self.ask_shared(Request::Release { inode, is_writable }, None)?.1
+    }
+
+    /// True if a process of this process's PID namespace pages in this run.
+    pub fn pages_in_run(&self, pid: u32) -> bool {
+        self.shares_pids.load(Ordering::Relaxed)
+            && self.block.live_processes().any(|(_, it)| it.pid.load(Ordering::Acquire) == pid)
+    }
+
     fn ask_shared(
         &self,
         request: Request,
@@ -109,10 +146,10 @@ impl Structure {
         let user = self.shared_user()?;
         let (first, memory) = self.pager.ask_shared(Request::Object { user, pages }, None)?;
         let flags = flags & !(MAP_ANONYMOUS | MAP_POPULATE);
-        let mapped = self.map_object(addr, pages * PAGE, flags, memory?.as_fd());
+        let mapped = self.map_object(addr, pages * PAGE, flags, (memory?.as_fd(), 0));
         let first = first as PageNumber;
         let served = match mapped {
-            Ok(new) => self.serve_object(user, new, pages, first, protection),
+            Ok(new) => self.serve_object((user, false), new, pages, first, protection),
             Err(errno) => Some(Err(errno)),
         };
         if !matches!(served, Some(Ok(_))) {
@@ -121,14 +158,60 @@ impl Structure {
         served
     }
 
+    /// Maps a shared file of the run, which the shared pager serves. `None`: it cannot, and nothing
+    /// has changed but that a mapping replaced by `MAP_FIXED` may be gone.
+    pub fn map_file(
+        &mut self,
+        addr: usize,
+        len_bytes: usize,
+        protection: usize,
+        flags: usize,
+        (file, offset): (SharedFile, usize),
+    ) -> Option<SysResult<usize>> {
+        let pages = len_bytes.checked_next_multiple_of(PAGE)? / PAGE;
+        let is_private = flags & MAP_TYPE == MAP_PRIVATE;
+        if pages == 0 || !offset.is_multiple_of(PAGE) || offset > isize::MAX as usize {
+            return Some(Err(Errno::EINVAL));
+        }
+        if !file.is_readable || !(is_private || file.is_writable || protection & PROT_WRITE == 0) {
+            return Some(Err(Errno::EACCES));
+        }
+        let user = self.shared_user()?;
+        let request = Request::File { user, inode: file.inode };
+        let (object, memory) = self.pager.ask_shared(request, None)?;
+        let (object, memory) = (object as PageNumber, memory?);
+        let flags = flags & !(MAP_POPULATE | MAP_LOCKED);
+        let mapped = self.map_object(addr, pages * PAGE, flags, (memory.as_fd(), offset));
+        let first = object + offset / PAGE;
+        let served = match mapped {
+            Ok(new) => self.serve_object((user, is_private), new, pages, first, protection),
+            Err(errno) => Some(Err(errno)),
+        };
+        if !matches!(served, Some(Ok(_))) {
+            self.pager.report_shared(Request::GiveUp { first: object });
+        }
+        served
+    }
+
+    /// Returns the mount of the run's shared files, at a number that programs do not use. `None`: a
+    /// file of this process stays the kernel's.
+    pub fn shared_files(&mut self) -> Option<OwnedFd> {
+        let (_, mount) = self.pager.ask_shared(Request::Files, None)?;
+        let fd = mount?.into_raw_fd();
+        let fd = sys::move_fd(fd, self.pager.descriptors().lowest()).unwrap_or(fd);
+        // SAFETY: moved here, and owned by nothing else.
+        Some(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) })
+    }
+
     fn map_object(
         &mut self,
         addr: usize,
         len_bytes: usize,
         flags: usize,
-        memory: BorrowedFd<'_>,
+        (memory, offset): (BorrowedFd<'_>, usize),
     ) -> SysResult<usize> {
-        let arguments = [addr, len_bytes, PROT_NONE, flags, memory.as_raw_fd() as usize, 0];
+        let fd = memory.as_raw_fd() as usize;
+        let arguments = [addr, len_bytes, PROT_NONE, flags, fd, offset];
         // SAFETY: what the program asked for, not yet accessible.
         let map = || unsafe { sys::program_syscall(nr::MMAP, arguments) };
         match flags & MAP_FIXED {
@@ -140,7 +223,7 @@ impl Structure {
     /// Has a fresh mapping served, and makes it accessible.
     fn serve_object(
         &mut self,
-        user: UserId,
+        (user, is_private): (UserId, bool),
         new: usize,
         pages: usize,
         first: PageNumber,
@@ -154,9 +237,12 @@ impl Structure {
         // A kernel without huge pages refuses the advice.
         let is_advised = matches!(advised, Ok(()) | Err(Errno::EINVAL));
         let uffd = self.pager.shared_mappings.uffd();
-        let is_served = is_advised
-            && uffd.register_shared(new, len_bytes).is_ok()
-            && self.pager.ask_shared(Request::Map { at, first }, None).is_some();
+        let (registered, request) = match is_private {
+            false => (uffd.register_shared(new, len_bytes), Request::Map { at, first }),
+            true => (uffd.register_private(new, len_bytes), Request::MapPrivate { at, first }),
+        };
+        let is_served =
+            is_advised && registered.is_ok() && self.pager.ask_shared(request, None).is_some();
         // SAFETY: the program's own fresh mapping.
         let protect =
             || unsafe { sys::program_syscall(nr::MPROTECT, [new, len_bytes, protection, 0, 0, 0]) };
@@ -307,4 +393,25 @@ impl Structure {
             self.pager.report_shared(request(at));
         }
     }
+}
+
+/// Returns the inode number of a descriptor's file if it is on the device. No request is sent.
+fn inode_on(device: u64, fd: i32) -> Option<u64> {
+    const INODE: usize = 32;
+    const DEVICE: usize = 136;
+    const STATX_INO: usize = 0x100;
+    const EMPTY_PATH_DONT_SYNC: usize = 0x1000 | 0x4000;
+    let mut found = [0u64; 32];
+    let arguments = [
+        fd as usize,
+        c"".as_ptr() as usize,
+        EMPTY_PATH_DONT_SYNC,
+        STATX_INO,
+        found.as_mut_ptr() as usize,
+        0,
+    ];
+    // SAFETY: the buffer has the size of a `struct statx`.
+    unsafe { sys::syscall(nr::STATX, arguments).ok()? };
+    let (minor, major) = (found[DEVICE / 8] >> 32, found[DEVICE / 8] & u64::from(u32::MAX));
+    (major << 32 | minor == device).then_some(found[INODE / 8])
 }

@@ -45,6 +45,13 @@ pub enum Request {
         /// The number of the object's page at the first of them.
         first: PageNumber,
     },
+    /// The same as [`Request::Map`] for a private mapping.
+    MapPrivate {
+        /// The pages in the user.
+        at: UserPages,
+        /// The number of the object's page at the first of them.
+        first: PageNumber,
+    },
     /// Pages are no longer mapped.
     Unmap(UserPages),
     /// A mapping is about to move or to change its length. The reply is the number of the object's
@@ -78,6 +85,23 @@ pub enum Request {
         /// Its number.
         user: UserId,
     },
+    /// The reply comes with the mount of the run's shared files.
+    Files,
+    /// The sender is about to map a file. The reply is the number of its first page, and its memory.
+    File {
+        /// The user that will map it.
+        user: UserId,
+        /// The file's inode number.
+        inode: u64,
+    },
+    /// A file goes to a process outside of the run: from now on its pages stay. The reply comes
+    /// with its memory.
+    Release {
+        /// The file's inode number.
+        inode: u64,
+        /// That process may write to it.
+        is_writable: bool,
+    },
 }
 
 impl Request {
@@ -101,6 +125,10 @@ impl Request {
             Request::Keep(at) => (15, of(at, 0)),
             Request::Fork { user } => (11, [user.into(), 0, 0, 0]),
             Request::Child { user } => (12, [user.into(), 0, 0, 0]),
+            Request::Files => (16, [0; WORDS]),
+            Request::File { user, inode } => (17, [user.into(), 0, 0, inode]),
+            Request::Release { inode, is_writable } => (19, [0, u64::from(is_writable), 0, inode]),
+            Request::MapPrivate { at, first } => (18, of(at, first as u64)),
         };
         let mut bytes = [kind; REQUEST_BYTES];
         for (bytes, word) in bytes[1..].chunks_exact_mut(size_of::<u64>()).zip(words) {
@@ -136,6 +164,10 @@ impl Request {
             13 => Request::Lock(at),
             14 => Request::Unlock(at),
             15 => Request::Keep(at),
+            16 => Request::Files,
+            17 => Request::File { user, inode: first as u64 },
+            18 => Request::MapPrivate { at, first },
+            19 => Request::Release { inode: first as u64, is_writable: start != 0 },
             _ => return None,
         })
     }
@@ -164,6 +196,10 @@ mod tests {
             Request::Unlock(at),
             Request::Fork { user: 8 },
             Request::Child { user: 9 },
+            Request::Files,
+            Request::File { user: 3, inode: 12 },
+            Request::MapPrivate { at, first: 0x1234 },
+            Request::Release { inode: 9, is_writable: true },
         ] {
             let bytes = request.encode();
             assert_eq!(Request::decode(&bytes), Some(request));

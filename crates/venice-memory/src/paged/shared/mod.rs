@@ -5,10 +5,13 @@
 //! has them mapped ([`objects`]). The handler places a page there, as if it were the supervisor's
 //! own, and gives it to the *user* whose thread waits ([`home`]); the evictor write-protects pages
 //! in all users ([`hold`]), checks that nothing pins them ([`pin_look`]), and punches them out of
-//! their object (`evictor/shared.rs`). [`mappings`] is the half of a process: it reports
+//! their object (`evictor/shared.rs`). Objects with a descriptor are [`files`] of a mount of the run.
+//! [`mappings`] is the half of a process: it reports
 //! changes of its address space by [`messages`].
 
 mod btf;
+mod files;
+mod given;
 mod hold;
 mod home;
 mod keeper;
@@ -19,12 +22,14 @@ mod objects;
 mod pager;
 mod pin_look;
 mod reading;
+mod service;
 #[cfg(test)]
 mod tests;
 
+pub use files::FilesError;
 pub use hold::WriteHold;
 pub use home::{Message, SharedHome, Waiter};
-pub use mappings::SharedMappings;
+pub use mappings::{SharedFile, SharedMappings};
 pub use messages::{REQUEST_BYTES, Request};
 pub use name::shared_memory_at;
 pub use objects::Object;

@@ -1,20 +1,21 @@
 //! The shared objects of a run, and their users.
 //!
 //! An *object* is a memfd that only the supervisor holds, mapped once there: the number of a page
-//! in that mapping is its number in the shared pager's page table. A *user* is an address space
+//! in that mapping is its number in the shared pager's page table. That of a file ([`files`](super::files))
+//! is mapped longer than it is, so that it can grow. A *user* is an address space
 //! with a userfaultfd for its mappings of objects.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::page_table::PageNumber;
 use super::super::regions::Regions;
 use super::super::sys::SysResult;
 use super::super::uffd::Uffd;
 use super::super::{PAGE, address_of};
+use super::given::GivenTo;
 
 /// The number of a user. Numbers are not used again.
 pub type UserId = u32;
@@ -26,7 +27,7 @@ const BIT_OF_OTHERS: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct Object {
     /// The memory.
-    pub memory: OwnedFd,
+    pub memory: Arc<OwnedFd>,
     /// Its pages, as numbered in the supervisor.
     pub pages: Range<PageNumber>,
     /// The user that makes it, until that has mapped it.
@@ -36,7 +37,7 @@ pub struct Object {
     /// Pages that never leave, whoever has them mapped.
     kept: Regions,
     /// For each page the bits of the users that it was given to since it last left.
-    given: Box<[AtomicU64]>,
+    given: GivenTo,
 }
 
 /// A mapping of an object in a user.
@@ -50,6 +51,8 @@ pub struct Mapping {
     pub pages: usize,
     /// True if children do not get it (`MADV_DONTFORK`).
     pub is_dont_fork: bool,
+    /// True if it has its own copies of the pages that it writes to (`MAP_PRIVATE`).
+    pub is_private: bool,
 }
 
 impl Mapping {
@@ -221,11 +224,7 @@ impl Objects {
         for mapping in inherited.copied().collect::<Vec<_>>() {
             self.add_mapping(number, mapping);
             let Some(object) = self.object_of(mapping.first) else { continue };
-            for given in object.given_in(mapping.keys()) {
-                if given.load(Ordering::Acquire) & of_parent != 0 {
-                    given.fetch_or(bit, Ordering::AcqRel);
-                }
-            }
+            object.given.inherit(mapping.keys(), of_parent, bit);
         }
     }
 
@@ -234,20 +233,20 @@ impl Objects {
         self.unmap(number, &(0..PageNumber::MAX));
         let user = self.users.remove(&number)?;
         if user.bit != BIT_OF_OTHERS {
-            let all = self.objects.values().flat_map(|object| &object.given);
-            all.for_each(|given| {
-                given.fetch_and(!user.bit, Ordering::AcqRel);
-            });
+            self.objects.values().for_each(|object| object.given.remove(user.bit));
         }
         Some(user)
     }
 
     /// Adds an object that `maker` is about to map.
-    pub fn add_object(&mut self, memory: OwnedFd, pages: Range<PageNumber>, maker: UserId) {
-        // Zeroed memory takes no room before it is used.
-        let given = Box::into_raw(vec![0u64; pages.len()].into_boxed_slice());
-        // SAFETY: both have the same size and alignment, and nothing else has it.
-        let given = unsafe { Box::from_raw(given as *mut [AtomicU64]) };
+    pub fn add_object(
+        &mut self,
+        memory: impl Into<Arc<OwnedFd>>,
+        pages: Range<PageNumber>,
+        maker: UserId,
+    ) {
+        let memory = memory.into();
+        let given = GivenTo::new(pages.clone());
         let maker = Some(maker);
         let kept = Regions::default();
         let object = Object { memory, pages, maker, mappings: Vec::new(), kept, given };
@@ -273,6 +272,13 @@ impl Objects {
     /// Removes an object.
     pub fn remove_object(&mut self, first: PageNumber) -> Option<Object> {
         self.objects.remove(&first)
+    }
+
+    /// Keeps an object for a user that is about to map it.
+    pub fn begin_making(&mut self, first: PageNumber, maker: UserId) {
+        if let Some(object) = self.objects.get_mut(&first) {
+            object.maker = Some(maker);
+        }
     }
 
     /// The maker of an object will not map it.
@@ -343,6 +349,14 @@ impl Objects {
         }
     }
 
+    /// Keeps pages of one object from leaving, as long as it lives.
+    pub fn keep_pages(&mut self, keys: Range<PageNumber>) {
+        let first = self.object_of(keys.start).map(|object| object.pages.start);
+        if let Some(object) = first.and_then(|first| self.objects.get_mut(&first)) {
+            object.kept.insert(keys);
+        }
+    }
+
     /// Returns the part of `pages`, which are of one object, that may not leave: their mappings are
     /// changing just now, or they are locked, or kept.
     pub fn kept(&self, pages: &Range<PageNumber>) -> Regions {
@@ -361,29 +375,22 @@ impl Objects {
 impl Object {
     /// Records that a user is given pages.
     pub fn give(&self, keys: Range<PageNumber>, user: &User) {
-        self.given_in(keys).iter().for_each(|given| {
-            given.fetch_or(user.bit, Ordering::AcqRel);
-        });
+        self.given.add(keys, user.bit);
     }
 
     /// Records that a page has left all users.
     pub fn take(&self, key: PageNumber) {
-        self.given[key - self.pages.start].store(0, Ordering::Release);
+        self.given.clear(key);
     }
 
     /// Returns the bits of the users that a page was given to.
     pub fn given(&self, key: PageNumber) -> u64 {
-        self.given[key - self.pages.start].load(Ordering::Acquire)
+        self.given.of(key)
     }
 
     /// Returns the offset of a page in bytes.
     pub fn offset(&self, key: PageNumber) -> u64 {
         ((key - self.pages.start) * PAGE) as u64
-    }
-
-    fn given_in(&self, keys: Range<PageNumber>) -> &[AtomicU64] {
-        let first = self.pages.start;
-        &self.given[keys.start - first..keys.end.min(self.pages.end) - first]
     }
 
     /// Returns each place of a page: the user's userfaultfd, and its page there.
@@ -405,7 +412,8 @@ impl Object {
         is_in: impl Fn(PageNumber) -> bool,
     ) -> Vec<Stretch> {
         let mut stretches = Vec::new();
-        for (number, mapping) in &self.mappings {
+        // A private mapping writes to its own copies.
+        for (number, mapping) in self.mappings.iter().filter(|(_, it)| !it.is_private) {
             let Some(user) = objects.user(*number) else { continue };
             let shared = mapping.first.max(keys.start)..mapping.keys().end.min(keys.end);
             let has = |key: &PageNumber| is_in(*key) && self.given(*key) & user.bit != 0;
@@ -433,7 +441,7 @@ mod tests {
     }
 
     fn mapping(start: PageNumber, first: PageNumber, pages: usize) -> Mapping {
-        Mapping { start, first, pages, is_dont_fork: false }
+        Mapping { start, first, pages, is_dont_fork: false, is_private: false }
     }
 
     fn one_user() -> (Objects, UserId) {

@@ -19,7 +19,7 @@ impl SharedPager {
         let mut found = Vec::with_capacity(into.len() / PAGE);
         for (block, into) in into.chunks_mut(BLOCK_PAGES * PAGE).enumerate() {
             // No page leaves while the structure is held; pages may come in.
-            let _structure = self.pager.hold_structure();
+            let _structure = self.service().pager.hold_structure();
             for (at, page) in into.chunks_exact_mut(PAGE).enumerate() {
                 let number = first + block * BLOCK_PAGES + at;
                 found.push(self.read_page(number, page, read_slot));
@@ -29,7 +29,7 @@ impl SharedPager {
     }
 
     fn read_page(&self, page: PageNumber, into: &mut [u8], read_slot: &mut ReadSlot<'_>) -> bool {
-        let Some(entry) = self.pager.table.entry(page) else { return false };
+        let Some(entry) = self.service().pager.table.entry(page) else { return false };
         loop {
             let state = entry.state();
             let is_found = match state {
@@ -38,7 +38,7 @@ impl SharedPager {
                     std::thread::yield_now();
                     continue;
                 }
-                State::Zero => self.home.objects().object_of(page).is_some(),
+                State::Zero => self.service().home.objects().object_of(page).is_some(),
                 State::Resident => self.read_resident(page, into),
                 State::Staged => self.read_frame(entry, into),
                 State::Far => entry.slot().is_none_or(|slot| read_slot(slot, into)),
@@ -52,13 +52,13 @@ impl SharedPager {
     }
 
     fn read_resident(&self, page: PageNumber, into: &mut [u8]) -> bool {
-        let objects = self.home.objects();
+        let objects = self.service().home.objects();
         let Some(object) = objects.object_of(page) else { return false };
         rustix::io::pread(&object.memory, into, object.offset(page)) == Ok(PAGE)
     }
 
     fn read_frame(&self, entry: &Entry, into: &mut [u8]) -> bool {
-        let frame = self.pager.staging.address(entry.frame());
+        let frame = self.service().pager.staging.address(entry.frame());
         // SAFETY: the frame has contents as long as the page is staged, and the evictor, which alone
         // empties frames, waits for the structure.
         unsafe { std::ptr::copy_nonoverlapping(frame as *const u8, into.as_mut_ptr(), PAGE) };

@@ -17,13 +17,13 @@ use super::objects::UserId;
 use super::pager::SharedPager;
 
 /// Pages that may be resident.
-const LOCAL: usize = 1024;
+pub(super) const LOCAL: usize = 1024;
 /// Pages of an object.
 const PAGES: usize = 4 * LOCAL;
 
 /// A shared pager over two slabs, and this process as its user.
-struct Fixture {
-    pager: SharedPager,
+pub(super) struct Fixture {
+    pub(super) pager: SharedPager,
     block: Arc<RunBlockMap>,
     user: UserId,
     uffd: Uffd,
@@ -31,7 +31,7 @@ struct Fixture {
 
 impl Fixture {
     /// `None` where shared memory cannot be paged.
-    fn new(test: &str) -> Option<Fixture> {
+    pub(super) fn new(test: &str) -> Option<Fixture> {
         const SLABS: usize = 2;
         let (_fd, block) = RunBlockMap::create(PortKind::Shm, SLABS, 1).unwrap();
         let mut slabs = Vec::new();
@@ -83,12 +83,12 @@ impl Fixture {
         at
     }
 
-    fn out(&self) -> u64 {
+    pub(super) fn out(&self) -> u64 {
         self.block.counters.pages_out.load(Ordering::Relaxed)
     }
 
     /// Unmaps all, and ends the pager.
-    fn end(self, mappings: Vec<usize>) {
+    pub(super) fn end(self, mappings: Vec<usize>) {
         for at in mappings {
             // SAFETY: mapped by `map`, and no longer used.
             unsafe { sys::unmap(at as *mut _, PAGES * PAGE) };
@@ -135,7 +135,7 @@ fn evicted_pages_return() {
 fn read_of_pinned_page(test: &str, is_blind: bool) -> Option<u64> {
     const PINNED: usize = 77;
     let fixture = Fixture::new(test)?;
-    fixture.pager.home.look().is_blind = is_blind;
+    fixture.pager.service().home.look().is_blind = is_blind;
     let mappings = fixture.map(1);
     let base = mappings[0];
     write(base, PINNED, 1);
