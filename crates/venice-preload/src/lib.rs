@@ -22,6 +22,7 @@ mod namespaces;
 mod pager_instance;
 mod panics;
 mod patch;
+mod program_memory;
 mod raw_calls;
 mod robust;
 mod seccomp;

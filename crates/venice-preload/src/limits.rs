@@ -15,7 +15,7 @@ use venice_memory::paged::sys::{self, nr};
 
 use crate::heap::HEAP_BYTES;
 use crate::mappings::int_answer;
-use crate::patch;
+use crate::{patch, program_memory};
 
 /// Bytes by which each of [`MEMORY_LIMITS`] is higher for the kernel.
 static PADS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -107,8 +107,12 @@ pub extern "C" fn prlimit(
     let pad_bytes = pad_of(resource);
     let padded = match pad_bytes {
         0 => None,
-        // SAFETY: limits on memory that the program passed.
-        _ => unsafe { new.as_ref() }.map(|limits| raised(*limits, pad_bytes)),
+        _ if new.is_null() => None,
+        // SAFETY: limits are numbers.
+        _ => match unsafe { program_memory::read(new) } {
+            Ok(limits) => Some(raised(limits, pad_bytes)),
+            Err(errno) => return int_answer(Err(errno)),
+        },
     };
     let new = padded.as_ref().map_or(new, |padded| padded);
     let arguments = [pid as usize, resource as usize, new as usize, old as usize, 0, 0];

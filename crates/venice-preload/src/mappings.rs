@@ -375,6 +375,12 @@ fn move_break(pager: &'static Pager, wanted: usize, ask: impl Fn(usize) -> usize
     now
 }
 
+/// Returns the break by the C library's variable.
+pub fn current_break() -> usize {
+    // SAFETY: the variable's address was found when the shim started.
+    unsafe { *(CURRENT_BREAK.load(Ordering::Relaxed) as *const usize) }
+}
+
 /// Sets the break in the C library's variable.
 pub fn set_break(now: usize) {
     // SAFETY: the variable's address was found when the shim started.

@@ -1,12 +1,13 @@
 //! Replacement of the C library's `syscall(2)`: a number that has a replacement under its own name
 //! comes to that one. All others go to the kernel as before.
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::rlimits::Limits;
 use venice_memory::paged::sys::{Errno, nr};
 
-use crate::{c, descriptors, limits, locks, namespaces, patch, seccomp, shared_files};
+use crate::{c, descriptors, limits, locks, mappings, namespaces, patch, seccomp, shared_files};
 
 /// Numbers above have no replacement.
 const NUMBERS: usize = 512;
@@ -31,6 +32,12 @@ static IS_REPLACED: [u8; NUMBERS] = {
         nr::SETRLIMIT,
         nr::PRLIMIT64,
         nr::MEMFD_CREATE,
+        nr::MMAP,
+        nr::MUNMAP,
+        nr::MREMAP,
+        nr::MPROTECT,
+        nr::MADVISE,
+        nr::BRK,
     ];
     let mut at = 0;
     while at < replaced.len() {
@@ -39,6 +46,30 @@ static IS_REPLACED: [u8; NUMBERS] = {
     }
     table
 };
+
+/// A function of the C library, which differs by the mode: its first instruction jumps to the
+/// function that replaces it, if one does.
+struct OfLibrary {
+    number: usize,
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl OfLibrary {
+    const fn new(number: usize, name: &'static CStr) -> OfLibrary {
+        OfLibrary { number, name, address: AtomicUsize::new(0) }
+    }
+}
+
+/// Allocators call them by number (tcmalloc), so that their own `mmap` is none of these.
+static OF_LIBRARY: [OfLibrary; 6] = [
+    OfLibrary::new(nr::MMAP, c"mmap"),
+    OfLibrary::new(nr::MUNMAP, c"munmap"),
+    OfLibrary::new(nr::MREMAP, c"mremap"),
+    OfLibrary::new(nr::MPROTECT, c"mprotect"),
+    OfLibrary::new(nr::MADVISE, c"madvise"),
+    OfLibrary::new(nr::BRK, c"brk"),
+];
 
 // It keeps to what the C library's does instruction by instruction: a call that makes a process may
 // return twice, or on another stack.
@@ -90,6 +121,11 @@ unsafe extern "C" {
 /// # Safety
 /// No other thread may be running.
 pub unsafe fn install() -> Result<(), (&'static str, patch::PatchError)> {
+    for function in &OF_LIBRARY {
+        let missing = ("syscall", patch::PatchError::Missing);
+        let symbol = c::libc_symbol(function.name).ok_or(missing)?;
+        function.address.store(symbol.address, Ordering::Relaxed);
+    }
     // SAFETY: it takes and returns the same as the function that it replaces.
     unsafe {
         patch::replace(c"syscall", venice_syscall as *const () as usize).map_err(|e| ("syscall", e))
@@ -113,6 +149,7 @@ extern "C" fn replaced(
     third: usize,
     fourth: usize,
     fifth: usize,
+    sixth: usize,
 ) -> c_long {
     let pointer = first as *mut c_void;
     let result = match number {
@@ -138,7 +175,28 @@ extern "C" fn replaced(
         nr::MEMFD_CREATE => shared_files::memfd_create(pointer.cast(), second as c_uint),
         nr::PRCTL => seccomp::prctl(first as c_int, second, third, fourth, fifth),
         nr::SECCOMP => return seccomp::seccomp(first, second, third) as c_long,
-        _ => return fail(-(Errno::ENOSYS.0 as isize)) as c_long,
+        _ => return by_library(number, [first, second, third, fourth, fifth, sixth]) as c_long,
     };
     c_long::from(result)
+}
+
+/// Calls the C library's function, with as many of the arguments as it takes.
+fn by_library(number: usize, arguments: [usize; 6]) -> isize {
+    type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+    let function = OF_LIBRARY.iter().find(|it| it.number == number);
+    let Some(function) = function else { return fail(-(Errno::ENOSYS.0 as isize)) };
+    let address = function.address.load(Ordering::Relaxed);
+    let [first, second, third, fourth, fifth, sixth] = arguments;
+    // SAFETY: found by `install`. A C function takes the arguments that it has from the registers
+    // that all six are in; the program vouches for them.
+    let result = unsafe {
+        let function = std::mem::transmute::<usize, Function>(address);
+        function(first, second, third, fourth, fifth, sixth)
+    };
+    match number {
+        nr::MMAP | nr::MREMAP => result,
+        // The kernel returns the break that there is then, and no error.
+        nr::BRK => mappings::current_break() as isize,
+        _ => (result as c_int) as isize,
+    }
 }

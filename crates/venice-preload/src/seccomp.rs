@@ -11,7 +11,7 @@ use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
 use crate::mappings::{answer, int_answer};
 use crate::pager_instance::pager;
-use crate::{panics, patch, raw_calls};
+use crate::{panics, patch, program_memory, raw_calls};
 
 const PR_SET_SECCOMP: c_int = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -20,6 +20,8 @@ const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 /// Most instructions of a filter (`BPF_MAXINSNS`).
 const MOST: usize = 4096;
+/// Loads a value (`BPF_LD | BPF_IMM`).
+const LOAD_VALUE: u16 = 0x00;
 
 /// `struct sock_filter`: an instruction of classic BPF.
 #[repr(C)]
@@ -33,6 +35,7 @@ struct Instruction {
 
 /// `struct sock_fprog`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Program {
     len: u16,
     filter: *const Instruction,
@@ -93,32 +96,39 @@ pub fn seccomp(operation: usize, flags: usize, argument: usize) -> isize {
 
 /// Calls `install` with a filter that exempts the shim, in place of the program's at `address`.
 fn with_exemption(address: usize, install: impl Fn(usize) -> SysResult<usize>) -> SysResult<usize> {
-    // SAFETY: the kernel is about to read the same memory.
-    let Some(program) = (unsafe { (address as *const Program).as_ref() }) else {
-        return install(address);
-    };
+    // SAFETY: a length and an address.
+    let program = unsafe { program_memory::read(address as *const Program)? };
     let mut filter = exemption();
     let len = usize::from(program.len);
     if len == 0 || len + filter.len() > MOST || program.filter.is_null() {
         return install(address);
     }
-    // SAFETY: as above.
-    filter.extend(unsafe { std::slice::from_raw_parts(program.filter, len) });
+    let own = filter.len();
+    filter.resize(own + len, step(LOAD_VALUE, 0));
+    // SAFETY: instructions are numbers.
+    let bytes = unsafe {
+        let start = filter[own..].as_mut_ptr().cast();
+        std::slice::from_raw_parts_mut(start, len * size_of::<Instruction>())
+    };
+    program_memory::read_bytes(program.filter as usize, bytes)?;
     let exempting = Program { len: filter.len() as u16, filter: filter.as_ptr() };
     install(&raw const exempting as usize)
+}
+
+/// An instruction that goes on with the next one.
+fn step(code: u16, value: u32) -> Instruction {
+    Instruction { code, if_true: 0, if_false: 0, value }
 }
 
 /// Returns instructions that allow a call of the shim's own, and else go on with what follows.
 fn exemption() -> Vec<Instruction> {
     const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const LOAD_VALUE: u16 = 0x00; // BPF_LD | BPF_IMM
     const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
     const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
     const RETURN: u16 = 0x06; // BPF_RET | BPF_K
     const ALLOW: u32 = 0x7fff_0000; // SECCOMP_RET_ALLOW
     // Offsets in `struct seccomp_data` of both halves of the instruction pointer.
     const POINTER: [u32; 2] = [8, 12];
-    let step = |code, value| Instruction { code, if_true: 0, if_false: 0, value };
     let unless = |code, value, skipped| Instruction { code, if_true: 0, if_false: skipped, value };
     let when = |code, value, skipped| Instruction { code, if_true: skipped, if_false: 0, value };
     let [program_call, program_syscall] =

@@ -5,14 +5,13 @@
 //! writes right; a shared mapping of it is refused (`ENODEV`).
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::{Pager, sys};
 
-use crate::c;
 use crate::pager_instance::pager;
+use crate::{c, program_memory};
 
 /// Longest control data that are looked at; a message has 253 descriptors at most.
 const MOST_CONTROL_BYTES: usize = 2048;
@@ -53,21 +52,21 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const Message, flags: c_in
         unsafe { next()(socket, message, flags) }
     };
     let Some(pager) = pager() else { return send(message) };
-    if pager.block().shared_files_device.load(Ordering::Acquire) == 0 || message.is_null() {
+    if pager.block().shared_files_device.load(Ordering::Acquire) == 0 {
         return send(message);
     }
-    // SAFETY: forwarded to the caller.
-    let mut copy = unsafe { *message };
+    // SAFETY: lengths and addresses. The kernel has the error for a bad pointer.
+    let Ok(mut copy) = (unsafe { program_memory::read(message) }) else { return send(message) };
     if copy.control.is_null() || !(HEADER_BYTES..=MOST_CONTROL_BYTES).contains(&copy.control_len) {
         return send(message);
     }
-    let mut room = [MaybeUninit::<usize>::uninit(); MOST_CONTROL_BYTES / 8];
+    let mut room = [0usize; MOST_CONTROL_BYTES / 8];
     let control = room.as_mut_ptr().cast::<u8>();
-    // SAFETY: the room is long enough; forwarded to the caller.
-    let bytes = unsafe {
-        std::ptr::copy_nonoverlapping(copy.control.cast::<u8>(), control, copy.control_len);
-        std::slice::from_raw_parts_mut(control, copy.control_len)
-    };
+    // SAFETY: the room is zeroed, and long enough.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(control, copy.control_len) };
+    if program_memory::read_bytes(copy.control as usize, bytes).is_err() {
+        return send(message);
+    }
     let mut replaced = Replaced::default();
     replaced.replace(pager, socket, bytes);
     if replaced.count == 0 {

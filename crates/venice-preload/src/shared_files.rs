@@ -14,7 +14,7 @@ use venice_memory::paged::sys::{self, Errno, SysResult, nr};
 
 use crate::mappings::int_answer;
 use crate::pager_instance::pager;
-use crate::patch;
+use crate::{patch, program_memory};
 
 const O_RDWR: usize = 2;
 const O_CREAT: usize = 0o100;
@@ -75,7 +75,7 @@ impl Path {
 }
 
 pub extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-    let made = if name.is_null() { None } else { make_nameless(name, flags) };
+    let made = make_nameless(name, flags);
     // SAFETY: what the program asked for.
     let ask = || unsafe {
         sys::program_syscall(nr::MEMFD_CREATE, [name as usize, flags as usize, 0, 0, 0, 0])
@@ -86,8 +86,9 @@ pub extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
 /// Makes a shared file without a name. `None`: it is to be the kernel's.
 fn make_nameless(name: *const c_char, flags: c_uint) -> Option<usize> {
     let pager = pager().filter(|_| flags & !(MFD_CLOEXEC | MFD_EXEC) == 0)?;
-    // SAFETY: what the program gave as a string.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let mut room = [0; MOST_MEMFD_BYTES + 1];
+    // The kernel has the error for a bad pointer, and for a name that is too long.
+    let name = program_memory::read_string(name as usize, &mut room).ok()?;
     if name.len() > MOST_MEMFD_BYTES {
         return None;
     }

@@ -4,16 +4,6 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-static long bare(long number, long first, long second)
-{
-	long result;
-	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(number), "D"(first), "S"(second)
-			 : "rcx", "r11", "memory");
-	return result;
-}
-
 int main(int argc, char **argv)
 {
 	char line[512], flags[512];
@@ -32,7 +22,7 @@ int main(int argc, char **argv)
 	}
 	must(from != 0);
 	/* An empty frame, before anything is evicted. */
-	must(bare(SYS_munmap, from + 5 * PAGE, PAGE) == 0);
+	must(bare_call(SYS_munmap, from + 5 * PAGE, PAGE, 0, 0, 0, 0) == 0);
 	char *base = map(32 * MIB);
 	for (uint64_t generation = 1;; generation++)
 		write_pages(base, 0, 32 * 256, generation);

@@ -65,6 +65,18 @@ static inline void write_pages(void *base, uint64_t from, uint64_t to, uint64_t 
 				die("word %zu is not zero: %lx", i_, (unsigned long)w_[i_]); \
 	} while (0)
 
+/* A system call past the C library; returns the kernel's result. */
+static inline long bare_call(long number, long a, long b, long c, long d, long e, long f)
+{
+	register long fourth __asm__("r10") = d, fifth __asm__("r8") = e, sixth __asm__("r9") = f;
+	long result;
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+
 static inline void *map(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,6 +1,8 @@
 /* core_dump MIB READY STOP [abort|overflow|fork]: fills MIB MiB, then two threads read all of it at random until
  * the file STOP is there. With `abort` or `overflow` it dies while they read; with `fork` a child does, whose
- * parent ends well. Page I begins with the word I + 1. With the variable SHARED the memory is shared. */
+ * parent ends well. Page I begins with the word I + 1. The variable SHARED says how the memory is shared:
+ * `anonymous`, `memfd`, or `private`: a memfd of which every eighth page is a copy of the process's own. */
+#define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,6 +10,33 @@
 static volatile uint64_t *base;
 static uint64_t pages;
 static volatile int ends;
+
+static void map_memory(int sharing, int fd)
+{
+	base = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, sharing, fd, 0);
+	must(base != MAP_FAILED);
+}
+
+static void fill(const char *shared)
+{
+	if (!shared || strcmp(shared, "anonymous") == 0) {
+		map_memory(MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE), -1);
+		for (uint64_t page = 0; page < pages; page++)
+			base[page * 512] = page + 1;
+		return;
+	}
+	int fd = memfd_create("memory", 0), is_private = strcmp(shared, "private") == 0;
+	must(fd >= 0 && ftruncate(fd, pages * PAGE) == 0);
+	map_memory(MAP_SHARED, fd);
+	for (uint64_t page = 0; page < pages; page++)
+		base[page * 512] = is_private && page % 8 == 0 ? 0 : page + 1;
+	if (!is_private)
+		return;
+	must(munmap((void *)base, pages * PAGE) == 0);
+	map_memory(MAP_PRIVATE, fd);
+	for (uint64_t page = 0; page < pages; page += 8)
+		base[page * 512] = page + 1;
+}
 
 static void *read_at_random(void *seed)
 {
@@ -39,11 +68,7 @@ int main(int argc, char **argv)
 {
 	must(argc == 4 || argc == 5);
 	pages = strtoul(argv[1], NULL, 10) * 256;
-	int sharing = getenv("SHARED") ? MAP_SHARED : MAP_PRIVATE;
-	base = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
-	must(base != MAP_FAILED);
-	for (uint64_t page = 0; page < pages; page++)
-		base[page * 512] = page + 1;
+	fill(getenv("SHARED"));
 	const char *how = argc == 5 ? argv[4] : "";
 	pid_t child = strcmp(how, "fork") == 0 ? fork() : -1;
 	if (child > 0) {

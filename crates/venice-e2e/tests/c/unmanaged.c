@@ -1,5 +1,6 @@
 /* Takes 48 MiB in the way that the argument names, most of which Venice does not manage, and holds
  * it for a while. A second argument is a file: the program waits until it exists. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/syscall.h>
 #include "check.h"
@@ -12,9 +13,31 @@ static char zeroed_data[LEN];
 
 static void *raw(int flags, int fd)
 {
-	long at = syscall(SYS_mmap, NULL, (size_t)LEN, PROT_READ | PROT_WRITE, flags, fd, 0l);
-	must(at != -1);
+	long at = bare_call(SYS_mmap, 0, LEN, PROT_READ | PROT_WRITE, flags, fd, 0);
+	must(at > 0);
 	return (void *)at;
+}
+
+/* By the C library's `syscall`, as tcmalloc does; moved, cut and freed in part in that way too. */
+static void *by_number(void)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	char *at = (char *)syscall(SYS_mmap, NULL, LEN / 2, PROT_NONE, flags, -1, 0l);
+	must(at != MAP_FAILED && syscall(SYS_mprotect, at, LEN / 2, PROT_READ | PROT_WRITE) == 0);
+	at[0] = 1;
+	at = (char *)syscall(SYS_mremap, at, LEN / 2, 2ul * LEN, MREMAP_MAYMOVE);
+	must(at != MAP_FAILED && at[0] == 1);
+	must(syscall(SYS_munmap, at + LEN, (size_t)LEN) == 0);
+	must(syscall(SYS_madvise, at, PAGE, MADV_DONTNEED) == 0 && at[0] == 0);
+	must(syscall(SYS_munmap, at, 1ul) == 0 && syscall(SYS_munmap, at + 1, PAGE) == -1);
+	must(errno == EINVAL);
+	char *end = (char *)syscall(SYS_brk, 0l);
+	must((char *)syscall(SYS_brk, end + MIB) == end + MIB && sbrk(0) == end + MIB);
+	memset(end, 1, MIB);
+	must((char *)syscall(SYS_brk, end) == end);
+	must((char *)syscall(SYS_brk, -1l) == end);
+	must((char *)syscall(SYS_mmap, at, PAGE, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1, 0l) == at);
+	return at;
 }
 
 static void *on_stack(void *unused)
@@ -53,6 +76,8 @@ int main(int argc, char **argv)
 		must(at != MAP_FAILED);
 	} else if (!strcmp(way, "raw")) {
 		at = raw(MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	} else if (!strcmp(way, "number")) {
+		at = by_number();
 	} else if (!strcmp(way, "wiped")) {
 		at = map(LEN);
 		must(madvise(at, LEN, MADV_WIPEONFORK) == 0);

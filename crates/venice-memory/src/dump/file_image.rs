@@ -187,20 +187,20 @@ impl<'a> CoreFile<'a> {
         let mut there = vec![false; count];
         self.look(first, &mut there).map_err(|error| DumpError::Image(error.into()))?;
         let mut pages = vec![0u8; count * PAGE];
-        let mut gathered = filled::gather_shared(at, &there, &mut pages, far)?;
         let offset = segment.offset + (first * PAGE) as u64 - segment.address;
+        let fitting = match self.is_cut_off() {
+            true => count.min((self.len_bytes.saturating_sub(offset) / PAGE as u64) as usize),
+            false => count,
+        };
+        let (pages, beyond) = pages.split_at_mut(fitting * PAGE);
+        let (there, there_beyond) = there.split_at(fitting);
+        let mut gathered = filled::gather_shared(at, there, pages, far)?;
+        let cut_off = filled::gather_shared(at + fitting, there_beyond, beyond, far)?;
+        gathered.lost += cut_off.far + cut_off.lost;
         // Pages that the process had are as it left them.
-        for (at, page) in pages.chunks_exact_mut(PAGE).enumerate() {
-            let is_beyond = offset + ((at + 1) * PAGE) as u64 > self.len_bytes && self.is_cut_off();
-            if is_beyond && !there[at] && !is_zero(page) {
-                gathered.far -= 1;
-                gathered.lost += 1;
-            }
-            if there[at] || is_beyond {
-                page.fill(0);
-            }
-        }
-        filled::write_filled(&pages, |at, bytes| self.file.write_all_at(bytes, offset + at))?;
+        let had = pages.chunks_exact_mut(PAGE).zip(there).filter(|(_, there)| **there);
+        had.for_each(|(page, _)| page.fill(0));
+        filled::write_filled(pages, |at, bytes| self.file.write_all_at(bytes, offset + at))?;
         Ok(gathered)
     }
 

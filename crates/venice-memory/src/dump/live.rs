@@ -204,23 +204,42 @@ impl Writer<'_> {
         offset: u64,
     ) -> Result<u64, DumpError> {
         let unread = |error: io::Error| DumpError::Image(error.into());
+        let mut pages = vec![0u8; count * PAGE];
         if let Some(shared) = mapping.shared_page() {
-            let (mut there, mut pages) = (vec![false; count], vec![0u8; count * PAGE]);
-            self.memory.look(first, &mut there).map_err(unread)?;
             let at = shared + (first - mapping.start as usize / PAGE);
-            self.gathered.add(filled::gather_shared(at, &there, &mut pages, self.far)?);
+            self.read_shared(mapping, first, at, &mut pages)?;
             return filled::write_filled(&pages, |at, it| self.out.write_all_at(it, offset + at));
         }
         let contents = self.locate(mapping, first, count).map_err(unread)?;
         if contents.iter().all(|it| *it == Contents::Zeros) {
             return Ok(0);
         }
-        let mut pages = vec![0u8; count * PAGE];
-        let is_plain = !mapping.is_private_anonymous() && !mapping.is_served();
+        let is_plain = !mapping.is_private_anonymous();
         self.read_in_place(first, &contents, &mut pages, is_plain);
         let gathered = filled::gather(self.memory, &contents, &mut pages, self.far)?;
         self.gathered.add(gathered);
         filled::write_filled(&pages, |at, bytes| self.out.write_all_at(bytes, offset + at))
+    }
+
+    /// Reads pages of the run's shared memory, the first of which has the number `at` there.
+    fn read_shared(
+        &mut self,
+        mapping: &Mapping,
+        first: usize,
+        at: usize,
+        pages: &mut [u8],
+    ) -> Result<(), DumpError> {
+        let unread = |error: io::Error| DumpError::Image(error.into());
+        let mut there = vec![false; pages.len() / PAGE];
+        self.memory.look(first, &mut there).map_err(unread)?;
+        self.gathered.add(filled::gather_shared(at, &there, pages, self.far)?);
+        if mapping.is_private() {
+            self.memory.look_for_copies(first, &mut there).map_err(unread)?;
+            let of = |is_copy| if is_copy { Contents::InPlace } else { Contents::Zeros };
+            let copies: Vec<Contents> = there.into_iter().map(of).collect();
+            self.read_in_place(first, &copies, pages, false);
+        }
+        Ok(())
     }
 
     fn locate(&self, mapping: &Mapping, first: usize, count: usize) -> io::Result<Vec<Contents>> {

@@ -51,14 +51,14 @@ impl Mapping {
         self.inode != 0
     }
 
-    /// True if it is private memory that a pager may serve.
-    pub fn is_private_anonymous(&self) -> bool {
-        !self.is_file() && !self.has_flag(b"sh") && self.path != b"[vdso]"
+    /// True if what it writes is its own (`MAP_PRIVATE`).
+    pub fn is_private(&self) -> bool {
+        !self.has_flag(b"sh")
     }
 
-    /// True if a pager serves it: a page that cannot be read is one that is far.
-    pub fn is_served(&self) -> bool {
-        self.has_flag(b"um")
+    /// True if it is private memory that a pager may serve.
+    pub fn is_private_anonymous(&self) -> bool {
+        !self.is_file() && self.is_private() && self.path != b"[vdso]"
     }
 
     /// True if it is private memory without a name of which no page is in use, so that its first

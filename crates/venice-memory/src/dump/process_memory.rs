@@ -9,6 +9,8 @@ use crate::paged::image::ForeignMemory;
 
 /// In memory, or swapped out by the kernel.
 const THERE: u64 = 1 << 63 | 1 << 62;
+/// Of a file, or of shared memory.
+const OF_FILE: u64 = 1 << 61;
 
 /// The memory of a process, which should be stopped.
 #[derive(Debug)]
@@ -28,6 +30,28 @@ impl ProcessMemory {
             page_map: File::open(format!("/proc/{pid}/pagemap"))?,
         })
     }
+
+    /// Sets for each page from `first` on if it is a copy of the process's own, which is no file's.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn look_for_copies(&self, first: usize, copies: &mut [bool]) -> io::Result<()> {
+        self.look_by(first, copies, |word| word & THERE != 0 && word & OF_FILE == 0)
+    }
+
+    fn look_by(
+        &self,
+        first: usize,
+        pages: &mut [bool],
+        is: impl Fn(u64) -> bool,
+    ) -> io::Result<()> {
+        let mut words = vec![0u8; pages.len() * 8];
+        self.page_map.read_exact_at(&mut words, first as u64 * 8)?;
+        for (page, word) in pages.iter_mut().zip(words.chunks_exact(8)) {
+            *page = is(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        }
+        Ok(())
+    }
 }
 
 impl ForeignMemory for ProcessMemory {
@@ -36,12 +60,7 @@ impl ForeignMemory for ProcessMemory {
     }
 
     fn look(&self, first: usize, there: &mut [bool]) -> io::Result<()> {
-        let mut words = vec![0u8; there.len() * 8];
-        self.page_map.read_exact_at(&mut words, first as u64 * 8)?;
-        for (there, word) in there.iter_mut().zip(words.chunks_exact(8)) {
-            *there = u64::from_le_bytes(word.try_into().expect("eight bytes")) & THERE != 0;
-        }
-        Ok(())
+        self.look_by(first, there, |word| word & THERE != 0)
     }
 }
 

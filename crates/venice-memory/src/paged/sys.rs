@@ -234,6 +234,45 @@ pub fn write(fd: i32, buf: &[u8]) -> SysResult<usize> {
     unsafe { syscall(nr::WRITE, [fd as usize, buf.as_ptr() as usize, buf.len(), 0, 0, 0]) }
 }
 
+/// Part of a buffer, as `readv(2)` takes it (`struct iovec`).
+#[repr(C)]
+struct Part {
+    start: usize,
+    len: usize,
+}
+
+/// Copies memory of this process at `from` by a system call, which fails where a plain access would
+/// be a signal. Returns the bytes copied.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn copy_from(from: usize, into: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: it writes to the buffer alone.
+    unsafe { copy_within(nr::PROCESS_VM_READV, into.as_mut_ptr() as usize, from, into.len()) }
+}
+
+/// Copies to memory of this process at `to`, as [`copy_from`] does from there.
+///
+/// # Safety
+/// Nothing else may rely on the bytes there.
+///
+/// # Errors
+/// `EFAULT`.
+pub unsafe fn copy_to(to: usize, bytes: &[u8]) -> SysResult<usize> {
+    // SAFETY: forwarded to the caller.
+    unsafe { copy_within(nr::PROCESS_VM_WRITEV, bytes.as_ptr() as usize, to, bytes.len()) }
+}
+
+unsafe fn copy_within(number: usize, buffer: usize, there: usize, len: usize) -> SysResult<usize> {
+    let (buffer, there) = (Part { start: buffer, len }, Part { start: there, len });
+    let (buffer, there) = (&raw const buffer as usize, &raw const there as usize);
+    // SAFETY: forwarded to the caller; both parts are on this stack.
+    unsafe {
+        let own = syscall(nr::GETPID, [0; 6])?;
+        syscall(number, [own, buffer, 1, there, 1, 0])
+    }
+}
+
 /// Calls `close(2)`. Errors are ignored: nothing can be done about them.
 pub fn close(fd: i32) {
     // SAFETY: closing a descriptor touches no memory.

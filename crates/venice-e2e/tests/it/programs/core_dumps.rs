@@ -115,7 +115,17 @@ fn living_core_is_whole_udp() {
 
 #[test]
 fn living_core_has_shared_memory() {
-    living_core("living_core_has_shared_memory", Port::Shm, &[("SHARED", "1")]);
+    living_core("living_core_has_shared_memory", Port::Shm, &[("SHARED", "anonymous")]);
+}
+
+#[test]
+fn living_core_has_shared_file() {
+    living_core("living_core_has_shared_file", Port::Shm, &[("SHARED", "memfd")]);
+}
+
+#[test]
+fn living_core_has_own_copies() {
+    living_core("living_core_has_own_copies", Port::Shm, &[("SHARED", "private")]);
 }
 
 #[test]
@@ -205,8 +215,18 @@ fn forked_child_leaves_whole_core() {
 
 #[test]
 fn crashed_core_has_shared_memory() {
-    let shared = &[("SHARED", "1")];
+    let shared = &[("SHARED", "anonymous")];
     crashed_core("crashed_core_has_shared_memory", "abort", shared, 128 + 6);
+}
+
+#[test]
+fn crashed_core_has_shared_file() {
+    crashed_core("crashed_core_has_shared_file", "abort", &[("SHARED", "memfd")], 128 + 6);
+}
+
+#[test]
+fn crashed_core_has_own_copies() {
+    crashed_core("crashed_core_has_own_copies", "abort", &[("SHARED", "private")], 128 + 6);
 }
 
 #[test]

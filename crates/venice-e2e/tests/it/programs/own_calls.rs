@@ -45,6 +45,12 @@ fn filters_spare_the_pager() {
     same_under_venice("filters_spare_the_pager", "filters", &OPTIONS);
 }
 
+/// Where a call that the shim replaces gets one, it fails as the kernel's does.
+#[test]
+fn bad_pointers_fail() {
+    same_under_venice("bad_pointers_fail", "bad_pointers", &OPTIONS);
+}
+
 #[test]
 fn mappings_up_to_the_limit() {
     same_under_venice("mappings_up_to_the_limit", "many_mappings", &OPTIONS);

@@ -101,7 +101,7 @@ fn managed_memory_passes_strict() {
         return;
     }
     let program = CProgram::compile("unmanaged");
-    for way in ["managed", "dontfork", "zeroed"] {
+    for way in ["managed", "dontfork", "zeroed", "number"] {
         let outcome = run(&["--strict", "--stats"], &program.command(&[way]));
         outcome.expect_code(0);
         assert!(outcome.stderr.contains("all memory was managed"), "{way}: {}", outcome.stderr);

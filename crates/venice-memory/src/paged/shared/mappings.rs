@@ -153,7 +153,7 @@ impl Structure {
             Err(errno) => Some(Err(errno)),
         };
         if !matches!(served, Some(Ok(_))) {
-            self.pager.report_shared(Request::GiveUp { first });
+            self.pager.report_shared(Request::GiveUp { user, first });
         }
         served
     }
@@ -188,7 +188,7 @@ impl Structure {
             Err(errno) => Some(Err(errno)),
         };
         if !matches!(served, Some(Ok(_))) {
-            self.pager.report_shared(Request::GiveUp { first: object });
+            self.pager.report_shared(Request::GiveUp { user, first: object });
         }
         served
     }

@@ -33,8 +33,10 @@ pub enum Request {
         /// Its length in pages.
         pages: usize,
     },
-    /// The object that begins with this page will not be mapped.
+    /// A user that was about to map an object no longer is.
     GiveUp {
+        /// The user.
+        user: UserId,
         /// The number of its first page.
         first: PageNumber,
     },
@@ -112,7 +114,7 @@ impl Request {
         let (kind, words) = match self {
             Request::User => (1, [0; WORDS]),
             Request::Object { user, pages } => (2, [user.into(), 0, pages as u64, 0]),
-            Request::GiveUp { first } => (3, [0, 0, 0, first as u64]),
+            Request::GiveUp { user, first } => (3, [user.into(), 0, 0, first as u64]),
             Request::Map { at, first } => (4, of(at, first as u64)),
             Request::Unmap(at) => (5, of(at, 0)),
             Request::BeginMove(at) => (6, of(at, 0)),
@@ -151,7 +153,7 @@ impl Request {
         Some(match bytes[0] {
             1 => Request::User,
             2 => Request::Object { user, pages },
-            3 => Request::GiveUp { first },
+            3 => Request::GiveUp { user, first },
             4 => Request::Map { at, first },
             5 => Request::Unmap(at),
             6 => Request::BeginMove(at),
@@ -183,7 +185,7 @@ mod tests {
         for request in [
             Request::User,
             Request::Object { user: 3, pages: 4096 },
-            Request::GiveUp { first: 77 },
+            Request::GiveUp { user: 3, first: 77 },
             Request::Map { at, first: 0x1234 },
             Request::Unmap(at),
             Request::BeginMove(at),

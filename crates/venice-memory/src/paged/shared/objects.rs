@@ -30,8 +30,8 @@ pub struct Object {
     pub memory: Arc<OwnedFd>,
     /// Its pages, as numbered in the supervisor.
     pub pages: Range<PageNumber>,
-    /// The user that makes it, until that has mapped it.
-    pub maker: Option<UserId>,
+    /// The users that are about to map it.
+    makers: Vec<UserId>,
     /// Its mappings, each with its user.
     mappings: Vec<(UserId, Mapping)>,
     /// Pages that never leave, whoever has them mapped.
@@ -247,9 +247,9 @@ impl Objects {
     ) {
         let memory = memory.into();
         let given = GivenTo::new(pages.clone());
-        let maker = Some(maker);
         let kept = Regions::default();
-        let object = Object { memory, pages, maker, mappings: Vec::new(), kept, given };
+        let object =
+            Object { memory, pages, makers: vec![maker], mappings: Vec::new(), kept, given };
         self.objects.insert(object.pages.start, object);
     }
 
@@ -261,11 +261,10 @@ impl Objects {
 
     /// Returns objects that nothing maps, or is about to map.
     pub fn unused(&self) -> Vec<Range<PageNumber>> {
-        let is_made = |maker: UserId| self.users.contains_key(&maker);
-        let unused = self
-            .objects
-            .values()
-            .filter(|object| object.mappings.is_empty() && !object.maker.is_some_and(is_made));
+        let lives = |maker: &UserId| self.users.contains_key(maker);
+        let is_unused =
+            |object: &&Object| object.mappings.is_empty() && !object.makers.iter().any(lives);
+        let unused = self.objects.values().filter(is_unused);
         unused.map(|object| object.pages.clone()).collect()
     }
 
@@ -277,14 +276,14 @@ impl Objects {
     /// Keeps an object for a user that is about to map it.
     pub fn begin_making(&mut self, first: PageNumber, maker: UserId) {
         if let Some(object) = self.objects.get_mut(&first) {
-            object.maker = Some(maker);
+            object.makers.push(maker);
         }
     }
 
-    /// The maker of an object will not map it.
-    pub fn give_up_making(&mut self, first: PageNumber) {
+    /// A user was about to map an object, and no longer is.
+    pub fn end_making(&mut self, first: PageNumber, maker: UserId) {
         if let Some(object) = self.objects.get_mut(&first) {
-            object.maker = None;
+            object.makers.retain(|it| *it != maker);
         }
     }
 
@@ -292,7 +291,9 @@ impl Objects {
     pub fn map(&mut self, number: UserId, mapping: Mapping) {
         self.unmap(number, &(mapping.start..mapping.start + mapping.pages));
         let Some(object) = self.object_of(mapping.first) else { return };
-        let pages = mapping.pages.min(object.pages.end - mapping.first);
+        let (first, end) = (object.pages.start, object.pages.end);
+        self.end_making(first, number);
+        let pages = mapping.pages.min(end - mapping.first);
         self.add_mapping(number, Mapping { pages, ..mapping });
     }
 
@@ -300,7 +301,6 @@ impl Objects {
         let first = self.object_of(mapping.first).map(|object| object.pages.start);
         let object = first.and_then(|first| self.objects.get_mut(&first));
         let (Some(object), Some(user)) = (object, self.users.get_mut(&number)) else { return };
-        object.maker = None;
         object.mappings.push((number, mapping));
         user.mappings.insert(mapping.start, mapping);
     }

@@ -29,7 +29,9 @@ impl SharedPager {
     }
 
     fn read_page(&self, page: PageNumber, into: &mut [u8], read_slot: &mut ReadSlot<'_>) -> bool {
-        let Some(entry) = self.service().pager.table.entry(page) else { return false };
+        let is_of_object = || self.service().home.objects().object_of(page).is_some();
+        // A file never had the pages behind its end.
+        let Some(entry) = self.service().pager.table.entry(page) else { return is_of_object() };
         loop {
             let state = entry.state();
             let is_found = match state {
@@ -38,7 +40,7 @@ impl SharedPager {
                     std::thread::yield_now();
                     continue;
                 }
-                State::Zero => self.service().home.objects().object_of(page).is_some(),
+                State::Zero => is_of_object(),
                 State::Resident => self.read_resident(page, into),
                 State::Staged => self.read_frame(entry, into),
                 State::Far => entry.slot().is_none_or(|slot| read_slot(slot, into)),

@@ -44,8 +44,8 @@ impl Service {
                 Ok((first, memory)) => (first as u64, Some(memory)),
                 Err(_) => (0, None),
             },
-            Request::GiveUp { first } => {
-                self.home.change().give_up_making(first);
+            Request::GiveUp { user, first } => {
+                self.home.change().end_making(first, user);
                 done(true)
             }
             Request::Map { at, first } => done(self.map(at, first, false)),
@@ -185,8 +185,10 @@ impl Service {
         user: UserId,
         pages: usize,
     ) -> Result<(PageNumber, Arc<OwnedFd>), Errno> {
-        let memory = Arc::new(memfd_create("shared-file", MemfdFlags::CLOEXEC)?);
-        let first = Reserved::new(pages * PAGE)?.map(&memory)? / PAGE;
+        let reserved = Reserved::new(pages * PAGE)?;
+        let name = shared_memory_name(reserved.address);
+        let memory = Arc::new(memfd_create(name, MemfdFlags::CLOEXEC)?);
+        let first = reserved.map(&memory)? / PAGE;
         let _structure = self.pager.hold_structure();
         self.home.change().add_object(memory.clone(), first..first + pages, user);
         Ok((first, memory))

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::super::super::page_table::PageNumber;
-use super::super::super::sys::{self, nr};
+use super::super::super::sys;
 use super::super::super::uffd::Uffd;
 use super::super::super::{PAGE, pages_of};
 use super::super::messages::{Request, UserPages};
@@ -61,7 +61,7 @@ impl Contents {
         let made = own.service.make_file(own.user, room).map_err(|_| Errno::NOSPC)?;
         let (first, memory) = made;
         let view = map_view(&own, &memory, first, room).inspect_err(|_| {
-            own.service.serve(Request::GiveUp { first }, None);
+            own.service.serve(Request::GiveUp { user: own.user, first }, None);
         })?;
         Ok(Contents { own, memory, first, room, managed: 0, view, len_bytes: 0 })
     }
@@ -100,7 +100,8 @@ impl Contents {
     /// # Errors
     /// `EIO`: a page is lost.
     pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
-        transfer(nr::PROCESS_VM_READV, to.as_mut_ptr() as usize, self.view, offset, to.len())
+        let from = self.view + offset as usize;
+        copy_all(to.len(), |done| sys::copy_from(from + done, &mut to[done..]))
     }
 
     /// Writes `bytes`, all of which are within the length.
@@ -108,7 +109,9 @@ impl Contents {
     /// # Errors
     /// As for [`Contents::read`].
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        transfer(nr::PROCESS_VM_WRITEV, bytes.as_ptr() as usize, self.view, offset, bytes.len())
+        let to = self.view + offset as usize;
+        // SAFETY: in the mapping of the file, which others write to as well.
+        copy_all(bytes.len(), |done| unsafe { sys::copy_to(to + done, &bytes[done..]) })
     }
 
     /// Makes a range zeros, as far as it is within the length.
@@ -195,32 +198,12 @@ fn map_view(
     })
 }
 
-/// `struct iovec`.
-#[repr(C)]
-struct Iovec {
-    start: usize,
-    len: usize,
-}
-
-/// Copies between a buffer and the mapping by a system call, which fails where a plain access would
-/// be a signal: on a page that is lost.
-fn transfer(
-    number: usize,
-    buffer: usize,
-    view: usize,
-    offset: u64,
-    len: usize,
-) -> Result<(), Errno> {
+/// Calls `copy` until all of `len` bytes are copied. A copy fails where a plain access would be a
+/// signal: on a page that is lost.
+fn copy_all(len: usize, mut copy: impl FnMut(usize) -> sys::SysResult<usize>) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
-        let left = len - done;
-        let here = Iovec { start: buffer + done, len: left };
-        let there = Iovec { start: view + offset as usize + done, len: left };
-        let (here, there) = (&raw const here as usize, &raw const there as usize);
-        let own = std::process::id() as usize;
-        // SAFETY: the buffer is the caller's, and the range lies in the mapping of the file, which
-        // others read and write too.
-        match unsafe { sys::syscall(number, [own, here, 1, there, 1, 0]) } {
+        match copy(done) {
             Ok(0) => return Err(Errno::IO),
             Ok(bytes) => done += bytes,
             Err(sys::Errno::EINTR) => {}
