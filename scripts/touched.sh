@@ -19,7 +19,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-memory/src/paged/window*) echo "window programs" ;;
         crates/venice-memory/*) echo "simulation programs window swap verbs bindings" ;;
         crates/venice-preload/*) echo "programs window" ;;
-        crates/venice-swap/*) echo "swap programs" ;;
+        crates/venice-swap/* | crates/venice-fuse/*) echo "swap programs" ;;
         crates/venice-control/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;
         crates/venice-agent/*) echo "daemons kill-loops memory-devices" ;;
         crates/venice-recipient/*) echo "daemons programs swap bindings" ;;

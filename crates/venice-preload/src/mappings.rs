@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::sys::{self, Errno, Remap, SysResult, nr};
 use venice_memory::paged::{
     Hint, Locking, Management, PAGE, PageSize, Pager, Structure, management,
 };
@@ -218,23 +218,23 @@ extern "C" fn mremap(
     new_addr: *mut c_void,
 ) -> *mut c_void {
     let (old, flags, new_addr) = (old as usize, flags as usize, new_addr as usize);
+    let remap = Remap { old, old_len, new_len, flags, new_addr };
     // SAFETY: what the program asked for.
-    let remap =
-        || unsafe { sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) };
+    let call = || unsafe { remap.call() };
     let outcome = match pager() {
         Some(pager) if is_range(old, old_len.max(1)) => {
             let mut structure = pager.hold_structure();
             if structure.touches(old, old_len) {
-                structure.relocate(old, old_len, new_len, flags, new_addr)
+                structure.relocate(remap)
             } else if structure.touches_shared(old, old_len) {
-                structure.relocate_shared(old, old_len, new_len, flags, new_addr)
+                structure.relocate_shared(remap)
             } else if flags & MREMAP_FIXED != 0 {
-                structure.replace(new_addr, new_len, remap)
+                structure.replace(new_addr, new_len, call)
             } else {
-                remap()
+                call()
             }
         }
-        _ => remap(),
+        _ => call(),
     };
     answer(outcome, usize::MAX) as *mut c_void
 }

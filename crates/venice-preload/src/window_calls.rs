@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use venice_memory::paged::sys::{self, Errno, SysResult, nr};
+use venice_memory::paged::sys::{self, Errno, Remap, SysResult, nr};
 use venice_memory::paged::{Management, PAGE, Tether, Window, management};
 
 use crate::mappings::{MAP_FIXED, READ_WRITE, answer, int_answer, is_range, set_break};
@@ -135,14 +135,12 @@ extern "C" fn mremap(
     flags: c_int,
     new_addr: *mut c_void,
 ) -> *mut c_void {
-    let arguments = [old as usize, old_len, new_len, flags as usize, new_addr as usize];
-    let outcome = match window().filter(|_| is_range(old as usize, old_len)) {
-        Some(window) => window.hold().relocate(arguments),
-        None => {
-            let [a, b, c, d, e] = arguments;
-            // SAFETY: what the program asked for.
-            unsafe { sys::program_syscall(nr::MREMAP, [a, b, c, d, e, 0]) }
-        }
+    let (old, flags, new_addr) = (old as usize, flags as usize, new_addr as usize);
+    let remap = Remap { old, old_len, new_len, flags, new_addr };
+    let outcome = match window().filter(|_| is_range(old, old_len)) {
+        Some(window) => window.hold().relocate(remap),
+        // SAFETY: what the program asked for.
+        None => unsafe { remap.call() },
     };
     answer(outcome, usize::MAX) as *mut c_void
 }

@@ -11,7 +11,7 @@ use super::page_table::{Entry, PageNumber, PageTable, State};
 use super::pager::{Pager, Structure};
 use super::slots::Slots;
 use super::staging::Frame;
-use super::sys::{self, Errno, SysResult, nr};
+use super::sys::{self, Errno, Remap, SysResult};
 use super::{PAGE, address_of, pages_of};
 
 const MREMAP_DONTUNMAP: usize = 4;
@@ -150,14 +150,8 @@ impl Structure {
     ///
     /// # Errors
     /// The kernel's; nothing has changed then.
-    pub fn relocate(
-        &mut self,
-        old: usize,
-        old_len: usize,
-        new_len: usize,
-        flags: usize,
-        new_addr: usize,
-    ) -> SysResult<usize> {
+    pub fn relocate(&mut self, remap: Remap) -> SysResult<usize> {
+        let Remap { old, old_len, new_len, flags, .. } = remap;
         let old_pages = pages_of(old, old_len);
         let whole = self.guarded().regions.contains(old_pages.clone());
         if !whole && self.touches(old, old_len) {
@@ -172,9 +166,7 @@ impl Structure {
             self.claim_all(part.clone());
         }
         // SAFETY: what the program asked for.
-        let outcome = unsafe {
-            sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0])
-        };
+        let outcome = unsafe { remap.call() };
         let Ok(new) = outcome else {
             for part in parts {
                 self.restore_all(part);

@@ -191,6 +191,36 @@ pub unsafe fn program_syscall(number: usize, args: [usize; 6]) -> SysResult<usiz
     if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
 }
 
+/// What the program asks of `mremap(2)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Remap {
+    /// Address of the mapping.
+    pub old: usize,
+    /// Its length, bytes; 0: make one more mapping of the same.
+    pub old_len: usize,
+    /// The length that it gets, bytes.
+    pub new_len: usize,
+    /// `MREMAP_*`.
+    pub flags: usize,
+    /// The address that it gets, with `MREMAP_FIXED`.
+    pub new_addr: usize,
+}
+
+impl Remap {
+    /// Calls the kernel.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Safety
+    /// The program must have asked for it.
+    pub unsafe fn call(&self) -> SysResult<usize> {
+        let &Remap { old, old_len, new_len, flags, new_addr } = self;
+        // SAFETY: forwarded to the caller.
+        unsafe { program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0]) }
+    }
+}
+
 /// The address that the kernel sees in [`program_syscall`].
 pub fn program_call_site() -> usize {
     venice_program_call_site as *const () as usize

@@ -1,19 +1,21 @@
 //! The operations of the file, independent of the transport of requests.
 
+use venice_fuse::Reply;
+
 use crate::backing::Backing;
-use crate::fuse::protocol::{Answer, Call, Request};
+use crate::fuse::protocol::{Call, Request, attributes};
 use crate::store::Store;
 
-/// The buffers of a request and its answer.
+/// The buffers of a request and its reply.
 pub(super) trait Exchange {
     /// Returns the first `len` bytes after the request; there are as many.
     fn bytes(&self, len: usize) -> &[u8];
 
-    /// Returns the buffer of the answer. The request's bytes may be overwritten by it.
-    fn answer(&mut self, unique: u64) -> Answer<'_>;
+    /// Returns the buffer of the reply. The request's bytes may be overwritten by it.
+    fn reply(&mut self, unique: u64) -> Reply<'_>;
 }
 
-/// Performs the request and writes the answer; returns the length of its body.
+/// Performs the request and writes the reply; returns the length of its body.
 pub(super) fn carry_out(
     store: &Store,
     backing: &mut dyn Backing,
@@ -23,29 +25,29 @@ pub(super) fn carry_out(
     let unique = request.unique;
     if let Call::Write { offset, len } = request.call {
         let written = write(store, backing, offset, exchange.bytes(len));
-        let answer = exchange.answer(unique);
+        let reply = exchange.reply(unique);
         return match written {
-            Ok(()) => answer.written(len),
-            Err(errno) => answer.error(errno),
+            Ok(()) => reply.written(len),
+            Err(errno) => reply.error(errno),
         };
     }
-    let answer = exchange.answer(unique);
+    let reply = exchange.reply(unique);
     match request.call {
-        Call::GetAttr => answer.attributes(store.len_bytes()),
-        Call::Open => answer.open(),
-        Call::Read { offset, len } => read(store, backing, (offset, len), answer),
+        Call::GetAttributes => reply.attributes(&attributes(store.len_bytes())),
+        Call::Open => reply.open(),
+        Call::Read { offset, len } => read(store, backing, (offset, len), reply),
         Call::Punch { offset, len_bytes } => {
             if store.check(offset, len_bytes).is_err() {
-                return answer.error(libc::EINVAL);
+                return reply.error(libc::EINVAL);
             }
             store.discard(offset, len_bytes);
-            answer.ok(0)
+            reply.ok(0)
         }
-        Call::StatFs => answer.file_system(store.len_bytes()),
-        Call::Done | Call::Silent => answer.ok(0),
-        Call::Unknown => answer.error(libc::ENOSYS),
+        Call::StatFs => reply.file_system(store.len_bytes()),
+        Call::Done | Call::Silent => reply.ok(0),
+        Call::Unknown => reply.error(libc::ENOSYS),
         // Valid only as the first request of a connection.
-        Call::Init { .. } | Call::Write { .. } | Call::Malformed => answer.error(libc::EINVAL),
+        Call::Init { .. } | Call::Write { .. } | Call::Malformed => reply.error(libc::EINVAL),
     }
 }
 
@@ -64,13 +66,13 @@ fn read(
     store: &Store,
     backing: &mut dyn Backing,
     (offset, len): (u64, usize),
-    mut answer: Answer<'_>,
+    mut reply: Reply<'_>,
 ) -> usize {
     if store.check(offset, len as u64).is_err() {
-        return answer.error(libc::EINVAL);
+        return reply.error(libc::EINVAL);
     }
-    match store.read(backing, offset, answer.body(len)) {
-        Ok(()) => answer.ok(len),
-        Err(_) => answer.error(libc::EIO),
+    match store.read(backing, offset, reply.body(len)) {
+        Ok(()) => reply.ok(len),
+        Err(_) => reply.error(libc::EIO),
     }
 }

@@ -2,26 +2,23 @@
 //! it ends with the last descriptor. A killed server leaves nothing behind.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
-};
+use rustix::io::Errno;
+use venice_fuse::mount::{self, Mount};
 
 use super::protocol::FILE_MODE;
 use crate::{SwapError, sys};
 
 /// Opens the kernel's end of a FUSE connection.
 pub(super) fn open_device() -> Result<File, SwapError> {
-    const PATH: &str = "/dev/fuse";
-    match OpenOptions::new().read(true).write(true).open(PATH) {
-        Ok(device) => Ok(device),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+    match mount::open_device(true) {
+        Ok(device) => Ok(File::from(device)),
+        Err(Errno::NOENT) => {
             Err(SwapError::Missing { what: "FUSE (/dev/fuse)", mend: "modprobe fuse" })
         }
-        Err(error) => Err(SwapError::file("open", PATH)(error)),
+        Err(error) => Err(SwapError::file("open", "/dev/fuse")(error.into())),
     }
 }
 
@@ -32,26 +29,10 @@ pub(super) fn clone_device(device: &File) -> Result<File, SwapError> {
     Ok(clone)
 }
 
-/// Mounts the file system of `device`; the descriptor is the mount. The first request, `Init`,
-/// waits in the device from here on.
+/// Mounts the file system of `device`; the descriptor is the mount.
 pub(super) fn mount(device: &File) -> Result<OwnedFd, SwapError> {
-    let mount = || {
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        let options = [
-            ("source", "venice-swap".to_owned()),
-            ("fd", device.as_raw_fd().to_string()),
-            ("rootmode", format!("{FILE_MODE:o}")),
-            ("user_id", "0".to_owned()),
-            ("group_id", "0".to_owned()),
-        ];
-        for (key, value) in &options {
-            fsconfig_set_string(context.as_fd(), *key, value)?;
-        }
-        fsconfig_create(context.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    mount().map_err(SwapError::at("mounting a FUSE file"))
+    let mount = Mount { source: "venice-swap", root_mode: FILE_MODE, is_for_all: false };
+    mount.make(device).map_err(SwapError::at("mounting a FUSE file"))
 }
 
 /// Opens the file that is the root of `mount` with direct I/O. The server must be running, and

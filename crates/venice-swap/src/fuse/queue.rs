@@ -1,13 +1,14 @@
-//! One queue of `/dev/fuse`: a thread that reads a request, performs it and writes the answer.
+//! One queue of `/dev/fuse`: a thread that reads a request, performs it and writes the reply.
 
 use std::fs::File;
 use std::io::{Read, Write};
 
-use super::carry_out::{Exchange, carry_out};
-use super::protocol::{
-    ANSWER_HEADER_BYTES, Answer, Call, MAX_TRANSFER_BYTES, REQUEST_HEADER_BYTES, Request,
-    WRITE_ARGUMENT_BYTES,
+use venice_fuse::{
+    MAX_TRANSFER_BYTES, REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, Reply, WRITE_ARGUMENT_BYTES,
 };
+
+use super::carry_out::{Exchange, carry_out};
+use super::protocol::{Call, Request};
 use crate::backing::Backing;
 use crate::clock::monotonic_ns;
 use crate::store::Store;
@@ -72,24 +73,20 @@ impl Queue {
 impl Buffers {
     pub(super) fn new() -> Self {
         let incoming = vec![0; WRITE_HEADER_BYTES + MAX_TRANSFER_BYTES].into();
-        let outgoing = vec![0; ANSWER_HEADER_BYTES + MAX_TRANSFER_BYTES].into();
+        let outgoing = vec![0; REPLY_HEADER_BYTES + MAX_TRANSFER_BYTES].into();
         Self { incoming, outgoing }
     }
 
     /// Waits for a request; `None` if the data is not a request.
     pub(super) fn take(&mut self, device: &mut File) -> std::io::Result<Option<Request>> {
         let len = device.read(&mut self.incoming)?;
-        let Some((header, argument)) = self.incoming[..len].split_at_checked(REQUEST_HEADER_BYTES)
-        else {
-            return Ok(None);
-        };
-        let bytes = len.saturating_sub(WRITE_HEADER_BYTES);
-        Ok(Request::parse(header, argument, bytes))
+        let request = venice_fuse::Request::parse_whole(&self.incoming[..len]);
+        Ok(request.map(|(request, _)| request.into()))
     }
 
-    /// Sends the answer to the kernel; its body has `len` bytes.
+    /// Sends the reply to the kernel; its body has `len` bytes.
     pub(super) fn give(&mut self, device: &mut File, len: usize) -> std::io::Result<()> {
-        device.write(&self.outgoing[..ANSWER_HEADER_BYTES + len]).map(drop)
+        device.write(&self.outgoing[..REPLY_HEADER_BYTES + len]).map(drop)
     }
 }
 
@@ -98,8 +95,8 @@ impl Exchange for Buffers {
         &self.incoming[WRITE_HEADER_BYTES..WRITE_HEADER_BYTES + len]
     }
 
-    fn answer(&mut self, unique: u64) -> Answer<'_> {
-        let (header, body) = self.outgoing.split_at_mut(ANSWER_HEADER_BYTES);
-        Answer::new(header, body, unique)
+    fn reply(&mut self, unique: u64) -> Reply<'_> {
+        let (header, body) = self.outgoing.split_at_mut(REPLY_HEADER_BYTES);
+        Reply::new(header, body, unique)
     }
 }

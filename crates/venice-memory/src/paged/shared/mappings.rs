@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use super::super::page_table::PageNumber;
 use super::super::pager::{Pager, Structure};
-use super::super::sys::{self, Errno, SysResult, nr};
+use super::super::sys::{self, Errno, Remap, SysResult, nr};
 use super::super::uffd::Uffd;
 use super::super::{PAGE, attach, pages_of};
 use super::messages::{Request, UserPages};
@@ -294,26 +294,18 @@ impl Structure {
     ///
     /// # Errors
     /// The kernel's; `EFAULT` where the range is not of one mapping.
-    pub fn relocate_shared(
-        &mut self,
-        old: usize,
-        old_len: usize,
-        new_len: usize,
-        flags: usize,
-        new_addr: usize,
-    ) -> SysResult<usize> {
+    pub fn relocate_shared(&mut self, remap: Remap) -> SysResult<usize> {
+        let Remap { old, old_len, new_len, flags, new_addr } = remap;
         let user = self.pager.shared_mappings.user().ok_or(Errno::EFAULT)?;
         let old_pages = pages_of(old, old_len.max(1));
         let (start, pages) = (old_pages.start, old_pages.len());
         let begin = Request::BeginMove(UserPages { user, start, pages });
         let (first, _) = self.pager.ask_shared(begin, None).ok_or(Errno::EFAULT)?;
         // SAFETY: what the program asked for.
-        let remap = || unsafe {
-            sys::program_syscall(nr::MREMAP, [old, old_len, new_len, flags, new_addr, 0])
-        };
+        let call = || unsafe { remap.call() };
         let outcome = match flags & MREMAP_FIXED {
-            0 => remap(),
-            _ => self.replace(new_addr, new_len, remap),
+            0 => call(),
+            _ => self.replace(new_addr, new_len, call),
         };
         if let Ok(new) = outcome {
             let pages = new_len.div_ceil(PAGE);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::super::lock::StructureGuard;
 use super::super::page_table::PageNumber;
 use super::super::run_block::SLAB_SLOTS;
-use super::super::sys::{self, Errno, SysResult, nr};
+use super::super::sys::{self, Errno, Remap, SysResult, nr};
 use super::super::{PAGE, address_of, pages_of};
 use super::{Contents, Piece, Window};
 
@@ -183,17 +183,16 @@ impl WindowStructure {
     /// # Errors
     /// The kernel's error; `EINVAL` for flags that the window does not support
     /// (`MREMAP_DONTUNMAP`).
-    pub fn relocate(&mut self, arguments: [usize; 5]) -> SysResult<usize> {
-        let [old, old_len, new_len, flags, new_addr] = arguments;
+    pub fn relocate(&mut self, remap: Remap) -> SysResult<usize> {
+        let Remap { old, old_len, new_len, flags, new_addr } = remap;
         let (old_pages, new_pages) = (pages_of(old, old_len), new_len.div_ceil(PAGE));
         let grows_by = new_pages.saturating_sub(old_pages.len()) as u64;
         let is_local = self.contents().local.parts(old_pages.clone()).next().is_some();
         let touches = self.touches(old, old_len);
         let is_copied = touches || (is_local && grows_by > self.window.local_room());
         if !is_copied {
-            let [a, b, c, d, e] = arguments;
             // SAFETY: the program's own request.
-            let new = unsafe { sys::syscall(nr::MREMAP, [a, b, c, d, e, 0])? };
+            let new = unsafe { remap.call()? };
             if is_local {
                 self.forget(old_pages);
             }

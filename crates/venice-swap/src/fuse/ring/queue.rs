@@ -8,13 +8,14 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use venice_fuse::{MAX_TRANSFER_BYTES, REPLY_HEADER_BYTES, Reply};
 
 use super::protocol::{Head, Turn, turn};
 use crate::SwapError;
 use crate::backing::Backing;
 use crate::clock::monotonic_ns;
 use crate::fuse::carry_out::{Exchange, carry_out};
-use crate::fuse::protocol::{ANSWER_HEADER_BYTES, Answer, Call, MAX_TRANSFER_BYTES, Request};
+use crate::fuse::protocol::{Call, Request};
 use crate::mapping::Mapping;
 use crate::ring_slots::{Slots, serve_slots};
 use crate::store::Store;
@@ -113,8 +114,8 @@ impl Queue {
             unsafe { std::slice::from_raw_parts_mut(self.payload(slot), MAX_TRANSFER_BYTES) };
         let commit_id = head.commit_id;
         let bytes = (head.payload_bytes as usize).min(MAX_TRANSFER_BYTES);
-        let request = Request::parse(&head.header, &head.argument, bytes);
-        let request = request.expect("the header has its whole length");
+        let request = venice_fuse::Request::parse(&head.header, &head.argument, bytes);
+        let request = Request::from(request.expect("the header has its whole length"));
         let mut exchange = Slot { header: &mut head.header, payload };
         let len = carry_out(&self.store, &mut *self.backing, request, &mut exchange);
         head.payload_bytes = len as u32;
@@ -170,8 +171,8 @@ impl Exchange for Slot<'_> {
         &self.payload[..len]
     }
 
-    fn answer(&mut self, unique: u64) -> Answer<'_> {
-        Answer::new(&mut self.header[..ANSWER_HEADER_BYTES], self.payload, unique)
+    fn reply(&mut self, unique: u64) -> Reply<'_> {
+        Reply::new(&mut self.header[..REPLY_HEADER_BYTES], self.payload, unique)
     }
 }
 

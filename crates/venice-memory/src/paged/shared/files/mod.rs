@@ -12,7 +12,6 @@
 
 mod memory;
 mod mount;
-mod protocol;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -23,6 +22,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use venice_fuse::{Attributes, Call, Features, MAX_TRANSFER_BYTES, REPLY_HEADER_BYTES, Reply};
 
 use super::super::sys;
 use super::super::uffd::Uffd;
@@ -31,11 +31,12 @@ use super::objects::UserId;
 use super::service::Service;
 use memory::OwnUser;
 pub use mount::FilesError;
-use protocol::{Call, MOST_BYTES, REPLY_HEADER_BYTES, Reply};
 use tree::Tree;
 
 /// Threads of the server: while one waits for a far page, another goes on.
 const THREADS: usize = 2;
+/// Requests outstanding at a time.
+const MOST_OUTSTANDING: u16 = 64;
 /// Room for what comes before the bytes of a write.
 const HEADERS_BYTES: usize = 4096;
 
@@ -126,8 +127,8 @@ fn own_user(service: Service) -> Result<OwnUser, FilesError> {
 
 /// Serves requests until `stop` is readable, or the mount and its files are gone.
 fn serve(tree: &Tree, device: &OwnedFd, stop: &OwnedFd) {
-    let mut incoming = vec![0; HEADERS_BYTES + MOST_BYTES];
-    let mut outgoing = vec![0; REPLY_HEADER_BYTES + MOST_BYTES];
+    let mut incoming = vec![0; HEADERS_BYTES + MAX_TRANSFER_BYTES];
+    let mut outgoing = vec![0; REPLY_HEADER_BYTES + MAX_TRANSFER_BYTES];
     loop {
         let of = |fd| PollFd::new(fd, PollFlags::IN);
         let mut fds = [of(device), of(stop)];
@@ -154,44 +155,69 @@ fn serve(tree: &Tree, device: &OwnedFd, stop: &OwnedFd) {
 
 /// Performs a request. Returns the length of its reply; `None`: it has none.
 fn carry_out(tree: &Tree, incoming: &[u8], outgoing: &mut [u8]) -> Option<usize> {
-    let request = protocol::Request::parse(incoming)?;
+    let (request, data) = venice_fuse::Request::parse_whole(incoming)?;
     let inode = request.inode;
-    let mut reply = Reply::new(outgoing);
-    let outcome = match request.call {
+    let (header, body) = outgoing.split_at_mut(REPLY_HEADER_BYTES);
+    let mut reply = Reply::new(header, body, request.unique);
+    let len = match request.call {
         Call::Forget { lookups } => {
             tree.forget(inode, lookups);
             return None;
         }
-        Call::ForgetAll { pairs } => {
-            for pair in pairs.chunks_exact(16) {
-                let [inode, lookups] = [0, 8].map(|at| protocol::u64_at(pair, at).unwrap_or(0));
-                tree.forget(inode, lookups);
-            }
+        Call::ForgetAll(forgotten) => {
+            forgotten.iter().for_each(|(inode, lookups)| tree.forget(inode, lookups));
             return None;
         }
         Call::Silent => return None,
-        Call::Init { max_readahead, flags } => Ok(reply.init(max_readahead, flags)),
-        Call::Lookup { name } => tree.look_up(name).map(|found| reply.entry(&found)),
-        Call::GetAttributes => tree.attributes(inode).map(|found| reply.attributes(&found)),
+        Call::Init { max_readahead, flags, .. } => {
+            let features = Features { most_outstanding: MOST_OUTSTANDING, by_ring: false };
+            reply.init(max_readahead, flags, features)
+        }
+        Call::Lookup { name } => give(reply, tree.look_up(name), Reply::entry),
+        Call::GetAttributes => give(reply, tree.attributes(inode), Reply::attributes),
         Call::SetAttributes(changes) => {
-            tree.change(inode, &changes).map(|found| reply.attributes(&found))
+            give(reply, tree.change(inode, &changes), Reply::attributes)
         }
         Call::Create { name, mode } => {
-            tree.create(name, mode, request.owner).map(|made| reply.created(&made))
+            give(reply, tree.create(name, mode, request.owner), Reply::created)
         }
-        Call::Unlink { name } => tree.unlink(name).map(|()| 0),
-        Call::Open => Ok(reply.open()),
-        Call::Read { offset, len } => tree.read(inode, offset, reply.body(len)),
-        Call::Write { offset, bytes } => {
-            tree.write(inode, offset, bytes).map(|()| reply.written(bytes.len()))
+        Call::Unlink { name } => done(reply, tree.unlink(name).map(|()| 0)),
+        Call::Open => reply.open(),
+        Call::Read { offset, len } => {
+            let read = tree.read(inode, offset, reply.body(len));
+            done(reply, read)
         }
+        Call::Write { offset, len } => match tree.write(inode, offset, &data[..len]) {
+            Ok(()) => reply.written(len),
+            Err(errno) => reply.error(errno.raw_os_error()),
+        },
         Call::Allocate { offset, len, mode } => {
-            tree.allocate(inode, (offset, len), mode).map(|()| 0)
+            done(reply, tree.allocate(inode, (offset, len), mode).map(|()| 0))
         }
-        Call::StatFs => Ok(reply.file_system()),
-        Call::Done => Ok(0),
-        Call::Unknown => Err(Errno::NOSYS),
-        Call::Malformed => Err(Errno::INVAL),
+        Call::StatFs => reply.file_system(0),
+        Call::Done => reply.ok(0),
+        Call::Unknown => reply.error(Errno::NOSYS.raw_os_error()),
+        Call::Malformed => reply.error(Errno::INVAL.raw_os_error()),
     };
-    Some(reply.finish(request.unique, outcome.map_err(Errno::raw_os_error)))
+    Some(REPLY_HEADER_BYTES + len)
+}
+
+/// Replies with the attributes of a file, or the error.
+fn give<'a>(
+    reply: Reply<'a>,
+    found: Result<Attributes, Errno>,
+    as_what: fn(Reply<'a>, &Attributes) -> usize,
+) -> usize {
+    match found {
+        Ok(attributes) => as_what(reply, &attributes),
+        Err(errno) => reply.error(errno.raw_os_error()),
+    }
+}
+
+/// Replies with as many bytes of the body, or the error.
+fn done(reply: Reply<'_>, outcome: Result<usize, Errno>) -> usize {
+    match outcome {
+        Ok(len) => reply.ok(len),
+        Err(errno) => reply.error(errno.raw_os_error()),
+    }
 }

@@ -1,16 +1,13 @@
 //! The mount of a run's shared files: attached to no tree, so it is reached by its descriptor alone,
 //! and it ends with the last descriptor of it and of its files.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen,
-};
+use venice_fuse::mount::{self, Mount};
 
-use super::protocol::ROOT_MODE;
+use super::tree::ROOT_MODE;
 
 /// The reason why a run has no shared files.
 #[derive(Debug, thiserror::Error)]
@@ -42,33 +39,14 @@ impl FilesError {
 
 /// Opens the kernel's end of a connection.
 pub(super) fn open_device() -> Result<OwnedFd, FilesError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    openat(CWD, c"/dev/fuse", flags, Mode::empty()).map_err(FilesError::Device)
+    mount::open_device(false).map_err(FilesError::Device)
 }
 
 /// Mounts the file system of `device`. Its root is what all users of this machine may make files
 /// in, as they may in `/dev/shm`.
 pub(super) fn mount(device: &OwnedFd) -> Result<OwnedFd, FilesError> {
-    let mount = || {
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        let options = [
-            ("source", "venice-shared".to_owned()),
-            ("fd", device.as_raw_fd().to_string()),
-            ("rootmode", format!("{ROOT_MODE:o}")),
-            ("user_id", "0".to_owned()),
-            ("group_id", "0".to_owned()),
-        ];
-        for (key, value) in &options {
-            fsconfig_set_string(context.as_fd(), *key, value)?;
-        }
-        for flag in ["allow_other", "default_permissions"] {
-            fsconfig_set_flag(context.as_fd(), flag)?;
-        }
-        fsconfig_create(context.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    mount().map_err(FilesError::Mount)
+    let mount = Mount { source: "venice-shared", root_mode: ROOT_MODE, is_for_all: true };
+    mount.make(device).map_err(FilesError::Mount)
 }
 
 /// Returns the device number of a mount, major number above minor. It sends no request.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use venice_fuse::Changes;
 
 use super::super::super::PAGE;
 use super::super::tests::{Fixture, LOCAL};
 use super::own_user;
-use super::protocol::Changes;
 use super::tree::Tree;
 
 /// Pages of a file.

@@ -6,11 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
+use venice_fuse::{Attributes, Changes, ROOT};
 
 use super::super::objects::UserId;
 use super::memory::{Contents, OwnUser};
-use super::protocol::{Attributes, Changes, REGULAR, ROOT, ROOT_MODE};
 
+/// Mode of the root: a directory in which everyone makes files, and removes their own.
+pub(super) const ROOT_MODE: u32 = 0o041777;
+/// Mode bits of a regular file.
+const REGULAR: u32 = 0o100000;
 /// Names with this prefix are made and not kept: a file of `memfd_create`.
 pub(super) const NAMELESS: &[u8] = b"memfd:";
 /// Longest name, as in `/dev/shm`.
