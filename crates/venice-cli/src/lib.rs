@@ -1,6 +1,7 @@
 //! The terminal side that the binaries `venice` and `venice-lab` share.
 //!
 //! - [`failure`]: one-line errors and exit codes.
+//! - [`help`]: the texts below `--help`.
 //! - [`log`]: the log of daemons.
 //! - [`terminal`]: results on stdout, tables, JSON, progress bars.
 //! - [`numbers`]: negative numbers on the command line, as values and not as flags.
@@ -8,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod help;
 pub mod log;
 pub mod manual;
 pub mod numbers;

@@ -4,7 +4,7 @@ mod examples;
 mod pages;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use venice_cli::{failure, log, manual, numbers};
+use venice_cli::{failure, help, log, manual, numbers};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::{channels, fault, forecast, memory, model, monitor, placement, shares, sim};
@@ -139,7 +139,7 @@ enum Paper {
 
 /// Runs the command line; returns the exit code.
 pub fn main() -> i32 {
-    let parsed = numbers::with_signs(Cli::command()).try_get_matches();
+    let parsed = help::with_flowing_text(numbers::with_signs(Cli::command())).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return failure::report_clap(&error, numbers::unknown_flag(&error)),

@@ -28,6 +28,7 @@ const MFD_EXEC: c_uint = 0x10;
 const MOST_NAME_BYTES: usize = 255;
 /// Longest name of a memfd (`memfd_create(2)`).
 const MOST_MEMFD_BYTES: usize = 249;
+const EISDIR: Errno = Errno(21);
 const ENOSPC: Errno = Errno(28);
 const MEMFD: &[u8] = b"memfd:";
 const KERNELS: &[u8] = b"/dev/shm/";
@@ -105,6 +106,8 @@ extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: c_uint) -> c_int
         let of_run = open_object(name, flags, mode as usize);
         of_run.unwrap_or_else(|| open_at(None, &Path::new(KERNELS, name), flags, mode as usize))
     });
+    // `.` and `..` are directories.
+    let outcome = outcome.map_err(|errno| if errno == EISDIR { Errno::EINVAL } else { errno });
     int_answer(outcome)
 }
 
@@ -148,13 +151,11 @@ extern "C" fn shm_unlink(name: *const c_char) -> c_int {
 
 /// Returns the name of an object without its slashes in front (`shm_open(3)`).
 fn object_name(name: &CStr) -> SysResult<&[u8]> {
-    const ENAMETOOLONG: Errno = Errno(36);
     let name = name.to_bytes();
     let start = name.iter().position(|byte| *byte != b'/').unwrap_or(name.len());
     match &name[start..] {
         [] => Err(Errno::EINVAL),
-        name if name.contains(&b'/') => Err(Errno::EINVAL),
-        name if name.len() > MOST_NAME_BYTES => Err(ENAMETOOLONG),
+        name if name.contains(&b'/') || name.len() > MOST_NAME_BYTES => Err(Errno::EINVAL),
         name => Ok(name),
     }
 }

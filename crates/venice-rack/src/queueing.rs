@@ -104,6 +104,8 @@ pub fn no_room_text(asked_bytes: u64, free: &[(String, u64)], line: &InLine) -> 
     if let Some(most) = line.most_bytes {
         let most = ByteSize(most);
         let _ = write!(text, "; waiting does not help: there is room for {most} when all is free");
+    } else if line.waited_ms == 0 {
+        text.push_str("; ask for less, lend more, or wait for it (--wait)");
     }
     text.push_str(&in_line_text(line.waited_ms, &line.before));
     text
@@ -139,7 +141,8 @@ mod tests {
         let free = [("node1".to_owned(), 16 << 20)];
         let text = |line: &InLine| no_room_text(32 << 20, &free, line);
         let plain = "no room for 32MiB: 16MiB free (node1 16MiB)";
-        assert_eq!(text(&InLine::default()), plain);
+        let remedy = "; ask for less, lend more, or wait for it (--wait)";
+        assert_eq!(text(&InLine::default()).strip_prefix(plain), Some(remedy));
         let before: Vec<String> = (1..=5).map(|number| format!("u{number}")).collect();
         let waited = InLine { waited_ms: 1500, before, most_bytes: None };
         let text_waited = text(&waited);

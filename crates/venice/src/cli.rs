@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use venice_cli::failure::Usage;
-use venice_cli::{failure, manual, numbers};
+use venice_cli::{failure, help, manual, numbers};
 use venice_measure::demo;
 
 use crate::{
@@ -167,7 +167,7 @@ pub fn main() -> i32 {
     if let Some(outcome) = lab::execute(&arguments) {
         return outcome.unwrap_or_else(|error| failure::report(&error));
     }
-    let parsed = numbers::with_signs(Cli::command()).try_get_matches();
+    let parsed = help::with_flowing_text(numbers::with_signs(Cli::command())).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return failure::report_clap(&error, numbers::unknown_flag(&error)),

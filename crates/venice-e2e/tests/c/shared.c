@@ -55,6 +55,36 @@ static void count(void)
 	check_counts(base, CHILDREN);
 }
 
+/* Children of a process that has no shared memory any more, or none that they get. */
+static void none_inherited(void)
+{
+	char *base = map_shared(LEN);
+	write_pages(base, 0, PAGES, 1);
+	must(munmap(base, LEN) == 0);
+	for (int way = 0; way < 3; way++) {
+		pid_t child = fork();
+		if (child == 0) {
+			/* The child, and its own, can have some. */
+			char *own = map_shared(LEN / 4);
+			write_pages(own, 0, PAGES / 4, 3);
+			if (fork() == 0)
+				_exit(!page_is(own, 5, 3));
+			int status;
+			must(wait(&status) > 0 && status == 0);
+			check_pages(own, 0, PAGES / 4, 3);
+			_exit(0);
+		}
+		join(child);
+		/* Once more with what is not inherited, and with what is replaced. */
+		base = map_shared(LEN);
+		write_pages(base, 0, PAGES, 2);
+		if (way == 0)
+			must(madvise(base, LEN, MADV_DONTFORK) == 0);
+		else
+			must(mmap(base, LEN, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == base);
+	}
+}
+
 /* A child by a bare system call: no code of the C library, and of Venice, runs there. */
 static void bare(void)
 {
@@ -288,8 +318,9 @@ static void killed(void)
 int main(int argc, char **argv)
 {
 	const char *way = argc > 1 ? argv[1] : "count";
-	void (*ways[])(void) = { count, bare, chain, moved, advised, read_into, locks, killed };
-	const char *names[] = { "count", "bare", "chain", "moved", "advised", "read", "locks", "killed" };
+	void (*ways[])(void) = { count, bare, chain, none_inherited, moved, advised, read_into, locks, killed };
+	const char *names[] = { "count",   "bare", "chain", "none", "moved",
+				"advised", "read", "locks", "killed" };
 	for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++)
 		if (!strcmp(way, names[i])) {
 			ways[i]();

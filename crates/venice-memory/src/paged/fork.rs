@@ -239,8 +239,11 @@ impl ForkedChild {
     }
 
     /// Makes the child a user of the run's shared pager. Returns the descriptor to keep; -1: none.
-    fn take_over_shared(&self) -> i32 {
-        let Some(fd) = self.structure.pager.take_over_shared() else { return -1 };
+    fn take_over_shared(&mut self) -> i32 {
+        let Some(fd) = self.structure.pager.take_over_shared() else {
+            self.structure.guarded().shared.remove(0..usize::MAX);
+            return -1;
+        };
         if !serves_this_process(Uffd { fd }) {
             sys::die("fork failed: two forks at once were confused");
         }

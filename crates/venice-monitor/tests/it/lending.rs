@@ -110,10 +110,8 @@ async fn full_rack_error_lists_free_memory() {
     let _two = Agent::start("node2", &monitor.addr, 2).await;
     match client.request_memory(request(2, 6, &[])).await {
         Err(error @ ControlError::NoRoom { .. }) => {
-            assert_eq!(
-                error.to_string(),
-                "no room for 96MiB: 80MiB free (node1 48MiB, node2 32MiB)"
-            );
+            let plain = "no room for 96MiB: 80MiB free (node1 48MiB, node2 32MiB)";
+            assert!(error.to_string().starts_with(plain), "{error}");
         }
         other => panic!("{other:?}"),
     }

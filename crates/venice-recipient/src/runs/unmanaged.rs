@@ -46,7 +46,7 @@ impl Cause {
             Cause::Locked => "memory locked by mlock",
             Cause::Stack => "stacks",
             Cause::Hugetlb => "huge pages of hugetlbfs",
-            Cause::StaticData => "static data of the program and its libraries",
+            Cause::StaticData => "static data, or other pages of mapped files that it has changed",
             Cause::StaticProgram => "a static program, or one of another C library",
             Cause::SetUser => "a set-user-id program, which drops the shim",
             Cause::Forked => "a forked process without a pager",

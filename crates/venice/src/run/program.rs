@@ -25,6 +25,9 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
         if !path.exists() {
             bail!("program {shown} not found: check the path");
         }
+        if path.is_dir() {
+            bail!("{shown} is a directory: name a program");
+        }
         if !is_executable(&path) {
             bail!("{shown} is not executable: check its permissions");
         }
@@ -32,6 +35,11 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| is_executable(p));
+    if found.is_none() && shown.starts_with('-') {
+        return Err(usage(format!(
+            "there is no option {shown}, and no program of that name: see `venice run --help`"
+        )));
+    }
     found
         .with_context(|| format!("program {shown} not found in PATH: install it, or give its path"))
 }

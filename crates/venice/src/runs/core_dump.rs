@@ -67,6 +67,9 @@ fn create(path: &Path) -> anyhow::Result<File> {
     let file =
         OpenOptions::new().write(true).read(true).create_new(true).mode(OWNER_ONLY).open(path);
     match file {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
+            bail!("{} is a directory: name a file in it with --output", path.display())
+        }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             bail!("{} exists: remove it, or name another file with --output", path.display())
         }

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// `venice limit`
 #[derive(Args, Debug)]
 pub struct LimitArgs {
-    /// Process id of the program, or of its `venice run`
+    /// Process id of the program, of any of its processes, or of its `venice run`
     #[arg(value_name = "PID")]
     pid: u32,
     /// New limit of resident anonymous memory
@@ -77,11 +77,15 @@ fn watch(dir: &RunDir, mut row: RunRow) -> anyhow::Result<RunRow> {
             (least, progressed) = (over(&row), Instant::now());
             bar.set_position((at_first - least) >> 20);
         }
-        if progressed.elapsed() > PATIENCE {
+        if progressed.elapsed() > PATIENCE || registry::is_stopped(row.pid) {
             bar.finish_and_clear();
+            let pid = row.pid;
+            let why = match registry::is_stopped(pid) {
+                true => format!("the program is stopped: they leave after `kill -CONT {pid}`"),
+                false => "locked memory and memory outside the pager stay resident".to_owned(),
+            };
             bail!(
-                "run {} ({}): {} resident, above the budget of {}, and no more pages leave: locked memory and \
-                 memory outside the pager stay resident",
+                "run {} ({}): {} resident, above the budget of {}, and no more pages leave: {why}",
                 row.run,
                 row.command,
                 ByteSize(row.resident_bytes),

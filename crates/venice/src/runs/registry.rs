@@ -34,6 +34,9 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
 /// Asks the run with the supervisor `pid`; `None` if it has ended.
 pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
     let path = dir.runs_dir().socket_path(pid);
+    if path.exists() && is_stopped(pid) {
+        bail!("it is stopped: continue it (`fg`, or `kill -CONT {pid}`)");
+    }
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -61,6 +64,13 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
         }
         answer => Ok(answer?),
     }
+}
+
+/// True if a process is stopped: by Ctrl-Z, a signal, or a debugger (`proc_pid_stat(5)`).
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have blanks.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
 }
 
 /// Checks that the runs of this run directory can be listed.

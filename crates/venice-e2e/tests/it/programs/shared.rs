@@ -55,6 +55,11 @@ fn bare_child_shares_memory() {
 }
 
 #[test]
+fn children_inherit_nothing_shared() {
+    is_paged("children_inherit_nothing_shared", Port::Shm, "none");
+}
+
+#[test]
 fn forks_survive_eviction() {
     is_paged("forks_survive_eviction", Port::Shm, "chain");
 }

@@ -184,21 +184,12 @@ impl Handler {
         let _apart = pager.block_event_reads();
         let process = &pager.block.processes[pager.process.load(Ordering::Relaxed)];
         loss::note(process, slot, address_of(page));
-        if pager.serves_regions() {
-            // No supervisor reports it. (This thread may allocate.)
-            let had = pager
-                .block
-                .replicas_of(pager.block.slab_of(slot))
-                .map(|(_, replica)| replica.donor());
-            let names: Vec<_> = had.map(|donor| pager.block.donors()[donor].name()).collect();
-            let (name, address) = (names.join(" and "), address_of(page));
-            let said = format!(
-                "venice: the last copy of a page is lost with node {name}: address {address:#x}: \
-                 SIGBUS\n"
-            );
-            let _ = sys::write(2, said.as_bytes());
+        let lost_before = pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
+        // Reads of a shared file go on after the first one, with an error each.
+        let is_told = pager.shared.is_none() || lost_before == 0;
+        if pager.serves_regions() && is_told {
+            self.tell_of_loss(page, slot);
         }
-        pager.block.counters.lost_pages.fetch_add(1, Ordering::Relaxed);
         self.forget_slot(entry);
         if pager.shared.is_some() {
             // Its users fault again, and each is poisoned then.
@@ -207,5 +198,19 @@ impl Handler {
         }
         self.poison(page);
         self.release(page, entry, State::Poisoned);
+    }
+
+    /// Says what no supervisor reports. (This thread may allocate.)
+    fn tell_of_loss(&self, page: PageNumber, slot: u32) {
+        let block = &self.pager.block;
+        let had = block.replicas_of(block.slab_of(slot)).map(|(_, replica)| replica.donor());
+        let names: Vec<_> = had.map(|donor| block.donors()[donor].name()).collect();
+        let names = names.join(" and ");
+        let what = match self.pager.shared {
+            None => format!("address {:#x}: SIGBUS", address_of(page)),
+            Some(_) => "shared memory: SIGBUS, or EIO of a read or write".to_owned(),
+        };
+        let said = format!("venice: the last copy of a page is lost with node {names}: {what}\n");
+        let _ = sys::write(2, said.as_bytes());
     }
 }

@@ -40,7 +40,7 @@ pub struct SharedMappings {
     user: AtomicU32,
     /// Its userfaultfd, once it is a user.
     uffd_fd: AtomicI32,
-    /// The number of the child that is being forked; 0: none.
+    /// The number of the child that is being forked; 0: it inherits nothing that is served.
     child: AtomicU32,
 }
 
@@ -109,16 +109,22 @@ impl Pager {
     /// Prepares the shared memory for a fork.
     pub(in super::super) fn before_shared_fork(&self) {
         let Some(user) = self.shared_mappings.user() else { return };
-        let number = self.ask_shared(Request::Fork { user }, None);
-        let number = number.map_or(0, |(number, _)| number as UserId);
+        let reply = attach::ask_shared_pager(self.supervisor_fd, Request::Fork { user }, None);
+        // No child has the last number: this one will not be served.
+        let number = reply.map_or(UserId::MAX, |(number, _)| number as UserId);
         self.shared_mappings.child.store(number, Ordering::Release);
     }
 
     /// Makes the forked child a user of its own. Returns the descriptor that it must keep: as long
-    /// as it is open, no access reads zeros after the supervisor's death.
+    /// as it is open, no access reads zeros after the supervisor's death. `None`: it has no shared
+    /// memory that is served.
     pub(in super::super) fn take_over_shared(&self) -> Option<i32> {
         self.shared_mappings.user()?;
         let user = self.shared_mappings.child.swap(0, Ordering::AcqRel);
+        if user == 0 {
+            self.shared_mappings.set(0, -1);
+            return None;
+        }
         let reply = self.ask_shared(Request::Child { user }, None);
         let Some((_, Some(uffd))) = reply else {
             sys::die("fork failed: the shared memory of the child is not served");

@@ -77,7 +77,8 @@ pub enum Request {
     Unlock(UserPages),
     /// Pages never leave, whoever has them mapped.
     Keep(UserPages),
-    /// A thread of the user is about to fork. The reply is the child's number.
+    /// A thread of the user is about to fork. The reply is the child's number; 0: it inherits
+    /// nothing.
     Fork {
         /// The user.
         user: UserId,

@@ -94,6 +94,11 @@ impl User {
         Uffd { fd: self.uffd.as_raw_fd() }
     }
 
+    /// True if its children get any of its mappings.
+    pub fn has_heritage(&self) -> bool {
+        self.mappings.values().any(|mapping| !mapping.is_dont_fork)
+    }
+
     /// Returns the number of the object's page that it has at its page `page`.
     pub fn key_at(&self, page: PageNumber) -> Option<PageNumber> {
         let (_, mapping) = self.mappings.range(..=page).next_back()?;

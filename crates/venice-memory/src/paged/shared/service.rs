@@ -163,6 +163,10 @@ impl Service {
 
     fn expect_child(&self, user: UserId) -> Option<UserId> {
         let mut objects = self.home.change();
+        // The kernel reports a fork only where the child inherits memory of the userfaultfd.
+        if !objects.user(user)?.has_heritage() {
+            return None;
+        }
         let number = objects.next_number();
         objects.user_mut(user)?.next_child = Some(number);
         Some(number)
