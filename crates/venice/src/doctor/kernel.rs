@@ -147,7 +147,9 @@ fn shared_files(what: &'static str, tried: Result<(), FilesError>) -> Finding {
     };
     let remedy = match error {
         FilesError::Device(_) => "`modprobe fuse`; in a container, give it /dev/fuse",
-        _ => "run as root, or with CAP_SYS_ADMIN; in a container, allow the fsopen system call",
+        FilesError::Mount(_) | FilesError::Kernel(_) | FilesError::Thread(_) => {
+            "run as root, or with CAP_SYS_ADMIN; in a container, allow the fsopen system call"
+        }
     };
     let detail = format!(
         "memory without a descriptor is paged; memfds and POSIX shared memory stay local, beyond \
