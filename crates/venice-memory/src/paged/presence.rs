@@ -30,7 +30,10 @@ struct ScanArg {
 }
 
 const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Stretches of pages found by one scan.
+const MOST_FOUND: usize = 64;
 /// In memory, or swapped out.
 const THERE: u64 = 1 << 63 | 1 << 62;
 
@@ -88,7 +91,40 @@ impl Presence {
             return [false; MOST_PAGES];
         }
         let is_shared = |word: u64| word & (PRESENT | EXCLUSIVE) == PRESENT;
-        page_map(self.fd, addr, pages, is_shared).unwrap_or([false; MOST_PAGES])
+        let mut shared = page_map(self.fd, addr, pages, is_shared).unwrap_or([false; MOST_PAGES]);
+        if shared.contains(&true) {
+            self.leave_out_zeros(addr, pages, &mut shared);
+        }
+        shared
+    }
+
+    /// Leaves out where the kernel's page of zeros is mapped, which counts as no process's own.
+    fn leave_out_zeros(&self, addr: usize, pages: usize, shared: &mut PresentPages) {
+        let (mut from, end) = (addr, addr + pages * PAGE);
+        while from < end {
+            let mut found = [[0u64; 3]; MOST_FOUND];
+            let mut scan = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                start: from as u64,
+                end: end as u64,
+                vec: found.as_mut_ptr() as u64,
+                vec_len: MOST_FOUND as u64,
+                category_mask: PAGE_IS_PFNZERO,
+                return_mask: PAGE_IS_PFNZERO,
+                ..ScanArg::default()
+            };
+            // SAFETY: the structure is the one the request expects, with room for as many regions.
+            let Ok(count) = (unsafe { sys::ioctl(self.fd, PAGEMAP_SCAN, &mut scan) }) else {
+                return;
+            };
+            let page = |address: u64| (address as usize - addr) / PAGE;
+            let zeros = found[..count].iter().map(|[start, end, _]| page(*start)..page(*end));
+            zeros.for_each(|zeros| shared[zeros].fill(false));
+            if scan.walk_end as usize <= from {
+                return;
+            }
+            from = scan.walk_end as usize;
+        }
     }
 
     /// True if the memory from `addr` on, a multiple of 2 MiB, is a huge page of the kernel's,
@@ -176,6 +212,28 @@ mod tests {
         presence.close();
         // SAFETY: mapped above, and used by nothing else.
         unsafe { sys::unmap(memory as *mut _, 2 * HUGE_BYTES) };
+    }
+
+    /// More stretches than one scan finds.
+    #[test]
+    fn zeros_are_not_shared() {
+        const PAGES: usize = 4 * MOST_FOUND;
+        let presence = Presence::open_here();
+        let memory = sys::map_private(PAGES * PAGE).unwrap();
+        // SAFETY: advice about the fresh mapping, and accesses within it.
+        unsafe {
+            sys::madvise(memory as usize, PAGES * PAGE, sys::MADV_NOHUGEPAGE).unwrap();
+            for page in 0..PAGES {
+                match page % 2 {
+                    0 => assert_eq!(memory.add(page * PAGE).read_volatile(), 0),
+                    _ => memory.add(page * PAGE).write_volatile(1),
+                }
+            }
+        }
+        assert_eq!(presence.shared(memory as usize, PAGES), [false; MOST_PAGES]);
+        presence.close();
+        // SAFETY: mapped above, and used by nothing else.
+        unsafe { sys::unmap(memory.cast(), PAGES * PAGE) };
     }
 
     #[test]

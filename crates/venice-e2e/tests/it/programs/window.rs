@@ -175,7 +175,7 @@ fn unsupported_options_are_usage_errors() {
     for (options, word) in [
         (&["--port", "udp"][..], "--port shm"),
         (&["--read-ahead", "off"], "--read-ahead"),
-        (&["--copies", "2"], "--mode window has one copy"),
+        (&["--copies", "2"], "--copies above 1 requires --mode paged"),
         (&[], "--link"),
     ] {
         let head = ["run", "--mode", "window", "--local", "16MiB"];
