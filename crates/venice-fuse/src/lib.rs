@@ -3,7 +3,7 @@
 //!
 //! [`request`] parses what the kernel sends, [`reply`] builds what it gets, both in the machine's
 //! byte order and without I/O. [`mount`] opens a connection and mounts it, attached to no tree.
-//! What a server does with a request is its own.
+//! Each server decides what a request does.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -17,7 +17,7 @@ pub struct Request<'a> {
     pub inode: u64,
     /// User and group of the process that makes it.
     pub owner: (u32, u32),
-    /// What it asks for.
+    /// The operation that it requests.
     pub call: Call<'a>,
 }
 

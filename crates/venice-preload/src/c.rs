@@ -1,6 +1,7 @@
 //! The C library functions that the shim needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `Dl_info` (`dladdr(3)`).
 #[repr(C)]
@@ -85,6 +86,18 @@ pub fn next_symbol(name: &CStr) -> usize {
     const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
     // SAFETY: the name is NUL-terminated.
     unsafe { dlsym(RTLD_NEXT, name.as_ptr()) as usize }
+}
+
+/// Does the same as [`next_symbol`], and looks once: `known` has the address from then on.
+pub fn next_symbol_once(known: &AtomicUsize, name: &CStr) -> usize {
+    match known.load(Ordering::Relaxed) {
+        0 => {
+            let address = next_symbol(name);
+            known.store(address, Ordering::Relaxed);
+            address
+        }
+        address => address,
+    }
 }
 
 /// Returns the path of the library that `address` is in, as it was loaded. It lives as long as the

@@ -2,8 +2,8 @@
 //! that it holds. It writes to each then, and a page that is far is not brought in for a thread that
 //! ends: who waits for the mutex would wait for ever. So the pages of robust mutexes stay near.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicUsize;
 
 use crate::c;
 use crate::pager_instance::pager;
@@ -19,7 +19,7 @@ static GET_ROBUST: AtomicUsize = AtomicUsize::new(0);
 /// Replaces the C library's call: makes a mutex, and keeps a robust one near.
 #[unsafe(no_mangle)]
 pub extern "C" fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int {
-    let address = found(&INIT, c"pthread_mutex_init");
+    let address = c::next_symbol_once(&INIT, c"pthread_mutex_init");
     assert!(address != 0, "the C library makes mutexes");
     // SAFETY: the next library's `pthread_mutex_init`, with what the program gave this one.
     let init: extern "C" fn(*mut c_void, *const c_void) -> c_int =
@@ -39,7 +39,7 @@ fn is_robust(attributes: *const c_void) -> bool {
     if attributes.is_null() {
         return false;
     }
-    let address = found(&GET_ROBUST, c"pthread_mutexattr_getrobust");
+    let address = c::next_symbol_once(&GET_ROBUST, c"pthread_mutexattr_getrobust");
     if address == 0 {
         return false;
     }
@@ -48,16 +48,4 @@ fn is_robust(attributes: *const c_void) -> bool {
     let get: extern "C" fn(*const c_void, *mut c_int) -> c_int =
         unsafe { std::mem::transmute(address) };
     get(attributes, &mut robust) == 0 && robust == ROBUST
-}
-
-/// Returns the address of the next library's `name`, looked up once; 0: there is none.
-fn found(known: &AtomicUsize, name: &CStr) -> usize {
-    match known.load(Ordering::Relaxed) {
-        0 => {
-            let address = c::next_symbol(name);
-            known.store(address, Ordering::Relaxed);
-            address
-        }
-        address => address,
-    }
 }

@@ -5,7 +5,7 @@
 //! writes right; a shared mapping of it is refused (`ENODEV`).
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use venice_memory::paged::{Pager, sys};
@@ -81,13 +81,8 @@ type Sendmsg = unsafe extern "C" fn(c_int, *const Message, c_int) -> isize;
 /// The function of the C library.
 fn next() -> Sendmsg {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let mut address = NEXT.load(Ordering::Relaxed);
-    if address == 0 {
-        address = c::next_symbol(c"sendmsg");
-        NEXT.store(address, Ordering::Relaxed);
-    }
     // SAFETY: the C library has it.
-    unsafe { std::mem::transmute::<usize, Sendmsg>(address) }
+    unsafe { std::mem::transmute::<usize, Sendmsg>(c::next_symbol_once(&NEXT, c"sendmsg")) }
 }
 
 /// Descriptors that are sent in place of others; closed when this is dropped.
@@ -130,12 +125,8 @@ impl Replaced {
         }
         let structure = pager.hold_structure();
         if let Some(memory) = pager.release_file(file) {
-            let fd = memory.into_raw_fd();
-            let fd = sys::move_fd(fd, pager.descriptors().lowest()).unwrap_or(fd);
-            bytes.copy_from_slice(&fd.to_ne_bytes());
-            // SAFETY: moved above, and owned by nothing else.
-            let fd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
-            self.fds[self.count] = Some(fd);
+            bytes.copy_from_slice(&memory.as_raw_fd().to_ne_bytes());
+            self.fds[self.count] = Some(memory);
             self.count += 1;
         }
         drop(structure);

@@ -235,9 +235,7 @@ impl Writer<'_> {
         self.gathered.add(filled::gather_shared(at, &there, pages, self.far)?);
         if mapping.is_private() {
             self.memory.look_for_copies(first, &mut there).map_err(unread)?;
-            let of = |is_copy| if is_copy { Contents::InPlace } else { Contents::Zeros };
-            let copies: Vec<Contents> = there.into_iter().map(of).collect();
-            self.read_in_place(first, &copies, pages, false);
+            self.read_in_place(first, &in_place(&there), pages, false);
         }
         Ok(())
     }
@@ -252,8 +250,7 @@ impl Writer<'_> {
         if let Some(image) = &self.image {
             return image.locate(first, &there);
         }
-        let of = |there| if there { Contents::InPlace } else { Contents::Zeros };
-        Ok(there.into_iter().map(of).collect())
+        Ok(in_place(&there))
     }
 
     /// Reads the pages that are in place. Pages beyond the end of a file (`is_plain`) have no
@@ -283,6 +280,12 @@ impl Writer<'_> {
             at += 1;
         }
     }
+}
+
+/// Returns the contents of pages of which those that are not there are zeros.
+fn in_place(there: &[bool]) -> Vec<Contents> {
+    let of = |there: &bool| if *there { Contents::InPlace } else { Contents::Zeros };
+    there.iter().map(of).collect()
 }
 
 /// Reads pages one by one; returns the number of those that cannot be read.

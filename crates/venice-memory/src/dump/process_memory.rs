@@ -9,7 +9,7 @@ use crate::paged::image::ForeignMemory;
 
 /// In memory, or swapped out by the kernel.
 const THERE: u64 = 1 << 63 | 1 << 62;
-/// Of a file, or of shared memory.
+/// The page belongs to a file or to shared memory.
 const OF_FILE: u64 = 1 << 61;
 
 /// The memory of a process, which should be stopped.

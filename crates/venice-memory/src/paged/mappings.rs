@@ -62,20 +62,9 @@ impl Structure {
         len_bytes: usize,
         change: impl FnOnce() -> SysResult<T>,
     ) -> SysResult<T> {
-        let pages = pages_of(addr, len_bytes);
-        let parts = self.managed(pages.clone());
-        for part in &parts {
-            self.claim_all(part.clone());
-        }
-        let outcome = change();
-        for part in parts {
-            match outcome {
-                Ok(_) => self.drop_all_with_late(part),
-                Err(_) => self.restore_all(part),
-            }
-        }
+        let outcome = self.cut(addr, len_bytes, change);
         if outcome.is_ok() {
-            self.unmanage(pages);
+            self.unmanage(pages_of(addr, len_bytes));
         }
         outcome
     }
@@ -125,7 +114,8 @@ impl Structure {
         outcome
     }
 
-    /// Lets `change` take the pages of a range out of their object; they stay managed.
+    /// Lets `change` take the pages of a range away. The pager's state of them is dropped, unless
+    /// `change` fails; they stay managed.
     ///
     /// # Errors
     /// The errors of `change`; nothing has changed then.

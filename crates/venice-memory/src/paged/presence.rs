@@ -3,6 +3,8 @@
 //! `mincore(2)` reports a page that the host has swapped out as absent, and an absent page counts
 //! as having no contents. `/proc/self/pagemap` (`proc_pid_pagemap(5)`) tells the two apart.
 
+use std::ops::Range;
+
 use super::descriptors::Descriptors;
 use super::sys::{self, SysResult};
 use super::{
@@ -34,6 +36,8 @@ const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Stretches of pages found by one scan.
 const MOST_FOUND: usize = 64;
+/// A stretch: first address, address after the last, categories (`struct page_region`).
+type Found = [u64; 3];
 /// In memory, or swapped out.
 const THERE: u64 = 1 << 63 | 1 << 62;
 
@@ -101,29 +105,18 @@ impl Presence {
     /// Leaves out where the kernel's page of zeros is mapped, which counts as no process's own.
     fn leave_out_zeros(&self, addr: usize, pages: usize, shared: &mut PresentPages) {
         let (mut from, end) = (addr, addr + pages * PAGE);
+        let page = |address: u64| (address as usize - addr) / PAGE;
         while from < end {
-            let mut found = [[0u64; 3]; MOST_FOUND];
-            let mut scan = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                start: from as u64,
-                end: end as u64,
-                vec: found.as_mut_ptr() as u64,
-                vec_len: MOST_FOUND as u64,
-                category_mask: PAGE_IS_PFNZERO,
-                return_mask: PAGE_IS_PFNZERO,
-                ..ScanArg::default()
-            };
-            // SAFETY: the structure is the one the request expects, with room for as many regions.
-            let Ok(count) = (unsafe { sys::ioctl(self.fd, PAGEMAP_SCAN, &mut scan) }) else {
+            let mut found = [Found::default(); MOST_FOUND];
+            let Some((count, walk_end)) = self.scan(from..end, PAGE_IS_PFNZERO, &mut found) else {
                 return;
             };
-            let page = |address: u64| (address as usize - addr) / PAGE;
             let zeros = found[..count].iter().map(|[start, end, _]| page(*start)..page(*end));
             zeros.for_each(|zeros| shared[zeros].fill(false));
-            if scan.walk_end as usize <= from {
+            if walk_end <= from {
                 return;
             }
-            from = scan.walk_end as usize;
+            from = walk_end;
         }
     }
 
@@ -131,20 +124,32 @@ impl Presence {
     /// translated as one. `None`: the kernel does not report it (a program that has changed its
     /// user).
     pub fn is_huge(&self, addr: usize) -> Option<bool> {
-        let mut found = [0u64; 3];
+        let (end, mut found) = (addr + HUGE_BYTES, [Found::default()]);
+        self.scan(addr..end, PAGE_IS_HUGE, &mut found)?;
+        Some(found[0][..2] == [addr as u64, end as u64])
+    }
+
+    /// Finds the stretches of pages of a category. Returns their number, and the address up to which
+    /// it has looked. `None`: the kernel refuses it.
+    fn scan(
+        &self,
+        range: Range<usize>,
+        category: u64,
+        found: &mut [Found],
+    ) -> Option<(usize, usize)> {
         let mut scan = ScanArg {
             size: size_of::<ScanArg>() as u64,
-            start: addr as u64,
-            end: (addr + HUGE_BYTES) as u64,
+            start: range.start as u64,
+            end: range.end as u64,
             vec: found.as_mut_ptr() as u64,
-            vec_len: 1,
-            category_mask: PAGE_IS_HUGE,
-            return_mask: PAGE_IS_HUGE,
+            vec_len: found.len() as u64,
+            category_mask: category,
+            return_mask: category,
             ..ScanArg::default()
         };
-        // SAFETY: the structure is the one the request expects, with room for one region.
-        unsafe { sys::ioctl(self.fd, PAGEMAP_SCAN, &mut scan) }.ok()?;
-        Some(found[..2] == [addr as u64, (addr + HUGE_BYTES) as u64])
+        // SAFETY: the structure is the one the request expects, with room for as many stretches.
+        let count = unsafe { sys::ioctl(self.fd, PAGEMAP_SCAN, &mut scan) }.ok()?;
+        Some((count, scan.walk_end as usize))
     }
 }
 

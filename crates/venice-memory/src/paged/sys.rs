@@ -297,10 +297,7 @@ unsafe fn copy_within(number: usize, buffer: usize, there: usize, len: usize) ->
     let (buffer, there) = (Part { start: buffer, len }, Part { start: there, len });
     let (buffer, there) = (&raw const buffer as usize, &raw const there as usize);
     // SAFETY: forwarded to the caller; both parts are on this stack.
-    unsafe {
-        let own = syscall(nr::GETPID, [0; 6])?;
-        syscall(number, [own, buffer, 1, there, 1, 0])
-    }
+    unsafe { syscall(number, [getpid() as usize, buffer, 1, there, 1, 0]) }
 }
 
 /// Calls `close(2)`. Errors are ignored: nothing can be done about them.

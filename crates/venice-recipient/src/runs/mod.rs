@@ -23,7 +23,7 @@ mod unmanaged;
 pub use far_pages::{CoreView, FarPages};
 pub use left::sweep;
 pub use look::{Look, Sample};
-pub use process::{Identity, cpu_s, cpu_s_of_children};
+pub use process::{Identity, cpu_s, cpu_s_of_children, state_of};
 pub use refaults::{RefaultBound, RefaultCounts, RunTime};
 pub use row::RunRow;
 pub use run_file::{CopiesRow, RunFile, files};

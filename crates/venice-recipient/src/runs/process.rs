@@ -26,6 +26,11 @@ impl Identity {
     }
 }
 
+/// Returns the state of a process, a letter (`proc_pid_stat(5)`); `None`: it is gone.
+pub fn state_of(pid: u32) -> Option<char> {
+    Some(stat(pid)?.state)
+}
+
 /// Returns the processor time of a process and of the children that it has waited for, in seconds;
 /// 0 if there is no such process.
 pub fn cpu_s(pid: u32) -> f64 {
@@ -84,7 +89,23 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
+
+    #[test]
+    fn stopped_process_shows_state() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        while state_of(child.id()) != Some('T') {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(state_of(child.id()), None);
+    }
 
     #[test]
     fn stat_lines_with_odd_names_parse() {

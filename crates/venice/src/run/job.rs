@@ -16,6 +16,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use venice_cli::terminal::remark;
+use venice_recipient::runs::state_of;
 use venice_recipient::{Holding, LeaseList};
 
 /// Interval between two checks of the run and its program.
@@ -104,7 +105,7 @@ pub fn execute(args: &StandInArgs) -> anyhow::Result<i32> {
 /// True if the program goes on, or has ended, and the run is still stopped: somebody has continued
 /// or killed the program alone.
 fn has_left_behind(args: &StandInArgs) -> bool {
-    state(args.run) == Some('T') && !matches!(state(args.program), Some('T' | 't'))
+    state_of(args.run) == Some('T') && !matches!(state_of(args.program), Some('T' | 't'))
 }
 
 fn continue_run(run: u32) {
@@ -112,29 +113,5 @@ fn continue_run(run: u32) {
     if let Some(run) = Pid::from_raw(run as i32).filter(|run| parent == Some(*run)) {
         // A run that has been killed meanwhile needs no signal.
         let _ = kill_process(run, Signal::CONT);
-    }
-}
-
-/// Returns the state of a process (`proc_pid_stat(5)`); `None`: it is gone.
-fn state(pid: u32) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.chars().next()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stopped_process_shows_state() {
-        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        kill_process(pid, Signal::STOP).unwrap();
-        while state(child.id()) != Some('T') {
-            std::thread::yield_now();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(state(child.id()), None);
     }
 }

@@ -246,7 +246,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if loan.is_short {
         remark(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory \
-             on different nodes: a node that dies takes some of it along (less --remote has two; --copies 1 silences this)",
+             on different nodes: a node that dies takes some of it along (less --remote has two; \
+             --copies 1 silences this)",
         );
     }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());

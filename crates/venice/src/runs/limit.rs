@@ -77,10 +77,11 @@ fn watch(dir: &RunDir, mut row: RunRow) -> anyhow::Result<RunRow> {
             (least, progressed) = (over(&row), Instant::now());
             bar.set_position((at_first - least) >> 20);
         }
-        if progressed.elapsed() > PATIENCE || registry::is_stopped(row.pid) {
+        let pid = row.pid;
+        let is_stopped = registry::is_stopped(pid);
+        if progressed.elapsed() > PATIENCE || is_stopped {
             bar.finish_and_clear();
-            let pid = row.pid;
-            let why = match registry::is_stopped(pid) {
+            let why = match is_stopped {
                 true => format!("the program is stopped: they leave after `kill -CONT {pid}`"),
                 false => "locked memory and memory outside the pager stay resident".to_owned(),
             };

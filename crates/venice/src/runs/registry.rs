@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use venice_recipient::runs::conversation::{self, ConversationError};
-use venice_recipient::runs::{ANOTHER_USERS, Answer, FarPages, Identity, Question, RunRow};
+use venice_recipient::runs::{
+    ANOTHER_USERS, Answer, FarPages, Identity, Question, RunRow, state_of,
+};
 
 use crate::rack::RunDir;
 use venice_cli::terminal::remark;
@@ -66,11 +68,9 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
     }
 }
 
-/// True if a process is stopped: by Ctrl-Z, a signal, or a debugger (`proc_pid_stat(5)`).
+/// True if a process is stopped: by Ctrl-Z, a signal, or a debugger.
 pub fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may have blanks.
-    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
+    matches!(state_of(pid), Some('T' | 't'))
 }
 
 /// Checks that the runs of this run directory can be listed.

@@ -46,7 +46,7 @@ fn qemu_runs_its_guest() {
     runs_guest("qemu_runs_its_guest", &["-M", "q35"]);
 }
 
-/// As virtual machines with vhost-user devices have it.
+/// Virtual machines with vhost-user devices need shared memory.
 #[test]
 fn memory_of_guest_is_memfd() {
     const TEST: &str = "memory_of_guest_is_memfd";

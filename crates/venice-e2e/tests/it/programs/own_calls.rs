@@ -45,7 +45,7 @@ fn filters_spare_the_pager() {
     same_under_venice("filters_spare_the_pager", "filters", &OPTIONS);
 }
 
-/// Where a call that the shim replaces gets one, it fails as the kernel's does.
+/// Calls that the shim replaces fail as the kernel's do.
 #[test]
 fn bad_pointers_fail() {
     same_under_venice("bad_pointers_fail", "bad_pointers", &OPTIONS);

@@ -5,7 +5,7 @@ use std::process::Command;
 use venice_e2e::programs::compare::PROGRAM_LIMIT;
 use venice_e2e::programs::{CProgram, MIB, Outcome, Port, Rack, paged_mode_is_missing};
 
-/// Bytes of shared memory that `shared.c` writes.
+/// Bytes of shared memory that `shared.c` and `shared_files.c` write.
 const SHARED_BYTES: u64 = 64 * MIB;
 const OPTIONS: [&str; 6] = ["--local", "16MiB", "--remote", "256MiB", "--strict", "--stats"];
 
@@ -21,22 +21,27 @@ pub fn look_is_missing(test: &str) -> bool {
     is_missing
 }
 
-fn run(port: Port, way: &str) -> Outcome {
-    let program = CProgram::compile("shared");
-    let outcome = Rack::shared(port).run(&OPTIONS, &program.command(&[way])).finish(PROGRAM_LIMIT);
-    println!("{way} over {port}: {}", outcome.stderr);
+/// Runs a C program of the tests in one way; its own checks must hold.
+pub fn run_way(program: (&str, &[&str]), port: Port, way: &[&str]) -> Outcome {
+    let (name, options) = program;
+    let program = CProgram::compile(name);
+    let outcome = Rack::shared(port).run(options, &program.command(way)).finish(PROGRAM_LIMIT);
+    println!("{name} {way:?} over {port}: {}", outcome.stderr);
     outcome.expect_code(0);
     outcome
 }
 
-/// Runs `shared.c` in one way: its own checks hold, and much of its memory was far.
-fn is_paged(test: &str, port: Port, way: &str) {
+/// Checks that much of the shared memory of a program went far, of [`SHARED_BYTES`].
+pub fn check_paged(test: &str, program: (&str, &[&str]), port: Port, way: &str) {
     if paged_mode_is_missing(test) || look_is_missing(test) {
         return;
     }
-    let outcome = run(port, way);
-    let out = outcome.number_after("pages out ");
+    let out = run_way(program, port, &[way]).number_after("pages out ");
     assert!(out > SHARED_BYTES / 4096 / 2, "only {out} pages went far: the test shows nothing");
+}
+
+fn is_paged(test: &str, port: Port, way: &str) {
+    check_paged(test, ("shared", &OPTIONS), port, way);
 }
 
 #[test]

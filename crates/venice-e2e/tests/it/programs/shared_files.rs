@@ -1,30 +1,14 @@
 //! Memfds and POSIX shared memory are paged, as files of the run.
 
 use venice_e2e::programs::compare::{PROGRAM_LIMIT, check_went_far, same_output};
-use venice_e2e::programs::{CProgram, MIB, Outcome, Port, Rack, paged_mode_is_missing};
+use venice_e2e::programs::{CProgram, Port, Rack, paged_mode_is_missing};
 
-use super::shared::look_is_missing;
+use super::shared::{check_paged, look_is_missing, run_way};
 
-/// Bytes of shared memory that `shared_files.c` writes.
-const SHARED_BYTES: u64 = 64 * MIB;
 const OPTIONS: [&str; 6] = ["--local", "16MiB", "--remote", "512MiB", "--strict", "--stats"];
 
-fn run(port: Port, way: &[&str]) -> Outcome {
-    let program = CProgram::compile("shared_files");
-    let outcome = Rack::shared(port).run(&OPTIONS, &program.command(way)).finish(PROGRAM_LIMIT);
-    println!("{way:?} over {port}: {}", outcome.stderr);
-    outcome.expect_code(0);
-    outcome
-}
-
-/// Runs `shared_files.c` in one way: its own checks hold, and much of its memory was far.
 fn is_paged(test: &str, port: Port, way: &str) {
-    if paged_mode_is_missing(test) || look_is_missing(test) {
-        return;
-    }
-    let outcome = run(port, &[way]);
-    let out = outcome.number_after("pages out ");
-    assert!(out > SHARED_BYTES / 4096 / 2, "only {out} pages went far: the test shows nothing");
+    check_paged(test, ("shared_files", &OPTIONS), port, way);
 }
 
 #[test]
@@ -82,7 +66,7 @@ fn python_shares_named_memory() {
 fn closed_files_free_memory() {
     const TEST: &str = "closed_files_free_memory";
     if !paged_mode_is_missing(TEST) && !look_is_missing(TEST) {
-        run(Port::Shm, &["many"]);
+        run_way(("shared_files", &OPTIONS), Port::Shm, &["many"]);
     }
 }
 

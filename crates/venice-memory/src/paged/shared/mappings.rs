@@ -77,11 +77,21 @@ impl Pager {
         Some(SharedFile { inode, is_readable, is_writable })
     }
 
-    /// Returns the memory of a shared file, for a process outside of the run. Its pages stay from
-    /// now on. `None`: there is none, or one of them is lost.
+    /// Returns the memory of a shared file, for a process outside of the run, at a number that
+    /// programs do not use. Its pages stay from now on. `None`: there is none, or one of them is
+    /// lost.
     pub fn release_file(&self, file: SharedFile) -> Option<OwnedFd> {
         let SharedFile { inode, is_writable, .. } = file;
-        self.ask_shared(Request::Release { inode, is_writable }, None)?.1
+        let memory = self.ask_shared(Request::Release { inode, is_writable }, None)?.1?;
+        Some(self.out_of_the_way(memory))
+    }
+
+    /// Moves a descriptor to a number that programs do not use.
+    fn out_of_the_way(&self, fd: OwnedFd) -> OwnedFd {
+        let fd = fd.into_raw_fd();
+        let fd = sys::move_fd(fd, self.descriptors().lowest()).unwrap_or(fd);
+        // SAFETY: moved here, and owned by nothing else.
+        unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) }
     }
 
     /// True if a process of this process's PID namespace pages in this run.
@@ -153,15 +163,8 @@ impl Structure {
         let (first, memory) = self.pager.ask_shared(Request::Object { user, pages }, None)?;
         let flags = flags & !(MAP_ANONYMOUS | MAP_POPULATE);
         let mapped = self.map_object(addr, pages * PAGE, flags, (memory?.as_fd(), 0));
-        let first = first as PageNumber;
-        let served = match mapped {
-            Ok(new) => self.serve_object((user, false), new, pages, first, protection),
-            Err(errno) => Some(Err(errno)),
-        };
-        if !matches!(served, Some(Ok(_))) {
-            self.pager.report_shared(Request::GiveUp { user, first });
-        }
-        served
+        let object = first as PageNumber;
+        self.serve_mapped((user, false), mapped, pages, (object, 0), protection)
     }
 
     /// Maps a shared file of the run, which the shared pager serves. `None`: it cannot, and nothing
@@ -188,25 +191,15 @@ impl Structure {
         let (object, memory) = (object as PageNumber, memory?);
         let flags = flags & !(MAP_POPULATE | MAP_LOCKED);
         let mapped = self.map_object(addr, pages * PAGE, flags, (memory.as_fd(), offset));
-        let first = object + offset / PAGE;
-        let served = match mapped {
-            Ok(new) => self.serve_object((user, is_private), new, pages, first, protection),
-            Err(errno) => Some(Err(errno)),
-        };
-        if !matches!(served, Some(Ok(_))) {
-            self.pager.report_shared(Request::GiveUp { user, first: object });
-        }
-        served
+        let place = (object, offset / PAGE);
+        self.serve_mapped((user, is_private), mapped, pages, place, protection)
     }
 
     /// Returns the mount of the run's shared files, at a number that programs do not use. `None`: a
     /// file of this process stays the kernel's.
     pub fn shared_files(&mut self) -> Option<OwnedFd> {
         let (_, mount) = self.pager.ask_shared(Request::Files, None)?;
-        let fd = mount?.into_raw_fd();
-        let fd = sys::move_fd(fd, self.pager.descriptors().lowest()).unwrap_or(fd);
-        // SAFETY: moved here, and owned by nothing else.
-        Some(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) })
+        Some(self.pager.out_of_the_way(mount?))
     }
 
     fn map_object(
@@ -224,6 +217,26 @@ impl Structure {
             0 => map(),
             _ => self.replace(addr, len_bytes, map),
         }
+    }
+
+    /// Has a fresh mapping served, from a page of its object on, or gives the object up.
+    fn serve_mapped(
+        &mut self,
+        (user, is_private): (UserId, bool),
+        mapped: SysResult<usize>,
+        pages: usize,
+        (object, page): (PageNumber, usize),
+        protection: usize,
+    ) -> Option<SysResult<usize>> {
+        let first = object + page;
+        let served = match mapped {
+            Ok(new) => self.serve_object((user, is_private), new, pages, first, protection),
+            Err(errno) => Some(Err(errno)),
+        };
+        if !matches!(served, Some(Ok(_))) {
+            self.pager.report_shared(Request::GiveUp { user, first: object });
+        }
+        served
     }
 
     /// Has a fresh mapping served, and makes it accessible.

@@ -1,9 +1,9 @@
 //! The shared objects of a run, and their users.
 //!
 //! An *object* is a memfd that only the supervisor holds, mapped once there: the number of a page
-//! in that mapping is its number in the shared pager's page table. That of a file ([`files`](super::files))
-//! is mapped longer than it is, so that it can grow. A *user* is an address space
-//! with a userfaultfd for its mappings of objects.
+//! in that mapping is its number in the shared pager's page table. A file's object
+//! ([`files`](super::files)) is mapped longer than the file is, so that it can grow. A *user* is an
+//! address space with a userfaultfd for its mappings of objects.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

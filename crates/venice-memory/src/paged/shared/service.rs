@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::super::page_table::{PageNumber, State};
-use super::super::pager::Pager;
+use super::super::pager::{Pager, Structure};
 use super::super::sys;
 use super::super::{PAGE, address_of, uffd};
 use super::home::SharedHome;
@@ -139,10 +139,7 @@ impl Service {
         let mut structure = self.pager.hold_structure();
         let parts = self.home.objects().user(at.user).map(|user| user.parts(&pages_in(at)));
         for part in parts.unwrap_or_default() {
-            let (start, len_bytes) = (address_of(part.first), part.pages * PAGE);
-            // Here it removes the pages from the object, and so from all its mappings.
-            let removed = structure.discard(start, len_bytes, sys::MADV_REMOVE);
-            assert_eq!(removed, Ok(()), "an object of the shared pager can be punched");
+            punch(&mut structure, &part.keys());
         }
     }
 
@@ -241,11 +238,15 @@ impl Service {
 
     /// Drops the contents of whole pages of an object.
     pub fn punch(&self, keys: &Range<PageNumber>) {
-        let (start, len_bytes) = (address_of(keys.start), keys.len() * PAGE);
-        // Here it removes the pages from the object, and so from all its mappings.
-        let removed = self.pager.hold_structure().discard(start, len_bytes, sys::MADV_REMOVE);
-        assert_eq!(removed, Ok(()), "an object of the shared pager can be punched");
+        punch(&mut self.pager.hold_structure(), keys);
     }
+}
+
+/// Removes pages from an object, and so from all its mappings.
+fn punch(structure: &mut Structure, keys: &Range<PageNumber>) {
+    let (start, len_bytes) = (address_of(keys.start), keys.len() * PAGE);
+    let removed = structure.discard(start, len_bytes, sys::MADV_REMOVE);
+    assert_eq!(removed, Ok(()), "an object of the shared pager can be punched");
 }
 
 fn pages_in(at: &UserPages) -> Range<PageNumber> {

@@ -107,7 +107,7 @@ impl Contents {
     /// Writes `bytes`, all of which are within the length.
     ///
     /// # Errors
-    /// As for [`Contents::read`].
+    /// Fails as [`Contents::read`] does.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let to = self.view + offset as usize;
         // SAFETY: in the mapping of the file, which others write to as well.
@@ -117,7 +117,7 @@ impl Contents {
     /// Makes a range zeros, as far as it is within the length.
     ///
     /// # Errors
-    /// As for [`Contents::read`].
+    /// Fails as [`Contents::read`] does.
     pub(super) fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
         let end = offset.saturating_add(len);
         // All of the last page may go with its end.

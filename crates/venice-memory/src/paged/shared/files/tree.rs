@@ -102,7 +102,7 @@ impl Tree {
     /// Makes a file.
     ///
     /// # Errors
-    /// `EEXIST`, and those of [`Contents::new`].
+    /// `EEXIST`; else it fails as [`Contents::new`] does.
     pub(super) fn create(
         &self,
         name: &[u8],
@@ -164,7 +164,7 @@ impl Tree {
     /// it.
     ///
     /// # Errors
-    /// Those of [`Contents::new`].
+    /// Fails as [`Contents::new`] does.
     pub(super) fn open(&self, inode: u64, user: UserId) -> Result<(u64, OwnedFd), Errno> {
         let file = self.file(inode)?;
         let contents = file.contents.read().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl Tree {
     /// Brings in all pages of a file, for good, and returns its memory.
     ///
     /// # Errors
-    /// Those of [`Contents::release`].
+    /// Fails as [`Contents::release`] does.
     pub(super) fn release(&self, inode: u64, is_writable: bool) -> Result<OwnedFd, Errno> {
         let file = self.file(inode)?;
         let contents = file.contents.read().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +196,7 @@ impl Tree {
     /// Changes a file's attributes.
     ///
     /// # Errors
-    /// Those of [`Contents::resize`].
+    /// Fails as [`Contents::resize`] does.
     pub(super) fn change(&self, inode: u64, changes: &Changes) -> Result<Attributes, Errno> {
         if inode == ROOT {
             return Err(Errno::PERM);
@@ -222,7 +222,7 @@ impl Tree {
     /// Reads at most `to`. Returns the bytes read: fewer at the end of the file.
     ///
     /// # Errors
-    /// Those of [`Contents::read`].
+    /// Fails as [`Contents::read`] does.
     pub(super) fn read(&self, inode: u64, offset: u64, to: &mut [u8]) -> Result<usize, Errno> {
         let file = self.file(inode)?;
         let contents = file.contents.read().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +234,7 @@ impl Tree {
     /// Writes bytes. The file grows as far as they reach.
     ///
     /// # Errors
-    /// Those of [`Contents::resize`] and [`Contents::write`].
+    /// Fails as [`Contents::resize`] and [`Contents::write`] do.
     pub(super) fn write(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let file = self.file(inode)?;
         file.state().attributes.modified = now();
@@ -254,7 +254,7 @@ impl Tree {
     /// Allocates a range or punches it out (`fallocate(2)`). Memory is not reserved.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`, as for shared memory of the kernel's, and those of [`Contents::resize`].
+    /// `EOPNOTSUPP`, as for shared memory of the kernel's; else it fails as [`Contents::resize`] does.
     pub(super) fn allocate(
         &self,
         inode: u64,
