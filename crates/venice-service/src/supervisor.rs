@@ -1,0 +1,566 @@
+//! Supervisor of service hosts: the thread that starts, watches and ends their processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use venice_ports::monotonic_ns;
+use venice_wire::GrantId;
+
+use crate::cgroup::{Hierarchies, HostGroups};
+use crate::error::{StartError, SupervisorError};
+use crate::gate::{Gate, HostExit, MAX_MESSAGE_BYTES, Report};
+use crate::log_budget::LogBudget;
+use crate::spec::{HostSpec, LaunchOrder};
+use crate::table::{HostAction, HostEvent, HostTable};
+
+/// Longest sleep of the thread in nanoseconds; a check for missed events follows.
+const SLEEP_NS: u64 = 1_000_000_000;
+/// Bytes of standard error read from one host at a time; its surplus waits in the pipe.
+const LOG_READ_BYTES: usize = 8192;
+/// Pause before standard error of a host is read again, in nanoseconds: a flood costs the supervisor
+/// no more than this.
+const LOG_PAUSE_NS: u64 = 20_000_000;
+
+/// Configuration of a supervisor.
+#[derive(Clone, Debug)]
+pub struct SupervisorConfig {
+    /// Directory of hosts, of this supervisor alone; made if it is not there.
+    pub dir: PathBuf,
+    /// Program that calls [`crate::host_main`].
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Most hosts at a time.
+    pub max_hosts: usize,
+    /// Ids of users and groups for hosts, the first and the number of them, if the supervisor runs
+    /// as root. Nothing else on the machine may use them.
+    pub ids: (u32, u32),
+}
+
+impl SupervisorConfig {
+    /// First id for hosts: above those of containers (systemd's table, UIDS-GIDS.md), below those
+    /// that some programs take for negative.
+    pub const FIRST_ID: u32 = 0x7000_0000;
+
+    /// Returns the configuration of a supervisor whose hosts are this program's subcommand
+    /// `service-host`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            program: PathBuf::from("/proc/self/exe"),
+            arguments: vec![String::from("service-host")],
+            max_hosts: 64,
+            ids: (Self::FIRST_ID, 4096),
+        }
+    }
+}
+
+/// Supervisor of the hosts in one directory. All of them end when it is dropped, and when its
+/// process dies.
+#[derive(Debug)]
+pub struct HostSupervisor {
+    commands: Sender<Order>,
+    bell: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Start { grant: GrantId, spec: Box<HostSpec>, answer: Sender<Result<(), StartError>> },
+    End(GrantId),
+    Stop,
+}
+
+impl HostSupervisor {
+    /// Opens the directory, removes what a dead supervisor left in it, and starts the thread, which
+    /// calls `on_event` for each event.
+    ///
+    /// # Errors
+    /// Fails if another process has the directory, or it cannot be used.
+    pub fn open(
+        config: SupervisorConfig,
+        on_event: impl FnMut(HostEvent) + Send + 'static,
+    ) -> Result<Self, SupervisorError> {
+        let directory = HostDirectory::open(&config.dir)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(|error| SupervisorError::Thread(error.into()))?;
+        let bell = Arc::new(bell);
+        let (commands, received) = channel();
+        let driver = Driver {
+            table: HostTable::new(config.max_hosts.min(config.ids.1 as usize)),
+            config,
+            directory,
+            hosts: BTreeMap::new(),
+            commands: received,
+            bell: Arc::clone(&bell),
+            buffer: vec![0; MAX_MESSAGE_BYTES],
+        };
+        // The parent of every launcher is this thread: its end, not only the process's, ends them.
+        let thread = std::thread::Builder::new()
+            .name(String::from("venice-hosts"))
+            .spawn(move || driver.run(on_event))
+            .map_err(SupervisorError::Thread)?;
+        Ok(Self { commands, bell, thread: Some(thread) })
+    }
+
+    /// Starts a host. [`HostEvent::Started`] or [`HostEvent::Failed`] follows, unless it is ended
+    /// before.
+    ///
+    /// # Errors
+    /// Fails if the spec is invalid, a host of this grant is still there, or there are as many as
+    /// allowed.
+    pub fn start(&self, grant: GrantId, spec: HostSpec) -> Result<(), StartError> {
+        spec.check().map_err(|why| StartError::Invalid { why })?;
+        let (answer, answered) = channel();
+        self.send(Order::Start { grant, spec: Box::new(spec), answer });
+        answered.recv().unwrap_or(Err(StartError::Closed))
+    }
+
+    /// Ends a host: kills all of its processes. [`HostEvent::Ended`] follows once nothing is left.
+    pub fn end(&self, grant: GrantId) {
+        self.send(Order::End(grant));
+    }
+
+    fn send(&self, command: Order) {
+        // Fails once the thread has ended, and then there is nothing to do.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for HostSupervisor {
+    fn drop(&mut self) {
+        self.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The locked directory of a supervisor, with its control groups.
+#[derive(Debug)]
+struct HostDirectory {
+    path: PathBuf,
+    groups: Hierarchies,
+    _lock: fs::File,
+}
+
+impl HostDirectory {
+    fn open(path: &Path) -> Result<Self, SupervisorError> {
+        let failed = |source| SupervisorError::Directory { path: path.to_path_buf(), source };
+        make_dir(path, 0o711).map_err(failed)?;
+        let path = path.canonicalize().map_err(failed)?;
+        let lock = fs::File::create(path.join("lock")).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(SupervisorError::InUse { path }),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let groups = Hierarchies::find(&group_name(&path));
+        let (found, left) = groups.sweep();
+        let hosts = path.join("hosts");
+        let swept = remove_dir(&hosts).and_then(|()| make_dir(&hosts, 0o711));
+        swept.map_err(failed)?;
+        if found > 0 {
+            tracing::info!(found, left, "removed control groups of a dead supervisor's hosts");
+        }
+        Ok(Self { path, groups, _lock: lock })
+    }
+
+    fn host(&self, grant: GrantId) -> PathBuf {
+        self.path.join("hosts").join(format!("{:x}", grant.0))
+    }
+
+    /// Makes the directory of a host, whose sockets `owner` makes.
+    fn make_host(&self, grant: GrantId, owner: Option<(u32, u32)>) -> io::Result<PathBuf> {
+        let dir = self.host(grant);
+        make_dir(&dir, 0o711)?;
+        for (name, mode) in [("root", 0o700), ("endpoint", 0o711), ("scratch", 0o700)] {
+            make_dir(&dir.join(name), mode)?;
+        }
+        if let Some((uid, gid)) = owner {
+            chown(dir.join("endpoint"), Some(uid), Some(gid))?;
+            chown(dir.join("scratch"), Some(uid), Some(gid))?;
+        }
+        Ok(dir)
+    }
+}
+
+/// Returns the name of the control group of all hosts in a directory (FNV-1a of its path).
+fn group_name(dir: &Path) -> String {
+    let bytes = dir.as_os_str().as_encoded_bytes();
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("venice-hosts-{hash:016x}")
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, PermissionsExt::from_mode(mode))
+}
+
+fn remove_dir(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// The processes of one host, as the supervisor holds them.
+#[derive(Debug)]
+struct HostProcesses {
+    launcher: Child,
+    pidfd: OwnedFd,
+    launcher_exit: Option<HostExit>,
+    init: Option<OwnedFd>,
+    is_init_gone: bool,
+    gate: Option<Gate>,
+    stderr: Option<std::process::ChildStderr>,
+    log: LogBudget,
+    log_after_ns: u64,
+}
+
+/// A host of the driver: what has to be removed in the end, with its processes while there are some.
+#[derive(Debug)]
+struct DrivenHost {
+    /// Place in the range of ids.
+    slot: u32,
+    groups: HostGroups,
+    processes: Option<HostProcesses>,
+}
+
+/// Performs what the table decides.
+struct Driver {
+    config: SupervisorConfig,
+    directory: HostDirectory,
+    table: HostTable,
+    hosts: BTreeMap<GrantId, DrivenHost>,
+    commands: Receiver<Order>,
+    bell: Arc<OwnedFd>,
+    buffer: Vec<u8>,
+}
+
+impl Driver {
+    fn run(mut self, mut on_event: impl FnMut(HostEvent)) {
+        let mut is_stopping = false;
+        loop {
+            is_stopping |= self.take_commands();
+            let grants: Vec<_> = self.hosts.keys().copied().collect();
+            grants.into_iter().for_each(|grant| self.look_at(grant));
+            self.table.handle_timeout(monotonic_ns());
+            while let Some(action) = self.table.poll_action() {
+                self.perform(action);
+            }
+            while let Some(event) = self.table.poll_event() {
+                log_event(&event);
+                on_event(event);
+            }
+            if is_stopping && self.table.is_empty() {
+                break;
+            }
+            self.sleep();
+        }
+        self.directory.groups.remove();
+    }
+
+    /// Takes commands; returns true if the supervisor is to stop.
+    fn take_commands(&mut self) -> bool {
+        let mut stops = false;
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Order::Start { grant, spec, answer } => {
+                    let taken = if stops {
+                        Err(StartError::Closed)
+                    } else {
+                        self.table.handle_start(grant, *spec)
+                    };
+                    let _ = answer.send(taken);
+                }
+                Order::End(grant) => self.table.handle_end(monotonic_ns(), grant),
+                Order::Stop => stops = true,
+            }
+        }
+        if stops {
+            let grants: Vec<_> = self.hosts.keys().copied().collect();
+            grants.into_iter().for_each(|grant| self.table.handle_end(monotonic_ns(), grant));
+        }
+        stops
+    }
+
+    fn perform(&mut self, action: HostAction) {
+        let now_ns = monotonic_ns();
+        match action {
+            HostAction::Spawn { grant, spec } => match self.spawn(grant, &spec) {
+                Ok(()) => self.table.handle_spawned(now_ns, grant),
+                Err(error) => self.table.handle_spawn_failed(grant, error.to_string()),
+            },
+            HostAction::Kill(grant) => {
+                if let Some(host) = self.hosts.get(&grant) {
+                    host.kill();
+                }
+            }
+            HostAction::Sweep(grant) => {
+                let is_removed = self.sweep(grant);
+                self.table.handle_swept(now_ns, grant, is_removed);
+            }
+        }
+    }
+
+    fn spawn(&mut self, grant: GrantId, spec: &HostSpec) -> io::Result<()> {
+        let taken: Vec<u32> = self.hosts.values().map(|host| host.slot).collect();
+        let slot = (0..self.config.ids.1).find(|slot| !taken.contains(slot));
+        let slot = slot.ok_or_else(|| io::Error::other("no user id left for a host"))?;
+        let id = self.config.ids.0 + slot;
+        let ids = rustix::process::geteuid().is_root().then_some((id, id));
+        let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
+        let (procs, missing) = (groups.procs.clone(), groups.missing.clone());
+        self.hosts.insert(grant, DrivenHost { slot, groups, processes: None });
+        let dir = self.directory.make_host(grant, ids)?;
+        let order = LaunchOrder {
+            grant,
+            spec: spec.clone(),
+            ids,
+            dir,
+            cgroups: procs,
+            no_cgroups: missing,
+        };
+        let processes = self.launch(&order)?;
+        if let Some(host) = self.hosts.get_mut(&grant) {
+            host.processes = Some(processes);
+        }
+        Ok(())
+    }
+
+    fn launch(&self, order: &LaunchOrder) -> io::Result<HostProcesses> {
+        let (ours, theirs) = Gate::pair()?;
+        let mut launcher = Command::new(&self.config.program)
+            .args(&self.config.arguments)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs.into_fd()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let prepared = || -> io::Result<_> {
+            let id = Pid::from_child(&launcher);
+            let pidfd = pidfd_open(id, PidfdFlags::empty())?;
+            ours.send_order(order)?;
+            Ok(pidfd)
+        };
+        let pidfd = match prepared() {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                // It waits for an order that will not come.
+                let _ = launcher.kill();
+                let _ = launcher.wait();
+                return Err(error);
+            }
+        };
+        let stderr = launcher.stderr.take();
+        if let Some(stderr) = &stderr {
+            rustix::io::ioctl_fionbio(stderr, true)?;
+        }
+        let now_ns = monotonic_ns();
+        let log = LogBudget::new(now_ns, order.spec.limits.log_bytes_per_s);
+        Ok(HostProcesses {
+            launcher,
+            pidfd,
+            launcher_exit: None,
+            init: None,
+            is_init_gone: false,
+            gate: Some(ours),
+            stderr,
+            log,
+            log_after_ns: now_ns,
+        })
+    }
+
+    /// Takes what the processes of a host brought.
+    fn look_at(&mut self, grant: GrantId) {
+        let Some(host) = self.hosts.get_mut(&grant) else { return };
+        let Some(processes) = &mut host.processes else { return };
+        let now_ns = monotonic_ns();
+        // The ends first: what was reported before them is then in the gate.
+        processes.look_for_ends();
+        while let Some(gate) = &processes.gate {
+            match gate.try_receive_report(&mut self.buffer) {
+                Ok((Report::Init, fd)) => {
+                    processes.init = fd;
+                    self.table.handle_report(now_ns, grant, Report::Init);
+                }
+                Ok((report, _)) => self.table.handle_report(now_ns, grant, report),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    processes.gate = None;
+                    if error.kind() == ErrorKind::Other {
+                        self.table.handle_bad_report(now_ns, grant);
+                    }
+                }
+            }
+        }
+        processes.read_log(grant, now_ns);
+        processes.look_for_ends();
+        if let Some(exit) = processes.gone() {
+            processes.read_log(grant, u64::MAX);
+            let hint = hint(&host.groups, &mut processes.log);
+            host.processes = None;
+            self.table.handle_gone(grant, exit, hint);
+        } else if processes.launcher_exit.is_some() || processes.is_init_gone {
+            // One without the other: killed, or stopped, by someone else.
+            host.kill();
+        }
+    }
+
+    /// Removes what a host left; true if nothing is left.
+    fn sweep(&mut self, grant: GrantId) -> bool {
+        let Some(host) = self.hosts.get(&grant) else { return true };
+        host.groups.kill();
+        if !host.groups.remove() || remove_dir(&self.directory.host(grant)).is_err() {
+            return false;
+        }
+        self.hosts.remove(&grant);
+        true
+    }
+
+    fn sleep(&mut self) {
+        let now_ns = monotonic_ns();
+        let mut until_ns = self.table.poll_timeout().unwrap_or(u64::MAX).min(now_ns + SLEEP_NS);
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        for processes in self.hosts.values().filter_map(|host| host.processes.as_ref()) {
+            fds.extend(processes.watched(now_ns, &mut until_ns));
+        }
+        let timeout_ns = until_ns.saturating_sub(now_ns);
+        let timeout = Timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        // The result is irrelevant: everything is looked at again.
+        let _ = poll(&mut fds, Some(&timeout));
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+    }
+}
+
+impl DrivenHost {
+    fn kill(&self) {
+        if let Some(processes) = &self.processes {
+            processes.kill();
+        }
+        self.groups.kill();
+    }
+}
+
+impl HostProcesses {
+    fn kill(&self) {
+        // Init first: with it ends every process of its namespace, before the launcher sees it.
+        // Either may be gone.
+        for pidfd in self.init.iter().chain([&self.pidfd]) {
+            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+
+    fn look_for_ends(&mut self) {
+        if self.launcher_exit.is_none()
+            && let Ok(Some(status)) = self.launcher.try_wait()
+        {
+            use std::os::unix::process::ExitStatusExt;
+            self.launcher_exit = Some(match (status.code(), status.signal()) {
+                (Some(code), _) => HostExit::Exited(code),
+                (None, signal) => HostExit::Signalled(signal.unwrap_or(0)),
+            });
+        }
+        // A pidfd is readable once the process is gone, and an init once its namespace is empty.
+        self.is_init_gone |= self.init.as_ref().is_some_and(|init| is_readable(init.as_fd()));
+    }
+
+    /// Returns the launcher's exit once no process is left.
+    fn gone(&self) -> Option<HostExit> {
+        let is_init_gone = self.is_init_gone || self.init.is_none();
+        self.launcher_exit.filter(|_| is_init_gone)
+    }
+
+    fn read_log(&mut self, grant: GrantId, now_ns: u64) {
+        if now_ns < self.log_after_ns {
+            return;
+        }
+        let Some(stderr) = &mut self.stderr else { return };
+        let mut bytes = [0; LOG_READ_BYTES];
+        let lines = match stderr.read(&mut bytes) {
+            Ok(0) => {
+                self.stderr = None;
+                self.log.handle_end().into_iter().collect()
+            }
+            Ok(len) => self.log.handle_bytes(monotonic_ns(), &bytes[..len]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => {
+                self.stderr = None;
+                return;
+            }
+        };
+        self.log_after_ns = monotonic_ns() + LOG_PAUSE_NS;
+        for line in lines {
+            if line.dropped > 0 {
+                tracing::warn!(grant = grant.0, bytes = line.dropped, "dropped log of a host");
+            }
+            tracing::info!(target: "venice_service::host", grant = grant.0, "{}", line.text);
+        }
+    }
+
+    /// Returns the descriptors to sleep on; brings `until_ns` forward to the next look at the log.
+    fn watched(&self, now_ns: u64, until_ns: &mut u64) -> impl Iterator<Item = PollFd<'_>> {
+        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let launcher = self.launcher_exit.is_none().then(|| self.pidfd.as_fd());
+        let init = self.init.as_ref().filter(|_| !self.is_init_gone).map(AsFd::as_fd);
+        let gate = self.gate.as_ref().map(AsFd::as_fd);
+        let may_read = now_ns >= self.log_after_ns;
+        if !may_read && self.stderr.is_some() {
+            *until_ns = (*until_ns).min(self.log_after_ns);
+        }
+        let stderr = self.stderr.as_ref().filter(|_| may_read).map(AsFd::as_fd);
+        [launcher, init, gate, stderr].into_iter().flatten().map(watch)
+    }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Returns what else is known about the end of a host.
+fn hint(groups: &HostGroups, log: &mut LogBudget) -> Option<String> {
+    if groups.memory_kills() > 0 {
+        return Some(String::from("outgrew its memory"));
+    }
+    log.handle_end();
+    Some(log.last_words()).filter(|words| !words.is_empty()).map(|words| format!("'{words}'"))
+}
+
+fn log_event(event: &HostEvent) {
+    match event {
+        HostEvent::Started { grant, endpoints, confinement } => {
+            tracing::info!(grant = grant.0, ?endpoints, "service host started");
+            for (measure, why) in confinement.missing() {
+                tracing::warn!(grant = grant.0, %measure, why, "service host is confined in part");
+            }
+        }
+        HostEvent::Failed { grant, why } => {
+            tracing::error!(grant = grant.0, why, "service host did not start");
+        }
+        HostEvent::Died { grant, why, .. } => {
+            tracing::error!(grant = grant.0, why, "service host died");
+        }
+        HostEvent::Ended { grant } => tracing::info!(grant = grant.0, "service host ended"),
+    }
+}
