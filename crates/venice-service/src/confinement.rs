@@ -184,10 +184,14 @@ impl Confinement {
     pub(crate) fn check(&self, required: &[Measure]) -> Result<(), String> {
         let is_required =
             |measure: &Measure| measure.is_indispensable() || required.contains(measure);
-        match self.missing().find(|(measure, _)| is_required(measure)) {
-            None => Ok(()),
-            Some((measure, why)) => Err(format!("{measure} is required: {why}")),
+        if let Some((measure, why)) = self.missing().find(|(measure, _)| is_required(measure)) {
+            return Err(format!("{measure} is required: {why}"));
         }
+        // Else what the host forks could outlive it.
+        if self.is_active(Measure::PidNamespace) || self.is_active(Measure::PidsCgroup) {
+            return Ok(());
+        }
+        Err(String::from("pid-namespace or pids-cgroup is required: the machine grants neither"))
     }
 }
 
@@ -234,5 +238,10 @@ mod tests {
         assert_eq!(refused, "landlock is required: kernel without Landlock");
         report.miss(Measure::Seccomp, "no");
         assert!(report.check(&[]).is_err(), "no host runs without seccomp");
+        report.activate(Measure::Seccomp, "");
+        report.miss(Measure::PidNamespace, "no");
+        assert_eq!(report.check(&[]), Ok(()));
+        report.miss(Measure::PidsCgroup, "no");
+        assert!(report.check(&[]).is_err(), "nothing would end what the host forks");
     }
 }

@@ -14,7 +14,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::confinement::Confinement;
-use crate::spec::{Endpoint, LaunchOrder};
+use crate::spec::LaunchOrder;
 
 /// Longest message in bytes. A longer one is cut, and then refused as malformed.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -27,8 +27,8 @@ pub(crate) enum Report {
     Init,
     /// The host is confined as far as it will be; its service begins after this.
     Confined(Confinement),
-    /// The host listens.
-    Started(Vec<Endpoint>),
+    /// The host listens; with the port of each UDP endpoint, in the order of the spec.
+    Started(Vec<u16>),
     /// The host cannot start.
     Failed(String),
     /// The host ended; from its init.
@@ -109,6 +109,9 @@ impl Gate {
 
     fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
+        if bytes.len() > MAX_MESSAGE_BYTES {
+            return Err(io::Error::other(format!("spec of {} bytes: too long", bytes.len())));
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {

@@ -23,7 +23,7 @@ use crate::entry::ServiceEntry;
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
 use crate::sessions::Sessions;
-use crate::spec::{Endpoint, EndpointSpec};
+use crate::spec::{EndpointSpec, RING_SOCKET};
 use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
 
 /// Exit code of a host that could not start; the reason is in a report.
@@ -36,8 +36,6 @@ const MESSAGES_PER_TURN: usize = 16;
 const SLEEP_NS: u64 = 1_000_000_000;
 /// Pause after a listener failed for want of descriptors or memory.
 const FULL: Duration = Duration::from_millis(100);
-/// File of the ring's socket in the endpoint directory.
-pub(crate) const RING_SOCKET: &str = "qpair.sock";
 
 /// Runs a service host by the order on standard input: the whole of the hidden subcommand
 /// `venice service-host`, which only supervisors start. Call it before any thread starts.
@@ -63,30 +61,30 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
         let entry =
             entry.ok_or_else(|| format!("no service '{}' in this program", spec.service))?;
         let service = (entry.make)(spec)?;
-        let (listeners, endpoints) = listen(&end)?;
+        let (listeners, ports) = listen(&end)?;
         let sessions =
             Sessions::new(service, spec.secret, usize::from(spec.limits.connections.max(1)));
         let host = Host::new(sessions, listeners).map_err(|error| error.to_string())?;
         end.filters.seal()?;
-        Ok((host, endpoints))
+        Ok((host, ports))
     };
-    let (mut host, endpoints) = match start() {
+    let (mut host, ports) = match start() {
         Ok(started) => started,
         Err(why) => {
             let _ = end.gate.send_report(&Report::Failed(why.clone()), &[]);
             return Err(why);
         }
     };
-    let started = end.gate.send_report(&Report::Started(endpoints), &[]);
+    let started = end.gate.send_report(&Report::Started(ports), &[]);
     started.map_err(|error| format!("reporting the start: {error}"))?;
     // From here on nothing leads from the service to the supervisor but standard error.
     drop(end);
     host.run().map_err(|error| error.to_string())
 }
 
-/// Listens at all endpoints.
-fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<Endpoint>), String> {
-    let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+/// Listens at all endpoints; returns the ports of those of UDP too.
+fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
+    let (mut listeners, mut ports) = (Vec::new(), Vec::new());
     for spec in &end.order.spec.endpoints {
         let named = |error: QPairSocketError| format!("listening: {error}");
         let address = qpair_address(spec, &end.places);
@@ -97,15 +95,14 @@ fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<Endpoint>), String> 
                 // The secret admits, not the file's mode: recipients are other users.
                 std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))
                     .map_err(|error| format!("opening the socket to recipients: {error}"))?;
-                endpoints.push(Endpoint::Ring(end.order.dir.join("endpoint").join(RING_SOCKET)));
             }
             (QPairAddress::Udp { address, .. }, local) => {
-                endpoints.push(Endpoint::Udp(local.unwrap_or(*address)));
+                ports.push(local.unwrap_or(*address).port());
             }
         }
         listeners.push(listener);
     }
-    Ok((listeners, endpoints))
+    Ok((listeners, ports))
 }
 
 fn qpair_address(spec: &EndpointSpec, places: &Places) -> QPairAddress {

@@ -5,7 +5,7 @@
 //! | to | look at |
 //! |---|---|
 //! | start and end hosts | [`HostSupervisor`], [`HostSpec`], [`HostEvent`] |
-//! | see what confines a host | [`Confinement`] |
+//! | see what confines a host | [`Confinement`], [`probe_confinement`] |
 //! | write a service | [`Service`], [`ServiceEntry`], [`echo`] |
 //! | run hosts in a program | [`host_main`] |
 //! | reach a host | [`ServiceClient`], [`wire`] |
@@ -27,6 +27,7 @@ mod error;
 mod gate;
 mod host;
 mod log_budget;
+mod probe;
 mod secret;
 mod service;
 mod sessions;
@@ -42,6 +43,7 @@ pub use self::entry::ServiceEntry;
 pub use self::error::{ClientError, StartError, SupervisorError};
 pub use self::gate::HostExit;
 pub use self::host::host_main;
+pub use self::probe::probe_confinement;
 pub use self::secret::ServiceSecret;
 pub use self::service::{Answer, ConnectionId, Request, Service, ServiceLimits, Status};
 pub use self::sessions::{SessionCounts, Sessions};

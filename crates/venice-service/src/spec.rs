@@ -1,7 +1,7 @@
 //! Description of a service host, as data: the supervisor sends it, the launcher carries it out.
 
 use std::net::SocketAddr;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use venice_wire::GrantId;
@@ -10,6 +10,8 @@ use crate::confinement::Measure;
 use crate::secret::ServiceSecret;
 use crate::wire::MAX_NAME_BYTES;
 
+/// File of the ring's socket in the endpoint directory.
+pub(crate) const RING_SOCKET: &str = "qpair.sock";
 /// Most endpoints of a host.
 const MAX_ENDPOINTS: usize = 4;
 /// Most devices and paths of a host.
@@ -195,6 +197,11 @@ pub enum Endpoint {
     Ring(PathBuf),
     /// A UDP address.
     Udp(SocketAddr),
+}
+
+/// Returns the directory of a host of a supervisor in `dir`.
+pub(crate) fn host_dir(dir: &Path, grant: GrantId) -> PathBuf {
+    dir.join("hosts").join(format!("{:x}", grant.0))
 }
 
 /// Order of a supervisor to a launcher.

@@ -21,13 +21,20 @@ use crate::cgroup::{Hierarchies, HostGroups};
 use crate::error::{StartError, SupervisorError};
 use crate::gate::{Gate, HostExit, MAX_MESSAGE_BYTES, Report};
 use crate::log_budget::LogBudget;
-use crate::spec::{HostSpec, LaunchOrder};
+use crate::spec::{HostSpec, LaunchOrder, host_dir};
 use crate::table::{HostAction, HostEvent, HostTable};
 
 /// Longest sleep of the thread in nanoseconds; a check for missed events follows.
 const SLEEP_NS: u64 = 1_000_000_000;
 /// Bytes of standard error read from one host at a time; its surplus waits in the pipe.
 const LOG_READ_BYTES: usize = 8192;
+/// Bytes that a pipe holds (pipe(7)).
+const LOG_PIPE_BYTES: usize = 64 << 10;
+/// Reports taken from one host at a time.
+const REPORTS_AT_A_TIME: usize = 16;
+/// Longest time that a supervisor that is dropped waits for the end of its hosts, in nanoseconds. A
+/// process that the kernel holds up ends later; what it leaves is removed at the next start.
+const STOP_NS: u64 = 10_000_000_000;
 /// Pause before standard error of a host is read again, in nanoseconds: a flood costs the supervisor
 /// no more than this.
 const LOG_PAUSE_NS: u64 = 20_000_000;
@@ -98,7 +105,10 @@ impl HostSupervisor {
         let bell = Arc::new(bell);
         let (commands, received) = channel();
         let driver = Driver {
-            table: HostTable::new(config.max_hosts.min(config.ids.1 as usize)),
+            table: HostTable::new(
+                directory.path.clone(),
+                config.max_hosts.min(config.ids.1 as usize),
+            ),
             config,
             directory,
             hosts: BTreeMap::new(),
@@ -179,7 +189,7 @@ impl HostDirectory {
     }
 
     fn host(&self, grant: GrantId) -> PathBuf {
-        self.path.join("hosts").join(format!("{:x}", grant.0))
+        host_dir(&self.path, grant)
     }
 
     /// Makes the directory of a host, whose sockets `owner` makes.
@@ -254,9 +264,11 @@ struct Driver {
 
 impl Driver {
     fn run(mut self, mut on_event: impl FnMut(HostEvent)) {
-        let mut is_stopping = false;
+        let mut stop_at_ns = None;
         loop {
-            is_stopping |= self.take_commands();
+            if self.take_commands() {
+                stop_at_ns.get_or_insert(monotonic_ns() + STOP_NS);
+            }
             let grants: Vec<_> = self.hosts.keys().copied().collect();
             grants.into_iter().for_each(|grant| self.look_at(grant));
             self.table.handle_timeout(monotonic_ns());
@@ -267,10 +279,14 @@ impl Driver {
                 log_event(&event);
                 on_event(event);
             }
-            if is_stopping && self.table.is_empty() {
-                break;
+            match stop_at_ns {
+                Some(_) if self.table.is_empty() => break,
+                Some(at_ns) if at_ns <= monotonic_ns() => {
+                    tracing::error!(hosts = self.table.len(), "service hosts do not end");
+                    break;
+                }
+                Some(_) | None => self.sleep(),
             }
-            self.sleep();
         }
         self.directory.groups.remove();
     }
@@ -394,12 +410,15 @@ impl Driver {
         let now_ns = monotonic_ns();
         // The ends first: what was reported before them is then in the gate.
         processes.look_for_ends();
-        while let Some(gate) = &processes.gate {
+        for _ in 0..REPORTS_AT_A_TIME {
+            let Some(gate) = &processes.gate else { break };
             match gate.try_receive_report(&mut self.buffer) {
-                Ok((Report::Init, fd)) => {
-                    processes.init = fd;
+                // The launcher's, before anything else of the host runs: no later one counts.
+                Ok((Report::Init, Some(fd))) if processes.init.is_none() => {
+                    processes.init = Some(fd);
                     self.table.handle_report(now_ns, grant, Report::Init);
                 }
+                Ok((Report::Init, _)) => self.table.handle_bad_report(now_ns, grant),
                 Ok((report, _)) => self.table.handle_report(now_ns, grant, report),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -413,7 +432,9 @@ impl Driver {
         processes.read_log(grant, now_ns);
         processes.look_for_ends();
         if let Some(exit) = processes.gone() {
-            processes.read_log(grant, u64::MAX);
+            for _ in 0..LOG_PIPE_BYTES / LOG_READ_BYTES {
+                processes.read_log(grant, u64::MAX);
+            }
             let hint = hint(&host.groups, &mut processes.log);
             host.processes = None;
             self.table.handle_gone(grant, exit, hint);

@@ -6,13 +6,15 @@
 //! host is ever started again by itself.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use venice_wire::GrantId;
 
 use crate::confinement::Confinement;
 use crate::error::StartError;
 use crate::gate::{HostExit, Report};
-use crate::spec::{Endpoint, HostSpec};
+use crate::spec::{Endpoint, EndpointSpec, HostSpec, RING_SOCKET, host_dir};
 
 /// Pause before a host that does not go is killed again, in nanoseconds.
 const KILL_AGAIN_NS: u64 = 500_000_000;
@@ -75,6 +77,7 @@ pub enum HostEvent {
 /// All hosts of one supervisor.
 #[derive(Debug)]
 pub struct HostTable {
+    dir: PathBuf,
     max_hosts: usize,
     hosts: BTreeMap<GrantId, Host>,
     actions: VecDeque<HostAction>,
@@ -84,6 +87,7 @@ pub struct HostTable {
 #[derive(Debug)]
 struct Host {
     state: State,
+    listens_at: Vec<EndpointSpec>,
     confinement: Confinement,
     /// True once it was reported as failed or died: it is reported no more, but as ended.
     is_over: bool,
@@ -113,9 +117,10 @@ enum State {
 }
 
 impl HostTable {
-    /// Makes a table of at most `max_hosts` hosts at a time.
-    pub fn new(max_hosts: usize) -> Self {
+    /// Makes a table of at most `max_hosts` hosts at a time, whose sockets are below `dir`.
+    pub fn new(dir: PathBuf, max_hosts: usize) -> Self {
         Self {
+            dir,
             max_hosts,
             hosts: BTreeMap::new(),
             actions: VecDeque::new(),
@@ -147,6 +152,7 @@ impl HostTable {
         }
         let host = Host {
             state: State::Spawning,
+            listens_at: spec.endpoints.clone(),
             confinement: Confinement::default(),
             is_over: false,
             is_ended: false,
@@ -201,10 +207,11 @@ impl HostTable {
         match report {
             Report::Init => {}
             Report::Confined(confinement) => host.confinement = confinement,
-            Report::Started(endpoints) => {
+            Report::Started(ports) => {
                 if let State::Starting { .. } = host.state {
                     host.state = State::Running;
                     let confinement = host.confinement.clone();
+                    let endpoints = host.endpoints(&self.dir, grant, &ports);
                     self.events.push_back(HostEvent::Started { grant, endpoints, confinement });
                 }
             }
@@ -340,6 +347,22 @@ impl HostTable {
 }
 
 impl Host {
+    /// Returns the endpoints. A host says only which ports it has: it cannot send its recipient
+    /// somewhere else.
+    fn endpoints(&self, dir: &Path, grant: GrantId, ports: &[u16]) -> Vec<Endpoint> {
+        let mut ports = ports.iter();
+        let endpoint = |spec: &EndpointSpec| match spec {
+            EndpointSpec::Ring => {
+                Endpoint::Ring(host_dir(dir, grant).join("endpoint").join(RING_SOCKET))
+            }
+            EndpointSpec::Udp { address, .. } => {
+                let port = ports.next().copied().unwrap_or(address.port());
+                Endpoint::Udp(SocketAddr::new(address.ip(), port))
+            }
+        };
+        self.listens_at.iter().map(endpoint).collect()
+    }
+
     fn due_ns(&self) -> Option<u64> {
         match self.state {
             State::Starting { until_ns } => Some(until_ns),

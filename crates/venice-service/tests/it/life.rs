@@ -362,6 +362,18 @@ fn dropped_supervisor_ends_hosts() {
 }
 
 #[test]
+fn probe_reports_confinement() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = venice_service::SupervisorConfig::new(dir.path());
+    config.program = crate::common::program();
+    let confinement = venice_service::probe_confinement(config.clone(), "echo").unwrap();
+    assert!(confinement.is_active(Measure::Seccomp), "{confinement}");
+    config.arguments = vec![String::from("nonsense")];
+    let why = venice_service::probe_confinement(config, "echo").unwrap_err();
+    assert!(why.contains("exit code 2") && why.contains("usage"), "{why}");
+}
+
+#[test]
 fn unknown_host_ends_at_once() {
     let fixture = Fixture::new();
     fixture.supervisor.end(GrantId(99));
