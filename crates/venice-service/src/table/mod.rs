@@ -5,6 +5,9 @@
 //! ended one is reported as ended, once nothing of it is left, whatever happened to it before. No
 //! host is ever started again by itself.
 
+#[cfg(test)]
+mod world;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
