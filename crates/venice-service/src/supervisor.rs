@@ -28,6 +28,8 @@ use crate::table::{HostAction, HostEvent, HostTable};
 const SLEEP_NS: u64 = 1_000_000_000;
 /// Bytes of standard error read from one host at a time; its surplus waits in the pipe.
 const LOG_READ_BYTES: usize = 8192;
+/// Time that a launcher has to end after its init, in nanoseconds; then it is killed.
+const LAUNCHER_NS: u64 = 200_000_000;
 /// Bytes that a pipe holds (pipe(7)).
 const LOG_PIPE_BYTES: usize = 64 << 10;
 /// Reports taken from one host at a time.
@@ -235,7 +237,9 @@ struct HostProcesses {
     pidfd: OwnedFd,
     launcher_exit: Option<HostExit>,
     init: Option<OwnedFd>,
-    is_init_gone: bool,
+    /// Time at which init was seen to be gone.
+    init_gone_ns: Option<u64>,
+    kills: u32,
     gate: Option<Gate>,
     stderr: Option<std::process::ChildStderr>,
     log: LogBudget,
@@ -323,7 +327,7 @@ impl Driver {
                 Err(error) => self.table.handle_spawn_failed(grant, error.to_string()),
             },
             HostAction::Kill(grant) => {
-                if let Some(host) = self.hosts.get(&grant) {
+                if let Some(host) = self.hosts.get_mut(&grant) {
                     host.kill();
                 }
             }
@@ -372,7 +376,11 @@ impl Driver {
         let prepared = || -> io::Result<_> {
             let id = Pid::from_child(&launcher);
             let pidfd = pidfd_open(id, PidfdFlags::empty())?;
-            ours.send_order(order)?;
+            match ours.send_order(order) {
+                // It has ended; its exit code says more.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                sent => sent?,
+            }
             Ok(pidfd)
         };
         let pidfd = match prepared() {
@@ -395,7 +403,8 @@ impl Driver {
             pidfd,
             launcher_exit: None,
             init: None,
-            is_init_gone: false,
+            init_gone_ns: None,
+            kills: 0,
             gate: Some(ours),
             stderr,
             log,
@@ -438,7 +447,7 @@ impl Driver {
             let hint = hint(&host.groups, &mut processes.log);
             host.processes = None;
             self.table.handle_gone(grant, exit, hint);
-        } else if processes.launcher_exit.is_some() || processes.is_init_gone {
+        } else if processes.launcher_exit.is_some() || processes.is_launcher_late(now_ns) {
             // One without the other: killed, or stopped, by someone else.
             host.kill();
         }
@@ -474,8 +483,8 @@ impl Driver {
 }
 
 impl DrivenHost {
-    fn kill(&self) {
-        if let Some(processes) = &self.processes {
+    fn kill(&mut self) {
+        if let Some(processes) = &mut self.processes {
             processes.kill();
         }
         self.groups.kill();
@@ -483,10 +492,14 @@ impl DrivenHost {
 }
 
 impl HostProcesses {
-    fn kill(&self) {
-        // Init first: with it ends every process of its namespace, before the launcher sees it.
-        // Either may be gone.
-        for pidfd in self.init.iter().chain([&self.pidfd]) {
+    /// Kills init, with which every process of its namespace ends; the launcher reaps it and ends
+    /// by itself. One that does not, because someone stopped it, is killed at the next call.
+    fn kill(&mut self) {
+        let init = self.init.as_ref().filter(|_| self.init_gone_ns.is_none());
+        let launcher = (init.is_none() || self.kills > 0).then_some(&self.pidfd);
+        self.kills += 1;
+        for pidfd in init.into_iter().chain(launcher) {
+            // Either may have ended meanwhile.
             let _ = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -502,12 +515,19 @@ impl HostProcesses {
             });
         }
         // A pidfd is readable once the process is gone, and an init once its namespace is empty.
-        self.is_init_gone |= self.init.as_ref().is_some_and(|init| is_readable(init.as_fd()));
+        if self.init.as_ref().is_some_and(|init| is_readable(init.as_fd())) {
+            self.init_gone_ns.get_or_insert_with(monotonic_ns);
+        }
+    }
+
+    /// True if the launcher should have ended after its init.
+    fn is_launcher_late(&self, now_ns: u64) -> bool {
+        self.init_gone_ns.is_some_and(|at_ns| at_ns + LAUNCHER_NS <= now_ns)
     }
 
     /// Returns the launcher's exit once no process is left.
     fn gone(&self) -> Option<HostExit> {
-        let is_init_gone = self.is_init_gone || self.init.is_none();
+        let is_init_gone = self.init_gone_ns.is_some() || self.init.is_none();
         self.launcher_exit.filter(|_| is_init_gone)
     }
 
@@ -542,8 +562,11 @@ impl HostProcesses {
     fn watched(&self, now_ns: u64, until_ns: &mut u64) -> impl Iterator<Item = PollFd<'_>> {
         let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let launcher = self.launcher_exit.is_none().then(|| self.pidfd.as_fd());
-        let init = self.init.as_ref().filter(|_| !self.is_init_gone).map(AsFd::as_fd);
+        let init = self.init.as_ref().filter(|_| self.init_gone_ns.is_none()).map(AsFd::as_fd);
         let gate = self.gate.as_ref().map(AsFd::as_fd);
+        if let Some(at_ns) = self.init_gone_ns {
+            *until_ns = (*until_ns).min(at_ns + LAUNCHER_NS);
+        }
         let may_read = now_ns >= self.log_after_ns;
         if !may_read && self.stderr.is_some() {
             *until_ns = (*until_ns).min(self.log_after_ns);

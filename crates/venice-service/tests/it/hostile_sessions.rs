@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use venice_service::wire::{BatchKind, BatchWriter, Entry, Hello, Message};
-use venice_service::{ConnectionId, Service, ServiceSecret, Sessions, echo};
+use venice_service::{
+    Answer, ConnectionId, Request, Service, ServiceLimits, ServiceSecret, Sessions, Status, echo,
+};
 use venice_testkit::random::SplitMix64;
 use venice_testkit::seeds;
 
@@ -150,4 +152,50 @@ fn strangers_are_bounded() {
     (0..100).for_each(|id| sessions.handle_connect(0, ConnectionId(id)));
     let closed = std::iter::from_fn(|| sessions.poll_closed()).count();
     assert_eq!(closed, 84);
+}
+
+/// A service that answers twice, answers what nobody asked, and answers at too great a length.
+struct Babbler(Vec<Answer>);
+
+impl Service for Babbler {
+    fn name(&self) -> &'static str {
+        "babbler"
+    }
+
+    fn limits(&self) -> ServiceLimits {
+        ServiceLimits { max_request_bytes: 10, max_answer_bytes: 10, max_outstanding: 10 }
+    }
+
+    fn handle_request(&mut self, _now_ns: u64, request: Request<'_>) {
+        let Request { connection, id, .. } = request;
+        for (connection, id) in
+            [(connection, id), (connection, id), (connection, id + 1), (ConnectionId(9), id)]
+        {
+            self.0.push(Answer { connection, id, status: Status::OK });
+        }
+    }
+
+    fn poll_answer(&mut self, _now_ns: u64, payload: &mut Vec<u8>) -> Option<Answer> {
+        payload.extend_from_slice(&[0; 11]);
+        self.0.pop()
+    }
+}
+
+#[test]
+fn stray_answers_are_dropped() {
+    let mut sessions = Sessions::new(Babbler(Vec::new()), SECRET, 1);
+    let id = ConnectionId(0);
+    sessions.handle_connect(0, id);
+    sessions.handle_message(0, id, &hello(SECRET, "babbler"));
+    assert!(matches!(Message::parse(sessions.poll_message(id).unwrap()), Ok(Message::Welcome(_))));
+    sessions.handle_sent(id);
+    let mut batch = BatchWriter::new(BatchKind::Requests, 100);
+    assert!(batch.push(Entry { id: 5, code: 0, payload: b"" }));
+    sessions.handle_message(0, id, batch.message());
+    sessions.collect_answers(0);
+    let Ok(Message::Answers(answers)) = Message::parse(sessions.poll_message(id).unwrap()) else {
+        panic!("no answers");
+    };
+    let answers: Vec<_> = answers.entries().collect();
+    assert_eq!(answers, [Entry { id: 5, code: Status::ANSWER_TOO_LONG.0, payload: b"" }]);
 }

@@ -1,15 +1,21 @@
 //! The life of a host: start, meeting, end, and every death.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use venice_ports::qpair::{QPairAddress, QPairSeal};
 use venice_ports::seal::{SealedAs, node_key};
 use venice_service::wire::{self, CloseCode, Hello, Message};
 use venice_service::{
-    ClientError, Endpoint, EndpointSpec, HostEvent, HostSpec, Measure, SealSpec, ServiceClient,
-    ServiceSecret, StartError, SupervisorError, echo,
+    ClientError, Endpoint, EndpointSpec, HostEvent, HostSpec, HostSupervisor, Measure, SealSpec,
+    ServiceClient, ServiceSecret, StartError, SupervisorConfig, SupervisorError, echo,
+    probe_confinement,
 };
+use venice_testkit::process::ChildGuard;
+use venice_testkit::random::SplitMix64;
 use venice_testkit::wait::{wait_for, wait_until};
 use venice_wire::{GrantId, KeyName, NodeSecret};
 
@@ -227,18 +233,18 @@ fn descendants(of: u32) -> Vec<(u32, u32)> {
 
 /// A supervisor in a process of its own.
 struct OtherProcess {
-    child: venice_testkit::process::ChildGuard,
+    child: ChildGuard,
     lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
 }
 
 impl OtherProcess {
-    fn start(dir: &std::path::Path, change: impl FnOnce(&mut std::process::Command)) -> Self {
-        let mut command = std::process::Command::new(crate::common::program());
-        command.arg("supervise").arg(dir).stdout(std::process::Stdio::piped());
+    fn start(dir: &Path, change: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(crate::common::program());
+        command.arg("supervise").arg(dir).stdout(Stdio::piped());
         change(&mut command);
         let mut child = command.spawn().unwrap();
         let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-        Self { child: venice_testkit::process::ChildGuard(child), lines }
+        Self { child: ChildGuard(child), lines }
     }
 
     /// Reads until the host has started; returns what was printed before.
@@ -286,8 +292,8 @@ fn killed_supervisor_leaves_nothing() {
     let endpoint = dir.path().join("hosts/1/endpoint/qpair.sock");
     let mut client = connect(&Endpoint::Ring(endpoint.clone()), "torment");
     // A second supervisor is kept out while the first one lives.
-    let config = venice_service::SupervisorConfig::new(dir.path());
-    let second = venice_service::HostSupervisor::open(config.clone(), |_| {});
+    let config = SupervisorConfig::new(dir.path());
+    let second = HostSupervisor::open(config.clone(), |_| {});
     assert!(matches!(second, Err(SupervisorError::InUse { .. })), "{second:?}");
     other.child.kill().unwrap();
     other.child.wait().unwrap();
@@ -295,21 +301,21 @@ fn killed_supervisor_leaves_nothing() {
     assert!(client.call(1, 16, b"/tmp/x").is_err(), "the recipient notices");
     assert!(endpoint.exists(), "the socket's file stays");
     // The next supervisor removes it.
-    let third = venice_service::HostSupervisor::open(config, |_| {}).unwrap();
+    let third = HostSupervisor::open(config, |_| {}).unwrap();
     assert_eq!(std::fs::read_dir(dir.path().join("hosts")).unwrap().count(), 0);
     drop(third);
     assert_eq!(groups_left(dir.path()), Vec::<String>::new());
 }
 
 /// Returns the control groups of a supervisor's hosts that are left.
-fn groups_left(dir: &std::path::Path) -> Vec<String> {
+fn groups_left(dir: &Path) -> Vec<String> {
     let bytes = dir.canonicalize().unwrap();
     let hash =
         bytes.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
     let name = format!("venice-hosts-{hash:016x}");
-    let found = std::process::Command::new("find")
+    let found = Command::new("find")
         .args(["/sys/fs/cgroup", "-type", "d", "-name", &name])
         .output()
         .unwrap();
@@ -350,6 +356,41 @@ fn stopped_processes_end_too() {
 }
 
 #[test]
+fn supervisor_killed_at_any_time() {
+    let mut random = SplitMix64(3);
+    for round in 0..12 {
+        let dir = tempfile::tempdir().unwrap();
+        // A program of its own, by which its processes are found.
+        let program = dir.path().canonicalize().unwrap().join("program");
+        copy_program(&program);
+        let hosts = dir.path().join("hosts");
+        let mut command = Command::new(&program);
+        command.arg("supervise").arg(&hosts).stdout(Stdio::null());
+        let mut child = ChildGuard(command.spawn().unwrap());
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("the end of all processes", LIMIT, || !runs(&program));
+        drop(HostSupervisor::open(SupervisorConfig::new(&hosts), |_| {}).unwrap());
+        assert_eq!(groups_left(&hosts), Vec::<String>::new(), "round {round}");
+    }
+}
+
+/// Copies the test program, by a process of its own: a descriptor of this one that is open for
+/// writing could get into a child of another test, and the program could not be started.
+fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(crate::common::program()).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
+/// True if a process runs this program.
+fn runs(program: &Path) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut links = entries.filter_map(|entry| std::fs::read_link(entry.path().join("exe")).ok());
+    links.any(|link| link == program)
+}
+
+#[test]
 fn dropped_supervisor_ends_hosts() {
     let fixture = Fixture::new();
     let (endpoints, _) = fixture.started(HostSpec::new("echo", SECRET));
@@ -364,12 +405,12 @@ fn dropped_supervisor_ends_hosts() {
 #[test]
 fn probe_reports_confinement() {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = venice_service::SupervisorConfig::new(dir.path());
+    let mut config = SupervisorConfig::new(dir.path());
     config.program = crate::common::program();
-    let confinement = venice_service::probe_confinement(config.clone(), "echo").unwrap();
+    let confinement = probe_confinement(config.clone(), "echo").unwrap();
     assert!(confinement.is_active(Measure::Seccomp), "{confinement}");
     config.arguments = vec![String::from("nonsense")];
-    let why = venice_service::probe_confinement(config, "echo").unwrap_err();
+    let why = probe_confinement(config, "echo").unwrap_err();
     assert!(why.contains("exit code 2") && why.contains("usage"), "{why}");
 }
 
@@ -393,7 +434,7 @@ fn early_end_is_confirmed() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(fixture.left(), Vec::<std::path::PathBuf>::new());
+        assert_eq!(fixture.left(), Vec::<PathBuf>::new());
     }
 }
 
@@ -409,15 +450,15 @@ fn host_without_root_is_confined() {
     // A copy that another user may execute, whatever the folders above the program allow.
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = dir.path().join("program");
-    std::fs::copy(crate::common::program(), &program).unwrap();
+    copy_program(&program);
     let hosts = dir.path().join("hosts-of-user");
     std::fs::create_dir(&hosts).unwrap();
     std::os::unix::fs::chown(&hosts, Some(USER), Some(USER)).unwrap();
-    let mut command = std::process::Command::new(&program);
-    command.arg("supervise").arg(&hosts).stdout(std::process::Stdio::piped());
+    let mut command = Command::new(&program);
+    command.arg("supervise").arg(&hosts).stdout(Stdio::piped());
     let mut child = command.uid(USER).gid(USER).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    let child = venice_testkit::process::ChildGuard(child);
+    let child = ChildGuard(child);
     let mut other = OtherProcess { child, lines };
     let report = other.started().join("\n");
     println!("{report}");

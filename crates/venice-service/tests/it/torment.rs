@@ -178,6 +178,21 @@ fn processes_of(uid: &str) -> usize {
 }
 
 #[test]
+fn stopped_host_is_ended() {
+    if skips_without_root("stopped_host_is_ended") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut client = fixture.torment(|_| {});
+    let facts = call(&mut client, FACTS, "");
+    let uid = facts.lines().find_map(|line| line.strip_prefix("uid=")).unwrap();
+    let stopped = std::process::Command::new("pkill").args(["-STOP", "--uid", uid]).status();
+    assert!(stopped.unwrap().success());
+    fixture.end();
+    assert_eq!(processes_of(uid), 0);
+}
+
+#[test]
 fn full_disk_is_its_own() {
     let fixture = Fixture::new();
     let mut client = fixture.torment(|spec| spec.limits.scratch_bytes = 4 << 20);
