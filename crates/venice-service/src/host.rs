@@ -19,10 +19,10 @@ use venice_ports::seal::SealedAs;
 use venice_wire::{KeyName, SealKey};
 
 use crate::confine::{HostEnd, Places, launch};
+use crate::connections::HostConnections;
 use crate::entry::ServiceEntry;
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
-use crate::sessions::Sessions;
 use crate::spec::{EndpointSpec, RING_SOCKET};
 use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
 
@@ -34,6 +34,8 @@ const ACCEPTED_AHEAD: usize = 4;
 const MESSAGES_PER_TURN: usize = 16;
 /// Longest sleep in nanoseconds; a check for missed events follows.
 const SLEEP_NS: u64 = 1_000_000_000;
+/// Least time between two lines about wrong secrets, in nanoseconds.
+const LOG_NS: u64 = 1_000_000_000;
 /// Pause after a listener failed for want of descriptors or memory.
 const FULL: Duration = Duration::from_millis(100);
 
@@ -62,9 +64,9 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
             entry.ok_or_else(|| format!("no service '{}' in this program", spec.service))?;
         let service = (entry.make)(spec)?;
         let (listeners, ports) = listen(&end)?;
-        let sessions =
-            Sessions::new(service, spec.secret, usize::from(spec.limits.connections.max(1)));
-        let host = Host::new(sessions, listeners).map_err(|error| error.to_string())?;
+        let connections =
+            HostConnections::new(service, spec.secret, usize::from(spec.limits.connections.max(1)));
+        let host = Host::new(connections, listeners).map_err(|error| error.to_string())?;
         end.filters.seal()?;
         Ok((host, ports))
     };
@@ -120,18 +122,20 @@ fn qpair_address(spec: &EndpointSpec, places: &Places) -> QPairAddress {
 
 /// Connections of a host with their sockets.
 struct Host {
-    sessions: Sessions<Box<dyn Service>>,
+    connections: HostConnections<Box<dyn Service>>,
     sockets: BTreeMap<ConnectionId, QPairMessages>,
     next_id: u64,
     accepted: Receiver<QPairMessages>,
     /// Readable after an acceptor has put something into `accepted`.
     bell: Arc<OwnedFd>,
     buffer: Vec<u8>,
+    /// Hellos with a wrong secret that were logged, and the time at which more may be.
+    logged: (u64, u64),
 }
 
 impl Host {
     fn new(
-        sessions: Sessions<Box<dyn Service>>,
+        connections: HostConnections<Box<dyn Service>>,
         listeners: Vec<QPairListener>,
     ) -> io::Result<Self> {
         let (accept, accepted) = sync_channel(ACCEPTED_AHEAD);
@@ -144,7 +148,15 @@ impl Host {
                 .spawn(move || accept_all(listener, &accept, &bell))?;
         }
         let buffer = vec![0; MAX_MESSAGE_BYTES];
-        Ok(Self { sessions, sockets: BTreeMap::new(), next_id: 0, accepted, bell, buffer })
+        Ok(Self {
+            connections,
+            sockets: BTreeMap::new(),
+            next_id: 0,
+            accepted,
+            bell,
+            buffer,
+            logged: (0, 0),
+        })
     }
 
     fn run(&mut self) -> io::Result<std::convert::Infallible> {
@@ -152,12 +164,22 @@ impl Host {
             let mut any = self.take_connections();
             any |= self.take_messages();
             let now_ns = monotonic_ns();
-            self.sessions.handle_timeout(now_ns);
-            self.sessions.collect_answers(now_ns);
+            self.connections.handle_timeout(now_ns);
+            self.connections.collect_answers(now_ns);
             any |= self.send_messages();
+            self.log_wrong_secrets(now_ns);
             if !any {
                 self.sleep()?;
             }
+        }
+    }
+
+    /// Logs wrong secrets, once a second at most: standard error is the host's only way to tell.
+    fn log_wrong_secrets(&mut self, now_ns: u64) {
+        let wrong = self.connections.counts().wrong_secrets;
+        if wrong > self.logged.0 && now_ns >= self.logged.1 {
+            eprintln!("service host: {wrong} hellos with a wrong secret so far");
+            self.logged = (wrong, now_ns + LOG_NS);
         }
     }
 
@@ -167,7 +189,7 @@ impl Host {
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
             self.sockets.insert(id, socket);
-            self.sessions.handle_connect(monotonic_ns(), id);
+            self.connections.handle_connect(monotonic_ns(), id);
             any = true;
         }
         any
@@ -177,20 +199,20 @@ impl Host {
         let (mut any, mut gone) = (false, Vec::new());
         for (id, socket) in &mut self.sockets {
             for _ in 0..MESSAGES_PER_TURN {
-                if !self.sessions.wants_input(*id) {
+                if !self.connections.wants_input(*id) {
                     break;
                 }
                 match socket.try_recv(&mut self.buffer) {
                     Ok(0) => gone.push(*id),
                     Ok(len) => {
                         any = true;
-                        self.sessions.handle_message(monotonic_ns(), *id, &self.buffer[..len]);
+                        self.connections.handle_message(monotonic_ns(), *id, &self.buffer[..len]);
                         continue;
                     }
                     Err(QPairSocketError::WouldBlock) => {}
                     // Longer than any message; an empty one stands for it.
                     Err(QPairSocketError::QPair(QPairError::BufferTooSmall { .. })) => {
-                        self.sessions.handle_message(monotonic_ns(), *id, &[])
+                        self.connections.handle_message(monotonic_ns(), *id, &[])
                     }
                     Err(_) => gone.push(*id),
                 }
@@ -205,11 +227,11 @@ impl Host {
     fn send_messages(&mut self) -> bool {
         let (mut any, mut gone) = (false, Vec::new());
         for (id, socket) in &mut self.sockets {
-            while let Some(message) = self.sessions.poll_message(*id) {
+            while let Some(message) = self.connections.poll_message(*id) {
                 match socket.try_send(message) {
                     Ok(()) => {
                         any = true;
-                        self.sessions.handle_sent(*id);
+                        self.connections.handle_sent(*id);
                     }
                     Err(QPairSocketError::WouldBlock) => break,
                     Err(_) => {
@@ -221,7 +243,7 @@ impl Host {
         }
         any |= !gone.is_empty();
         self.forget(gone);
-        while let Some(id) = self.sessions.poll_closed() {
+        while let Some(id) = self.connections.poll_closed() {
             self.sockets.remove(&id);
             any = true;
         }
@@ -230,7 +252,7 @@ impl Host {
 
     fn forget(&mut self, gone: Vec<ConnectionId>) {
         for id in gone {
-            self.sessions.handle_disconnect(monotonic_ns(), id);
+            self.connections.handle_disconnect(monotonic_ns(), id);
             self.sockets.remove(&id);
         }
     }
@@ -238,11 +260,11 @@ impl Host {
     /// Sleeps until something may have come in, or something is due.
     fn sleep(&mut self) -> io::Result<()> {
         let now_ns = monotonic_ns();
-        let due_ns = self.sessions.poll_timeout().unwrap_or(u64::MAX);
+        let due_ns = self.connections.poll_timeout().unwrap_or(u64::MAX);
         let sleep_ns = due_ns.saturating_sub(now_ns).min(SLEEP_NS);
         let may_sleep = self.sockets.values().all(QPairMessages::arm);
         let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
-        let wake = self.sessions.service().wake_fd();
+        let wake = self.connections.service().wake_fd();
         let has_wake = wake.is_some();
         fds.extend(wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(
@@ -262,7 +284,7 @@ impl Host {
         // Empty if no acceptor rang.
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
         if is_woken {
-            self.sessions.handle_wake(monotonic_ns());
+            self.connections.handle_wake(monotonic_ns());
         }
         match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

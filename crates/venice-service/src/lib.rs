@@ -10,7 +10,7 @@
 //! | run hosts in a program | [`host_main`] |
 //! | reach a host | [`ServiceClient`], [`wire`] |
 //!
-//! What needs no system runs without one: [`HostTable`] is the life of hosts, [`Sessions`] the
+//! What needs no system runs without one: [`HostTable`] is the life of hosts, [`HostConnections`] the
 //! connections of one, and [`Emulated`] gives a service the latency and bandwidth of a device.
 
 #![deny(unsafe_code)]
@@ -20,6 +20,7 @@ mod cgroup;
 mod client;
 mod confine;
 mod confinement;
+mod connections;
 pub mod echo;
 mod emulated;
 mod entry;
@@ -30,7 +31,6 @@ mod log_budget;
 mod probe;
 mod secret;
 mod service;
-mod sessions;
 mod spec;
 mod supervisor;
 mod table;
@@ -38,6 +38,7 @@ pub mod wire;
 
 pub use self::client::ServiceClient;
 pub use self::confinement::{Confinement, Measure, MeasureState};
+pub use self::connections::{ConnectionCounts, HostConnections};
 pub use self::emulated::{DeviceModel, Emulated};
 pub use self::entry::ServiceEntry;
 pub use self::error::{ClientError, StartError, SupervisorError};
@@ -46,7 +47,6 @@ pub use self::host::host_main;
 pub use self::probe::probe_confinement;
 pub use self::secret::ServiceSecret;
 pub use self::service::{Answer, ConnectionId, Request, Service, ServiceLimits, Status};
-pub use self::sessions::{SessionCounts, Sessions};
 pub use self::spec::{CallGroup, Endpoint, EndpointSpec, HostLimits, HostSpec, SealSpec};
 pub use self::supervisor::{HostSupervisor, SupervisorConfig};
 pub use self::table::{HostAction, HostEvent, HostTable};

@@ -1,6 +1,6 @@
-//! What is kept of a host's standard error: whole lines, so many bytes a second, and the last words.
+//! What is kept of a host's standard error: whole lines, so many bytes a second, and the last lines.
 
-/// Bytes of the last words, for the report of a death.
+/// Bytes of the last lines, for the report of a death.
 const LAST_BYTES: usize = 512;
 /// Longest line in bytes; a longer one is cut into several.
 const MAX_LINE_BYTES: usize = 1024;
@@ -55,8 +55,8 @@ impl LogBudget {
         self.finish_line()
     }
 
-    /// Returns the last words: the end of what was written, kept or not.
-    pub(crate) fn last_words(&self) -> &str {
+    /// Returns the last lines: the end of what was written, kept or not.
+    pub(crate) fn last_lines(&self) -> &str {
         self.last.trim()
     }
 
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(kept[0].text, "\u{fffd}[31mred\u{fffd}\u{fffd}");
         assert!(log.handle_bytes(0, b"no end").is_empty());
         assert_eq!(log.handle_end().unwrap().text, "no end");
-        assert!(log.last_words().ends_with(" / no end"));
+        assert!(log.last_lines().ends_with(" / no end"));
     }
 
     #[test]

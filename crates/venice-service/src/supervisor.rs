@@ -588,7 +588,7 @@ fn hint(groups: &HostGroups, log: &mut LogBudget) -> Option<String> {
         return Some(String::from("outgrew its memory"));
     }
     log.handle_end();
-    Some(log.last_words()).filter(|words| !words.is_empty()).map(|words| format!("'{words}'"))
+    Some(log.last_lines()).filter(|words| !words.is_empty()).map(|words| format!("'{words}'"))
 }
 
 fn log_event(event: &HostEvent) {

@@ -1,7 +1,7 @@
 //! Tests of real hosts, in real confinement.
 
 mod common;
-mod hostile_sessions;
+mod hostile_recipients;
 mod life;
 mod torment;
 mod twin;

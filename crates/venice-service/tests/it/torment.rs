@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use venice_service::wire::CloseCode;
-use venice_service::{CallGroup, ClientError, HostEvent, HostSpec, Measure, ServiceClient, wire};
+use venice_service::{
+    CallGroup, ClientError, HostEvent, HostSpec, Measure, ServiceClient, ServiceSecret, wire,
+};
 use venice_testkit::random::SplitMix64;
 use venice_testkit::wait::wait_until;
 
@@ -113,6 +115,19 @@ fn crashes_are_reported_with_reason() {
     send(&mut client, PANIC);
     let why = fixture.death();
     assert!(why.contains("exit code 101") && why.contains("as asked"), "{why}");
+    fixture.end();
+}
+
+#[test]
+fn wrong_secrets_are_logged() {
+    let fixture = Fixture::new();
+    let (endpoints, _) = fixture.started(HostSpec::new("torment", SECRET));
+    let wrong = ServiceSecret::from_bytes([8; 32]);
+    let refused = ServiceClient::connect(&address(&endpoints[0]), "torment", wrong, Some(LIMIT));
+    assert!(matches!(refused, Err(ClientError::Refused { code: CloseCode::Secret, .. })));
+    send(&mut connect(&endpoints[0], "torment"), ABORT);
+    let why = fixture.death();
+    assert!(why.contains("1 hellos with a wrong secret"), "{why}");
     fixture.end();
 }
 

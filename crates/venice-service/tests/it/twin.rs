@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use venice_service::wire::{BatchKind, BatchWriter, Entry, Hello, Message};
-use venice_service::{ConnectionId, DeviceModel, Emulated, HostSpec, Service, Sessions, echo};
+use venice_service::{
+    ConnectionId, DeviceModel, Emulated, HostConnections, HostSpec, Service, echo,
+};
 use venice_testkit::random::SplitMix64;
 
 use crate::common::{Fixture, SECRET, connect};
 
 const CONNECTION: ConnectionId = ConnectionId(0);
 
-/// A recipient and the sessions of a host, at the two ends of a link with a delay.
+/// A recipient and the connections of a host, at the two ends of a link with a delay.
 struct World<S> {
-    sessions: Sessions<S>,
+    connections: HostConnections<S>,
     link_ns: u64,
     now_ns: u64,
     /// Messages on their way, by time of arrival.
@@ -25,16 +27,16 @@ struct World<S> {
 impl<S: Service> World<S> {
     fn new(service: S, link_ns: u64) -> Self {
         let mut world = Self {
-            sessions: Sessions::new(service, SECRET, 1),
+            connections: HostConnections::new(service, SECRET, 1),
             link_ns,
             now_ns: 0,
             to_host: BTreeMap::new(),
             to_recipient: BTreeMap::new(),
             answers: BTreeMap::new(),
         };
-        world.sessions.handle_connect(0, CONNECTION);
+        world.connections.handle_connect(0, CONNECTION);
         let mut hello = Vec::new();
-        let service = world.sessions.service().name();
+        let service = world.connections.service().name();
         Message::Hello(Hello { version: 1, secret: SECRET, service }).emit(&mut hello);
         world.send(hello);
         world.run();
@@ -48,23 +50,23 @@ impl<S: Service> World<S> {
     /// Lets time pass until nothing is under way.
     fn run(&mut self) {
         loop {
-            self.sessions.handle_timeout(self.now_ns);
-            self.sessions.collect_answers(self.now_ns);
-            while let Some(message) = self.sessions.poll_message(CONNECTION) {
+            self.connections.handle_timeout(self.now_ns);
+            self.connections.collect_answers(self.now_ns);
+            while let Some(message) = self.connections.poll_message(CONNECTION) {
                 let message = message.to_vec();
-                self.sessions.handle_sent(CONNECTION);
+                self.connections.handle_sent(CONNECTION);
                 let at_ns = self.now_ns + self.link_ns;
                 self.to_recipient.entry(at_ns).or_default().push_back(message);
             }
             let next = [&self.to_host, &self.to_recipient]
                 .into_iter()
                 .filter_map(|messages| messages.first_key_value().map(|(at_ns, _)| *at_ns))
-                .chain(self.sessions.poll_timeout())
+                .chain(self.connections.poll_timeout())
                 .min();
             let Some(at_ns) = next else { return };
             self.now_ns = self.now_ns.max(at_ns);
             for message in self.to_host.remove(&at_ns).into_iter().flatten() {
-                self.sessions.handle_message(self.now_ns, CONNECTION, &message);
+                self.connections.handle_message(self.now_ns, CONNECTION, &message);
             }
             for message in self.to_recipient.remove(&at_ns).into_iter().flatten() {
                 self.take_answers(&message);

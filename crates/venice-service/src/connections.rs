@@ -17,7 +17,7 @@ const MAX_WITHOUT_HELLO: usize = 16;
 
 /// Numbers of what happened, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SessionCounts {
+pub struct ConnectionCounts {
     /// Connections admitted.
     pub admitted: u64,
     /// Hellos with a wrong secret.
@@ -34,14 +34,14 @@ pub struct SessionCounts {
 
 /// All connections of a host, with its service.
 #[derive(Debug)]
-pub struct Sessions<S> {
+pub struct HostConnections<S> {
     service: S,
     secret: ServiceSecret,
     max_admitted: usize,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Connections to close once their last message is sent.
     closed: VecDeque<ConnectionId>,
-    counts: SessionCounts,
+    counts: ConnectionCounts,
     scratch: Vec<u8>,
 }
 
@@ -63,8 +63,8 @@ enum State {
     Closing,
 }
 
-impl<S: Service> Sessions<S> {
-    /// Makes the sessions of a service whose recipient shows `secret`, with at most `max_admitted`
+impl<S: Service> HostConnections<S> {
+    /// Makes the connections of a service whose recipient shows `secret`, with at most `max_admitted`
     /// connections at a time.
     pub fn new(service: S, secret: ServiceSecret, max_admitted: usize) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl<S: Service> Sessions<S> {
             max_admitted,
             connections: BTreeMap::new(),
             closed: VecDeque::new(),
-            counts: SessionCounts::default(),
+            counts: ConnectionCounts::default(),
             scratch: Vec::new(),
         }
     }
@@ -84,12 +84,15 @@ impl<S: Service> Sessions<S> {
     }
 
     /// Returns the counts.
-    pub fn counts(&self) -> SessionCounts {
+    pub fn counts(&self) -> ConnectionCounts {
         self.counts
     }
 
-    /// Takes a new connection.
+    /// Takes a new connection. One that is there already stays as it is.
     pub fn handle_connect(&mut self, now_ns: u64, id: ConnectionId) {
+        if self.connections.contains_key(&id) {
+            return;
+        }
         let waiting = |connection: &&Connection| matches!(connection.state, State::Waiting { .. });
         if self.connections.values().filter(waiting).count() >= MAX_WITHOUT_HELLO {
             self.closed.push_back(id);
@@ -260,14 +263,14 @@ impl<S: Service> Sessions<S> {
         })
     }
 
-    /// Returns the next message to a connection; call [`Sessions::handle_sent`] once it is sent.
+    /// Returns the next message to a connection; call [`HostConnections::handle_sent`] once it is sent.
     pub fn poll_message(&mut self, id: ConnectionId) -> Option<&[u8]> {
         let connection = self.connections.get_mut(&id)?;
         connection.finish_batch();
         connection.messages.front().map(Vec::as_slice)
     }
 
-    /// Removes the message that [`Sessions::poll_message`] returned.
+    /// Removes the message that [`HostConnections::poll_message`] returned.
     pub fn handle_sent(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.messages.pop_front();
@@ -282,7 +285,7 @@ impl<S: Service> Sessions<S> {
         self.closed.pop_front()
     }
 
-    /// Returns the time at which [`Sessions::handle_timeout`] is due.
+    /// Returns the time at which [`HostConnections::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<u64> {
         let of_hello = |connection: &Connection| match connection.state {
             State::Waiting { until_ns } => Some(until_ns),

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use venice_service::wire::{BatchKind, BatchWriter, Entry, Hello, Message};
 use venice_service::{
-    Answer, ConnectionId, Request, Service, ServiceLimits, ServiceSecret, Sessions, Status, echo,
+    Answer, ConnectionId, HostConnections, Request, Service, ServiceLimits, ServiceSecret, Status,
+    echo,
 };
 use venice_testkit::random::SplitMix64;
 use venice_testkit::seeds;
 
 use crate::common::SECRET;
 
-/// Most connections of the sessions under test.
+/// Most connections of the connections under test.
 const MAX_ADMITTED: usize = 3;
 
 /// A recipient, as the test sees it.
@@ -67,7 +68,7 @@ fn message(random: &mut SplitMix64, recipient: &mut Recipient) -> Vec<u8> {
 
 fn run(seed: u64) {
     let mut random = SplitMix64(seed);
-    let mut sessions = Sessions::new(echo::Echo::default(), SECRET, MAX_ADMITTED);
+    let mut connections = HostConnections::new(echo::Echo::default(), SECRET, MAX_ADMITTED);
     let mut recipients: BTreeMap<ConnectionId, Recipient> = BTreeMap::new();
     let (mut now_ns, mut next, mut answered) = (0, 0, 0);
     for _ in 0..600 {
@@ -76,25 +77,25 @@ fn run(seed: u64) {
             let id = ConnectionId(next);
             next += 1;
             recipients.insert(id, Recipient::default());
-            sessions.handle_connect(now_ns, id);
+            connections.handle_connect(now_ns, id);
         }
         let ids: Vec<_> = recipients.keys().copied().collect();
         for id in ids {
             let recipient = recipients.get_mut(&id).unwrap();
             if random.chance(20) {
-                sessions.handle_disconnect(now_ns, id);
+                connections.handle_disconnect(now_ns, id);
                 recipients.remove(&id);
-            } else if sessions.wants_input(id) {
+            } else if connections.wants_input(id) {
                 let bytes = message(&mut random, recipient);
-                sessions.handle_message(now_ns, id, &bytes);
+                connections.handle_message(now_ns, id, &bytes);
             }
         }
-        sessions.handle_timeout(now_ns);
-        sessions.collect_answers(now_ns);
+        connections.handle_timeout(now_ns);
+        connections.collect_answers(now_ns);
         for (id, recipient) in &mut recipients {
             // Some do not read.
             while random.chance(800)
-                && let Some(bytes) = sessions.poll_message(*id)
+                && let Some(bytes) = connections.poll_message(*id)
             {
                 match Message::parse(bytes).expect("a host sends sound messages") {
                     Message::Welcome(_) => {
@@ -111,21 +112,21 @@ fn run(seed: u64) {
                     Message::Refused { .. } | Message::Closed(_) => {}
                     Message::Hello(_) | Message::Requests(_) => panic!("not from a host"),
                 }
-                sessions.handle_sent(*id);
+                connections.handle_sent(*id);
             }
         }
-        while let Some(id) = sessions.poll_closed() {
+        while let Some(id) = connections.poll_closed() {
             recipients.remove(&id);
         }
         let admitted = recipients.values().filter(|recipient| recipient.is_admitted).count();
         assert!(admitted <= MAX_ADMITTED, "{admitted} connections");
     }
-    let counts = sessions.counts();
+    let counts = connections.counts();
     assert!(counts.answers <= counts.requests && answered > 0, "{counts:?}");
     assert!(counts.wrong_secrets > 0 && counts.violations > 0, "{counts:?}");
-    recipients.keys().for_each(|id| sessions.handle_disconnect(now_ns, *id));
-    sessions.collect_answers(now_ns);
-    assert!(sessions.service().poll_timeout().is_none());
+    recipients.keys().for_each(|id| connections.handle_disconnect(now_ns, *id));
+    connections.collect_answers(now_ns);
+    assert!(connections.service().poll_timeout().is_none());
 }
 
 #[test]
@@ -135,22 +136,22 @@ fn any_recipient_is_survived() {
 
 #[test]
 fn silent_connections_are_closed() {
-    let mut sessions = Sessions::new(echo::Echo::default(), SECRET, 1);
-    sessions.handle_connect(0, ConnectionId(0));
-    let due_ns = sessions.poll_timeout().unwrap();
-    sessions.handle_timeout(due_ns - 1);
-    assert!(sessions.poll_message(ConnectionId(0)).is_none());
-    sessions.handle_timeout(due_ns);
-    assert!(sessions.poll_message(ConnectionId(0)).is_some());
-    sessions.handle_sent(ConnectionId(0));
-    assert_eq!(sessions.poll_closed(), Some(ConnectionId(0)));
+    let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
+    connections.handle_connect(0, ConnectionId(0));
+    let due_ns = connections.poll_timeout().unwrap();
+    connections.handle_timeout(due_ns - 1);
+    assert!(connections.poll_message(ConnectionId(0)).is_none());
+    connections.handle_timeout(due_ns);
+    assert!(connections.poll_message(ConnectionId(0)).is_some());
+    connections.handle_sent(ConnectionId(0));
+    assert_eq!(connections.poll_closed(), Some(ConnectionId(0)));
 }
 
 #[test]
 fn strangers_are_bounded() {
-    let mut sessions = Sessions::new(echo::Echo::default(), SECRET, 1);
-    (0..100).for_each(|id| sessions.handle_connect(0, ConnectionId(id)));
-    let closed = std::iter::from_fn(|| sessions.poll_closed()).count();
+    let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
+    (0..100).for_each(|id| connections.handle_connect(0, ConnectionId(id)));
+    let closed = std::iter::from_fn(|| connections.poll_closed()).count();
     assert_eq!(closed, 84);
 }
 
@@ -183,17 +184,21 @@ impl Service for Babbler {
 
 #[test]
 fn stray_answers_are_dropped() {
-    let mut sessions = Sessions::new(Babbler(Vec::new()), SECRET, 1);
+    let mut connections = HostConnections::new(Babbler(Vec::new()), SECRET, 1);
     let id = ConnectionId(0);
-    sessions.handle_connect(0, id);
-    sessions.handle_message(0, id, &hello(SECRET, "babbler"));
-    assert!(matches!(Message::parse(sessions.poll_message(id).unwrap()), Ok(Message::Welcome(_))));
-    sessions.handle_sent(id);
+    connections.handle_connect(0, id);
+    connections.handle_message(0, id, &hello(SECRET, "babbler"));
+    assert!(matches!(
+        Message::parse(connections.poll_message(id).unwrap()),
+        Ok(Message::Welcome(_))
+    ));
+    connections.handle_sent(id);
     let mut batch = BatchWriter::new(BatchKind::Requests, 100);
     assert!(batch.push(Entry { id: 5, code: 0, payload: b"" }));
-    sessions.handle_message(0, id, batch.message());
-    sessions.collect_answers(0);
-    let Ok(Message::Answers(answers)) = Message::parse(sessions.poll_message(id).unwrap()) else {
+    connections.handle_message(0, id, batch.message());
+    connections.collect_answers(0);
+    let Ok(Message::Answers(answers)) = Message::parse(connections.poll_message(id).unwrap())
+    else {
         panic!("no answers");
     };
     let answers: Vec<_> = answers.entries().collect();
