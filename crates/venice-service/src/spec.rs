@@ -210,8 +210,8 @@ pub(crate) fn host_dir(dir: &Path, grant: GrantId) -> PathBuf {
 pub(crate) struct LaunchOrder {
     pub grant: GrantId,
     pub spec: HostSpec,
-    /// User and group of the host; `None`: those of the supervisor.
-    pub ids: Option<(u32, u32)>,
+    /// User and group of the host; else those of the supervisor, with the reason.
+    pub ids: Result<(u32, u32), String>,
     /// The host's directory, with `root` and `endpoint` in it.
     pub dir: PathBuf,
     /// `cgroup.procs` of each control group to join, with the measures it carries.

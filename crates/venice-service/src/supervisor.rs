@@ -343,11 +343,11 @@ impl Driver {
         let slot = (0..self.config.ids.1).find(|slot| !taken.contains(slot));
         let slot = slot.ok_or_else(|| io::Error::other("no user id left for a host"))?;
         let id = self.config.ids.0 + slot;
-        let ids = rustix::process::geteuid().is_root().then_some((id, id));
+        let ids = usable_id(id).map(|()| (id, id));
         let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
         let (procs, missing) = (groups.procs.clone(), groups.missing.clone());
         self.hosts.insert(grant, DrivenHost { slot, groups, processes: None });
-        let dir = self.directory.make_host(grant, ids)?;
+        let dir = self.directory.make_host(grant, ids.as_ref().ok().copied())?;
         let order = LaunchOrder {
             grant,
             spec: spec.clone(),
@@ -576,6 +576,30 @@ impl HostProcesses {
     }
 }
 
+/// Checks that a process of this one's may take the id of a user and group.
+fn usable_id(id: u32) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(String::from("not started by root"));
+    }
+    for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
+        let text = fs::read_to_string(map).map_err(|error| format!("{map}: {error}"))?;
+        if !is_mapped(&text, id) {
+            return Err(format!("id {id} is not mapped in this user namespace"));
+        }
+    }
+    Ok(())
+}
+
+/// True if an id is in a map of ids (user_namespaces(7)): lines of first id, first id outside, count.
+fn is_mapped(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u64> =
+            line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        matches!(numbers[..], [first, _, count]
+            if (first..first + count).contains(&u64::from(id)))
+    })
+}
+
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -606,5 +630,18 @@ fn log_event(event: &HostEvent) {
             tracing::error!(grant = grant.0, why, "service host died");
         }
         HostEvent::Ended { grant } => tracing::info!(grant = grant.0, "service host ended"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_of_ids_are_read() {
+        assert!(is_mapped("         0          0 4294967295\n", 0x7000_0000));
+        assert!(!is_mapped("0 1000 1\n1 100000 65536\n", 0x7000_0000));
+        assert!(is_mapped("0 1000 1\n1 100000 65536\n", 65_536));
+        assert!(!is_mapped("nonsense\n", 0));
     }
 }

@@ -83,7 +83,7 @@ fn or_fail<T>(gate: &Gate, done: Result<T, String>) -> T {
 /// Leaves the PID namespace for the next child. Without root that takes a user namespace, which the
 /// other namespaces then belong to.
 fn leave_pid_namespace(order: &LaunchOrder, report: &mut Confinement) {
-    if order.ids.is_none() {
+    if order.ids.is_err() {
         let entered =
             identity::open_proc().and_then(|proc| identity::enter_user_namespace(proc.as_fd()));
         report.enter(Measure::UserNamespace, entered);
@@ -218,19 +218,21 @@ fn confine(
     // A convenience for the machine, no measure.
     let _ = identity::prefer_as_victim(proc.as_fd());
 
-    if let Some((uid, gid)) = order.ids {
-        identity::drop_bounding_set().map_err(named("emptying the bounding set"))?;
-        identity::take_ids(uid, gid, &groups).map_err(named("taking the host's user id"))?;
-        report.activate(Measure::UserIds, format!("uid {uid}, gid {gid}"));
-        report.enter(Measure::UserNamespace, identity::enter_user_namespace(proc.as_fd()));
-    } else {
-        report.miss(Measure::UserIds, "not started by root");
+    match &order.ids {
+        Ok((uid, gid)) => {
+            identity::drop_bounding_set().map_err(named("emptying the bounding set"))?;
+            identity::take_ids(*uid, *gid, &groups).map_err(named("taking the host's user id"))?;
+            report.activate(Measure::UserIds, format!("uid {uid}, gid {gid}"));
+            report.enter(Measure::UserNamespace, identity::enter_user_namespace(proc.as_fd()));
+        }
+        Err(why) => report.miss(Measure::UserIds, why.clone()),
     }
     drop(proc);
     tie_to(launcher).map_err(named("setting the parent-death signal"))?;
     report.activate(Measure::ParentDeathSignal, "");
+    let emptied = identity::drop_bounding_set();
     if report.is_active(Measure::UserNamespace) {
-        identity::drop_bounding_set().map_err(named("emptying the bounding set"))?;
+        emptied.map_err(named("emptying the bounding set"))?;
     }
     identity::drop_capabilities(CapabilitySet::empty()).map_err(named("dropping capabilities"))?;
     report.activate(Measure::NoCapabilities, "");
@@ -272,7 +274,8 @@ fn change_root(order: &LaunchOrder, report: &mut Confinement) -> Result<Places, 
         std::env::set_current_dir(Path::new("/")).map_err(|error| error.to_string())?;
         return Ok(Places::outside(order));
     }
-    let owner = order.ids.unwrap_or_else(|| (geteuid().as_raw(), getegid().as_raw()));
+    let own = || (geteuid().as_raw(), getegid().as_raw());
+    let owner = order.ids.as_ref().map_or_else(|_| own(), |ids| *ids);
     enter_empty_root(order, owner).map_err(|error| format!("making an empty root: {error}"))?;
     report.activate(Measure::EmptyRoot, "");
     Ok(Places::in_root())

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use venice_ports::qpair::{QPairAddress, QPairSeal};
 use venice_ports::seal::{SealedAs, node_key};
@@ -436,6 +437,74 @@ fn early_end_is_confirmed() {
         }
         assert_eq!(fixture.left(), Vec::<PathBuf>::new());
     }
+}
+
+/// Starts a supervisor as root of a user namespace that has one id and may make no other.
+fn in_user_namespace(dir: &Path, then: &str) -> Option<OtherProcess> {
+    let works = Command::new("unshare").args(["--user", "--map-root-user", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let script = format!(
+        "echo 0 >/proc/sys/user/max_user_namespaces; exec {then} {} supervise {}",
+        crate::common::program().display(),
+        dir.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    Some(OtherProcess { child: ChildGuard(child), lines })
+}
+
+#[test]
+fn container_root_keeps_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut other) = in_user_namespace(dir.path(), "") else {
+        println!("SKIPPED: container_root_keeps_its_id: no user-namespaces");
+        return;
+    };
+    let report = other.started().join("\n");
+    let state = |measure: &str| report.lines().find(|line| line.starts_with(measure)).unwrap();
+    assert!(state("user-ids").contains("not mapped"), "{report}");
+    assert!(state("user-namespace").contains("missing"), "{report}");
+    assert!(state("empty-root").contains("active"), "{report}");
+}
+
+#[test]
+fn bare_process_starts_no_host() {
+    let dir = tempfile::tempdir().unwrap();
+    // Without a capability, and without user namespaces to gain one in.
+    let Some(mut other) = in_user_namespace(dir.path(), "setpriv --bounding-set=-all") else {
+        println!("SKIPPED: bare_process_starts_no_host: no user-namespaces");
+        return;
+    };
+    let line = other.next_line();
+    assert_eq!(
+        line,
+        "failed: pid-namespace or pids-cgroup is required: the machine grants neither"
+    );
+}
+
+#[test]
+fn strangers_make_room_again() {
+    let fixture = Fixture::new();
+    let (endpoints, _) = fixture.started(HostSpec::new("echo", SECRET));
+    let Endpoint::Ring(path) = &endpoints[0] else { panic!("{endpoints:?}") };
+    let strangers: Vec<_> = (0..400)
+        .map_while(|_| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+            let socket = socket.unwrap();
+            rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok()?;
+            Some(socket)
+        })
+        .collect();
+    assert!(strangers.len() > 100, "{} strangers", strangers.len());
+    drop(strangers);
+    let mut client = connect(&endpoints[0], "echo");
+    assert_eq!(client.call(1, echo::ECHO, b"x").unwrap().1, b"x");
+    fixture.end();
 }
 
 #[test]
