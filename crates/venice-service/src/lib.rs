@@ -10,6 +10,24 @@
 //! | run hosts in a program | [`host_main`] |
 //! | reach a host | [`ServiceClient`], [`wire`] |
 //!
+//! An agent, in short; its program calls [`host_main`] for the subcommand `service-host`:
+//!
+//! ```no_run
+//! use venice_service::{HostEvent, HostSpec, HostSupervisor, ServiceSecret, SupervisorConfig};
+//! use venice_wire::GrantId;
+//!
+//! let config = SupervisorConfig::new("/run/venice/hosts");
+//! let supervisor = HostSupervisor::open(config, |event| match event {
+//!     HostEvent::Started { grant, endpoints, .. } => println!("{grant:?} is at {endpoints:?}"),
+//!     HostEvent::Failed { grant, why } => println!("{grant:?} cannot be served: {why}"),
+//!     HostEvent::Died { grant, why, .. } => println!("{grant:?} has lost its device: {why}"),
+//!     HostEvent::Ended { grant } => println!("nothing is left of {grant:?}"),
+//! })?;
+//! supervisor.start(GrantId(7), HostSpec::new("echo", ServiceSecret::draw()?))?;
+//! supervisor.end(GrantId(7));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! What needs no system runs without one: [`HostTable`] is the life of hosts, [`HostConnections`] the
 //! connections of one, and [`Emulated`] gives a service the latency and bandwidth of a device.
 

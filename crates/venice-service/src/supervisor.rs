@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -75,8 +76,8 @@ impl SupervisorConfig {
     }
 }
 
-/// Supervisor of the hosts in one directory. All of them end when it is dropped, and when its
-/// process dies.
+/// Supervisor of the hosts in one directory. All of them end when it is dropped, which waits for
+/// that, and when its process dies.
 #[derive(Debug)]
 pub struct HostSupervisor {
     commands: Sender<Order>,
@@ -127,7 +128,7 @@ impl HostSupervisor {
     }
 
     /// Starts a host. [`HostEvent::Started`] or [`HostEvent::Failed`] follows, unless it is ended
-    /// before.
+    /// before. Waits some milliseconds for the supervisor's thread.
     ///
     /// # Errors
     /// Fails if the spec is invalid, a host of this grant is still there, or there are as many as
@@ -313,7 +314,7 @@ impl Driver {
             }
         }
         if stops {
-            let grants: Vec<_> = self.hosts.keys().copied().collect();
+            let grants: Vec<_> = self.table.grants().collect();
             grants.into_iter().for_each(|grant| self.table.handle_end(monotonic_ns(), grant));
         }
         stops
@@ -505,14 +506,16 @@ impl HostProcesses {
     }
 
     fn look_for_ends(&mut self) {
-        if self.launcher_exit.is_none()
-            && let Ok(Some(status)) = self.launcher.try_wait()
-        {
-            use std::os::unix::process::ExitStatusExt;
-            self.launcher_exit = Some(match (status.code(), status.signal()) {
-                (Some(code), _) => HostExit::Exited(code),
-                (None, signal) => HostExit::Signalled(signal.unwrap_or(0)),
-            });
+        if self.launcher_exit.is_none() {
+            self.launcher_exit = match self.launcher.try_wait() {
+                Ok(None) => None,
+                Ok(Some(status)) => Some(match (status.code(), status.signal()) {
+                    (Some(code), _) => HostExit::Exited(code),
+                    (None, signal) => HostExit::Signalled(signal.unwrap_or(0)),
+                }),
+                // Reaped by other code of this process, which keeps the exit code.
+                Err(_) => Some(HostExit::Exited(-1)),
+            };
         }
         // A pidfd is readable once the process is gone, and an init once its namespace is empty.
         if self.init.as_ref().is_some_and(|init| is_readable(init.as_fd())) {

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
 
+use venice_ports::qpair::QPairAddress;
 use venice_service::{
-    Answer, CallGroup, HostEvent, HostSpec, HostSupervisor, Request, Service, ServiceEntry,
-    ServiceLimits, ServiceSecret, Status, SupervisorConfig, echo, host_main,
+    Answer, CallGroup, HostEvent, HostSpec, HostSupervisor, Request, Service, ServiceClient,
+    ServiceEntry, ServiceLimits, ServiceSecret, Status, SupervisorConfig, echo, host_main,
 };
 use venice_wire::GrantId;
 
@@ -19,9 +20,25 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["service-host"] => host_main(&[echo::ENTRY, TORMENT, SLOW_START, BAD_START]),
         ["supervise", dir] => supervise(Path::new(dir)),
+        ["call", path] => call(path),
         _ => {
-            eprintln!("usage: venice-service-torment service-host | supervise DIR");
+            eprintln!("usage: venice-service-torment service-host | supervise DIR | call PATH");
             ExitCode::from(2)
+        }
+    }
+}
+
+/// Calls `echo` at a ring endpoint, with the secret of 32 sevens.
+fn call(path: &str) -> ExitCode {
+    let (address, secret) = (QPairAddress::ring(path), ServiceSecret::from_bytes([7; 32]));
+    let limit = Some(std::time::Duration::from_secs(30));
+    let called = ServiceClient::connect(&address, echo::Echo::NAME, secret, limit)
+        .and_then(|mut client| client.call(1, echo::ECHO, b"hello"));
+    match called {
+        Ok((0, answer)) if answer == b"hello" => ExitCode::SUCCESS,
+        other => {
+            eprintln!("{other:?}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -141,6 +141,11 @@ impl HostTable {
         self.hosts.is_empty()
     }
 
+    /// Returns the grants of all hosts, those included of which something is left.
+    pub fn grants(&self) -> impl Iterator<Item = GrantId> {
+        self.hosts.keys().copied()
+    }
+
     /// Starts a host.
     ///
     /// # Errors

@@ -416,6 +416,40 @@ fn probe_reports_confinement() {
 }
 
 #[test]
+fn pending_start_ends_with_drop() {
+    let fixture = Fixture::new();
+    for grant in 0..4 {
+        fixture.supervisor.start(GrantId(grant), HostSpec::new("echo", SECRET)).unwrap();
+    }
+    let hosts = fixture.dir.path().join("hosts");
+    drop(fixture.supervisor);
+    assert_eq!(std::fs::read_dir(&hosts).unwrap().count(), 0);
+}
+
+#[test]
+fn other_users_reach_the_host() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if skips_without_root("other_users_reach_the_host") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = dir.path().join("program");
+    copy_program(&program);
+    // Whatever the mask of the agent is.
+    let fixture = Fixture::with(|config| config.dir = dir.path().join("below/hosts"));
+    let (endpoints, _) = fixture.started(HostSpec::new("echo", SECRET));
+    let Endpoint::Ring(path) = &endpoints[0] else { panic!("{endpoints:?}") };
+    let called = Command::new(&program).arg("call").arg(path).uid(65_534).gid(65_534).output();
+    let called = called.unwrap();
+    assert!(called.status.success(), "{}", String::from_utf8_lossy(&called.stderr));
+    // Nobody else sees what is in the host's directory.
+    let listed = Command::new("ls").arg(path.parent().unwrap()).uid(65_534).output().unwrap();
+    assert!(!listed.status.success());
+}
+
+#[test]
 fn unknown_host_ends_at_once() {
     let fixture = Fixture::new();
     fixture.supervisor.end(GrantId(99));
