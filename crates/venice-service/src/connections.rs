@@ -12,6 +12,8 @@ use crate::wire::{
 
 /// Time for a hello after the connection, in nanoseconds.
 const HELLO_NS: u64 = 10_000_000_000;
+/// Time for the last message of a connection that is to be closed, in nanoseconds.
+const CLOSE_NS: u64 = 1_000_000_000;
 /// Connections without a hello at a time; further ones are closed at once.
 const MAX_WITHOUT_HELLO: usize = 16;
 
@@ -59,8 +61,8 @@ enum State {
     Waiting { until_ns: u64 },
     /// Admitted, with the ids of outstanding requests.
     Admitted { outstanding: BTreeSet<u64> },
-    /// Takes nothing more, and is closed once its messages are sent.
-    Closing,
+    /// Takes nothing more, and is closed once its messages are sent, or then.
+    Closing { until_ns: u64 },
 }
 
 impl<S: Service> HostConnections<S> {
@@ -111,7 +113,7 @@ impl<S: Service> HostConnections<S> {
         let Some(connection) = self.connections.get(&id) else { return };
         let message = Message::parse(bytes);
         match (&connection.state, message) {
-            (State::Closing, _) => {}
+            (State::Closing { .. }, _) => {}
             (State::Waiting { .. }, Ok(Message::Hello(hello))) => {
                 self.handle_hello(now_ns, id, hello);
             }
@@ -154,7 +156,7 @@ impl<S: Service> HostConnections<S> {
                 | CloseCode::TooLong
                 | CloseCode::Silent => self.counts.refused += 1,
             }
-            connection.state = State::Closing;
+            connection.state = State::Closing { until_ns: now_ns.saturating_add(CLOSE_NS) };
             connection.push(Message::Refused { code, version: VERSION });
             return;
         }
@@ -199,7 +201,7 @@ impl<S: Service> HostConnections<S> {
         self.counts.violations += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let was_admitted = matches!(connection.state, State::Admitted { .. });
-        connection.state = State::Closing;
+        connection.state = State::Closing { until_ns: now_ns.saturating_add(CLOSE_NS) };
         connection.messages.clear();
         connection.batch.clear();
         connection.push(Message::Closed(code));
@@ -221,12 +223,18 @@ impl<S: Service> HostConnections<S> {
         if self.service.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.service.handle_timeout(now_ns);
         }
-        let is_late = |(id, connection): (&ConnectionId, &Connection)| match connection.state {
-            State::Waiting { until_ns } if until_ns <= now_ns => Some(*id),
-            State::Waiting { .. } | State::Admitted { .. } | State::Closing => None,
+        let due = |(id, connection): (&ConnectionId, &Connection)| {
+            connection.due_ns().is_some_and(|at_ns| at_ns <= now_ns).then_some(*id)
         };
-        let late: Vec<_> = self.connections.iter().filter_map(is_late).collect();
-        late.into_iter().for_each(|id| self.close(now_ns, id, CloseCode::Silent));
+        let due: Vec<_> = self.connections.iter().filter_map(due).collect();
+        for id in due {
+            if matches!(self.connections[&id].state, State::Closing { .. }) {
+                self.connections.remove(&id);
+                self.closed.push_back(id);
+            } else {
+                self.close(now_ns, id, CloseCode::Silent);
+            }
+        }
     }
 
     /// Lets the service take in what its device brought.
@@ -259,7 +267,7 @@ impl<S: Service> HostConnections<S> {
     /// sent, which bounds what a recipient that does not read can make the host keep.
     pub fn wants_input(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| {
-            !matches!(connection.state, State::Closing) && connection.messages.is_empty()
+            !matches!(connection.state, State::Closing { .. }) && connection.messages.is_empty()
         })
     }
 
@@ -274,7 +282,7 @@ impl<S: Service> HostConnections<S> {
     pub fn handle_sent(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.messages.pop_front();
-        if connection.messages.is_empty() && matches!(connection.state, State::Closing) {
+        if connection.messages.is_empty() && matches!(connection.state, State::Closing { .. }) {
             self.connections.remove(&id);
             self.closed.push_back(id);
         }
@@ -287,16 +295,19 @@ impl<S: Service> HostConnections<S> {
 
     /// Returns the time at which [`HostConnections::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let of_hello = |connection: &Connection| match connection.state {
-            State::Waiting { until_ns } => Some(until_ns),
-            State::Admitted { .. } | State::Closing => None,
-        };
-        let hellos = self.connections.values().filter_map(of_hello);
-        hellos.chain(self.service.poll_timeout()).min()
+        let of_connections = self.connections.values().filter_map(Connection::due_ns);
+        of_connections.chain(self.service.poll_timeout()).min()
     }
 }
 
 impl Connection {
+    fn due_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Waiting { until_ns } | State::Closing { until_ns } => Some(until_ns),
+            State::Admitted { .. } => None,
+        }
+    }
+
     fn push(&mut self, message: Message<'_>) {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);

@@ -41,6 +41,8 @@ pub(crate) fn launch() -> io::Result<HostEnd> {
     let gate = Gate::from_fd(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
     let null = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
+    // A key that interrupts the agent's terminal is for the agent.
+    setsid()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let order = gate.receive_order()?;
     // A supervisor that died before the signal was set sent none.
@@ -205,7 +207,6 @@ fn confine(
     report: &mut Confinement,
 ) -> Result<Places, String> {
     let named = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
-    setsid().map_err(|error| format!("making a session: {error}"))?;
     join_cgroups(order, report);
     let proc = identity::open_proc().map_err(named("opening /proc"))?;
     let groups = identity::groups_of(&order.spec.devices).map_err(named("looking at devices"))?;

@@ -148,6 +148,19 @@ fn silent_connections_are_closed() {
 }
 
 #[test]
+fn unread_goodbye_ends_in_time() {
+    let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
+    connections.handle_connect(0, ConnectionId(0));
+    connections.handle_message(0, ConnectionId(0), b"nonsense");
+    // Its last message finds no room.
+    assert!(connections.poll_message(ConnectionId(0)).is_some());
+    let due_ns = connections.poll_timeout().unwrap();
+    connections.handle_timeout(due_ns);
+    assert_eq!(connections.poll_closed(), Some(ConnectionId(0)));
+    assert_eq!(connections.poll_timeout(), None);
+}
+
+#[test]
 fn strangers_are_bounded() {
     let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
     (0..100).for_each(|id| connections.handle_connect(0, ConnectionId(id)));

@@ -341,6 +341,17 @@ fn each_killed_process_ends_all() {
 }
 
 #[test]
+fn interrupted_terminal_spares_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = OtherProcess::start(dir.path(), |_| {});
+    other.started();
+    let group = |id| rustix::process::getpgid(Some(id)).unwrap();
+    let own = group(Pid::from_child(&other.child));
+    // A key of the terminal signals the whole group.
+    assert!(!other.processes().map(group).contains(&own));
+}
+
+#[test]
 fn stopped_processes_end_too() {
     for victim in 0..3 {
         let dir = tempfile::tempdir().unwrap();
