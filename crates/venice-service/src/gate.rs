@@ -35,6 +35,9 @@ pub(crate) enum Report {
     Ended(HostExit),
 }
 
+/// Added to the number of a signal, it is an exit code.
+const SIGNALLED: i32 = 128;
+
 /// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,6 +49,20 @@ pub enum HostExit {
 }
 
 impl HostExit {
+    /// Returns the exit code of a process that ends because of this end, as shells have it.
+    pub(crate) fn to_code(self) -> i32 {
+        match self {
+            Self::Exited(code) => code,
+            Self::Signalled(signal) => SIGNALLED + signal,
+        }
+    }
+
+    /// Returns the end that a launcher passed on as its exit code.
+    pub(crate) fn from_code(code: i32) -> Self {
+        let signal = code - SIGNALLED;
+        if (1..=64).contains(&signal) { Self::Signalled(signal) } else { Self::Exited(code) }
+    }
+
     pub(crate) fn from_status(status: rustix::process::WaitStatus) -> Self {
         match status.terminating_signal() {
             Some(signal) => Self::Signalled(signal),

@@ -510,7 +510,7 @@ impl HostProcesses {
             self.launcher_exit = match self.launcher.try_wait() {
                 Ok(None) => None,
                 Ok(Some(status)) => Some(match (status.code(), status.signal()) {
-                    (Some(code), _) => HostExit::Exited(code),
+                    (Some(code), _) => HostExit::from_code(code),
                     (None, signal) => HostExit::Signalled(signal.unwrap_or(0)),
                 }),
                 // Reaped by other code of this process, which keeps the exit code.

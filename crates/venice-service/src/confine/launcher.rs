@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getegid, geteuid, pidfd_open,
-    pidfd_send_signal, set_parent_process_death_signal, setsid, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal, setsid, waitpid,
 };
 use rustix::thread::{CapabilitySet, UnshareFlags};
 
@@ -134,17 +134,10 @@ fn watch_init(gate: &Gate, to_init: &Gate, init: Pid) -> i32 {
         }
         if fds[0].revents().contains(PollFlags::IN) || gate.is_abandoned() {
             return match waitpid(Some(init), WaitOptions::empty()) {
-                Ok(Some((_, status))) => exit_code(status),
+                Ok(Some((_, status))) => HostExit::from_status(status).to_code(),
                 Ok(None) | Err(_) => NOT_STARTED,
             };
         }
-    }
-}
-
-fn exit_code(status: WaitStatus) -> i32 {
-    match HostExit::from_status(status) {
-        HostExit::Exited(code) => code,
-        HostExit::Signalled(signal) => 128 + signal,
     }
 }
 
@@ -175,10 +168,7 @@ fn become_init(
             }
             let exit = reap_until_end(host);
             let _ = gate.send_report(&Report::Ended(exit), &[]);
-            std::process::exit(match exit {
-                HostExit::Exited(code) => code,
-                HostExit::Signalled(signal) => 128 + signal,
-            })
+            std::process::exit(exit.to_code())
         }
         Fork::Child => {
             let _ = set_parent_process_death_signal(Some(Signal::KILL));

@@ -5,3 +5,4 @@ mod hostile_recipients;
 mod life;
 mod torment;
 mod twin;
+mod unified_in_guest;
