@@ -45,6 +45,7 @@ mod entry;
 mod error;
 mod gate;
 mod host;
+mod host_processes;
 mod log_budget;
 mod probe;
 mod secret;

@@ -2,45 +2,36 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use venice_ports::monotonic_ns;
 use venice_wire::GrantId;
 
 use crate::cgroup::{Hierarchies, HostGroups};
 use crate::error::{StartError, SupervisorError};
-use crate::gate::{Gate, HostExit, MAX_MESSAGE_BYTES, Report};
+use crate::gate::{Gate, MAX_MESSAGE_BYTES, Report};
+use crate::host_processes::HostProcesses;
 use crate::log_budget::LogBudget;
 use crate::spec::{HostSpec, LaunchOrder, host_dir};
 use crate::table::{HostAction, HostEvent, HostTable};
 
 /// Longest sleep of the thread in nanoseconds; a check for missed events follows.
 const SLEEP_NS: u64 = 1_000_000_000;
-/// Bytes of standard error read from one host at a time; its surplus waits in the pipe.
-const LOG_READ_BYTES: usize = 8192;
-/// Time that a launcher has to end after its init, in nanoseconds; then it is killed.
-const LAUNCHER_NS: u64 = 200_000_000;
-/// Bytes that a pipe holds (pipe(7)).
-const LOG_PIPE_BYTES: usize = 64 << 10;
 /// Reports taken from one host at a time.
 const REPORTS_AT_A_TIME: usize = 16;
 /// Longest time that a supervisor that is dropped waits for the end of its hosts, in nanoseconds. A
 /// process that the kernel holds up ends later; what it leaves is removed at the next start.
 const STOP_NS: u64 = 10_000_000_000;
-/// Pause before standard error of a host is read again, in nanoseconds: a flood costs the supervisor
-/// no more than this.
-const LOG_PAUSE_NS: u64 = 20_000_000;
 
 /// Configuration of a supervisor.
 #[derive(Clone, Debug)]
@@ -231,22 +222,6 @@ fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The processes of one host, as the supervisor holds them.
-#[derive(Debug)]
-struct HostProcesses {
-    launcher: Child,
-    pidfd: OwnedFd,
-    launcher_exit: Option<HostExit>,
-    init: Option<OwnedFd>,
-    /// Time at which init was seen to be gone.
-    init_gone_ns: Option<u64>,
-    kills: u32,
-    gate: Option<Gate>,
-    stderr: Option<std::process::ChildStderr>,
-    log: LogBudget,
-    log_after_ns: u64,
-}
-
 /// A host of the driver: what has to be removed in the end, with its processes while there are some.
 #[derive(Debug)]
 struct DrivenHost {
@@ -393,24 +368,7 @@ impl Driver {
                 return Err(error);
             }
         };
-        let stderr = launcher.stderr.take();
-        if let Some(stderr) = &stderr {
-            rustix::io::ioctl_fionbio(stderr, true)?;
-        }
-        let now_ns = monotonic_ns();
-        let log = LogBudget::new(now_ns, order.spec.limits.log_bytes_per_s);
-        Ok(HostProcesses {
-            launcher,
-            pidfd,
-            launcher_exit: None,
-            init: None,
-            init_gone_ns: None,
-            kills: 0,
-            gate: Some(ours),
-            stderr,
-            log,
-            log_after_ns: now_ns,
-        })
+        HostProcesses::new(launcher, pidfd, ours, order.spec.limits.log_bytes_per_s)
     }
 
     /// Takes what the processes of a host brought.
@@ -442,10 +400,8 @@ impl Driver {
         processes.read_log(grant, now_ns);
         processes.look_for_ends();
         if let Some(exit) = processes.gone() {
-            for _ in 0..LOG_PIPE_BYTES / LOG_READ_BYTES {
-                processes.read_log(grant, u64::MAX);
-            }
-            let hint = hint(&host.groups, &mut processes.log);
+            processes.finish_log(grant);
+            let hint = hint(&host.groups, &processes.log);
             host.processes = None;
             self.table.handle_gone(grant, exit, hint);
         } else if processes.launcher_exit.is_some() || processes.is_launcher_late(now_ns) {
@@ -492,93 +448,6 @@ impl DrivenHost {
     }
 }
 
-impl HostProcesses {
-    /// Kills init, with which every process of its namespace ends; the launcher reaps it and ends
-    /// by itself. One that does not, because someone stopped it, is killed at the next call.
-    fn kill(&mut self) {
-        let init = self.init.as_ref().filter(|_| self.init_gone_ns.is_none());
-        let launcher = (init.is_none() || self.kills > 0).then_some(&self.pidfd);
-        self.kills += 1;
-        for pidfd in init.into_iter().chain(launcher) {
-            // Either may have ended meanwhile.
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
-        }
-    }
-
-    fn look_for_ends(&mut self) {
-        if self.launcher_exit.is_none() {
-            self.launcher_exit = match self.launcher.try_wait() {
-                Ok(None) => None,
-                Ok(Some(status)) => Some(match (status.code(), status.signal()) {
-                    (Some(code), _) => HostExit::from_code(code),
-                    (None, signal) => HostExit::Signalled(signal.unwrap_or(0)),
-                }),
-                // Reaped by other code of this process, which keeps the exit code.
-                Err(_) => Some(HostExit::Exited(-1)),
-            };
-        }
-        // A pidfd is readable once the process is gone, and an init once its namespace is empty.
-        if self.init.as_ref().is_some_and(|init| is_readable(init.as_fd())) {
-            self.init_gone_ns.get_or_insert_with(monotonic_ns);
-        }
-    }
-
-    /// True if the launcher should have ended after its init.
-    fn is_launcher_late(&self, now_ns: u64) -> bool {
-        self.init_gone_ns.is_some_and(|at_ns| at_ns + LAUNCHER_NS <= now_ns)
-    }
-
-    /// Returns the launcher's exit once no process is left.
-    fn gone(&self) -> Option<HostExit> {
-        let is_init_gone = self.init_gone_ns.is_some() || self.init.is_none();
-        self.launcher_exit.filter(|_| is_init_gone)
-    }
-
-    fn read_log(&mut self, grant: GrantId, now_ns: u64) {
-        if now_ns < self.log_after_ns {
-            return;
-        }
-        let Some(stderr) = &mut self.stderr else { return };
-        let mut bytes = [0; LOG_READ_BYTES];
-        let lines = match stderr.read(&mut bytes) {
-            Ok(0) => {
-                self.stderr = None;
-                self.log.handle_end().into_iter().collect()
-            }
-            Ok(len) => self.log.handle_bytes(monotonic_ns(), &bytes[..len]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            Err(_) => {
-                self.stderr = None;
-                return;
-            }
-        };
-        self.log_after_ns = monotonic_ns() + LOG_PAUSE_NS;
-        for line in lines {
-            if line.dropped > 0 {
-                tracing::warn!(grant = grant.0, bytes = line.dropped, "dropped log of a host");
-            }
-            tracing::info!(target: "venice_service::host", grant = grant.0, "{}", line.text);
-        }
-    }
-
-    /// Returns the descriptors to sleep on; brings `until_ns` forward to the next look at the log.
-    fn watched(&self, now_ns: u64, until_ns: &mut u64) -> impl Iterator<Item = PollFd<'_>> {
-        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let launcher = self.launcher_exit.is_none().then(|| self.pidfd.as_fd());
-        let init = self.init.as_ref().filter(|_| self.init_gone_ns.is_none()).map(AsFd::as_fd);
-        let gate = self.gate.as_ref().map(AsFd::as_fd);
-        if let Some(at_ns) = self.init_gone_ns {
-            *until_ns = (*until_ns).min(at_ns + LAUNCHER_NS);
-        }
-        let may_read = now_ns >= self.log_after_ns;
-        if !may_read && self.stderr.is_some() {
-            *until_ns = (*until_ns).min(self.log_after_ns);
-        }
-        let stderr = self.stderr.as_ref().filter(|_| may_read).map(AsFd::as_fd);
-        [launcher, init, gate, stderr].into_iter().flatten().map(watch)
-    }
-}
-
 /// Checks that a process of this one's may take the id of a user and group.
 fn usable_id(id: u32) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
@@ -603,18 +472,11 @@ fn is_mapped(map: &str, id: u32) -> bool {
     })
 }
 
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
 /// Returns what else is known about the end of a host.
-fn hint(groups: &HostGroups, log: &mut LogBudget) -> Option<String> {
+fn hint(groups: &HostGroups, log: &LogBudget) -> Option<String> {
     if groups.memory_kills() > 0 {
         return Some(String::from("outgrew its memory"));
     }
-    log.handle_end();
     Some(log.last_lines()).filter(|words| !words.is_empty()).map(|words| format!("'{words}'"))
 }
 
