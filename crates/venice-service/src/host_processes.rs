@@ -152,8 +152,9 @@ impl HostProcesses {
         let launcher = self.launcher_exit.is_none().then(|| self.pidfd.as_fd());
         let init = self.init.as_ref().filter(|_| self.init_gone_ns.is_none()).map(AsFd::as_fd);
         let gate = self.gate.as_ref().map(AsFd::as_fd);
-        if let Some(at_ns) = self.init_gone_ns {
-            *until_ns = (*until_ns).min(at_ns + LAUNCHER_NS);
+        let late_ns = self.init_gone_ns.map(|at_ns| at_ns + LAUNCHER_NS);
+        if let Some(late_ns) = late_ns.filter(|late_ns| *late_ns > now_ns) {
+            *until_ns = (*until_ns).min(late_ns);
         }
         let may_read = now_ns >= self.log_after_ns;
         if !may_read && self.stderr.is_some() {
