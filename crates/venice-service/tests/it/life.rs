@@ -234,6 +234,7 @@ fn descendants(of: u32) -> Vec<(u32, u32)> {
 
 /// A supervisor in a process of its own.
 struct OtherProcess {
+    dir: PathBuf,
     child: ChildGuard,
     lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
 }
@@ -245,7 +246,7 @@ impl OtherProcess {
         change(&mut command);
         let mut child = command.spawn().unwrap();
         let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-        Self { child: ChildGuard(child), lines }
+        Self { dir: dir.to_path_buf(), child: ChildGuard(child), lines }
     }
 
     /// Reads until the host has started; returns what was printed before.
@@ -276,6 +277,16 @@ impl OtherProcess {
 
     fn next_line(&mut self) -> String {
         self.lines.next().expect("another line").unwrap()
+    }
+}
+
+/// Removes the control groups that a killed supervisor leaves to the next one.
+impl Drop for OtherProcess {
+    fn drop(&mut self) {
+        // Both fail where the test has done so.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = HostSupervisor::open(SupervisorConfig::new(&self.dir), |_| {});
     }
 }
 
@@ -496,7 +507,7 @@ fn in_user_namespace(dir: &Path, then: &str) -> Option<OtherProcess> {
     command.args(["--user", "--map-root-user", "sh", "-c", &script]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    Some(OtherProcess { child: ChildGuard(child), lines })
+    Some(OtherProcess { dir: dir.to_path_buf(), child: ChildGuard(child), lines })
 }
 
 #[test]
@@ -570,7 +581,7 @@ fn host_without_root_is_confined() {
     let mut child = command.uid(USER).gid(USER).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     let child = ChildGuard(child);
-    let mut other = OtherProcess { child, lines };
+    let mut other = OtherProcess { dir: hosts.clone(), child, lines };
     let report = other.started().join("\n");
     println!("{report}");
     let state = |measure: &str| report.lines().find(|line| line.starts_with(measure)).unwrap();
