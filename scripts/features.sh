@@ -14,6 +14,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         uffd-move) ! kernel_at_least 6 8 ;;
         bpf) [[ $(id -u) != 0 || ! -r /sys/kernel/btf/vmlinux ]] || grep -qs '\[confidentiality\]' /sys/kernel/security/lockdown ;;
         netns) ! unshare --net true 2>/dev/null ;;
+        user-namespaces) ! unshare --user true 2>/dev/null ;;
         veth) ! unshare --net ip link add venice-a type veth peer name venice-b 2>/dev/null ;;
         bridge) ! unshare --net ip link add venice-br type bridge 2>/dev/null ;;
         memory-cgroup) ! { [[ -d /sys/fs/cgroup/memory ]] || grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; } ;;

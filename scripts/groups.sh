@@ -66,7 +66,8 @@ group_window() { whole -p venice-memory --lib -- window && of_programs programs:
 group_programs() { of_programs programs::; }
 group_racks() { of_programs racks::; }
 group_daemons() {
-    whole -p venice-control -p venice-store -p venice-monitor -p venice-agent -p venice-recipient -p venice
+    whole -p venice-control -p venice-store -p venice-monitor -p venice-service -p venice-agent \
+        -p venice-recipient -p venice
 }
 group_kill_loops() {
     whole -p venice-store

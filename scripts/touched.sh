@@ -24,6 +24,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-agent/*) echo "daemons kill-loops memory-devices" ;;
         crates/venice-recipient/*) echo "daemons programs swap bindings" ;;
         crates/venice-client/* | crates/venice-c/* | crates/venice-py/*) echo "bindings" ;;
+        crates/venice-service/*) echo "daemons kill-loops fuzz" ;;
         crates/venice-cli/*) echo "daemons benchmarks" ;;
         crates/venice/src/swap/*) echo "swap" ;;
         crates/venice/src/run/*) echo "programs window swap" ;;

@@ -1,0 +1,138 @@
+//! The recipient's side of a connection: blocking, one thread.
+
+use std::time::Duration;
+
+use venice_ports::qpair::{QPairAddress, QPairMessages, QPairOptions};
+
+use crate::error::ClientError;
+use crate::secret::ServiceSecret;
+use crate::wire::{
+    Batch, BatchKind, BatchWriter, Entry, Hello, MAX_MESSAGE_BYTES, Message, QPAIR_SERVICE,
+    VERSION, Welcome, qpair_end,
+};
+
+/// Connection of a recipient to a service host.
+///
+/// Requests are collected in a batch, which leaves with [`ServiceClient::flush`], or when it is
+/// full. Answers come in any order; their ids are those of the requests.
+#[derive(Debug)]
+pub struct ServiceClient {
+    socket: QPairMessages,
+    welcome: Welcome,
+    batch: BatchWriter,
+    buffer: Vec<u8>,
+}
+
+impl ServiceClient {
+    /// Connects to the host at `address` and shows the secret of the grant.
+    ///
+    /// # Errors
+    /// Fails if the host is not there, does not answer within `timeout`, or refuses.
+    pub fn connect(
+        address: &QPairAddress,
+        service: &str,
+        secret: ServiceSecret,
+        timeout: Option<Duration>,
+    ) -> Result<Self, ClientError> {
+        let options = QPairOptions { end: qpair_end(), ..QPairOptions::default() };
+        let mut socket = QPairMessages::connect(address, QPAIR_SERVICE, &options)?;
+        socket.set_timeout(timeout);
+        let mut buffer = Vec::new();
+        Message::Hello(Hello { version: VERSION, secret, service }).emit(&mut buffer);
+        socket.send(&buffer)?;
+        buffer.resize(MAX_MESSAGE_BYTES, 0);
+        let len = socket.recv(&mut buffer)?;
+        let welcome = match Message::parse(&buffer[..len])? {
+            Message::Welcome(welcome) => welcome,
+            Message::Refused { code, version } => {
+                return Err(ClientError::Refused { code, version });
+            }
+            Message::Closed(code) => return Err(ClientError::Closed(code)),
+            Message::Hello(_) | Message::Requests(_) | Message::Answers(_) => {
+                return Err(ClientError::Unexpected);
+            }
+        };
+        let batch = BatchWriter::new(BatchKind::Requests, welcome.max_message_bytes as usize);
+        Ok(Self { socket, welcome, batch, buffer })
+    }
+
+    /// Returns what the host takes.
+    pub fn welcome(&self) -> Welcome {
+        self.welcome
+    }
+
+    /// Sets the longest wait of each call; `None`: no limit.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.socket.set_timeout(timeout);
+    }
+
+    /// Returns the socket, to poll it.
+    pub fn socket(&mut self) -> &mut QPairMessages {
+        &mut self.socket
+    }
+
+    /// Adds a request to the batch; sends the batch before if it is full.
+    ///
+    /// # Errors
+    /// Fails if the request is too long, or the batch cannot be sent.
+    pub fn request(&mut self, id: u64, opcode: u16, payload: &[u8]) -> Result<(), ClientError> {
+        let entry = Entry { id, code: opcode, payload };
+        if self.batch.push(entry) {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.batch.push(entry) {
+            return Ok(());
+        }
+        let most = self.welcome.max_request_bytes as usize;
+        Err(ClientError::TooLong { bytes: payload.len(), most })
+    }
+
+    /// Sends the batch.
+    ///
+    /// # Errors
+    /// Fails if the host is gone, or takes nothing within the time-out.
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        if !self.batch.is_empty() {
+            self.socket.send(self.batch.message())?;
+            self.batch.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits for answers; returns those of one message, at least one.
+    ///
+    /// # Errors
+    /// Fails if the host is gone or has closed the connection, or within the time-out none comes.
+    pub fn answers(&mut self) -> Result<Batch<'_>, ClientError> {
+        let len = self.socket.recv(&mut self.buffer)?;
+        match Message::parse(&self.buffer[..len])? {
+            Message::Answers(batch) => Ok(batch),
+            Message::Closed(code) => Err(ClientError::Closed(code)),
+            Message::Hello(_)
+            | Message::Welcome(_)
+            | Message::Refused { .. }
+            | Message::Requests(_) => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Sends one request and waits for its answer; returns its status and payload. Only for a client
+    /// without other requests outstanding.
+    ///
+    /// # Errors
+    /// Those of [`ServiceClient::request`] and [`ServiceClient::answers`].
+    pub fn call(
+        &mut self,
+        id: u64,
+        opcode: u16,
+        payload: &[u8],
+    ) -> Result<(u16, Vec<u8>), ClientError> {
+        self.request(id, opcode, payload)?;
+        self.flush()?;
+        let mut answers = self.answers()?.entries();
+        match (answers.next(), answers.next()) {
+            (Some(answer), None) if answer.id == id => Ok((answer.code, answer.payload.to_vec())),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+}

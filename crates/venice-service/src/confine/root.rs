@@ -1,0 +1,115 @@
+//! An empty root directory: a tmpfs of a few pages with what the spec names, and nothing else.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
+    mount_remount, unmount,
+};
+
+use super::sys::{MountAttributes, add_mount_attributes};
+use crate::spec::LaunchOrder;
+
+/// Bytes and files of the root directory itself, which holds only mount points.
+const ROOT_OPTIONS: &str = "size=64k,nr_inodes=1024,mode=755";
+const LOCKED_DOWN: MountFlags =
+    MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
+/// Places of a host's own files, as it sees them.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// Directory that it may fill.
+    pub scratch: PathBuf,
+    /// Directory of its sockets.
+    pub endpoint: PathBuf,
+}
+
+impl Places {
+    /// Places in an empty root.
+    pub(crate) fn in_root() -> Self {
+        Self { scratch: "/tmp".into(), endpoint: "/endpoint".into() }
+    }
+
+    /// Places of a host that keeps the root of its supervisor.
+    pub(crate) fn outside(order: &LaunchOrder) -> Self {
+        Self { scratch: order.dir.join("scratch"), endpoint: order.dir.join("endpoint") }
+    }
+}
+
+/// Makes the root directory of a host and moves this process into it, in a mount namespace of its
+/// own. `owner` owns the scratch directory.
+///
+/// # Errors
+/// Names the step that failed. The process is then in an unknown root and has to end.
+pub(crate) fn enter_empty_root(order: &LaunchOrder, owner: (u32, u32)) -> io::Result<()> {
+    let root = order.dir.join("root");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(at("making mounts private"))?;
+    mount_tmpfs(&root, ROOT_OPTIONS)?;
+    fill_root(order, &root, owner)?;
+    let read_only = LOCKED_DOWN | MountFlags::RDONLY | MountFlags::BIND;
+    mount_remount(&root, read_only, c"").map_err(at("making the root read-only"))?;
+    std::env::set_current_dir(&root)?;
+    // The old root lies on the new one until it is detached: pivot_root(2), NOTES.
+    rustix::process::pivot_root(".", ".").map_err(at("changing the root"))?;
+    unmount(".", UnmountFlags::DETACH).map_err(at("detaching the old root"))?;
+    std::env::set_current_dir("/")
+}
+
+fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let (spec, limits) = (&order.spec, &order.spec.limits);
+    let scratch = root.join("tmp");
+    fs::create_dir(&scratch)?;
+    let (bytes, files) = (limits.scratch_bytes.max(4096), limits.scratch_files.max(2));
+    mount_tmpfs(&scratch, &format!("size={bytes},nr_inodes={files},mode=700,uid={uid},gid={gid}"))?;
+    bind(&order.dir.join("endpoint"), &root.join("endpoint"), MountAttributes::Writable)?;
+    for device in &spec.devices {
+        bind(device, &below(root, device), MountAttributes::Device)?;
+    }
+    for path in &spec.read_paths {
+        bind(path, &below(root, path), MountAttributes::ReadOnly)?;
+    }
+    for path in &spec.write_paths {
+        bind(path, &below(root, path), MountAttributes::Writable)?;
+    }
+    Ok(())
+}
+
+fn mount_tmpfs(at_path: &Path, options: &str) -> io::Result<()> {
+    let options = CString::new(options).map_err(io::Error::other)?;
+    mount("venice-host", at_path, "tmpfs", LOCKED_DOWN, options.as_c_str())
+        .map_err(at("mounting a tmpfs"))
+}
+
+/// Binds a file or tree of the old root into the new one.
+fn bind(source: &Path, target: &Path, attributes: MountAttributes) -> io::Result<()> {
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("binding {}: {error}", source.display()))
+    };
+    let is_dir = fs::metadata(source).map_err(named)?.is_dir();
+    if is_dir {
+        fs::create_dir_all(target).map_err(named)?;
+    } else {
+        target.parent().map_or(Ok(()), fs::create_dir_all).map_err(named)?;
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(target, flags, 0o444.into()).map_err(io::Error::from).map_err(named)?;
+    }
+    mount_bind_recursive(source, target).map_err(io::Error::from).map_err(named)?;
+    add_mount_attributes(target, attributes).map_err(named)
+}
+
+/// Returns the place of an absolute path below the new root.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn at(step: &'static str) -> impl Fn(rustix::io::Errno) -> io::Error {
+    move |errno| {
+        let source = io::Error::from(errno);
+        io::Error::new(source.kind(), format!("{step}: {source}"))
+    }
+}

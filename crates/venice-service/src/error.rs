@@ -1,0 +1,89 @@
+//! Errors of the supervisor and of recipients.
+
+use std::path::PathBuf;
+
+use venice_ports::qpair::QPairSocketError;
+use venice_wire::GrantId;
+
+use crate::wire::{CloseCode, MessageError};
+
+/// Error of a host's start that is known at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Something of a host of this grant is still there.
+    #[error("grant {} has a host: end it first", grant.0)]
+    InUse {
+        /// The grant.
+        grant: GrantId,
+    },
+    /// There are as many hosts as the configuration allows.
+    #[error("{max_hosts} service hosts run: end one, or raise the limit")]
+    TooMany {
+        /// The limit.
+        max_hosts: usize,
+    },
+    /// The spec is invalid.
+    #[error("invalid service host: {why}")]
+    Invalid {
+        /// Reason.
+        why: String,
+    },
+    /// The supervisor's thread has ended.
+    #[error("the supervisor of service hosts has ended")]
+    Closed,
+}
+
+/// Error of a supervisor.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    /// Its directory cannot be made or locked.
+    #[error("directory of service hosts {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Reason.
+        source: std::io::Error,
+    },
+    /// Another process supervises hosts in the same directory.
+    #[error("directory of service hosts {}: in use by another process", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Its thread cannot start.
+    #[error("starting the supervisor of service hosts: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Error of a recipient's connection to a host.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The QPair failed, or the host is gone.
+    #[error(transparent)]
+    QPair(#[from] QPairSocketError),
+    /// The host refused the connection.
+    #[error("service host refused the connection: {code} (it speaks version {version})")]
+    Refused {
+        /// Reason.
+        code: CloseCode,
+        /// Version of the host.
+        version: u16,
+    },
+    /// The host closed the connection.
+    #[error("service host closed the connection: {0}")]
+    Closed(CloseCode),
+    /// The host sent something that is no message.
+    #[error("service host sent a malformed message: {0}")]
+    Malformed(#[from] MessageError),
+    /// The host sent a message that does not belong here.
+    #[error("service host sent an unexpected message")]
+    Unexpected,
+    /// A request is longer than the host takes.
+    #[error("request of {bytes} bytes: the service takes at most {most}")]
+    TooLong {
+        /// Length in bytes.
+        bytes: usize,
+        /// Longest length in bytes.
+        most: usize,
+    },
+}

@@ -1,0 +1,310 @@
+//! The host process: listens, carries messages between recipients and the service.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use venice_fabric::QPairError;
+use venice_ports::monotonic_ns;
+use venice_ports::qpair::{
+    QPairAddress, QPairListener, QPairMessages, QPairSeal, QPairSocketError,
+};
+use venice_ports::seal::SealedAs;
+use venice_wire::{KeyName, SealKey};
+
+use crate::confine::{HostEnd, Places, launch};
+use crate::connections::HostConnections;
+use crate::entry::ServiceEntry;
+use crate::gate::Report;
+use crate::service::{ConnectionId, Service};
+use crate::spec::{EndpointSpec, RING_SOCKET};
+use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
+
+/// Exit code of a host that could not start; the reason is in a report.
+const NOT_STARTED: u8 = 125;
+/// Connections accepted and not yet served; more wait in the listeners' backlogs.
+const ACCEPTED_AHEAD: usize = 4;
+/// Messages taken from one connection before the next one has its turn.
+const MESSAGES_PER_TURN: usize = 16;
+/// Longest sleep in nanoseconds; a check for missed events follows.
+const SLEEP_NS: u64 = 1_000_000_000;
+/// Least time between two lines about wrong secrets, in nanoseconds.
+const LOG_NS: u64 = 1_000_000_000;
+/// Pause after a listener failed for want of descriptors or memory.
+const FULL: Duration = Duration::from_millis(100);
+
+/// Runs a service host by the order on standard input: the whole of the hidden subcommand
+/// `venice service-host`, which only supervisors start. Call it before any thread starts.
+///
+/// Returns when the host fails; else it runs until it is killed.
+pub fn host_main(services: &[ServiceEntry]) -> ExitCode {
+    let end = match launch() {
+        Ok(end) => end,
+        Err(error) => {
+            eprintln!("service host: no order on standard input: {error}");
+            return ExitCode::from(NOT_STARTED);
+        }
+    };
+    let Err(why) = serve(end, services);
+    eprintln!("service host: {why}");
+    ExitCode::from(NOT_STARTED)
+}
+
+fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infallible, String> {
+    let start = || -> Result<_, String> {
+        let spec = &end.order.spec;
+        let entry = services.iter().find(|entry| entry.name == spec.service);
+        let entry =
+            entry.ok_or_else(|| format!("no service '{}' in this program", spec.service))?;
+        let service = (entry.make)(spec)?;
+        let (listeners, ports) = listen(&end)?;
+        let connections =
+            HostConnections::new(service, spec.secret, usize::from(spec.limits.connections.max(1)));
+        let host = Host::new(connections, listeners).map_err(|error| error.to_string())?;
+        end.filters.seal()?;
+        Ok((host, ports))
+    };
+    let (mut host, ports) = match start() {
+        Ok(started) => started,
+        Err(why) => {
+            let _ = end.gate.send_report(&Report::Failed(why.clone()), &[]);
+            return Err(why);
+        }
+    };
+    let started = end.gate.send_report(&Report::Started(ports), &[]);
+    started.map_err(|error| format!("reporting the start: {error}"))?;
+    // From here on nothing leads from the service to the supervisor but standard error.
+    drop(end);
+    host.run().map_err(|error| error.to_string())
+}
+
+/// Listens at all endpoints; returns the ports of those of UDP too.
+fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
+    let (mut listeners, mut ports) = (Vec::new(), Vec::new());
+    for spec in &end.order.spec.endpoints {
+        let named = |error: QPairSocketError| format!("listening: {error}");
+        let address = qpair_address(spec, &end.places);
+        let mut listener = QPairListener::bind(&address, QPAIR_SERVICE).map_err(named)?;
+        listener.set_end(qpair_end());
+        match (&address, listener.local_addr()) {
+            (QPairAddress::Ring { path, .. }, _) => {
+                // The secret admits, not the file's mode: recipients are other users.
+                std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))
+                    .map_err(|error| format!("opening the socket to recipients: {error}"))?;
+            }
+            (QPairAddress::Udp { address, .. }, local) => {
+                ports.push(local.unwrap_or(*address).port());
+            }
+        }
+        listeners.push(listener);
+    }
+    Ok((listeners, ports))
+}
+
+fn qpair_address(spec: &EndpointSpec, places: &Places) -> QPairAddress {
+    match spec {
+        EndpointSpec::Ring => QPairAddress::ring(places.endpoint.join(RING_SOCKET)),
+        EndpointSpec::Udp { address, seal } => {
+            let seal = seal.as_ref().map(|seal| {
+                let key = SealedAs { name: KeyName::Grant(seal.grant), key: SealKey(seal.key) };
+                QPairSeal::Keys(Arc::new(key))
+            });
+            QPairAddress::Udp { address: *address, seal }
+        }
+    }
+}
+
+/// Connections of a host with their sockets.
+struct Host {
+    connections: HostConnections<Box<dyn Service>>,
+    sockets: BTreeMap<ConnectionId, QPairMessages>,
+    next_id: u64,
+    accepted: Receiver<QPairMessages>,
+    /// Readable after an acceptor has put something into `accepted`.
+    bell: Arc<OwnedFd>,
+    buffer: Vec<u8>,
+    /// Hellos with a wrong secret that were logged, and the time at which more may be.
+    logged: (u64, u64),
+}
+
+impl Host {
+    fn new(
+        connections: HostConnections<Box<dyn Service>>,
+        listeners: Vec<QPairListener>,
+    ) -> io::Result<Self> {
+        let (accept, accepted) = sync_channel(ACCEPTED_AHEAD);
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        for listener in listeners {
+            let (accept, bell) = (accept.clone(), Arc::clone(&bell));
+            let name = String::from("venice-accept");
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(move || accept_all(listener, &accept, &bell))?;
+        }
+        let buffer = vec![0; MAX_MESSAGE_BYTES];
+        Ok(Self {
+            connections,
+            sockets: BTreeMap::new(),
+            next_id: 0,
+            accepted,
+            bell,
+            buffer,
+            logged: (0, 0),
+        })
+    }
+
+    fn run(&mut self) -> io::Result<std::convert::Infallible> {
+        loop {
+            let mut any = self.take_connections();
+            any |= self.take_messages();
+            let now_ns = monotonic_ns();
+            self.connections.handle_timeout(now_ns);
+            self.connections.collect_answers(now_ns);
+            any |= self.send_messages();
+            self.log_wrong_secrets(now_ns);
+            if !any {
+                self.sleep()?;
+            }
+        }
+    }
+
+    /// Logs wrong secrets, once a second at most: standard error is the host's only way to tell.
+    fn log_wrong_secrets(&mut self, now_ns: u64) {
+        let wrong = self.connections.counts().wrong_secrets;
+        if wrong > self.logged.0 && now_ns >= self.logged.1 {
+            eprintln!("service host: {wrong} hellos with a wrong secret so far");
+            self.logged = (wrong, now_ns + LOG_NS);
+        }
+    }
+
+    fn take_connections(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(socket) = self.accepted.try_recv() {
+            let id = ConnectionId(self.next_id);
+            self.next_id += 1;
+            self.sockets.insert(id, socket);
+            self.connections.handle_connect(monotonic_ns(), id);
+            any = true;
+        }
+        any
+    }
+
+    fn take_messages(&mut self) -> bool {
+        let (mut any, mut gone) = (false, Vec::new());
+        for (id, socket) in &mut self.sockets {
+            for _ in 0..MESSAGES_PER_TURN {
+                if !self.connections.wants_input(*id) {
+                    break;
+                }
+                match socket.try_recv(&mut self.buffer) {
+                    Ok(0) => gone.push(*id),
+                    Ok(len) => {
+                        any = true;
+                        self.connections.handle_message(monotonic_ns(), *id, &self.buffer[..len]);
+                        continue;
+                    }
+                    Err(QPairSocketError::WouldBlock) => {}
+                    // Longer than any message; an empty one stands for it.
+                    Err(QPairSocketError::QPair(QPairError::BufferTooSmall { .. })) => {
+                        self.connections.handle_message(monotonic_ns(), *id, &[])
+                    }
+                    Err(_) => gone.push(*id),
+                }
+                break;
+            }
+        }
+        any |= !gone.is_empty();
+        self.forget(gone);
+        any
+    }
+
+    fn send_messages(&mut self) -> bool {
+        let (mut any, mut gone) = (false, Vec::new());
+        for (id, socket) in &mut self.sockets {
+            while let Some(message) = self.connections.poll_message(*id) {
+                match socket.try_send(message) {
+                    Ok(()) => {
+                        any = true;
+                        self.connections.handle_sent(*id);
+                    }
+                    Err(QPairSocketError::WouldBlock) => break,
+                    Err(_) => {
+                        gone.push(*id);
+                        break;
+                    }
+                }
+            }
+        }
+        any |= !gone.is_empty();
+        self.forget(gone);
+        while let Some(id) = self.connections.poll_closed() {
+            self.sockets.remove(&id);
+            any = true;
+        }
+        any
+    }
+
+    fn forget(&mut self, gone: Vec<ConnectionId>) {
+        for id in gone {
+            self.connections.handle_disconnect(monotonic_ns(), id);
+            self.sockets.remove(&id);
+        }
+    }
+
+    /// Sleeps until something may have come in, or something is due.
+    fn sleep(&mut self) -> io::Result<()> {
+        let now_ns = monotonic_ns();
+        let due_ns = self.connections.poll_timeout().unwrap_or(u64::MAX);
+        let sleep_ns = due_ns.saturating_sub(now_ns).min(SLEEP_NS);
+        let may_sleep = self.sockets.values().all(QPairMessages::arm);
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        let wake = self.connections.service().wake_fd();
+        let has_wake = wake.is_some();
+        fds.extend(wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(
+            self.sockets
+                .values()
+                .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
+        );
+        let timeout_ns = if may_sleep { sleep_ns } else { 0 };
+        let timeout = Timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        let polled = poll(&mut fds, Some(&timeout));
+        let is_woken = has_wake && fds[1].revents().contains(PollFlags::IN);
+        drop(fds);
+        self.sockets.values().for_each(QPairMessages::attend);
+        // Empty if no acceptor rang.
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        if is_woken {
+            self.connections.handle_wake(monotonic_ns());
+        }
+        match polled {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Accepts connections, for ever.
+fn accept_all(mut listener: QPairListener, accept: &SyncSender<QPairMessages>, bell: &OwnedFd) {
+    loop {
+        match listener.accept_messages(None) {
+            Ok(socket) => {
+                if accept.send(socket).is_err() {
+                    return;
+                }
+                // Fails only when the counter is full: then the host is awake.
+                let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            }
+            Err(_) => std::thread::sleep(FULL),
+        }
+    }
+}
