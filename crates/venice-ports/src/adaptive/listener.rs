@@ -49,6 +49,12 @@ impl AdaptiveListener {
         self.listener.local_addr()
     }
 
+    /// Returns the listener to poll before an accept with a time-out of zero; see
+    /// [`QPairListener::fd`].
+    pub fn polled(&self) -> &QPairListener {
+        &self.listener
+    }
+
     /// Accepts the next stream, within `timeout` (`None`: without limit).
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use venice_wire::NodeId;
 use super::end::End;
 use super::landing::Landings;
 use super::link::{Link, RingTarget, ring_link};
-use super::shared::{Shared, Wait};
+use super::shared::Shared;
 use super::socket::Socket;
 use super::{QPairAddress, QPairOptions, QPairSeal, QPairSocketError};
 use crate::ring::{RingDriver, RingPort, connect_ring};
@@ -17,8 +17,6 @@ use crate::{PortError, monotonic_ns, random_u64};
 
 /// Node number of the listener, as its callers see it.
 const LISTENER: NodeId = NodeId(1);
-/// Longest time until a connection is accepted, in nanoseconds.
-pub(crate) const CONNECT_NS: u64 = 10_000_000_000;
 
 fn random() -> Result<u64, PortError> {
     random_u64().map_err(PortError::at("drawing a random number"))
@@ -59,7 +57,7 @@ pub(crate) fn connect(
     depth: Depth,
 ) -> Result<Socket, QPairSocketError> {
     let config = QPairConfig { kind, credit: options.credit, end: options.end };
-    let now_ns = monotonic_ns();
+    let (now_ns, until) = (monotonic_ns(), options.connect_until());
     let (link, id) = match address {
         QPairAddress::Ring { path, .. } => {
             let port = connect_ring(path)?;
@@ -84,7 +82,6 @@ pub(crate) fn connect(
         }
     };
     let socket = Socket::new(Shared::new(End::new(link))?, id);
-    let until = Wait::Until(now_ns + CONNECT_NS);
     socket.shared.call(until, |end, _| Ok(end.qpairs().check_open(id)?))?;
     Ok(socket)
 }

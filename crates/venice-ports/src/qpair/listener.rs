@@ -1,10 +1,11 @@
 //! The listening side of QPairs.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use venice_fabric::{EndConfig, QPairId};
 
@@ -38,6 +39,8 @@ pub struct QPairListener {
     service: u32,
     end: EndConfig,
     process: Process,
+    /// Epoll of everything that a caller's request may come through.
+    watch: OwnedFd,
 }
 
 #[derive(Debug)]
@@ -70,7 +73,13 @@ impl QPairListener {
                 Way::Udp { shared, local, watcher: Watcher::default() }
             }
         };
-        Ok(Self { way, service, end: EndConfig::default(), process: Process::current()? })
+        let watch =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"))?;
+        match &way {
+            Way::Ring { listener, .. } => add(&watch, listener.fd())?,
+            Way::Udp { shared, .. } => add(&watch, shared.fd())?,
+        }
+        Ok(Self { way, service, end: EndConfig::default(), process: Process::current()?, watch })
     }
 
     /// Sets the buffers and credits of QPairs accepted from now on.
@@ -124,6 +133,31 @@ impl QPairListener {
         }
     }
 
+    /// Returns a descriptor to poll for input before an accept with a time-out of zero: first
+    /// [`QPairListener::arm`], then poll, then [`QPairListener::attend`], then accept.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// Prepares to poll [`QPairListener::fd`]. `false`: accept first, a request may be here.
+    pub fn arm(&self) -> bool {
+        self.process.is_current() && self.ends().all(|(shared, watcher)| shared.arm(watcher))
+    }
+
+    /// Ends a wait on [`QPairListener::fd`].
+    pub fn attend(&self) {
+        self.ends().for_each(|(shared, watcher)| shared.attend(watcher));
+    }
+
+    /// Yields the ends through which a request may come.
+    fn ends(&self) -> impl Iterator<Item = (&Arc<Shared>, &Watcher)> {
+        let (one, many) = match &self.way {
+            Way::Udp { shared, watcher, .. } => (Some((shared, watcher)), &[][..]),
+            Way::Ring { waiting, .. } => (None, &waiting[..]),
+        };
+        one.into_iter().chain(many.iter().map(|end| (&end.shared, &end.watcher)))
+    }
+
     fn try_accept(&mut self) -> Result<Option<Socket>, QPairSocketError> {
         self.process.check()?;
         // The caller may have disconnected meanwhile: continue with the next one.
@@ -140,11 +174,11 @@ impl QPairListener {
 
     /// Returns the next requested QPair.
     fn take_incoming(&mut self) -> Result<Option<(Arc<Shared>, QPairId)>, QPairSocketError> {
-        let Self { way, service, .. } = self;
+        let Self { way, service, watch, .. } = self;
         Ok(match way {
             Way::Udp { shared, .. } => shared.take_incoming().map(|id| (Arc::clone(shared), id)),
             Way::Ring { listener, waiting, is_full } => {
-                *is_full = !admit(listener, waiting, *service)?;
+                *is_full = !admit(listener, waiting, *service, watch)?;
                 let mut found = None;
                 let now_ns = monotonic_ns();
                 waiting.retain(|Waiting { shared, since_ns, .. }| {
@@ -152,7 +186,14 @@ impl QPairListener {
                         return true;
                     }
                     found = shared.take_incoming().map(|id| (Arc::clone(shared), id));
-                    found.is_none() && !shared.is_over() && now_ns - since_ns < REQUEST_TIMEOUT_NS
+                    let stays = found.is_none()
+                        && !shared.is_over()
+                        && now_ns - since_ns < REQUEST_TIMEOUT_NS;
+                    if !stays {
+                        // It was added when the connection came.
+                        let _ = epoll::delete(&*watch, shared.fd());
+                    }
+                    stays
                 });
                 found
             }
@@ -164,12 +205,7 @@ impl QPairListener {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
-        let ends: Vec<(&Arc<Shared>, &Watcher)> = match &self.way {
-            Way::Udp { shared, watcher, .. } => vec![(shared, watcher)],
-            Way::Ring { waiting, .. } => {
-                waiting.iter().map(|end| (&end.shared, &end.watcher)).collect()
-            }
-        };
+        let ends: Vec<(&Arc<Shared>, &Watcher)> = self.ends().collect();
         let may_sleep = ends.iter().all(|(shared, watcher)| shared.arm(watcher));
         let mut fds: Vec<_> = ends
             .iter()
@@ -187,11 +223,17 @@ impl QPairListener {
     }
 }
 
+fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
+    epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        .map_err(PortError::at("watching a descriptor"))
+}
+
 /// Accepts waiting connections; returns `false` if there is no room for more.
 fn admit(
     listener: &RingListener,
     waiting: &mut Vec<Waiting>,
     service: u32,
+    watch: &OwnedFd,
 ) -> Result<bool, QPairSocketError> {
     while waiting.len() < MAX_WAITING {
         let accepted = listener.try_accept().map_err(QPairSocketError::from);
@@ -199,6 +241,7 @@ fn admit(
             accepted.and_then(|port| port.map(|port| connect::ring_end(port, service)).transpose());
         match ends {
             Ok(Some(shared)) => {
+                add(watch, shared.fd())?;
                 let (since_ns, watcher) = (monotonic_ns(), Watcher::default());
                 waiting.push(Waiting { shared, since_ns, watcher });
             }

@@ -18,8 +18,7 @@ pub struct QPairMessages {
 common_calls!(QPairMessages);
 
 impl QPairMessages {
-    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
-    /// accept.
+    /// Connects to the listener for `service` at `address`; waits for it to accept.
     ///
     /// # Errors
     /// Fails if no listener is there, or if it refuses or does not answer in time.
@@ -37,7 +36,7 @@ impl QPairMessages {
     /// # Errors
     /// Fails if the message is empty or too long, the QPair is closed, or the time-out has passed.
     #[inline]
-    pub fn send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub fn send(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(self.socket.wait(), message)
     }
 
@@ -46,12 +45,12 @@ impl QPairMessages {
     /// # Errors
     /// [`QPairSocketError::WouldBlock`] if there is no room; else those of [`QPairMessages::send`].
     #[inline]
-    pub fn try_send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub fn try_send(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(Wait::Never, message)
     }
 
     #[inline]
-    fn send_waiting(&mut self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
+    fn send_waiting(&self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?))
     }
@@ -63,7 +62,7 @@ impl QPairMessages {
     /// Fails if `into` is too small (the message stays queued), the QPair is closed, or the
     /// time-out has passed.
     #[inline]
-    pub fn recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub fn recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.call(self.socket.wait(), |end, _| Ok(end.qpairs().recv(id, into)?))
     }
@@ -75,7 +74,7 @@ impl QPairMessages {
     /// [`QPairSocketError::WouldBlock`] if no message has arrived; else those of
     /// [`QPairMessages::recv`].
     #[inline]
-    pub fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub fn try_recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.call(Wait::Never, |end, _| Ok(end.qpairs().recv(id, into)?))
     }
@@ -84,7 +83,7 @@ impl QPairMessages {
     ///
     /// # Errors
     /// Same as [`QPairMessages::send`], except the time-out.
-    pub async fn send_async(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub async fn send_async(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_send(context, message)).await
     }
 
@@ -92,13 +91,13 @@ impl QPairMessages {
     ///
     /// # Errors
     /// Same as [`QPairMessages::recv`], except the time-out.
-    pub async fn recv_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub async fn recv_async(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_recv(context, into)).await
     }
 
     /// Performs one step of [`QPairMessages::send_async`].
     pub fn poll_send(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         message: &[u8],
     ) -> Poll<Result<(), QPairSocketError>> {
@@ -115,7 +114,7 @@ impl QPairMessages {
 
     /// Performs one step of [`QPairMessages::recv_async`].
     pub fn poll_recv(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {

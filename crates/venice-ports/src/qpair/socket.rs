@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use venice_fabric::QPairId;
@@ -14,17 +15,24 @@ use super::shared::{Shared, Wait, Watcher};
 pub(crate) struct Socket {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: QPairId,
-    pub(crate) timeout: Option<Duration>,
+    /// Longest wait of a blocking call in nanoseconds; `u64::MAX`: no limit.
+    timeout_ns: AtomicU64,
     pub(crate) watcher: Watcher,
 }
 
 impl Socket {
     pub(super) fn new(shared: Arc<Shared>, id: QPairId) -> Self {
-        Self { shared, id, timeout: None, watcher: Watcher::default() }
+        let timeout_ns = AtomicU64::new(u64::MAX);
+        Self { shared, id, timeout_ns, watcher: Watcher::default() }
     }
 
     pub(crate) fn wait(&self) -> Wait {
-        Wait::at_most(self.timeout)
+        Wait::at_most_ns(self.timeout_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        let timeout_ns = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.timeout_ns.store(timeout_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
@@ -50,8 +58,8 @@ macro_rules! waiting_calls {
     ($socket:ident) => {
         impl $socket {
             /// Sets the longest wait of a blocking call; `None`, the initial value: no limit.
-            pub fn set_timeout(&mut self, timeout: Option<std::time::Duration>) {
-                self.socket.timeout = timeout;
+            pub fn set_timeout(&self, timeout: Option<std::time::Duration>) {
+                self.socket.set_timeout(timeout);
             }
 
             /// Returns a descriptor to poll for input: first [`Self::arm`], then poll, then
@@ -106,7 +114,7 @@ macro_rules! common_calls {
             ///
             /// # Errors
             /// Fails if the QPair is closed.
-            pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
+            pub fn shutdown(&self) -> Result<(), QPairSocketError> {
                 self.socket.shutdown()
             }
         }

@@ -19,8 +19,7 @@ pub struct QPairStream {
 common_calls!(QPairStream);
 
 impl QPairStream {
-    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
-    /// accept.
+    /// Connects to the listener for `service` at `address`; waits for it to accept.
     ///
     /// # Errors
     /// Fails if no listener is there, or if it refuses or does not answer in time.
@@ -37,11 +36,22 @@ impl QPairStream {
     ///
     /// # Errors
     /// [`QPairSocketError::WouldBlock`] if there is no room, or the error that closed the QPair.
-    pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+    pub fn try_write(&self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         self.write_waiting(Wait::Never, bytes)
     }
 
-    fn write_waiting(&mut self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+    /// Writes like [`Write::write`], with the error of this module.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::TimedOut`], or the error that closed the QPair.
+    pub fn write_some(&self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        self.write_waiting(self.socket.wait(), bytes)
+    }
+
+    fn write_waiting(&self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?))
     }
@@ -51,11 +61,22 @@ impl QPairStream {
     ///
     /// # Errors
     /// [`QPairSocketError::WouldBlock`] if nothing has arrived, or the error that closed the QPair.
-    pub fn try_read(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub fn try_read(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         self.read_waiting(Wait::Never, into)
     }
 
-    fn read_waiting(&mut self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    /// Reads like [`Read::read`], with the error of this module.
+    ///
+    /// # Errors
+    /// [`QPairSocketError::TimedOut`], or the error that closed the QPair.
+    pub fn read_some(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        self.read_waiting(self.socket.wait(), into)
+    }
+
+    fn read_waiting(&self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         let id = self.socket.id;
         self.socket.shared.call(wait, |end, _| Ok(end.qpairs().read(id, into)?))
     }
@@ -64,7 +85,7 @@ impl QPairStream {
     ///
     /// # Errors
     /// The error that closed the QPair.
-    pub async fn read_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub async fn read_async(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_read(context, into)).await
     }
 
@@ -72,13 +93,13 @@ impl QPairStream {
     ///
     /// # Errors
     /// The error that closed the QPair.
-    pub async fn write_async(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+    pub async fn write_async(&self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
     /// Performs one step of [`QPairStream::read_async`].
     pub fn poll_read(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
@@ -88,7 +109,7 @@ impl QPairStream {
 
     /// Performs one step of [`QPairStream::write_async`].
     pub fn poll_write(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
@@ -105,23 +126,35 @@ impl QPairStream {
 }
 
 /// Reads block, with the time-out of [`QPairStream::set_timeout`].
-impl Read for QPairStream {
+impl Read for &QPairStream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        Ok(self.read_waiting(self.socket.wait(), into)?)
+        Ok(self.read_some(into)?)
     }
 }
 
 /// Writes block, with the time-out of [`QPairStream::set_timeout`]. Written bytes are sent at once,
 /// which leaves nothing to flush.
+impl Write for &QPairStream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(self.write_some(bytes)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Same as for a reference.
+impl Read for QPairStream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        (&*self).read(into)
+    }
+}
+
+/// Same as for a reference.
 impl Write for QPairStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if bytes.is_empty() {
-            return Ok(0);
-        }
-        Ok(self.write_waiting(self.socket.wait(), bytes)?)
+        (&*self).write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

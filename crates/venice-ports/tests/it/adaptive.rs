@@ -53,7 +53,7 @@ impl Place {
     fn connect(&mut self) -> (AdaptiveWriter, AdaptiveReader) {
         let address = self.address.clone();
         let connecting =
-            thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS).unwrap());
+            thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None).unwrap());
         let mut reader = self.listener.accept(PATIENCE).unwrap();
         let mut writer = connecting.join().unwrap();
         writer.set_timeout(PATIENCE);
@@ -247,7 +247,7 @@ fn connect_rejects_message_listener() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("talk.sock"));
     let mut listener = QPairListener::bind(&address, SERVICE).unwrap();
-    let connecting = thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS));
+    let connecting = thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None));
     let mut messages = listener.accept_messages(PATIENCE).unwrap();
     messages.send(b"not a stream offer").unwrap();
     let error = connecting.join().unwrap().unwrap_err();

@@ -147,7 +147,7 @@ impl Wire<'_> {
         let seal = (self.protection == Protection::Sealed)
             .then(|| QPairSeal::As(SealedAs { name, key: node_key(&SECRET, name) }));
         let address = QPairAddress::Udp { address: local, seal };
-        let options = QPairOptions { end: setting.end, credit: setting.credit };
+        let options = QPairOptions { end: setting.end, credit: setting.credit, ..QPairOptions::default() };
         let mut near = QPairMessages::connect(&address, SERVICE, &options)?;
         near.set_timeout(Some(PATIENCE));
         Ok((near, far, arrived))
