@@ -8,6 +8,9 @@ use venice_ports::qpair::QPairSocketError;
 
 use crate::error::with_causes;
 
+/// `EAGAIN`, the error of a receive that has timed out.
+const WOULD_BLOCK: i32 = 11;
+
 /// An error of a channel. Each message is one line that says what failed and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -181,6 +184,11 @@ impl Error {
             )))
             | QPairSocketError::Stream(StreamError::Protocol) => {
                 "the listener is of another kind; connect with the kind that it listens for".into()
+            }
+            QPairSocketError::Port(PortError::System { source, .. })
+                if source.raw_os_error() == WOULD_BLOCK =>
+            {
+                "no answer; the listening program has to accept".into()
             }
             QPairSocketError::TimedOut
             | QPairSocketError::QPair(QPairError::Closed(CloseReason::LinkDown(_))) => {
