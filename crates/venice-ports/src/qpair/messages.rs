@@ -4,15 +4,15 @@ use std::task::{Context, Poll};
 
 use venice_fabric::QPairKind;
 
-use super::connect::Depth;
 use super::shared::Wait;
-use super::socket::{Socket, common_calls};
+use super::socket::Socket;
+use super::socket::{QPairSocket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
 
 /// Socket for messages, each of which arrives whole, once and in order.
 #[derive(Debug)]
 pub struct QPairMessages {
-    pub(super) socket: Socket,
+    pub(super) socket: QPairSocket,
 }
 
 common_calls!(QPairMessages);
@@ -27,8 +27,7 @@ impl QPairMessages {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        let socket = connect::connect(address, service, QPairKind::Messages, options, Depth::NONE)?;
-        Ok(Self { socket })
+        Ok(Self { socket: connect::connect_qpair(address, service, QPairKind::Messages, options)? })
     }
 
     /// Sends a message; waits while the other side has no room.
@@ -51,8 +50,12 @@ impl QPairMessages {
 
     #[inline]
     fn send_waiting(&self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().send(wait, message),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?))
+            }
+        }
     }
 
     /// Waits for the next message and copies it to the front of `into`; returns its length in
@@ -63,8 +66,7 @@ impl QPairMessages {
     /// time-out has passed.
     #[inline]
     pub fn recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(self.socket.wait(), |end, _| Ok(end.qpairs().recv(id, into)?))
+        self.recv_waiting(self.socket.wait(), into)
     }
 
     /// Copies the next message to the front of `into` if it has arrived; returns its length in
@@ -75,8 +77,17 @@ impl QPairMessages {
     /// [`QPairMessages::recv`].
     #[inline]
     pub fn try_recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(Wait::Never, |end, _| Ok(end.qpairs().recv(id, into)?))
+        self.recv_waiting(Wait::Never, into)
+    }
+
+    #[inline]
+    fn recv_waiting(&self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().recv(wait, into),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.call(wait, |end, _| Ok(end.qpairs().recv(*id, into)?))
+            }
+        }
     }
 
     /// Sends like [`QPairMessages::send`], for tasks.
@@ -101,13 +112,16 @@ impl QPairMessages {
         context: &mut Context<'_>,
         message: &[u8],
     ) -> Poll<Result<(), QPairSocketError>> {
-        let id = self.socket.id;
-        let sent = self
-            .socket
-            .shared
-            .poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?));
+        let Socket { shared, id, .. } = match &self.socket {
+            QPairSocket::Framed(socket) => socket,
+            QPairSocket::Piped(socket) => {
+                return socket.poll_call(context, |pipe| pipe.send(Wait::Never, message));
+            }
+        };
+        let sent = shared
+            .poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?));
         if sent.is_ready() {
-            self.socket.shared.push();
+            shared.push();
         }
         sent
     }
@@ -118,7 +132,13 @@ impl QPairMessages {
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
-        let id = self.socket.id;
-        self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().recv(id, into)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => {
+                socket.poll_call(context, |pipe| pipe.recv(Wait::Never, into))
+            }
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.poll_call(context, |end, _| Ok(end.qpairs().recv(*id, into)?))
+            }
+        }
     }
 }

@@ -60,6 +60,7 @@ mod landing;
 mod link;
 mod listener;
 mod messages;
+mod pipe;
 mod shared;
 mod socket;
 mod stream;

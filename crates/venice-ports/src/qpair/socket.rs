@@ -8,6 +8,7 @@ use std::time::Duration;
 use venice_fabric::QPairId;
 
 use super::QPairSocketError;
+use super::pipe::PipeSocket;
 use super::shared::{Shared, Wait, Watcher};
 
 /// One end of a QPair; closed on drop.
@@ -45,6 +46,65 @@ impl Socket {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
+
+    pub(crate) fn arm(&self) -> bool {
+        self.shared.arm(&self.watcher)
+    }
+
+    pub(crate) fn attend(&self) {
+        self.shared.attend(&self.watcher);
+    }
+}
+
+/// Socket of messages or a stream: by frames, or through a pipe.
+#[derive(Debug)]
+pub(super) enum QPairSocket {
+    Framed(Socket),
+    Piped(PipeSocket),
+}
+
+impl QPairSocket {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
+        match self {
+            Self::Framed(socket) => socket.set_timeout(timeout),
+            Self::Piped(socket) => socket.set_timeout(timeout),
+        }
+    }
+
+    pub(super) fn wait(&self) -> Wait {
+        match self {
+            Self::Framed(socket) => socket.wait(),
+            Self::Piped(socket) => socket.wait(),
+        }
+    }
+
+    pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
+        match self {
+            Self::Framed(socket) => socket.shutdown(),
+            Self::Piped(socket) => socket.pipe().shutdown(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Framed(socket) => socket.fd(),
+            Self::Piped(socket) => socket.pipe().fd(),
+        }
+    }
+
+    pub(super) fn arm(&self) -> bool {
+        match self {
+            Self::Framed(socket) => socket.arm(),
+            Self::Piped(socket) => socket.arm(),
+        }
+    }
+
+    pub(super) fn attend(&self) {
+        match self {
+            Self::Framed(socket) => socket.attend(),
+            Self::Piped(socket) => socket.attend(),
+        }
+    }
 }
 
 impl Drop for Socket {
@@ -78,13 +138,13 @@ macro_rules! waiting_calls {
             /// Prepares to poll [`Self::fd`]. `false`: do not wait, something has come in since the
             /// last call of this or of [`Self::attend`]; try again first.
             pub fn arm(&self) -> bool {
-                self.socket.shared.arm(&self.socket.watcher)
+                self.socket.arm()
             }
 
             /// Ends a wait, after [`Self::fd`] was readable or the wait was cancelled: until then
             /// it stays readable for the other sockets of this address.
             pub fn attend(&self) {
-                self.socket.shared.attend(&self.socket.watcher);
+                self.socket.attend();
             }
         }
 

@@ -5,15 +5,14 @@ use std::task::{Context, Poll};
 
 use venice_fabric::QPairKind;
 
-use super::connect::Depth;
 use super::shared::Wait;
-use super::socket::{Socket, common_calls};
+use super::socket::{QPairSocket, Socket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
 
 /// Socket for a stream of bytes in each direction, like a TCP connection.
 #[derive(Debug)]
 pub struct QPairStream {
-    pub(super) socket: Socket,
+    pub(super) socket: QPairSocket,
 }
 
 common_calls!(QPairStream);
@@ -28,8 +27,7 @@ impl QPairStream {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        let socket = connect::connect(address, service, QPairKind::Stream, options, Depth::NONE)?;
-        Ok(Self { socket })
+        Ok(Self { socket: connect::connect_qpair(address, service, QPairKind::Stream, options)? })
     }
 
     /// Sends as much of `bytes` as there is room for now; returns how much.
@@ -52,8 +50,12 @@ impl QPairStream {
     }
 
     fn write_waiting(&self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().write(wait, bytes),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.send(wait, |end, now_ns| Ok(end.qpairs().write(now_ns, *id, bytes)?))
+            }
+        }
     }
 
     /// Copies the bytes that have arrived, as far as they fit; returns how many. 0: the other side
@@ -77,8 +79,12 @@ impl QPairStream {
     }
 
     fn read_waiting(&self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(wait, |end, _| Ok(end.qpairs().read(id, into)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().read(wait, into),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.call(wait, |end, _| Ok(end.qpairs().read(*id, into)?))
+            }
+        }
     }
 
     /// Reads like [`Read::read`], for tasks.
@@ -103,8 +109,14 @@ impl QPairStream {
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
-        let id = self.socket.id;
-        self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().read(id, into)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => {
+                socket.poll_call(context, |pipe| pipe.read(Wait::Never, into))
+            }
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.poll_call(context, |end, _| Ok(end.qpairs().read(*id, into)?))
+            }
+        }
     }
 
     /// Performs one step of [`QPairStream::write_async`].
@@ -113,13 +125,16 @@ impl QPairStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
-        let id = self.socket.id;
-        let written = self
-            .socket
-            .shared
-            .poll_call(context, |end, now_ns| Ok(end.qpairs().write(now_ns, id, bytes)?));
+        let Socket { shared, id, .. } = match &self.socket {
+            QPairSocket::Framed(socket) => socket,
+            QPairSocket::Piped(socket) => {
+                return socket.poll_call(context, |pipe| pipe.write(Wait::Never, bytes));
+            }
+        };
+        let written =
+            shared.poll_call(context, |end, now_ns| Ok(end.qpairs().write(now_ns, *id, bytes)?));
         if written.is_ready() {
-            self.socket.shared.push();
+            shared.push();
         }
         written
     }

@@ -104,6 +104,11 @@ impl RingPort {
         Ok((first, second))
     }
 
+    /// Returns the socket, the written ring and the read one, for a pipe.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Writer<SharedRing>, Reader<SharedRing>) {
+        (self.socket, self.writer, self.reader)
+    }
+
     /// Returns the emulated link, if any.
     pub fn link(&self) -> Option<&LinkModel> {
         self.link.as_ref().map(EmulatedLink::model)
