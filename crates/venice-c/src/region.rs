@@ -74,8 +74,7 @@ pub unsafe extern "C" fn venice_lent_read(
 ) -> Status {
     let read = || {
         // SAFETY: guaranteed by the caller.
-        let (lent, into) =
-            unsafe { (handle(lent, "lent")?, room(buffer, len_bytes, "buffer")?) };
+        let (lent, into) = unsafe { (handle(lent, "lent")?, room(buffer, len_bytes, "buffer")?) };
         Ok(lent.region.read(offset, into)?)
     };
     status_of(read())

@@ -201,9 +201,11 @@ impl Channel {
 
     fn send(&self, py: Python<'_>, message: PyBuffer<u8>) -> PyResult<()> {
         let message = bytes(&message)?;
-        self.call(py, |connection| connection.try_send(message), |connection| {
-            connection.send(message)
-        })
+        self.call(
+            py,
+            |connection| connection.try_send(message),
+            |connection| connection.send(message),
+        )
     }
 
     /// Returns the next message; `None`: the other side has ended its sending.
@@ -229,23 +231,29 @@ impl Channel {
     /// Receives the next message into a buffer; returns its length.
     fn recv_into(&self, py: Python<'_>, mut buffer: PyBuffer<u8>) -> PyResult<usize> {
         let into = Mutex::new(room(&mut buffer)?);
-        self.call(py, |connection| connection.try_recv(&mut unpoisoned(&into)), |connection| {
-            connection.recv(&mut unpoisoned(&into))
-        })
+        self.call(
+            py,
+            |connection| connection.try_recv(&mut unpoisoned(&into)),
+            |connection| connection.recv(&mut unpoisoned(&into)),
+        )
     }
 
     fn write(&self, py: Python<'_>, from: PyBuffer<u8>) -> PyResult<usize> {
         let from = bytes(&from)?;
-        self.call(py, |connection| connection.try_write(from), |mut connection| {
-            connection.write(from).map_err(unwrapped)
-        })
+        self.call(
+            py,
+            |connection| connection.try_write(from),
+            |mut connection| connection.write(from).map_err(unwrapped),
+        )
     }
 
     fn readinto(&self, py: Python<'_>, mut buffer: PyBuffer<u8>) -> PyResult<usize> {
         let into = Mutex::new(room(&mut buffer)?);
-        self.call(py, |connection| connection.try_read(&mut unpoisoned(&into)), |mut connection| {
-            connection.read(&mut unpoisoned(&into)).map_err(unwrapped)
-        })
+        self.call(
+            py,
+            |connection| connection.try_read(&mut unpoisoned(&into)),
+            |mut connection| connection.read(&mut unpoisoned(&into)).map_err(unwrapped),
+        )
     }
 
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
@@ -344,7 +352,8 @@ impl RemoteRegion {
         len_bytes: u64,
         options: &ChannelOptions,
     ) -> PyResult<Self> {
-        let made = py.detach(|| Remote::connect(&address.parse::<Address>()?, len_bytes, &options.0));
+        let made =
+            py.detach(|| Remote::connect(&address.parse::<Address>()?, len_bytes, &options.0));
         Ok(Self(Handle::new(Mutex::new(made.map_err(|error| failed(py, error))?))))
     }
 

@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn invalid_addresses_name_remedy() {
-        for text in ["", "shm:", "talk.sock", "tcp:h:1", "udp:h", "udp::1", "udp:h:70000", "udp:::1:7"] {
+        for text in
+            ["", "shm:", "talk.sock", "tcp:h:1", "udp:h", "udp::1", "udp:h:70000", "udp:::1:7"]
+        {
             let said = text.parse::<Address>().unwrap_err().to_string();
             assert!(said.contains("udp:HOST:PORT"), "{said}");
         }

@@ -1,5 +1,6 @@
 //! Connections: messages and streams.
 
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
@@ -7,9 +8,7 @@ use std::time::Duration;
 
 use venice_fabric::adaptive::{ChannelKind, ChooserConfig, Pattern};
 use venice_ports::adaptive::{AdaptiveReader, AdaptiveWriter};
-use venice_ports::qpair::{
-    QPairMessages, QPairOptions, QPairSeal, QPairSocketError, QPairStream,
-};
+use venice_ports::qpair::{QPairMessages, QPairOptions, QPairSeal, QPairSocketError, QPairStream};
 use venice_ports::{Process, random_u64};
 
 use super::listener::qpair_address;
@@ -106,7 +105,11 @@ impl Connection {
         });
         let at = qpair_address(address, options, seal.transpose()?)?;
         let timeout = Some(options.connect_timeout);
-        let asked = QPairOptions { end: options.end(), connect_timeout: timeout, ..QPairOptions::default() };
+        let asked = QPairOptions {
+            end: options.end(),
+            connect_timeout: timeout,
+            ..QPairOptions::default()
+        };
         let service = kind.service();
         let connected = match kind {
             Kind::Messages => QPairMessages::connect(&at, service, &asked).map(Inner::Messages),
@@ -311,9 +314,7 @@ impl Connection {
     /// [`Error::WouldBlock`] if nothing has arrived; [`Error::Lost`], [`Error::WrongKind`].
     pub fn try_read(&self, into: &mut [u8]) -> Result<usize, Error> {
         match &self.inner {
-            Inner::Stream(socket) => {
-                retried_to_end(|| socket.try_read(into), || socket.attend())
-            }
+            Inner::Stream(socket) => retried_to_end(|| socket.try_read(into), || socket.attend()),
             Inner::Reader(socket) => {
                 let mut reader = self.lock(socket)?;
                 reader.attend();
@@ -326,26 +327,30 @@ impl Connection {
     /// Reads like [`Read::read`], for tasks: without the time-out.
     ///
     /// # Errors
-    /// Those of [`Connection::try_read`]; [`Error::WrongKind`] for adaptive streams too.
+    /// Those of [`Connection::try_read`].
     pub async fn read_async(&self, into: &mut [u8]) -> Result<usize, Error> {
         match &self.inner {
             Inner::Stream(socket) => at_end(socket.read_async(into).await),
-            Inner::Messages(_) | Inner::Writer(_) | Inner::Reader(_) => {
-                Err(self.wrong("read_async"))
+            Inner::Reader(socket) => {
+                self.process.check().map_err(Error::of_port)?;
+                at_end(poll_fn(|context| unshared(socket).poll_read(context, into)).await)
             }
+            Inner::Messages(_) | Inner::Writer(_) => Err(self.wrong("read_async")),
         }
     }
 
     /// Writes like [`Write::write`], for tasks: without the time-out.
     ///
     /// # Errors
-    /// Those of [`Connection::try_write`]; [`Error::WrongKind`] for adaptive streams too.
+    /// Those of [`Connection::try_write`].
     pub async fn write_async(&self, bytes: &[u8]) -> Result<usize, Error> {
         match &self.inner {
             Inner::Stream(socket) => Ok(socket.write_async(bytes).await?),
-            Inner::Messages(_) | Inner::Writer(_) | Inner::Reader(_) => {
-                Err(self.wrong("write_async"))
+            Inner::Writer(socket) => {
+                self.process.check().map_err(Error::of_port)?;
+                Ok(poll_fn(|context| unshared(socket).poll_write(context, bytes)).await?)
             }
+            Inner::Messages(_) | Inner::Reader(_) => Err(self.wrong("write_async")),
         }
     }
 

@@ -16,7 +16,9 @@ const WOULD_BLOCK: i32 = 11;
 #[non_exhaustive]
 pub enum Error {
     /// The text is no address, or its host is unknown.
-    #[error("invalid channel address {text:?}: {why}; use shm:PATH, udp:HOST:PORT or verbs:HOST:PORT")]
+    #[error(
+        "invalid channel address {text:?}: {why}; use shm:PATH, udp:HOST:PORT or verbs:HOST:PORT"
+    )]
     Address {
         /// The text.
         text: String,
@@ -24,7 +26,9 @@ pub enum Error {
         why: String,
     },
     /// The text is no key.
-    #[error("invalid channel key: expected 64 hexadecimal digits; `openssl rand -hex 32` draws a key")]
+    #[error(
+        "invalid channel key: expected 64 hexadecimal digits; `openssl rand -hex 32` draws a key"
+    )]
     Key,
     /// The traffic would be readable on its route.
     #[error(
@@ -80,13 +84,17 @@ pub enum Error {
     #[error("connection lost: {0}; connect again")]
     Lost(String),
     /// The other side has broken the protocol.
-    #[error("protocol error of the other side: {0}; close, and check that both ends run the same version")]
+    #[error(
+        "protocol error of the other side: {0}; close, and check that both ends run the same version"
+    )]
     Protocol(String),
     /// The message is empty.
     #[error("an empty message cannot be sent: send at least one byte")]
     Empty,
     /// The message is longer than this connection carries.
-    #[error("message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise buffer_bytes at both ends, or use a stream")]
+    #[error(
+        "message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise buffer_bytes at both ends, or use a stream"
+    )]
     TooLong {
         /// Bytes of the message.
         len_bytes: usize,
@@ -94,7 +102,9 @@ pub enum Error {
         max_bytes: usize,
     },
     /// The buffer is shorter than the next message, which stays queued.
-    #[error("buffer too small: the next message has {needed_bytes} bytes; receive it with a larger buffer")]
+    #[error(
+        "buffer too small: the next message has {needed_bytes} bytes; receive it with a larger buffer"
+    )]
     TooSmall {
         /// Bytes of the message.
         needed_bytes: usize,
@@ -192,7 +202,8 @@ impl Error {
             }
             QPairSocketError::TimedOut
             | QPairSocketError::QPair(QPairError::Closed(CloseReason::LinkDown(_))) => {
-                "no answer; start the listening program first, and give both ends the same key".into()
+                "no answer; start the listening program first, and give both ends the same key"
+                    .into()
             }
             _ => with_causes(&error),
         };

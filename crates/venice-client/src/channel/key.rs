@@ -63,8 +63,10 @@ impl FromStr for Key {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let text = text.trim().as_bytes();
-        let digits: Option<Vec<u8>> =
-            text.iter().map(|&digit| char::from(digit).to_digit(16).map(|value| value as u8)).collect();
+        let digits: Option<Vec<u8>> = text
+            .iter()
+            .map(|&digit| char::from(digit).to_digit(16).map(|value| value as u8))
+            .collect();
         let digits = digits.filter(|digits| digits.len() == 64).ok_or(Error::Key)?;
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {

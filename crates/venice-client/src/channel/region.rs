@@ -340,9 +340,7 @@ fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Chann
     let path = address.path().unwrap_or("".as_ref());
     let mapped = channels.map_grant(0, LENDER, path, GRANT, grant_key(options), len_bytes);
     mapped.map_err(|error| match error {
-        ChannelError::Port(error) => {
-            Error::connecting(address, error.into())
-        }
+        ChannelError::Port(error) => Error::connecting(address, error.into()),
         error => Error::Connect { address: address.to_string(), why: error.to_string() },
     })?;
     Ok(channels.into())
@@ -357,15 +355,15 @@ fn join_udp(address: &Address, len_bytes: u64, options: &Options) -> Result<Chan
     let named = options.seal().map(|key| key.sealed_as(number));
     let driver = UdpDriver::towards(unspecified_like(at), config, LENDER, at, named);
     let (mut driver, peer) = driver.map_err(failed)?;
-    let mapped =
-        driver.initiator().map_window(0, len_bytes, peer, 0, GRANT, grant_key(options));
+    let mapped = driver.initiator().map_window(0, len_bytes, peer, 0, GRANT, grant_key(options));
     mapped.map_err(not_taken)?;
     Ok(driver.into())
 }
 
 fn join_verbs(address: &Address, len_bytes: u64, options: &Options) -> Result<Channels, Error> {
-    let failed = |error: venice_ports::verbs::VerbsError| {
-        Error::Connect { address: address.to_string(), why: with_causes(&error) }
+    let failed = |error: venice_ports::verbs::VerbsError| Error::Connect {
+        address: address.to_string(),
+        why: with_causes(&error),
     };
     let device = Device::open(None).map_err(failed)?;
     let mut driver = VerbsDriver::new(&device, VerbsConfig::default()).map_err(failed)?;

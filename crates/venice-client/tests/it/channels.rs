@@ -10,6 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use venice_client::channel::{
     Address, Connection, Error, Key, Kind, LentRegion, Listener, Options, RemoteRegion,
 };
+use venice_testkit::guest::{GuestPlan, Room, inside};
 use venice_testkit::own_test::this_program;
 use venice_wire::SLAB_BYTES;
 
@@ -51,7 +52,8 @@ fn messages_arrive_whole() {
                 theirs.send(&message).unwrap();
             }
         });
-        for len in [1, 64, 4096, 5000, 100_000, 200_000] {
+        let longest = if address.capabilities().is_local { 5_000_000 } else { 200_000 };
+        for len in [1, 64, 4096, 5000, 100_000, longest] {
             let message: Vec<u8> = (0..len).map(|at| (at * 7 % 251) as u8).collect();
             ours.send(&message).unwrap();
             assert_eq!(ours.recv_vec().unwrap().unwrap(), message, "{address}: {len} bytes");
@@ -81,6 +83,52 @@ fn streams_deliver_every_byte() {
             assert!(read == bytes, "{address} {kind:?}: {} bytes", read.len());
             let ours = writing.join().unwrap();
             assert_eq!(ours.segments().is_ok(), kind == Kind::Adaptive);
+        }
+    }
+}
+
+#[test]
+fn futures_need_no_reactor() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    for (address, options) in places(&dir) {
+        for kind in [Kind::Messages, Kind::Stream, Kind::Adaptive] {
+            let (ours, theirs) = pair(&address, kind, options);
+            runtime.block_on(async {
+                let sending = tokio::spawn(async move {
+                    for number in 0..200u8 {
+                        match kind {
+                            Kind::Messages => ours.send_async(&[number; 3000]).await.unwrap(),
+                            Kind::Stream | Kind::Adaptive => {
+                                let mut at = 0;
+                                while at < 3000 {
+                                    at += ours.write_async(&vec![number; 3000 - at]).await.unwrap();
+                                }
+                            }
+                        }
+                    }
+                    ours.shutdown().unwrap();
+                    ours
+                });
+                let (mut total, mut buffer) = (0, [0; 4096]);
+                loop {
+                    let received = match kind {
+                        Kind::Messages => theirs.recv_async(&mut buffer).await.unwrap(),
+                        Kind::Stream | Kind::Adaptive => {
+                            theirs.read_async(&mut buffer).await.unwrap()
+                        }
+                    };
+                    for (at, byte) in buffer[..received].iter().enumerate() {
+                        assert_eq!(usize::from(*byte), (total + at) / 3000, "{address} {kind:?}");
+                    }
+                    total += received;
+                    if received == 0 {
+                        break;
+                    }
+                }
+                assert_eq!(total, 600_000, "{address} {kind:?}");
+                sending.await.unwrap();
+            });
         }
     }
 }
@@ -117,9 +165,15 @@ fn failed_connection_names_remedy() {
     let said = connect(&nowhere, Kind::Messages, &Options::default());
     assert!(said.contains("start the listening one"), "{said}");
 
-    let _listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
-    let said = connect(&nowhere, Kind::Stream, &Options::default());
-    assert!(said.contains("another kind"), "{said}");
+    let mut listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
+    for kind in [Kind::Stream, Kind::Adaptive] {
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(Some(Duration::from_secs(1))));
+            let said = connect(&nowhere, kind, &Options::default());
+            assert!(said.contains("another kind"), "{said}");
+            assert_eq!(accepting.join().unwrap().unwrap_err(), Error::TimedOut);
+        });
+    }
     let said = Listener::bind(&nowhere, Kind::Stream, &Options::default()).unwrap_err();
     assert!(said.to_string().contains("another program"), "{said}");
 
@@ -259,7 +313,8 @@ fn conversation_matches_model() {
     let dir = tempfile::tempdir().unwrap();
     for (address, options) in places(&dir) {
         let (ours, theirs) = pair(&address, Kind::Messages, options);
-        let len = prop_oneof![1..200usize, 3000..9000usize, 60_000..200_000usize];
+        let longest = if address.capabilities().is_local { 900_000 } else { 200_000 };
+        let len = prop_oneof![1..200usize, 3000..9000usize, 60_000..longest];
         let steps = proptest::collection::vec((len, any::<bool>()), 1..40);
         let mut runner = TestRunner::new(Config::with_cases(12));
         let outcome = runner.run(&steps, |steps| {
@@ -268,7 +323,11 @@ fn conversation_matches_model() {
                     for (number, (len, polls)) in steps.iter().enumerate() {
                         let mut buffer = vec![0; *len];
                         let got = match polls {
-                            true => polled(|| theirs.try_recv(&mut buffer), || theirs.arm(), theirs.fd()),
+                            true => polled(
+                                || theirs.try_recv(&mut buffer),
+                                || theirs.arm(),
+                                theirs.fd(),
+                            ),
                             false => theirs.recv(&mut buffer),
                         };
                         assert_eq!(got, Ok(*len), "message {number}");
@@ -295,51 +354,78 @@ fn conversation_matches_model() {
 fn region_is_shared_memory() {
     let dir = tempfile::tempdir().unwrap();
     for (address, options) in places(&dir) {
-        let lent = LentRegion::bind(&address, SLAB_BYTES + 1, &options).unwrap();
-        assert_eq!(lent.len_bytes(), 2 * SLAB_BYTES);
-        let at = lent.address().clone();
-        let mut far = RemoteRegion::connect(&at, 2 * SLAB_BYTES, &options).unwrap();
-        let bulk: Vec<u8> = (0..100_000u32).map(|at| at as u8).collect();
-        let across = SLAB_BYTES - 50_000;
-        far.write(across, &bulk).unwrap();
-        let mut back = vec![0; bulk.len()];
-        lent.read(across, &mut back).unwrap();
-        assert!(back == bulk, "{address}: the lender sees the write");
-        lent.write(64, b"from the lender").unwrap();
-        far.read(64, &mut back[..15]).unwrap();
-        assert_eq!(&back[..15], b"from the lender");
-        assert_eq!(far.fetch_add(8, 5).unwrap(), 0);
-        assert_eq!(lent.fetch_add(8, 1).unwrap(), 5);
-        assert_eq!(far.compare_swap(8, 6, 60).unwrap(), 6);
-        for number in 0..100u64 {
-            far.post(4096 + 8 * number, &number.to_le_bytes()).unwrap();
-        }
-        far.fence().unwrap();
-        lent.read(4096 + 8 * 99, &mut back[..8]).unwrap();
-        assert_eq!(back[..8], 99u64.to_le_bytes());
-        assert_eq!(far.fetch_add(12, 1), Err(Error::Unaligned(12)));
-        assert!(matches!(far.read(2 * SLAB_BYTES, &mut [0]), Err(Error::OutOfRange { .. })));
-
-        far.start_read(7, 64, 4).unwrap();
-        let (token, bytes) = loop {
-            match far.poll().unwrap() {
-                Some((token, bytes)) => break (token, bytes.unwrap().to_vec()),
-                None => far.wait(Duration::from_millis(10)).unwrap(),
-            }
-        };
-        assert_eq!((token, &bytes[..]), (7, &b"from"[..]));
-        let more = RemoteRegion::connect(&at, 3 * SLAB_BYTES, &options);
-        assert!(matches!(more, Err(Error::Connect { .. })), "{address}: more than is lent");
-        drop(lent);
-        let start = Instant::now();
-        let lost = loop {
-            match far.read(0, &mut [0]) {
-                Ok(()) => assert!(start.elapsed() < PATIENCE, "{address}: the end is not seen"),
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(lost, Error::Lost(_)), "{address}: {lost}");
+        share_region(&address, options);
     }
+}
+
+/// The guest that has an RDMA device.
+static RDMA_ROOM: Room = Room::new(GuestPlan {
+    memory_mib: 1536,
+    set_up: "ip link add venice0 type veth peer name venice1 && \
+             ip addr add 10.77.0.1/24 dev venice0 && \
+             ip link set venice0 up && ip link set venice1 up && \
+             rdma link add rxe0 type rxe netdev venice0",
+    ..GuestPlan::new("verbs", &["veth", "rdma_rxe"])
+});
+
+#[test]
+fn region_over_verbs() {
+    inside(&RDMA_ROOM, "region_over_verbs", Duration::from_secs(100), || {
+        let mut options = plain();
+        options.key = Some(Key::generate().unwrap());
+        let address = "verbs:10.77.0.1:0".parse().unwrap();
+        share_region(&address, options);
+        let lent = LentRegion::bind(&address, 1, &options).unwrap();
+        let other = RemoteRegion::connect(lent.address(), SLAB_BYTES, &plain());
+        assert!(matches!(other, Err(Error::Connect { .. })), "without the key");
+    });
+}
+
+fn share_region(address: &Address, options: Options) {
+    let lent = LentRegion::bind(address, SLAB_BYTES + 1, &options).unwrap();
+    assert_eq!(lent.len_bytes(), 2 * SLAB_BYTES);
+    let at = lent.address().clone();
+    let mut far = RemoteRegion::connect(&at, 2 * SLAB_BYTES, &options).unwrap();
+    let bulk: Vec<u8> = (0..100_000u32).map(|at| at as u8).collect();
+    let across = SLAB_BYTES - 50_000;
+    far.write(across, &bulk).unwrap();
+    let mut back = vec![0; bulk.len()];
+    lent.read(across, &mut back).unwrap();
+    assert!(back == bulk, "{address}: the lender sees the write");
+    lent.write(64, b"from the lender").unwrap();
+    far.read(64, &mut back[..15]).unwrap();
+    assert_eq!(&back[..15], b"from the lender");
+    assert_eq!(far.fetch_add(8, 5).unwrap(), 0);
+    assert_eq!(lent.fetch_add(8, 1).unwrap(), 5);
+    assert_eq!(far.compare_swap(8, 6, 60).unwrap(), 6);
+    for number in 0..100u64 {
+        far.post(4096 + 8 * number, &number.to_le_bytes()).unwrap();
+    }
+    far.fence().unwrap();
+    lent.read(4096 + 8 * 99, &mut back[..8]).unwrap();
+    assert_eq!(back[..8], 99u64.to_le_bytes());
+    assert_eq!(far.fetch_add(12, 1), Err(Error::Unaligned(12)));
+    assert!(matches!(far.read(2 * SLAB_BYTES, &mut [0]), Err(Error::OutOfRange { .. })));
+
+    far.start_read(7, 64, 4).unwrap();
+    let (token, bytes) = loop {
+        match far.poll().unwrap() {
+            Some((token, bytes)) => break (token, bytes.unwrap().to_vec()),
+            None => far.wait(Duration::from_millis(10)).unwrap(),
+        }
+    };
+    assert_eq!((token, &bytes[..]), (7, &b"from"[..]));
+    let more = RemoteRegion::connect(&at, 3 * SLAB_BYTES, &options);
+    assert!(matches!(more, Err(Error::Connect { .. })), "{address}: more than is lent");
+    drop(lent);
+    let start = Instant::now();
+    let lost = loop {
+        match far.read(0, &mut [0]) {
+            Ok(()) => assert!(start.elapsed() < PATIENCE, "{address}: the end is not seen"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(lost, Error::Lost(_)), "{address}: {lost}");
 }
 
 /// Another process that runs a test of this binary as one end.
@@ -385,6 +471,10 @@ fn peer_of_another_test() {
     match role.as_str() {
         "silent" => thread::sleep(PATIENCE),
         "flood" => while theirs.send(&message).is_ok() {},
+        "large" => {
+            let message = vec![9; LARGE_BYTES];
+            while theirs.send(&message).is_ok() {}
+        }
         "exit" => {
             theirs.recv(&mut message).unwrap();
             theirs.send(b"last words").unwrap();
@@ -393,6 +483,78 @@ fn peer_of_another_test() {
         }
         other => panic!("unknown role {other}"),
     }
+}
+
+/// Bytes of a message that does not fit into the buffers.
+const LARGE_BYTES: usize = 48 << 20;
+
+/// The peer dies at any point of a long message.
+#[test]
+fn kill_never_delivers_partial_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, options) = places(&dir).swap_remove(0);
+    for number in 0..6u64 {
+        let mut peer = Peer::start(&address, &options, "large");
+        let ours = Connection::connect(&peer.address, Kind::Messages, &options).unwrap();
+        ours.set_timeout(Some(PATIENCE));
+        let receiving = thread::spawn(move || {
+            let (mut message, mut whole) = (vec![0; LARGE_BYTES], 0);
+            loop {
+                message.fill(0);
+                match ours.recv(&mut message) {
+                    Ok(len) => assert!(len == LARGE_BYTES && message.iter().all(|byte| *byte == 9)),
+                    Err(error) => return (whole, error),
+                }
+                whole += 1;
+            }
+        });
+        thread::sleep(Duration::from_millis(20 + 17 * number));
+        peer.child.kill().unwrap();
+        let (_, error) = receiving.join().unwrap();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    }
+}
+
+/// The peer dies while a message waits for room.
+#[test]
+fn sender_learns_of_death() {
+    let dir = tempfile::tempdir().unwrap();
+    for (address, options) in sealed_and_local(&dir) {
+        let mut peer = Peer::start(&address, &options, "silent");
+        let ours = Connection::connect(&peer.address, Kind::Messages, &options).unwrap();
+        ours.set_timeout(Some(PATIENCE));
+        let sending = thread::spawn(move || {
+            let message = vec![1; 200_000];
+            loop {
+                if let Err(error) = ours.send(&message) {
+                    return error;
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        peer.child.kill().unwrap();
+        let error = sending.join().unwrap();
+        assert!(matches!(error, Error::Lost(_)), "{address}: {error}");
+    }
+}
+
+/// What a polled call has accepted arrives, though the program makes no further call.
+#[test]
+fn accepted_message_arrives_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, options) = places(&dir).swap_remove(0);
+    let (ours, theirs) = pair(&address, Kind::Messages, options);
+    let message: Vec<u8> = (0..3_000_000u32).map(|at| at as u8).collect();
+    ours.try_send(&message).unwrap();
+    assert_eq!(ours.try_send(b"more"), Err(Error::WouldBlock));
+    assert!(theirs.recv_vec().unwrap().unwrap() == message);
+    ours.send(b"more").unwrap();
+    ours.try_send(&message).unwrap();
+    let dropping = thread::spawn(move || drop(ours));
+    assert_eq!(theirs.recv_vec().unwrap().unwrap(), b"more");
+    assert!(theirs.recv_vec().unwrap().unwrap() == message, "the drop loses nothing");
+    assert_eq!(theirs.recv_vec().unwrap(), None);
+    dropping.join().unwrap();
 }
 
 fn sealed_and_local(dir: &tempfile::TempDir) -> Vec<(Address, Options)> {

@@ -73,16 +73,6 @@ impl AdaptiveReader {
         }
         read
     }
-
-    /// Returns the number of segments so far that came by another channel before one that was sent
-    /// earlier.
-    ///
-    /// # Errors
-    /// [`PortError::Forked`](crate::PortError::Forked) in a forked child.
-    pub fn early_segments(&self) -> Result<u64, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(Wait::Never, |end, _| Ok(end.streams().0.early_segments(id)))
-    }
 }
 
 /// Reads block, with the time-out of [`AdaptiveReader::set_timeout`].

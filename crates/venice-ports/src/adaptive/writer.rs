@@ -9,8 +9,7 @@ use venice_fabric::{EndConfig, QPairKind};
 
 use super::ChoiceLog;
 use crate::qpair::{
-    Depth, QPairAddress, QPairOptions, QPairSocketError, Socket, Wait, connect,
-    waiting_calls,
+    Depth, QPairAddress, QPairOptions, QPairSocketError, Socket, Wait, connect, waiting_calls,
 };
 
 /// Send buffer of a writer's QPair, in bytes.
@@ -50,8 +49,7 @@ impl AdaptiveWriter {
         timeout: Option<Duration>,
     ) -> Result<Self, QPairSocketError> {
         let end = EndConfig { send_bytes: SEND_BYTES, ..EndConfig::default() };
-        let options =
-            QPairOptions { end, connect_timeout: timeout, ..QPairOptions::default() };
+        let options = QPairOptions { end, connect_timeout: timeout, ..QPairOptions::default() };
         let until = options.connect_until();
         let socket = connect(address, service, QPairKind::Messages, &options, DEPTH)?;
         let id = socket.id;
@@ -172,15 +170,6 @@ impl AdaptiveWriter {
     /// Same as [`AdaptiveWriter::finish_async`].
     pub async fn flush_async(&mut self) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_written(context, false)).await
-    }
-
-    /// Continues to notify the reader of bytes in its landing region, without waiting.
-    ///
-    /// # Errors
-    /// [`QPairSocketError::WouldBlock`] while notifications are pending, or the error that ended
-    /// the stream.
-    pub fn try_flush(&mut self) -> Result<(), QPairSocketError> {
-        self.wait_written(Wait::Never, false)
     }
 
     fn wait_written(&mut self, wait: Wait, to_the_end: bool) -> Result<(), QPairSocketError> {

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use venice_fabric::{EndConfig, QPairError, QPairId};
 
-use super::shared::{Shared, Wait, Watcher};
 use super::pipe::{Pipe, PipeSocket, PipeWatcher};
+use super::shared::{Shared, Wait, Watcher};
 use super::socket::{QPairSocket, Socket};
 use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
 use crate::process::Process;
@@ -33,9 +33,15 @@ struct Waiting {
 
 #[derive(Debug)]
 enum WaitingEnd {
-    Framed { shared: Arc<Shared>, watcher: Watcher },
+    Framed {
+        shared: Arc<Shared>,
+        watcher: Watcher,
+    },
     /// `None` once it was accepted, or has ended.
-    Piped { pipe: Option<Box<Pipe>>, watcher: PipeWatcher },
+    Piped {
+        pipe: Option<Box<Pipe>>,
+        watcher: PipeWatcher,
+    },
 }
 
 impl WaitingEnd {
@@ -275,8 +281,7 @@ impl QPairListener {
                 return true;
             }
             let request = requested(end, *service);
-            let stays =
-                matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
+            let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
             found = request.unwrap_or(None);
             let piped = match &found {
                 Some(Requested::Piped(pipe)) => Some(pipe.fd()),
@@ -318,10 +323,7 @@ impl QPairListener {
 ///
 /// # Errors
 /// Fails if none will come.
-fn requested(
-    end: &mut WaitingEnd,
-    service: u32,
-) -> Result<Option<Requested>, QPairSocketError> {
+fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QPairSocketError> {
     match end {
         WaitingEnd::Framed { shared, .. } => match shared.take_incoming() {
             Some(id) => Ok(Some(Requested::Framed(Arc::clone(shared), id))),

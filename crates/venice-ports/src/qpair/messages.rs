@@ -118,8 +118,8 @@ impl QPairMessages {
                 return socket.poll_call(context, |pipe| pipe.send(Wait::Never, message));
             }
         };
-        let sent = shared
-            .poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?));
+        let sent =
+            shared.poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?));
         if sent.is_ready() {
             shared.push();
         }

@@ -32,7 +32,8 @@ impl Socket {
     }
 
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
-        let timeout_ns = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let timeout_ns =
+            timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         self.timeout_ns.store(timeout_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 

@@ -18,9 +18,7 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::RING_FRAME_BYTES;
-use super::algorithm::{
-    Flag, LINE_BYTES, MIN_LINES, RECORD_HEAD_BYTES, RECORD_LINES, RingMemory,
-};
+use super::algorithm::{Flag, LINE_BYTES, MIN_LINES, RECORD_HEAD_BYTES, RECORD_LINES, RingMemory};
 use crate::PortError;
 
 const PAGE_BYTES: usize = 4096;
@@ -58,7 +56,7 @@ pub(crate) struct SharedRing {
 }
 
 /// Returns the number of lines of a ring of about `bytes`: a power of two within bounds.
-pub(super) fn lines_for(bytes: usize) -> u64 {
+pub(crate) fn lines_for(bytes: usize) -> u64 {
     let lines = (bytes / LINE_BYTES).max(1) as u64;
     lines.clamp(MIN_LINES, MAX_LINES).next_power_of_two()
 }
@@ -72,7 +70,7 @@ fn total_bytes(lines: u64) -> usize {
 }
 
 /// Makes a memfd for a pair of rings of `lines` lines each, zeroed and sealed in its size.
-pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
+pub(crate) fn create(lines: u64) -> Result<OwnedFd, PortError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("venice-ring", flags).map_err(PortError::at("making a ring's memory"))?;
     ftruncate(&fd, total_bytes(lines) as u64).map_err(PortError::at("sizing a ring's memory"))?;
@@ -85,7 +83,7 @@ pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
 ///
 /// # Errors
 /// Fails if the memfd differs from one that [`create`] makes, or cannot be mapped.
-pub(super) fn map(
+pub(crate) fn map(
     fd: BorrowedFd<'_>,
     lines: u64,
     is_maker: bool,
@@ -127,7 +125,7 @@ fn check(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<(), PortError> {
 
 impl SharedRing {
     /// Returns the number of lines of the ring, without the spare ones.
-    pub(super) fn lines(&self) -> u64 {
+    pub(crate) fn lines(&self) -> u64 {
         self.lines
     }
 

@@ -52,8 +52,9 @@ impl Place {
     /// Connects both ends of a stream.
     fn connect(&mut self) -> (AdaptiveWriter, AdaptiveReader) {
         let address = self.address.clone();
-        let connecting =
-            thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None).unwrap());
+        let connecting = thread::spawn(move || {
+            AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None).unwrap()
+        });
         let mut reader = self.listener.accept(PATIENCE).unwrap();
         let mut writer = connecting.join().unwrap();
         writer.set_timeout(PATIENCE);

@@ -157,8 +157,8 @@ impl Talk<'_> {
         let (path, listening) = match self.place {
             Place::Shm => (None, ring.clone()),
             Place::Wire { path, protection } => {
-                let seal = (protection == Protection::Sealed)
-                    .then(|| QPairSeal::Keys(Arc::new(SECRET)));
+                let seal =
+                    (protection == Protection::Sealed).then(|| QPairSeal::Keys(Arc::new(SECRET)));
                 let address = (path.far(), 0).into();
                 (Some(path), QPairAddress::Udp { address, seal })
             }
@@ -188,11 +188,8 @@ impl Talk<'_> {
                 QPairAddress::Udp { address, seal }
             }
         };
-        let options = QPairOptions {
-            end: setting.end,
-            credit: setting.credit,
-            ..QPairOptions::default()
-        };
+        let options =
+            QPairOptions { end: setting.end, credit: setting.credit, ..QPairOptions::default() };
         let near = QPairMessages::connect(&address, SERVICE, &options)?;
         near.set_timeout(Some(PATIENCE));
         Ok((near, far, arrived))

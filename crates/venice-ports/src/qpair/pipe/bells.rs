@@ -91,10 +91,7 @@ impl Bells {
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
         let kick = &self.kicks[sleeper as usize];
-        let mut fds = [
-            PollFd::new(&self.socket, PollFlags::IN),
-            PollFd::new(kick, PollFlags::IN),
-        ];
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(kick, PollFlags::IN)];
         // The result is irrelevant: the caller checks again.
         let _ = poll(&mut fds, Some(&timeout));
     }

@@ -14,6 +14,8 @@
 //! | `socket` | calls: blocking, polled, and for tasks |
 
 mod bells;
+#[cfg(test)]
+mod hostile;
 mod receive;
 mod record;
 mod send;

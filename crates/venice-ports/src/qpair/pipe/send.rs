@@ -157,8 +157,11 @@ impl SendHalf {
     }
 
     /// Requests a bell for room if the last call found none; returns true if the caller may sleep.
+    /// Room is reported once, until a further call finds none.
     pub(super) fn prepare_sleep(&mut self) -> bool {
-        !self.wants_room || self.writer.prepare_sleep() == Ok(true)
+        let wanted_room = self.wants_room;
+        self.wants_room = wanted_room && self.writer.prepare_sleep() == Ok(true);
+        self.wants_room == wanted_room
     }
 
     pub(super) fn is_peer_deaf(&self) -> bool {

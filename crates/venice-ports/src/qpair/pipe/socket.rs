@@ -52,7 +52,7 @@ pub(crate) struct PipeWatcher {
 }
 
 impl Pipe {
-    fn new(port: RingPort, kind: QPairKind) -> Result<Self, PortError> {
+    pub(super) fn new(port: RingPort, kind: QPairKind) -> Result<Self, PortError> {
         let (socket, writer, reader) = port.into_parts();
         Ok(Self {
             kind,
@@ -375,7 +375,9 @@ impl Pipe {
 
     /// Continues a message that a call has left, before a receiver sleeps.
     fn flush_beside(&self, sleeper: Sleeper) {
-        if sleeper == Sleeper::Receiver && let Ok(mut send) = self.send.try_lock() {
+        if sleeper == Sleeper::Receiver
+            && let Ok(mut send) = self.send.try_lock()
+        {
             let _ = send.flush(|| self.bells.ring());
         }
     }
