@@ -356,7 +356,8 @@ fn join_udp(address: &Address, len_bytes: u64, options: &Options) -> Result<Chan
     let driver = UdpDriver::towards(unspecified_like(at), config, LENDER, at, named);
     let (mut driver, peer) = driver.map_err(failed)?;
     let mapped = driver.initiator().map_window(0, len_bytes, peer, 0, GRANT, grant_key(options));
-    mapped.map_err(not_taken)?;
+    mapped
+        .map_err(|error| Error::Connect { address: address.to_string(), why: error.to_string() })?;
     Ok(driver.into())
 }
 
@@ -369,7 +370,10 @@ fn join_verbs(address: &Address, len_bytes: u64, options: &Options) -> Result<Ch
     let mut driver = VerbsDriver::new(&device, VerbsConfig::default()).map_err(failed)?;
     let at = address.resolve()?;
     let peer = driver.add_grant(at, GRANT, grant_key(options)).map_err(failed)?;
-    driver.map_window(0, len_bytes, peer, 0).map_err(not_taken)?;
+    driver.map_window(0, len_bytes, peer, 0).map_err(|error| Error::Connect {
+        address: address.to_string(),
+        why: format!("it lends less: {error}"),
+    })?;
     Ok(VerbsChannels::new(driver).map_err(failed)?.into())
 }
 
