@@ -237,10 +237,11 @@ pub unsafe extern "C" fn venice_send(
         // SAFETY: guaranteed by the caller.
         let (channel, message) =
             unsafe { (handle(channel, "channel")?, bytes(message, len_bytes, "message")?) };
-        Ok(match channel.is_polled() {
+        match channel.is_polled() {
             true => channel.connection.try_send(message)?,
             false => channel.connection.send(message)?,
-        })
+        }
+        Ok(())
     };
     status_of(send())
 }

@@ -70,7 +70,7 @@ pub struct Connection {
 enum Inner {
     Messages(QPairMessages),
     Stream(QPairStream),
-    Writer(Mutex<AdaptiveWriter>),
+    Writer(Box<Mutex<AdaptiveWriter>>),
     Reader(Mutex<AdaptiveReader>),
 }
 
@@ -117,7 +117,7 @@ impl Connection {
             Kind::Adaptive => {
                 let chooser = ChooserConfig::default();
                 let writer = AdaptiveWriter::connect(&at, service, chooser, timeout);
-                writer.map(|writer| Inner::Writer(Mutex::new(writer)))
+                writer.map(|writer| Inner::Writer(Box::new(Mutex::new(writer))))
             }
         };
         Self::new(connected.map_err(|error| Error::connecting(address, error))?)

@@ -62,4 +62,4 @@ pub use error::Error;
 pub use key::Key;
 pub use listener::Listener;
 pub use options::Options;
-pub use region::{LentRegion, RemoteRegion};
+pub use region::{Completed, LentRegion, RemoteRegion};

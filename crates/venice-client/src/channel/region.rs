@@ -287,6 +287,15 @@ impl RemoteRegion {
     }
 }
 
+/// A completed access.
+#[derive(Debug)]
+pub struct Completed<'a> {
+    /// Token of its start.
+    pub token: u64,
+    /// Bytes read, none of a write; or the error.
+    pub bytes: Result<&'a [u8], Error>,
+}
+
 /// Polled accesses: many outstanding at once.
 impl RemoteRegion {
     /// Starts a read of `len_bytes`, 1 to 4096; [`RemoteRegion::poll`] brings its bytes under
@@ -309,15 +318,15 @@ impl RemoteRegion {
         channels.start_write(token, offset, from).map_err(not_taken)
     }
 
-    /// Returns the next completed access: its token, and its bytes or its error. Never waits.
+    /// Returns the next completed access, if any. Never waits.
     ///
     /// # Errors
     /// [`Error::Lost`], [`Error::Forked`] if no access will complete any more.
-    pub fn poll(&mut self) -> Result<Option<(u64, Result<&[u8], Error>)>, Error> {
+    pub fn poll(&mut self) -> Result<Option<Completed<'_>>, Error> {
         let completion = self.channels.get_mut()?.poll().map_err(Error::of_port)?;
         Ok(completion.map(|done| {
             let failed = |error| Error::from(ChannelError::Failed(error));
-            (done.token, done.result.map(|()| done.data).map_err(failed))
+            Completed { token: done.token, bytes: done.result.map(|()| done.data).map_err(failed) }
         }))
     }
 

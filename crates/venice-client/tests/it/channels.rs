@@ -410,7 +410,7 @@ fn share_region(address: &Address, options: Options) {
     far.start_read(7, 64, 4).unwrap();
     let (token, bytes) = loop {
         match far.poll().unwrap() {
-            Some((token, bytes)) => break (token, bytes.unwrap().to_vec()),
+            Some(done) => break (done.token, done.bytes.unwrap().to_vec()),
             None => far.wait(Duration::from_millis(10)).unwrap(),
         }
     };

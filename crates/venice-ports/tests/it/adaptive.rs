@@ -55,8 +55,8 @@ impl Place {
         let connecting = thread::spawn(move || {
             AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None).unwrap()
         });
-        let mut reader = self.listener.accept(PATIENCE).unwrap();
-        let mut writer = connecting.join().unwrap();
+        let reader = self.listener.accept(PATIENCE).unwrap();
+        let writer = connecting.join().unwrap();
         writer.set_timeout(PATIENCE);
         reader.set_timeout(PATIENCE);
         (writer, reader)

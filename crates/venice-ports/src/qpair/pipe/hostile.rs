@@ -58,7 +58,7 @@ fn tag() -> impl Strategy<Value = u64> {
     let length = prop_oneof![Just(1usize), 1..20_000usize, Just(1 << 30)];
     prop_oneof![
         4 => length.prop_map(|length| Record::First(length).tag()),
-        4 => (2..=8u64),
+        4 => 2..=8u64,
         1 => any::<u64>(),
     ]
 }
