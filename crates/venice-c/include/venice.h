@@ -38,7 +38,11 @@ typedef enum venice_status {
     VENICE_INVALID = 7,       /* an invalid argument */
     VENICE_NOT_FOUND = 8,     /* no object has this key */
     VENICE_TOO_SMALL = 9,     /* the value is longer than the buffer */
-    VENICE_DEVICE_LOST = 10   /* a device's grant has ended */
+    VENICE_DEVICE_LOST = 10,  /* a device's grant has ended */
+    VENICE_WOULD_BLOCK = 11,  /* arm, poll the descriptor, and repeat the call */
+    VENICE_TIMED_OUT = 12,    /* the call did not complete in time */
+    VENICE_CLOSED = 13,       /* the other side of a channel has closed */
+    VENICE_LOST = 14          /* the other side of a channel is gone without closing */
 } venice_status;
 
 /* The version of this library, "0.1.0". */
@@ -295,6 +299,134 @@ uint64_t venice_device_bytes(const venice_device *device);
 const char *venice_device_node(const venice_device *device);
 const char *venice_device_address(const venice_device *device);
 const char *venice_device_capabilities(const venice_device *device);
+
+/* Channels between two programs, without a rack. One program listens at an address, the other
+ * connects:
+ *
+ *     "shm:PATH"          both on one host; the mode of the socket's file, 0660, admits callers
+ *     "udp:HOST:PORT"     sealed under the key of both ends
+ *     "verbs:HOST:PORT"   RDMA devices; registered memory only, and not sealed
+ *
+ * In a child of fork() every call returns VENICE_INVALID, and closing closes nothing of the parent;
+ * what the child makes itself works. docs/guide/channels.md shows the whole of it. */
+
+/* Kinds of a channel; both ends name the same one. */
+typedef enum venice_kind {
+    VENICE_MESSAGES = 1, /* messages in both directions: each whole, once, in order */
+    VENICE_STREAM = 2,   /* bytes in both directions, like a TCP connection */
+    VENICE_ADAPTIVE = 3  /* bytes from the connecting end to the accepting one, by whichever of
+                          * CRMA, RDMA and QPair is measured best */
+} venice_kind;
+
+/* The options of an end. Begin with VENICE_CHANNEL_OPTIONS; a NULL pointer means the same. */
+typedef struct venice_channel_options {
+    size_t struct_bytes;         /* sizeof(venice_channel_options) */
+    const char *key;             /* 64 hexadecimal digits, the same at both ends; NULL: none */
+    uint32_t plain;              /* 1: allow traffic that the route can read and forge: udp without
+                                  * a key, and verbs */
+    uint32_t buffer_bytes;       /* bytes that may wait at each end, 4 KiB to 16 MiB; 0: 256 KiB.
+                                  * Over udp it bounds the length of a message */
+    uint32_t connect_timeout_ms; /* the longest time to connect; 0: ten seconds */
+} venice_channel_options;
+
+#define VENICE_CHANNEL_OPTIONS { sizeof(venice_channel_options), NULL, 0, 0, 0 }
+
+/* A listener, and one end of a connection. */
+typedef struct venice_listener venice_listener;
+typedef struct venice_channel venice_channel;
+
+/* Listens at `address`; port 0 of udp: any. */
+venice_status venice_listen(const char *address, venice_kind kind,
+                            const venice_channel_options *options, venice_listener **listener);
+
+/* Its address, with the chosen port; valid as long as the listener. "" for NULL. */
+const char *venice_listener_address(const venice_listener *listener);
+
+/* Accepts the next channel within `timeout_ms`: -1: without limit; 0: VENICE_WOULD_BLOCK if none
+ * waits. */
+venice_status venice_accept(venice_listener *listener, int64_t timeout_ms,
+                            venice_channel **channel);
+
+/* The descriptor to poll for input after venice_listener_arm(), and its preparation, which returns
+ * false if the program must try again first. -1 and false for NULL. */
+int venice_listener_fd(const venice_listener *listener);
+bool venice_listener_arm(const venice_listener *listener);
+
+/* Stops listening; accepted channels stay. NULL is ignored. */
+void venice_close_listener(venice_listener *listener);
+
+/* Connects to a listener of the same kind. */
+venice_status venice_connect_channel(const char *address, venice_kind kind,
+                                     const venice_channel_options *options,
+                                     venice_channel **channel);
+
+/* Sets the longest wait of a call: -1, at first: no limit (VENICE_TIMED_OUT after it); 0: calls do
+ * not wait (VENICE_WOULD_BLOCK). */
+venice_status venice_set_timeout(venice_channel *channel, int64_t timeout_ms);
+
+/* Sends a message of 1 byte or more: all of it or nothing. One thread may send while another
+ * receives. */
+venice_status venice_send(const venice_channel *channel, const void *message, size_t len_bytes);
+
+/* Receives a message into `buffer` of `size_bytes`, and stores its length; 0: the other side has
+ * ended its sending. VENICE_TOO_SMALL: the message stays queued, and its length is stored. */
+venice_status venice_recv(const venice_channel *channel, void *buffer, size_t size_bytes,
+                          size_t *len_bytes);
+
+/* Writes the front of `bytes` to a stream, and stores how much. */
+venice_status venice_stream_write(const venice_channel *channel, const void *bytes,
+                                  size_t len_bytes, size_t *written_bytes);
+
+/* Reads what has arrived, at least one byte, and stores how much; 0: the other side has ended. */
+venice_status venice_stream_read(const venice_channel *channel, void *buffer, size_t size_bytes,
+                                 size_t *len_bytes);
+
+/* Ends the sending: the other side gets all that was sent, then the end. Receiving continues. */
+venice_status venice_shutdown(const venice_channel *channel);
+
+/* The descriptor to poll for input after venice_arm(), and its preparation, which returns false if
+ * the program must try again first. It becomes readable when anything may have changed, room to
+ * send included. -1 and false for NULL. */
+int venice_channel_fd(const venice_channel *channel);
+bool venice_arm(const venice_channel *channel);
+
+/* Closes this end; what was sent still arrives. NULL is ignored. */
+void venice_close_channel(venice_channel *channel);
+
+/* Memory of this program that others read and write, and memory of another program. */
+typedef struct venice_lent venice_lent;
+typedef struct venice_remote venice_remote;
+
+/* Lends `len_bytes` of zeros, rounded up to 16 MiB, at `address`. */
+venice_status venice_lend(const char *address, uint64_t len_bytes,
+                          const venice_channel_options *options, venice_lent **lent);
+const char *venice_lent_address(const venice_lent *lent);
+venice_status venice_lent_read(const venice_lent *lent, uint64_t offset, void *buffer,
+                               size_t len_bytes);
+venice_status venice_lent_write(const venice_lent *lent, uint64_t offset, const void *bytes,
+                                size_t len_bytes);
+
+/* Stops lending: later accesses of others are VENICE_LOST. NULL is ignored. */
+void venice_end_lent(venice_lent *lent);
+
+/* Connects to the first `len_bytes` of lent memory, a multiple of 16 MiB. */
+venice_status venice_connect_remote(const char *address, uint64_t len_bytes,
+                                    const venice_channel_options *options,
+                                    venice_remote **remote);
+venice_status venice_remote_read(venice_remote *remote, uint64_t offset, void *buffer,
+                                 size_t len_bytes);
+
+/* Writes; the lender's memory has it when this returns. */
+venice_status venice_remote_write(venice_remote *remote, uint64_t offset, const void *bytes,
+                                  size_t len_bytes);
+
+/* Adds to the little-endian number in eight bytes, or replaces them if they equal `expected`,
+ * atomically; stores the old value. */
+venice_status venice_remote_fetch_add(venice_remote *remote, uint64_t offset, uint64_t add,
+                                      uint64_t *old);
+venice_status venice_remote_compare_swap(venice_remote *remote, uint64_t offset,
+                                         uint64_t expected, uint64_t new_value, uint64_t *old);
+void venice_disconnect_remote(venice_remote *remote);
 
 #ifdef __cplusplus
 }

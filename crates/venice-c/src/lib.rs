@@ -6,9 +6,11 @@
 
 mod arguments;
 mod cache;
+mod channel;
 mod copies;
 mod device;
 mod memory;
 mod paged;
 mod rack;
+mod region;
 mod status;

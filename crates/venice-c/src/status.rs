@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use venice_client::Error;
+use venice_client::channel::Error as ChannelError;
 
 /// `venice_status` of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,14 @@ pub enum Status {
     TooSmall = 9,
     /// A device's grant has ended.
     DeviceLost = 10,
+    /// The call would block.
+    WouldBlock = 11,
+    /// The call did not complete in time.
+    TimedOut = 12,
+    /// The other side of a channel has closed in an orderly way.
+    Closed = 13,
+    /// The other side of a channel is gone without closing.
+    Lost = 14,
 }
 
 thread_local! {
@@ -49,6 +58,30 @@ pub fn status_of(outcome: Result<(), Error>) -> Status {
         Error::OutOfRange { .. } => Status::OutOfRange,
         Error::Unaligned(_) => Status::Unaligned,
         Error::Invalid(_) => Status::Invalid,
+        Error::Channel(error) => of_channel(&error),
+        _ => Status::Refused,
+    }
+}
+
+fn of_channel(error: &ChannelError) -> Status {
+    match error {
+        ChannelError::WouldBlock => Status::WouldBlock,
+        ChannelError::TimedOut => Status::TimedOut,
+        ChannelError::Closed => Status::Closed,
+        ChannelError::Lost(_) => Status::Lost,
+        ChannelError::Connect { .. } => Status::Unreachable,
+        ChannelError::TooSmall { .. } => Status::TooSmall,
+        ChannelError::OutOfRange { .. } => Status::OutOfRange,
+        ChannelError::Unaligned(_) => Status::Unaligned,
+        ChannelError::Address { .. }
+        | ChannelError::Key
+        | ChannelError::Unprotected { .. }
+        | ChannelError::Unsupported { .. }
+        | ChannelError::Empty
+        | ChannelError::TooLong { .. }
+        | ChannelError::Ended
+        | ChannelError::WrongKind { .. }
+        | ChannelError::Forked => Status::Invalid,
         _ => Status::Refused,
     }
 }

@@ -53,6 +53,9 @@ pub enum Error {
     /// An argument is invalid: the text says which.
     #[error("{0}")]
     Invalid(String),
+    /// A channel between two programs failed.
+    #[error(transparent)]
+    Channel(#[from] crate::channel::Error),
     /// The memory, the cache or the array was closed.
     #[error("already closed: its memory was given back")]
     Closed,

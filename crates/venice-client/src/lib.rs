@@ -6,7 +6,8 @@
 //!   and atomics;
 //! - [`PagedMemory`]: regions at ordinary addresses, larger than their resident part;
 //! - [`ObjectCache`]: a victim store for small caches, with Put and Get;
-//! - [`Device`]: a granted accelerator, storage or network card of another node.
+//! - [`Device`]: a granted accelerator, storage or network card of another node;
+//! - [`channel`]: messages, streams and registered memory between two programs, without a rack.
 //!
 //! ```no_run
 //! use venice_client::{CacheOptions, MemoryOptions, Rack};
@@ -33,6 +34,7 @@
 //! asynchronous program makes them where blocking is allowed.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 mod device;
 mod error;
 mod listing;

@@ -32,5 +32,6 @@ pub mod udp;
 pub mod verbs;
 
 pub use error::PortError;
+pub use process::Process;
 pub use system::{monotonic_ns, random_u64, time_of_day_error_us, wait_until};
 pub use time_slice::set_time_slice;

@@ -18,7 +18,7 @@ const PAGE_BYTES: usize = 4096;
 /// Mark of the process that made an object. A check costs one read of memory, because it is made
 /// for every datagram; nothing here needs thread-local storage or libc's list of fork handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub struct Process {
     mark: u64,
 }
 
@@ -28,7 +28,7 @@ impl Process {
     /// # Errors
     /// Fails if the kernel has no memory or random numbers, or cannot wipe pages (before Linux
     /// 4.14).
-    pub(crate) fn current() -> Result<Self, PortError> {
+    pub fn current() -> Result<Self, PortError> {
         let word = page()?;
         let drawn = random_u64().map_err(PortError::at("drawing a random number"))?.max(1);
         match word.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
@@ -38,7 +38,7 @@ impl Process {
     }
 
     /// True if this is the process that made it; false in its forked children.
-    pub(crate) fn is_current(self) -> bool {
+    pub fn is_current(self) -> bool {
         mapped().is_some_and(|word| word.load(Ordering::Relaxed) == self.mark)
     }
 
@@ -46,7 +46,7 @@ impl Process {
     ///
     /// # Errors
     /// [`PortError::Forked`] in a forked child.
-    pub(crate) fn check(self) -> Result<(), PortError> {
+    pub fn check(self) -> Result<(), PortError> {
         if self.is_current() { Ok(()) } else { Err(PortError::Forked) }
     }
 }

@@ -56,7 +56,8 @@ fn traces_channel_choices() {
         let mut reader = listener.accept(None).unwrap();
         std::io::copy(&mut reader.by_ref(), &mut std::io::sink()).unwrap()
     });
-    let mut writer = AdaptiveWriter::connect(&address, SERVICE, ChooserConfig::default()).unwrap();
+    let mut writer =
+        AdaptiveWriter::connect(&address, SERVICE, ChooserConfig::default(), None).unwrap();
     let segments = |writer: &AdaptiveWriter| writer.segments().iter().sum::<u64>();
     let is_judged = |line: &String| line.contains("reason=Best");
     while segments(&writer) % 100 != 99 || !captured.lines().iter().any(is_judged) {

@@ -79,7 +79,7 @@ fn drop_in_child_keeps_parent_socket() {
     let connecting =
         std::thread::spawn(move || QPairMessages::connect(&address, 7, &QPairOptions::default()));
     let minute = Some(Duration::from_secs(60));
-    let mut theirs = listener.accept_messages(minute).unwrap();
+    let theirs = listener.accept_messages(minute).unwrap();
     theirs.set_timeout(minute);
     let mut ours = ManuallyDrop::new(connecting.join().unwrap().unwrap());
     let status = status_of_child(|| {
@@ -155,8 +155,8 @@ fn delivers_own_message(address: &QPairAddress) -> bool {
     };
     let connecting =
         std::thread::spawn(move || QPairMessages::connect(&address, 7, &QPairOptions::default()));
-    let Ok(mut theirs) = listener.accept_messages(minute) else { return false };
-    let Ok(Ok(mut ours)) = connecting.join() else { return false };
+    let Ok(theirs) = listener.accept_messages(minute) else { return false };
+    let Ok(Ok(ours)) = connecting.join() else { return false };
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);

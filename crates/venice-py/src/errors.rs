@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use venice_client::Error;
+use venice_client::channel::Error as ChannelError;
 
 /// Returns the exception of `venice.errors` for the error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -31,6 +32,29 @@ fn class_name(error: &Error) -> &'static str {
         Error::Unaligned(_) => "Unaligned",
         Error::Invalid(_) => "Invalid",
         Error::Closed => "Closed",
+        Error::Channel(error) => channel_class_name(error),
         _ => "Error",
+    }
+}
+
+fn channel_class_name(error: &ChannelError) -> &'static str {
+    match error {
+        ChannelError::WouldBlock => "WouldBlock",
+        ChannelError::TimedOut => "TimedOut",
+        ChannelError::Closed | ChannelError::Lost(_) => "Disconnected",
+        ChannelError::Connect { .. } => "Unreachable",
+        ChannelError::OutOfRange { .. } => "OutOfRange",
+        ChannelError::Unaligned(_) => "Unaligned",
+        ChannelError::Forked => "Closed",
+        ChannelError::Address { .. }
+        | ChannelError::Key
+        | ChannelError::Unprotected { .. }
+        | ChannelError::Unsupported { .. }
+        | ChannelError::Empty
+        | ChannelError::TooLong { .. }
+        | ChannelError::TooSmall { .. }
+        | ChannelError::Ended
+        | ChannelError::WrongKind { .. } => "Invalid",
+        _ => "Refused",
     }
 }

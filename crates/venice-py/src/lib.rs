@@ -5,6 +5,7 @@
 
 mod buffers;
 mod cache;
+mod channel;
 mod copies;
 mod device;
 mod errors;
@@ -19,6 +20,10 @@ use pyo3::prelude::*;
 mod _venice {
     #[pymodule_export]
     use super::cache::ObjectCache;
+    #[pymodule_export]
+    use super::channel::{
+        Channel, ChannelOptions, LentRegion, Listener, RemoteRegion, new_channel_key,
+    };
     #[pymodule_export]
     use super::device::Device;
     #[pymodule_export]

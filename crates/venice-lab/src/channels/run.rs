@@ -321,15 +321,20 @@ impl Run<'_> {
         if !self.wants(Part::Qpair) {
             return Ok(());
         }
-        for (medium, model) in [(Medium::Shm, None), (Medium::Paper, Some(LinkModel::PAPER))] {
-            if self.has(medium) {
-                let label = format!("QPair messages over {}", medium.title());
-                let phase = Phase::new(label, self.sizes.len() as u64);
-                let done = || phase.advance(1);
-                let found =
-                    venice::messages(&self.effort, self.ends, medium, model, &self.sizes, done)?;
+        if self.has(Medium::Shm) {
+            for waiting in [Waiting::Spin, Waiting::Sleep] {
+                let found = self.socket_messages(venice::Place::Shm, waiting)?;
                 self.series.push(found);
             }
+        }
+        if self.has(Medium::Paper) {
+            let medium = Medium::Paper;
+            let label = format!("QPair messages over {}", medium.title());
+            let phase = Phase::new(label, self.sizes.len() as u64);
+            let done = || phase.advance(1);
+            let (effort, model) = (&self.effort, Some(LinkModel::PAPER));
+            let found = venice::messages(effort, self.ends, medium, model, &self.sizes, done)?;
+            self.series.push(found);
         }
         if self.has(Medium::Udp) {
             self.venice_udp_messages()?;
@@ -339,21 +344,23 @@ impl Run<'_> {
 
     fn venice_udp_messages(&mut self) -> Result<()> {
         for (protection, waiting) in WAYS {
-            let variant = waiting.variant(protection);
-            let label = format!("QPair messages over the wire, {variant}");
-            let phase = Phase::new(label, self.sizes.len() as u64);
-            let found = venice::socket_messages(
-                &self.effort,
-                self.ends,
-                &self.path,
-                protection,
-                waiting,
-                &self.sizes,
-                || phase.advance(1),
-            )?;
+            let place = venice::Place::Wire { path: &self.path, protection };
+            let found = self.socket_messages(place, waiting)?;
             self.series.push(found);
         }
         Ok(())
+    }
+
+    fn socket_messages(&self, place: venice::Place<'_>, waiting: Waiting) -> Result<Series> {
+        let (medium, variant) = match place {
+            venice::Place::Shm => (Medium::Shm, waiting.name().to_owned()),
+            venice::Place::Wire { protection, .. } => (Medium::Udp, waiting.variant(protection)),
+        };
+        let label = format!("QPair messages over {}, {variant}", medium.title());
+        let phase = Phase::new(label, self.sizes.len() as u64);
+        let (effort, ends, sizes) = (&self.effort, self.ends, &self.sizes);
+        let done = || phase.advance(1);
+        venice::socket_messages(effort, ends, place, waiting, sizes, done)
     }
 
     fn figures(&mut self) -> Result<()> {

@@ -28,7 +28,7 @@ impl AdaptiveListener {
     /// Fails if the address is taken or unusable.
     pub fn bind(address: &QPairAddress, service: u32) -> Result<Self, QPairSocketError> {
         let mut listener = Self {
-            listener: QPairListener::bind(address, service)?,
+            listener: QPairListener::bind_framed(address, service)?,
             config: StreamConfig::default(),
         };
         listener.set_config(StreamConfig::default());
@@ -49,6 +49,12 @@ impl AdaptiveListener {
         self.listener.local_addr()
     }
 
+    /// Returns the listener to poll before an accept with a time-out of zero; see
+    /// [`QPairListener::fd`].
+    pub fn polled(&self) -> &QPairListener {
+        &self.listener
+    }
+
     /// Accepts the next stream, within `timeout` (`None`: without limit).
     ///
     /// # Errors
@@ -57,7 +63,7 @@ impl AdaptiveListener {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<AdaptiveReader, QPairSocketError> {
-        let socket = self.listener.accept(timeout)?;
+        let socket = self.listener.accept_framed(timeout)?;
         let key = random_u64().map_err(PortError::at("drawing a random number"))?;
         let (id, config) = (socket.id, self.config);
         socket.shared.send(Wait::Never, |end, now_ns| {

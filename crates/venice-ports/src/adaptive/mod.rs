@@ -44,7 +44,7 @@
 //! reader.read_to_end(&mut all)?;
 //! # Ok::<(), std::io::Error>(()) });
 //!
-//! let mut writer = AdaptiveWriter::connect(&address, 7, ChooserConfig::default())?;
+//! let mut writer = AdaptiveWriter::connect(&address, 7, ChooserConfig::default(), None)?;
 //! writer.set_pattern(Pattern::Sequential);
 //! writer.write_all(&[0; 1 << 20])?;
 //! writer.finish()?;

@@ -25,6 +25,15 @@ impl AdaptiveReader {
         self.read_waiting(Wait::Never, into)
     }
 
+    /// Reads like [`Read::read`], with the error of this module.
+    ///
+    /// # Errors
+    /// Same as [`AdaptiveReader::try_read`], except [`QPairSocketError::WouldBlock`];
+    /// [`QPairSocketError::TimedOut`].
+    pub fn read_some(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        self.read_waiting(self.socket.wait(), into)
+    }
+
     fn read_waiting(&mut self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         if into.is_empty() {
             return Ok(0);
@@ -64,21 +73,11 @@ impl AdaptiveReader {
         }
         read
     }
-
-    /// Returns the number of segments so far that came by another channel before one that was sent
-    /// earlier.
-    ///
-    /// # Errors
-    /// [`PortError::Forked`](crate::PortError::Forked) in a forked child.
-    pub fn early_segments(&self) -> Result<u64, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(Wait::Never, |end, _| Ok(end.streams().0.early_segments(id)))
-    }
 }
 
 /// Reads block, with the time-out of [`AdaptiveReader::set_timeout`].
 impl Read for AdaptiveReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        Ok(self.read_waiting(self.socket.wait(), into)?)
+        Ok(self.read_some(into)?)
     }
 }

@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use venice_fabric::adaptive::{ChoiceEvent, ChooserConfig, Pattern};
 use venice_fabric::{EndConfig, QPairKind};
 
 use super::ChoiceLog;
-use crate::monotonic_ns;
 use crate::qpair::{
-    CONNECT_NS, Depth, QPairAddress, QPairOptions, QPairSocketError, Socket, Wait, connect,
-    waiting_calls,
+    Depth, QPairAddress, QPairOptions, QPairSocketError, Socket, Wait, connect, waiting_calls,
 };
 
 /// Send buffer of a writer's QPair, in bytes.
@@ -37,8 +36,8 @@ pub struct AdaptiveWriter {
 waiting_calls!(AdaptiveWriter);
 
 impl AdaptiveWriter {
-    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
-    /// accept.
+    /// Connects to the listener for `service` at `address`; waits at most `timeout` for it to
+    /// accept (`None`: ten seconds).
     ///
     /// # Errors
     /// Fails if no listener is there, if it refuses or does not answer in time, or if it is a QPair
@@ -47,10 +46,11 @@ impl AdaptiveWriter {
         address: &QPairAddress,
         service: u32,
         chooser: ChooserConfig,
+        timeout: Option<Duration>,
     ) -> Result<Self, QPairSocketError> {
-        let until = Wait::Until(monotonic_ns() + CONNECT_NS);
         let end = EndConfig { send_bytes: SEND_BYTES, ..EndConfig::default() };
-        let options = QPairOptions { end, ..QPairOptions::default() };
+        let options = QPairOptions { end, connect_timeout: timeout, ..QPairOptions::default() };
+        let until = options.connect_until();
         let socket = connect(address, service, QPairKind::Messages, &options, DEPTH)?;
         let id = socket.id;
         socket.shared.call(until, |end, now_ns| {
@@ -74,6 +74,18 @@ impl AdaptiveWriter {
     /// [`QPairSocketError::WouldBlock`] if there is no room, or the error that ended the stream.
     pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         self.write_waiting(Wait::Never, bytes)
+    }
+
+    /// Writes like [`Write::write`], with the error of this module.
+    ///
+    /// # Errors
+    /// Same as [`AdaptiveWriter::try_write`], except [`QPairSocketError::WouldBlock`];
+    /// [`QPairSocketError::TimedOut`].
+    pub fn write_some(&mut self, bytes: &[u8]) -> Result<usize, QPairSocketError> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        self.write_waiting(self.socket.wait(), bytes)
     }
 
     fn write_waiting(&mut self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
@@ -160,15 +172,6 @@ impl AdaptiveWriter {
         std::future::poll_fn(|context| self.poll_written(context, false)).await
     }
 
-    /// Continues to notify the reader of bytes in its landing region, without waiting.
-    ///
-    /// # Errors
-    /// [`QPairSocketError::WouldBlock`] while notifications are pending, or the error that ended
-    /// the stream.
-    pub fn try_flush(&mut self) -> Result<(), QPairSocketError> {
-        self.wait_written(Wait::Never, false)
-    }
-
     fn wait_written(&mut self, wait: Wait, to_the_end: bool) -> Result<(), QPairSocketError> {
         self.socket.shared.send(wait, |end, now_ns| {
             let (streams, link) = end.streams();
@@ -202,7 +205,7 @@ impl AdaptiveWriter {
 /// reader was notified of all written bytes.
 impl Write for AdaptiveWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        Ok(self.write_waiting(self.socket.wait(), bytes)?)
+        Ok(self.write_some(bytes)?)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -2,23 +2,25 @@
 
 use std::sync::Arc;
 
-use venice_fabric::{InitiatorConfig, QPairConfig, QPairKind, TargetConfig};
+use venice_fabric::{
+    CloseReason, InitiatorConfig, QPairConfig, QPairError, QPairId, QPairKind, RejectReason,
+    TargetConfig,
+};
 use venice_wire::NodeId;
 
 use super::end::End;
 use super::landing::Landings;
 use super::link::{Link, RingTarget, ring_link};
+use super::pipe::{Pipe, PipeSocket};
 use super::shared::{Shared, Wait};
-use super::socket::Socket;
+use super::socket::{QPairSocket, Socket};
 use super::{QPairAddress, QPairOptions, QPairSeal, QPairSocketError};
-use crate::ring::{RingDriver, RingPort, connect_ring};
+use crate::ring::{RingDriver, RingPort, take_offer};
 use crate::udp::{UdpDriver, UdpEnd, UdpSocket, unspecified_like};
 use crate::{PortError, monotonic_ns, random_u64};
 
 /// Node number of the listener, as its callers see it.
 const LISTENER: NodeId = NodeId(1);
-/// Longest time until a connection is accepted, in nanoseconds.
-pub(crate) const CONNECT_NS: u64 = 10_000_000_000;
 
 fn random() -> Result<u64, PortError> {
     random_u64().map_err(PortError::at("drawing a random number"))
@@ -50,7 +52,30 @@ fn listener_config() -> Result<TargetConfig, PortError> {
     Ok(TargetConfig::new(LISTENER, random()?))
 }
 
-/// Connects, and waits until the other side has accepted.
+/// Connects messages or a stream, and waits until the other side has accepted.
+pub(super) fn connect_qpair(
+    address: &QPairAddress,
+    service: u32,
+    kind: QPairKind,
+    options: &QPairOptions,
+) -> Result<QPairSocket, QPairSocketError> {
+    let until = options.connect_until();
+    if let QPairAddress::Ring { path, .. } = address {
+        return match take_offer(path)? {
+            (port, true) => {
+                let pipe = Pipe::connect(port, service, kind, until)?;
+                Ok(QPairSocket::Piped(PipeSocket::new(pipe)))
+            }
+            (port, false) => {
+                let (link, id) = ring_caller(port, service, kind, options, Depth::NONE)?;
+                Ok(QPairSocket::Framed(opened(link, id, until)?))
+            }
+        };
+    }
+    Ok(QPairSocket::Framed(connect(address, service, kind, options, Depth::NONE)?))
+}
+
+/// Connects by frames, and waits until the other side has accepted.
 pub(crate) fn connect(
     address: &QPairAddress,
     service: u32,
@@ -58,18 +83,15 @@ pub(crate) fn connect(
     options: &QPairOptions,
     depth: Depth,
 ) -> Result<Socket, QPairSocketError> {
-    let config = QPairConfig { kind, credit: options.credit, end: options.end };
-    let now_ns = monotonic_ns();
+    let (now_ns, until) = (monotonic_ns(), options.connect_until());
     let (link, id) = match address {
-        QPairAddress::Ring { path, .. } => {
-            let port = connect_ring(path)?;
-            let mut initiator = caller_config(depth)?;
-            initiator.link = ring_link(initiator.link);
-            let mut driver = RingDriver::new(initiator)?;
-            let peer = driver.add_peer(now_ns, LISTENER, port)?;
-            let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
-            (Link::RingCaller(Box::new(driver)), id)
-        }
+        QPairAddress::Ring { path, .. } => match take_offer(path)? {
+            (port, false) => ring_caller(port, service, kind, options, depth)?,
+            (_, true) => {
+                let refused = CloseReason::Refused(RejectReason::NoListener);
+                return Err(QPairError::Closed(refused).into());
+            }
+        },
         QPairAddress::Udp { address, seal } => {
             let named = match seal {
                 None => None,
@@ -79,12 +101,35 @@ pub(crate) fn connect(
             let local = unspecified_like(*address);
             let (mut driver, peer) =
                 UdpDriver::towards(local, caller_config(depth)?, LISTENER, *address, named)?;
+            let config = QPairConfig { kind, credit: options.credit, end: options.end };
             let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
             (Link::UdpCaller(Box::new(driver)), id)
         }
     };
+    opened(link, id, until)
+}
+
+/// Requests a QPair over a ring of frames.
+fn ring_caller(
+    port: RingPort,
+    service: u32,
+    kind: QPairKind,
+    options: &QPairOptions,
+    depth: Depth,
+) -> Result<(Link, QPairId), QPairSocketError> {
+    let mut initiator = caller_config(depth)?;
+    initiator.link = ring_link(initiator.link);
+    let mut driver = RingDriver::new(initiator)?;
+    let now_ns = monotonic_ns();
+    let peer = driver.add_peer(now_ns, LISTENER, port)?;
+    let config = QPairConfig { kind, credit: options.credit, end: options.end };
+    let id = driver.initiator().qpair_connect(now_ns, peer, service, config)?;
+    Ok((Link::RingCaller(Box::new(driver)), id))
+}
+
+/// Waits until the other side has accepted.
+fn opened(link: Link, id: QPairId, until: Wait) -> Result<Socket, QPairSocketError> {
     let socket = Socket::new(Shared::new(End::new(link))?, id);
-    let until = Wait::Until(now_ns + CONNECT_NS);
     socket.shared.call(until, |end, _| Ok(end.qpairs().check_open(id)?))?;
     Ok(socket)
 }

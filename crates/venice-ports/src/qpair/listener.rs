@@ -1,18 +1,20 @@
 //! The listening side of QPairs.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use venice_fabric::{EndConfig, QPairId};
+use venice_fabric::{EndConfig, QPairError, QPairId};
 
+use super::pipe::{Pipe, PipeSocket, PipeWatcher};
 use super::shared::{Shared, Wait, Watcher};
-use super::socket::Socket;
+use super::socket::{QPairSocket, Socket};
 use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
 use crate::process::Process;
-use crate::ring::RingListener;
+use crate::ring::{RingConfig, RingListener, RingPort};
 use crate::{PortError, monotonic_ns};
 
 /// Longest time until a new connection requests a QPair, in nanoseconds.
@@ -25,9 +27,55 @@ const FULL_NS: u64 = 10_000_000;
 /// A ring whose caller has not requested its QPair yet.
 #[derive(Debug)]
 struct Waiting {
-    shared: Arc<Shared>,
+    end: WaitingEnd,
     since_ns: u64,
-    watcher: Watcher,
+}
+
+#[derive(Debug)]
+enum WaitingEnd {
+    Framed {
+        shared: Arc<Shared>,
+        watcher: Watcher,
+    },
+    /// `None` once it was accepted, or has ended.
+    Piped {
+        pipe: Option<Box<Pipe>>,
+        watcher: PipeWatcher,
+    },
+}
+
+impl WaitingEnd {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Framed { shared, .. } => Some(shared.fd()),
+            Self::Piped { pipe, .. } => pipe.as_ref().map(|pipe| pipe.fd()),
+        }
+    }
+
+    fn arm(&self) -> bool {
+        match self {
+            Self::Framed { shared, watcher } => shared.arm(watcher),
+            Self::Piped { pipe, watcher } => pipe.as_ref().is_some_and(|pipe| pipe.arm(watcher)),
+        }
+    }
+
+    fn attend(&self) {
+        match self {
+            Self::Framed { shared, watcher } => shared.attend(watcher),
+            Self::Piped { pipe, watcher } => {
+                if let Some(pipe) = pipe {
+                    pipe.attend(watcher);
+                }
+            }
+        }
+    }
+}
+
+/// A requested QPair.
+#[derive(Debug)]
+enum Requested {
+    Framed(Arc<Shared>, QPairId),
+    Piped(Box<Pipe>),
 }
 
 /// Listener of a service. The connecting side decides whether messages or a stream travel: accept
@@ -38,6 +86,10 @@ pub struct QPairListener {
     service: u32,
     end: EndConfig,
     process: Process,
+    /// Epoll of everything that a caller's request may come through.
+    watch: OwnedFd,
+    /// True if rings carry the records of pipes.
+    is_piped: bool,
 }
 
 #[derive(Debug)]
@@ -51,7 +103,7 @@ enum Way {
         is_full: bool,
     },
     /// All callers share one end.
-    Udp { shared: Arc<Shared>, local: SocketAddr, watcher: Watcher },
+    Udp { end: WaitingEnd, local: SocketAddr },
 }
 
 impl QPairListener {
@@ -60,6 +112,18 @@ impl QPairListener {
     /// # Errors
     /// Fails if the address is taken or unusable.
     pub fn bind(address: &QPairAddress, service: u32) -> Result<Self, QPairSocketError> {
+        let mut listener = Self::bind_framed(address, service)?;
+        if let QPairAddress::Ring { config: RingConfig { link: None, ring_bytes }, .. } = address {
+            listener.offer_pipes(*ring_bytes);
+        }
+        Ok(listener)
+    }
+
+    /// Listens like [`QPairListener::bind`] for callers that send frames over rings too.
+    pub(crate) fn bind_framed(
+        address: &QPairAddress,
+        service: u32,
+    ) -> Result<Self, QPairSocketError> {
         let way = match address {
             QPairAddress::Ring { path, config } => {
                 let listener = RingListener::bind(path, *config)?;
@@ -67,15 +131,34 @@ impl QPairListener {
             }
             QPairAddress::Udp { address, seal } => {
                 let (shared, local) = connect::udp_end(*address, seal.as_ref(), service)?;
-                Way::Udp { shared, local, watcher: Watcher::default() }
+                let end = WaitingEnd::Framed { shared, watcher: Watcher::default() };
+                Way::Udp { end, local }
             }
         };
-        Ok(Self { way, service, end: EndConfig::default(), process: Process::current()? })
+        let watch =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"))?;
+        match &way {
+            Way::Ring { listener, .. } => add(&watch, listener.fd())?,
+            Way::Udp { end, .. } => end.fd().map_or(Ok(()), |fd| add(&watch, fd))?,
+        }
+        let (end, process) = (EndConfig::default(), Process::current()?);
+        Ok(Self { way, service, end, process, watch, is_piped: false })
     }
 
-    /// Sets the buffers and credits of QPairs accepted from now on.
+    /// Sets the buffers and credits of QPairs accepted from now on. Through shared memory, the
+    /// receive buffer is that of both directions.
     pub fn set_end(&mut self, end: EndConfig) {
         self.end = end;
+        if self.is_piped {
+            self.offer_pipes(end.recv_bytes as usize);
+        }
+    }
+
+    fn offer_pipes(&mut self, ring_bytes: usize) {
+        if let Way::Ring { listener, .. } = &mut self.way {
+            listener.offer_pipes(ring_bytes);
+            self.is_piped = true;
+        }
     }
 
     /// Returns the UDP address, with the port the system chose if port 0 was given.
@@ -108,7 +191,21 @@ impl QPairListener {
         Ok(QPairStream { socket: self.accept(timeout)? })
     }
 
-    pub(crate) fn accept(&mut self, timeout: Option<Duration>) -> Result<Socket, QPairSocketError> {
+    /// Accepts the next QPair of a caller that sends frames.
+    pub(crate) fn accept_framed(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Socket, QPairSocketError> {
+        match self.accept(timeout)? {
+            QPairSocket::Framed(socket) => Ok(socket),
+            QPairSocket::Piped(_) => Err(QPairError::WrongKind.into()),
+        }
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<QPairSocket, QPairSocketError> {
         let timeout_ns = timeout.map_or(u64::MAX, |timeout| timeout.as_nanos() as u64);
         let deadline_ns = monotonic_ns().saturating_add(timeout_ns);
         loop {
@@ -124,39 +221,79 @@ impl QPairListener {
         }
     }
 
-    fn try_accept(&mut self) -> Result<Option<Socket>, QPairSocketError> {
+    /// Returns a descriptor to poll for input before an accept with a time-out of zero: first
+    /// [`QPairListener::arm`], then poll, then [`QPairListener::attend`], then accept.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// Prepares to poll [`QPairListener::fd`]. `false`: accept first, a request may be here.
+    pub fn arm(&self) -> bool {
+        self.process.is_current() && self.ends().all(WaitingEnd::arm)
+    }
+
+    /// Ends a wait on [`QPairListener::fd`].
+    pub fn attend(&self) {
+        self.ends().for_each(WaitingEnd::attend);
+    }
+
+    /// Yields the ends through which a request may come.
+    fn ends(&self) -> impl Iterator<Item = &WaitingEnd> {
+        let (one, many) = match &self.way {
+            Way::Udp { end, .. } => (Some(end), &[][..]),
+            Way::Ring { waiting, .. } => (None, &waiting[..]),
+        };
+        one.into_iter().chain(many.iter().map(|waiting| &waiting.end))
+    }
+
+    fn try_accept(&mut self) -> Result<Option<QPairSocket>, QPairSocketError> {
         self.process.check()?;
         // The caller may have disconnected meanwhile: continue with the next one.
-        while let Some((shared, id)) = self.take_incoming()? {
-            let (socket, end) = (Socket::new(shared, id), self.end);
-            let accepted =
-                socket.shared.send(Wait::Never, |at, _| Ok(at.qpairs().accept(id, end)?));
-            if accepted.is_ok() {
-                return Ok(Some(socket));
+        while let Some(requested) = self.take_incoming()? {
+            match requested {
+                Requested::Framed(shared, id) => {
+                    let (socket, end) = (Socket::new(shared, id), self.end);
+                    let accepted =
+                        socket.shared.send(Wait::Never, |at, _| Ok(at.qpairs().accept(id, end)?));
+                    if accepted.is_ok() {
+                        return Ok(Some(QPairSocket::Framed(socket)));
+                    }
+                }
+                Requested::Piped(pipe) => {
+                    return Ok(Some(QPairSocket::Piped(PipeSocket::new(pipe.accept()?))));
+                }
             }
         }
         Ok(None)
     }
 
     /// Returns the next requested QPair.
-    fn take_incoming(&mut self) -> Result<Option<(Arc<Shared>, QPairId)>, QPairSocketError> {
-        let Self { way, service, .. } = self;
-        Ok(match way {
-            Way::Udp { shared, .. } => shared.take_incoming().map(|id| (Arc::clone(shared), id)),
-            Way::Ring { listener, waiting, is_full } => {
-                *is_full = !admit(listener, waiting, *service)?;
-                let mut found = None;
-                let now_ns = monotonic_ns();
-                waiting.retain(|Waiting { shared, since_ns, .. }| {
-                    if found.is_some() {
-                        return true;
-                    }
-                    found = shared.take_incoming().map(|id| (Arc::clone(shared), id));
-                    found.is_none() && !shared.is_over() && now_ns - since_ns < REQUEST_TIMEOUT_NS
-                });
-                found
+    fn take_incoming(&mut self) -> Result<Option<Requested>, QPairSocketError> {
+        let Self { way, service, watch, is_piped, .. } = self;
+        let (listener, waiting, is_full) = match way {
+            Way::Udp { end, .. } => return Ok(requested(end, *service).unwrap_or(None)),
+            Way::Ring { listener, waiting, is_full } => (listener, waiting, is_full),
+        };
+        *is_full = !admit(listener, waiting, *service, *is_piped, watch)?;
+        let (mut found, now_ns) = (None, monotonic_ns());
+        waiting.retain_mut(|Waiting { end, since_ns }| {
+            if found.is_some() {
+                return true;
             }
-        })
+            let request = requested(end, *service);
+            let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
+            found = request.unwrap_or(None);
+            let piped = match &found {
+                Some(Requested::Piped(pipe)) => Some(pipe.fd()),
+                Some(Requested::Framed(..)) | None => None,
+            };
+            if !stays && let Some(fd) = piped.or(end.fd()) {
+                // It was added when the connection came.
+                let _ = epoll::delete(&*watch, fd);
+            }
+            stays
+        });
+        Ok(found)
     }
 
     fn sleep(&self, timeout_ns: u64) {
@@ -164,16 +301,11 @@ impl QPairListener {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
-        let ends: Vec<(&Arc<Shared>, &Watcher)> = match &self.way {
-            Way::Udp { shared, watcher, .. } => vec![(shared, watcher)],
-            Way::Ring { waiting, .. } => {
-                waiting.iter().map(|end| (&end.shared, &end.watcher)).collect()
-            }
-        };
-        let may_sleep = ends.iter().all(|(shared, watcher)| shared.arm(watcher));
+        let ends: Vec<&WaitingEnd> = self.ends().collect();
+        let may_sleep = ends.iter().all(|end| end.arm());
         let mut fds: Vec<_> = ends
             .iter()
-            .map(|(shared, _)| PollFd::from_borrowed_fd(shared.fd(), PollFlags::IN))
+            .filter_map(|end| Some(PollFd::from_borrowed_fd(end.fd()?, PollFlags::IN)))
             .collect();
         if let Way::Ring { listener, is_full: false, .. } = &self.way {
             fds.push(PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN));
@@ -183,8 +315,35 @@ impl QPairListener {
             let _ = poll(&mut fds, Some(&timeout));
         }
         drop(fds);
-        ends.iter().for_each(|(shared, watcher)| shared.attend(watcher));
+        ends.iter().for_each(|end| end.attend());
     }
+}
+
+/// Returns the QPair that was requested through an end, if any.
+///
+/// # Errors
+/// Fails if none will come.
+fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QPairSocketError> {
+    match end {
+        WaitingEnd::Framed { shared, .. } => match shared.take_incoming() {
+            Some(id) => Ok(Some(Requested::Framed(Arc::clone(shared), id))),
+            None if shared.is_over() => Err(QPairSocketError::Closed),
+            None => Ok(None),
+        },
+        WaitingEnd::Piped { pipe, watcher } => {
+            let Some(waiting) = pipe else { return Err(QPairSocketError::Closed) };
+            if !waiting.take_request(service)? {
+                return Ok(None);
+            }
+            waiting.attend(watcher);
+            Ok(pipe.take().map(Requested::Piped))
+        }
+    }
+}
+
+fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
+    epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        .map_err(PortError::at("watching a descriptor"))
 }
 
 /// Accepts waiting connections; returns `false` if there is no room for more.
@@ -192,15 +351,16 @@ fn admit(
     listener: &RingListener,
     waiting: &mut Vec<Waiting>,
     service: u32,
+    is_piped: bool,
+    watch: &OwnedFd,
 ) -> Result<bool, QPairSocketError> {
     while waiting.len() < MAX_WAITING {
         let accepted = listener.try_accept().map_err(QPairSocketError::from);
-        let ends =
-            accepted.and_then(|port| port.map(|port| connect::ring_end(port, service)).transpose());
-        match ends {
-            Ok(Some(shared)) => {
-                let (since_ns, watcher) = (monotonic_ns(), Watcher::default());
-                waiting.push(Waiting { shared, since_ns, watcher });
+        let made = |port| waiting_end(port, service, is_piped);
+        match accepted.and_then(|port| port.map(made).transpose()) {
+            Ok(Some(end)) => {
+                end.fd().map_or(Ok(()), |fd| add(watch, fd))?;
+                waiting.push(Waiting { end, since_ns: monotonic_ns() });
             }
             Ok(None) => return Ok(true),
             // Descriptors and memory become free when other sockets are dropped.
@@ -212,4 +372,17 @@ fn admit(
         }
     }
     Ok(false)
+}
+
+fn waiting_end(
+    port: RingPort,
+    service: u32,
+    is_piped: bool,
+) -> Result<WaitingEnd, QPairSocketError> {
+    if is_piped {
+        let pipe = Some(Box::new(Pipe::listening(port)?));
+        return Ok(WaitingEnd::Piped { pipe, watcher: PipeWatcher::default() });
+    }
+    let shared = connect::ring_end(port, service)?;
+    Ok(WaitingEnd::Framed { shared, watcher: Watcher::default() })
 }

@@ -4,22 +4,21 @@ use std::task::{Context, Poll};
 
 use venice_fabric::QPairKind;
 
-use super::connect::Depth;
 use super::shared::Wait;
-use super::socket::{Socket, common_calls};
+use super::socket::Socket;
+use super::socket::{QPairSocket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
 
 /// Socket for messages, each of which arrives whole, once and in order.
 #[derive(Debug)]
 pub struct QPairMessages {
-    pub(super) socket: Socket,
+    pub(super) socket: QPairSocket,
 }
 
 common_calls!(QPairMessages);
 
 impl QPairMessages {
-    /// Connects to the listener for `service` at `address`; waits at most ten seconds for it to
-    /// accept.
+    /// Connects to the listener for `service` at `address`; waits for it to accept.
     ///
     /// # Errors
     /// Fails if no listener is there, or if it refuses or does not answer in time.
@@ -28,8 +27,7 @@ impl QPairMessages {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        let socket = connect::connect(address, service, QPairKind::Messages, options, Depth::NONE)?;
-        Ok(Self { socket })
+        Ok(Self { socket: connect::connect_qpair(address, service, QPairKind::Messages, options)? })
     }
 
     /// Sends a message; waits while the other side has no room.
@@ -37,7 +35,7 @@ impl QPairMessages {
     /// # Errors
     /// Fails if the message is empty or too long, the QPair is closed, or the time-out has passed.
     #[inline]
-    pub fn send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub fn send(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(self.socket.wait(), message)
     }
 
@@ -46,14 +44,18 @@ impl QPairMessages {
     /// # Errors
     /// [`QPairSocketError::WouldBlock`] if there is no room; else those of [`QPairMessages::send`].
     #[inline]
-    pub fn try_send(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub fn try_send(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         self.send_waiting(Wait::Never, message)
     }
 
     #[inline]
-    fn send_waiting(&mut self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?))
+    fn send_waiting(&self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().send(wait, message),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.send(wait, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?))
+            }
+        }
     }
 
     /// Waits for the next message and copies it to the front of `into`; returns its length in
@@ -63,9 +65,8 @@ impl QPairMessages {
     /// Fails if `into` is too small (the message stays queued), the QPair is closed, or the
     /// time-out has passed.
     #[inline]
-    pub fn recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(self.socket.wait(), |end, _| Ok(end.qpairs().recv(id, into)?))
+    pub fn recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        self.recv_waiting(self.socket.wait(), into)
     }
 
     /// Copies the next message to the front of `into` if it has arrived; returns its length in
@@ -75,16 +76,25 @@ impl QPairMessages {
     /// [`QPairSocketError::WouldBlock`] if no message has arrived; else those of
     /// [`QPairMessages::recv`].
     #[inline]
-    pub fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
-        let id = self.socket.id;
-        self.socket.shared.call(Wait::Never, |end, _| Ok(end.qpairs().recv(id, into)?))
+    pub fn try_recv(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        self.recv_waiting(Wait::Never, into)
+    }
+
+    #[inline]
+    fn recv_waiting(&self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+        match &self.socket {
+            QPairSocket::Piped(socket) => socket.pipe().recv(wait, into),
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.call(wait, |end, _| Ok(end.qpairs().recv(*id, into)?))
+            }
+        }
     }
 
     /// Sends like [`QPairMessages::send`], for tasks.
     ///
     /// # Errors
     /// Same as [`QPairMessages::send`], except the time-out.
-    pub async fn send_async(&mut self, message: &[u8]) -> Result<(), QPairSocketError> {
+    pub async fn send_async(&self, message: &[u8]) -> Result<(), QPairSocketError> {
         std::future::poll_fn(|context| self.poll_send(context, message)).await
     }
 
@@ -92,34 +102,43 @@ impl QPairMessages {
     ///
     /// # Errors
     /// Same as [`QPairMessages::recv`], except the time-out.
-    pub async fn recv_async(&mut self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    pub async fn recv_async(&self, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         std::future::poll_fn(|context| self.poll_recv(context, into)).await
     }
 
     /// Performs one step of [`QPairMessages::send_async`].
     pub fn poll_send(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         message: &[u8],
     ) -> Poll<Result<(), QPairSocketError>> {
-        let id = self.socket.id;
-        let sent = self
-            .socket
-            .shared
-            .poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, id, message)?));
+        let Socket { shared, id, .. } = match &self.socket {
+            QPairSocket::Framed(socket) => socket,
+            QPairSocket::Piped(socket) => {
+                return socket.poll_call(context, |pipe| pipe.send(Wait::Never, message));
+            }
+        };
+        let sent =
+            shared.poll_call(context, |end, now_ns| Ok(end.qpairs().send(now_ns, *id, message)?));
         if sent.is_ready() {
-            self.socket.shared.push();
+            shared.push();
         }
         sent
     }
 
     /// Performs one step of [`QPairMessages::recv_async`].
     pub fn poll_recv(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, QPairSocketError>> {
-        let id = self.socket.id;
-        self.socket.shared.poll_call(context, |end, _| Ok(end.qpairs().recv(id, into)?))
+        match &self.socket {
+            QPairSocket::Piped(socket) => {
+                socket.poll_call(context, |pipe| pipe.recv(Wait::Never, into))
+            }
+            QPairSocket::Framed(Socket { shared, id, .. }) => {
+                shared.poll_call(context, |end, _| Ok(end.qpairs().recv(*id, into)?))
+            }
+        }
     }
 }

@@ -16,13 +16,13 @@
 //! let address = QPairAddress::ring("/tmp/talk.sock");
 //! let mut listener = QPairListener::bind(&address, 7)?;
 //! # std::thread::spawn(move || {
-//! let mut theirs = listener.accept_messages(None)?;
+//! let theirs = listener.accept_messages(None)?;
 //! let mut buffer = [0; 4096];
 //! let len = theirs.recv(&mut buffer)?;
 //! theirs.send(&buffer[..len])?;
 //! # Ok::<(), venice_ports::qpair::QPairSocketError>(()) });
 //!
-//! let mut ours = QPairMessages::connect(&address, 7, &QPairOptions::default())?;
+//! let ours = QPairMessages::connect(&address, 7, &QPairOptions::default())?;
 //! ours.send(b"hello")?;
 //! assert_eq!(ours.recv(&mut [0; 64])?, 5);
 //! # Ok::<(), venice_ports::qpair::QPairSocketError>(())
@@ -60,6 +60,7 @@ mod landing;
 mod link;
 mod listener;
 mod messages;
+mod pipe;
 mod shared;
 mod socket;
 mod stream;
@@ -68,11 +69,14 @@ mod streams;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use venice_fabric::adaptive::StreamError;
 use venice_fabric::{LinkModel, QPairError};
 
-pub(crate) use self::connect::{CONNECT_NS, Depth, connect};
+pub use venice_fabric::{CreditMode, EndConfig};
+
+pub(crate) use self::connect::{Depth, connect};
 pub use self::listener::QPairListener;
 pub use self::messages::QPairMessages;
 pub(crate) use self::shared::Wait;
@@ -81,6 +85,9 @@ pub use self::stream::QPairStream;
 use crate::PortError;
 use crate::ring::RingConfig;
 use crate::seal::{SealKeys, SealedAs};
+
+/// Time to connect if the options give none.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Address of a listener.
 #[derive(Clone, Debug)]
@@ -139,9 +146,20 @@ impl QPairAddress {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QPairOptions {
     /// Buffers and credits of this end.
-    pub end: venice_fabric::EndConfig,
+    pub end: EndConfig,
     /// Transport of credits, in both directions; the connecting end decides.
-    pub credit: venice_fabric::CreditMode,
+    pub credit: CreditMode,
+    /// Longest time to connect; `None`: ten seconds.
+    pub connect_timeout: Option<Duration>,
+}
+
+impl QPairOptions {
+    /// Returns the wait of an attempt to connect that begins now.
+    pub(crate) fn connect_until(&self) -> Wait {
+        let timeout = self.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        Wait::at_most_ns(timeout_ns)
+    }
 }
 
 /// Error of a call on a QPair socket or an adaptive stream.

@@ -86,9 +86,11 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    pub(super) fn at_most(timeout: Option<Duration>) -> Self {
-        let Some(timeout) = timeout else { return Self::Until(u64::MAX) };
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    /// Waits for at most `timeout_ns`; `u64::MAX`: without limit.
+    pub(super) fn at_most_ns(timeout_ns: u64) -> Self {
+        if timeout_ns == u64::MAX {
+            return Self::Until(u64::MAX);
+        }
         Self::Until(monotonic_ns().saturating_add(timeout_ns))
     }
 }

@@ -2,11 +2,13 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use venice_fabric::QPairId;
 
 use super::QPairSocketError;
+use super::pipe::PipeSocket;
 use super::shared::{Shared, Wait, Watcher};
 
 /// One end of a QPair; closed on drop.
@@ -14,17 +16,25 @@ use super::shared::{Shared, Wait, Watcher};
 pub(crate) struct Socket {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: QPairId,
-    pub(crate) timeout: Option<Duration>,
+    /// Longest wait of a blocking call in nanoseconds; `u64::MAX`: no limit.
+    timeout_ns: AtomicU64,
     pub(crate) watcher: Watcher,
 }
 
 impl Socket {
     pub(super) fn new(shared: Arc<Shared>, id: QPairId) -> Self {
-        Self { shared, id, timeout: None, watcher: Watcher::default() }
+        let timeout_ns = AtomicU64::new(u64::MAX);
+        Self { shared, id, timeout_ns, watcher: Watcher::default() }
     }
 
     pub(crate) fn wait(&self) -> Wait {
-        Wait::at_most(self.timeout)
+        Wait::at_most_ns(self.timeout_ns.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        let timeout_ns =
+            timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.timeout_ns.store(timeout_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
@@ -36,6 +46,65 @@ impl Socket {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
+    }
+
+    pub(crate) fn arm(&self) -> bool {
+        self.shared.arm(&self.watcher)
+    }
+
+    pub(crate) fn attend(&self) {
+        self.shared.attend(&self.watcher);
+    }
+}
+
+/// Socket of messages or a stream: by frames, or through a pipe.
+#[derive(Debug)]
+pub(super) enum QPairSocket {
+    Framed(Socket),
+    Piped(PipeSocket),
+}
+
+impl QPairSocket {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
+        match self {
+            Self::Framed(socket) => socket.set_timeout(timeout),
+            Self::Piped(socket) => socket.set_timeout(timeout),
+        }
+    }
+
+    pub(super) fn wait(&self) -> Wait {
+        match self {
+            Self::Framed(socket) => socket.wait(),
+            Self::Piped(socket) => socket.wait(),
+        }
+    }
+
+    pub(super) fn shutdown(&self) -> Result<(), QPairSocketError> {
+        match self {
+            Self::Framed(socket) => socket.shutdown(),
+            Self::Piped(socket) => socket.pipe().shutdown(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Framed(socket) => socket.fd(),
+            Self::Piped(socket) => socket.pipe().fd(),
+        }
+    }
+
+    pub(super) fn arm(&self) -> bool {
+        match self {
+            Self::Framed(socket) => socket.arm(),
+            Self::Piped(socket) => socket.arm(),
+        }
+    }
+
+    pub(super) fn attend(&self) {
+        match self {
+            Self::Framed(socket) => socket.attend(),
+            Self::Piped(socket) => socket.attend(),
+        }
     }
 }
 
@@ -50,8 +119,8 @@ macro_rules! waiting_calls {
     ($socket:ident) => {
         impl $socket {
             /// Sets the longest wait of a blocking call; `None`, the initial value: no limit.
-            pub fn set_timeout(&mut self, timeout: Option<std::time::Duration>) {
-                self.socket.timeout = timeout;
+            pub fn set_timeout(&self, timeout: Option<std::time::Duration>) {
+                self.socket.set_timeout(timeout);
             }
 
             /// Returns a descriptor to poll for input: first [`Self::arm`], then poll, then
@@ -70,13 +139,13 @@ macro_rules! waiting_calls {
             /// Prepares to poll [`Self::fd`]. `false`: do not wait, something has come in since the
             /// last call of this or of [`Self::attend`]; try again first.
             pub fn arm(&self) -> bool {
-                self.socket.shared.arm(&self.socket.watcher)
+                self.socket.arm()
             }
 
             /// Ends a wait, after [`Self::fd`] was readable or the wait was cancelled: until then
             /// it stays readable for the other sockets of this address.
             pub fn attend(&self) {
-                self.socket.shared.attend(&self.socket.watcher);
+                self.socket.attend();
             }
         }
 
@@ -106,7 +175,7 @@ macro_rules! common_calls {
             ///
             /// # Errors
             /// Fails if the QPair is closed.
-            pub fn shutdown(&mut self) -> Result<(), QPairSocketError> {
+            pub fn shutdown(&self) -> Result<(), QPairSocketError> {
                 self.socket.shutdown()
             }
         }

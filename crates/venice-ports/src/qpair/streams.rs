@@ -151,12 +151,6 @@ impl Streams {
         read
     }
 
-    /// Returns the number of segments that came by another channel before one that was sent
-    /// earlier.
-    pub(crate) fn early_segments(&self, qpair: QPairId) -> u64 {
-        self.readers.get(&qpair).map_or(0, |reader| reader.receiver.early_segments())
-    }
-
     /// Handles an event of a QPair; returns whether it belongs to a stream.
     pub(super) fn handle_qpair(&mut self, link: &mut Link, now_ns: u64, qpair: QPairId) -> bool {
         if let Some(reader) = self.readers.get_mut(&qpair) {

@@ -17,7 +17,8 @@ use rustix::fs::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::algorithm::{Flag, LINE_BYTES, MIN_LINES, RECORD_LINES, RingMemory};
+use super::RING_FRAME_BYTES;
+use super::algorithm::{Flag, LINE_BYTES, MIN_LINES, RECORD_HEAD_BYTES, RECORD_LINES, RingMemory};
 use crate::PortError;
 
 const PAGE_BYTES: usize = 4096;
@@ -47,7 +48,7 @@ impl Drop for Mapping {
 
 /// One direction of a mapped pair of rings.
 #[derive(Debug)]
-pub(super) struct SharedRing {
+pub(crate) struct SharedRing {
     mapping: Arc<Mapping>,
     fields_at: usize,
     lines_at: usize,
@@ -55,7 +56,7 @@ pub(super) struct SharedRing {
 }
 
 /// Returns the number of lines of a ring of about `bytes`: a power of two within bounds.
-pub(super) fn lines_for(bytes: usize) -> u64 {
+pub(crate) fn lines_for(bytes: usize) -> u64 {
     let lines = (bytes / LINE_BYTES).max(1) as u64;
     lines.clamp(MIN_LINES, MAX_LINES).next_power_of_two()
 }
@@ -69,7 +70,7 @@ fn total_bytes(lines: u64) -> usize {
 }
 
 /// Makes a memfd for a pair of rings of `lines` lines each, zeroed and sealed in its size.
-pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
+pub(crate) fn create(lines: u64) -> Result<OwnedFd, PortError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("venice-ring", flags).map_err(PortError::at("making a ring's memory"))?;
     ftruncate(&fd, total_bytes(lines) as u64).map_err(PortError::at("sizing a ring's memory"))?;
@@ -82,7 +83,7 @@ pub(super) fn create(lines: u64) -> Result<OwnedFd, PortError> {
 ///
 /// # Errors
 /// Fails if the memfd differs from one that [`create`] makes, or cannot be mapped.
-pub(super) fn map(
+pub(crate) fn map(
     fd: BorrowedFd<'_>,
     lines: u64,
     is_maker: bool,
@@ -124,17 +125,72 @@ fn check(fd: BorrowedFd<'_>, len_bytes: usize) -> Result<(), PortError> {
 
 impl SharedRing {
     /// Returns the number of lines of the ring, without the spare ones.
-    pub(super) fn lines(&self) -> u64 {
+    pub(crate) fn lines(&self) -> u64 {
         self.lines
     }
 
     /// Returns the address of the first byte of `line`; at least a record's lines are mapped from
     /// there on. The memory is shared with another process: use raw copies, no references that
     /// outlive one write.
-    pub(super) fn line_ptr(&self, line: u64) -> *mut u8 {
+    pub(crate) fn line_ptr(&self, line: u64) -> *mut u8 {
         assert!(line < self.lines, "line {line} is not of this ring");
         // SAFETY: line < lines, so this is inside the mapping, with RECORD_LINES spare behind.
         unsafe { self.mapping.base.as_ptr().add(self.lines_at + line as usize * LINE_BYTES) }
+    }
+
+    /// Tells the writer for good that its records are no longer read.
+    pub(crate) fn set_deaf(&self) {
+        self.field(3).store(1, Ordering::Release);
+    }
+
+    /// True if the reader has called [`SharedRing::set_deaf`].
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.field(3).load(Ordering::Acquire) != 0
+    }
+
+    /// Sets the second word of a record's head, before the record is published.
+    pub(crate) fn set_tag(&self, line: u64, tag: u64) {
+        let at = self.line_ptr(line).cast::<u64>();
+        // SAFETY: inside a line, aligned, and accessed only atomically in rings of pipes.
+        unsafe { AtomicU64::from_ptr(at.add(1)) }.store(tag, Ordering::Relaxed);
+    }
+
+    /// Returns the second word of the head of a published record.
+    pub(crate) fn tag(&self, line: u64) -> u64 {
+        let at = self.line_ptr(line).cast::<u64>();
+        // SAFETY: as in `set_tag`; the record's publication orders the load.
+        unsafe { AtomicU64::from_ptr(at.add(1)) }.load(Ordering::Relaxed)
+    }
+
+    /// Copies `bytes` behind the head of the record at `line`.
+    ///
+    /// # Panics
+    /// Panics if a record cannot hold them.
+    pub(crate) fn fill(&self, line: u64, bytes: &[u8]) {
+        assert!(bytes.len() <= RING_FRAME_BYTES, "a record holds them");
+        // SAFETY: a record's lines are mapped from `line_ptr` on. A hostile reader only changes
+        // what it will read.
+        unsafe {
+            let to = self.line_ptr(line).add(RECORD_HEAD_BYTES);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Copies bytes behind the head of the record at `line`, from `offset` on.
+    ///
+    /// # Panics
+    /// Panics if they lie outside a record.
+    pub(crate) fn copy(&self, line: u64, offset: usize, into: &mut [u8]) {
+        assert!(
+            offset.checked_add(into.len()).is_some_and(|end| end <= RING_FRAME_BYTES),
+            "a record holds them"
+        );
+        // SAFETY: a record's lines are mapped from `line_ptr` on. A hostile writer may change them
+        // meanwhile: then the copy holds arbitrary bytes.
+        unsafe {
+            let from = self.line_ptr(line).add(RECORD_HEAD_BYTES + offset);
+            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+        }
     }
 
     fn line_word(&self, line: u64) -> &AtomicU64 {

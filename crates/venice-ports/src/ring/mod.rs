@@ -10,11 +10,11 @@
 //! The port is reliable: every frame arrives once and in order, or the other side is dead. With a
 //! [`venice_fabric::LinkModel`] it behaves like that link: each frame carries its time of arrival.
 
-mod algorithm;
+pub(crate) mod algorithm;
 mod driver;
 #[cfg(test)]
 mod hostile;
-mod memory;
+pub(crate) mod memory;
 mod port;
 mod rendezvous;
 mod server;
@@ -22,5 +22,6 @@ pub(crate) mod spin_policy;
 
 pub use driver::RingDriver;
 pub use port::{RING_FRAME_BYTES, RingConfig, RingPort};
+pub(crate) use rendezvous::take_offer;
 pub use rendezvous::{RingListener, connect_ring};
 pub use server::RingServer;

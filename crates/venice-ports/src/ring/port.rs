@@ -67,7 +67,7 @@ pub struct RingPort {
 
 impl RingPort {
     /// Builds a port over a socket of both ends, and the memory that one of them made.
-    pub(super) fn new(
+    pub(crate) fn new(
         socket: OwnedFd,
         memory: BorrowedFd<'_>,
         lines: u64,
@@ -102,6 +102,11 @@ impl RingPort {
         let first = Self::new(ours, memory.as_fd(), lines, config.link, true)?;
         let second = Self::new(theirs, memory.as_fd(), lines, config.link, false)?;
         Ok((first, second))
+    }
+
+    /// Returns the socket, the written ring and the read one, for a pipe.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Writer<SharedRing>, Reader<SharedRing>) {
+        (self.socket, self.writer, self.reader)
     }
 
     /// Returns the emulated link, if any.
@@ -212,17 +217,6 @@ impl RingPort {
     /// Returns the descriptor to poll for input after [`RingPort::prepare_wait`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-
-    /// Moves the descriptor to the lowest free number at or above `lowest`, away from those of the
-    /// program whose process this is.
-    ///
-    /// # Errors
-    /// Fails if there is no descriptor left.
-    pub fn keep_fd_above(&mut self, lowest: i32) -> Result<(), PortError> {
-        self.socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, lowest)
-            .map_err(PortError::at("moving a descriptor"))?;
-        Ok(())
     }
 
     /// Prepares to sleep on [`RingPort::fd`]: requests a bell for the next frame, and for room if

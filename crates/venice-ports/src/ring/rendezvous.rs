@@ -24,6 +24,7 @@ use crate::shm::server::send_reply;
 pub struct RingListener {
     listener: Listener,
     config: RingConfig,
+    is_pipe: bool,
 }
 
 impl RingListener {
@@ -32,7 +33,12 @@ impl RingListener {
     /// # Errors
     /// Fails if the path is too long, in use by another process, not a socket, or cannot be made.
     pub fn bind(path: &Path, config: RingConfig) -> Result<Self, PortError> {
-        Ok(Self { listener: Listener::bind(path)?, config })
+        Ok(Self { listener: Listener::bind(path)?, config, is_pipe: false })
+    }
+
+    /// Offers rings for the records of a pipe from now on, of about `ring_bytes` each.
+    pub(crate) fn offer_pipes(&mut self, ring_bytes: usize) {
+        (self.config.ring_bytes, self.is_pipe) = (ring_bytes, true);
     }
 
     /// Returns the socket's path.
@@ -62,7 +68,8 @@ impl RingListener {
             let lines = memory::lines_for(self.config.ring_bytes);
             let memory = [memory::create(lines)?];
             let link = self.config.link.map(|link| link.to_string()).unwrap_or_default();
-            if send_reply(socket.as_fd(), &Reply::Ring { lines, link }, &memory) {
+            let is_pipe = self.is_pipe;
+            if send_reply(socket.as_fd(), &Reply::Ring { lines, is_pipe, link }, &memory) {
                 let [memory] = &memory;
                 let link = self.config.link;
                 return RingPort::new(socket, memory.as_fd(), lines, link, true).map(Some);
@@ -104,11 +111,22 @@ impl RingListener {
 /// Fails if no listener is there, it makes no offer within five seconds, or the offer is not a
 /// valid ring.
 pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
+    match take_offer(path)? {
+        (port, false) => Ok(port),
+        (_, true) => Err(PortError::Protocol { what: "a pipe instead of a ring" }),
+    }
+}
+
+/// Takes the ring that the listener on `path` offers; returns true with it if it is for a pipe.
+///
+/// # Errors
+/// Same as [`connect_ring`].
+pub(crate) fn take_offer(path: &Path) -> Result<(RingPort, bool), PortError> {
     let socket = connect_to(path)?;
     let mut fds = Vec::with_capacity(1);
     let reply = receive(&socket, &mut fds)?;
-    let (lines, link) = match reply {
-        Reply::Ring { lines, link } => (lines, link),
+    let (lines, is_pipe, link) = match reply {
+        Reply::Ring { lines, is_pipe, link } => (lines, is_pipe, link),
         Reply::Refused { reason } => return Err(PortError::Refused { reason }),
         Reply::Slabs { .. } => {
             return Err(PortError::Protocol { what: "slabs instead of a ring offer" });
@@ -118,5 +136,5 @@ pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
     let [memory] = fds.as_slice() else {
         return Err(PortError::Protocol { what: "ring offer without memory" });
     };
-    RingPort::new(socket, memory.as_fd(), lines, link, false)
+    Ok((RingPort::new(socket, memory.as_fd(), lines, link, false)?, is_pipe))
 }

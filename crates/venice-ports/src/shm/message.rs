@@ -15,8 +15,9 @@
 //! slab, its offset in its descriptor.
 //!
 //! A *ring offer* is the first message of a ring listener, sent without a request
-//! ([`crate::ring`]): status 2, total = lines of each ring, count = 1 for the memory's descriptor,
-//! text = the emulated link or none. After it the connection carries bells only: any message means
+//! ([`crate::ring`]): status 2, total = lines of each ring, first = 1 if the rings carry the records
+//! of a pipe and 0 if they carry frames, count = 1 for the memory's descriptor, text = the emulated
+//! link or none. After it the connection carries bells only: any message means
 //! "look at the ring".
 
 use venice_wire::{GrantId, GrantKey};
@@ -86,8 +87,9 @@ pub(crate) enum Reply {
     Slabs { total: u64, first: u64, count: u32, link: String, offsets: Vec<u64> },
     /// Refusal, with its reason.
     Refused { reason: String },
-    /// The memory of a pair of rings of `lines` lines each comes with this message.
-    Ring { lines: u64, link: String },
+    /// The memory of a pair of rings of `lines` lines each comes with this message. `is_pipe`: they
+    /// carry the records of a pipe, not frames.
+    Ring { lines: u64, is_pipe: bool, link: String },
 }
 
 impl Reply {
@@ -111,9 +113,10 @@ impl Reply {
                 bytes[6..8].copy_from_slice(&REFUSED.to_le_bytes());
                 append_text(&mut bytes, reason);
             }
-            Self::Ring { lines, link } => {
+            Self::Ring { lines, is_pipe, link } => {
                 bytes[6..8].copy_from_slice(&RING.to_le_bytes());
                 bytes[8..16].copy_from_slice(&lines.to_le_bytes());
+                bytes[16..24].copy_from_slice(&u64::from(*is_pipe).to_le_bytes());
                 bytes[24..28].copy_from_slice(&1u32.to_le_bytes());
                 append_text(&mut bytes, link);
             }
@@ -144,6 +147,7 @@ impl Reply {
             REFUSED => Ok(Self::Refused { reason: String::from_utf8_lossy(text).into_owned() }),
             RING => Ok(Self::Ring {
                 lines: u64_at(header, 8),
+                is_pipe: u64_at(header, 16) == 1,
                 link: String::from_utf8_lossy(text).into_owned(),
             }),
             _ => Err("unknown status"),
@@ -214,7 +218,7 @@ mod tests {
             let mut short = in_device.encode();
             short.truncate(HEADER_LEN + 7);
             prop_assert!(Reply::decode(&short).is_err());
-            let ring = Reply::Ring { lines: total, link: reason.clone() };
+            let ring = Reply::Ring { lines: total, is_pipe: count % 2 == 1, link: reason.clone() };
             prop_assert_eq!(Reply::decode(&ring.encode()), Ok(ring.clone()));
             let refused = Reply::Refused { reason };
             prop_assert_eq!(Reply::decode(&refused.encode()), Ok(refused.clone()));

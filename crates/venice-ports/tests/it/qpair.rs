@@ -47,7 +47,7 @@ fn udp() -> Place {
 }
 
 fn connect(address: &QPairAddress) -> QPairMessages {
-    let mut socket = QPairMessages::connect(address, SERVICE, &QPairOptions::default()).unwrap();
+    let socket = QPairMessages::connect(address, SERVICE, &QPairOptions::default()).unwrap();
     socket.set_timeout(PATIENCE);
     socket
 }
@@ -67,7 +67,7 @@ fn echo(place: Place, clients: u64, messages: u64) {
         for seed in 0..clients {
             let address = &address;
             scope.spawn(move || {
-                let mut socket = connect(address);
+                let socket = connect(address);
                 let (mut sent, mut awaited) = (Random(seed), Random(seed));
                 let mut buffer = vec![0; 1 << 17];
                 for number in 0..messages + 8 {
@@ -83,7 +83,7 @@ fn echo(place: Place, clients: u64, messages: u64) {
             });
         }
         for _ in 0..clients {
-            let mut socket = listener.accept_messages(PATIENCE).unwrap();
+            let socket = listener.accept_messages(PATIENCE).unwrap();
             scope.spawn(move || {
                 socket.set_timeout(PATIENCE);
                 let mut buffer = vec![0; 1 << 17];
@@ -183,7 +183,7 @@ fn call_respects_timeout() {
     let Place { mut listener, address, _dir } = ring();
     let connecting = std::thread::spawn(move || connect(&address));
     let theirs = listener.accept_messages(PATIENCE).unwrap();
-    let mut ours = connecting.join().unwrap();
+    let ours = connecting.join().unwrap();
     assert!(matches!(ours.try_recv(&mut [0; 9]), Err(QPairSocketError::WouldBlock)));
     ours.set_timeout(Some(Duration::from_millis(20)));
     assert!(matches!(ours.recv(&mut [0; 9]), Err(QPairSocketError::TimedOut)));
@@ -208,7 +208,7 @@ fn call_respects_timeout() {
 fn polled(place: Place) {
     let Place { mut listener, address, _dir } = place;
     let sender = std::thread::spawn(move || {
-        let mut socket = connect(&address);
+        let socket = connect(&address);
         for number in 0..200u32 {
             socket.send(&number.to_le_bytes()).unwrap();
             if number % 10 == 0 {
@@ -217,7 +217,7 @@ fn polled(place: Place) {
         }
         assert_eq!(socket.recv(&mut [0; 8]).unwrap(), 4);
     });
-    let mut socket = listener.accept_messages(PATIENCE).unwrap();
+    let socket = listener.accept_messages(PATIENCE).unwrap();
     let (mut number, mut buffer) = (0u32, [0; 8]);
     while number < 200 {
         match socket.try_recv(&mut buffer) {
@@ -262,9 +262,9 @@ fn is_readable(socket: &QPairMessages) -> bool {
 fn shared_arrivals_wake_every_socket() {
     let Place { mut listener, address, _dir } = udp();
     let connecting = std::thread::spawn(move || [connect(&address), connect(&address)]);
-    let mut first = listener.accept_messages(PATIENCE).unwrap();
+    let first = listener.accept_messages(PATIENCE).unwrap();
     let second = listener.accept_messages(PATIENCE).unwrap();
-    let [mut to_first, _to_second] = connecting.join().unwrap();
+    let [to_first, _to_second] = connecting.join().unwrap();
     let mut buffer = [0; 8];
     for is_armed in [false, true] {
         assert!(matches!(first.try_recv(&mut buffer), Err(QPairSocketError::WouldBlock)));
@@ -319,8 +319,8 @@ fn sent_message_outlives_socket() {
             }
         });
         let asking = scope.spawn(|| connect(&address));
-        let mut theirs = listener.accept_messages(PATIENCE).unwrap();
-        let mut ours = asking.join().unwrap();
+        let theirs = listener.accept_messages(PATIENCE).unwrap();
+        let ours = asking.join().unwrap();
         losses.store(3, Ordering::Relaxed);
         ours.send(b"last").unwrap();
         drop(ours);
@@ -352,7 +352,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn tasks(place: Place) {
     let Place { mut listener, address, _dir } = place;
     let echo = std::thread::spawn(move || {
-        let mut socket = listener.accept_messages(PATIENCE).unwrap();
+        let socket = listener.accept_messages(PATIENCE).unwrap();
         block_on(async {
             let mut buffer = [0; 5000];
             while let Ok(len @ 1..) = socket.recv_async(&mut buffer).await {
@@ -360,7 +360,7 @@ fn tasks(place: Place) {
             }
         });
     });
-    let mut socket = connect(&address);
+    let socket = connect(&address);
     block_on(async {
         let mut buffer = [0; 5000];
         for number in 0..300u32 {

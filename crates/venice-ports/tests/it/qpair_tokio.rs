@@ -29,7 +29,7 @@ async fn connect(address: &QPairAddress) -> QPairMessages {
     spawn_blocking(connect).await.unwrap().unwrap()
 }
 
-async fn echo(mut socket: QPairMessages) {
+async fn echo(socket: QPairMessages) {
     let mut buffer = [0; 4096];
     while let Ok(len @ 1..) = socket.recv_async(&mut buffer).await {
         socket.send_async(&buffer[..len]).await.unwrap();
@@ -50,7 +50,7 @@ async fn many_callers_on_few_threads() {
         for caller in 0..CALLERS {
             let address = address.clone();
             callers.spawn(async move {
-                let mut socket = connect(&address).await;
+                let socket = connect(&address).await;
                 let mut buffer = [0; 4096];
                 for number in 0..100u16 {
                     let message = vec![caller; 1 + usize::from(number) * 40];
@@ -84,7 +84,7 @@ async fn cancelled_receive_loses_nothing() {
             (listener, socket)
         });
         let mut ours = connect(&address).await;
-        let (_listener, mut theirs) = accepting.await.unwrap();
+        let (_listener, theirs) = accepting.await.unwrap();
         let mut buffer = [0; 4096];
         for number in 0..50u32 {
             let waiting = theirs.recv_async(&mut buffer);
@@ -128,7 +128,7 @@ const BYTES: usize = 300_000;
 
 /// Sends [`BYTES`] of `own`, then the end; returns the bytes received until the other's end. Both
 /// sides send at the same time, and neither could send all of it at once.
-async fn swap(mut socket: QPairStream, own: u8) -> Result<Vec<u8>, QPairSocketError> {
+async fn swap(socket: QPairStream, own: u8) -> Result<Vec<u8>, QPairSocketError> {
     let (mut sent, mut received) = (0, Vec::new());
     let mut buffer = vec![0; 16 << 10];
     while sent < BYTES {

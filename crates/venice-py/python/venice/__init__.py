@@ -12,19 +12,33 @@ See docs/reference/api.md. Handles are void in a child of `fork`; use the "spawn
 
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
+from .channel import (
+    Channel,
+    LentRegion,
+    Listener,
+    RemoteRegion,
+    connect_channel,
+    connect_region,
+    lend,
+    listen,
+    new_key,
+)
 from .copies import Copies
 from .device import Device, Leaving
 from .errors import (
     Closed,
     DeviceLost,
+    Disconnected,
     DonorLost,
     Error,
     Invalid,
     NoRoom,
     OutOfRange,
     Refused,
+    TimedOut,
     Unaligned,
     Unreachable,
+    WouldBlock,
 )
 from .memory import Memory
 from .paged import Hint, Paged, advise
@@ -33,15 +47,19 @@ from .sizes import parse_size
 
 __all__ = [
     "CacheStats",
+    "Channel",
     "Closed",
     "Copies",
     "Device",
     "DeviceLost",
+    "Disconnected",
     "DonorLost",
     "Error",
     "Hint",
     "Invalid",
     "Leaving",
+    "LentRegion",
+    "Listener",
     "Memory",
     "NoRoom",
     "ObjectCache",
@@ -49,10 +67,18 @@ __all__ = [
     "Paged",
     "Rack",
     "Refused",
+    "RemoteRegion",
+    "TimedOut",
     "Unaligned",
     "Unreachable",
+    "WouldBlock",
     "__version__",
     "advise",
     "connect",
+    "connect_channel",
+    "connect_region",
+    "lend",
+    "listen",
+    "new_key",
     "parse_size",
 ]

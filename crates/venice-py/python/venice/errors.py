@@ -43,5 +43,17 @@ class Invalid(Error, ValueError):
     """An argument is invalid."""
 
 
+class WouldBlock(Error, BlockingIOError):
+    """A channel with a time-out of 0 has nothing to receive, or no room to send."""
+
+
+class TimedOut(Error, TimeoutError):
+    """A call on a channel did not complete within its time-out."""
+
+
+class Disconnected(Error, ConnectionError):
+    """The other side of a channel has closed, or is gone."""
+
+
 class Closed(Error, ValueError):
     """The resource was given back, or belongs to the parent process of a fork."""

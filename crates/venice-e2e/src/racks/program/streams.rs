@@ -63,7 +63,11 @@ impl Streams {
             let stream = number(self.source, self.session, begun);
             self.notebook.note(What::StreamBegan { stream, donor: self.donor });
             let id = StreamId(stream);
-            let options = QPairOptions { credit: Habits::of(id).credit, end: end_config() };
+            let options = QPairOptions {
+                credit: Habits::of(id).credit,
+                end: end_config(),
+                ..QPairOptions::default()
+            };
             match QPairStream::connect(&self.address, Service::Stream as u32, &options) {
                 Ok(socket) => {
                     let notebook = Arc::clone(&self.notebook);

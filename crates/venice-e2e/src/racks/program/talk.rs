@@ -83,7 +83,7 @@ impl Talk {
         }
         self.notebook.note(What::Began { conversation: id });
         let credit = if id % 3 == 2 { CreditMode::InBand } else { CreditMode::CrmaWrite };
-        let options = QPairOptions { credit, end: end_config() };
+        let options = QPairOptions { credit, end: end_config(), ..QPairOptions::default() };
         let socket = match QPairMessages::connect(&self.address, Service::Talk as u32, &options) {
             Ok(socket) => socket,
             Err(error) => return error,

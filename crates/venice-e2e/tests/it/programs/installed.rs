@@ -116,10 +116,13 @@ fn c_program_links_the_installed_library() {
     assert!(!prefix.path().join("include/venice.h").exists());
 }
 
-/// Checks that the example calls every function of the header.
+/// Checks that the examples call every function of the header.
 fn every_function_is_used(header: &Path) {
     let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
-    let (header, example) = (read(header), read(&root().join("examples/c/borrow.c")));
+    let header = read(header);
+    let example =
+        ["borrow.c", "channels.c"].map(|name| read(&root().join("examples/c").join(name)));
+    let example = example.concat();
     let is_declared = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphabetic());
     let name = |line: &str| -> Option<String> {
         let word = line.split_once('(')?.0.split([' ', '*']).next_back()?;

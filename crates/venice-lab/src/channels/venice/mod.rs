@@ -26,7 +26,7 @@ pub use patterns::Adaptive;
 pub(super) use patterns::{adaptive, operations_per_s};
 pub(super) use rings::RingBed;
 pub(super) use shm::{ShmBed, fresh_reads, one_way_writes};
-pub(super) use sockets::socket_messages;
+pub(super) use sockets::{Place, socket_messages};
 pub(super) use udp::{Protection, UdpBed};
 pub(super) use virtual_time::{application_in_virtual_time, both_ways_in_virtual_time};
 

@@ -1,4 +1,4 @@
-//! QPair messages over the wire, by the socket API of programs.
+//! QPair messages over shared memory and the wire, by the socket API of programs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +30,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Polls without a message between two checks for Ctrl-C.
 const LOOKS: u32 = 1 << 12;
 
+/// Place of a listener.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::channels) enum Place<'a> {
+    /// Shared memory.
+    Shm,
+    /// The wire.
+    Wire { path: &'a Path, protection: Protection },
+}
+
+impl Place<'_> {
+    /// Returns the largest measured message.
+    fn most_bytes(self) -> usize {
+        match self {
+            Place::Shm => usize::MAX,
+            Place::Wire { .. } => MAX_MESSAGE_BYTES,
+        }
+    }
+}
+
 /// Task of the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Far {
@@ -37,33 +56,38 @@ enum Far {
     Count,
 }
 
-/// Measures messages by size, up to the largest possible. The near end waits as `waiting` requests,
-/// the far end in its sockets' way.
+/// Measures messages by size, up to the largest possible. The near end waits as `waiting` requests.
+/// The far end waits in its sockets' way, over shared memory like the near end, as peers' ends do.
 ///
 /// # Errors
 /// When an end fails, and on an interrupt.
 pub(in crate::channels) fn socket_messages(
     effort: &Effort,
     ends: Ends,
-    path: &Path,
-    protection: Protection,
+    place: Place<'_>,
     waiting: Waiting,
     sizes: &[u64],
     mut done: impl FnMut(),
 ) -> Result<Series> {
-    let variant = waiting.variant(protection);
-    let mut series = Series::new(System::Venice, Medium::Udp, Operation::Message, &variant);
+    let (medium, variant) = match place {
+        Place::Shm => (Medium::Shm, waiting.name().to_owned()),
+        Place::Wire { protection, .. } => (Medium::Udp, waiting.variant(protection)),
+    };
+    let mut series = Series::new(System::Venice, medium, Operation::Message, &variant);
+    if matches!(place, Place::Shm) && ends.near_cpu == ends.far_cpu {
+        return Ok(series.absent("needs two processors"));
+    }
     for &size_bytes in sizes {
         let len = size_bytes as usize;
-        if len > MAX_MESSAGE_BYTES {
+        if len > place.most_bytes() {
             series.absent = Some("messages have at most 1 MiB".to_owned());
             continue;
         }
-        let wire = Wire { ends, path, protection, waiting, len };
+        let talk = Talk { ends, place, waiting, len };
         series.points.push(Point {
             size_bytes,
-            latency: Some(half(wire.there_and_back(effort)?)),
-            bandwidth_bytes_per_s: Some(wire.one_way(effort)?),
+            latency: Some(half(talk.there_and_back(effort)?)),
+            bandwidth_bytes_per_s: Some(talk.one_way(effort)?),
         });
         done();
     }
@@ -72,21 +96,20 @@ pub(in crate::channels) fn socket_messages(
 
 /// One measurement.
 #[derive(Debug, Clone, Copy)]
-struct Wire<'a> {
+struct Talk<'a> {
     ends: Ends,
-    path: &'a Path,
-    protection: Protection,
+    place: Place<'a>,
     waiting: Waiting,
     len: usize,
 }
 
-impl Wire<'_> {
+impl Talk<'_> {
     fn there_and_back(&self, effort: &Effort) -> Result<crate::channels::series::Latency> {
         on_cpu(self.ends.near_cpu, || {
-            let (mut near, _far, _) = self.join(Far::SendBack)?;
+            let (near, _far, _) = self.join(Far::SendBack)?;
             let (message, mut answer) = (vec![0x56; self.len], vec![0; self.len]);
             effort.latency(|| {
-                self.go_on(|| near.try_send(&message))?;
+                near.send(&message).context("a message was not accepted")?;
                 match self.waiting {
                     Waiting::Spin => self.go_on(|| near.try_recv(&mut answer)).map(drop),
                     Waiting::Sleep => near.recv(&mut answer).map(drop).context("no answer"),
@@ -97,7 +120,7 @@ impl Wire<'_> {
 
     fn one_way(&self, effort: &Effort) -> Result<f64> {
         on_cpu(self.ends.near_cpu, || {
-            let (mut near, _far, arrived) = self.join(Far::Count)?;
+            let (near, _far, arrived) = self.join(Far::Count)?;
             let message = vec![0x56; self.len];
             let mut before = 0;
             effort.bandwidth(|| {
@@ -127,28 +150,47 @@ impl Wire<'_> {
     /// Joins both ends; returns them and the bytes that have arrived at the far one.
     fn join(&self, far: Far) -> Result<(QPairMessages, FarEnd, Arc<AtomicU64>)> {
         let arrived = Arc::new(AtomicU64::new(0));
-        let (counter, len) = (Arc::clone(&arrived), self.len);
+        let (counter, len, waiting) = (Arc::clone(&arrived), self.len, self.waiting);
         let setting = Setting::roomy(len);
-        let seal =
-            (self.protection == Protection::Sealed).then(|| QPairSeal::Keys(Arc::new(SECRET)));
-        let address = QPairAddress::Udp { address: (self.path.far(), 0).into(), seal };
+        let folder = tempfile::tempdir().context("no temporary folder")?;
+        let ring = QPairAddress::ring(folder.path().join("messages"));
+        let (path, listening) = match self.place {
+            Place::Shm => (None, ring.clone()),
+            Place::Wire { path, protection } => {
+                let seal =
+                    (protection == Protection::Sealed).then(|| QPairSeal::Keys(Arc::new(SECRET)));
+                let address = (path.far(), 0).into();
+                (Some(path), QPairAddress::Udp { address, seal })
+            }
+        };
+        let is_shm = path.is_none();
         let prepare = move || {
-            let mut listener = QPairListener::bind(&address, SERVICE)?;
-            listener.set_end(setting.end);
-            let local = listener.local_addr().context("the UDP listener has no address")?;
-            Ok((local, listener))
+            let mut listener = QPairListener::bind(&listening, SERVICE)?;
+            // Through shared memory messages of any length pass the default buffer.
+            if !is_shm {
+                listener.set_end(setting.end);
+            }
+            Ok((listener.local_addr(), listener))
         };
         let serve = move |listener: QPairListener, stop: &AtomicBool| {
+            let waiting = if is_shm { waiting } else { Waiting::Sleep };
             // A failure of this end is detected at the other.
-            let _ = serve(listener, far, len, &counter, stop);
+            let _ = serve(listener, (far, waiting), len, &counter, stop);
         };
-        let (far, local) = FarEnd::start(Some(self.path), self.ends.far_cpu, prepare, serve)?;
-        let name = KeyName::Grant(GRANT);
-        let seal = (self.protection == Protection::Sealed)
-            .then(|| QPairSeal::As(SealedAs { name, key: node_key(&SECRET, name) }));
-        let address = QPairAddress::Udp { address: local, seal };
-        let options = QPairOptions { end: setting.end, credit: setting.credit };
-        let mut near = QPairMessages::connect(&address, SERVICE, &options)?;
+        let (far, local) = FarEnd::start(path, self.ends.far_cpu, prepare, serve)?;
+        let address = match self.place {
+            Place::Shm => ring,
+            Place::Wire { protection, .. } => {
+                let name = KeyName::Grant(GRANT);
+                let seal = (protection == Protection::Sealed)
+                    .then(|| QPairSeal::As(SealedAs { name, key: node_key(&SECRET, name) }));
+                let address = local.context("the UDP listener has no address")?;
+                QPairAddress::Udp { address, seal }
+            }
+        };
+        let options =
+            QPairOptions { end: setting.end, credit: setting.credit, ..QPairOptions::default() };
+        let near = QPairMessages::connect(&address, SERVICE, &options)?;
         near.set_timeout(Some(PATIENCE));
         Ok((near, far, arrived))
     }
@@ -156,13 +198,13 @@ impl Wire<'_> {
 
 fn serve(
     mut listener: QPairListener,
-    far: Far,
+    (far, waiting): (Far, Waiting),
     len: usize,
     counter: &AtomicU64,
     stop: &AtomicBool,
 ) -> Result<()> {
     let go_on = || !stop.load(Ordering::Relaxed);
-    let mut socket = loop {
+    let socket = loop {
         match listener.accept_messages(Some(POLL)) {
             Err(QPairSocketError::TimedOut) if go_on() => {}
             accepted => break accepted?,
@@ -171,8 +213,16 @@ fn serve(
     socket.set_timeout(Some(POLL));
     let mut buffer = vec![0; len];
     while go_on() {
-        let len = match socket.recv(&mut buffer) {
+        let received = match waiting {
+            Waiting::Spin => socket.try_recv(&mut buffer),
+            Waiting::Sleep => socket.recv(&mut buffer),
+        };
+        let len = match received {
             Err(QPairSocketError::TimedOut) => continue,
+            Err(QPairSocketError::WouldBlock) => {
+                std::hint::spin_loop();
+                continue;
+            }
             Ok(0) => return Ok(()),
             received => received?,
         };

@@ -1,0 +1,62 @@
+//! The C example of channels, built against this library and run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn c_example_talks() {
+    let tests = std::env::current_exe().unwrap();
+    let libraries = tests.parent().and_then(|deps| deps.parent()).unwrap();
+    // `cargo test` does not link the shared library.
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline", "--package", "venice-c", "--target-dir"]);
+    let target = libraries.parent().unwrap();
+    assert!(cargo.arg(target).current_dir(root()).status().unwrap().success());
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("channels");
+    // The name by which the dynamic linker finds it.
+    let shared = dir.path().join("libvenice.so.0");
+    std::os::unix::fs::symlink(libraries.join("libvenice.so"), shared).unwrap();
+    let built = Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(root().join("examples/c/channels.c"))
+        .arg("-I")
+        .arg(root().join("crates/venice-c/include"))
+        .arg("-L")
+        .arg(libraries)
+        .arg("-lvenice")
+        .output()
+        .expect("gcc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let ran = Command::new(&program)
+        .arg("5a".repeat(32))
+        .env("LD_LIBRARY_PATH", dir.path())
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{out}{err}");
+    assert!(out.contains("1048576 bytes, then: connection lost"), "{out}");
+    assert_eq!(out.matches(": and back").count(), 2, "over shm and udp: {out}");
+    assert!(out.contains("udp:127.0.0.1:"), "{out}");
+}
+
+#[test]
+fn example_uses_every_channel_function() {
+    let header = std::fs::read_to_string(root().join("crates/venice-c/include/venice.h")).unwrap();
+    let example = std::fs::read_to_string(root().join("examples/c/channels.c")).unwrap();
+    let channels = header.split_once("Channels between two programs").unwrap().1;
+    let declared = channels
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_alphabetic()))
+        .filter_map(|line| line.split_once('(')?.0.split([' ', '*']).next_back());
+    let declared: Vec<&str> = declared.filter(|name| name.starts_with("venice_")).collect();
+    assert!(declared.len() > 25, "{declared:?}");
+    let missing: Vec<_> =
+        declared.iter().filter(|name| !example.contains(&format!("{name}("))).collect();
+    assert!(missing.is_empty(), "no example of {missing:?}");
+}
