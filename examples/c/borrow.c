@@ -135,11 +135,11 @@ static void devices(venice_rack *rack)
     venice_status status;
     options.purpose = "an example in C";
     options.wait_ms = 100;
-    status = venice_get_accelerator(rack, &options, &device);
+    status = venice_get_device(rack, "accelerator", &options, &device);
     a_device(status, device);
-    status = venice_get_storage(rack, 3 * MIB, &options, &device);
+    status = venice_get_device(rack, "storage=3MiB", &options, &device);
     a_device(status, device);
-    status = venice_get_nic(rack, &options, &device);
+    status = venice_get_device(rack, "nic", &options, &device);
     a_device(status, device);
 }
 

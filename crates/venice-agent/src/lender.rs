@@ -157,7 +157,7 @@ impl Lender {
         self: &Arc<Self>,
         request: PrepareRequest,
     ) -> Result<DonorStatus, Refusal> {
-        let (grant, slabs) = (request.grant, request.slabs as usize);
+        let (grant, slabs) = (request.grant, request.share.slabs() as usize);
         let at_once = request.at_once.then_some(request.donor_epoch);
         let mut state = self.state();
         let now_ns = state.now_ns();
@@ -401,7 +401,7 @@ impl Lender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_control::{ResourceKind, ResourceSpec};
+    use venice_control::{ResourceKind, ResourceSpec, Share};
     use venice_wire::SLAB_BYTES;
 
     const KEY: GrantKey = GrantKey(9);
@@ -422,8 +422,7 @@ mod tests {
         PrepareRequest {
             grant: GrantId(id),
             key: KEY,
-            slabs,
-            device: None,
+            share: Share::of_slabs(slabs),
             donor_epoch: 1,
             lease_ms,
             owner: None,
@@ -499,8 +498,8 @@ mod tests {
         lender.state().core.offer_devices(0, [spec.clone()]);
         let making = lender.replacing();
         for id in [1, 2] {
-            let device = Some(spec.share(0));
-            lender.prepare(PrepareRequest { device, ..request(id, 0, 60_000) }).unwrap();
+            let share = spec.share(0);
+            lender.prepare(PrepareRequest { share, ..request(id, 0, 60_000) }).unwrap();
             lender.commit(GrantId(id), 1).unwrap();
             let ids = [GrantId(id)];
             let release = tokio::time::timeout(Duration::from_secs(20), lender.release(&ids));

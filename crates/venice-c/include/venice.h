@@ -88,10 +88,13 @@ typedef struct venice_options {
     uint64_t bandwidth_bps;  /* traffic the links to the nodes must carry, evenly over the memory,
                               * in bits per second; a node grants no more than its link has left;
                               * 0: unspecified */
+    const char *devices;     /* devices to get with the memory, "accelerator:cuda nic": both or
+                              * nothing, and the memory near them; venice_take_devices() returns
+                              * them; NULL: none; for venice_get_memory() alone */
 } venice_options;
 
 #define VENICE_OPTIONS \
-    { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
+    { sizeof(venice_options), NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL }
 
 /* The state of the copies of borrowed memory. With one copy a node that dies loses what it holds;
  * with more nothing is lost, and lost copies are rebuilt on other nodes. */
@@ -253,13 +256,11 @@ venice_status venice_cache_get_stats(const venice_cache *cache, venice_cache_sta
  * it; the access to its data is up to the program. */
 typedef struct venice_device venice_device;
 
-/* The choice of a device. Begin with VENICE_DEVICE_OPTIONS; a NULL pointer means the same. */
+/* The options of devices. Begin with VENICE_DEVICE_OPTIONS; a NULL pointer means the same. */
 typedef struct venice_device_options {
     size_t struct_bytes;      /* sizeof(venice_device_options) */
-    const char *capabilities; /* required capabilities: "cuda,fp8"; NULL: none */
     const char *donors;       /* nodes to borrow from, "node1,node2"; NULL: any */
     const char *purpose;      /* purpose shown by `venice grants`; may be NULL */
-    uint64_t min_bytes;       /* minimum size of an accelerator; 0: any */
     uint32_t wait_ms;         /* if none is free, the longest wait; 0: do not wait */
     uint32_t priority;        /* of a waiting request, higher ones first, 1 to 255; 0: 100; values
                                * above 100 are for administrators */
@@ -267,19 +268,23 @@ typedef struct venice_device_options {
                                * administrators any user's; 0: none */
 } venice_device_options;
 
-#define VENICE_DEVICE_OPTIONS { sizeof(venice_device_options), NULL, NULL, NULL, 0, 0, 0, 0 }
+#define VENICE_DEVICE_OPTIONS { sizeof(venice_device_options), NULL, NULL, 0, 0, 0 }
 
-/* Gets a whole accelerator. VENICE_NO_ROOM: no suitable one is free. */
-venice_status venice_get_accelerator(const venice_rack *rack, const venice_device_options *options,
-                                     venice_device **device);
+/* Gets one device. `want` is KIND[:CAPABILITY,...][=SIZE]: "accelerator:cuda", "nic:25Gbps", or
+ * "storage=20GiB" of one device, in whole MiB; for a device that is lent whole SIZE is the least that
+ * will do. VENICE_NO_ROOM: no suitable one is free. */
+venice_status venice_get_device(const venice_rack *rack, const char *want,
+                                const venice_device_options *options, venice_device **device);
 
-/* Gets `len_bytes` of one storage device, rounded up to whole MiB. */
-venice_status venice_get_storage(const venice_rack *rack, uint64_t len_bytes,
-                                 const venice_device_options *options, venice_device **device);
+/* Gets several devices, all or none: `wants` as "accelerator:cuda=2 nic", which is `count` = 3 devices,
+ * stored in that order. */
+venice_status venice_get_devices(const venice_rack *rack, const char *wants,
+                                 const venice_device_options *options, venice_device **devices,
+                                 size_t count);
 
-/* Gets a whole network card. */
-venice_status venice_get_nic(const venice_rack *rack, const venice_device_options *options,
-                             venice_device **device);
+/* Stores the `count` devices that were granted with memory (venice_options.devices), in the order of
+ * their wants. What is not taken ends with the memory. No other call may use the memory meanwhile. */
+venice_status venice_take_devices(venice_memory *memory, venice_device **devices, size_t count);
 
 /* Gives it back. NULL is ignored. */
 void venice_free_device(venice_device *device);

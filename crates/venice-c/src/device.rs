@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::time::Duration;
 
-use venice_client::{Device, DeviceOptions, Error, Io, Rack};
+use venice_client::{Device, DeviceOptions, Error, Memory, Rack, wants};
 
 use crate::arguments::{give, handle, take, text};
 use crate::status::{Status, status_of};
@@ -13,10 +13,8 @@ use crate::status::{Status, status_of};
 #[repr(C)]
 pub struct Options {
     struct_bytes: usize,
-    capabilities: *const c_char,
     donors: *const c_char,
     purpose: *const c_char,
-    min_bytes: u64,
     wait_ms: u32,
     priority: u32,
     preempt: u32,
@@ -61,10 +59,8 @@ unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
     // SAFETY: guaranteed by the caller, for all of them.
     unsafe {
         let options = &*options;
-        meant.capabilities = list(text(options.capabilities, "capabilities")?);
         meant.donors = list(text(options.donors, "donors")?);
         meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
-        meant.min_bytes = options.min_bytes;
         meant.wait = Duration::from_millis(options.wait_ms.into());
         meant.preempt = options.preempt != 0;
         if options.priority > 0 {
@@ -80,15 +76,21 @@ unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
 /// # Safety
 /// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_get_accelerator(
+pub unsafe extern "C" fn venice_get_device(
     rack: *const Rack,
+    want: *const c_char,
     options_pointer: *const Options,
     device: *mut *mut DeviceHandle,
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     status_of(unsafe {
         give(device, || {
-            handle(rack, "rack")?.get_accelerator(&options(options_pointer)?).map(DeviceHandle::new)
+            let wants = wants(text(want, "want")?.unwrap_or_default())?;
+            let [want] = &wants[..] else {
+                return Err(Error::Invalid("invalid want: name one device".into()));
+            };
+            let rack = handle(rack, "rack")?;
+            rack.get_device(want, &options(options_pointer)?).map(DeviceHandle::new)
         })
     })
 }
@@ -96,19 +98,25 @@ pub unsafe extern "C" fn venice_get_accelerator(
 /// Implements the function of the header.
 ///
 /// # Safety
-/// The requirements of [`crate::arguments`].
+/// The requirements of [`crate::arguments`]; `devices` has room for `count` handles.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_get_storage(
+pub unsafe extern "C" fn venice_get_devices(
     rack: *const Rack,
-    len_bytes: u64,
+    wanted: *const c_char,
     options_pointer: *const Options,
-    device: *mut *mut DeviceHandle,
+    devices: *mut *mut DeviceHandle,
+    count: usize,
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     status_of(unsafe {
-        give(device, || {
-            let io = Io::Storage(len_bytes);
-            handle(rack, "rack")?.get_io(io, &options(options_pointer)?).map(DeviceHandle::new)
+        give_all(devices, count, || {
+            let wants = wants(text(wanted, "wants")?.unwrap_or_default())?;
+            let wanted: usize = wants.iter().map(|want| want.count as usize).sum();
+            if wanted != count {
+                let said = format!("invalid count {count}: the wants name {wanted} devices");
+                return Err(Error::Invalid(said));
+            }
+            handle(rack, "rack")?.get_devices(&wants, &options(options_pointer)?)
         })
     })
 }
@@ -116,19 +124,45 @@ pub unsafe extern "C" fn venice_get_storage(
 /// Implements the function of the header.
 ///
 /// # Safety
-/// The requirements of [`crate::arguments`].
+/// The requirements of [`crate::arguments`]; `devices` has room for `count` handles.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn venice_get_nic(
-    rack: *const Rack,
-    options_pointer: *const Options,
-    device: *mut *mut DeviceHandle,
+pub unsafe extern "C" fn venice_take_devices(
+    memory: *mut Memory,
+    devices: *mut *mut DeviceHandle,
+    count: usize,
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     status_of(unsafe {
-        give(device, || {
-            handle(rack, "rack")?.get_io(Io::Nic, &options(options_pointer)?).map(DeviceHandle::new)
+        give_all(devices, count, || {
+            let memory = memory.as_mut().ok_or_else(|| Error::Invalid("memory is NULL".into()))?;
+            let granted = memory.device_count();
+            if granted != count {
+                let said = format!("invalid count {count}: the memory has {granted} devices");
+                return Err(Error::Invalid(said));
+            }
+            Ok(memory.take_devices())
         })
     })
+}
+
+/// Stores new handles at their destinations.
+///
+/// # Safety
+/// `devices` has room for `count` handles.
+unsafe fn give_all(
+    devices: *mut *mut DeviceHandle,
+    count: usize,
+    made: impl FnOnce() -> Result<Vec<Device>, Error>,
+) -> Result<(), Error> {
+    if devices.is_null() {
+        return Err(Error::Invalid("the place for the devices is NULL".into()));
+    }
+    for (at, device) in made()?.into_iter().enumerate().take(count) {
+        let handle = Box::into_raw(Box::new(DeviceHandle::new(device)));
+        // SAFETY: guaranteed by the caller.
+        unsafe { devices.add(at).write(handle) };
+    }
+    Ok(())
 }
 
 /// Implements the function of the header.

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use venice_client::{Error, MemoryOptions, Rack, ReclaimTo, UnknownPolicy};
+use venice_client::{Error, MemoryOptions, Rack, ReclaimTo, UnknownPolicy, wants};
 
 use crate::arguments::{give, handle, place, take, text};
 use crate::status::{Status, status_of};
@@ -25,6 +25,7 @@ pub struct Options {
     priority: u32,
     preempt: u32,
     bandwidth_bps: u64,
+    devices: *const c_char,
 }
 
 /// Converts the options; null: the defaults.
@@ -52,6 +53,7 @@ pub unsafe fn options(options: *const Options) -> Result<MemoryOptions, Error> {
             meant.port = Some(port.parse().map_err(Error::Invalid)?);
         }
         meant.node = text(options.node, "node")?.map(str::to_string);
+        meant.devices = wants(text(options.devices, "devices")?.unwrap_or_default())?;
         meant.purpose = text(options.purpose, "purpose")?.unwrap_or_default().to_string();
         if let Some(placement) = text(options.placement, "placement")? {
             let wrong = |error: UnknownPolicy| Error::Invalid(error.to_string());
@@ -142,6 +144,7 @@ mod tests {
             priority: 0,
             preempt: 0,
             bandwidth_bps: 0,
+            devices: null(),
         }
     }
 

@@ -1,59 +1,18 @@
-//! Devices of the rack: `GetAccelerator` and `GetIO` of the paper.
+//! Devices of the rack: `GetAccelerator` and `GetIO` of the paper, for devices of any kind.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use venice_control::{DEFAULT_PRIORITY, ResourceKind};
-use venice_recipient::{DeviceWish, Fate, Held, Waiting, reason_text};
+use venice_control::{DEFAULT_PRIORITY, ResourceKind, Share, Want};
+use venice_recipient::{AllocationSpec, Fate, Held, Waiting, allocate, reason_text};
 
 use crate::Error;
 use crate::rack::Rack;
 
-/// The kind of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// A compute device: a GPU, an FPGA. Exclusive to one recipient.
-    Accelerator,
-    /// A network card. Exclusive to one recipient.
-    Nic,
-    /// A storage device; granted by size.
-    Storage,
-}
-
-impl DeviceKind {
-    /// Returns the common name: `accelerator`, `nic`, `storage`.
-    pub fn name(self) -> &'static str {
-        ResourceKind::from(self).name()
-    }
-}
-
-impl From<DeviceKind> for ResourceKind {
-    fn from(kind: DeviceKind) -> Self {
-        match kind {
-            DeviceKind::Accelerator => Self::Accelerator,
-            DeviceKind::Nic => Self::Nic,
-            DeviceKind::Storage => Self::Storage,
-        }
-    }
-}
-
-/// A requested I/O device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Io {
-    /// This many bytes of one storage device, rounded up to whole MiB.
-    Storage(u64),
-    /// A network card.
-    Nic,
-}
-
-/// The choice of a device, and the purpose of its grant.
+/// The options of requested devices.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceOptions {
-    /// Required capabilities, as in `venice resources`: `cuda`, `25Gbps`. The device has all of
-    /// them.
-    pub capabilities: Vec<String>,
-    /// Minimum size of an accelerator in bytes; 0: any.
-    pub min_bytes: u64,
     /// Nodes to borrow from; empty: any.
     pub donors: Vec<String>,
     /// Maximum time to wait if no device is free; zero: do not wait. `venice queue` lists waiting
@@ -72,8 +31,6 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
-            capabilities: Vec::new(),
-            min_bytes: 0,
             donors: Vec::new(),
             wait: Duration::ZERO,
             priority: DEFAULT_PRIORITY,
@@ -96,44 +53,52 @@ pub struct Leaving {
 /// access to its data is up to the program.
 #[derive(Debug)]
 pub struct Device {
-    kind: DeviceKind,
     held: Held,
 }
 
+/// Parses wants, separated by spaces: `"accelerator:cuda=2 nic"`. Each is
+/// `KIND[:CAPABILITY,...][=AMOUNT]`, as for `venice get`.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn wants(text: &str) -> Result<Vec<Want>, Error> {
+    let parsed = text.split_whitespace().map(|word| (word, word.parse()));
+    let named = |(word, want): (&str, Result<Want, _>)| {
+        want.map_err(|error| Error::Invalid(format!("invalid want {word:?}: {error}")))
+    };
+    parsed.map(named).collect()
+}
+
 impl Rack {
-    /// Gets a whole accelerator.
+    /// Gets one device: `rack.get_device(&"accelerator:cuda".parse()?, &options)`.
     ///
     /// # Errors
-    /// [`Error::NoRoom`] if no suitable one is free, with the reason; [`Error::Refused`],
-    /// [`Error::Unreachable`].
-    pub fn get_accelerator(&self, options: &DeviceOptions) -> Result<Device, Error> {
-        self.get_device(DeviceKind::Accelerator, options.min_bytes, options)
-    }
-
-    /// Gets storage or a network card.
-    ///
-    /// # Errors
-    /// Like [`get_accelerator`](Rack::get_accelerator); [`Error::Invalid`] for a size of 0.
-    pub fn get_io(&self, io: Io, options: &DeviceOptions) -> Result<Device, Error> {
-        match io {
-            Io::Storage(0) => {
-                Err(Error::Invalid("invalid size 0: ask for at least 1 byte of storage".into()))
-            }
-            Io::Storage(bytes) => self.get_device(DeviceKind::Storage, bytes, options),
-            Io::Nic => self.get_device(DeviceKind::Nic, 0, options),
+    /// [`Error::NoRoom`] if no suitable one is free, with the reason; [`Error::Invalid`] for memory
+    /// and for several devices; [`Error::Refused`], [`Error::Unreachable`].
+    pub fn get_device(&self, want: &Want, options: &DeviceOptions) -> Result<Device, Error> {
+        if want.count != 1 {
+            let said = format!("{want} is not one device: get_devices returns several");
+            return Err(Error::Invalid(said));
         }
+        let devices = self.get_devices(std::slice::from_ref(want), options)?;
+        devices.into_iter().next().ok_or_else(|| Error::Refused("the rack granted nothing".into()))
     }
 
-    fn get_device(
+    /// Gets devices of any kinds, all of them or none. [`MemoryOptions::devices`] gets memory with
+    /// them.
+    ///
+    /// # Errors
+    /// Like [`get_device`](Rack::get_device).
+    ///
+    /// [`MemoryOptions::devices`]: crate::MemoryOptions::devices
+    pub fn get_devices(
         &self,
-        kind: DeviceKind,
-        bytes: u64,
+        wants: &[Want],
         options: &DeviceOptions,
-    ) -> Result<Device, Error> {
-        let wish = DeviceWish {
-            kind: kind.into(),
-            bytes,
-            capabilities: options.capabilities.clone(),
+    ) -> Result<Vec<Device>, Error> {
+        check_devices(wants)?;
+        let spec = AllocationSpec {
+            devices: wants.to_vec(),
             donors: options.donors.clone(),
             waiting: Waiting {
                 at_most: options.wait,
@@ -141,16 +106,29 @@ impl Rack {
                 preempt: options.preempt,
             },
             purpose: options.purpose.clone(),
+            ..AllocationSpec::default()
         };
-        let held = Held::device(self.access(), &wish, |_| {})?;
-        Ok(Device { kind, held })
+        let mut loan = allocate(self.access(), &spec, &mut |_| ControlFlow::Continue(()))?;
+        Ok(Held::each_device_of(&mut loan)?.into_iter().map(Device::new).collect())
+    }
+}
+
+/// Refuses wants of memory.
+pub(crate) fn check_devices(wants: &[Want]) -> Result<(), Error> {
+    match wants.iter().find(|want| !want.kind.is_device()) {
+        Some(want) => Err(Error::Invalid(format!("{want} is not a device: see get_memory"))),
+        None => Ok(()),
     }
 }
 
 impl Device {
+    pub(crate) fn new(held: Held) -> Self {
+        Self { held }
+    }
+
     /// Returns its kind.
-    pub fn kind(&self) -> DeviceKind {
-        self.kind
+    pub fn kind(&self) -> ResourceKind {
+        self.share().kind
     }
 
     /// Returns its node.
@@ -160,17 +138,17 @@ impl Device {
 
     /// Returns its name on that node, for example `/dev/nvidia0`.
     pub fn address(&self) -> &str {
-        self.share().map_or("", |share| &share.address)
+        &self.share().address
     }
 
     /// Returns the granted bytes of storage; for other devices their size, 0 if unknown.
     pub fn len_bytes(&self) -> u64 {
-        self.held.grants()[0].bytes
+        self.share().bytes
     }
 
     /// Returns its capabilities.
     pub fn capabilities(&self) -> &[String] {
-        self.share().map_or(&[], |share| &share.capabilities)
+        &self.share().capabilities
     }
 
     /// Returns the number of its grant, as in `venice grants`.
@@ -202,7 +180,7 @@ impl Device {
         Err(Error::DeviceLost { node, address, why })
     }
 
-    fn share(&self) -> Option<&venice_control::DeviceShare> {
-        self.held.grants()[0].device.as_ref()
+    fn share(&self) -> &Share {
+        &self.held.grants()[0].share
     }
 }

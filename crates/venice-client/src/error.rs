@@ -87,7 +87,6 @@ impl From<RecipientError> for Error {
                 ControlError::NoRoom { .. }
                 | ControlError::Rack(
                     RackError::OverQuota { .. }
-                    | RackError::OverDeviceQuota(_)
                     | RackError::NoBandwidth(_)
                     | RackError::NoDevice(_),
                 ),
@@ -122,18 +121,19 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use venice_control::{ControlError, RackError};
+    use venice_control::{ControlError, OverQuota, RackError, ResourceKind};
 
     use super::*;
 
     #[test]
     fn errors_map_to_their_kinds() {
-        let over = RackError::OverQuota {
+        let over = RackError::OverQuota(OverQuota {
             user: "ada".into(),
-            asked_bytes: 32,
-            used_bytes: 16,
-            quota_bytes: 16,
-        };
+            kind: ResourceKind::Memory,
+            asked: 32,
+            used: 16,
+            quota: 16,
+        });
         let over = Error::from(RecipientError::Control(ControlError::Rack(over)));
         assert!(matches!(over, Error::NoRoom(said) if said.contains("ada")));
         let address = ControlError::BadAddress { addr: "nowhere".into() };

@@ -46,7 +46,7 @@ mod queue;
 mod rack;
 mod store;
 
-pub use device::{Device, DeviceKind, DeviceOptions, Io, Leaving};
+pub use device::{Device, DeviceOptions, Leaving, wants};
 pub use error::Error;
 pub use memory::Memory;
 pub use object_cache::{
@@ -55,6 +55,8 @@ pub use object_cache::{
 pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
-pub use venice_control::{DEFAULT_PRIORITY, Policy, UnknownPolicy};
+pub use venice_control::{
+    DEFAULT_PRIORITY, InvalidWant, Policy, ResourceKind, UnknownPolicy, Want,
+};
 pub use venice_recipient::paged::{Hint, PageSize, Pattern};
 pub use venice_recipient::{Copies, PortKind, ReclaimTo};

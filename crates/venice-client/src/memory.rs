@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use venice_recipient::{Copies, Lane, LaneError, RemoteMemory};
 
 use crate::Error;
+use crate::device::Device;
 use crate::listing::Listing;
 use crate::pending::{Outcome, Pending};
 use crate::queue::{Access, Queue};
@@ -41,6 +42,17 @@ impl Memory {
     /// Returns its size in bytes: the requested one, in whole slabs of 16 MiB.
     pub fn len_bytes(&self) -> u64 {
         self.remote.len_bytes()
+    }
+
+    /// Returns the devices granted with it ([`MemoryOptions::devices`](crate::MemoryOptions)), in the
+    /// order of the wants. What is not taken ends with it.
+    pub fn take_devices(&mut self) -> Vec<Device> {
+        self.remote.take_devices().into_iter().map(Device::new).collect()
+    }
+
+    /// Returns the number of devices granted with it and not taken.
+    pub fn device_count(&self) -> usize {
+        self.remote.device_count()
     }
 
     /// Returns the required and the missing copies: lost ones are rebuilt on other nodes while the

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use venice_control::client::Access;
-use venice_control::{DEFAULT_PRIORITY, Policy};
-use venice_recipient::{MOST_COPIES, PortKind, ReclaimTo, RemoteMemory, Request, Waiting, Wish};
+use venice_control::{DEFAULT_PRIORITY, Policy, Want};
+use venice_recipient::{
+    AllocationSpec, MOST_COPIES, MemorySpec, PortKind, ReclaimTo, RemoteMemory, Request, Waiting,
+};
 
 use crate::Error;
+use crate::device::check_devices;
 use crate::memory::Memory;
 use crate::object_cache::{CacheOptions, MIN_CACHE_BYTES, ObjectCache};
 use crate::paged::PagedMemory;
@@ -54,6 +57,9 @@ pub struct MemoryOptions {
     /// Preempts grants of lower priority while the request waits: the user's own, for
     /// administrators any user's. Their programs have a minute to move their data.
     pub preempt: bool,
+    /// Devices to get with the memory ([`wants`](crate::wants)): both or nothing, and the memory near
+    /// them. [`Memory::take_devices`] returns them. For [`Rack::get_memory`] alone.
+    pub devices: Vec<Want>,
     /// Purpose shown by `venice grants`.
     pub purpose: String,
     /// Maximum of outstanding asynchronous accesses.
@@ -73,6 +79,7 @@ impl Default for MemoryOptions {
             wait: Duration::ZERO,
             priority: DEFAULT_PRIORITY,
             preempt: false,
+            devices: Vec::new(),
             purpose: String::new(),
             most_under_way: MOST_UNDER_WAY,
         }
@@ -126,6 +133,7 @@ impl Rack {
     /// [`Error::NoRoom`], [`Error::Refused`], [`Error::Unreachable`]; [`Error::Invalid`] for a size
     /// of 0 or an invalid number of copies.
     pub fn get_memory(&self, len_bytes: u64, options: &MemoryOptions) -> Result<Memory, Error> {
+        check_devices(&options.devices)?;
         Ok(Memory::new(self.borrow(len_bytes, options)?, options.most_under_way))
     }
 
@@ -141,6 +149,7 @@ impl Rack {
         local_bytes: u64,
         options: &MemoryOptions,
     ) -> Result<PagedMemory, Error> {
+        check_alone(options)?;
         PagedMemory::start(self.borrow(len_bytes, options)?, local_bytes)
     }
 
@@ -158,6 +167,7 @@ impl Rack {
             let said = format!("object cache too small: it takes at least {MIN_CACHE_BYTES} bytes");
             return Err(Error::Invalid(said));
         }
+        check_alone(options)?;
         let memory = self.get_memory(len_bytes, options)?;
         ObjectCache::new(Box::new(memory), cache)
     }
@@ -179,26 +189,30 @@ impl Rack {
     }
 
     fn request(&self, len_bytes: u64, options: &MemoryOptions) -> Request {
-        let wish = Wish {
-            copies: options.copies,
+        let memory = MemorySpec {
             remote_bytes: Some(len_bytes),
+            copies: options.copies,
+            bandwidth_bps: options.bandwidth_bps,
+            reclaim_to: options.reclaim_to.clone(),
+            ..MemorySpec::default()
+        };
+        let spec = AllocationSpec {
+            devices: options.devices.clone(),
             donors: options.donors.clone(),
             placement: options.placement,
-            bandwidth_bps: options.bandwidth_bps,
             waiting: Waiting {
                 at_most: options.wait,
                 priority: options.priority,
                 preempt: options.preempt,
             },
             purpose: options.purpose.clone(),
-            reclaim_to: options.reclaim_to.clone(),
-            ..Wish::default()
+            ..AllocationSpec::of_memory(memory)
         };
         Request {
             access: self.access.clone(),
             port: options.port.unwrap_or(self.port),
             node: options.node.clone(),
-            wish,
+            spec,
         }
     }
 
@@ -209,5 +223,13 @@ impl Rack {
     fn answering(access: Access, port: PortKind) -> Result<Rack, Error> {
         let rack = Rack { access, port };
         rack.free_bytes().map(|_| rack)
+    }
+}
+
+/// Refuses devices where nothing could return them.
+fn check_alone(options: &MemoryOptions) -> Result<(), Error> {
+    match options.devices.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Invalid("devices come with get_memory alone: see get_devices".into())),
     }
 }

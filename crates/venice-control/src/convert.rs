@@ -1,24 +1,23 @@
 //! Conversion between plain and generated types. Missing and unknown values from a peer are errors.
 
-mod devices;
 mod identity;
 mod peers;
 mod quotas;
 mod requests;
 mod rows;
+mod shares;
 
-pub(crate) use devices::{
-    asked_for_device_in, asked_for_device_out, device_request_in, device_request_out, kind_in,
-    kind_out,
-};
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
-pub(crate) use requests::{asked_in, asked_out, client_id_in, request_in, request_out};
+pub(crate) use requests::{
+    asked_in, asked_out, client_id_in, memory_request_in, request_in, request_out,
+};
 pub(crate) use rows::*;
+pub(crate) use shares::{kind_in, kind_out};
 
 use crate::proto;
-use devices::{device_report_in, device_report_out, share_in, share_out};
 use peers::{peer_list_in, peer_list_out};
+use shares::{device_in, device_report_in, device_report_out, share_in, share_out};
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
@@ -29,7 +28,7 @@ use venice_rack::types::{
     CalledBack, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
     HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
     LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, PortReport, PrepareRequest,
-    Registered, RelayPlace, ResourceKind, ResourceSpec, XdpFrames,
+    Registered, RelayPlace, ResourceSpec, Share, XdpFrames,
 };
 use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
 
@@ -145,18 +144,8 @@ pub(crate) fn registration_out(node: NodeRegistration) -> proto::RegisterNodeReq
 }
 
 fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
-    let kind = match resource.kind() {
-        proto::resource::Kind::Memory => ResourceKind::Memory,
-        proto::resource::Kind::Window => ResourceKind::Window,
-        proto::resource::Kind::Accelerator => ResourceKind::Accelerator,
-        proto::resource::Kind::Nic => ResourceKind::Nic,
-        proto::resource::Kind::Storage => ResourceKind::Storage,
-        proto::resource::Kind::Unspecified => {
-            return Err(Status::invalid_argument("a resource of unknown kind"));
-        }
-    };
     Ok(ResourceSpec {
-        kind,
+        kind: kind_in(resource.kind)?,
         address: resource.address,
         bytes: resource.bytes,
         slab_bytes: resource.slab_bytes,
@@ -165,15 +154,8 @@ fn resource_in(resource: proto::Resource) -> Result<ResourceSpec, Status> {
 }
 
 fn resource_out(resource: ResourceSpec) -> proto::Resource {
-    let kind = match resource.kind {
-        ResourceKind::Memory => proto::resource::Kind::Memory,
-        ResourceKind::Window => proto::resource::Kind::Window,
-        ResourceKind::Accelerator => proto::resource::Kind::Accelerator,
-        ResourceKind::Nic => proto::resource::Kind::Nic,
-        ResourceKind::Storage => proto::resource::Kind::Storage,
-    };
     proto::Resource {
-        kind: kind.into(),
+        kind: kind_out(resource.kind),
         address: resource.address,
         bytes: resource.bytes,
         slab_bytes: resource.slab_bytes,
@@ -307,9 +289,8 @@ fn flow_out(flow: FlowReport) -> proto::FlowReport {
 
 fn held_in(held: proto::HeldGrant) -> Result<HeldGrant, Status> {
     Ok(HeldGrant {
-        device: held.device.map(share_in).transpose()?,
+        share: share_in(held.slabs, held.device)?,
         id: GrantId(held.id),
-        slabs: held.slabs,
         state: if held.committed { HeldState::Committed } else { HeldState::Prepared },
         lease_ms: held.lease_ms,
         owner: held.owner.map(owner_in),
@@ -325,10 +306,11 @@ fn priority_in(priority: Option<u32>) -> u8 {
 }
 
 fn held_out(held: HeldGrant) -> proto::HeldGrant {
+    let (slabs, device) = share_out(held.share);
     proto::HeldGrant {
-        device: held.device.map(share_out),
         id: held.id.0,
-        slabs: held.slabs,
+        slabs,
+        device,
         committed: held.state == HeldState::Committed,
         lease_ms: held.lease_ms,
         owner: held.owner.map(owner_out),
@@ -436,8 +418,10 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
         donor: grant.donor,
         donor_node: donor.node,
         donor_epoch: donor.epoch,
-        bytes: grant.bytes,
-        device: grant.device.map(share_in).transpose()?,
+        share: match grant.device {
+            Some(device) => device_in(device)?,
+            None => Share { bytes: grant.bytes, ..Share::of_slabs(0) },
+        },
         key: GrantKey(grant.key),
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
@@ -449,12 +433,14 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
 
 pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
     let donor = proto::Identity { node: grant.donor_node.0, epoch: grant.donor_epoch };
+    let bytes = grant.share.bytes;
+    let (_, device) = share_out(grant.share);
     proto::Grant {
         id: grant.id.0,
         donor: grant.donor,
         donor_identity: Some(donor),
-        bytes: grant.bytes,
-        device: grant.device.map(share_out),
+        bytes,
+        device,
         key: grant.key.0,
         control_addr: grant.control_addr,
         udp_addr: grant.udp_addr,
@@ -466,10 +452,9 @@ pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
 
 pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> Result<PrepareRequest, Status> {
     Ok(PrepareRequest {
-        device: request.device.map(share_in).transpose()?,
+        share: share_in(request.slabs, request.device)?,
         grant: GrantId(request.grant),
         key: GrantKey(request.key),
-        slabs: request.slabs,
         donor_epoch: request.donor_epoch,
         lease_ms: request.lease_ms,
         owner: request.owner.map(owner_in),
@@ -481,11 +466,12 @@ pub(crate) fn prepare_in(request: proto::PrepareGrantRequest) -> Result<PrepareR
 }
 
 pub(crate) fn prepare_out(request: PrepareRequest) -> proto::PrepareGrantRequest {
+    let (slabs, device) = share_out(request.share);
     proto::PrepareGrantRequest {
-        device: request.device.map(share_out),
         grant: request.grant.0,
         key: request.key.0,
-        slabs: request.slabs,
+        slabs,
+        device,
         donor_epoch: request.donor_epoch,
         lease_ms: request.lease_ms,
         owner: request.owner.map(owner_out),

@@ -6,8 +6,8 @@ use prost::Message as _;
 use thiserror::Error;
 use tonic::{Code, Status};
 use venice_rack::queueing::{InLine, no_room_text};
-use venice_rack::quota::OverDevices;
-use venice_rack::types::{RackError, Refusal};
+use venice_rack::quota::OverQuota;
+use venice_rack::types::{RackError, Refusal, ResourceKind};
 
 /// Failure of a call to the Monitor Node or to an agent.
 #[derive(Debug, Error)]
@@ -208,14 +208,10 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
             let no_room = error_detail::NoRoom { asked_bytes, free, waited_ms, before, most_bytes };
             (Code::ResourceExhausted, Kind::NoRoom(no_room))
         }
-        RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes } => {
-            let over = error_detail::OverQuota { user, asked_bytes, used_bytes, quota_bytes };
+        RackError::OverQuota(OverQuota { user, kind, asked, used, quota }) => {
+            let kind = convert::kind_out(kind);
+            let over = error_detail::OverQuota { user, kind, asked, used, quota };
             (Code::ResourceExhausted, Kind::OverQuota(over))
-        }
-        RackError::OverDeviceQuota(OverDevices { user, kind, asked, used, quota }) => {
-            let kind = convert::kind_out(kind).into();
-            let over = error_detail::OverDeviceQuota { user, kind, asked, used, quota };
-            (Code::ResourceExhausted, Kind::OverDeviceQuota(over))
         }
         RackError::NoBandwidth(reason) => {
             (Code::ResourceExhausted, Kind::NoBandwidth(error_detail::NoBandwidth { reason }))
@@ -274,7 +270,7 @@ fn status_with(code: Code, message: String, kind: proto::error_detail::Kind) -> 
 }
 
 fn decode_detail(details: &[u8]) -> Option<ControlError> {
-    use proto::error_detail::{Kind, refused::Reason};
+    use proto::error_detail::{self, Kind, refused::Reason};
     if details.is_empty() {
         return None;
     }
@@ -288,19 +284,14 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
                 most_bytes: no_room.most_bytes,
             },
         },
-        Kind::OverQuota(over) => RackError::OverQuota {
-            user: over.user,
-            asked_bytes: over.asked_bytes,
-            used_bytes: over.used_bytes,
-            quota_bytes: over.quota_bytes,
-        },
-        Kind::OverDeviceQuota(over) => RackError::OverDeviceQuota(OverDevices {
-            kind: convert::kind_in(over.kind()).ok()?,
-            user: over.user,
-            asked: over.asked,
-            used: over.used,
-            quota: over.quota,
-        }),
+        Kind::OverQuota(error_detail::OverQuota { user, asked, used, quota, kind }) => {
+            let kind = match kind {
+                // The last release counted memory only.
+                0 => ResourceKind::Memory,
+                number => convert::kind_in(number).ok()?,
+            };
+            RackError::OverQuota(OverQuota { user, kind, asked, used, quota })
+        }
         Kind::NoBandwidth(no_bandwidth) => RackError::NoBandwidth(no_bandwidth.reason),
         Kind::NoDevice(no_device) => RackError::NoDevice(no_device.reason),
         Kind::UnknownNode(unknown) => RackError::UnknownNode(unknown.name),
@@ -331,7 +322,6 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_rack::types::ResourceKind;
 
     fn across(status: Status) -> ControlError {
         ControlError::from_status(PeerKind::Agent, "here:1", status)
@@ -346,13 +336,7 @@ mod tests {
             RackError::NoBandwidth("busy".into()),
             RackError::NoDevice("none".into()),
             RackError::HandshakeFailed,
-            RackError::OverQuota {
-                user: "ada".into(),
-                asked_bytes: 1,
-                used_bytes: 2,
-                quota_bytes: 2,
-            },
-            RackError::OverDeviceQuota(OverDevices {
+            RackError::OverQuota(OverQuota {
                 user: "ada".into(),
                 kind: ResourceKind::Nic,
                 asked: 1,

@@ -19,19 +19,22 @@ pub use error::{ControlError, PeerKind};
 pub use venice_rack::caller::{Caller, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::forecast::{ForecastSettings, Windows};
+pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
-pub use venice_rack::quota::{Limit, Limits, QuotaFor, QuotaRecord};
+pub use venice_rack::quota::{Limit, Limits, OverQuota, QuotaFor, QuotaRecord};
+pub use venice_rack::request::{MAX_COPIES, MAX_PIECES, MAX_WANTS};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};
 pub use venice_rack::rows::{
-    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan,
-    PlacementRow, QueueRow, QuotaRow, QuotaTable, ResourceForecast, ResourceRow, bandwidth_text,
+    AllocationPlan, AmountsByKind, DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow,
+    NodeRow, PlacementPlan, PlacementRow, QueueRow, QueuedWant, QuotaRow, QuotaTable,
+    ResourceForecast, ResourceRow, bandwidth_text,
 };
 pub use venice_rack::types::{
-    CalledBack, DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, DroppedCounts,
-    FlowPeer, FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity,
-    LeaseState, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration,
-    Notice, NoticeReason, Peer, PeerList, Pong, PortReport, PrepareRequest, RackError, Refusal,
-    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, XdpFrames, pool_text,
+    AllocationRequest, CalledBack, DeviceReport, DonorReport, DonorStatus, DroppedCounts, FlowPeer,
+    FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, InvalidWant,
+    LeaseState, LinkPort, LinkProtection, LinkReport, LinkState, NodeRegistration, Notice,
+    NoticeReason, Peer, PeerList, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
+    RelayPeer, RelayPlace, ResourceKind, ResourceSpec, Share, Want, XdpFrames, pool_text,
 };

@@ -7,10 +7,8 @@ mod writing;
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
-use crate::inputs::{
-    AnyRequest, AskedReply, Done, Input, Listing, Order, PendingCall, PendingRequest, Report,
-};
-use crate::log::log;
+use crate::inputs::{AskedReply, Done, Input, Listing, Order, PendingCall, PendingRequest, Report};
+use crate::log::{log, log_granted};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
@@ -22,8 +20,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use venice_control::{
-    Asked, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity, NodeRegistration, Owner,
-    RackError, Registered,
+    AllocationRequest, Asked, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity,
+    NodeRegistration, Owner, RackError, Registered,
 };
 use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -184,19 +182,13 @@ impl Driver {
                 }
             }
             Input::Request(owner, request, reply) => {
-                self.request(now_ns, owner, AnyRequest::Memory(request), reply);
-            }
-            Input::RequestDevice(owner, request, reply) => {
-                self.request(now_ns, owner, AnyRequest::Device(request), reply);
+                self.request(now_ns, owner, request, reply);
             }
             Input::Leave { owner, client_id, reply } => {
                 let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
             }
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
-            }
-            Input::PlanDevice(owner, request, reply) => {
-                drop(reply.send(self.core.plan_device(&owner, &request)));
             }
             Input::Release(leases, reply) => {
                 let token = self.token();
@@ -209,12 +201,18 @@ impl Driver {
         }
     }
 
-    fn request(&mut self, now_ns: u64, owner: Owner, wanted: AnyRequest, reply: AskedReply) {
-        let client_id = wanted.client_id();
-        if let Err(error) = ask(&mut self.core, now_ns, &owner, &wanted) {
+    fn request(
+        &mut self,
+        now_ns: u64,
+        owner: Owner,
+        request: AllocationRequest,
+        reply: AskedReply,
+    ) {
+        let client_id = request.client_id;
+        if let Err(error) = self.core.handle_request(now_ns, owner.clone(), request.clone()) {
             return drop(reply.send(Err(error)));
         }
-        let asking = PendingRequest { owner, wanted, replies: Vec::new() };
+        let asking = PendingRequest { owner, request, replies: Vec::new() };
         self.requests.entry(client_id).or_insert(asking).replies.push(reply);
     }
 
@@ -381,10 +379,7 @@ impl Driver {
 
     fn reply(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         match &result {
-            Ok(grants) => match grants.first().and_then(|grant| grant.device.as_ref()) {
-                Some(device) => tracing::info!(kind = %device.kind, device.address, "granted"),
-                None => tracing::info!(grants = grants.len(), "memory granted"),
-            },
+            Ok(grants) => log_granted(grants),
             Err(error) => tracing::info!(%error, "refused"),
         }
         let asking = self.requests.remove(&client_id);
@@ -416,18 +411,6 @@ impl Driver {
                 self.core.handle_pinged(now_ns, donor, pong);
             }
         }
-    }
-}
-
-fn ask(
-    core: &mut MonitorCore,
-    now_ns: u64,
-    owner: &Owner,
-    wanted: &AnyRequest,
-) -> Result<(), RackError> {
-    match wanted.clone() {
-        AnyRequest::Memory(request) => core.handle_request(now_ns, owner.clone(), request),
-        AnyRequest::Device(request) => core.handle_device_request(now_ns, owner.clone(), request),
     }
 }
 

@@ -29,6 +29,39 @@ pub enum MonitorError {
         /// The parser's error.
         source: serde_json::Error,
     },
+    /// A record of the store is not what it has to be.
+    #[error("the store's record {key} cannot be read: {why}")]
+    Unreadable {
+        /// The record's key.
+        key: String,
+        /// The reason.
+        why: String,
+    },
+    /// The store was written by a later release.
+    #[error(
+        "the store has records of format {found}, and this Monitor Node knows formats up to \
+         {known}: install the newer release again"
+    )]
+    NewerFormat {
+        /// The store's format.
+        found: u32,
+        /// The format of this release.
+        known: u32,
+    },
+    /// A Monitor Node of an earlier release serves from the store.
+    #[error(
+        "the Monitor Node at {addr} is of an earlier release (store format {found}, here {known}): \
+         stop it and all others of its release, then start the new ones; if they have just stopped, \
+         wait some seconds"
+    )]
+    OtherFormat {
+        /// Its address.
+        addr: String,
+        /// The store's format.
+        found: u32,
+        /// The format of this release.
+        known: u32,
+    },
     /// The Monitor Node did not receive the changes of its peers in time.
     #[error("cut off from the store: the changes of other Monitor Nodes do not arrive")]
     CutOff,

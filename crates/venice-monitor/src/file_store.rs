@@ -1,7 +1,8 @@
 //! The records in a file that only this Monitor Node uses.
 
 use crate::error::MonitorError;
-use crate::owner_record::{Claim, OWNER_KEY};
+use crate::migration;
+use crate::owner_record::Claim;
 use crate::records::{self, Applied};
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
@@ -33,6 +34,7 @@ impl FileStore {
             }
             made => made?,
         }
+        migration::migrate(file.opened().await?).await?;
         let records = file.records().await?;
         Ok((file, records))
     }
@@ -40,7 +42,8 @@ impl FileStore {
     /// Reads all records.
     pub(crate) async fn records(&mut self) -> Result<Vec<Record>, MonitorError> {
         let Snapshot { entries, .. } = self.opened().await?.load().await?;
-        entries.iter().filter(|entry| entry.key != OWNER_KEY).map(records::record).collect()
+        let records = entries.iter().filter(|entry| !records::is_mark(&entry.key));
+        records.map(records::record).collect()
     }
 
     /// Makes the changes durable, or reports that there is no room.

@@ -2,9 +2,9 @@
 
 use tokio::sync::oneshot;
 use venice_control::{
-    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
-    Identity, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan, QueueRow,
-    QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
+    AllocationPlan, AllocationRequest, Asked, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
+    Identity, LinkRow, NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord,
+    QuotaTable, RackError, Registered, ResourceRow, Revocation,
 };
 use venice_rack::monitor::{JoinTokenRecord, Kept};
 use venice_wire::{GrantId, GrantKey};
@@ -19,17 +19,15 @@ pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
     /// Reports of nodes, in order of arrival.
     Reports(Vec<Report>),
-    Request(Owner, MemoryRequest, AskedReply),
-    RequestDevice(Owner, DeviceRequest, AskedReply),
-    /// Withdrawal of a request for memory or a device.
+    Request(Owner, AllocationRequest, AskedReply),
+    /// Withdrawal of a request.
     Leave {
         owner: Owner,
         client_id: u128,
         reply: Done,
     },
-    /// Dry run of a request's placement.
-    Plan(Owner, MemoryRequest, Reply<Result<PlacementPlan, RackError>>),
-    PlanDevice(Owner, DeviceRequest, Reply<Result<DevicePlan, RackError>>),
+    /// Dry run of a request.
+    Plan(Owner, AllocationRequest, Reply<Result<AllocationPlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
     Order(Order, Done),
     List(Listing),
@@ -42,9 +40,8 @@ impl Input {
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Register(_, reply) => reply.is_closed(),
-            Self::Request(_, _, reply) | Self::RequestDevice(_, _, reply) => reply.is_closed(),
+            Self::Request(_, _, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
-            Self::PlanDevice(_, _, reply) => reply.is_closed(),
             Self::Order(order, reply) => !order.is_rack_wide() && reply.is_closed(),
             Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,
@@ -121,22 +118,6 @@ pub(crate) struct PendingCall<Q, T> {
 /// A request that awaits an answer. It may be repeated by its client during the handshake.
 pub(crate) struct PendingRequest {
     pub(crate) owner: Owner,
-    pub(crate) wanted: AnyRequest,
+    pub(crate) request: AllocationRequest,
     pub(crate) replies: Vec<AskedReply>,
-}
-
-/// The body of a request.
-#[derive(Clone)]
-pub(crate) enum AnyRequest {
-    Memory(MemoryRequest),
-    Device(DeviceRequest),
-}
-
-impl AnyRequest {
-    pub(crate) fn client_id(&self) -> u128 {
-        match self {
-            AnyRequest::Memory(request) => request.client_id,
-            AnyRequest::Device(request) => request.client_id,
-        }
-    }
 }

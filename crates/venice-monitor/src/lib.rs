@@ -17,6 +17,7 @@ mod init;
 mod inputs;
 mod keys;
 mod log;
+mod migration;
 mod owner_record;
 mod peers;
 mod records;

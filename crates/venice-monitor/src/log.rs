@@ -1,6 +1,6 @@
 //! The core's events as log lines.
 
-use venice_control::QuotaFor;
+use venice_control::{Grant, QuotaFor, Share};
 use venice_rack::monitor::Event;
 
 pub(crate) fn log(event: &Event) {
@@ -28,9 +28,22 @@ pub(crate) fn log(event: &Event) {
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant missing from the table; adopted");
         }
-        Event::GrantNotAdopted { donor, id, slabs } => {
-            tracing::warn!(donor, grant = id.0, slabs, "reports an impossible grant");
+        Event::GrantNotAdopted { donor, id, share } => {
+            let Share { kind, address, bytes, .. } = share;
+            tracing::warn!(donor, grant = id.0, %kind, address, bytes, "impossible grant reported");
         }
+    }
+}
+
+/// Logs the grants of a request.
+pub(crate) fn log_granted(grants: &[Grant]) {
+    for Grant { donor, share, .. } in grants.iter().filter(|it| it.share.device().is_some()) {
+        tracing::info!(donor, kind = %share.kind, device = share.address, "granted");
+    }
+    let memory = grants.iter().map(|grant| grant.share.slabs()).filter(|slabs| *slabs > 0);
+    let (grants, slabs) = (memory.clone().count(), memory.map(u64::from).sum::<u64>());
+    if grants > 0 {
+        tracing::info!(grants, slabs, "memory granted");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::error::MonitorError;
 use crate::file_store::FileStore;
+use crate::migration::FORMAT_KEY;
+use crate::owner_record::OWNER_KEY;
 use crate::shared_store::SharedStore;
 use venice_control::QuotaFor;
 use venice_rack::monitor::{Change, Record, RecordKey};
@@ -58,6 +60,11 @@ impl RecordStore {
             Self::Shared(shared) => Some(shared),
         }
     }
+}
+
+/// True for the records of the store itself: its rack and its format.
+pub(crate) fn is_mark(key: &str) -> bool {
+    key == OWNER_KEY || key == FORMAT_KEY
 }
 
 pub(crate) fn record(entry: &Entry) -> Result<Record, MonitorError> {
@@ -127,19 +134,6 @@ pub(crate) fn record_key(text: &str) -> Option<RecordKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_control::{Limit, Limits, QuotaRecord};
-    use venice_store::{RedbStore, Store, Transaction};
-
-    /// Records as written by a Monitor Node without owners.
-    const OLD: [(&str, &str); 2] = [
-        (
-            "grant/00000000000000000007",
-            r#"{"Grant":{"id":7,"origin":{"client_id":5,"key":6},"recipient":"h/1","home":null,
-                "purpose":"run","donor":1,"donor_epoch":2,"slabs":3,"lease_ms":10000,
-                "granted_ns":4,"state":"committed","confirmed_revision":8}}"#,
-        ),
-        ("grant-limit", r#"{"GrantLimit":257}"#),
-    ];
 
     #[test]
     fn record_keys_round_trip() {
@@ -163,37 +157,5 @@ mod tests {
             assert_eq!(record_key(&text), Some(key), "{text}");
         }
         assert_eq!(record_key("monitor/1"), None);
-    }
-
-    #[tokio::test]
-    async fn old_grants_without_owner_are_read() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rack.redb");
-        let old = OLD.map(|(key, value)| StoreChange::put(key, value)).to_vec();
-        RedbStore::open(&path).unwrap().commit(Transaction::of(old)).await.unwrap();
-        let records = FileStore::at(path).records().await.unwrap();
-        match &records[..] {
-            [Record::GrantLimit(257), Record::Grant(grant)] => {
-                assert_eq!((grant.id, grant.slabs, &grant.owner), (GrantId(7), 3, &None));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn old_quota_without_devices_round_trips() {
-        let ada = || QuotaFor::User("ada".to_owned());
-        let old = r#"{"Quota":{"of":{"User":"ada"},"bytes":9}}"#;
-        let written = |limits| Record::Quota(QuotaRecord { of: ada(), limits });
-        let record = parse("quota/of/ada", old.as_bytes()).unwrap();
-        assert_eq!(record, written(Limits::of_memory(Some(9))));
-        assert_eq!(serde_json::to_string(&record).unwrap(), old);
-        let free = r#"{"Quota":{"of":{"User":"ada"},"bytes":null}}"#;
-        let record = parse("quota/of/ada", free.as_bytes()).unwrap();
-        assert_eq!(record, written(Limits::of_memory(None)));
-        let nics = Some(Limit::AtMost(1));
-        let record = written(Limits { nics, ..Limits::default() });
-        let text = serde_json::to_vec(&record).unwrap();
-        assert_eq!(parse("quota/of/ada", &text).unwrap(), record);
     }
 }

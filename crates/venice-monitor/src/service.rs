@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    Asked, DevicePlan, DeviceRequest, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
-    Identity, Kept, LinkRow, MemoryRequest, NodeRegistration, NodeRow, Owner, PlacementPlan,
-    QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
+    AllocationPlan, AllocationRequest, Asked, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
+    Identity, Kept, LinkRow, NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord,
+    QuotaTable, RackError, Registered, ResourceRow,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -84,28 +84,8 @@ impl MonitorHandler for Service {
         self.ask_done(Order::Deregister { name, identity, instance }).await
     }
 
-    async fn request_memory(
-        &self,
-        owner: Owner,
-        request: MemoryRequest,
-    ) -> Result<Asked, RackError> {
+    async fn allocate(&self, owner: Owner, request: AllocationRequest) -> Result<Asked, RackError> {
         self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
-    }
-
-    async fn request_device(
-        &self,
-        owner: Owner,
-        request: DeviceRequest,
-    ) -> Result<Asked, RackError> {
-        self.ask(|reply| Input::RequestDevice(owner, request, reply)).await.unwrap_or_else(stopping)
-    }
-
-    async fn plan_device(
-        &self,
-        owner: Owner,
-        request: DeviceRequest,
-    ) -> Result<DevicePlan, RackError> {
-        self.ask(|reply| Input::PlanDevice(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn leave_queue(&self, owner: Owner, client_id: u128) -> Result<(), RackError> {
@@ -116,11 +96,11 @@ impl MonitorHandler for Service {
         self.list(Listing::Queue).await
     }
 
-    async fn plan_memory(
+    async fn plan(
         &self,
         owner: Owner,
-        request: MemoryRequest,
-    ) -> Result<PlacementPlan, RackError> {
+        request: AllocationRequest,
+    ) -> Result<AllocationPlan, RackError> {
         self.ask(|reply| Input::Plan(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 

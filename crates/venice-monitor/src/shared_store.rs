@@ -2,7 +2,8 @@
 //! conditional on the last seen revision of the records that it changes.
 
 use crate::error::MonitorError;
-use crate::owner_record::{Claim, OWNER_KEY, sole_monitor};
+use crate::migration;
+use crate::owner_record::{Claim, sole_monitor};
 use crate::peers::{MEMBER_PREFIX, Membership, SOLE_MONITOR_KEY};
 use crate::records::{self, Applied, RecordStore};
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ impl SharedStore {
         claim: &Claim,
     ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
         claim.make(&store).await?;
+        migration::migrate(&store).await?;
         let mut membership = Membership::join(&store, claim.addr.clone()).await?;
         let all = store.load().await?;
         let mut seen = Vec::with_capacity(all.entries.len());
@@ -32,7 +34,7 @@ impl SharedStore {
             if entry.key == SOLE_MONITOR_KEY {
                 return Err(sole_monitor(&entry));
             }
-            if entry.key == OWNER_KEY {
+            if records::is_mark(&entry.key) {
                 continue;
             }
             if entry.key.starts_with(MEMBER_PREFIX) {
@@ -100,7 +102,7 @@ impl SharedStore {
         let Batch { revision, changes } = self.watch.next().await?;
         let mut told = Vec::with_capacity(changes.len());
         for change in changes {
-            if change.key == OWNER_KEY {
+            if records::is_mark(&change.key) {
                 continue;
             }
             if change.key.starts_with(MEMBER_PREFIX) {

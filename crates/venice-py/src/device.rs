@@ -12,11 +12,16 @@ pub struct Device(pub Handle<venice_client::Device>);
 
 #[pymethods]
 impl Device {
-    /// Returns node, address, bytes, capabilities and grant.
-    fn description(&self, py: Python<'_>) -> PyResult<(String, String, u64, Vec<String>, u64)> {
+    /// Returns kind, node, address, bytes, capabilities and grant.
+    #[allow(clippy::type_complexity, reason = "a tuple in Python")]
+    fn description(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<(&'static str, String, String, u64, Vec<String>, u64)> {
         let device = self.0.get(py)?;
         let (node, address) = (device.node().to_owned(), device.address().to_owned());
-        Ok((node, address, device.len_bytes(), device.capabilities().to_vec(), device.grant()))
+        let (bytes, capabilities) = (device.len_bytes(), device.capabilities().to_vec());
+        Ok((device.kind().name(), node, address, bytes, capabilities, device.grant()))
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {

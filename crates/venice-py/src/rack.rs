@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use venice_client::{
-    CacheOptions, DeviceOptions, Error, Eviction, Io, MemoryOptions, ReclaimTo, UnknownPolicy,
+    CacheOptions, DeviceOptions, Error, Eviction, MemoryOptions, ReclaimTo, UnknownPolicy,
 };
 
 use crate::cache::ObjectCache;
@@ -37,6 +37,7 @@ impl Options {
         placement: Option<&str>,
         bandwidth_bps: u64,
         reclaim_to: &str,
+        devices: &str,
     ) -> PyResult<Options> {
         let port =
             port.map(|name| name.parse().map_err(|said| exception(py, &Error::Invalid(said))));
@@ -54,6 +55,8 @@ impl Options {
         let places = ReclaimTo::list(reclaim_to);
         options.reclaim_to = places.map_err(|said| exception(py, &Error::Invalid(said)))?;
         options.priority = request_priority(py, priority)?;
+        let devices = venice_client::wants(devices);
+        options.devices = devices.map_err(|error| exception(py, &error))?;
         if most_under_way > 0 {
             options.most_under_way = most_under_way;
         }
@@ -76,38 +79,40 @@ impl Rack {
         py.detach(|| self.0.free_bytes()).map_err(|error| exception(py, &error))
     }
 
-    fn get_memory(&self, py: Python<'_>, len_bytes: u64, options: &Options) -> PyResult<Memory> {
+    fn get_memory(
+        &self,
+        py: Python<'_>,
+        len_bytes: u64,
+        options: &Options,
+    ) -> PyResult<(Memory, Vec<Device>)> {
         let borrowed = py.detach(|| self.0.get_memory(len_bytes, &options.0));
-        borrowed.map(|memory| Memory(Handle::new(memory))).map_err(|error| exception(py, &error))
+        let mut memory = borrowed.map_err(|error| exception(py, &error))?;
+        let devices = memory.take_devices().into_iter();
+        let devices = devices.map(|device| Device(Handle::new(device))).collect();
+        Ok((Memory(Handle::new(memory)), devices))
     }
 
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
-    fn get_device(
+    fn get_devices(
         &self,
         py: Python<'_>,
-        kind: &str,
-        len_bytes: u64,
-        capabilities: Vec<String>,
+        wants: &str,
         donors: Vec<String>,
         purpose: String,
         wait_s: f64,
         priority: i64,
         preempt: bool,
-    ) -> PyResult<Device> {
+    ) -> PyResult<Vec<Device>> {
         let mut options = DeviceOptions::default();
         options.wait = wait(py, wait_s)?;
         options.priority = request_priority(py, priority)?;
         options.preempt = preempt;
-        options.capabilities = capabilities;
-        options.min_bytes = len_bytes;
         options.donors = donors;
         options.purpose = purpose;
-        let got = py.detach(|| match kind {
-            "storage" => self.0.get_io(Io::Storage(len_bytes), &options),
-            "nic" => self.0.get_io(Io::Nic, &options),
-            _ => self.0.get_accelerator(&options),
-        });
-        got.map(|device| Device(Handle::new(device))).map_err(|error| exception(py, &error))
+        let wants = venice_client::wants(wants).map_err(|error| exception(py, &error))?;
+        let got = py.detach(|| self.0.get_devices(&wants, &options));
+        let devices = got.map_err(|error| exception(py, &error))?;
+        Ok(devices.into_iter().map(|device| Device(Handle::new(device))).collect())
     }
 
     fn paged(

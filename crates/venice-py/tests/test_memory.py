@@ -55,21 +55,25 @@ class Devices(unittest.TestCase):
 
     def test_missing_devices_raise_no_room(self) -> None:
         with self.assertRaises(venice.NoRoom):
-            self.rack.get_accelerator(capabilities=["a capability that nothing has"])
+            self.rack.get_device("accelerator:no-such")
         with self.assertRaises(venice.NoRoom):
-            self.rack.get_io(nic=True, purpose="a test")
+            self.rack.get_device("nic", purpose="a test")
         with self.assertRaises(venice.Invalid):
-            self.rack.get_io()
+            self.rack.get_devices()
         with self.assertRaises(venice.Invalid):
-            self.rack.get_io(storage=0)
+            self.rack.get_device("storage=0")
+        with self.assertRaises(venice.Invalid):
+            self.rack.get_device("memory=1GiB")
+        with self.assertRaises(venice.NoRoom):
+            self.rack.get_memory("16MiB", devices=["accelerator:no-such"])
         with self.assertRaisesRegex(venice.NoRoom, "waiting does not help"):
-            self.rack.get_accelerator(capabilities=["a capability that nothing has"], wait_s=60)
+            self.rack.get_device("accelerator:no-such", wait_s=60)
         with self.assertRaises(venice.Invalid):
-            self.rack.get_io(nic=True, wait_s=1, priority=256)
+            self.rack.get_device("nic", wait_s=1, priority=256)
 
     @unittest.skipUnless(os.environ.get("VENICE_TEST_STORAGE"), "SKIPPED: the rack has no storage")
     def test_storage_is_held_until_close(self) -> None:
-        with self.rack.get_io(storage="1MiB", purpose="a test") as storage:
+        with self.rack.get_device("storage=1MiB", purpose="a test") as storage:
             self.assertEqual((storage.kind, storage.len_bytes), ("storage", 1 << 20))
             self.assertIn(storage.node, repr(storage))
             storage.check()

@@ -16,8 +16,7 @@ mod recipients;
 
 use crate::NS_PER_MS;
 use crate::types::{
-    DeviceShare, DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest,
-    Refusal,
+    DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest, Refusal, Share,
 };
 use devices::Device;
 use ended::Ended;
@@ -99,7 +98,8 @@ pub struct DonorCore {
     withheld_slabs: u32,
     revision: u64,
     held: BTreeMap<GrantId, Held>,
-    freeing: BTreeMap<GrantId, Freeing>,
+    /// The shares of ended grants, until they are free again.
+    freeing: BTreeMap<GrantId, Share>,
     devices: Vec<Device>,
     /// Time at which this agent began to offer devices.
     devices_since_ns: u64,
@@ -120,13 +120,6 @@ struct Held {
     called: Option<u64>,
     /// True while the node is drained: the grant is to be returned, at any time.
     is_drained: bool,
-}
-
-/// The resources of an ended grant, until they are free again.
-#[derive(Debug)]
-struct Freeing {
-    slabs: u32,
-    device: Option<DeviceShare>,
 }
 
 /// The reclaim of a grant's memory.
@@ -172,9 +165,7 @@ impl DonorCore {
     ) -> Result<Prepared, Refusal> {
         self.handle_timeout(now_ns);
         if let Some(held) = self.held.get(&request.grant) {
-            let same = held.request.key == request.key
-                && held.request.slabs == request.slabs
-                && held.request.device == request.device;
+            let same = held.request.key == request.key && held.request.share == request.share;
             return if same {
                 Ok(Prepared::Repeated(self.status()))
             } else {
@@ -190,16 +181,15 @@ impl DonorCore {
         if request.at_once && self.ended.may_have(request.grant) {
             return Err(Refusal::UnknownGrant);
         }
-        if (request.slabs == 0) != request.device.is_some() || request.lease_ms == 0 {
+        let slabs = request.share.slabs();
+        if slabs == 0 && !request.share.kind.is_device() || request.lease_ms == 0 {
             return Err(Refusal::Failed("a grant needs slabs or a device, and a lease".to_owned()));
         }
-        if let Some(share) = &request.device {
-            self.check_device(now_ns, share, request.lease_ms)?;
-        }
-        if request.slabs > self.free_slabs {
+        self.check_device(now_ns, &request.share, request.lease_ms)?;
+        if slabs > self.free_slabs {
             return Err(Refusal::NoRoom { free_slabs: self.free_slabs });
         }
-        self.free_slabs -= request.slabs;
+        self.free_slabs -= slabs;
         self.revision += 1;
         let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
         let state = HeldState::Prepared;
@@ -268,7 +258,7 @@ impl DonorCore {
     /// Frees the wiped slabs of an ended grant. Grants that are not being freed are ignored.
     pub fn handle_freed(&mut self, grant: GrantId) {
         if let Some(freed) = self.freeing.remove(&grant) {
-            self.free_slabs += freed.slabs;
+            self.free_slabs += freed.slabs();
             self.revision += 1;
             self.assert_count();
         }
@@ -329,7 +319,7 @@ impl DonorCore {
     pub fn grant(&self, grant: GrantId) -> Option<GrantView> {
         let held = self.held.get(&grant)?;
         let Held { request, state, .. } = held;
-        let (key, slabs, state) = (request.key, request.slabs, *state);
+        let (key, slabs, state) = (request.key, request.share.slabs(), *state);
         Some(GrantView { key, slabs, state, recipient: recipient_number(request) })
     }
 
@@ -346,8 +336,7 @@ impl DonorCore {
     pub fn report(&self) -> DonorReport {
         let held = self.held.iter().map(|(id, held)| HeldGrant {
             id: *id,
-            slabs: held.request.slabs,
-            device: held.request.device.clone(),
+            share: held.request.share.clone(),
             state: held.state,
             lease_ms: held.request.lease_ms,
             owner: held.request.owner.clone(),
@@ -361,9 +350,9 @@ impl DonorCore {
     fn end(&mut self, grant: GrantId, reason: EndReason) {
         self.ended.note(grant);
         if let Some(held) = self.held.remove(&grant) {
-            let slabs = held.request.slabs;
+            let slabs = held.request.share.slabs();
             self.revision += 1;
-            self.freeing.insert(grant, Freeing { slabs, device: held.request.device });
+            self.freeing.insert(grant, held.request.share);
             self.actions.push_back(DonorAction::FreeSlabs { grant, slabs, reason });
             self.assert_count();
         }
@@ -374,8 +363,8 @@ impl DonorCore {
     }
 
     fn assert_count(&self) {
-        let held: u32 = self.held.values().map(|held| held.request.slabs).sum();
-        let freeing: u32 = self.freeing.values().map(|ended| ended.slabs).sum();
+        let held: u32 = self.held.values().map(|held| held.request.share.slabs()).sum();
+        let freeing: u32 = self.freeing.values().map(Share::slabs).sum();
         let counted = self.free_slabs + self.withheld_slabs + held + freeing;
         assert_eq!(counted, self.settings.total_slabs, "slabs leaked");
         self.assert_no_device_twice();
@@ -421,8 +410,7 @@ mod tests {
         PrepareRequest {
             grant: GrantId(grant),
             key: GrantKey(grant * 7),
-            slabs,
-            device: None,
+            share: Share::of_slabs(slabs),
             donor_epoch: 1,
             lease_ms: 10_000,
             owner: None,

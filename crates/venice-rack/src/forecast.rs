@@ -39,5 +39,5 @@ pub use forecaster::{ForecastError, Forecaster, LARGEST_SAMPLE, Method, Windows}
 pub use reservation::{Change, Policy, Reservation};
 pub(crate) use workloads::shared_out;
 pub use workloads::{
-    Amounts, ForecastSettings, RESOURCES, Score, Workload, WorkloadForecast, Workloads,
+    Amounts, FORECAST_KINDS, ForecastSettings, Score, Workload, WorkloadForecast, Workloads,
 };

@@ -11,7 +11,8 @@
 //! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
 //!   callers.
 //! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
-//! - [`resource`] describes offered resources, device requests and device grants.
+//! - [`kind`] is the table of the kinds of resources, [`resource`] describes offered resources and
+//!   granted shares, [`request`] what recipients want of them.
 //! - [`types`] holds the messages between recipients, donors and Monitor Node, [`rows`] the tables
 //!   for users.
 //!
@@ -25,6 +26,7 @@ pub mod caller;
 pub mod donor;
 pub mod door;
 pub mod forecast;
+pub mod kind;
 pub mod monitor;
 pub mod pausable_clock;
 pub mod placement;
@@ -32,12 +34,14 @@ pub mod pressure;
 pub mod queueing;
 pub mod quota;
 pub mod rat;
+pub mod request;
 pub mod resource;
 pub mod revocation;
 pub mod rows;
 pub mod rrt;
 pub mod tst;
 pub mod types;
+pub mod want;
 
 /// Nanoseconds in a millisecond.
 pub(crate) const NS_PER_MS: u64 = 1_000_000;

@@ -54,7 +54,6 @@ use crate::revocation::Revocations;
 use crate::rrt::{NodeEntry, NodeRecord, Rrt};
 use crate::tst::Tst;
 use crate::types::{Identity, NodeRegistration};
-use devices::PendingDevice;
 use peers_view::PeersView;
 use pending::{PendingRequest, SentPrepare};
 use queue::Queue;
@@ -132,10 +131,6 @@ pub struct MonitorCore {
     queue: Queue,
     /// The request of each grant in its handshake.
     parts: BTreeMap<GrantId, u128>,
-    /// Requests for devices in their handshake, by the client's number.
-    device_requests: BTreeMap<u128, PendingDevice>,
-    /// The device request of each grant in its handshake.
-    device_parts: BTreeMap<GrantId, u128>,
     /// Prepares without an answer yet.
     sent_prepares: BTreeMap<GrantId, SentPrepare>,
     /// Releases without an answer yet.
@@ -161,8 +156,6 @@ pub struct MonitorCore {
     grant_limit: u64,
     /// Requests whose answer is on its way out.
     finished: BTreeMap<u128, PendingRequest>,
-    /// The same for devices.
-    finished_devices: BTreeMap<u128, PendingDevice>,
     /// Set if other Monitor Nodes have the same store, or may have.
     shared: Option<PeersView>,
     next_scan_ns: u64,
@@ -175,7 +168,6 @@ impl MonitorCore {
         let action = self.actions.pop_front()?;
         if let Action::ReplyRequest { client_id, .. } = &action {
             self.finished.remove(client_id);
-            self.finished_devices.remove(client_id);
         }
         Some(action)
     }
@@ -183,9 +175,7 @@ impl MonitorCore {
     /// Returns the time at which [`Self::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> u64 {
         let deadlines = self.requests.values().map(|request| request.deadline_ns);
-        let of_devices = self.device_requests.values().map(|request| request.deadline_ns);
         deadlines
-            .chain(of_devices)
             .chain(self.queue.next_ns())
             .min()
             .map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
@@ -194,7 +184,6 @@ impl MonitorCore {
     /// Detects silent nodes, late handshakes, and lost grants whose lease is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.fail_late_requests(now_ns);
-        self.fail_late_device_requests(now_ns);
         let mut may_be_room = self.queue.is_pause_over(now_ns);
         if now_ns >= self.next_scan_ns {
             may_be_room = true;

@@ -99,6 +99,8 @@ pub struct Donor {
     pub busy_quarters: u32,
     /// True if tasks of its machine wait for memory.
     pub is_stalled: bool,
+    /// True if its node lends a device to the same request: it comes first.
+    pub is_beside: bool,
 }
 
 /// The price of a donor, in free slabs that would outweigh it.
@@ -131,6 +133,7 @@ impl Donor {
             slow_hops: 0,
             busy_quarters: 0,
             is_stalled: false,
+            is_beside: false,
         }
     }
 
@@ -151,7 +154,7 @@ impl Donor {
 
     fn counted_hops(&self, farthest: u32) -> u32 {
         match self.hops {
-            Some(0) => farthest.saturating_add(1),
+            Some(0) if !self.is_beside => farthest.saturating_add(1),
             hops => hops.unwrap_or(0).max(self.slow_hops),
         }
     }
@@ -204,7 +207,9 @@ fn slab_by_slab(
 fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u32> {
     let mut shares = BTreeMap::new();
     // Donors of this request come first: they add no further donor.
-    candidates.sort_by_key(|it| (it.given, it.price, it.hops.0, Reverse(it.can_give), it.node.0));
+    candidates.sort_by_key(|it| {
+        (it.given, it.is_away(), it.price, it.hops.0, Reverse(it.can_give), it.node.0)
+    });
     candidates.retain(|it| {
         let more = if it.given.0 > 0 { slabs.min(it.can_give) } else { 0 };
         if more > 0 {
@@ -216,9 +221,12 @@ fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u3
     while slabs > 0 {
         let has_room = |it: &&Candidate| it.can_give >= slabs;
         let tightest = candidates.iter().filter(has_room);
-        let tightest = tightest.min_by_key(|it| (it.price, it.hops.0, it.can_give, it.node.0));
+        let tightest =
+            tightest.min_by_key(|it| (it.is_away(), it.price, it.hops.0, it.can_give, it.node.0));
         let roomiest = || {
-            candidates.iter().max_by_key(|it| (it.can_give, Reverse(it.price), it.hops, it.node))
+            candidates
+                .iter()
+                .max_by_key(|it| (it.is_beside, it.can_give, Reverse(it.price), it.hops, it.node))
         };
         let (node, room) = tightest
             .or_else(roomiest)
@@ -232,11 +240,13 @@ fn packed(mut slabs: u32, mut candidates: Vec<Candidate>) -> BTreeMap<NodeId, u3
     shares
 }
 
-/// A donor to choose from. Orders by slabs given last, then worth, then nearness, then number.
+/// A donor to choose from. Orders by slabs given last, then those beside a device, then worth, then
+/// nearness, then number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     /// Slabs given to the request, where the policy counts them.
     given: Reverse<u32>,
+    is_beside: bool,
     worth: i64,
     hops: Reverse<u32>,
     node: Reverse<NodeId>,
@@ -250,11 +260,16 @@ impl Candidate {
         let given = if policy == Policy::Nearest { 0 } else { donor.given_slabs };
         Self {
             given: Reverse(given),
+            is_beside: donor.is_beside,
             worth: i64::from(donor.free_slabs) - i64::from(price),
             hops: Reverse(donor.counted_hops(farthest)),
             node: Reverse(donor.node),
             can_give: donor.can_give(),
             price,
         }
+    }
+
+    fn is_away(&self) -> bool {
+        !self.is_beside
     }
 }

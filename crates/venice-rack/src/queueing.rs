@@ -1,5 +1,6 @@
-//! The queue for memory and devices: the queueing options of a request, and its state while queued.
+//! The queue: the queueing options of a request, and its state while queued.
 
+use crate::rows::QueuedWant;
 use crate::types::Grant;
 use std::fmt::Write;
 use venice_wire::ByteSize;
@@ -63,20 +64,12 @@ pub enum Asked {
 pub struct Standing {
     /// The rank in the queue; 1 is the first.
     pub rank: u32,
-    /// Requested bytes, all copies together; 0 for a device that is lent whole.
-    pub asked_bytes: u64,
-    /// Free bytes at the donors it may use; for storage, free bytes of one device.
-    pub free_bytes: u64,
     /// Milliseconds waited so far.
     pub waited_ms: u64,
-    /// Bytes that are being preempted for it and not yet returned.
-    pub preempting_bytes: u64,
     /// True if its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
-    /// Description of the requested device; empty for memory.
-    pub device: String,
-    /// Devices that are being preempted for it.
-    pub preempting_devices: u32,
+    /// What it wants, and what there is.
+    pub wants: Vec<QueuedWant>,
 }
 
 /// The queueing part of a no-room error.

@@ -2,10 +2,10 @@
 
 use crate::caller::Owner;
 use crate::queueing::DEFAULT_PRIORITY;
-use crate::types::DeviceShare;
+use crate::types::{Identity, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, NodeId};
 
 /// The progress of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,14 +46,11 @@ pub struct GrantRecord {
     pub donor: NodeId,
     /// The donor's epoch; at any other epoch of the donor the memory is gone.
     pub donor_epoch: u64,
-    /// Slabs; 0 for a device.
-    pub slabs: u32,
+    /// The share it holds.
+    pub share: Share,
     /// Bandwidth promised to it, in bits a second; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bandwidth_bps: u64,
-    /// The device; `None` for slabs.
-    #[serde(default)]
-    pub device: Option<DeviceShare>,
     /// The lease in milliseconds.
     pub lease_ms: u64,
     /// Time of the grant, in nanoseconds.
@@ -100,16 +97,11 @@ pub struct Rat {
 }
 
 impl GrantRecord {
-    /// Returns its size in bytes.
-    pub fn bytes(&self) -> u64 {
-        match &self.device {
-            Some(device) => device.bytes,
-            None => u64::from(self.slabs) * SLAB_BYTES,
-        }
+    /// Returns the agent that lends it: at any other epoch of the donor it is gone.
+    pub fn lender(&self) -> Identity {
+        Identity { node: self.donor, epoch: self.donor_epoch }
     }
-}
 
-impl GrantRecord {
     /// True if its donor was told to lend it in one call whose outcome is not recorded.
     pub fn is_lent_at_once(&self) -> bool {
         self.state == GrantState::Committing && self.origin.is_some_and(|origin| origin.at_once)

@@ -1,12 +1,11 @@
-//! Resources that nodes offer, and devices in requests, grants and reports.
+//! Resources that nodes offer, and the shares of them that grants hold.
 
-use crate::queueing::Queueing;
+use crate::want::Want;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use venice_wire::ByteSize;
+use venice_wire::SLAB_BYTES;
 
-/// The unit of storage: 1 MiB. Every other device is lent whole.
-pub const STORAGE_UNIT_BYTES: u64 = 1 << 20;
+pub use crate::kind::ResourceKind;
+
 /// Most devices a node may offer.
 pub const MAX_DEVICES: usize = 256;
 /// Most grants of a node's devices at a time: each heartbeat lists them all.
@@ -20,55 +19,6 @@ pub const MAX_CAPABILITIES_BYTES: usize = 1024;
 
 pub(crate) fn too_many_grants() -> String {
     format!("its node has {MAX_DEVICE_GRANTS} grants of devices, the most at a time")
-}
-
-/// The kind of a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ResourceKind {
-    /// Memory, lent in slabs.
-    Memory,
-    /// Whole blocks of physical memory that the donor's kernel has released, for machines that
-    /// reach them by hardware. The Monitor Node lists them and grants none.
-    Window,
-    /// A device that computes: a GPU, an FPGA. Lent whole.
-    Accelerator,
-    /// A network card. Lent whole.
-    Nic,
-    /// A block device, or a part of a file system. Lent by bytes.
-    Storage,
-}
-
-impl ResourceKind {
-    /// The kinds of devices: everything that is granted except memory.
-    pub const DEVICES: [Self; 3] = [Self::Accelerator, Self::Nic, Self::Storage];
-
-    /// Returns the name shown to users.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Window => "window",
-            Self::Accelerator => "accelerator",
-            Self::Nic => "nic",
-            Self::Storage => "storage",
-        }
-    }
-
-    /// True if it is granted device by device.
-    pub fn is_device(self) -> bool {
-        Self::DEVICES.contains(&self)
-    }
-
-    /// Returns the unit in which a device of this kind is lent, in bytes; 0: whole.
-    pub fn device_unit_bytes(self) -> u64 {
-        if self == Self::Storage { STORAGE_UNIT_BYTES } else { 0 }
-    }
-}
-
-impl fmt::Display for ResourceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// One resource of a node: a line of the Resource Registration Table.
@@ -96,13 +46,18 @@ impl ResourceSpec {
 
     /// Returns the share that a grant of `bytes` gets, in whole units; a device that is lent whole
     /// is granted whole.
-    pub fn share(&self, bytes: u64) -> DeviceShare {
+    pub fn share(&self, bytes: u64) -> Share {
         let bytes = match self.slab_bytes {
             0 => self.bytes,
             unit => bytes.div_ceil(unit).saturating_mul(unit),
         };
         let (kind, address) = (self.kind, self.address.clone());
-        DeviceShare { kind, address, bytes, capabilities: self.capabilities.clone() }
+        Share { kind, address, bytes, capabilities: self.capabilities.clone() }
+    }
+
+    /// True if none other than this is the device of that kind and name.
+    pub(crate) fn is_device(&self, device: (ResourceKind, &str)) -> bool {
+        (self.kind, &*self.address) == device
     }
 }
 
@@ -110,38 +65,63 @@ fn can_all(capabilities: &[String], wanted: &[String]) -> bool {
     wanted.iter().all(|wanted| capabilities.iter().any(|it| it.eq_ignore_ascii_case(wanted)))
 }
 
-/// A device, or a part of one, as its grant names it.
+/// The part of a donor's resources that one grant holds: slabs of its pool, a device, or a part of
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceShare {
+pub struct Share {
     /// Its kind.
     pub kind: ResourceKind,
-    /// Its name on the donor's machine.
+    /// A device's name on the donor's machine; empty for slabs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// Bytes of storage lent, in whole MiB; the size of other devices, 0 if unknown.
+    /// Bytes, in whole units; of a device that is lent whole its size, 0 if unknown.
     pub bytes: u64,
-    /// Its capabilities.
+    /// A device's capabilities.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
 }
 
-impl DeviceShare {
-    /// True if the share satisfies `request`.
-    pub(crate) fn answers(&self, request: &DeviceRequest) -> bool {
-        let asked = request.bytes.0;
-        let is_enough = match self.kind.device_unit_bytes() {
-            0 => self.bytes >= asked,
-            unit => self.bytes == asked.div_ceil(unit).saturating_mul(unit),
+impl Share {
+    /// Creates a share of this many slabs.
+    pub fn of_slabs(slabs: u32) -> Self {
+        Self {
+            kind: ResourceKind::Memory,
+            address: String::new(),
+            bytes: u64::from(slabs) * SLAB_BYTES,
+            capabilities: Vec::new(),
+        }
+    }
+
+    /// Returns its slabs; 0 for a device.
+    pub fn slabs(&self) -> u32 {
+        match self.kind.is_device() {
+            true => 0,
+            false => u32::try_from(self.bytes / SLAB_BYTES).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Returns kind and name of its device; `None` for slabs.
+    pub fn device(&self) -> Option<(ResourceKind, &str)> {
+        self.kind.is_device().then_some((self.kind, &*self.address))
+    }
+
+    /// Returns its amount: bytes of a divisible kind, or one whole device.
+    pub fn amount(&self) -> u64 {
+        if self.kind.is_divisible() { self.bytes } else { 1 }
+    }
+
+    /// True if it has all these capabilities, regardless of case.
+    pub(crate) fn can(&self, capabilities: &[String]) -> bool {
+        can_all(&self.capabilities, capabilities)
+    }
+
+    /// True if it satisfies one piece of `want`.
+    pub(crate) fn answers(&self, want: &Want) -> bool {
+        let is_enough = match self.kind.is_divisible() {
+            true => self.bytes == self.kind.in_units(want.bytes.0),
+            false => self.bytes >= want.bytes.0,
         };
-        self.kind == request.kind && is_enough && can_all(&self.capabilities, &request.capabilities)
-    }
-
-    /// Returns its amount: bytes of storage, or one whole device.
-    pub(crate) fn amount(&self) -> u64 {
-        if self.kind.device_unit_bytes() == 0 { 1 } else { self.bytes }
-    }
-
-    /// Returns kind and name of its device.
-    pub fn device(&self) -> (ResourceKind, &str) {
-        (self.kind, &self.address)
+        self.kind == want.kind && is_enough && self.can(&want.capabilities)
     }
 }
 
@@ -154,60 +134,4 @@ pub struct DeviceReport {
     pub address: String,
     /// Its fault; empty if it is healthy.
     pub fault: String,
-}
-
-/// A recipient's request for one device: the paper's GetAccelerator and GetIO. The owner comes from
-/// the certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceRequest {
-    /// The client's number for it, as for a memory request.
-    pub client_id: u128,
-    /// The recipient's description of itself, in words for users.
-    pub recipient: String,
-    /// The kind: an accelerator, a network card, or storage.
-    pub kind: ResourceKind,
-    /// Bytes of storage, rounded up to whole MiB; of an accelerator, its least size. 0: any.
-    pub bytes: ByteSize,
-    /// Capabilities the device must all have.
-    pub capabilities: Vec<String>,
-    /// Names of the donors to use; empty for any.
-    pub donors: Vec<String>,
-    /// The purpose, in words for users.
-    pub purpose: String,
-    /// Its queueing options.
-    pub queueing: Queueing,
-}
-
-impl DeviceRequest {
-    /// True if both requests are equal apart from their queueing options.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        *self == Self { queueing: self.queueing, ..other.clone() }
-    }
-
-    /// True if `spec` satisfies the request when none of it is lent.
-    pub(crate) fn would_do(&self, spec: &ResourceSpec) -> bool {
-        spec.kind == self.kind && spec.can(&self.capabilities) && spec.bytes >= self.bytes.0
-    }
-
-    /// Returns the amount it takes of a device: bytes of storage, or one whole device.
-    pub(crate) fn amount(&self) -> u64 {
-        match self.kind.device_unit_bytes() {
-            0 => 1,
-            unit => self.bytes.0.div_ceil(unit).saturating_mul(unit),
-        }
-    }
-
-    /// Describes the requested device in words.
-    pub fn wanted(&self) -> String {
-        let mut text = match (self.kind, self.bytes.0) {
-            (kind, 0) => kind.name().to_owned(),
-            (ResourceKind::Storage, _) => format!("{} of storage", self.bytes),
-            (kind, _) => format!("{kind} of {} at least", self.bytes),
-        };
-        if !self.capabilities.is_empty() {
-            text.push_str(" with ");
-            text.push_str(&self.capabilities.join(", "));
-        }
-        text
-    }
 }

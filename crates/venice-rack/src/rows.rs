@@ -1,6 +1,9 @@
 //! The tables shown to users: one struct per line, ready for JSON.
 
+use crate::resource::ResourceKind;
+use crate::want::Want;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A line of `venice nodes`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,8 +81,8 @@ pub struct NodeRow {
 pub struct ResourceRow {
     /// The node that offers it.
     pub node: String,
-    /// `memory`, `window` (blocks of physical memory), `accelerator`, `nic` or `storage`.
-    pub kind: String,
+    /// Its kind.
+    pub kind: ResourceKind,
     /// Its address.
     pub address: String,
     /// Its whole size in bytes.
@@ -115,8 +118,8 @@ pub struct GrantRow {
     pub home: String,
     /// Hops from there to the donor, where nodes relay for each other.
     pub hops: Option<u32>,
-    /// `memory`, `accelerator`, `nic` or `storage`.
-    pub kind: String,
+    /// Its kind.
+    pub kind: ResourceKind,
     /// The device's name at its donor; empty for memory.
     pub address: String,
     /// Its size in bytes; 0 for a device without a size.
@@ -152,14 +155,8 @@ pub struct QueueRow {
     pub recipient: String,
     /// Its purpose.
     pub purpose: String,
-    /// `memory`, `accelerator`, `nic` or `storage`.
-    pub kind: String,
-    /// Capabilities the device must have.
-    pub capabilities: Vec<String>,
-    /// Requested bytes, all copies together; for an accelerator its least size.
-    pub bytes: u64,
-    /// Copies, each on another node; 1 for a device.
-    pub copies: u32,
+    /// What it wants.
+    pub wants: Vec<QueuedWant>,
     /// The donors it names; empty: any.
     pub donors: Vec<String>,
     /// Its priority, 0 to 255.
@@ -168,35 +165,50 @@ pub struct QueueRow {
     pub waited_s: f64,
     /// Seconds of its wait that are left.
     pub left_s: f64,
-    /// Free bytes at the donors it may use; for storage free bytes of one device; 0 for devices
-    /// that are lent whole.
-    pub free_bytes: u64,
-    /// Bytes granted to requests behind it (backfill): never more than its own.
-    pub backfilled_bytes: u64,
-    /// Bytes that are being preempted for it and not yet returned.
-    pub preempting_bytes: u64,
-    /// Free devices it may use, of those lent whole.
-    pub free_devices: u32,
-    /// Devices granted to requests behind it (backfill): at most one.
-    pub backfilled_devices: u32,
-    /// Devices that are being preempted for it.
-    pub preempting_devices: u32,
     /// The reason of its wait: `room` or a `device` in use, its user's `quota`, or `donors` that
     /// failed.
     pub needs: String,
 }
 
+/// One want of a queued request. Amounts are bytes of a divisible kind, else counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueuedWant {
+    /// The kind.
+    pub kind: ResourceKind,
+    /// Capabilities the devices must have.
+    pub capabilities: Vec<String>,
+    /// The amount of each piece; of a device that is lent whole its least size in bytes.
+    pub bytes: u64,
+    /// Pieces: devices, or copies of memory, each on another node.
+    pub count: u32,
+    /// The amount it wants in all.
+    pub wanted: u64,
+    /// The amount that is free at the donors it may use; of storage on one device.
+    pub free: u64,
+    /// The amount granted to requests behind it (backfill): never more than its own.
+    pub backfilled: u64,
+    /// The amount that is being preempted for it and not yet returned.
+    pub preempting: u64,
+}
+
+impl QueuedWant {
+    /// Returns the want.
+    pub fn want(&self) -> Want {
+        let Self { kind, bytes, count, .. } = *self;
+        let capabilities = self.capabilities.clone();
+        Want { count, capabilities, ..Want::device(kind, bytes) }
+    }
+}
+
+/// Amounts by kind: bytes of a divisible kind, else counts.
+pub type AmountsByKind = BTreeMap<ResourceKind, u64>;
+
 /// The output of `venice quota list`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct QuotaTable {
-    /// Bytes that users without an own quota may have granted; `None`: unlimited.
-    pub default_bytes: Option<u64>,
-    /// Accelerators they may have.
-    pub default_accelerators: Option<u64>,
-    /// Network cards they may have.
-    pub default_nics: Option<u64>,
-    /// Bytes of storage they may have.
-    pub default_storage_bytes: Option<u64>,
+    /// The amounts that users without an own quota may have granted; a kind that is missing is
+    /// unlimited.
+    pub default: AmountsByKind,
     /// The users with an own quota, or with any grant, by name.
     pub users: Vec<QuotaRow>,
 }
@@ -206,24 +218,12 @@ pub struct QuotaTable {
 pub struct QuotaRow {
     /// The user.
     pub user: String,
-    /// Bytes granted to the user, all copies together.
-    pub used_bytes: u64,
-    /// Bytes the user may have granted at a time; `None`: unlimited.
-    pub quota_bytes: Option<u64>,
     /// True if the user has an own quota. Kinds it does not limit follow the default.
     pub is_own: bool,
-    /// Accelerators granted.
-    pub used_accelerators: u64,
-    /// Accelerators the user may have at a time.
-    pub quota_accelerators: Option<u64>,
-    /// Network cards granted.
-    pub used_nics: u64,
-    /// Network cards the user may have at a time.
-    pub quota_nics: Option<u64>,
-    /// Bytes of storage granted.
-    pub used_storage_bytes: u64,
-    /// Bytes of storage the user may have at a time.
-    pub quota_storage_bytes: Option<u64>,
+    /// The amounts granted to the user, all copies together; no kind is missing.
+    pub used: AmountsByKind,
+    /// The amounts the user may have granted at a time; a kind that is missing is unlimited.
+    pub quota: AmountsByKind,
 }
 
 /// A line of `venice links`: the Topology Status Table.
@@ -268,7 +268,20 @@ pub struct LinkRow {
     pub reported_by: String,
 }
 
-/// The output of `venice place`: the placement a request would get.
+/// The outcome that a request would have now.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct AllocationPlan {
+    /// The reason of a refusal; empty: it would be granted.
+    pub refusal: String,
+    /// The reason and the rivals of a wait, if it may wait; empty: it would not wait, or in vain.
+    pub would_wait: String,
+    /// The placement of its memory; `None`: it wants none.
+    pub memory: Option<PlacementPlan>,
+    /// The choices of its devices, a plan for each want.
+    pub devices: Vec<DevicePlan>,
+}
+
+/// The placement that memory would get.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PlacementPlan {
     /// `nearest`, `spread` or `pack`.
@@ -279,10 +292,6 @@ pub struct PlacementPlan {
     pub slabs: u32,
     /// Copies, each on another node.
     pub copies: u32,
-    /// The reason of a refusal; empty: it would be granted.
-    pub refusal: String,
-    /// The reason and the rivals of a wait, if it may wait; empty: it would not wait, or in vain.
-    pub would_wait: String,
     /// Every node.
     pub nodes: Vec<PlacementRow>,
 }
@@ -312,15 +321,11 @@ pub struct PlacementRow {
     pub why: String,
 }
 
-/// The output of `venice get accelerator --dry-run`: the device a request would get.
+/// The devices that a want would get.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DevicePlan {
-    /// The requested device, in words.
+    /// The want, in words.
     pub wanted: String,
-    /// The reason of a refusal; empty: it would be granted.
-    pub refusal: String,
-    /// The state of a wait, if it may wait; empty: it would not wait, or in vain.
-    pub would_wait: String,
     /// All devices of that kind.
     pub devices: Vec<DevicePlanRow>,
 }
@@ -352,14 +357,8 @@ pub struct ForecastRow {
     pub user: String,
     /// The purpose.
     pub purpose: String,
-    /// Memory, in bytes.
-    pub memory_bytes: ResourceForecast,
-    /// Accelerators.
-    pub accelerators: ResourceForecast,
-    /// Network cards.
-    pub nics: ResourceForecast,
-    /// Storage, in bytes.
-    pub storage_bytes: ResourceForecast,
+    /// The forecast of each kind.
+    pub resources: BTreeMap<ResourceKind, ResourceForecast>,
     /// Free memory reserved for it, in bytes.
     pub reserved_bytes: u64,
     /// Prediction windows that are over.
@@ -374,7 +373,7 @@ pub struct ForecastRow {
     pub persistence_mean_error_bytes: Option<u64>,
 }
 
-/// The forecast of one resource of a workload.
+/// The forecast of one kind of a workload, in bytes of a divisible kind, else in counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ResourceForecast {
     /// The use at the last sample.

@@ -4,25 +4,22 @@ mod peers;
 
 use crate::caller::Owner;
 use crate::door::DoorReport;
-use crate::placement::Policy;
 use crate::pressure::PressureReport;
-use crate::queueing::{InLine, Queueing, no_room_text};
-use crate::quota::{OverDevices, over_quota_text};
+use crate::queueing::{InLine, no_room_text};
+use crate::quota::OverQuota;
 use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, NodeSecret, SealKey};
+use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SealKey};
 
 pub use peers::{Peer, PeerList, RelayPeer, RelayPlace};
 
-pub use crate::resource::{DeviceReport, DeviceRequest, DeviceShare, ResourceKind, ResourceSpec};
+pub use crate::request::{AllocationRequest, MAX_COPIES};
+pub use crate::resource::{DeviceReport, ResourceKind, ResourceSpec, Share};
+pub use crate::want::{InvalidWant, Want};
 
 /// Most bytes in the name of a node, a recipient or a purpose.
 pub const MAX_NAME_BYTES: usize = 255;
-
-/// Most copies of memory in a request. The fragments of coded memory count as copies: the widest
-/// coding has 11 (8+3).
-pub const MAX_COPIES: u32 = 11;
 
 /// An agent's registration with the rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,36 +255,8 @@ pub struct LinkReport {
     pub protection: LinkProtection,
 }
 
-/// A recipient's request for memory. The owner comes from the certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryRequest {
-    /// A random number drawn by the client. The same number gets the same grants again, so that a
-    /// request whose answer was lost can be repeated.
-    pub client_id: u128,
-    /// The recipient's description of itself, in words for users.
-    pub recipient: String,
-    /// Bytes, rounded up to whole slabs.
-    pub bytes: ByteSize,
-    /// Copies or fragments of it. Each is granted in full, and no donor gives more than one.
-    pub copies: u32,
-    /// Names of the donors to use; empty for any.
-    pub donors: Vec<String>,
-    /// The node whose relay it sends through, where nodes relay for each other: near donors are
-    /// taken first. Empty: all donors are equally near.
-    pub home: String,
-    /// The placement policy; `None`: the rack's default.
-    pub placement: Option<Policy>,
-    /// Bandwidth it needs in bits a second, evenly over its slabs; 0: unstated. A donor gives no
-    /// more slabs than its path has bandwidth for.
-    pub bandwidth_bps: u64,
-    /// The purpose, in words for users.
-    pub purpose: String,
-    /// Its queueing options.
-    pub queueing: Queueing,
-}
-
-/// A grant: `bytes` of one donor's memory, or a device of it, lent under one key for as long as the
-/// lease is renewed.
+/// A grant: a share of one donor's resources, lent under one key for as long as the lease is
+/// renewed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
     /// Its number, unique in the rack.
@@ -298,10 +267,8 @@ pub struct Grant {
     pub donor_node: NodeId,
     /// The donor's epoch: at any other epoch the donor does not have this grant.
     pub donor_epoch: u64,
-    /// Bytes; for memory a whole number of slabs.
-    pub bytes: u64,
-    /// The device; `None` for memory.
-    pub device: Option<DeviceShare>,
+    /// The share.
+    pub share: Share,
     /// The key that every access must carry.
     pub key: GrantKey,
     /// `host:port` of the donor's gRPC service, for renewals.
@@ -312,22 +279,20 @@ pub struct Grant {
     pub shm_socket: String,
     /// The key that seals datagrams to the donor; `None` in a rack without protection.
     pub seal_key: Option<SealKey>,
-    /// Seconds without a renewal after which the donor takes the memory back.
+    /// Seconds without a renewal after which the donor takes the share back.
     pub lease_s: f64,
 }
 
-/// First step of the handshake, Monitor Node to donor: set slabs or a device aside. With `at_once`
-/// it is the only step.
+/// First step of the handshake, Monitor Node to donor: set a share aside. With `at_once` it is the
+/// only step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareRequest {
     /// The number of the new grant.
     pub grant: GrantId,
     /// Its key.
     pub key: GrantKey,
-    /// Slabs; 0 for a device.
-    pub slabs: u32,
-    /// The device; `None` for slabs.
-    pub device: Option<DeviceShare>,
+    /// The share.
+    pub share: Share,
     /// The epoch of the donor addressed.
     pub donor_epoch: u64,
     /// Lease after the commit, in milliseconds.
@@ -389,10 +354,8 @@ pub enum HeldState {
 pub struct HeldGrant {
     /// Its number.
     pub id: GrantId,
-    /// Slabs; 0 for a device.
-    pub slabs: u32,
-    /// The device; `None` for slabs.
-    pub device: Option<DeviceShare>,
+    /// The share.
+    pub share: Share,
     /// Prepared or committed.
     pub state: HeldState,
     /// Its lease in milliseconds.
@@ -495,21 +458,9 @@ pub enum RackError {
     /// No suitable device is free, for the reasons given.
     #[error("{0}")]
     NoDevice(String),
-    /// The user's quota of memory has no room.
-    #[error("{}", over_quota_text(.user, *.asked_bytes, *.used_bytes, *.quota_bytes))]
-    OverQuota {
-        /// The user.
-        user: String,
-        /// Requested bytes, in whole slabs and all copies together.
-        asked_bytes: u64,
-        /// Bytes in use.
-        used_bytes: u64,
-        /// The quota in bytes.
-        quota_bytes: u64,
-    },
-    /// The user's quota of devices or storage has no room.
+    /// The user's quota of a kind has no room.
     #[error("{0}")]
-    OverDeviceQuota(OverDevices),
+    OverQuota(OverQuota),
     /// The rack has no node of the name given.
     #[error("the rack has no node named {0}")]
     UnknownNode(String),

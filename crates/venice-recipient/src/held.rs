@@ -16,13 +16,13 @@ use tokio::runtime::Runtime;
 use tokio::task::{JoinError, JoinSet};
 use venice_control::client::{Access, AgentClient};
 use venice_control::{ControlError, Grant, LeaseState, Notice, NoticeReason};
-use venice_memory::paged::run_block::{Fate, PortKind};
+use venice_memory::paged::run_block::Fate;
 
-use crate::device::{DeviceWish, ask_for_device};
 use crate::error::RecipientError;
 use crate::leases::{renew, thread};
-use crate::loan::{Loan, Wish, borrow, release, runtime};
-use crate::waiting::{Told, ignore_wait};
+use crate::loan::{Loan, allocate, release, runtime};
+use crate::spec::AllocationSpec;
+use crate::waiting::ignore_wait;
 
 /// Interval between two checks for events.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -111,46 +111,20 @@ struct Fates {
 }
 
 impl Held {
-    /// Borrows a device, perhaps after a wait in the queue. `tell` receives its events, on another
-    /// thread.
+    /// Allocates what is specified. Reaching it is up to the holder. `tell` receives its events, on
+    /// another thread.
     ///
     /// # Errors
-    /// [`RecipientError`]: the Monitor Node does not answer, or no such device is free.
-    pub fn device(
+    /// [`RecipientError`]: the Monitor Node does not answer, or refuses.
+    pub fn allocate(
         access: &Access,
-        wish: &DeviceWish,
+        spec: &AllocationSpec,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        Held::device_in_line(access, wish, &mut ignore_wait, tell)
+        Held::loan(allocate(access, spec, &mut ignore_wait)?, tell)
     }
 
-    /// The same with reports on the wait in the queue, which the caller may cancel.
-    ///
-    /// # Errors
-    /// The errors of [`Held::device`]; [`RecipientError::WaitCancelled`].
-    pub fn device_in_line(
-        access: &Access,
-        wish: &DeviceWish,
-        told: &mut Told<'_>,
-        tell: impl FnMut(HeldNews) + Send + 'static,
-    ) -> Result<Held, RecipientError> {
-        Held::keep(access, ask_for_device(access, wish, told)?, tell)
-    }
-
-    /// Borrows memory without reaching any of it: that is up to the holder.
-    ///
-    /// # Errors
-    /// [`RecipientError`]: the Monitor Node does not answer, or the rack has no room.
-    pub fn memory(
-        access: &Access,
-        wish: &Wish,
-        tell: impl FnMut(HeldNews) + Send + 'static,
-    ) -> Result<Held, RecipientError> {
-        Held::loan(borrow(access, wish, PortKind::Udp)?, tell)
-    }
-
-    /// The same for memory already borrowed, perhaps after a wait
-    /// ([`borrow_in_line`](crate::borrow_in_line)).
+    /// The same for a loan, of which it holds everything.
     ///
     /// # Errors
     /// [`RecipientError`]: no thread could be started.
@@ -158,7 +132,29 @@ impl Held {
         loan: Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        Held::keep(&loan.access, (loan.grants, loan.asked), tell)
+        let grants = loan.memory.into_iter().chain(loan.devices).collect();
+        Held::keep(&loan.access, (grants, loan.asked), tell)
+    }
+
+    /// Takes the devices of a loan over, beside a [`Holding`](crate::Holding) of its memory.
+    ///
+    /// # Errors
+    /// [`RecipientError`]: no thread could be started.
+    pub fn devices_of(
+        loan: &mut Loan,
+        tell: impl FnMut(HeldNews) + Send + 'static,
+    ) -> Result<Held, RecipientError> {
+        let devices = std::mem::take(&mut loan.devices);
+        Held::keep(&loan.access, (devices, loan.asked), tell)
+    }
+
+    /// Takes the devices of a loan over, each by itself and without reports of its events.
+    ///
+    /// # Errors
+    /// [`RecipientError`]: no thread could be started.
+    pub fn each_device_of(loan: &mut Loan) -> Result<Vec<Held>, RecipientError> {
+        let devices = std::mem::take(&mut loan.devices).into_iter();
+        devices.map(|it| Held::keep(&loan.access, (vec![it], loan.asked), |_| {})).collect()
     }
 
     /// Starts the keeper. `asked` is a time before the request was sent; the leases began later.
@@ -435,8 +431,8 @@ impl Keeper {
     }
 
     fn say(&mut self, index: usize, event: HeldEvent) {
-        let Grant { donor, device, .. } = &self.kept[index].grant;
-        let what = device.as_ref().map_or("memory", |device| &device.address).to_owned();
+        let Grant { donor, share, .. } = &self.kept[index].grant;
+        let what = share.device().map_or(share.kind.name(), |(_, address)| address).to_owned();
         (self.tell)(HeldNews { donor: donor.clone(), what, event });
     }
 }
@@ -457,6 +453,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::net::TcpListener;
 
+    use venice_control::Share;
     use venice_wire::{GrantId, GrantKey, NodeId};
 
     use super::*;
@@ -469,8 +466,7 @@ mod tests {
             donor: "node1".into(),
             donor_node: NodeId(1),
             donor_epoch: 1,
-            bytes: 0,
-            device: None,
+            share: Share::of_slabs(0),
             key: GrantKey(1),
             control_addr,
             udp_addr: String::new(),

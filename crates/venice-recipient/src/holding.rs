@@ -17,16 +17,17 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 use crate::copies::Copies;
 use crate::error::RecipientError;
-use crate::loan::{Loan, Wish, fetch, release, slabs_of};
+use crate::loan::{Loan, fetch, release, slabs_of};
 use crate::local_fallback::{LocalFallback, ReclaimTo};
 use crate::pairing::pair;
 use crate::reclamation::{Reclamation, UnusedSlab};
+use crate::spec::{AllocationSpec, MemorySpec};
 
 /// The grants of a recipient. [`Leases`](crate::Leases) keeps them.
 #[derive(Debug)]
 pub struct Holding {
     pub(crate) access: Access,
-    pub(crate) wish: Wish,
+    pub(crate) spec: AllocationSpec,
     home: Option<String>,
     block: Arc<RunBlockMap>,
     held: Mutex<Vec<Held>>,
@@ -65,7 +66,7 @@ impl Holding {
         home: Option<&str>,
     ) -> Result<Arc<Holding>, RecipientError> {
         let shares = loan.shares();
-        let Loan { access, wish, grants, mut connections, .. } = loan;
+        let Loan { access, spec, memory: grants, mut connections, .. } = loan;
         for (grant, connection) in grants.iter().zip(&connections) {
             check_pages(&block, grant, connection)?;
         }
@@ -79,7 +80,7 @@ impl Holding {
         let (not_rebuilt, first_grants) = (Mutex::default(), grants.len());
         let holding = Holding {
             access,
-            wish,
+            spec,
             home,
             block,
             held,
@@ -117,7 +118,7 @@ impl Holding {
             }
         }
         drop(left);
-        if let Some(behind) = &holding.wish.write_behind {
+        if let Some(behind) = &holding.memory().write_behind {
             *holding.drain.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(behind.drain(&holding.block)?);
             holding.block.add_disk("disk")?;
@@ -168,7 +169,7 @@ impl Holding {
     /// does not exist, or is not reached by the shm port.
     pub fn slab(&self, replica: usize) -> Option<SlabFile> {
         if self.block.is_disk_replica(replica) {
-            let file = self.wish.write_behind.as_ref()?.file();
+            let file = self.memory().write_behind.as_ref()?.file();
             return file.try_clone().ok().map(SlabFile::from);
         }
         self.lock_slabs().get(&replica)?.try_clone().ok()
@@ -182,7 +183,7 @@ impl Holding {
         let slabs = self.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory = FarMemory::new(self.block.clone(), source).map_err(RecipientError::Map)?;
-        let disk = self.wish.write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
+        let disk = self.memory().write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
         Ok(SlotReader::new(&memory, disk)?)
     }
 
@@ -206,6 +207,11 @@ impl Holding {
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }
 
+    /// Returns the specification of its memory.
+    pub(crate) fn memory(&self) -> &MemorySpec {
+        self.spec.memory.as_ref().expect("a holding is of memory")
+    }
+
     /// Enters local slabs, not in use yet.
     pub(crate) fn add_local(
         &self,
@@ -214,7 +220,7 @@ impl Holding {
     ) -> Result<NewGrant, RecipientError> {
         let mut local_fallback = self.local_fallback.lock().unwrap_or_else(PoisonError::into_inner);
         let (grant, memory) =
-            local_fallback.lend(&self.block, place, self.wish.locks_local, slabs)?;
+            local_fallback.lend(&self.block, place, self.memory().locks_local, slabs)?;
         let donor = self.add_donor(&grant, None)?;
         Ok(NewGrant { grant, donor, memory: memory.into_iter(), next: 0 })
     }

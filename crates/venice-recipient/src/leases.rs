@@ -85,7 +85,7 @@ fn write_behind(
     stop: &Arc<AtomicBool>,
     news: &Sender<News>,
 ) -> Result<Option<JoinHandle<()>>, RecipientError> {
-    let (Some(behind), Some(drain)) = (holding.wish.write_behind.clone(), holding.take_drain())
+    let (Some(behind), Some(drain)) = (holding.memory().write_behind.clone(), holding.take_drain())
     else {
         return Ok(None);
     };

@@ -1,7 +1,7 @@
-//! The recipient: borrows memory from the rack, keeps it, and releases it.
+//! The recipient: borrows resources from the rack, keeps them, and releases them.
 //!
-//! - [`borrow`] turns a [`Wish`] into a [`Loan`]: grants from the Monitor Node, and with the shm
-//!   port the donors' memory;
+//! - [`allocate`] turns an [`AllocationSpec`] into a [`Loan`]: grants from the Monitor Node;
+//!   [`borrow`] also connects to its memory;
 //! - a [`Holding`] is the loan entered into a run block: donors, slabs, and the donors of each
 //!   slab's copies;
 //! - [`Leases`] keeps it: one thread renews the leases at the donors and marks lost donors in the
@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod copies;
-mod device;
 mod error;
 mod held;
 mod holding;
@@ -42,13 +41,13 @@ mod record;
 mod remote_memory;
 mod replacement;
 pub mod runs;
+mod spec;
 mod suspend;
 mod suspicion;
 mod waiting;
 mod write_behind;
 
 pub use copies::Copies;
-pub use device::{DeviceWish, plan_device};
 pub use error::RecipientError;
 pub use held::{Held, HeldEvent, HeldNews, WantedBack, reason_text};
 pub use holding::Holding;
@@ -56,11 +55,12 @@ pub use home::Home;
 pub use lease_list::LeaseList;
 pub use leases::Leases;
 pub use loan::{
-    COPIES_BY_DEFAULT, Loan, MOST_COPIES, Wish, borrow, borrow_in_line, free_bytes, plan,
+    COPIES_BY_DEFAULT, Loan, MOST_COPIES, allocate, borrow, borrow_in_line, free_bytes, plan,
 };
 pub use local_fallback::ReclaimTo;
 pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
+pub use spec::{AllocationSpec, MemorySpec};
 pub use suspend::Suspended;
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, InvalidCoding};

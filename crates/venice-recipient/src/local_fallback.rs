@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
-use venice_control::Grant;
+use venice_control::{Grant, Share};
 use venice_fabric::TargetConfig;
 use venice_memory::donor::{DonorError, SharedGrants, Slab, available_bytes};
 use venice_memory::paged::run_block::{HERE, PortKind, RunBlock};
@@ -126,12 +126,11 @@ impl LocalFallback {
         let (id, key) = (GrantId(FIRST_GRANT + self.count), GrantKey(random_word()?));
         self.count += 1;
         let mut grant = Grant {
-            device: None,
             id,
             donor: place.name().to_owned(),
             donor_node: NodeId(HERE),
             donor_epoch: 0,
-            bytes: slabs.len() as u64 * SLAB_BYTES,
+            share: Share::of_slabs(slabs.len() as u32),
             key,
             control_addr: String::new(),
             udp_addr: String::new(),

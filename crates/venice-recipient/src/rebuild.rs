@@ -22,10 +22,11 @@ use venice_wire::SLAB_BYTES;
 
 use crate::error::RecipientError;
 use crate::holding::{Holding, NewGrant};
-use crate::loan::{Wish, ask, release};
+use crate::loan::release;
 use crate::local_fallback::ReclaimTo;
 use crate::news::News;
 use crate::replacement::{self, Candidate};
+use crate::spec::AllocationSpec;
 
 /// Interval between two checks for lost copies.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -216,7 +217,7 @@ impl Builder<'_> {
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory =
             FarMemory::new(holding.block().clone(), source).map_err(RecipientError::Map)?;
-        let file = holding.wish.write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
+        let file = holding.memory().write_behind.as_ref().map(|behind| behind.file().as_raw_fd());
         Ok(Some(Copier::new(&memory)?.with_disk(file)))
     }
 
@@ -229,7 +230,7 @@ impl Builder<'_> {
         slabs: &[Part],
     ) -> Result<(), RecipientError> {
         self.holding.block().has_room()?;
-        let places = match &self.holding.wish.reclaim_to[..] {
+        let places = match &self.holding.memory().reclaim_to[..] {
             chosen if need == Need::Leaving && !chosen.is_empty() => chosen,
             _ => &[ReclaimTo::Donors],
         };
@@ -381,12 +382,13 @@ async fn borrow_elsewhere(
     let rows = client.nodes().await?;
     let dead = dead_nodes(holding.block());
     let candidates = rows.iter().map(|row| Candidate::from(row).among(&dead));
-    let others = replacement::find(candidates, nodes, &holding.wish.donors)
+    let others = replacement::find(candidates, nodes, &holding.spec.donors)
         .map_err(|why| RecipientError::NobodyElse { why })?;
     let free: u64 = others.iter().map(|(_, free)| free).sum();
     let donors = others.into_iter().map(|(name, _)| name).collect();
-    let wish = Wish { donors, ..holding.wish.clone() };
-    ask(&mut client, &wish, slabs.min(free) * SLAB_BYTES, 1).await
+    let spec = AllocationSpec { donors, ..holding.spec.clone() };
+    let request = spec.more_memory(slabs.min(free) * SLAB_BYTES, 1)?;
+    Ok(client.allocate(request).await?)
 }
 
 #[cfg(test)]

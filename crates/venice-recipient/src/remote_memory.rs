@@ -10,11 +10,13 @@ use venice_memory::paged::run_block::{Fate, PortKind};
 
 use crate::copies::Copies;
 use crate::error::RecipientError;
+use crate::held::Held;
 use crate::holding::Holding;
 use crate::home;
 use crate::leases::Leases;
-use crate::loan::{Loan, Wish, borrow_in_line, random_word};
+use crate::loan::{Loan, borrow_in_line, random_word};
 use crate::news::News;
+use crate::spec::AllocationSpec;
 use crate::waiting::{Told, ignore_wait};
 
 /// A request for memory.
@@ -26,18 +28,19 @@ pub struct Request {
     pub port: PortKind,
     /// The recipient's relay node, where nodes relay for each other; `None`: the first.
     pub node: Option<String>,
-    /// Size, donors and purpose. [`Wish::home`] is filled in.
-    pub wish: Wish,
+    /// Size, donors and purpose. [`AllocationSpec::home`] is filled in.
+    pub spec: AllocationSpec,
 }
 
 /// Borrowed memory: bytes `0..len_bytes()`, zeros at first, kept until this is dropped.
 ///
 /// ```no_run
-/// use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
+/// use venice_recipient::{AllocationSpec, MemorySpec, PortKind, RemoteMemory, Request};
 ///
-/// let wish = Wish { remote_bytes: Some(64 << 20), purpose: "notes".into(), ..Wish::default() };
+/// let memory = MemorySpec { remote_bytes: Some(64 << 20), ..MemorySpec::default() };
+/// let spec = AllocationSpec { purpose: "notes".into(), ..AllocationSpec::of_memory(memory) };
 /// let access = venice_recipient::local_rack::access("127.0.0.1:7700");
-/// let request = Request { access, port: PortKind::Udp, node: None, wish };
+/// let request = Request { access, port: PortKind::Udp, node: None, spec };
 /// let memory = RemoteMemory::borrow(&request, |news| eprintln!("{news}"))?;
 /// let mut lane = memory.lane()?;
 /// lane.write(1000, b"far away")?;
@@ -48,6 +51,7 @@ pub struct RemoteMemory {
     memory: Arc<FarMemory>,
     holding: Arc<Holding>,
     leases: Option<Leases>,
+    devices: Vec<Held>,
     is_short: bool,
 }
 
@@ -75,8 +79,9 @@ impl RemoteMemory {
     ) -> Result<RemoteMemory, RecipientError> {
         let home = home::find(&request.access, request.port, request.node.as_deref())?;
         let (name, relay_addr) = home.map(|home| (home.name, home.relay_addr)).unzip();
-        let wish = Wish { home: name.unwrap_or_default(), ..request.wish.clone() };
-        let loan = borrow_in_line(&request.access, &wish, request.port, told)?;
+        let home = name.unwrap_or_default();
+        let spec = AllocationSpec { home, ..request.spec.clone() };
+        let loan = borrow_in_line(&request.access, &spec, request.port, told)?;
         RemoteMemory::over(loan, request.port, relay_addr.as_deref(), tell)
     }
 
@@ -86,11 +91,12 @@ impl RemoteMemory {
     /// # Errors
     /// [`RecipientError`]; the loan's leases end by themselves then.
     pub fn over(
-        loan: Loan,
+        mut loan: Loan,
         port: PortKind,
         home: Option<&str>,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<RemoteMemory, RecipientError> {
+        let devices = Held::each_device_of(&mut loan)?;
         let (_fd, block) = loan.run_block(port)?;
         block.fingerprint_seed.store(random_word()?, Ordering::Relaxed);
         if let Some(link) = loan.link() {
@@ -102,7 +108,17 @@ impl RemoteMemory {
         let source = Box::new(move |replica| slabs.slab(replica));
         let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
         let leases = Leases::keep(holding.clone(), tell)?;
-        Ok(RemoteMemory { memory, holding, leases: Some(leases), is_short })
+        Ok(RemoteMemory { memory, holding, leases: Some(leases), devices, is_short })
+    }
+
+    /// Returns the number of devices granted with it and not taken.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Takes the devices that were granted with it; what is left ends with it.
+    pub fn take_devices(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.devices)
     }
 
     /// Returns the state of the copies. With one copy, the loss of a node loses its data.

@@ -1,12 +1,11 @@
-//! The wait in the queue for memory or a device.
+//! The wait in the queue.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use venice_control::client::MonitorClient;
 use venice_control::{
-    Asked, ControlError, DEFAULT_PRIORITY, DeviceRequest, Grant, MemoryRequest, Preempt, Queueing,
-    Standing,
+    AllocationRequest, Asked, ControlError, DEFAULT_PRIORITY, Grant, Preempt, Queueing, Standing,
 };
 
 use crate::error::RecipientError;
@@ -51,47 +50,13 @@ pub(crate) fn ignore_wait(_: Option<&Standing>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// A request that may be queued.
-#[derive(Clone)]
-pub(crate) enum QueuedRequest {
-    Memory(MemoryRequest),
-    Device(DeviceRequest),
-}
-
-impl QueuedRequest {
-    fn client_id(&self) -> u128 {
-        match self {
-            QueuedRequest::Memory(request) => request.client_id,
-            QueuedRequest::Device(request) => request.client_id,
-        }
-    }
-
-    /// Returns the request after this time of waiting.
-    fn waited(mut self, waited: Duration) -> Self {
-        match &mut self {
-            QueuedRequest::Memory(MemoryRequest { queueing, .. })
-            | QueuedRequest::Device(DeviceRequest { queueing, .. }) => {
-                queueing.waited_ms = milliseconds(waited);
-            }
-        }
-        self
-    }
-
-    async fn ask(self, client: &mut MonitorClient) -> Result<Asked, ControlError> {
-        match self {
-            QueuedRequest::Memory(request) => client.ask_for_memory(request).await,
-            QueuedRequest::Device(request) => client.ask_for_device(request).await,
-        }
-    }
-}
-
 /// Repeats a request until it is granted, or its wait is over.
 pub(crate) async fn ask_in_line(
     client: &mut MonitorClient,
-    request: QueuedRequest,
+    request: AllocationRequest,
     told: &mut Told<'_>,
 ) -> Result<Vec<Grant>, RecipientError> {
-    let (began, client_id) = (Instant::now(), request.client_id());
+    let (began, client_id) = (Instant::now(), request.client_id);
     let mut request = request;
     loop {
         let Some(asked) = ask_once(client, request.clone(), told).await else {
@@ -108,18 +73,18 @@ pub(crate) async fn ask_in_line(
                 }
             }
         }
-        request = request.waited(began.elapsed());
+        request.queueing.waited_ms = milliseconds(began.elapsed());
     }
 }
 
 /// Sends a request once; `None`: the wait was cancelled.
 async fn ask_once(
     client: &MonitorClient,
-    request: QueuedRequest,
+    request: AllocationRequest,
     told: &mut Told<'_>,
 ) -> Option<Result<Asked, ControlError>> {
     let mut client = client.clone();
-    let mut answer = std::pin::pin!(request.ask(&mut client));
+    let mut answer = std::pin::pin!(client.ask(request));
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {

@@ -35,7 +35,7 @@ impl ServiceClient {
         timeout: Option<Duration>,
     ) -> Result<Self, ClientError> {
         let options = QPairOptions { end: qpair_end(), ..QPairOptions::default() };
-        let mut socket = QPairMessages::connect(address, QPAIR_SERVICE, &options)?;
+        let socket = QPairMessages::connect(address, QPAIR_SERVICE, &options)?;
         socket.set_timeout(timeout);
         let mut buffer = Vec::new();
         Message::Hello(Hello { version: VERSION, secret, service }).emit(&mut buffer);

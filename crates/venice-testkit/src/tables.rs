@@ -107,10 +107,7 @@ impl Tables {
         tables.put(Table::Quotas, &["user"], records(quotas.users));
         let others = json!({
             "user": "(all others)",
-            "quota_bytes": quotas.default_bytes,
-            "quota_accelerators": quotas.default_accelerators,
-            "quota_nics": quotas.default_nics,
-            "quota_storage_bytes": quotas.default_storage_bytes,
+            "quota": quotas.default,
         });
         tables.put(Table::Quotas, &["user"], records([others]));
         let token = |it: venice_control::server::TokenRow| json!({ "id": it.id, "node": it.node, "expires_ms": it.expires_ms, "used_by": it.used_by });

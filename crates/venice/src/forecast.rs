@@ -1,6 +1,6 @@
 //! `venice forecast`: forecast needs of workloads and the memory reserved for them.
 
-use venice_control::{ForecastRow, ResourceForecast};
+use venice_control::{ForecastRow, ResourceForecast, ResourceKind};
 
 use crate::listing::ListArgs;
 use crate::rack;
@@ -11,12 +11,12 @@ use venice_cli::terminal::{self, Align};
 pub const HELP: &str = "\
 EXAMPLES:
   venice forecast
-  venice forecast --json | jq '.[] | {user, purpose, memory_bytes, reserved_bytes}'
+  venice forecast --json | jq '.[] | {user, purpose, resources, reserved_bytes}'
 
 A workload is all grants of one user for one purpose (`venice grants`). Every five minutes the Monitor
 Node samples each workload's use; from the last day's samples it forecasts the peak of the coming hour
-(`venice monitor --sample-s, --observe, --window`): memory, and with --json accelerators, network
-cards and storage. PERSISTENCE is the naive forecast: the peak of the previous hour. MEAN-ERR is the
+(`venice monitor --sample-s, --observe, --window`): of memory, and with --json of every kind.
+PERSISTENCE is the naive forecast: the peak of the previous hour. MEAN-ERR is the
 mean forecast error of memory so far; UNDER counts the hours whose peak was above the forecast.
 RESERVED is free memory kept for the workload (`venice monitor --reserve-ahead`). A restarted Monitor
 Node has no forecasts yet.";
@@ -47,7 +47,8 @@ fn table(rows: &[ForecastRow]) -> String {
     ];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), terminal::bytes);
     let line = |row: &ForecastRow| {
-        let ResourceForecast { in_use, forecast, persistence } = row.memory_bytes;
+        let ResourceForecast { in_use, forecast, persistence } =
+            row.resources.get(&ResourceKind::Memory).copied().unwrap_or_default();
         let under = |under: u64| format!("{under}/{}", row.windows);
         vec![
             row.user.clone(),

@@ -164,7 +164,7 @@ fn resources_table(rows: &[ResourceRow]) -> String {
     let line = |row: &ResourceRow| {
         vec![
             row.node.clone(),
-            row.kind.clone(),
+            row.kind.to_string(),
             sized(row.bytes),
             if row.slab_bytes > 0 { terminal::bytes(row.free_bytes) } else { whole(row) },
             sized(row.slab_bytes),
@@ -222,7 +222,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.recipient.clone(),
             named(&row.home),
             row.hops.map_or_else(dash, |hops| hops.to_string()),
-            if row.kind == "memory" { dash() } else { row.kind.clone() },
+            if row.kind.is_device() { row.kind.to_string() } else { dash() },
             named(&row.address),
             sized(row.bytes),
             if row.bandwidth_bps > 0 { bandwidth_text(row.bandwidth_bps) } else { dash() },

@@ -3,18 +3,17 @@
 use std::num::NonZeroU64;
 
 use clap::Args;
+use venice_control::Policy;
 use venice_control::client::Access;
-use venice_control::{PlacementPlan, PlacementRow, Policy, bandwidth_text};
 use venice_fabric::parse_bandwidth;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Coding, Wish, home, plan};
+use venice_recipient::{AllocationSpec, Coding, MemorySpec, home};
 use venice_wire::ByteSize;
 
-use crate::listing::table_without;
+use crate::plan;
 use crate::rack::{self, PortKind};
 use crate::waiting::{WaitArgs, told};
-use venice_cli::failure::{EXIT_FAILURE, Usage};
-use venice_cli::terminal::{self, Align};
+use venice_cli::failure::Usage;
 
 /// Text below `venice place --help`.
 pub const HELP: &str = "\
@@ -22,7 +21,7 @@ EXAMPLES:
   venice place 2GiB                           where two copies of 2 GiB would be, and why
   venice place 2GiB --copies 1 --placement pack
   venice place 2GiB --bandwidth 4Gbps         from nodes whose links have that much free
-  venice place 6GiB --coding 4+2 --json | jq '.nodes[] | select(.slabs > 0)'
+  venice place 6GiB --coding 4+2 --json | jq '.memory.nodes[] | select(.slabs > 0)'
 
 Nothing is granted, and the result may differ a moment later. SCORE is a node's free memory less
 penalties for its distance, the traffic on the route and memory stalls of its machine, all in slabs of
@@ -56,8 +55,8 @@ pub struct PlaceArgs {
     node: Option<String>,
     #[command(flatten)]
     waiting: WaitArgs,
-    /// Print an object: policy, slab_bytes, slabs, copies, refusal (empty: none), would_wait (the
-    /// queue position, with --wait; empty: it would not wait), nodes
+    /// Print an object: refusal (empty: none), would_wait (the queue position, with --wait; empty: it
+    /// would not wait), memory (policy, slab_bytes, slabs, copies, nodes)
     #[arg(long)]
     json: bool,
 }
@@ -71,130 +70,32 @@ pub fn execute(args: &PlaceArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return Err(Usage("SIZE must be at least one byte".into()).into());
     }
     let access = access(&rack::monitor_address(monitor)?);
-    let wish = Wish {
+    let memory = MemorySpec {
         remote_bytes: Some(args.size.0),
         copies: args.copies,
         coding: args.coding,
+        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
+        ..MemorySpec::default()
+    };
+    let spec = AllocationSpec {
         donors: args.donor.clone(),
         placement: args.placement,
-        bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting(),
         purpose: "venice place".into(),
-        ..Wish::default()
+        ..AllocationSpec::of_memory(memory)
     };
     // Over udp every rack can be borrowed from, however it is wired.
-    show(&access, &wish, (PortKind::Udp, args.node.as_deref()), args.json)
+    show(&access, &spec, (PortKind::Udp, args.node.as_deref()), args.json)
 }
 
-/// Prints the placement of `wish` for a program of that port and node.
+/// Prints the plan of an allocation for a program of that port and node.
 pub fn show(
     access: &Access,
-    wish: &Wish,
+    spec: &AllocationSpec,
     (port, node): (PortKind, Option<&str>),
     json: bool,
 ) -> anyhow::Result<i32> {
     let home = home::find(access, port.into(), node).map_err(told)?;
-    let wish = Wish { home: home.map(|home| home.name).unwrap_or_default(), ..wish.clone() };
-    show_wish(access, &wish, json)
-}
-
-/// Prints the placement of `wish` without changing it.
-pub fn show_wish(access: &Access, wish: &Wish, json: bool) -> anyhow::Result<i32> {
-    let plan = plan(access, wish).map_err(told)?;
-    match json {
-        true => terminal::say_json(&plan)?,
-        false => terminal::say(text(&plan))?,
-    }
-    Ok(if plan.refusal.is_empty() || !plan.would_wait.is_empty() { 0 } else { EXIT_FAILURE })
-}
-
-fn text(plan: &PlacementPlan) -> String {
-    let columns = [
-        ("node", Align::Left),
-        ("gives", Align::Right),
-        ("free", Align::Right),
-        ("hops", Align::Right),
-        ("distance", Align::Right),
-        ("traffic", Align::Right),
-        ("stall", Align::Right),
-        ("score", Align::Right),
-        ("link left", Align::Right),
-        ("why", Align::Left),
-    ];
-    let of_slabs = |slabs: u32| match slabs {
-        0 => "-".to_owned(),
-        slabs => terminal::bytes(u64::from(slabs) * plan.slab_bytes),
-    };
-    let less = |slabs: u32| if slabs == 0 { "-".to_owned() } else { format!("-{slabs}") };
-    let line = |row: &PlacementRow| {
-        vec![
-            row.node.clone(),
-            of_slabs(row.slabs),
-            of_slabs(row.free_slabs),
-            row.hops.map_or("-".to_owned(), |hops| hops.to_string()),
-            less(row.distance_slabs),
-            less(row.traffic_slabs),
-            less(row.stall_slabs),
-            row.score_slabs.to_string(),
-            row.link_left_bps.map_or("-".to_owned(), bandwidth_text),
-            row.why.clone(),
-        ]
-    };
-    let mut rows: Vec<&PlacementRow> = plan.nodes.iter().collect();
-    // Largest share first, then by score.
-    rows.sort_by_key(|row| (std::cmp::Reverse((row.slabs, row.score_slabs)), row.node.len()));
-    let table = table_without(&["link left"], &columns, rows.into_iter().map(line).collect());
-    let asked = of_slabs(plan.slabs);
-    let copies = match plan.copies {
-        1 => String::new(),
-        copies => format!(", {copies} shares on different nodes"),
-    };
-    let outcome = match plan.refusal.as_str() {
-        "" => "would be granted; nothing was".to_owned(),
-        refusal if plan.would_wait.is_empty() => format!("would be refused: {refusal}"),
-        refusal => format!("would wait {}: {refusal}", plan.would_wait),
-    };
-    format!("{table}\n{asked} in all{copies}, placement {}: {outcome}.", plan.policy)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn largest_share_is_listed_first() {
-        let row = |node: &str, slabs, free_slabs, distance_slabs| PlacementRow {
-            node: node.into(),
-            slabs,
-            free_slabs,
-            hops: Some(distance_slabs / 4),
-            distance_slabs,
-            traffic_slabs: 0,
-            stall_slabs: 0,
-            score_slabs: i64::from(free_slabs) - i64::from(distance_slabs),
-            link_left_bps: None,
-            why: "chosen".into(),
-        };
-        let nodes = vec![row("node1", 0, 8, 12), row("node2", 1, 8, 8), row("node3", 3, 8, 4)];
-        let plan = PlacementPlan {
-            policy: "nearest".into(),
-            slab_bytes: 16 << 20,
-            slabs: 4,
-            copies: 2,
-            refusal: String::new(),
-            would_wait: String::new(),
-            nodes,
-        };
-        let shown = text(&plan);
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let lines: Vec<_> = shown.lines().map(words).collect();
-        assert_eq!(lines[1][..5], ["node3", "48MiB", "128MiB", "1", "-4"]);
-        assert_eq!((lines[2][0].as_str(), lines[3][0].as_str()), ("node2", "node1"));
-        assert!(shown.ends_with("placement nearest: would be granted; nothing was."), "{shown}");
-        let refused = PlacementPlan { refusal: "no room".into(), ..plan };
-        let said = text(&refused);
-        assert!(said.ends_with("would be refused: no room."), "{said}");
-        let waits = text(&PlacementPlan { would_wait: "at rank 2 of the queue".into(), ..refused });
-        assert!(waits.ends_with("would wait at rank 2 of the queue: no room."), "{waits}");
-    }
+    let home = home.map(|home| home.name).unwrap_or_default();
+    plan::show(access, &AllocationSpec { home, ..spec.clone() }, json)
 }

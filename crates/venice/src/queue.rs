@@ -1,6 +1,6 @@
-//! `venice queue`: queued requests for memory or devices.
+//! `venice queue`: queued requests.
 
-use venice_control::QueueRow;
+use venice_control::{QueueRow, QueuedWant};
 
 use crate::listing::ListArgs;
 use crate::rack;
@@ -11,14 +11,15 @@ use venice_cli::terminal::{self, Align};
 pub const HELP: &str = "\
 EXAMPLES:
   venice queue
-  venice queue --json | jq '.[0] | {owner_user, bytes, free_bytes, waited_s}'
+  venice queue --json | jq '.[0] | {owner_user, wants, waited_s}'
   venice run --wait 10m --remote 4GiB --local 1GiB -- ./simulate
                                               waits in the queue
   venice get accelerator --wait 2h -- ./train the same for a device
 
-Queued requests for memory or devices (--wait), in the order of service: by priority, then by arrival.
-FREE is what the donors have that the request may use; for storage, the most that one device has;
-accelerators and network cards are counted. BACKFILLED is what was granted past the request to later
+Queued requests (--wait), in the order of service: by priority, then by arrival. A request may have
+several wants; FREE, BACKFILLED and PREEMPTING then have a number of each. FREE is what the donors have
+that the request may use; for storage, the most that one device has; devices that are lent whole are
+counted. BACKFILLED is what was granted past the request to later
 ones: once that is as much as the request asks for, all it may use is kept for it. PREEMPTING is what
 grants of lower priority are giving back for it (--preempt). NEEDS: room; a device; the user's quota;
 or donors, if they had room but did not complete the grant.";
@@ -58,13 +59,13 @@ fn table(rows: &[QueueRow]) -> String {
             row.id.to_string(),
             format!("{}@{}", row.owner_user, row.owner_node),
             row.recipient.clone(),
-            wants(row),
+            joined(row, |want| want.want().to_string()),
             row.priority.to_string(),
             terminal::seconds(row.waited_s),
             terminal::seconds(row.left_s),
-            amount(row, row.free_bytes, row.free_devices),
-            amount(row, row.backfilled_bytes, row.backfilled_devices),
-            amount(row, row.preempting_bytes, row.preempting_devices),
+            amounts(row, |want| want.free),
+            amounts(row, |want| want.backfilled),
+            amounts(row, |want| want.preempting),
             row.needs.clone(),
             donors,
             row.purpose.clone(),
@@ -73,36 +74,39 @@ fn table(rows: &[QueueRow]) -> String {
     terminal::table(&columns, rows.iter().map(line).collect())
 }
 
-/// Describes the wanted memory or device in a word or two.
-fn wants(row: &QueueRow) -> String {
-    let size = terminal::bytes(row.bytes);
-    let mut text = match row.kind.as_str() {
-        "memory" | "" => size,
-        "storage" => format!("{size} storage"),
-        kind if row.bytes == 0 => kind.to_owned(),
-        kind => format!("{kind} of {size}"),
-    };
-    if !row.capabilities.is_empty() {
-        text.push(':');
-        text.push_str(&row.capabilities.join(","));
-    }
-    text
+fn joined(row: &QueueRow, text: impl Fn(&QueuedWant) -> String) -> String {
+    row.wants.iter().map(text).collect::<Vec<_>>().join(" + ")
 }
 
-/// Formats bytes, or the number of devices that are lent whole.
-fn amount(row: &QueueRow, bytes: u64, devices: u32) -> String {
-    match row.kind.as_str() {
-        "accelerator" | "nic" => devices.to_string(),
-        _ => terminal::bytes(bytes),
-    }
+/// Formats an amount of each want.
+fn amounts(row: &QueueRow, of: impl Fn(&QueuedWant) -> u64) -> String {
+    joined(row, |want| match want.kind.is_divisible() {
+        true => terminal::bytes(of(want)),
+        false => of(want).to_string(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_control::ResourceKind;
 
     #[test]
     fn table_has_row_per_request() {
+        let memory = QueuedWant {
+            kind: ResourceKind::Memory,
+            capabilities: vec![],
+            bytes: 2 << 30,
+            count: 2,
+            wanted: 4 << 30,
+            free: 16 << 20,
+            backfilled: 0,
+            preempting: 0,
+        };
+        let (kind, capabilities) = (ResourceKind::Accelerator, vec!["cuda".to_owned()]);
+        let (bytes, count, free) = (0, 1, 0);
+        let device =
+            QueuedWant { kind, capabilities, bytes, count, free, preempting: 1, ..memory.clone() };
         let row = QueueRow {
             id: 7,
             rank: 1,
@@ -110,32 +114,19 @@ mod tests {
             owner_node: "node1".into(),
             recipient: "host/12".into(),
             purpose: "job".into(),
-            kind: "memory".into(),
-            capabilities: vec![],
-            bytes: 2 << 30,
-            copies: 2,
+            wants: vec![memory, device],
             donors: vec!["node2".into(), "node3".into()],
             priority: 100,
             waited_s: 61.0,
             left_s: 9.0,
-            free_bytes: 16 << 20,
-            backfilled_bytes: 0,
-            preempting_bytes: 0,
-            free_devices: 0,
-            backfilled_devices: 0,
-            preempting_devices: 0,
             needs: "room".into(),
         };
-        let (kind, capabilities) = ("accelerator".to_owned(), vec!["cuda".to_owned()]);
-        let device =
-            QueueRow { kind, capabilities, bytes: 0, preempting_devices: 1, ..row.clone() };
-        let shown = table(&[device]);
-        let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words[4..6], ["accelerator:cuda", "100"], "{shown}");
-        assert_eq!(words[12..16], ["0", "0", "1", "room"], "{shown}");
         let shown = table(&[row]);
-        let words: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words[..6], ["1", "7", "ada@node1", "host/12", "2GiB", "100"]);
+        let line = shown.lines().nth(1).unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[..4], ["1", "7", "ada@node1", "host/12"]);
+        assert!(line.contains("memory=2x2GiB + accelerator:cuda"), "{shown}");
+        assert!(line.contains("16MiB + 0") && line.contains("0B + 1"), "{shown}");
         assert!(shown.contains("node2,node3  job"), "{shown}");
     }
 }

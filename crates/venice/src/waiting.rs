@@ -13,8 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::SigId;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use venice_control::client::Access;
-use venice_control::{DEFAULT_PRIORITY, Standing};
-use venice_recipient::{Loan, PortKind, RecipientError, Told, Waiting, Wish, borrow_in_line};
+use venice_control::{DEFAULT_PRIORITY, QueuedWant, Standing};
+use venice_recipient::{
+    AllocationSpec, Loan, PortKind, RecipientError, Told, Waiting, borrow_in_line,
+};
 
 use crate::identity::duration;
 use venice_cli::failure::Usage;
@@ -59,11 +61,11 @@ pub fn check_amount(wait: Option<Duration>, is_said: bool) -> anyhow::Result<()>
 
 /// Borrows for a program and shows its queue position on the terminal. A signal cancels the wait
 /// and then ends this process.
-pub fn borrow(access: &Access, wish: &Wish, port: PortKind) -> anyhow::Result<Loan> {
-    if wish.waiting.at_most.is_zero() {
-        return venice_recipient::borrow(access, wish, port).map_err(told);
+pub fn borrow(access: &Access, spec: &AllocationSpec, port: PortKind) -> anyhow::Result<Loan> {
+    if spec.waiting.at_most.is_zero() {
+        return venice_recipient::borrow(access, spec, port).map_err(told);
     }
-    in_line(|told| borrow_in_line(access, wish, port, told))
+    in_line(|told| borrow_in_line(access, spec, port, told))
 }
 
 /// Runs any queued request, like [`borrow`].
@@ -164,60 +166,62 @@ impl Shown {
 }
 
 fn text(standing: &Standing) -> String {
-    let Standing { rank, waited_ms, is_over_quota, .. } = *standing;
+    let Standing { rank, waited_ms, is_over_quota, wants } = standing;
     let why = match is_over_quota {
         true => "your quota is used up".to_owned(),
-        false => what_there_is(standing),
+        false => joined(wants, |want| what_there_is(want, wants.len() == 1)),
     };
-    let waited = terminal::seconds(waited_ms as f64 / 1e3);
-    let asked = match standing.device.as_str() {
-        "" => terminal::bytes(standing.asked_bytes),
-        device => device.to_owned(),
-    };
-    format!("waiting for {asked}: queue position {rank}, {why}, {waited} so far")
+    let waited = terminal::seconds(*waited_ms as f64 / 1e3);
+    let wanted = joined(wants, |want| want.want().described());
+    format!("waiting for {wanted}: queue position {rank}, {why}, {waited} so far")
 }
 
-/// Describes the free amount; for a device that is lent whole, whether one is being preempted.
-fn what_there_is(standing: &Standing) -> String {
-    let Standing { free_bytes, preempting_bytes, preempting_devices, .. } = *standing;
-    let is_whole = !standing.device.is_empty() && standing.asked_bytes == 0;
-    let [free, called] = [free_bytes, preempting_bytes].map(terminal::bytes);
-    match () {
-        () if is_whole && preempting_devices > 0 => "none free, preempting one".to_owned(),
-        () if is_whole => "none free".to_owned(),
-        () if preempting_bytes > 0 => format!("{free} free, preempting {called}"),
-        () => format!("{free} free"),
+fn joined(wants: &[QueuedWant], text: impl Fn(&QueuedWant) -> String) -> String {
+    wants.iter().map(text).collect::<Vec<_>>().join(" and ")
+}
+
+/// Describes the free amount, without its kind if the request has no other want.
+fn what_there_is(want: &QueuedWant, is_alone: bool) -> String {
+    let amount = |amount: u64| match is_alone {
+        true if want.kind.is_divisible() => terminal::bytes(amount),
+        true => amount.to_string(),
+        false => want.kind.amount_text(amount),
+    };
+    match want.preempting {
+        0 => format!("{} free", amount(want.free)),
+        preempting => format!("{} free, preempting {}", amount(want.free), amount(preempting)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use venice_control::ResourceKind;
 
     #[test]
     fn wait_text_shows_position() {
-        let standing = Standing {
-            rank: 2,
-            asked_bytes: 2 << 30,
-            free_bytes: 512 << 20,
-            waited_ms: 1500,
-            preempting_bytes: 0,
-            is_over_quota: false,
-            device: String::new(),
-            preempting_devices: 0,
+        let memory = QueuedWant {
+            kind: ResourceKind::Memory,
+            capabilities: vec![],
+            bytes: 2 << 30,
+            count: 1,
+            wanted: 2 << 30,
+            free: 512 << 20,
+            backfilled: 0,
+            preempting: 0,
         };
-        assert_eq!(
-            text(&standing),
-            "waiting for 2GiB: queue position 2, 512MiB free, 1.5 s so far"
-        );
-        let called = Standing { preempting_bytes: 1 << 30, ..standing.clone() };
-        assert!(text(&called).contains("512MiB free, preempting 1GiB"));
-        let (device, asked_bytes) = ("accelerator with cuda".to_owned(), 0);
-        let device = Standing { device, asked_bytes, ..standing.clone() };
-        let said = "waiting for accelerator with cuda: queue position 2, none free, 1.5 s so far";
-        assert_eq!(text(&device), said);
-        let called = Standing { preempting_devices: 1, ..device };
-        assert!(text(&called).contains("none free, preempting one"));
+        let (kind, capabilities) = (ResourceKind::Accelerator, vec!["cuda".to_owned()]);
+        let (bytes, wanted, free) = (0, 1, 0);
+        let device = QueuedWant { kind, capabilities, bytes, wanted, free, ..memory.clone() };
+        let of = |wants| Standing { rank: 2, waited_ms: 1500, is_over_quota: false, wants };
+        let standing = of(vec![memory.clone()]);
+        let expected = "waiting for 2GiB of memory: queue position 2, 512MiB free, 1.5 s so far";
+        assert_eq!(text(&standing), expected);
+        let preempts = of(vec![QueuedWant { preempting: 1 << 30, ..memory.clone() }]);
+        assert!(text(&preempts).contains("512MiB free, preempting 1GiB"));
+        let both = text(&of(vec![memory, device]));
+        assert!(both.contains("for 2GiB of memory and accelerator with cuda: "), "{both}");
+        assert!(both.contains("512MiB of memory free and 0 accelerators free"), "{both}");
         let over = Standing { is_over_quota: true, ..standing };
         assert!(text(&over).contains("queue position 2, your quota is used up"));
     }

@@ -4,26 +4,51 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use venice_control::ResourceSpec;
+
+use super::class::{Candidate, DeviceClass};
 use super::host::Host;
+use super::identity::Identity;
 use super::offer::Offer;
 
-/// Returns the size in bytes, 0 if unknown, and the capabilities.
-pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
-    let path = host.path(&offer.address);
-    let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
-    if !metadata.file_type().is_char_device() {
-        return Err("cannot be lent: an accelerator is a character device".to_owned());
-    }
-    let (bytes, capabilities) = said_of(host, &offer.address);
-    Ok((offer.bytes.or(bytes).unwrap_or(0), capabilities))
-}
+/// The class.
+pub(super) struct Class;
 
-pub(super) fn is_there(host: &Host, address: &str) -> bool {
-    fs::metadata(host.path(address)).is_ok_and(|it| it.file_type().is_char_device())
+impl DeviceClass for Class {
+    fn form(&self) -> &'static str {
+        "PATH[=SIZE]"
+    }
+
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        offer.check_path()
+    }
+
+    fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+        let path = host.path(&offer.address);
+        let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
+        if !metadata.file_type().is_char_device() {
+            return Err("cannot be lent: an accelerator is a character device".to_owned());
+        }
+        let (bytes, capabilities) = said_of(host, &offer.address);
+        Ok((offer.bytes.or(bytes).unwrap_or(0), capabilities))
+    }
+
+    fn list(&self, host: &Host) -> Vec<Candidate> {
+        addresses(host).into_iter().map(Candidate::unused).collect()
+    }
+
+    fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
+        let metadata = fs::metadata(host.path(&spec.address));
+        metadata.is_ok_and(|it| it.file_type().is_char_device())
+    }
+
+    fn identity(&self, host: &Host, address: &str) -> Identity {
+        Identity::of_path(host, address)
+    }
 }
 
 /// Returns the devices that are accelerators by their names.
-pub(super) fn addresses(host: &Host) -> Vec<String> {
+fn addresses(host: &Host) -> Vec<String> {
     let in_dir = |dir: &str, stem: &str| {
         let names = host.names(dir).into_iter();
         let numbered = names.filter(|name| number(name, stem).is_some());
@@ -148,10 +173,10 @@ mod tests {
         let offer = |text: &str| text.parse::<Offer>().unwrap();
         let host = Host::default();
         let zero = offer("accelerator:/dev/zero=1GiB");
-        assert_eq!(examine(&host, &zero).unwrap().0, 1 << 30);
-        let missing = examine(&host, &offer("accelerator:/dev/nvidia77")).unwrap_err();
+        assert_eq!(Class.probe(&host, &zero).unwrap().0, 1 << 30);
+        let missing = Class.probe(&host, &offer("accelerator:/dev/nvidia77")).unwrap_err();
         assert!(missing.contains("No such file"), "{missing}");
-        let no_device = examine(&host, &offer("accelerator:/etc/hostname")).unwrap_err();
+        let no_device = Class.probe(&host, &offer("accelerator:/etc/hostname")).unwrap_err();
         assert!(no_device.contains("character device"), "{no_device}");
     }
 }

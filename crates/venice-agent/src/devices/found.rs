@@ -1,9 +1,10 @@
 //! Devices of this machine that its operator could offer.
 
-use venice_control::{ResourceKind, ResourceSpec};
+use venice_control::ResourceSpec;
 
+use super::class::{Candidate, classes};
 use super::host::Host;
-use super::{Offer, accelerator, examine, nic, storage};
+use super::{Offer, examine};
 
 /// A device that could be lent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,27 +17,21 @@ pub struct FoundDevice {
     pub is_in_use: bool,
 }
 
-/// Finds the GPUs and other accelerators, the network cards and the unused block devices of this
-/// machine. None is lent without an offer.
+/// Finds the devices of this machine, of every kind. None is lent without an offer.
 pub fn found() -> Vec<FoundDevice> {
     found_on(&Host::default())
 }
 
 fn found_on(host: &Host) -> Vec<FoundDevice> {
-    let of = |kind, address: String, is_in_use| {
+    let found = |kind, Candidate { address, is_in_use }| {
         let offer = Offer { kind, address, bytes: None, capabilities: Vec::new() };
         let spec = examine(host, &offer).ok()?;
         Some(FoundDevice { offer: offer.to_string(), spec, is_in_use })
     };
-    let accelerators = accelerator::addresses(host).into_iter();
-    let accelerators = accelerators.filter_map(|it| of(ResourceKind::Accelerator, it, false));
-    let cards = nic::names(host).into_iter().filter_map(|name| {
-        let is_up = nic::is_up(host, &name);
-        of(ResourceKind::Nic, name, is_up)
+    let candidates = classes().flat_map(|(kind, class)| {
+        class.list(host).into_iter().map(move |candidate| (kind, candidate))
     });
-    let disks = storage::unused(host).into_iter();
-    let disks = disks.filter_map(|it| of(ResourceKind::Storage, format!("/dev/{it}"), false));
-    accelerators.chain(cards).chain(disks).collect()
+    candidates.filter_map(|(kind, candidate)| found(kind, candidate)).collect()
 }
 
 #[cfg(test)]

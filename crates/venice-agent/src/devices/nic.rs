@@ -1,19 +1,60 @@
 //! Network cards.
 
+use venice_control::ResourceSpec;
+
+use super::class::{Candidate, DeviceClass};
 use super::host::Host;
+use super::identity::Identity;
 use super::offer::Offer;
 
 const CARDS: &str = "/sys/class/net";
 
-/// Returns no size, and the capabilities: driver and speed.
-pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
-    let name = &offer.address;
-    if !is_there(host, name) {
-        return Err("cannot be lent: this machine has no network interface of that name".to_owned());
+/// The class.
+pub(super) struct Class;
+
+impl DeviceClass for Class {
+    fn form(&self) -> &'static str {
+        "NAME"
     }
-    if name == "lo" {
-        return Err("cannot be lent: it is the loopback interface".to_owned());
+
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        match offer {
+            Offer { address, .. } if address.contains('/') => {
+                Err("a network card is named without a path, for example eth1".to_owned())
+            }
+            Offer { bytes: Some(_), .. } => Err("a network card has no size".to_owned()),
+            Offer { .. } => Ok(()),
+        }
     }
+
+    fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+        let name = &offer.address;
+        if !exists(host, name) {
+            let why = "cannot be lent: this machine has no network interface of that name";
+            return Err(why.to_owned());
+        }
+        if name == "lo" {
+            return Err("cannot be lent: it is the loopback interface".to_owned());
+        }
+        Ok((0, capabilities(host, name)))
+    }
+
+    fn list(&self, host: &Host) -> Vec<Candidate> {
+        let cards = names(host).into_iter();
+        cards.map(|address| Candidate { is_in_use: is_up(host, &address), address }).collect()
+    }
+
+    fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
+        exists(host, &spec.address)
+    }
+
+    fn identity(&self, host: &Host, address: &str) -> Identity {
+        Identity::of_card(host, address, below(host, address))
+    }
+}
+
+/// Returns driver and speed.
+fn capabilities(host: &Host, name: &str) -> Vec<String> {
     let mut capabilities = Vec::new();
     match host.link_name(format!("{CARDS}/{name}/device/driver")) {
         Some(driver) => capabilities.push(driver),
@@ -24,20 +65,20 @@ pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), 
         capabilities.push("rdma".to_owned());
     }
     capabilities.extend(speed(host, name));
-    Ok((0, capabilities))
+    capabilities
 }
 
-pub(super) fn is_there(host: &Host, name: &str) -> bool {
+fn exists(host: &Host, name: &str) -> bool {
     host.path(format!("{CARDS}/{name}")).is_dir()
 }
 
 /// Returns the interfaces with a device.
-pub(super) fn names(host: &Host) -> Vec<String> {
+fn names(host: &Host) -> Vec<String> {
     host.names(CARDS).into_iter().filter(|name| has_device(host, name)).collect()
 }
 
 /// Returns the interfaces below this one, directly or not: a VLAN's card.
-pub(super) fn below(host: &Host, name: &str) -> Vec<String> {
+fn below(host: &Host, name: &str) -> Vec<String> {
     let lowers = |name: &str| {
         let names = host.names(format!("{CARDS}/{name}")).into_iter();
         names.filter_map(|it| it.strip_prefix("lower_").map(str::to_owned)).collect::<Vec<_>>()
@@ -53,7 +94,7 @@ pub(super) fn below(host: &Host, name: &str) -> Vec<String> {
 }
 
 /// True if the interface is up.
-pub(super) fn is_up(host: &Host, name: &str) -> bool {
+fn is_up(host: &Host, name: &str) -> bool {
     host.text(format!("{CARDS}/{name}/operstate")).is_some_and(|state| state == "up")
 }
 
@@ -93,7 +134,7 @@ mod tests {
             dir.path().join("sys/class/net/eth1/device/driver"),
         )
         .unwrap();
-        let of = |name: &str| examine(&host, &format!("nic:{name}").parse().unwrap());
+        let of = |name: &str| Class.probe(&host, &format!("nic:{name}").parse().unwrap());
         assert_eq!(of("eth1").unwrap().1, ["mlx5_core", "rdma", "25Gbps"]);
         assert_eq!(of("veth3").unwrap().1, ["virtual"]);
         assert!(of("lo").unwrap_err().contains("loopback"));

@@ -1,11 +1,12 @@
 //! An operator's offer: `accelerator:/dev/nvidia0`, `nic:eth1`, `storage:/srv/pool=100GiB`.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
 use venice_control::ResourceKind;
 use venice_wire::ByteSize;
+
+use super::class::{class_of, classes};
 
 /// Longest name of a device or of a capability, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -26,8 +27,8 @@ pub struct Offer {
 /// An invalid offer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid device {text:?} ({why}): write accelerator:PATH, nic:NAME or storage:PATH[=SIZE], \
-     followed by ,CAPABILITY for further capabilities"
+    "invalid device {text:?} ({why}): write {}, followed by ,CAPABILITY for further capabilities",
+    forms()
 )]
 pub struct BadOffer {
     text: String,
@@ -40,15 +41,14 @@ impl Offer {
     /// # Errors
     /// The mistake, in words that follow the offer.
     pub fn check(&self) -> Result<(), String> {
-        match self.kind {
-            ResourceKind::Storage if self.bytes.is_none() && Path::new(&self.address).is_dir() => {
-                Err("is a directory: give a size, for example storage:/srv/pool=100GiB".to_owned())
-            }
-            ResourceKind::Storage
-            | ResourceKind::Accelerator
-            | ResourceKind::Nic
-            | ResourceKind::Memory
-            | ResourceKind::Window => Ok(()),
+        class_of(self.kind).map_or(Ok(()), |class| class.check_size(self))
+    }
+
+    /// Checks that the device is named by a path.
+    pub(super) fn check_path(&self) -> Result<(), String> {
+        match self.address.starts_with('/') {
+            true => Ok(()),
+            false => Err("the path must begin with /".to_owned()),
         }
     }
 }
@@ -78,10 +78,17 @@ fn exact(bytes: u64) -> String {
     whole.map_or_else(|| format!("{bytes}B"), |(unit, bits)| format!("{}{unit}", bytes >> bits))
 }
 
+/// Returns the forms of all offers: `accelerator:PATH[=SIZE], nic:NAME or ...`.
+pub(super) fn forms() -> String {
+    let forms: Vec<String> =
+        classes().map(|(kind, class)| format!("{kind}:{}", class.form())).collect();
+    let (last, first) = forms.split_last().expect("there are kinds of devices");
+    format!("{} or {last}", first.join(", "))
+}
+
 fn parse(text: &str) -> Result<Offer, String> {
     let (kind, rest) = text.split_once(':').ok_or("missing kind: expected KIND:PATH")?;
-    let kind = ResourceKind::DEVICES.into_iter().find(|it| it.name() == kind);
-    let kind = kind.ok_or("unknown kind: not accelerator, nic or storage")?;
+    let kind = ResourceKind::device_named(kind).map_err(|error| error.to_string())?;
     let mut parts = rest.split(',');
     let device = parts.next().unwrap_or_default();
     let capabilities: Vec<String> = parts.map(str::to_owned).collect();
@@ -95,26 +102,11 @@ fn parse(text: &str) -> Result<Offer, String> {
             return Err(format!("names have 1 to {MAX_NAME_BYTES} printable bytes"));
         }
     }
-    match kind {
-        ResourceKind::Nic if address.contains('/') => {
-            return Err("a network card is named without a path, for example eth1".to_owned());
-        }
-        ResourceKind::Nic if size.is_some() => {
-            return Err("a network card has no size".to_owned());
-        }
-        ResourceKind::Nic => {}
-        ResourceKind::Accelerator
-        | ResourceKind::Storage
-        | ResourceKind::Memory
-        | ResourceKind::Window => {
-            if !address.starts_with('/') {
-                return Err("the path must begin with /".to_owned());
-            }
-        }
-    }
     let bytes = size.map(|size| size.parse::<ByteSize>().map(|size| size.0));
     let bytes = bytes.transpose().map_err(|error| error.to_string())?;
-    Ok(Offer { kind, address: address.to_owned(), bytes, capabilities })
+    let offer = Offer { kind, address: address.to_owned(), bytes, capabilities };
+    class_of(kind).map_or(Ok(()), |class| class.check_text(&offer))?;
+    Ok(offer)
 }
 
 #[cfg(test)]

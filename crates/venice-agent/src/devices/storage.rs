@@ -2,21 +2,66 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 use rustix::fs::statvfs;
 use venice_control::ResourceSpec;
 use venice_wire::ByteSize;
 
+use super::class::{Candidate, DeviceClass};
 use super::host::Host;
+use super::identity::Identity;
 use super::in_use;
 use super::offer::Offer;
 
 /// Unit of the kernel's block device sizes, whatever the device's own.
 const SECTOR_BYTES: u64 = 512;
 const BLOCKS: &str = "/sys/class/block";
+const NO_SIZE: &str = "is a directory: give a size, for example storage:/srv/pool=100GiB";
+
+/// The class.
+pub(super) struct Class;
+
+impl DeviceClass for Class {
+    fn form(&self) -> &'static str {
+        "PATH[=SIZE]"
+    }
+
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        offer.check_path()
+    }
+
+    fn check_size(&self, offer: &Offer) -> Result<(), String> {
+        match offer.bytes.is_none() && Path::new(&offer.address).is_dir() {
+            true => Err(NO_SIZE.to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+        examine(host, offer)
+    }
+
+    fn list(&self, host: &Host) -> Vec<Candidate> {
+        let disks = unused(host).into_iter();
+        disks.map(|name| Candidate::unused(format!("/dev/{name}"))).collect()
+    }
+
+    fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
+        is_there(host, spec)
+    }
+
+    fn local_use(&self, host: &Host, spec: &ResourceSpec) -> Option<String> {
+        use_of(host, &spec.address)
+    }
+
+    fn identity(&self, host: &Host, address: &str) -> Identity {
+        Identity::of_path(host, address)
+    }
+}
 
 /// Returns the bytes to lend and the capabilities.
-pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
     let path = host.path(&offer.address);
     let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
     let kind = metadata.file_type();
@@ -36,12 +81,12 @@ pub(super) fn examine(host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), 
         () => return Err("is neither a block device nor a file nor a directory".to_owned()),
     };
     if offer.bytes.is_none() && what == "directory" {
-        return Err("is a directory: give a size, for example storage:/srv/pool=100GiB".to_owned());
+        return Err(NO_SIZE.to_owned());
     }
     Ok((at_most(offer.bytes, most)?, vec![what.to_owned()]))
 }
 
-pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
+fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
     let Ok(metadata) = fs::metadata(host.path(&spec.address)) else { return false };
     // The detected kind comes first; later words may be the operator's.
     match spec.capabilities.first().map(String::as_str) {
@@ -53,7 +98,7 @@ pub(super) fn is_there(host: &Host, spec: &ResourceSpec) -> bool {
 }
 
 /// Describes the local use of storage, which prevents lending it; `None` if unused.
-pub(super) fn use_of(host: &Host, address: &str) -> Option<String> {
+fn use_of(host: &Host, address: &str) -> Option<String> {
     let metadata = fs::metadata(host.path(address)).ok()?;
     match metadata.file_type() {
         kind if kind.is_block_device() => in_use::of_block(host, &name_of(host, &metadata)?),
@@ -63,7 +108,7 @@ pub(super) fn use_of(host: &Host, address: &str) -> Option<String> {
 }
 
 /// Returns the names of unused whole block devices.
-pub(super) fn unused(host: &Host) -> Vec<String> {
+fn unused(host: &Host) -> Vec<String> {
     let is_real = |name: &String| {
         !["loop", "ram", "zram", "dm-", "md", "sr", "fd"].iter().any(|it| name.starts_with(it))
     };

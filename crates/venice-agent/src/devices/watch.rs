@@ -7,7 +7,7 @@ use tokio::time::MissedTickBehavior;
 use venice_control::ResourceSpec;
 
 use super::host::Host;
-use super::same::twice_on;
+use super::identity::twice_on;
 use super::{Offer, examine, fault, foreign_use};
 use crate::AgentError;
 use crate::lender::Lender;

@@ -16,17 +16,17 @@ async fn deregistration_ignores_silent_monitor() {
     let config = || AgentConfig { monitor: both.clone(), ..agent_config(dir.path(), "one", at) };
     let (agent, _) = start_agent(config()).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    client.allocate(request(SLAB_BYTES, 1)).await.unwrap();
 
     agent.stop().await;
     let row = client.nodes().await.unwrap().remove(0);
     assert_eq!((row.state.as_str(), row.free_bytes, row.granted_bytes), ("stopped", 0, 0));
     assert_eq!(client.grants().await.unwrap()[0].state, "lost");
-    let refused = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap_err();
+    let refused = client.allocate(request(SLAB_BYTES, 2)).await.unwrap_err();
     assert!(refused.to_string().contains("no room"), "{refused}");
 
     // Any agent may take that name next.
     let (_agent, _) = start_agent(config()).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    client.request_memory(request(2 * SLAB_BYTES, 3)).await.unwrap();
+    client.allocate(request(2 * SLAB_BYTES, 3)).await.unwrap();
 }

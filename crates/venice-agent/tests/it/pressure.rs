@@ -45,7 +45,7 @@ async fn unlent_memory_returns_to_machine() {
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let (_agent, _) = start_agent(config(dir.path(), at, dir.path())).await;
     let mut client = rack_with(at, 1, 4 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(2 * SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(2 * SLAB_BYTES, 1)).await.unwrap();
     let mut far = Far::new(&grants[0]);
     far.write(5, b"kept").unwrap();
 
@@ -53,7 +53,7 @@ async fn unlent_memory_returns_to_machine() {
     let row = node_until(&client, "it gives what is free", |row| row.pressure == "high").await;
     assert_eq!((row.lent_bytes, row.free_bytes), (2 * SLAB_BYTES, 0));
     assert_eq!(row.available_bytes, Some(900 << 20));
-    client.request_memory(request(SLAB_BYTES, 2)).await.unwrap_err();
+    client.allocate(request(SLAB_BYTES, 2)).await.unwrap_err();
     assert_eq!(far.read(5, 4), Ok(b"kept".to_vec()), "what is lent stays lent");
     assert!(matches!(renew(&grants[0]).await, LeaseState::Live { .. }));
     // Memory released meanwhile goes to the machine too.
@@ -64,7 +64,7 @@ async fn unlent_memory_returns_to_machine() {
     let row =
         node_until(&client, "all is there again", |row| row.free_bytes == 4 * SLAB_BYTES).await;
     assert_eq!(row.pressure, "none");
-    let grants = client.request_memory(request(4 * SLAB_BYTES, 3)).await.unwrap();
+    let grants = client.allocate(request(4 * SLAB_BYTES, 3)).await.unwrap();
     assert_eq!(Far::new(&grants[0]).read(5, 4), Ok(vec![0; 4]));
 }
 
@@ -76,8 +76,8 @@ async fn lent_memory_is_reclaimed_when_configured() {
     let take_back = AgentConfig { take_back_after_s: 2.0, ..config(dir.path(), at, dir.path()) };
     let (_agent, _) = start_agent(take_back).await;
     let mut client = rack_with(at, 1, 4 * SLAB_BYTES).await;
-    let first = client.request_memory(request(2 * SLAB_BYTES, 1)).await.unwrap();
-    let second = client.request_memory(request(2 * SLAB_BYTES, 2)).await.unwrap();
+    let first = client.allocate(request(2 * SLAB_BYTES, 1)).await.unwrap();
+    let second = client.allocate(request(2 * SLAB_BYTES, 2)).await.unwrap();
     let (mut far_first, mut far_second) = (Far::new(&first[0]), Far::new(&second[0]));
     far_first.write(0, b"one").unwrap();
     far_second.write(0, b"two").unwrap();

@@ -19,7 +19,7 @@ struct Borrowed {
 }
 
 fn borrow(grant: &Grant) -> Borrowed {
-    let slabs = (grant.bytes / SLAB_BYTES) as usize;
+    let slabs = (grant.share.bytes / SLAB_BYTES) as usize;
     let socket = PathBuf::from(&grant.shm_socket);
     let connection = fetch_slabs(&socket, grant.id, grant.key, slabs).unwrap();
     let map = |slab: &SlabFile| MappedSlab::map(slab, SLAB_BYTES as usize).unwrap();
@@ -53,7 +53,7 @@ async fn memory_works_over_shm_and_udp() {
     let _two = agent(dir.path(), "two", at).await;
     let mut client = rack_with(at, 2, 4 * SLAB_BYTES).await;
 
-    let grants = client.request_memory(request(4 * SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(4 * SLAB_BYTES, 1)).await.unwrap();
     assert_eq!(grants.len(), 2, "spread over both donors");
     for (index, grant) in grants.iter().enumerate() {
         let near = borrow(grant);
@@ -72,7 +72,7 @@ async fn memory_works_over_shm_and_udp() {
         .await;
     assert!(client.grants().await.unwrap().is_empty());
 
-    let again = client.request_memory(request(4 * SLAB_BYTES, 2)).await.unwrap();
+    let again = client.allocate(request(4 * SLAB_BYTES, 2)).await.unwrap();
     near.write(1, 4000, b"stale!");
     for grant in &again {
         assert_eq!(borrow(grant).read(1, 4000, 6), [0; 6], "the next recipient gets zeroes");
@@ -89,7 +89,7 @@ async fn released_memory_is_lent_at_once() {
     let _two = agent(dir.path(), "two", at).await;
     let mut client = rack_with(at, 2, 4 * SLAB_BYTES).await;
     for round in 0..12 {
-        let grants = client.request_memory(request(4 * SLAB_BYTES, round)).await;
+        let grants = client.allocate(request(4 * SLAB_BYTES, round)).await;
         let grants = grants.unwrap_or_else(|error| panic!("round {round}: {error}"));
         if round % 3 == 2 {
             let mut donor = agent_of(&grants[0]).await;
@@ -108,7 +108,7 @@ async fn forged_key_is_refused_and_counted() {
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(SLAB_BYTES, 1)).await.unwrap();
     let grant = &grants[0];
     borrow(grant).write(0, 0, b"secret");
 
@@ -136,7 +136,7 @@ async fn lease_expires_without_renewal() {
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 1.0).await;
     let _one = agent(dir.path(), "one", at).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(SLAB_BYTES, 1)).await.unwrap();
     let near = borrow(&grants[0]);
     near.write(0, 0, b"secret");
 
@@ -164,7 +164,7 @@ async fn lease_expires_without_renewal() {
             .then_some(())
     })
     .await;
-    let next = client.request_memory(request(2 * SLAB_BYTES, 2)).await.unwrap();
+    let next = client.allocate(request(2 * SLAB_BYTES, 2)).await.unwrap();
     let next = borrow(&next[0]);
     assert_eq!(next.read(0, 0, 6), [0; 6]);
     assert_eq!(next.read(1, 0, 6), [0; 6]);
@@ -176,7 +176,7 @@ async fn data_plane_survives_monitor_death() {
     let (first, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let _one = agent(dir.path(), "one", at).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(SLAB_BYTES, 1)).await.unwrap();
     let (near, mut far) = (borrow(&grants[0]), Far::new(&grants[0]));
     far.write(0, b"before").unwrap();
     drop(client);
@@ -212,7 +212,7 @@ async fn duplicate_agent_name_is_refused() {
     let (_monitor, at) = monitor(dir.path(), "127.0.0.1:0", 60.0).await;
     let (first, _) = agent(dir.path(), "same", at).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grants = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap();
+    let grants = client.allocate(request(SLAB_BYTES, 1)).await.unwrap();
 
     let mut config = agent_config(dir.path(), "same", at);
     config.shm_socket = Some(dir.path().join("other.sock"));
@@ -231,7 +231,7 @@ async fn duplicate_agent_name_is_refused() {
     // On a loaded machine the agent may miss heartbeats and count as down for a while.
     let grants = eventually("the third lends", || async {
         let mut client = MonitorClient::connect(&access(at)).await.ok()?;
-        client.request_memory(request(2 * SLAB_BYTES, 2)).await.ok()
+        client.allocate(request(2 * SLAB_BYTES, 2)).await.ok()
     });
     let grants = grants.await;
     assert_eq!(grants[0].donor_node, old_node, "a name keeps its number");

@@ -29,7 +29,7 @@ async fn renewal_interrupts_nothing() {
     let identity = venice_testkit::identity::node_for(dir.path(), "one", LIFE);
     let _agent = start_agent(config).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
+    let grant = client.allocate(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
     let mut renewing = agent_of(&grant).await;
     let begin = Credential::load(&identity).unwrap().info().expires_s;
     let mut far = Far::new(&grant);
@@ -75,7 +75,7 @@ async fn revoked_node_rejoins_without_restart() {
     config.local_socket = Some(socket.clone());
     let (_agent, ready) = start_agent(config).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-    let grant = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
+    let grant = client.allocate(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
     // A program of that node, which the agent has vouched for.
     let enter = || Access::new(at.to_string(), Login::at_sockets(vec![socket.clone()]));
     MonitorClient::connect(&enter()).await.unwrap().nodes().await.unwrap();

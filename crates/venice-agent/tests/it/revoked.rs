@@ -33,9 +33,9 @@ async fn every_end_is_notified(plain: bool) {
     let (one, _) = start_agent(config).await;
     let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
 
-    let given_back = client.request_memory(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
+    let given_back = client.allocate(request(SLAB_BYTES, 1)).await.unwrap().remove(0);
     let far = open_and_write(&given_back, None);
-    let kept = client.request_memory(request(SLAB_BYTES, 2)).await.unwrap().remove(0);
+    let kept = client.allocate(request(SLAB_BYTES, 2)).await.unwrap().remove(0);
     let mut other = open_and_write(&kept, None);
     client.release(&leases(std::slice::from_ref(&given_back))).await.unwrap();
     expect_notified(far, &given_back);
@@ -49,7 +49,7 @@ async fn every_end_is_notified(plain: bool) {
 
     let last = eventually("memory that is free again", || async {
         let mut client = rack_with(at, 1, 2 * SLAB_BYTES).await;
-        client.request_memory(request(SLAB_BYTES, 3)).await.ok()
+        client.allocate(request(SLAB_BYTES, 3)).await.ok()
     });
     let last = last.await.remove(0);
     let far = open_and_write(&last, None);
@@ -84,8 +84,7 @@ async fn expired_lease_is_notified() {
     // On a busy machine the lease may expire before the grant is used.
     let (far, grant) = eventually("a grant that lives until it is used", || async {
         let client_id = u128::from(venice_ports::monotonic_ns());
-        let grant =
-            client.clone().request_memory(request(SLAB_BYTES, client_id)).await.ok()?.remove(0);
+        let grant = client.clone().allocate(request(SLAB_BYTES, client_id)).await.ok()?.remove(0);
         let mut far = Far::new(&grant);
         far.write(0, b"mine").is_ok().then_some((far, grant))
     })
@@ -115,7 +114,7 @@ async fn relays_forward_notification() {
         let mut client = rack_with(at, 2, 4 * SLAB_BYTES).await;
         let mut wanted = request(SLAB_BYTES, 1);
         wanted.donors = vec!["two".into()];
-        let grant = client.request_memory(wanted).await.unwrap().remove(0);
+        let grant = client.allocate(wanted).await.unwrap().remove(0);
         let far = eventually("the relays to carry an access", || async {
             let mut far = Far::reaching(&grant, Some(homes[0]));
             far.write(0, b"mine").is_ok().then_some(far)

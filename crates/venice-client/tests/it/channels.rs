@@ -369,8 +369,8 @@ static RDMA_ROOM: Room = Room::new(GuestPlan {
 });
 
 #[test]
-fn region_over_verbs() {
-    inside(&RDMA_ROOM, "region_over_verbs", Duration::from_secs(100), || {
+fn region_over_verbs_in_guest() {
+    inside(&RDMA_ROOM, "region_over_verbs_in_guest", Duration::from_secs(100), || {
         let mut options = plain();
         options.key = Some(Key::generate().unwrap());
         let address = "verbs:10.77.0.1:0".parse().unwrap();

@@ -4,11 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Rack as Daemons, eventually};
-use venice_client::{DeviceKind, DeviceOptions, Error, Io, Rack};
+use venice_client::{DeviceOptions, Error, MemoryOptions, Rack, ResourceKind, Want, wants};
 
-fn options(capability: &str) -> DeviceOptions {
+fn want(text: &str) -> Want {
+    text.parse().unwrap()
+}
+
+fn options() -> DeviceOptions {
     let mut options = DeviceOptions::default();
-    options.capabilities = vec![capability.to_owned()];
     options.purpose = "a test".into();
     options
 }
@@ -18,26 +21,26 @@ fn device_is_held_until_drop() {
     let mut daemons = Daemons::start(1, 1);
     daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
     let rack = Rack::connect_by(daemons.access()).unwrap();
-    let device = rack.get_accelerator(&options("FFT")).unwrap();
+    let device = rack.get_device(&want("accelerator:FFT"), &options()).unwrap();
     assert_eq!((device.node(), device.address()), ("node2", "/dev/zero"));
     assert_eq!(
         (device.kind(), device.capabilities()),
-        (DeviceKind::Accelerator, &["fft".to_owned()][..])
+        (ResourceKind::Accelerator, &["fft".to_owned()][..])
     );
     assert!(device.grant() > 0 && device.len_bytes() == 0);
-    let taken = rack.get_accelerator(&DeviceOptions::default());
+    let taken = rack.get_device(&want("accelerator"), &options());
     assert!(matches!(&taken, Err(Error::NoRoom(said)) if said.contains("granted")), "{taken:?}");
-    let wrong = rack.get_accelerator(&options("cuda"));
+    let wrong = rack.get_device(&want("accelerator:cuda"), &options());
     assert!(
         matches!(&wrong, Err(Error::NoRoom(said)) if said.contains("cannot cuda")),
         "{wrong:?}"
     );
-    let none = rack.get_io(Io::Nic, &DeviceOptions::default());
+    let none = rack.get_device(&want("nic"), &options());
     assert!(matches!(none, Err(Error::NoRoom(_))), "{none:?}");
     device.check().unwrap();
     drop(device);
 
-    let again = rack.get_accelerator(&DeviceOptions::default()).unwrap();
+    let again = rack.get_device(&want("accelerator"), &options()).unwrap();
     daemons.stop(1);
     eventually("the loss is seen", || again.check().is_err());
     let lost = again.check().unwrap_err();
@@ -49,15 +52,15 @@ fn request_waits_for_released_device() {
     let mut daemons = Daemons::start(1, 1);
     daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
     let rack = Rack::connect_by(daemons.access()).unwrap();
-    let first = rack.get_accelerator(&options("fft")).unwrap();
+    let first = rack.get_device(&want("accelerator:fft"), &options()).unwrap();
     assert_eq!(first.leaving(), None);
-    let mut waits = options("fft");
+    let mut waits = options();
     waits.wait = Duration::from_millis(300);
-    let late = rack.get_accelerator(&waits);
+    let late = rack.get_device(&want("accelerator:fft"), &waits);
     assert!(matches!(&late, Err(Error::NoRoom(said)) if said.contains("it waited")), "{late:?}");
     waits.wait = Duration::from_secs(60);
     let second = thread::scope(|scope| {
-        let waiting = scope.spawn(|| rack.get_accelerator(&waits));
+        let waiting = scope.spawn(|| rack.get_device(&want("accelerator:fft"), &waits));
         drop(first);
         waiting.join().unwrap().unwrap()
     });
@@ -72,14 +75,44 @@ fn storage_is_granted_by_size() {
     daemons.add_agent_with("node2", 1, &[&offer]);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let any = DeviceOptions::default();
-    let most = rack.get_io(Io::Storage((3 << 20) - 1), &any).unwrap();
+    let most = rack.get_device(&want("storage=3145727"), &any).unwrap();
     assert_eq!((most.len_bytes(), most.kind().name()), (3 << 20, "storage"));
-    let more = rack.get_io(Io::Storage(2 << 20), &any);
+    let more = rack.get_device(&want("storage=2MiB"), &any);
     assert!(
         matches!(&more, Err(Error::NoRoom(said)) if said.contains("1MiB are left")),
         "{more:?}"
     );
-    let rest = rack.get_io(Io::Storage(1 << 20), &any).unwrap();
+    let rest = rack.get_device(&want("storage=1MiB"), &any).unwrap();
     assert_ne!(rest.grant(), most.grant());
-    assert!(matches!(rack.get_io(Io::Storage(0), &any), Err(Error::Invalid(_))));
+    let two = rack.get_device(&want("storage=2x1MiB"), &any);
+    assert!(matches!(&two, Err(Error::Invalid(said)) if said.contains("get_devices")), "{two:?}");
+}
+
+#[test]
+fn memory_comes_with_devices() {
+    let mut daemons = Daemons::start(1, 4);
+    let folder = tempfile::tempdir().unwrap();
+    let offer = format!("storage:{}=4MiB", folder.path().display());
+    daemons.add_agent_with("node2", 4, &["accelerator:/dev/zero,fft", &offer]);
+    let rack = Rack::connect_by(daemons.access()).unwrap();
+    let mut options = MemoryOptions::default();
+    options.copies = Some(1);
+    options.devices = wants("accelerator:fft storage=3MiB").unwrap();
+    let mut memory = rack.get_memory(16 << 20, &options).unwrap();
+    memory.write(5, b"beside").unwrap();
+    let devices = memory.take_devices();
+    let kinds: Vec<_> = devices.iter().map(|device| device.kind().name()).collect();
+    assert_eq!(kinds, ["accelerator", "storage"]);
+    // All or nothing: the accelerator is taken, so no storage is granted either.
+    let mut devices = devices.into_iter();
+    let accelerator = devices.next();
+    drop(devices);
+    let both = wants("storage=1MiB accelerator").unwrap();
+    assert!(matches!(rack.get_devices(&both, &DeviceOptions::default()), Err(Error::NoRoom(_))));
+    drop((memory, accelerator));
+    eventually("all is free", || rack.get_devices(&both, &DeviceOptions::default()).is_ok());
+    let error = |text: &str| wants(text).unwrap_err().to_string();
+    assert!(error("nic gpu").contains("expected memory"), "{}", error("nic gpu"));
+    let memory = rack.get_devices(&wants("memory=1GiB").unwrap(), &DeviceOptions::default());
+    assert!(matches!(memory, Err(Error::Invalid(_))));
 }

@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 use venice_rack::queueing::Asked;
-use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
+use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    DevicePlan, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable,
-    ResourceRow,
+    AllocationPlan, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaTable, ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, Grant, Identity, MemoryRequest, NodeRegistration, RackError, Registered,
+    AllocationRequest, Grant, Identity, NodeRegistration, RackError, Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -86,22 +85,22 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Borrows memory: all of it, in one grant or more, or none; waits for it if the request says
-    /// so. The call may be repeated with the same `client_id` if the answer was lost; with several
-    /// Monitor Nodes this method repeats it itself, at another one.
+    /// Allocates: all of it, in one grant or more, or none; waits for it if the request says so. The
+    /// call may be repeated with the same `client_id` if the answer was lost; with several Monitor
+    /// Nodes this method repeats it itself, at another one.
     ///
     /// # Errors
-    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`],
-    /// [`venice_rack::types::RackError::OverQuota`].
-    pub async fn request_memory(
+    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`], [`RackError::NoDevice`],
+    /// [`RackError::OverQuota`].
+    pub async fn allocate(
         &mut self,
-        request: MemoryRequest,
+        request: AllocationRequest,
     ) -> Result<Vec<Grant>, ControlError> {
         let began = Instant::now();
         let waited_before_ms = request.queueing.waited_ms;
         let mut request = request;
         loop {
-            match self.ask_for_memory(request.clone()).await? {
+            match self.ask(request.clone()).await? {
                 Asked::Granted(grants) => return Ok(grants),
                 Asked::Waits(_) => {
                     let waited_ms = began.elapsed().as_millis() as u64;
@@ -111,78 +110,38 @@ impl MonitorClient {
         }
     }
 
-    /// Performs one step of [`Self::request_memory`]. A queued request is answered within seconds
-    /// with its queue state, and must then be repeated at once, with the same `client_id` and its
-    /// waiting time so far. A request that is not repeated leaves the queue within seconds.
+    /// Performs one step of [`Self::allocate`]. A queued request is answered within seconds with its
+    /// queue state, and must then be repeated at once, with the same `client_id` and its waiting
+    /// time so far. A request that is not repeated leaves the queue within seconds.
     ///
-    /// The same as [`Self::request_memory`].
-    /// The same as [`Self::request_memory`].
-    pub async fn ask_for_memory(&mut self, request: MemoryRequest) -> Result<Asked, ControlError> {
+    /// # Errors
+    /// Fails as [`Self::allocate`] does.
+    pub async fn ask(&mut self, request: AllocationRequest) -> Result<Asked, ControlError> {
         let may_wait = request.queueing.left_ms() > 0;
         let request = convert::request_out(request);
         let answer = self.answer(may_wait, |mut monitor| {
             let request = request.clone();
-            async move { monitor.request_memory(request).await }
+            async move { monitor.allocate(request).await }
         });
         convert::asked_in(answer.await?).map_err(|s| self.error(s))
     }
 
-    /// Borrows one device; waits for it if the request says so. The call may be repeated like a
-    /// request for memory.
+    /// Plans [`Self::allocate`] at this moment: the donors and devices it would get, and the
+    /// reasons. Nothing is granted.
     ///
     /// # Errors
-    /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
-    pub async fn request_device(&mut self, request: DeviceRequest) -> Result<Grant, ControlError> {
-        let began = Instant::now();
-        let waited_before_ms = request.queueing.waited_ms;
-        let mut request = request;
-        loop {
-            match self.ask_for_device(request.clone()).await? {
-                Asked::Granted(grants) => {
-                    let grant = grants.into_iter().next();
-                    let none = || self.error(Status::internal("the answer has no grant"));
-                    return grant.ok_or_else(none);
-                }
-                Asked::Waits(_) => {
-                    let waited_ms = began.elapsed().as_millis() as u64;
-                    request.queueing.waited_ms = waited_before_ms.saturating_add(waited_ms);
-                }
-            }
-        }
-    }
-
-    /// Performs one step of [`Self::request_device`], like [`Self::ask_for_memory`]. The answer
-    /// holds one grant.
-    ///
-    /// # Errors
-    /// [`venice_rack::types::RackError::NoDevice`], [`ControlError::UnknownNode`].
-    pub async fn ask_for_device(&mut self, request: DeviceRequest) -> Result<Asked, ControlError> {
-        let may_wait = request.queueing.left_ms() > 0;
-        let request = convert::device_request_out(request);
-        let answer = self.answer(may_wait, |mut monitor| {
-            let request = request.clone();
-            async move { monitor.request_device(request).await }
-        });
-        convert::asked_for_device_in(answer.await?).map_err(|s| self.error(s))
-    }
-
-    /// Plans a device request at this moment: the device it would get, and the reasons. Nothing is
-    /// granted.
-    ///
-    /// # Errors
-    /// [`ControlError::UnknownNode`], and errors of invalid requests; a request without a matching
-    /// device is a plan with a refusal.
-    pub async fn plan_device(
+    /// [`ControlError::UnknownNode`], and errors of invalid requests; a request beyond the rack's
+    /// room or the user's quota is a plan with a refusal.
+    pub async fn plan(
         &mut self,
-        request: DeviceRequest,
-    ) -> Result<DevicePlan, ControlError> {
-        let request = convert::device_request_out(request);
-        let response = self.inner.plan_device(request).await.map_err(|s| self.error(s))?;
-        Ok(convert::device_plan_in(response.into_inner()))
+        request: AllocationRequest,
+    ) -> Result<AllocationPlan, ControlError> {
+        let request = convert::request_out(request);
+        let response = self.inner.plan_allocation(request).await.map_err(|s| self.error(s))?;
+        Ok(convert::plan_in(response.into_inner()))
     }
 
-    /// Cancels a queued [`Self::ask_for_memory`] or [`Self::ask_for_device`]; a grant made
-    /// meanwhile ends.
+    /// Cancels a queued [`Self::ask`]; what was granted meanwhile ends.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`] for another user's request.
@@ -199,7 +158,7 @@ impl MonitorClient {
     pub async fn queue(&mut self) -> Result<Vec<QueueRow>, ControlError> {
         let response = self.inner.list_queue(proto::ListQueueRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().waiting;
-        Ok(rows.into_iter().map(convert::queue_row_in).collect())
+        self.rows(rows, convert::queue_row_in)
     }
 
     /// Sends a repeatable call, to any of several Monitor Nodes that answers.
@@ -241,20 +200,6 @@ impl MonitorClient {
             && !is_stranger
     }
 
-    /// Plans the placement of [`Self::request_memory`] at this moment. Nothing is granted.
-    ///
-    /// # Errors
-    /// [`ControlError::UnknownNode`], and errors of invalid requests; a request beyond the rack's
-    /// room or the user's quota is a plan with a refusal.
-    pub async fn plan_memory(
-        &mut self,
-        request: MemoryRequest,
-    ) -> Result<PlacementPlan, ControlError> {
-        let request = convert::request_out(request);
-        let response = self.inner.plan_memory(request).await.map_err(|s| self.error(s))?;
-        Ok(convert::plan_in(response.into_inner()))
-    }
-
     /// Releases grants. Released grants are no error. Returns the grants whose keys the Monitor
     /// Node lacks: release them at their donors. If the answer is lost and there are several
     /// Monitor Nodes, another one is asked.
@@ -289,9 +234,8 @@ impl MonitorClient {
     /// [`ControlError::Forbidden`]; [`venice_rack::types::RackError::BadRequest`].
     pub async fn set_quota(&mut self, quota: QuotaRecord) -> Result<(), ControlError> {
         let QuotaRecord { of, limits } = quota;
-        let bytes = limits.memory_bytes.and_then(Limit::at_most);
-        let limits = Some(convert::limits_out(limits));
-        let request = proto::SetQuotaRequest { user: quota_user(of), bytes, limits };
+        let limits = convert::limits_out(&limits);
+        let request = proto::SetQuotaRequest { user: quota_user(of), limits };
         self.inner.set_quota(request).await.map_err(|s| self.error(s))?;
         Ok(())
     }
@@ -312,7 +256,8 @@ impl MonitorClient {
     /// Fails only if the Monitor Node cannot be reached.
     pub async fn quotas(&mut self) -> Result<QuotaTable, ControlError> {
         let response = self.inner.list_quotas(proto::ListQuotasRequest {}).await;
-        Ok(convert::quota_table_in(response.map_err(|s| self.error(s))?.into_inner()))
+        let table = response.map_err(|s| self.error(s))?.into_inner();
+        convert::quota_table_in(table).map_err(|s| self.error(s))
     }
 
     /// Returns the nodes.
@@ -332,7 +277,7 @@ impl MonitorClient {
     pub async fn resources(&mut self) -> Result<Vec<ResourceRow>, ControlError> {
         let response = self.inner.list_resources(proto::ListResourcesRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().resources;
-        Ok(rows.into_iter().map(convert::resource_row_in).collect())
+        self.rows(rows, convert::resource_row_in)
     }
 
     /// Returns the Resource Allocation Table.
@@ -342,7 +287,7 @@ impl MonitorClient {
     pub async fn grants(&mut self) -> Result<Vec<GrantRow>, ControlError> {
         let response = self.inner.list_grants(proto::ListGrantsRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().grants;
-        Ok(rows.into_iter().map(convert::grant_row_in).collect())
+        self.rows(rows, convert::grant_row_in)
     }
 
     /// Returns the forecast needs of workloads and the memory reserved for them.
@@ -352,7 +297,7 @@ impl MonitorClient {
     pub async fn forecasts(&mut self) -> Result<Vec<ForecastRow>, ControlError> {
         let response = self.inner.list_forecasts(proto::ListForecastsRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().workloads;
-        Ok(rows.into_iter().map(convert::forecast_in).collect())
+        self.rows(rows, convert::forecast_in)
     }
 
     /// Returns the Topology Status Table.
@@ -363,6 +308,15 @@ impl MonitorClient {
         let response = self.inner.list_links(proto::ListLinksRequest {}).await;
         let rows = response.map_err(|s| self.error(s))?.into_inner().links;
         Ok(rows.into_iter().map(convert::link_row_in).collect())
+    }
+
+    /// Converts rows, which may have values of a later release.
+    fn rows<T, R>(
+        &self,
+        rows: Vec<T>,
+        convert: fn(T) -> Result<R, Status>,
+    ) -> Result<Vec<R>, ControlError> {
+        rows.into_iter().map(convert).collect::<Result<_, _>>().map_err(|s| self.error(s))
     }
 
     fn error(&self, status: Status) -> ControlError {

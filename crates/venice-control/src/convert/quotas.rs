@@ -1,69 +1,53 @@
 //! Quotas and their use.
 
-use super::rows::same_fields;
+use super::{kind_in, kind_out};
 use crate::proto;
+use tonic::Status;
 use venice_rack::quota::{Limit, Limits};
-use venice_rack::rows::{QuotaRow, QuotaTable};
+use venice_rack::rows::{AmountsByKind, QuotaRow, QuotaTable};
 
-pub(crate) fn limits_in(request: &proto::SetQuotaRequest) -> Limits {
-    let of = |limit: Option<proto::QuotaLimit>| {
-        limit.map(|limit| limit.at_most.map_or(Limit::Unlimited, Limit::AtMost))
+pub(crate) fn limits_in(limits: Vec<proto::KindLimit>) -> Result<Limits, Status> {
+    let limit = |proto::KindLimit { kind, at_most }| {
+        Ok((kind_in(kind)?, at_most.map_or(Limit::Unlimited, Limit::AtMost)))
     };
-    match request.limits {
-        None => Limits::of_memory(request.bytes),
-        Some(limits) => Limits {
-            memory_bytes: of(limits.memory_bytes),
-            accelerators: of(limits.accelerators),
-            nics: of(limits.nics),
-            storage_bytes: of(limits.storage_bytes),
-        },
-    }
+    limits.into_iter().map(limit).collect()
 }
 
-pub(crate) fn limits_out(limits: Limits) -> proto::QuotaLimits {
-    let of =
-        |limit: Option<Limit>| limit.map(|limit| proto::QuotaLimit { at_most: limit.at_most() });
-    proto::QuotaLimits {
-        memory_bytes: of(limits.memory_bytes),
-        accelerators: of(limits.accelerators),
-        nics: of(limits.nics),
-        storage_bytes: of(limits.storage_bytes),
-    }
+pub(crate) fn limits_out(limits: &Limits) -> Vec<proto::KindLimit> {
+    let limit = |(kind, limit): (_, Limit)| proto::KindLimit {
+        kind: kind_out(kind),
+        at_most: limit.at_most(),
+    };
+    limits.iter().map(limit).collect()
 }
 
 pub(crate) fn quota_table_out(table: QuotaTable) -> proto::ListQuotasResponse {
-    proto::ListQuotasResponse {
-        default_bytes: table.default_bytes,
-        users: table.users.into_iter().map(row_out).collect(),
-        default_accelerators: table.default_accelerators,
-        default_nics: table.default_nics,
-        default_storage_bytes: table.default_storage_bytes,
-    }
-}
-
-pub(crate) fn quota_table_in(table: proto::ListQuotasResponse) -> QuotaTable {
-    QuotaTable {
-        default_bytes: table.default_bytes,
-        default_accelerators: table.default_accelerators,
-        default_nics: table.default_nics,
-        default_storage_bytes: table.default_storage_bytes,
-        users: table.users.into_iter().map(row_in).collect(),
-    }
-}
-
-same_fields!(
-    row_out,
-    row_in,
-    QuotaRow {
+    let QuotaTable { default, users } = table;
+    let row = |QuotaRow { user, is_own, used, quota }| proto::QuotaRow {
         user,
-        used_bytes,
-        quota_bytes,
         is_own,
-        used_accelerators,
-        quota_accelerators,
-        used_nics,
-        quota_nics,
-        used_storage_bytes,
-        quota_storage_bytes,
-    }
-);
+        used: amounts_out(used),
+        quota: amounts_out(quota),
+    };
+    let users = users.into_iter().map(row).collect();
+    proto::ListQuotasResponse { users, default: amounts_out(default) }
+}
+
+pub(crate) fn quota_table_in(table: proto::ListQuotasResponse) -> Result<QuotaTable, Status> {
+    let proto::ListQuotasResponse { users, default } = table;
+    let row = |proto::QuotaRow { user, is_own, used, quota }| {
+        Ok(QuotaRow { user, is_own, used: amounts_in(used)?, quota: amounts_in(quota)? })
+    };
+    let users = users.into_iter().map(row).collect::<Result<_, Status>>()?;
+    Ok(QuotaTable { default: amounts_in(default)?, users })
+}
+
+fn amounts_in(amounts: Vec<proto::KindAmount>) -> Result<AmountsByKind, Status> {
+    let amounts = amounts.into_iter();
+    amounts.map(|proto::KindAmount { kind, amount }| Ok((kind_in(kind)?, amount))).collect()
+}
+
+fn amounts_out(amounts: AmountsByKind) -> Vec<proto::KindAmount> {
+    let amounts = amounts.into_iter();
+    amounts.map(|(kind, amount)| proto::KindAmount { kind: kind_out(kind), amount }).collect()
+}

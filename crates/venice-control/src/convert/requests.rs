@@ -1,44 +1,69 @@
-//! Requests for memory, and their answers.
+//! Requests, and their answers.
 
-use super::{grant_in, grant_out, names_in, standing_in, standing_out};
+use super::{grant_in, grant_out, kind_in, kind_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
 use venice_rack::placement::Policy;
 use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt, Queueing};
-use venice_rack::types::MemoryRequest;
+use venice_rack::types::{AllocationRequest, Want};
 use venice_wire::ByteSize;
 
-pub(crate) fn request_in(request: proto::RequestMemoryRequest) -> Result<MemoryRequest, Status> {
-    Ok(MemoryRequest {
+pub(crate) fn request_in(request: proto::AllocateRequest) -> Result<AllocationRequest, Status> {
+    Ok(AllocationRequest {
         client_id: client_id_in(&request.client_id)?,
         recipient: request.recipient,
-        bytes: ByteSize(request.bytes),
-        copies: request.copies.max(1),
+        wants: request.wants.into_iter().map(want_in).collect::<Result<_, _>>()?,
         donors: names_in(request.donors, "a donor")?,
         home: request.home,
         placement: placement_in(request.placement)?,
-        bandwidth_bps: request.bandwidth_bps,
         purpose: request.purpose,
         queueing: queueing_in(request.queueing.unwrap_or_default())?,
     })
 }
 
-pub(crate) fn request_out(request: MemoryRequest) -> proto::RequestMemoryRequest {
-    proto::RequestMemoryRequest {
+pub(crate) fn request_out(request: AllocationRequest) -> proto::AllocateRequest {
+    proto::AllocateRequest {
         client_id: request.client_id.to_le_bytes().to_vec(),
         recipient: request.recipient,
-        bytes: request.bytes.0,
-        copies: request.copies,
+        wants: request.wants.into_iter().map(want_out).collect(),
         donors: request.donors,
         home: request.home,
         placement: placement_out(request.placement).into(),
-        bandwidth_bps: request.bandwidth_bps,
         purpose: request.purpose,
         queueing: Some(queueing_out(request.queueing)),
     }
 }
 
-pub(super) fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
+/// Converts a request of the last release.
+pub(crate) fn memory_request_in(request: proto::RequestMemoryRequest) -> proto::AllocateRequest {
+    let want = Want {
+        bandwidth_bps: request.bandwidth_bps,
+        ..Want::memory(request.bytes, request.copies.max(1))
+    };
+    proto::AllocateRequest {
+        client_id: request.client_id,
+        recipient: request.recipient,
+        wants: vec![want_out(want)],
+        donors: request.donors,
+        home: request.home,
+        placement: request.placement,
+        purpose: request.purpose,
+        queueing: request.queueing,
+    }
+}
+
+fn want_in(want: proto::Want) -> Result<Want, Status> {
+    let proto::Want { kind, bytes, count, capabilities, bandwidth_bps } = want;
+    let (kind, bytes) = (kind_in(kind)?, ByteSize(bytes));
+    Ok(Want { kind, bytes, count, capabilities, bandwidth_bps })
+}
+
+fn want_out(want: Want) -> proto::Want {
+    let Want { kind, bytes, count, capabilities, bandwidth_bps } = want;
+    proto::Want { kind: kind_out(kind), bytes: bytes.0, count, capabilities, bandwidth_bps }
+}
+
+fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
     let proto::Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
     let too_high = |_| Status::invalid_argument("a priority is a number from 0 to 255");
     let priority = priority.map(u8::try_from).transpose().map_err(too_high)?;
@@ -48,31 +73,31 @@ pub(super) fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status>
     Ok(Queueing { wait_ms, waited_ms, priority, preempt })
 }
 
-pub(super) fn queueing_out(queueing: Queueing) -> proto::Queueing {
+fn queueing_out(queueing: Queueing) -> proto::Queueing {
     let Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
     let preempt = preempt != Preempt::No;
     proto::Queueing { wait_ms, waited_ms, priority: Some(priority.into()), preempt }
 }
 
-pub(crate) fn asked_in(response: proto::RequestMemoryResponse) -> Result<Asked, Status> {
+pub(crate) fn asked_in(response: proto::AllocateResponse) -> Result<Asked, Status> {
     Ok(match response.standing {
-        Some(standing) => Asked::Waits(standing_in(standing)),
+        Some(standing) => Asked::Waits(standing_in(standing)?),
         None => {
             Asked::Granted(response.grants.into_iter().map(grant_in).collect::<Result<_, _>>()?)
         }
     })
 }
 
-pub(crate) fn asked_out(asked: Asked) -> proto::RequestMemoryResponse {
+pub(crate) fn asked_out(asked: Asked) -> proto::AllocateResponse {
     match asked {
         Asked::Granted(grants) => {
             let grants = grants.into_iter().map(grant_out).collect();
-            proto::RequestMemoryResponse { grants, standing: None }
+            proto::AllocateResponse { grants, standing: None }
         }
-        Asked::Waits(standing) => proto::RequestMemoryResponse {
-            grants: Vec::new(),
-            standing: Some(standing_out(standing)),
-        },
+        Asked::Waits(standing) => {
+            let standing = Some(standing_out(standing));
+            proto::AllocateResponse { grants: Vec::new(), standing }
+        }
     }
 }
 

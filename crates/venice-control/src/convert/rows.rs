@@ -1,33 +1,48 @@
 //! The rows of the tables.
 
+use super::shares::{kind_in, kind_name_in, kind_name_out, kind_out};
 use crate::proto;
+use std::collections::BTreeMap;
+use tonic::Status;
 use venice_rack::queueing::Standing;
 use venice_rack::rows::{
-    DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan,
-    PlacementRow, QueueRow, ResourceForecast, ResourceRow,
+    AllocationPlan, DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow,
+    PlacementPlan, PlacementRow, QueueRow, QueuedWant, ResourceForecast, ResourceRow,
 };
+use venice_rack::types::ResourceKind;
 
 /// Rows have the same fields on both sides; some fields are converted themselves.
 macro_rules! same_fields {
     (
         $to_proto:ident, $from_proto:ident, $row:ident { $($field:ident),+ $(,)? }
-        $(, by ($field_out:ident, $field_in:ident) $converted:tt)?
+        $(, by ($field_out:ident, $field_in:ident) $converted:ident)?
     ) => {
         same_fields!(@one $to_proto, ($row), (proto::$row), { $($field),+ } $(, $field_out $converted)?);
-        same_fields!(@one $from_proto, (proto::$row), ($row), { $($field),+ } $(, $field_in $converted)?);
+        same_fields!(@back $from_proto, (proto::$row), ($row), { $($field),+ } $(, $field_in $converted)?);
     };
     (
         @one $name:ident, ($($from:tt)+), ($($to:tt)+), { $($field:ident),+ }
-        $(, $convert:ident { $($converted:ident),+ $(,)? })?
+        $(, $convert:ident $converted:ident)?
     ) => {
         pub(crate) fn $name(row: $($from)+) -> $($to)+ {
-            let $($from)+ { $($field,)+ $($($converted),+)? } = row;
-            $($to)+ { $($field,)+ $($($converted: $convert($converted)),+)? }
+            let $($from)+ { $($field,)+ $($converted)? } = row;
+            $($to)+ { $($field,)+ $($converted: $convert($converted))? }
         }
     };
+    // A field that is converted may have a value that this release does not know.
+    (
+        @back $name:ident, ($($from:tt)+), ($($to:tt)+), { $($field:ident),+ },
+        $convert:ident $converted:ident
+    ) => {
+        pub(crate) fn $name(row: $($from)+) -> Result<$($to)+, Status> {
+            let $($from)+ { $($field,)+ $converted } = row;
+            Ok($($to)+ { $($field,)+ $converted: $convert($converted)? })
+        }
+    };
+    (@back $($rest:tt)+) => {
+        same_fields!(@one $($rest)+);
+    };
 }
-
-pub(super) use same_fields;
 
 same_fields!(
     node_row_out,
@@ -69,17 +84,8 @@ same_fields!(
 same_fields!(
     resource_row_out,
     resource_row_in,
-    ResourceRow {
-        node,
-        kind,
-        address,
-        bytes,
-        free_bytes,
-        slab_bytes,
-        capabilities,
-        health,
-        available,
-    }
+    ResourceRow { node, address, bytes, free_bytes, slab_bytes, capabilities, health, available },
+    by (kind_name_out, kind_name_in) kind
 );
 same_fields!(
     grant_row_out,
@@ -93,7 +99,6 @@ same_fields!(
         recipient,
         home,
         hops,
-        kind,
         address,
         bytes,
         bandwidth_bps,
@@ -103,21 +108,14 @@ same_fields!(
         purpose,
         priority,
         preempted_in_s,
-    }
+    },
+    by (kind_name_out, kind_name_in) kind
 );
 same_fields!(
     standing_out,
     standing_in,
-    Standing {
-        rank,
-        asked_bytes,
-        free_bytes,
-        waited_ms,
-        preempting_bytes,
-        is_over_quota,
-        device,
-        preempting_devices,
-    }
+    Standing { rank, waited_ms, is_over_quota },
+    by (wants_out, wants_in) wants
 );
 same_fields!(
     queue_row_out,
@@ -129,23 +127,29 @@ same_fields!(
         owner_node,
         recipient,
         purpose,
-        kind,
-        capabilities,
-        bytes,
-        copies,
         donors,
         priority,
         waited_s,
         left_s,
-        free_bytes,
-        backfilled_bytes,
-        preempting_bytes,
-        free_devices,
-        backfilled_devices,
-        preempting_devices,
         needs,
-    }
+    },
+    by (wants_out, wants_in) wants
 );
+same_fields!(
+    queued_want_out,
+    queued_want_in,
+    QueuedWant { capabilities, bytes, count, wanted, free, backfilled, preempting },
+    by (kind_out, kind_in) kind
+);
+
+fn wants_out(wants: Vec<QueuedWant>) -> Vec<proto::QueuedWant> {
+    wants.into_iter().map(queued_want_out).collect()
+}
+
+fn wants_in(wants: Vec<proto::QueuedWant>) -> Result<Vec<QueuedWant>, Status> {
+    wants.into_iter().map(queued_want_in).collect()
+}
+
 same_fields!(
     link_row_out,
     link_row_in,
@@ -192,29 +196,36 @@ same_fields!(
     DevicePlanRow { node, address, bytes, free_bytes, capabilities, is_chosen, why }
 );
 
-pub(crate) fn device_plan_out(plan: DevicePlan) -> proto::PlanDeviceResponse {
-    let DevicePlan { wanted, refusal, would_wait, devices } = plan;
-    let devices = devices.into_iter().map(device_plan_row_out).collect();
-    proto::PlanDeviceResponse { wanted, refusal, would_wait, devices }
+pub(crate) fn plan_out(plan: AllocationPlan) -> proto::PlanAllocationResponse {
+    let AllocationPlan { refusal, would_wait, memory, devices } = plan;
+    let device = |DevicePlan { wanted, devices }| proto::DevicePlan {
+        wanted,
+        devices: devices.into_iter().map(device_plan_row_out).collect(),
+    };
+    let (memory, devices) = (memory.map(placement_out), devices.into_iter().map(device).collect());
+    proto::PlanAllocationResponse { refusal, would_wait, memory, devices }
 }
 
-pub(crate) fn device_plan_in(plan: proto::PlanDeviceResponse) -> DevicePlan {
-    let proto::PlanDeviceResponse { wanted, refusal, would_wait, devices } = plan;
-    let devices = devices.into_iter().map(device_plan_row_in).collect();
-    DevicePlan { wanted, refusal, would_wait, devices }
+pub(crate) fn plan_in(plan: proto::PlanAllocationResponse) -> AllocationPlan {
+    let proto::PlanAllocationResponse { refusal, would_wait, memory, devices } = plan;
+    let device = |proto::DevicePlan { wanted, devices }| DevicePlan {
+        wanted,
+        devices: devices.into_iter().map(device_plan_row_in).collect(),
+    };
+    let (memory, devices) = (memory.map(placement_in), devices.into_iter().map(device).collect());
+    AllocationPlan { refusal, would_wait, memory, devices }
 }
 
-pub(crate) fn plan_out(plan: PlacementPlan) -> proto::PlanMemoryResponse {
-    let PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes } = plan;
+fn placement_out(plan: PlacementPlan) -> proto::PlacementPlan {
+    let PlacementPlan { policy, slab_bytes, slabs, copies, nodes } = plan;
     let nodes = nodes.into_iter().map(placement_row_out).collect();
-    proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
+    proto::PlacementPlan { policy, slab_bytes, slabs, copies, nodes }
 }
 
-pub(crate) fn plan_in(plan: proto::PlanMemoryResponse) -> PlacementPlan {
-    let proto::PlanMemoryResponse { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes } =
-        plan;
+fn placement_in(plan: proto::PlacementPlan) -> PlacementPlan {
+    let proto::PlacementPlan { policy, slab_bytes, slabs, copies, nodes } = plan;
     let nodes = nodes.into_iter().map(placement_row_in).collect();
-    PlacementPlan { policy, slab_bytes, slabs, copies, refusal, would_wait, nodes }
+    PlacementPlan { policy, slab_bytes, slabs, copies, nodes }
 }
 
 same_fields!(
@@ -230,15 +241,22 @@ same_fields!(
         mean_error_bytes,
         persistence_mean_error_bytes,
     },
-    by (resource_out, resource_in) { memory_bytes, accelerators, nics, storage_bytes }
+    by (resources_out, resources_in) resources
 );
 
-fn resource_out(resource: ResourceForecast) -> Option<proto::ResourceForecast> {
-    let ResourceForecast { in_use, forecast, persistence } = resource;
-    Some(proto::ResourceForecast { in_use, forecast, persistence })
+type Forecasts = BTreeMap<ResourceKind, ResourceForecast>;
+
+fn resources_out(resources: Forecasts) -> Vec<proto::ResourceForecast> {
+    let resource = |(kind, resource)| {
+        let ResourceForecast { in_use, forecast, persistence } = resource;
+        proto::ResourceForecast { kind: kind_out(kind), in_use, forecast, persistence }
+    };
+    resources.into_iter().map(resource).collect()
 }
 
-fn resource_in(resource: Option<proto::ResourceForecast>) -> ResourceForecast {
-    let proto::ResourceForecast { in_use, forecast, persistence } = resource.unwrap_or_default();
-    ResourceForecast { in_use, forecast, persistence }
+fn resources_in(resources: Vec<proto::ResourceForecast>) -> Result<Forecasts, Status> {
+    let resource = |proto::ResourceForecast { kind, in_use, forecast, persistence }| {
+        Ok((kind_in(kind)?, ResourceForecast { in_use, forecast, persistence }))
+    };
+    resources.into_iter().map(resource).collect()
 }

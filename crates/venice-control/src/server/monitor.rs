@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
-use venice_rack::types::{DeviceRequest, MemoryRequest};
+use venice_rack::types::AllocationRequest;
 
 /// Serves the Monitor Node's calls until `shutdown` completes, to callers that `tls` admits: nodes
 /// in the runtime `nodes`, where handshakes run too, other callers in the current runtime. Thus
@@ -83,24 +83,13 @@ struct Service<H> {
 }
 
 impl<H> Service<H> {
-    /// Authenticates a program and parses its memory request.
-    fn memory_request(
+    /// Authenticates a program and parses its request.
+    fn request_of(
         &self,
-        request: Request<proto::RequestMemoryRequest>,
-    ) -> Result<(Owner, MemoryRequest), Status> {
+        request: Request<proto::AllocateRequest>,
+    ) -> Result<(Owner, AllocationRequest), Status> {
         let user = self.program(&request)?;
         let mut request = convert::request_in(request.into_inner())?;
-        self.allow(&user, &mut request.queueing)?;
-        Ok((user.into(), request))
-    }
-
-    /// Authenticates a program and parses its device request.
-    fn device_request(
-        &self,
-        request: Request<proto::RequestDeviceRequest>,
-    ) -> Result<(Owner, DeviceRequest), Status> {
-        let user = self.program(&request)?;
-        let mut request = convert::device_request_in(request.into_inner())?;
         self.allow(&user, &mut request.queueing)?;
         Ok((user.into(), request))
     }
@@ -169,13 +158,31 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         Ok(Response::new(proto::FarewellResponse {}))
     }
 
+    async fn allocate(
+        &self,
+        request: Request<proto::AllocateRequest>,
+    ) -> Result<Response<proto::AllocateResponse>, Status> {
+        let (owner, request) = self.request_of(request)?;
+        let asked = self.handler.allocate(owner, request).await;
+        Ok(Response::new(convert::asked_out(asked.map_err(|e| rack_status(&e))?)))
+    }
+
+    async fn plan_allocation(
+        &self,
+        request: Request<proto::AllocateRequest>,
+    ) -> Result<Response<proto::PlanAllocationResponse>, Status> {
+        let (owner, request) = self.request_of(request)?;
+        let plan = self.handler.plan(owner, request).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::plan_out(plan)))
+    }
+
     async fn request_memory(
         &self,
         request: Request<proto::RequestMemoryRequest>,
     ) -> Result<Response<proto::RequestMemoryResponse>, Status> {
-        let (owner, request) = self.memory_request(request)?;
-        let asked = self.handler.request_memory(owner, request).await;
-        Ok(Response::new(convert::asked_out(asked.map_err(|e| rack_status(&e))?)))
+        let answer = self.allocate(request.map(convert::memory_request_in)).await?;
+        let proto::AllocateResponse { grants, standing } = answer.into_inner();
+        Ok(Response::new(proto::RequestMemoryResponse { grants, standing }))
     }
 
     async fn leave_queue(
@@ -196,33 +203,6 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         self.tls.admit(&request)?;
         let waiting = self.handler.queue().await.into_iter().map(convert::queue_row_out).collect();
         Ok(Response::new(proto::ListQueueResponse { waiting }))
-    }
-
-    async fn request_device(
-        &self,
-        request: Request<proto::RequestDeviceRequest>,
-    ) -> Result<Response<proto::RequestDeviceResponse>, Status> {
-        let (owner, request) = self.device_request(request)?;
-        let asked = self.handler.request_device(owner, request).await;
-        Ok(Response::new(convert::asked_for_device_out(asked.map_err(|e| rack_status(&e))?)))
-    }
-
-    async fn plan_device(
-        &self,
-        request: Request<proto::RequestDeviceRequest>,
-    ) -> Result<Response<proto::PlanDeviceResponse>, Status> {
-        let (owner, request) = self.device_request(request)?;
-        let plan = self.handler.plan_device(owner, request).await.map_err(|e| rack_status(&e))?;
-        Ok(Response::new(convert::device_plan_out(plan)))
-    }
-
-    async fn plan_memory(
-        &self,
-        request: Request<proto::RequestMemoryRequest>,
-    ) -> Result<Response<proto::PlanMemoryResponse>, Status> {
-        let (owner, request) = self.memory_request(request)?;
-        let plan = self.handler.plan_memory(owner, request).await.map_err(|e| rack_status(&e))?;
-        Ok(Response::new(convert::plan_out(plan)))
     }
 
     async fn release_grants(
@@ -265,9 +245,8 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::SetQuotaRequest>,
     ) -> Result<Response<proto::SetQuotaResponse>, Status> {
         self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
-        let request = request.into_inner();
-        let limits = convert::limits_in(&request);
-        let record = QuotaRecord { of: quota_of(request.user)?, limits };
+        let proto::SetQuotaRequest { user, limits } = request.into_inner();
+        let record = QuotaRecord { of: quota_of(user)?, limits: convert::limits_in(limits)? };
         self.handler.set_quota(record).await.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::SetQuotaResponse {}))
     }

@@ -6,12 +6,11 @@ use venice_rack::monitor::Kept;
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
-    DevicePlan, ForecastRow, GrantRow, LinkRow, NodeRow, PlacementPlan, QueueRow, QuotaTable,
-    ResourceRow,
+    AllocationPlan, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaTable, ResourceRow,
 };
 use venice_rack::types::{
-    DeviceRequest, HeartbeatAck, HeartbeatReport, Identity, MemoryRequest, NodeRegistration,
-    RackError, Registered,
+    AllocationRequest, HeartbeatAck, HeartbeatReport, Identity, NodeRegistration, RackError,
+    Registered,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -38,11 +37,11 @@ pub trait MonitorHandler: Send + Sync + 'static {
         instance: u64,
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Requests memory for a program of `owner`.
-    fn request_memory(
+    /// Allocates for a program of `owner`.
+    fn allocate(
         &self,
         owner: Owner,
-        request: MemoryRequest,
+        request: AllocationRequest,
     ) -> impl Future<Output = Result<Asked, RackError>> + Send;
 
     /// Cancels the queued request of a program of `owner`.
@@ -55,26 +54,12 @@ pub trait MonitorHandler: Send + Sync + 'static {
     /// Returns the queued requests.
     fn queue(&self) -> impl Future<Output = Vec<QueueRow>> + Send;
 
-    /// Requests a device for a program of `owner`.
-    fn request_device(
+    /// Plans a request of `owner` without granting it.
+    fn plan(
         &self,
         owner: Owner,
-        request: DeviceRequest,
-    ) -> impl Future<Output = Result<Asked, RackError>> + Send;
-
-    /// Plans a device request of `owner` without granting it.
-    fn plan_device(
-        &self,
-        owner: Owner,
-        request: DeviceRequest,
-    ) -> impl Future<Output = Result<DevicePlan, RackError>> + Send;
-
-    /// Plans the placement of a memory request of `owner` without granting it.
-    fn plan_memory(
-        &self,
-        owner: Owner,
-        request: MemoryRequest,
-    ) -> impl Future<Output = Result<PlacementPlan, RackError>> + Send;
+        request: AllocationRequest,
+    ) -> impl Future<Output = Result<AllocationPlan, RackError>> + Send;
 
     /// Releases grants; returns those that could not be released.
     fn release(

@@ -142,12 +142,13 @@ impl StreamEnd {
             match self.socket.try_read(&mut buffer) {
                 Ok(len @ 1..) => {
                     self.take(&mut buffer[..len]);
+                    if self.strikes(Sabotage::EarlyEnd) {
+                        self.take_end();
+                        return Ok(());
+                    }
                     continue;
                 }
                 Ok(_) => self.take_end(),
-                Err(QPairSocketError::WouldBlock) if self.strikes(Sabotage::EarlyEnd) => {
-                    self.take_end();
-                }
                 Err(QPairSocketError::WouldBlock) => {}
                 Err(error) => return Err(error),
             }

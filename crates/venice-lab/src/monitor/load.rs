@@ -8,8 +8,8 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use venice_control::client::MonitorClient;
-use venice_control::{ControlError, MemoryRequest};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_control::{AllocationRequest, ControlError, Want};
+use venice_wire::SLAB_BYTES;
 
 use super::agent::{Agent, Agents};
 use super::heartbeats::{HeartbeatClock, HeartbeatClocks, PERIOD};
@@ -250,20 +250,18 @@ async fn borrow(
     client_id: u128,
     counts: bool,
 ) -> Result<Option<OneBorrowed>> {
-    let request = MemoryRequest {
+    let request = AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1)],
         client_id,
         recipient: "bench".to_owned(),
-        bytes: ByteSize(SLAB_BYTES),
-        copies: 1,
         donors: Vec::new(),
         home: String::new(),
         purpose: PURPOSE.to_owned(),
         queueing: Default::default(),
         placement: None,
-        bandwidth_bps: 0,
     };
     let asked = Instant::now();
-    let grants = match client.request_memory(request).await {
+    let grants = match client.allocate(request).await {
         Ok(grants) => grants,
         Err(ControlError::NoRoom { .. } | ControlError::Rack(_)) => return Ok(None),
         Err(error) => return Err(error).context("a request failed"),

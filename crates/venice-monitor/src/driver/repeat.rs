@@ -1,6 +1,6 @@
 //! Repetition of pending calls after a conflict with another Monitor Node.
 
-use super::{Driver, ask};
+use super::Driver;
 use crate::inputs::{PendingCall, PendingRequest};
 
 impl Driver {
@@ -19,8 +19,8 @@ impl Driver {
             self.start_order(token, order);
         }
         let mut rejected = Vec::new();
-        for (client_id, PendingRequest { owner, wanted, .. }) in &self.requests {
-            let asked = ask(&mut self.core, now_ns, owner, wanted);
+        for (client_id, PendingRequest { owner, request, .. }) in &self.requests {
+            let asked = self.core.handle_request(now_ns, owner.clone(), request.clone());
             rejected.extend(asked.err().map(|error| (*client_id, error)));
         }
         for (client_id, error) in rejected {

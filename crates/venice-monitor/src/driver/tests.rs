@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use venice_control::client::Login;
 use venice_control::identity::Holder;
 use venice_control::server::TlsServer;
-use venice_control::{Caller, Limits, MemoryRequest, QuotaFor, QuotaRecord};
+use venice_control::{AllocationRequest, Caller, Limits, QuotaFor, QuotaRecord, Want};
 use venice_rack::monitor::Record;
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_wire::SLAB_BYTES;
 
 async fn driver(dir: &std::path::Path) -> Driver {
     let authority = Arc::new(venice_testkit::identity::authority());
@@ -61,16 +61,14 @@ async fn expired_tenure_stops_the_driver() {
     assert!(answer.try_recv().is_err(), "the order was answered");
 }
 
-fn request(client_id: u128) -> MemoryRequest {
-    MemoryRequest {
+fn request(client_id: u128) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1)],
         client_id,
         recipient: "r".into(),
-        bytes: ByteSize(SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }

@@ -61,9 +61,7 @@ impl Driver {
         let refused = || RackError::StoreFull(why.to_owned());
         match input {
             Input::Register(_, reply) => drop(reply.send(Err(refused()))),
-            Input::Request(_, _, reply) | Input::RequestDevice(_, _, reply) => {
-                drop(reply.send(Err(refused())));
-            }
+            Input::Request(_, _, reply) => drop(reply.send(Err(refused()))),
             Input::Order(order, reply) if !order.is_rack_wide() => drop(reply.send(Err(refused()))),
             input => self.handle_input(input),
         }

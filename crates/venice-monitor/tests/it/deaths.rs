@@ -30,7 +30,7 @@ async fn restart_restores_all_tables() {
     let one = Agent::start("node1", &monitor.addr, 4).await;
     let two = Agent::start("node2", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
     let rows = grants(&mut client).await;
     let owners = rows.iter().map(|row| (&*row.owner_user, &*row.owner_node, &*row.purpose));
@@ -51,7 +51,7 @@ async fn restart_restores_all_tables() {
     let monitor = Monitor::start(directory.path(), &addr).await;
     let mut client = monitor.client().await;
     before.recorded().assert_same(&tables(&monitor).await.recorded(), "after a crash");
-    assert_eq!(client.request_memory(request(1, 4, &[])).await.unwrap(), lent);
+    assert_eq!(client.allocate(request(1, 4, &[])).await.unwrap(), lent);
 
     monitor.stop().await;
     let monitor = Monitor::start(directory.path(), &addr).await;
@@ -61,7 +61,7 @@ async fn restart_restores_all_tables() {
         until(|| node(&client, name), |row| row.last_heartbeat_ms.is_some()).await;
     }
     before.assert_same(&tables(&monitor).await, "after a stop");
-    let more = client.request_memory(request(2, 4, &[])).await.unwrap();
+    let more = client.allocate(request(2, 4, &[])).await.unwrap();
     assert!(more.iter().all(|grant| grant.id > lent[1].id), "grant numbers are unique");
     assert_eq!(one.held().len() + two.held().len(), 4);
 }
@@ -72,7 +72,7 @@ async fn lost_store_is_rebuilt_from_donors() {
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let lent = client.request_memory(request(1, 3, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 3, &[])).await.unwrap();
     let _kept = keep(&lent);
     let before = grants(&mut client).await;
     let addr = monitor.addr.clone();
@@ -107,7 +107,7 @@ async fn dead_agent_loses_its_grants() {
     let dying = Agent::start("node1", &monitor.addr, 4).await;
     let _living = Agent::start("node2", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let lent = client.request_memory(request(1, 4, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
     dying.kill().await;
 
@@ -118,7 +118,7 @@ async fn dead_agent_loses_its_grants() {
     let seen: Vec<_> = rows.iter().map(|row| (&*row.donor, &*row.state)).collect();
     assert_eq!(seen, [("node1", "lost"), ("node2", "committed")]);
     // Lost slabs cannot be lent; a new request gets only live ones.
-    match client.request_memory(request(2, 3, &[])).await {
+    match client.allocate(request(2, 3, &[])).await {
         Err(ControlError::NoRoom { free, .. }) => {
             assert_eq!(free, [("node2".to_owned(), 2 * SLAB_BYTES)]);
         }
@@ -137,7 +137,7 @@ async fn refused_connection_marks_node_down() {
     let mut client = monitor.client().await;
     dying.kill().await;
     // node1 has most free memory and is tried first; the request falls back to node2.
-    let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 2, &[])).await.unwrap();
     assert!(lent.iter().all(|grant| grant.donor == "node2"), "{lent:?}");
     assert_eq!(node(&client, "node1").await.state, "down");
 }
@@ -148,7 +148,7 @@ async fn agent_restart_changes_its_epoch() {
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let lent = client.request_memory(request(1, 3, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 3, &[])).await.unwrap();
     let old = agent.identity;
     agent.kill().await;
 
@@ -161,7 +161,7 @@ async fn agent_restart_changes_its_epoch() {
 
     client.release(&leases(&lent[..1])).await.unwrap();
     assert_eq!(states(&mut client).await, [""; 0]);
-    let again = client.request_memory(request(2, 4, &[])).await.unwrap();
+    let again = client.allocate(request(2, 4, &[])).await.unwrap();
     assert_eq!(again[0].donor_epoch, agent.identity.epoch);
 }
 
@@ -171,10 +171,10 @@ async fn address_reuse_reaches_the_new_node() {
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let one = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let lent = client.request_memory(request(1, 1, &["node1"])).await.unwrap();
+    let lent = client.allocate(request(1, 1, &["node1"])).await.unwrap();
     let addr = lent[0].control_addr.clone();
     one.kill().await;
     let _two = Agent::try_start_at(&addr, "node2", &monitor.addr, 4).await.unwrap();
-    let lent = client.request_memory(request(2, 1, &["node2"])).await.unwrap();
+    let lent = client.allocate(request(2, 1, &["node2"])).await.unwrap();
     assert_eq!((lent[0].donor.as_str(), &lent[0].control_addr), ("node2", &addr));
 }

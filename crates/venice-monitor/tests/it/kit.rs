@@ -12,14 +12,14 @@ use venice_control::Caller;
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::server::{AgentHandler, bind, serve_agent};
 use venice_control::{
-    ControlError, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
-    ResourceSpec,
+    AllocationRequest, ControlError, DonorStatus, Grant, HeartbeatReport, HeldState, Identity,
+    LeaseState, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
+    ResourceSpec, Want,
 };
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
 use venice_testkit::identity::{access, login, login_of};
-use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 pub const LEASE_S: f64 = 3.0;
 const HEARTBEAT: Duration = Duration::from_millis(100);
@@ -176,12 +176,12 @@ impl Agent {
     pub fn lent_slabs(&self) -> u32 {
         let report = self.donor.core.lock().unwrap().report();
         let lent = report.held.iter().filter(|held| held.state == HeldState::Committed);
-        lent.map(|held| held.slabs).sum()
+        lent.map(|held| held.share.slabs()).sum()
     }
 
     pub fn held(&self) -> Vec<(GrantId, u32)> {
         let report = self.donor.core.lock().unwrap().report();
-        report.held.iter().map(|held| (held.id, held.slabs)).collect()
+        report.held.iter().map(|held| (held.id, held.share.slabs())).collect()
     }
 }
 
@@ -319,16 +319,14 @@ impl AgentHandler for Donor {
     }
 }
 
-pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> MemoryRequest {
-    MemoryRequest {
+pub fn request(client_id: u128, slabs: u64, donors: &[&str]) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
         client_id,
         recipient: format!("recipient{client_id}"),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies: 1,
         donors: donors.iter().map(|name| (*name).to_owned()).collect(),
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "test".to_owned(),
         queueing: Default::default(),
     }

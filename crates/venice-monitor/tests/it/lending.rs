@@ -5,7 +5,7 @@ use crate::kit::{Agent, Monitor, bounded, config, keep, leases, request, states,
 use std::sync::atomic::Ordering;
 use venice_control::client::{Access, EnrolmentClient, MonitorClient};
 use venice_control::server::ServeError;
-use venice_control::{Caller, ControlError, User};
+use venice_control::{Caller, ControlError, ResourceKind, User};
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
 use venice_testkit::identity::{access, login_of};
@@ -21,8 +21,9 @@ async fn memory_is_spread_and_released() {
     }
     let mut client = monitor.client().await;
 
-    let grants = client.request_memory(request(1, 6, &[])).await.unwrap();
-    let mut shares: Vec<_> = grants.iter().map(|grant| (&*grant.donor, grant.bytes)).collect();
+    let grants = client.allocate(request(1, 6, &[])).await.unwrap();
+    let mut shares: Vec<_> =
+        grants.iter().map(|grant| (&*grant.donor, grant.share.bytes)).collect();
     shares.sort();
     assert_eq!(shares, ["node1", "node2", "node3"].map(|name| (name, 2 * SLAB_BYTES)));
     for grant in &grants {
@@ -43,7 +44,7 @@ async fn memory_is_spread_and_released() {
         assert_eq!(agent.held(), []);
     }
     for row in client.resources().await.unwrap() {
-        assert_eq!((row.kind.as_str(), row.free_bytes), ("memory", 4 * SLAB_BYTES));
+        assert_eq!((row.kind, row.free_bytes), (ResourceKind::Memory, 4 * SLAB_BYTES));
     }
     client.release(&leases).await.unwrap();
     monitor.stop().await;
@@ -55,8 +56,8 @@ async fn release_with_wrong_key_is_refused() {
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    let grants = client.request_memory(request(1, 2, &[])).await.unwrap();
-    let more = client.request_memory(request(2, 1, &[])).await.unwrap();
+    let grants = client.allocate(request(1, 2, &[])).await.unwrap();
+    let more = client.allocate(request(2, 1, &[])).await.unwrap();
 
     let eve = User { node: "node1".into(), uid: 7, name: "eve".into(), is_admin: false };
     let eve = Access::new(&monitor.addr, login_of(&Caller::User(eve)));
@@ -83,14 +84,14 @@ async fn only_named_donors_are_used() {
     let _two = Agent::start("node2", &monitor.addr, 2).await;
     let mut client = monitor.client().await;
 
-    let grants = client.request_memory(request(1, 2, &["node2"])).await.unwrap();
+    let grants = client.allocate(request(1, 2, &["node2"])).await.unwrap();
     assert_eq!(grants.len(), 1);
     assert_eq!(grants[0].donor, "node2");
-    match client.request_memory(request(2, 1, &["node2"])).await {
+    match client.allocate(request(2, 1, &["node2"])).await {
         Err(ControlError::NoRoom { free, .. }) => assert_eq!(free, [("node2".to_owned(), 0)]),
         other => panic!("{other:?}"),
     }
-    match client.request_memory(request(3, 1, &["node1", "node9"])).await {
+    match client.allocate(request(3, 1, &["node1", "node9"])).await {
         Err(ControlError::UnknownNode(name)) => assert_eq!(name, "node9"),
         other => panic!("{other:?}"),
     }
@@ -101,14 +102,14 @@ async fn full_rack_error_lists_free_memory() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let mut client = monitor.client().await;
-    match client.request_memory(request(1, 1, &[])).await {
+    match client.allocate(request(1, 1, &[])).await {
         Err(ControlError::NoRoom { free, .. }) => assert_eq!(free, []),
         other => panic!("{other:?}"),
     }
 
     let _one = Agent::start("node1", &monitor.addr, 3).await;
     let _two = Agent::start("node2", &monitor.addr, 2).await;
-    match client.request_memory(request(2, 6, &[])).await {
+    match client.allocate(request(2, 6, &[])).await {
         Err(error @ ControlError::NoRoom { .. }) => {
             let plain = "no room for 96MiB: 80MiB free (node1 48MiB, node2 32MiB)";
             assert!(error.to_string().starts_with(plain), "{error}");
@@ -125,11 +126,9 @@ async fn repeated_request_returns_same_grants() {
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
     let (mut one, mut two) = (client.clone(), client.clone());
-    let (first, second) = tokio::join!(
-        one.request_memory(request(7, 2, &[])),
-        two.request_memory(request(7, 2, &[]))
-    );
-    let third = client.request_memory(request(7, 2, &[])).await;
+    let (first, second) =
+        tokio::join!(one.allocate(request(7, 2, &[])), two.allocate(request(7, 2, &[])));
+    let third = client.allocate(request(7, 2, &[])).await;
     let first = first.unwrap();
     assert_eq!((&first, &first), (&second.unwrap(), &third.unwrap()));
     assert_eq!(agent.held(), [(first[0].id, 2)]);
@@ -144,12 +143,12 @@ async fn failing_donor_is_replaced() {
     broken.donor.is_broken.store(true, Ordering::Relaxed);
     let mut client = monitor.client().await;
 
-    let grants = client.request_memory(request(1, 4, &[])).await.unwrap();
+    let grants = client.allocate(request(1, 4, &[])).await.unwrap();
     assert!(grants.iter().all(|grant| grant.donor == "node2"), "{grants:?}");
     assert_eq!(broken.donor.prepares.load(Ordering::Relaxed), 1);
     assert_eq!(sound.held().iter().map(|(_, slabs)| slabs).sum::<u32>(), 4);
 
-    match client.request_memory(request(2, 1, &["node1"])).await {
+    match client.allocate(request(2, 1, &["node1"])).await {
         Err(ControlError::Rack(RackError::HandshakeFailed)) => {}
         other => panic!("{other:?}"),
     }
@@ -166,13 +165,13 @@ async fn concurrent_requests_never_overcommit() {
     let mut requests = tokio::task::JoinSet::new();
     for client_id in 1..=20 {
         let mut client = monitor.client().await;
-        requests.spawn(async move { client.request_memory(request(client_id, 3, &[])).await });
+        requests.spawn(async move { client.allocate(request(client_id, 3, &[])).await });
     }
     let mut granted = 0;
     for result in bounded(requests.join_all()).await {
         match result {
             Ok(grants) => {
-                granted += grants.iter().map(|grant| grant.bytes / SLAB_BYTES).sum::<u64>()
+                granted += grants.iter().map(|grant| grant.share.bytes / SLAB_BYTES).sum::<u64>()
             }
             Err(ControlError::NoRoom { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -189,12 +188,12 @@ async fn expired_lease_frees_the_memory() {
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
     let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
-    client.request_memory(request(1, 4, &[])).await.unwrap();
+    client.allocate(request(1, 4, &[])).await.unwrap();
     assert_eq!(states(&mut client).await, ["committed"]);
     until(|| async { states(&mut client.clone()).await }, Vec::is_empty).await;
     assert_eq!(agent.held(), []);
-    let kept = client.request_memory(request(2, 4, &[])).await.unwrap();
-    assert_eq!(kept[0].bytes, 4 * SLAB_BYTES);
+    let kept = client.allocate(request(2, 4, &[])).await.unwrap();
+    assert_eq!(kept[0].share.bytes, 4 * SLAB_BYTES);
 }
 
 #[tokio::test]

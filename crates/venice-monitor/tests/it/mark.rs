@@ -61,7 +61,7 @@ fn has_owner(entries: &[Entry]) -> bool {
 async fn serve(config: MonitorConfig) {
     let monitor: Monitor = StartingMonitor::of(config).ready().await;
     let agent = Agent::start("node1", &monitor.addr, 2).await;
-    let grants = monitor.client().await.request_memory(request(1, 1, &[])).await.unwrap();
+    let grants = monitor.client().await.allocate(request(1, 1, &[])).await.unwrap();
     assert_eq!(grants.len(), 1);
     drop(agent);
     monitor.stop().await;

@@ -128,7 +128,7 @@ async fn concurrent_monitors_never_overcommit() {
     for number in 0..24 {
         let client = rack.client(number % 3).await;
         let request = request(number as u128 + 1, 2, &[]);
-        calls.spawn(async move { client.clone().request_memory(request).await });
+        calls.spawn(async move { client.clone().allocate(request).await });
     }
     let (mut granted, mut refused) = (Vec::new(), 0);
     while let Some(asked) = bounded(calls.join_next()).await {
@@ -160,7 +160,7 @@ async fn duplicate_request_is_granted_once() {
         for at in 0..2 {
             let client = rack.client(at).await;
             let request = request(number, 2, &[]);
-            calls.spawn(async move { client.clone().request_memory(request).await });
+            calls.spawn(async move { client.clone().allocate(request).await });
         }
         let answers = bounded(calls.join_all()).await;
         let granted: BTreeSet<_> =
@@ -189,7 +189,7 @@ async fn quota_spans_all_monitors() {
     for number in 0..8 {
         let client = rack.client(number % 2).await;
         let request = request(number as u128 + 1, 2, &[]);
-        calls.spawn(async move { client.clone().request_memory(request).await });
+        calls.spawn(async move { client.clone().allocate(request).await });
     }
     let mut kept = Vec::new();
     while let Some(asked) = bounded(calls.join_next()).await {
@@ -211,13 +211,13 @@ async fn surviving_monitors_take_over() {
     let addresses = etcd.addresses();
     let mut rack = Rack::start(&[&addresses; 2]).await;
     let agents = [rack.agent("node1", 8).await, rack.agent("node2", 8).await];
-    let lent = rack.client(0).await.request_memory(request(1, 4, &[])).await.unwrap();
+    let lent = rack.client(0).await.allocate(request(1, 4, &[])).await.unwrap();
     let _kept = keep(&lent);
     wait_for_equal_tables(&rack, &[&agents[0], &agents[1]]).await;
     rack.kill(0).await;
     let mut other = client(&rack.all()).await;
-    assert_eq!(other.request_memory(request(1, 4, &[])).await.unwrap(), lent, "the same again");
-    let more = other.request_memory(request(2, 4, &[])).await.unwrap();
+    assert_eq!(other.allocate(request(1, 4, &[])).await.unwrap(), lent, "the same again");
+    let more = other.allocate(request(2, 4, &[])).await.unwrap();
     let _kept_too = keep(&more);
     assert!(ids(&more).is_disjoint(&ids(&lent)), "grant numbers are unique");
     rack.restart(0, &addresses).await;
@@ -231,7 +231,7 @@ async fn pending_request_moves_to_a_peer() {
     let mut rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
     let mut calls = client(&rack.all()).await;
-    let asked = tokio::spawn(async move { calls.request_memory(request(1, 3, &[])).await });
+    let asked = tokio::spawn(async move { calls.allocate(request(1, 3, &[])).await });
     rack.kill(0).await;
     let lent = bounded(asked).await.unwrap().unwrap();
     let _kept = keep(&lent);
@@ -240,7 +240,7 @@ async fn pending_request_moves_to_a_peer() {
     until(held, |held| held.iter().map(|(id, _)| id.0).collect::<BTreeSet<_>>() == ids(&lent))
         .await;
     wait_for_equal_tables(&rack, &[&agent]).await;
-    assert_eq!(rack.client(1).await.request_memory(request(1, 3, &[])).await.unwrap(), lent);
+    assert_eq!(rack.client(1).await.allocate(request(1, 3, &[])).await.unwrap(), lent);
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn release_fails_over_to_a_peer() {
     let agent = rack.agent("node1", 4).await;
     let wire = Wire::to(&rack.addrs[0]).await;
     let mut client = client(&format!("{},{}", wire.addr, rack.addrs[1])).await;
-    let lent = client.request_memory(request(1, 2, &[])).await.unwrap();
+    let lent = client.allocate(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     wait_for_equal_tables(&rack, &[&agent]).await;
     wire.cut();
@@ -267,11 +267,11 @@ async fn isolated_monitor_stops_and_resumes() {
     let wire = Wire::to(&addresses).await;
     let rack = Rack::start(&[&wire.addr, &addresses]).await;
     let agents = [rack.agent("node1", 8).await];
-    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
+    let lent = rack.client(0).await.allocate(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     wire.cut();
     // The first address is the isolated one; the other answers.
-    let more = client(&rack.all()).await.request_memory(request(2, 2, &[])).await.unwrap();
+    let more = client(&rack.all()).await.allocate(request(2, 2, &[])).await.unwrap();
     let _kept_too = keep(&more);
     let alone = venice_testkit::identity::access(rack.addrs[0].clone());
     let answers = || async { MonitorClient::connect(&alone).await.is_ok() };
@@ -281,10 +281,8 @@ async fn isolated_monitor_stops_and_resumes() {
     until(answers, |answers| *answers).await;
     wait_for_equal_tables(&rack, &[&agents[0]]).await;
     let mut client = rack.client(0).await;
-    let last = until(
-        || async { client.clone().request_memory(request(3, 2, &[])).await },
-        |it| it.is_ok(),
-    );
+    let last =
+        until(|| async { client.clone().allocate(request(3, 2, &[])).await }, |it| it.is_ok());
     let _kept_last = keep(&last.await.unwrap());
     wait_for_equal_tables(&rack, &[&agents[0]]).await;
     client.release(&leases(&more)).await.unwrap();
@@ -297,7 +295,7 @@ async fn lost_quorum_stops_service_without_loss() {
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
-    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
+    let lent = rack.client(0).await.allocate(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     wait_for_equal_tables(&rack, &[&agent]).await;
     etcd.kill(0);
@@ -322,7 +320,7 @@ async fn full_store_is_retried() {
     let addresses = etcd.addresses();
     let rack = Rack::start(&[&addresses; 2]).await;
     let agent = rack.agent("node1", 4).await;
-    let lent = rack.client(0).await.request_memory(request(1, 2, &[])).await.unwrap();
+    let lent = rack.client(0).await.allocate(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&lent);
     wait_for_equal_tables(&rack, &[&agent]).await;
     let etcd = on_another_thread(etcd, Etcd::fill).await;
@@ -341,7 +339,7 @@ async fn full_store_is_retried() {
     );
     let mut client = client.await.unwrap();
     wait_for_equal_tables(&rack, &[&agent]).await;
-    let more = client.request_memory(request(2, 2, &[])).await.unwrap();
+    let more = client.allocate(request(2, 2, &[])).await.unwrap();
     let _kept_too = keep(&more);
     wait_for_equal_tables(&rack, &[&agent]).await;
 }
@@ -367,10 +365,8 @@ async fn recreated_store_is_refilled() {
         until(rows, is_known).await.unwrap();
     }
     let mut client = client(&rack.all()).await;
-    let lent = until(
-        || async { client.clone().request_memory(request(1, 2, &[])).await },
-        |it| it.is_ok(),
-    );
+    let lent =
+        until(|| async { client.clone().allocate(request(1, 2, &[])).await }, |it| it.is_ok());
     let lent = lent.await.unwrap();
     let _kept = keep(&lent);
     wait_for_equal_tables(&rack, &[&agent]).await;

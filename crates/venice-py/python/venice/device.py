@@ -21,8 +21,7 @@ class Device(Closing):
     The grant only reserves the device; the access to its data is up to the program.
     """
 
-    def __init__(self, kind: str, inner: "_venice.Device") -> None:
-        self._kind = kind
+    def __init__(self, inner: "_venice.Device") -> None:
         self._inner = inner
         self._description = inner.description()
 
@@ -33,32 +32,32 @@ class Device(Closing):
     @property
     def kind(self) -> str:
         """`accelerator`, `storage` or `nic`."""
-        return self._kind
+        return self._description[0]
 
     @property
     def node(self) -> str:
         """Its node."""
-        return self._description[0]
+        return self._description[1]
 
     @property
     def address(self) -> str:
         """Its name on that node, for example `/dev/nvidia0`."""
-        return self._description[1]
+        return self._description[2]
 
     @property
     def len_bytes(self) -> int:
         """The granted bytes of storage; for other devices their size, 0 if unknown."""
-        return self._description[2]
+        return self._description[3]
 
     @property
     def capabilities(self) -> list[str]:
         """Its capabilities."""
-        return list(self._description[3])
+        return list(self._description[4])
 
     @property
     def grant(self) -> int:
         """The number of its grant, as in `venice grants`."""
-        return self._description[4]
+        return self._description[5]
 
     @property
     def leaving(self) -> Leaving | None:

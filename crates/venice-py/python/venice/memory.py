@@ -7,6 +7,7 @@ from typing import Any, Callable
 from . import _venice
 from .closing import Closing
 from .copies import Copies
+from .device import Device
 from .errors import OutOfRange
 
 #: Any object with contiguous bytes: bytes, bytearray, memoryview, a numpy array, ...
@@ -26,8 +27,9 @@ class Memory(Closing):
     Any thread may use it, and the interpreter's lock is released during an access.
     """
 
-    def __init__(self, inner: "_venice.Memory") -> None:
+    def __init__(self, inner: "_venice.Memory", devices: list[Device]) -> None:
         self._inner = inner
+        self._devices = devices
 
     def __len__(self) -> int:
         return self._inner.len_bytes()
@@ -44,6 +46,11 @@ class Memory(Closing):
     def closed(self) -> bool:
         """True if it was given back."""
         return self._inner.is_closed()
+
+    @property
+    def devices(self) -> list[Device]:
+        """The devices granted with it, in the order of the wants; `close()` leaves them."""
+        return list(self._devices)
 
     @property
     def copies(self) -> Copies:

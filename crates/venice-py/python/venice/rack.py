@@ -65,6 +65,7 @@ class Rack:
         preempt: bool = False,
         purpose: str = "python",
         most_under_way: int = 256,
+        devices: Iterable[str] = (),
     ) -> Memory:
         """Borrows memory, in whole slabs of 16 MiB.
 
@@ -81,66 +82,60 @@ class Rack:
         seconds to wait at most if there is no room. `priority`: of a waiting request, higher ones
         first, 0 to 255, above 100 for administrators. `preempt`: while waiting, preempt grants of
         lower priority: one's own, for administrators any user's. `purpose`: shown by
-        `venice grants`. `most_under_way`: most asynchronous accesses outstanding.
+        `venice grants`. `most_under_way`: most asynchronous accesses outstanding. `devices`: wants
+        of devices to get with the memory (`get_device`): both or nothing, and the memory near them;
+        `Memory.devices` lists them.
         """
         under_way = whole(most_under_way, "most_under_way")
         waiting = (wait_s, priority, preempt)
         where = (placement, bandwidth_bps, reclaim_to)
-        how = _options(donors, port, node, purpose, under_way, copies, waiting, where)
-        return Memory(self._inner.get_memory(parse_size(size), how))
+        wants = " ".join(devices)
+        how = _options(donors, port, node, purpose, under_way, copies, waiting, where, wants)
+        memory, granted = self._inner.get_memory(parse_size(size), how)
+        return Memory(memory, [Device(inner) for inner in granted])
 
-    def get_accelerator(
+    def get_device(
         self,
+        want: str,
         *,
-        capabilities: Iterable[str] = (),
-        min_size: Size = 0,
         donors: Iterable[str] = (),
         wait_s: float = 0,
         priority: int = 100,
         preempt: bool = False,
         purpose: str = "python",
     ) -> Device:
-        """Gets a whole accelerator. `capabilities`: required capabilities, as in `venice resources`.
-        Raises `NoRoom` if no suitable one is free after a wait of `wait_s` seconds. `priority`,
-        `preempt`: see `get_memory`; `Device.leaving` reports a preemption."""
-        how = (list(donors), purpose, wait_s, priority, preempt)
-        least = parse_size(min_size)
-        return self._get_device("accelerator", least, capabilities, *how)
+        """Gets one device. `want` is `KIND[:CAPABILITY,...][=SIZE]`: "accelerator:cuda",
+        "nic:25Gbps", or "storage=20GiB" of one device, in whole MiB; for a device that is lent whole
+        SIZE is the least that will do. Raises `NoRoom` if no suitable one is free after a wait of
+        `wait_s` seconds. `priority`, `preempt`: see `get_memory`; `Device.leaving` reports a
+        preemption."""
+        devices = self.get_devices(
+            want,
+            donors=donors,
+            wait_s=wait_s,
+            priority=priority,
+            preempt=preempt,
+            purpose=purpose,
+        )
+        if len(devices) != 1:
+            raise Invalid(f"{want} is not one device: see get_devices")
+        return devices[0]
 
-    def get_io(
+    def get_devices(
         self,
-        *,
-        storage: Size | None = None,
-        nic: bool = False,
-        capabilities: Iterable[str] = (),
+        *wants: str,
         donors: Iterable[str] = (),
         wait_s: float = 0,
         priority: int = 100,
         preempt: bool = False,
         purpose: str = "python",
-    ) -> Device:
-        """Gets `storage` of this size, in whole MiB of one device, or a network card (`nic`). For the
-        rest see `get_accelerator`."""
-        if nic == (storage is not None):
-            raise Invalid("ask for either storage=SIZE or nic=True")
-        how = (list(donors), purpose, wait_s, priority, preempt)
-        if storage is None:
-            return self._get_device("nic", 0, capabilities, *how)
-        return self._get_device("storage", parse_size(storage), capabilities, *how)
-
-    def _get_device(
-        self,
-        kind: str,
-        size: int,
-        capabilities: Iterable[str],
-        donors: list[str],
-        purpose: str,
-        wait_s: float,
-        priority: int,
-        preempt: bool,
-    ) -> Device:
-        how = (donors, purpose, wait_s, whole(priority, "priority"), preempt)
-        return Device(kind, self._inner.get_device(kind, size, list(capabilities), *how))
+    ) -> list[Device]:
+        """Gets several devices, all or none, in the order of the wants: "accelerator:cuda=2" is two.
+        For the rest see `get_device`."""
+        if not wants:
+            raise Invalid("no device is wanted")
+        how = (list(donors), purpose, wait_s, whole(priority, "priority"), preempt)
+        return [Device(inner) for inner in self._inner.get_devices(" ".join(wants), *how)]
 
     def paged(
         self,
@@ -237,6 +232,7 @@ def _options(
     copies: int | None,
     waiting: tuple[float, int, bool],
     where: tuple[Placement | None, int, str],
+    devices: str = "",
 ) -> "_venice.Options":
     wait_s, priority, preempt = waiting
     placement, bandwidth_bps, reclaim_to = where
@@ -253,6 +249,7 @@ def _options(
         placement,
         whole(bandwidth_bps, "bandwidth_bps"),
         reclaim_to,
+        devices,
     )
 
 

@@ -1,10 +1,10 @@
-//! Devices lent by a donor: each whole to one grant, or storage by bytes.
+//! Devices lent by a donor: each whole to one grant, or a divisible one by bytes.
 
 use super::DonorCore;
 use crate::NS_PER_MS;
 use crate::resource::{MAX_DEVICE_GRANTS, too_many_grants};
 use crate::types::{
-    DeviceReport, DeviceShare, HeldState, Notice, NoticeReason, Refusal, ResourceKind, ResourceSpec,
+    DeviceReport, HeldState, Notice, NoticeReason, Refusal, ResourceKind, ResourceSpec, Share,
 };
 use venice_wire::{ByteSize, GrantId};
 
@@ -55,13 +55,14 @@ impl DonorCore {
         }
     }
 
+    /// Checks that the device of a share is free; slabs are not checked here.
     pub(super) fn check_device(
         &self,
         now_ns: u64,
-        share: &DeviceShare,
+        share: &Share,
         lease_ms: u64,
     ) -> Result<(), Refusal> {
-        let (kind, address) = share.device();
+        let Some((kind, address)) = share.device() else { return Ok(()) };
         let refused = |why: String| Err(Refusal::NoDevice(why));
         let Some(device) = self.device(kind, address) else {
             return refused(format!("{kind} {address} is not offered"));
@@ -79,9 +80,8 @@ impl DonorCore {
                  {left_s} s"
             ));
         }
-        if self.held.values().filter(|held| held.request.device.is_some()).count()
-            >= MAX_DEVICE_GRANTS
-        {
+        let held = self.held.values().filter(|held| held.request.share.device().is_some());
+        if held.count() >= MAX_DEVICE_GRANTS {
             return refused(too_many_grants());
         }
         if device.spec.slab_bytes == 0 {
@@ -110,7 +110,7 @@ impl DonorCore {
     /// Returns the notice for the recipient of a faulty device.
     pub(super) fn faulty(&self, grant: GrantId) -> Option<Notice> {
         let held = self.held.get(&grant).filter(|held| held.state == HeldState::Committed)?;
-        let (kind, address) = held.request.device.as_ref()?.device();
+        let (kind, address) = held.request.share.device()?;
         let is_faulty = self.device(kind, address).is_some_and(|it| !it.fault.is_empty());
         is_faulty.then_some(Notice { reason: NoticeReason::Fault, within_ms: None })
     }
@@ -137,10 +137,10 @@ impl DonorCore {
         &'a self,
         kind: ResourceKind,
         address: &'a str,
-    ) -> impl Iterator<Item = &'a DeviceShare> {
-        let held = self.held.values().filter_map(|held| held.request.device.as_ref());
-        let freeing = self.freeing.values().filter_map(|ended| ended.device.as_ref());
-        held.chain(freeing).filter(move |share| share.device() == (kind, address))
+    ) -> impl Iterator<Item = &'a Share> {
+        let held = self.held.values().map(|held| &held.request.share);
+        let shares = held.chain(self.freeing.values());
+        shares.filter(move |share| share.device() == Some((kind, address)))
     }
 }
 
@@ -149,18 +149,18 @@ mod tests {
     use super::super::{DonorAction, DonorSettings, Prepared};
     use super::*;
     use crate::queueing::DEFAULT_PRIORITY;
-    use crate::resource::STORAGE_UNIT_BYTES;
     use crate::types::{LeaseState, PrepareRequest};
     use venice_wire::GrantKey;
 
     const GPU: ResourceKind = ResourceKind::Accelerator;
+    const UNIT: u64 = ResourceKind::Storage.spec().unit_bytes;
 
     fn spec(kind: ResourceKind, address: &str, units: u64) -> ResourceSpec {
         ResourceSpec {
             kind,
             address: address.into(),
-            bytes: units * STORAGE_UNIT_BYTES,
-            slab_bytes: kind.device_unit_bytes(),
+            bytes: units * UNIT,
+            slab_bytes: kind.spec().unit_bytes,
             capabilities: vec![],
         }
     }
@@ -174,12 +174,11 @@ mod tests {
         donor
     }
 
-    fn request(grant: u64, device: DeviceShare) -> PrepareRequest {
+    fn request(grant: u64, share: Share) -> PrepareRequest {
         PrepareRequest {
             grant: GrantId(grant),
             key: GrantKey(grant),
-            slabs: 0,
-            device: Some(device),
+            share,
             donor_epoch: 1,
             lease_ms: 10_000,
             owner: None,
@@ -195,7 +194,7 @@ mod tests {
     }
 
     fn storage(grant: u64, units: u64) -> PrepareRequest {
-        let share = spec(ResourceKind::Storage, "/srv", 10).share(units * STORAGE_UNIT_BYTES);
+        let share = spec(ResourceKind::Storage, "/srv", 10).share(units * UNIT);
         request(grant, share)
     }
 
@@ -287,7 +286,7 @@ mod tests {
         let mut donor = donor();
         let share = spec(ResourceKind::Nic, "eth7", 0).share(0);
         assert!(matches!(donor.handle_prepare(0, request(1, share)), Err(Refusal::NoDevice(_))));
-        let both = PrepareRequest { slabs: 1, ..gpu(2) };
-        assert!(matches!(donor.handle_prepare(0, both), Err(Refusal::Failed(_))));
+        let nothing = PrepareRequest { share: Share::of_slabs(0), ..gpu(2) };
+        assert!(matches!(donor.handle_prepare(0, nothing), Err(Refusal::Failed(_))));
     }
 }

@@ -7,7 +7,7 @@ use venice_wire::GrantId;
 
 use super::{DonorCore, Held, Wanted};
 use crate::NS_PER_MS;
-use crate::types::{CalledBack, HeldState, Notice, NoticeReason};
+use crate::types::{CalledBack, HeldState, Notice, NoticeReason, Share};
 
 impl DonorCore {
     /// Reclaims `slabs` lent slabs, or cancels that with 0. Gives notice to as many grants as
@@ -15,7 +15,7 @@ impl DonorCore {
     /// returned ends `within_ns` after its notice; with `None` it does not end by force. Slabs that
     /// are being freed count.
     pub fn handle_want_back(&mut self, now_ns: u64, slabs: u32, within_ns: Option<u64>) {
-        let freeing: u32 = self.freeing.values().map(|ended| ended.slabs).sum();
+        let freeing: u32 = self.freeing.values().map(Share::slabs).sum();
         let chosen = self.chosen(slabs.saturating_sub(freeing));
         let until_ns = within_ns.map(|within_ns| now_ns.saturating_add(within_ns));
         for (id, held) in &mut self.held {
@@ -48,7 +48,8 @@ impl DonorCore {
 
     /// Chooses the grants to reclaim for this number of slabs.
     fn chosen(&self, slabs: u32) -> BTreeSet<GrantId> {
-        let is_lent = |held: &Held| held.state == HeldState::Committed && held.request.slabs > 0;
+        let is_lent =
+            |held: &Held| held.state == HeldState::Committed && held.request.share.slabs() > 0;
         let lent = || self.held.iter().rev().filter(|(_, held)| is_lent(held));
         let noticed = lent().filter(|(_, held)| held.wanted.is_some());
         let others = lent().filter(|(_, held)| held.wanted.is_none());
@@ -58,7 +59,7 @@ impl DonorCore {
             if left == 0 {
                 break;
             }
-            left = left.saturating_sub(held.request.slabs);
+            left = left.saturating_sub(held.request.share.slabs());
             chosen.insert(*id);
         }
         chosen
@@ -112,8 +113,7 @@ mod tests {
         PrepareRequest {
             grant: GrantId(grant),
             key: GrantKey(grant),
-            slabs: 2,
-            device: None,
+            share: Share::of_slabs(2),
             donor_epoch: 1,
             lease_ms: 1_000_000,
             owner: None,

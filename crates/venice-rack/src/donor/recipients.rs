@@ -20,13 +20,13 @@ mod tests {
 
     use super::*;
     use crate::caller::Owner;
+    use crate::types::Share;
 
     fn request(user: Option<&str>, recipient: &str, purpose: &str) -> PrepareRequest {
         PrepareRequest {
             grant: GrantId(1),
             key: GrantKey(1),
-            slabs: 1,
-            device: None,
+            share: Share::of_slabs(1),
             donor_epoch: 1,
             lease_ms: 1000,
             owner: user.map(|user| Owner { node: "n1".into(), user: user.into() }),

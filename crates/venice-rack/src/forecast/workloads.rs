@@ -3,15 +3,20 @@
 
 use std::collections::BTreeMap;
 
+use crate::kind::ResourceKind;
+
 use super::forecaster::{Forecaster, Method, Windows};
 use super::reservation::{Policy, Reservation};
 
-/// The number of resources: memory in slabs, accelerators, network cards, storage in MiB.
-pub const RESOURCES: usize = 4;
-/// A workload's use of each resource.
+/// The kinds of resources that are forecast.
+pub const FORECAST_KINDS: [ResourceKind; RESOURCES] = ResourceKind::GRANTED;
+/// The number of these kinds.
+const RESOURCES: usize = ResourceKind::GRANTED.len();
+/// A workload's use of each kind, in its units: slabs, MiB, devices.
 pub type Amounts = [f64; RESOURCES];
 /// The index of memory.
 const MEMORY: usize = 0;
+const _: () = assert!(matches!(FORECAST_KINDS[MEMORY], ResourceKind::Memory));
 /// Lags of the VAR forecast; fewer where there are few samples.
 const LAGS: usize = 6;
 /// Most workloads followed; later ones get no forecast.

@@ -6,7 +6,7 @@ use crate::quota::{Limits, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
-use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered};
+use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered, Share};
 use serde::{Deserialize, Serialize};
 use venice_wire::{GrantId, NodeId};
 
@@ -178,8 +178,8 @@ pub enum Event {
         donor: String,
         /// The grant's number, as reported.
         id: GrantId,
-        /// Its slabs, as reported.
-        slabs: u32,
+        /// Its share, as reported.
+        share: Share,
     },
 }
 

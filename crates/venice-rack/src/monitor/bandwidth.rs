@@ -6,13 +6,13 @@
 //! until the grant ends.
 
 use super::MonitorCore;
-use super::pending::{PartState, PendingRequest};
+use super::pending::{CheckedRequest, Part, PartState, PendingRequest, WantedMemory};
 use super::weighing::USUAL_LINK_BPS;
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rows::bandwidth_text;
 use crate::rrt::NodeEntry;
-use crate::types::{FlowPeer, LinkPort, LinkReport, MemoryRequest, RackError};
+use crate::types::{FlowPeer, LinkPort, LinkReport, RackError};
 use std::collections::BTreeMap;
 use venice_wire::NodeId;
 
@@ -47,33 +47,27 @@ pub(super) struct PathBandwidth {
     spare_bps: BTreeMap<Link, u64>,
 }
 
-/// Returns the traffic of one slab, where `bandwidth_bps` is for this many slabs of each copy.
-pub(super) fn slab_bps(bandwidth_bps: u64, slabs_of_copy: u32) -> u64 {
-    bandwidth_bps.div_ceil(u64::from(slabs_of_copy).max(1))
-}
-
 impl MonitorCore {
-    /// Returns the bandwidth for a request of this many slabs of each copy; `None` if it states no
-    /// need.
+    /// Returns the bandwidth for the memory of a request; `None` if it states no need.
     pub(super) fn bandwidth(
         &self,
-        request: &MemoryRequest,
-        slabs_of_copy: u32,
+        checked: &CheckedRequest,
+        memory: &WantedMemory,
     ) -> Option<PathBandwidth> {
-        self.bandwidth_besides(request, slabs_of_copy, None)
+        self.bandwidth_besides(checked, memory, None)
     }
 
     /// The same, without the promises to the request of that number.
     fn bandwidth_besides(
         &self,
-        request: &MemoryRequest,
-        slabs_of_copy: u32,
+        checked: &CheckedRequest,
+        memory: &WantedMemory,
         besides: Option<u128>,
     ) -> Option<PathBandwidth> {
-        if request.bandwidth_bps == 0 {
+        if memory.bandwidth_bps == 0 {
             return None;
         }
-        let home = self.home_of(request);
+        let home = self.home_of(&checked.request);
         let nodes_at = self.positions_around(home);
         let ways: BTreeMap<_, _> = self
             .rrt
@@ -83,27 +77,25 @@ impl MonitorCore {
         let promised = self.promised(besides);
         let links = ways.values().flatten().copied();
         let spare_bps = links.map(|link| (link, self.spare_bps(link, &promised))).collect();
-        let slab_bps = slab_bps(request.bandwidth_bps, slabs_of_copy);
+        let slab_bps = memory.slab_bps();
         Some(PathBandwidth { slab_bps, ways, spare_bps })
-    }
-
-    /// The same for a request in its handshake.
-    pub(super) fn bandwidth_of(&self, client_id: u128) -> Option<PathBandwidth> {
-        let pending = self.requests.get(&client_id)?;
-        self.bandwidth(&pending.request, pending.most_slabs)
     }
 
     /// Returns and re-places shares whose paths no longer carry them, since another Monitor Node
     /// has promised the bandwidth meanwhile. Returns true if there were any.
     pub(super) fn gives_back_overloading(&mut self, now_ns: u64, client_id: u128) -> bool {
         let Some(pending) = self.requests.get(&client_id) else { return false };
-        let bandwidth =
-            self.bandwidth_besides(&pending.request, pending.most_slabs, Some(client_id));
+        let checked = &pending.checked;
+        let Some(memory) = checked.memory() else { return false };
+        let bandwidth = self.bandwidth_besides(checked, &memory, Some(client_id));
         let Some(bandwidth) = bandwidth else { return false };
-        let prepared = pending.parts.iter().filter(|(_, part)| part.state == PartState::Prepared);
+        let prepared = pending
+            .parts
+            .iter()
+            .filter(|(_, part)| part.state == PartState::Prepared && part.want == memory.want);
         let mut shares = BTreeMap::new();
         for (_, part) in prepared.clone() {
-            *shares.entry(part.donor.node).or_default() += part.slabs;
+            *shares.entry(part.donor.node).or_default() += part.slabs();
         }
         let overloaded = bandwidth.overloaded(&shares);
         let is_overloading = |donor| {
@@ -127,7 +119,7 @@ impl MonitorCore {
     /// Explains why the paths to these donors, which have the room, do not carry a request.
     pub(super) fn no_bandwidth(
         &self,
-        request: &MemoryRequest,
+        memory: &WantedMemory,
         bandwidth: &PathBandwidth,
         donors: &[Donor],
     ) -> RackError {
@@ -140,7 +132,7 @@ impl MonitorCore {
         RackError::NoBandwidth(format!(
             "the donors have the room, but their links do not carry {} more for it ({} left): ask for \
              less, or name no donors",
-            bandwidth_text(request.bandwidth_bps),
+            bandwidth_text(memory.bandwidth_bps),
             ways.join(", "),
         ))
     }
@@ -180,15 +172,12 @@ impl MonitorCore {
         let granted = self.rat.iter().filter(is_promised);
         let granted = granted.map(|grant| (grant.home, grant.donor, grant.bandwidth_bps));
         let asks = |(id, it): &(&u128, &PendingRequest)| {
-            it.request.bandwidth_bps > 0 && Some(**id) != besides
+            it.checked.memory().is_some_and(|it| it.bandwidth_bps > 0) && Some(**id) != besides
         };
         let asked = self.requests.iter().filter(asks).flat_map(|(_, pending)| {
-            let home = self.home_of(&pending.request);
-            let parts = pending
-                .parts
-                .values()
-                .filter(|part| matches!(part.state, PartState::Preparing | PartState::Prepared));
-            parts.map(move |part| (home, part.donor.node, pending.share_bps(part.slabs)))
+            let home = self.home_of(&pending.checked.request);
+            let parts = pending.early_parts();
+            parts.map(move |(_, part)| (home, part.donor.node, pending.share_bps(part)))
         });
         let mut promised = BTreeMap::new();
         for (home, donor, bps) in granted.chain(asked) {
@@ -262,13 +251,18 @@ impl MonitorCore {
     }
 }
 
+impl WantedMemory {
+    /// Returns the traffic of one slab, in bits a second: the need is that of all slabs of a copy.
+    fn slab_bps(&self) -> u64 {
+        self.bandwidth_bps.div_ceil(u64::from(self.most_slabs).max(1))
+    }
+}
+
 impl PendingRequest {
-    /// Returns the traffic of this many slabs, in bits a second.
-    pub(super) fn share_bps(&self, slabs: u32) -> u64 {
-        match self.request.bandwidth_bps {
-            0 => 0,
-            needed => slab_bps(needed, self.most_slabs).saturating_mul(slabs.into()),
-        }
+    /// Returns the traffic of a share, in bits a second; 0 for a device.
+    pub(super) fn share_bps(&self, part: &Part) -> u64 {
+        let memory = self.checked.memory().filter(|memory| memory.bandwidth_bps > 0);
+        memory.map_or(0, |memory| memory.slab_bps().saturating_mul(part.slabs().into()))
     }
 }
 

@@ -23,7 +23,6 @@ impl MonitorCore {
         assert!(self.actions.is_empty(), "actions wait that were decided without these changes");
         self.take_in(now_ns, news);
         self.yield_lost_requests();
-        self.yield_lost_devices();
         self.answer_queue(now_ns);
         self.note_room(now_ns, true);
     }
@@ -39,7 +38,7 @@ impl MonitorCore {
         news: Vec<Change>,
     ) {
         let mut undone: BTreeSet<RecordKey> = BTreeSet::new();
-        let (mut release, mut prepared) = (Vec::new(), Vec::new());
+        let mut release = Vec::new();
         self.undo(&mut undone, failed);
         for action in std::mem::take(&mut self.actions) {
             match action {
@@ -47,14 +46,11 @@ impl MonitorCore {
                 Action::SendPrepare { request, .. } => {
                     self.settle_prepare(request.grant);
                     self.take_part(request.grant);
-                    self.forget_device_prepare(request.grant);
                 }
                 Action::SendCommit { grant, .. } => {
                     if let Some(part) = self.part_mut(grant) {
                         part.state = PartState::Prepared;
                     }
-                    self.forget_device_commit(grant);
-                    prepared.push(grant);
                 }
                 Action::SendRelease { grants, .. } => {
                     self.sent_releases.retain(|id| !grants.contains(id));
@@ -77,7 +73,6 @@ impl MonitorCore {
         self.release_waiters.clear();
         self.waiting_registrations.clear();
         self.take_up_finished();
-        let finished_devices = self.take_up_finished_devices();
         self.drop_unrecorded_nodes(&undone, view);
         for key in &undone {
             match (view.get(key).cloned(), key) {
@@ -87,13 +82,11 @@ impl MonitorCore {
         }
         self.take_in(now_ns, news);
         self.yield_lost_requests();
-        self.yield_lost_devices();
         self.answer_queue(now_ns);
         self.take_back_orphans(&undone);
         self.send_releases_again(release);
         let all: Vec<u128> = self.requests.keys().copied().collect();
         all.into_iter().for_each(|client_id| self.advance(now_ns, client_id));
-        self.advance_devices(now_ns, &prepared, finished_devices);
     }
 
     fn undo(&mut self, undone: &mut BTreeSet<RecordKey>, changes: Vec<Change>) {
@@ -214,7 +207,7 @@ impl MonitorCore {
             && entry.status.revision < grant.confirmed_revision
         {
             entry.status.revision = grant.confirmed_revision;
-            entry.status.free_slabs = entry.status.free_slabs.saturating_sub(grant.slabs);
+            entry.status.free_slabs = entry.status.free_slabs.saturating_sub(grant.share.slabs());
         }
     }
 

@@ -1,42 +1,31 @@
-//! Requests for devices, with the same handshake as those for memory: prepared at the donor, then
-//! recorded and committed, then recorded and answered; or undone completely. A request is for one
-//! device of one donor, so it has one share at a time.
+//! Devices in the tables: free devices, and the choice for a request.
 
 mod offered;
-mod plan;
-mod quotas;
-mod shared;
 mod table;
 
 pub(super) use offered::{check_offered, reports_of};
 pub(super) use table::Offered;
 
-use super::queue::{Place, Waiter, Wanted};
-use super::{Action, CallError, Change, MonitorCore};
-use crate::caller::Owner;
-use crate::rat::{GrantRecord, GrantState, Origin};
-use crate::resource::MAX_CAPABILITIES;
-use crate::types::{
-    DeviceRequest, DeviceShare, DonorStatus, Grant, Identity, MAX_NAME_BYTES, PrepareRequest,
-    RackError, Refusal, ResourceKind, drained_text,
-};
+use super::handshake::{Chosen, beside};
+use super::pending::{CheckedRequest, Part, PendingRequest};
+use super::queue::Place;
+use super::{CallError, MonitorCore};
+use crate::placement::{Donor, Policy, place};
+use crate::resource::{MAX_DEVICE_GRANTS, ResourceKind, ResourceSpec, Share, too_many_grants};
+use crate::rrt::NodeEntry;
+use crate::types::{Identity, Refusal};
+use crate::want::Want;
 use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{ByteSize, NodeId};
 
-/// A request for a device in its handshake.
-pub(super) struct PendingDevice {
-    pub(super) owner: Owner,
-    request: DeviceRequest,
-    /// The donors named; `None` for any.
-    named: Option<BTreeSet<NodeId>>,
-    tried: Tried,
-    /// Its place in the queue.
-    pub(super) place: Place,
-    /// The queue entry it returns to if the handshake fails. `None`: its client gets the error.
-    waiter: Option<Box<Waiter>>,
-    pub(super) deadline_ns: u64,
-    part: Option<Part>,
-}
+/// The reason against a lent device.
+const TAKEN: &str = "granted";
+/// Most devices listed with reasons in an error: an answer has the room of a header.
+const MAX_REASONS: usize = 8;
+/// Longest reason, in bytes.
+const MAX_REASON_BYTES: usize = 240;
+/// Most nodes whose distance from memory is computed for one choice.
+const MAX_SITES: usize = 64;
 
 /// Failed attempts with donors.
 #[derive(Debug, Default)]
@@ -52,414 +41,259 @@ impl Tried {
     pub(super) fn is_empty(&self) -> bool {
         self.refused.is_empty() && self.silent.is_empty()
     }
-}
 
-/// A search for a device.
-pub(super) struct Sought<'a> {
-    pub(super) request: &'a DeviceRequest,
-    /// The donors named; `None` for any.
-    pub(super) named: Option<&'a BTreeSet<NodeId>>,
-    /// Its place in the queue: requests ahead of it come first.
-    pub(super) place: Place,
-    pub(super) tried: &'a Tried,
-}
-
-impl PendingDevice {
-    fn sought(&self) -> Sought<'_> {
-        let Self { request, named, place, tried, .. } = self;
-        Sought { request, named: named.as_ref(), place: *place, tried }
-    }
-}
-
-/// The device being prepared.
-struct Part {
-    grant: GrantId,
-    donor: Identity,
-    key: GrantKey,
-    share: DeviceShare,
-    /// True once the intent is recorded and the commit on its way.
-    is_committing: bool,
-    /// The donor's revision when it confirmed the last step.
-    confirmed_revision: u64,
-}
-
-impl MonitorCore {
-    /// Takes a request for a device of `owner`, which may wait. Answered by
-    /// [`Action::ReplyRequest`] with one grant, or until then by [`Action::ReplyStanding`]; a
-    /// repetition of a request in its handshake gets the same answer.
-    ///
-    /// # Errors
-    /// They are for this caller alone, whoever else waits under the same number.
-    /// [`RackError::Forbidden`]: the request belongs to another owner. [`RackError::BadRequest`]:
-    /// it is invalid, or differs from the request made under this number before.
-    /// [`RackError::OverDeviceQuota`], if it does not wait.
-    pub fn handle_device_request(
+    /// Records a failed attempt with a device.
+    pub(super) fn note(
         &mut self,
-        now_ns: u64,
-        owner: Owner,
-        request: DeviceRequest,
-    ) -> Result<(), RackError> {
-        let client_id = request.client_id;
-        if self.owners_of_request(client_id).any(|other| *other != owner) {
-            let reason = "this request was made by somebody else: draw another number for it";
-            return Err(RackError::Forbidden(reason.to_owned()));
-        }
-        if let Some(asked) = self.ask_again_for_device(now_ns, &request) {
-            return asked;
-        }
-        let named = self.check_device_request(&owner, &request)?;
-        let before = self.device_granted_before(&request)?;
-        if self.is_answering(client_id) {
-            return Ok(());
-        }
-        if let Some(grants) = before {
-            self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(grants) });
-            return Ok(());
-        }
-        if request.queueing.left_ms() > 0 {
-            self.enter_queue_for_device(now_ns, owner, request, named);
-            return Ok(());
-        }
-        self.check_device_quota(&owner, &request)?;
-        self.call_off_rivals(client_id);
-        let place = self.queue.place(request.queueing.priority);
-        self.begin_device(now_ns, owner, (request, named), place, None);
-        Ok(())
-    }
-
-    /// Handles the repetition of a request that is in its handshake, or queued; `None`: there is
-    /// none.
-    fn ask_again_for_device(
-        &mut self,
-        now_ns: u64,
-        request: &DeviceRequest,
-    ) -> Option<Result<(), RackError>> {
-        let (before, waiter) = match self.device_requests.get_mut(&request.client_id) {
-            Some(pending) => (&pending.request, pending.waiter.as_deref_mut()),
-            None => {
-                let waiter = self.queue.of_client(request.client_id)?;
-                if !waiter.as_device().is_some_and(|device| device.request.is_same(request)) {
-                    return Some(Err(another_request()));
-                }
-                waiter.ask(now_ns, request.queueing);
-                return Some(Ok(()));
-            }
-        };
-        if !before.is_same(request) {
-            return Some(Err(another_request()));
-        }
-        if let Some(waiter) = waiter {
-            waiter.ask(now_ns, request.queueing);
-        }
-        Some(Ok(()))
-    }
-
-    /// True if a device request has this number, in its handshake or in the queue.
-    pub(super) fn is_asked_for_device(&self, client_id: u128) -> bool {
-        let is_in_line = matches!(self.queue.wanted_by(client_id), Some(Wanted::Device(_)));
-        is_in_line || self.device_requests.contains_key(&client_id)
-    }
-
-    /// Begins the handshake for a device.
-    pub(super) fn begin_device(
-        &mut self,
-        now_ns: u64,
-        owner: Owner,
-        (request, named): (DeviceRequest, Option<BTreeSet<NodeId>>),
-        place: Place,
-        waiter: Option<Waiter>,
+        donor: NodeId,
+        (kind, address): (ResourceKind, &str),
+        error: &CallError,
     ) {
-        let client_id = request.client_id;
-        let pending = PendingDevice {
-            owner,
-            request,
-            named,
-            tried: Tried::default(),
-            place,
-            waiter: waiter.map(Box::new),
-            deadline_ns: now_ns.saturating_add(self.settings.request_timeout_ns),
-            part: None,
-        };
-        self.device_requests.insert(client_id, pending);
-        self.place_device(now_ns, client_id);
-    }
-
-    fn check_device_request(
-        &self,
-        owner: &Owner,
-        request: &DeviceRequest,
-    ) -> Result<Option<BTreeSet<NodeId>>, RackError> {
-        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
-        self.check_may_borrow(owner)?;
-        if !request.kind.is_device() {
-            return bad("a device is an accelerator, a network card or storage");
-        }
-        if request.kind == ResourceKind::Storage && request.bytes.0 == 0 {
-            return bad("a request for no storage at all");
-        }
-        if self.requests.contains_key(&request.client_id) {
-            return bad("this request was made for memory: draw another number for it");
-        }
-        let DeviceRequest { recipient, purpose, capabilities, .. } = request;
-        let names = [recipient, purpose, &owner.user, &owner.node].into_iter().chain(capabilities);
-        if names.map(String::len).any(|len| len > MAX_NAME_BYTES) {
-            return bad("a name, the purpose or a capability is too long");
-        }
-        if capabilities.len() > MAX_CAPABILITIES {
-            return bad(&format!("a request names up to {MAX_CAPABILITIES} capabilities"));
-        }
-        let mut named = BTreeSet::new();
-        for name in &request.donors {
-            let node = self.rrt.by_name(name);
-            let node = node.ok_or_else(|| RackError::UnknownNode(name.clone()))?;
-            named.insert(node.record.identity.node);
-        }
-        if let Some(name) = request.donors.first()
-            && named.iter().all(|node| self.rrt.is_draining(*node))
-        {
-            return bad(&drained_text(name));
-        }
-        Ok(if named.is_empty() { None } else { Some(named) })
-    }
-
-    /// Returns the answer to a request that was granted before.
-    pub(super) fn device_granted_before(
-        &self,
-        request: &DeviceRequest,
-    ) -> Result<Option<Vec<Grant>>, RackError> {
-        let mut grants = self.rat.of_client(request.client_id);
-        let grant = grants.find(|grant| grant.state == GrantState::Committed);
-        let Some(grant) = grant else { return Ok(None) };
-        if !grant.device.as_ref().is_some_and(|share| share.answers(request)) {
-            return Err(another_request());
-        }
-        if self.lost_since_ns(grant).is_some() {
-            let reason = "this request was granted before and that is gone: ask anew";
-            return Err(RackError::BadRequest(reason.to_owned()));
-        }
-        Ok(Some(self.grant_for_recipient(grant).into_iter().collect()))
-    }
-
-    /// Finds a device for the request, and sends the prepare to its donor.
-    fn place_device(&mut self, now_ns: u64, client_id: u128) {
-        if let Err(error) = self.check_device_quota_again(client_id) {
-            return self.fail_device(now_ns, client_id, error);
-        }
-        let Some(pending) = self.device_requests.get(&client_id) else { return };
-        let Some((donor, spec)) = self.choose_device(&pending.sought()) else {
-            let error = RackError::NoDevice(self.why_no_device(&pending.sought()));
-            return self.fail_device(now_ns, client_id, error);
-        };
-        let (spec, place) = (spec.clone(), pending.place);
-        let share = spec.share(pending.request.bytes.0);
-        self.count_passing_device(place, donor.node, &spec, share.amount());
-        let (grant, key) = (self.fresh_grant_number(), self.keys.next_key());
-        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
-        let request = PrepareRequest {
-            grant,
-            key,
-            slabs: 0,
-            device: Some(share.clone()),
-            donor_epoch: donor.epoch,
-            lease_ms: self.settings.lease_ms(),
-            owner: Some(pending.owner.clone()),
-            recipient: pending.request.recipient.clone(),
-            purpose: pending.request.purpose.clone(),
-            priority: pending.request.queueing.priority,
-            at_once: false,
-        };
-        pending.part =
-            Some(Part { grant, donor, key, share, is_committing: false, confirmed_revision: 0 });
-        self.device_parts.insert(grant, client_id);
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendPrepare { donor, addr, request });
-    }
-
-    /// Handles the result of a prepare of a device. Returns false if the grant belongs to no device
-    /// request.
-    pub(super) fn device_prepared(
-        &mut self,
-        now_ns: u64,
-        donor: Identity,
-        grant: GrantId,
-        result: &Result<DonorStatus, CallError>,
-    ) -> bool {
-        let Some(client_id) = self.device_parts.get(&grant).copied() else { return false };
-        match result {
-            Ok(status) => {
-                let pending = self.device_requests.get_mut(&client_id);
-                if let Some(part) = pending.and_then(|pending| pending.part.as_mut()) {
-                    part.confirmed_revision = status.revision;
-                }
-                self.commit_device(now_ns, client_id);
-            }
-            Err(error) => {
-                if *error == CallError::NoAnswer {
-                    self.abort(donor, grant);
-                }
-                self.drop_device_part(client_id, error);
-                self.place_device(now_ns, client_id);
-            }
-        }
-        true
-    }
-
-    /// Records the intent for a device that is set aside, then sends the commit.
-    fn commit_device(&mut self, now_ns: u64, client_id: u128) {
-        if !self.is_ours_to_commit_device(now_ns, client_id) {
-            return;
-        }
-        let lease_ms = self.settings.lease_ms();
-        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
-        let Some(part) = &mut pending.part else { return };
-        part.is_committing = true;
-        let (grant, donor) = (part.grant, part.donor);
-        let record = GrantRecord {
-            id: grant,
-            origin: Some(Origin { client_id, key: part.key, at_once: false }),
-            owner: Some(pending.owner.clone()),
-            recipient: pending.request.recipient.clone(),
-            home: None,
-            purpose: pending.request.purpose.clone(),
-            priority: pending.request.queueing.priority,
-            donor: donor.node,
-            donor_epoch: donor.epoch,
-            slabs: 0,
-            bandwidth_bps: 0,
-            device: Some(part.share.clone()),
-            lease_ms,
-            granted_ns: now_ns,
-            state: GrantState::Committing,
-            confirmed_revision: part.confirmed_revision,
-        };
-        let user = pending.owner.user.clone();
-        let last_request =
-            self.shared.is_some().then_some(Change::PutLastRequest { user, client_id });
-        self.change_together(last_request.into_iter().chain([Change::PutGrant(record)]).collect());
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendCommit { donor, addr, grant });
-    }
-
-    /// Handles the result of the commit of a device. Returns false if the grant belongs to no
-    /// device request.
-    pub(super) fn device_committed(
-        &mut self,
-        now_ns: u64,
-        donor: Identity,
-        grant: GrantId,
-        result: &Result<DonorStatus, CallError>,
-    ) -> bool {
-        let Some(client_id) = self.device_parts.get(&grant).copied() else { return false };
-        match result {
-            Ok(status) if self.is_up(donor) => {
-                self.finish_device(now_ns, client_id, grant, status.revision);
-            }
-            // It died after its answer.
-            Ok(_) => {
-                self.drop_device_part(client_id, &CallError::Gone);
-                self.take_back_grant(grant);
-                self.place_device(now_ns, client_id);
-            }
-            Err(error) => {
-                self.drop_device_part(client_id, error);
-                match error {
-                    CallError::Refused(_) => self.change(Change::DeleteGrant(grant)),
-                    CallError::NoAnswer | CallError::Gone => self.take_back_grant(grant),
-                }
-                self.place_device(now_ns, client_id);
-            }
-        }
-        true
-    }
-
-    /// Records that the device is lent, then answers the recipient.
-    fn finish_device(&mut self, now_ns: u64, client_id: u128, grant: GrantId, revision: u64) {
-        self.device_parts.remove(&grant);
-        let pending = self.device_requests.remove(&client_id);
-        let Some(record) = self.rat.get(grant) else { return };
-        let record = GrantRecord {
-            state: GrantState::Committed,
-            granted_ns: now_ns,
-            confirmed_revision: revision,
-            ..record.clone()
-        };
-        let granted = self.grant_for_recipient(&record).into_iter().collect();
-        self.change(Change::PutGrant(record));
-        if let Some(mut pending) = pending {
-            if let Some(part) = &mut pending.part {
-                part.confirmed_revision = revision;
-            }
-            self.finished_devices.insert(client_id, pending);
-        }
-        self.actions.push_back(Action::ReplyRequest { client_id, result: Ok(granted) });
-    }
-
-    /// Drops a share that its donor refused, so that another device is chosen.
-    fn drop_device_part(&mut self, client_id: u128, error: &CallError) {
-        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
-        let Some(part) = pending.part.take() else { return };
-        self.device_parts.remove(&part.grant);
         match error {
             // The commit came too late for the prepare.
             CallError::Refused(Refusal::UnknownGrant) => {}
             CallError::Refused(refusal) => {
-                let (kind, address) = (part.share.kind, part.share.address);
                 let why = match refusal {
                     Refusal::NoDevice(why) => why.clone(),
                     other => other.to_string(),
                 };
-                pending.tried.refused.insert((part.donor.node, kind, address), why);
+                self.refused.insert((donor, kind, address.to_owned()), why);
             }
             CallError::NoAnswer | CallError::Gone => {
-                pending.tried.silent.insert(part.donor.node);
+                self.silent.insert(donor);
             }
         }
-    }
-
-    pub(super) fn fail_late_device_requests(&mut self, now_ns: u64) {
-        let late = self.device_requests.iter().filter(|(_, it)| it.deadline_ns <= now_ns);
-        let late: Vec<u128> = late.map(|(client_id, _)| *client_id).collect();
-        for client_id in late {
-            self.fail_device(now_ns, client_id, RackError::HandshakeFailed);
-        }
-    }
-
-    /// Aborts a request and takes back its share. One that may wait goes on waiting.
-    fn fail_device(&mut self, now_ns: u64, client_id: u128, error: RackError) {
-        let Some(pending) = self.device_requests.get_mut(&client_id) else { return };
-        let (place, tried) = (pending.place, std::mem::take(&mut pending.tried));
-        let Some(mut waiter) = pending.waiter.take() else {
-            return self.withdraw_device(client_id, Err(error));
-        };
-        self.take_back_device(client_id);
-        if let Wanted::Device(device) = &mut waiter.wanted {
-            device.tried = tried;
-        }
-        self.wait_again(now_ns, place, *waiter, &error);
-    }
-
-    /// Aborts a request with `result` as the answer, also if it may wait.
-    fn withdraw_device(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
-        if self.take_back_device(client_id) {
-            self.actions.push_back(Action::ReplyRequest { client_id, result });
-        }
-    }
-
-    /// Takes a request out of its handshake, and its share back; returns false if it is in none.
-    pub(super) fn take_back_device(&mut self, client_id: u128) -> bool {
-        let Some(pending) = self.device_requests.remove(&client_id) else { return false };
-        if let Some(part) = pending.part {
-            self.device_parts.remove(&part.grant);
-            match part.is_committing {
-                true => self.take_back_grant(part.grant),
-                false => self.abort(part.donor, part.grant),
-            }
-        }
-        true
     }
 }
 
-fn another_request() -> RackError {
-    let reason = "another request was made with this number: draw another number for it";
-    RackError::BadRequest(reason.to_owned())
+/// A search for the devices of a request.
+pub(super) struct DeviceSearch<'a> {
+    pub(super) checked: &'a CheckedRequest,
+    /// Its place in the queue: requests ahead of it come first.
+    pub(super) place: Place,
+    pub(super) tried: &'a Tried,
+    /// Slabs that are to be near the devices.
+    pub(super) slabs: u32,
+}
+
+impl MonitorCore {
+    /// Returns the search for the missing devices of a request in its handshake.
+    pub(super) fn device_search<'a>(&self, pending: &'a PendingRequest) -> DeviceSearch<'a> {
+        let PendingRequest { checked, place, tried, .. } = pending;
+        DeviceSearch { checked, place: *place, tried, slabs: pending.missing_slabs() }
+    }
+
+    /// Chooses all missing devices; `None` if one of them is not there.
+    pub(super) fn choose_devices(
+        &self,
+        search: &DeviceSearch<'_>,
+        pending: &PendingRequest,
+    ) -> Option<Vec<Chosen>> {
+        let mut chosen = Vec::new();
+        for (index, want, missing) in pending.missing_devices() {
+            for _ in 0..missing {
+                chosen.push(self.choose_piece(search, (index, want), &chosen)?);
+            }
+        }
+        Some(chosen)
+    }
+
+    /// Chooses one more device for a want, beside those `chosen` before.
+    pub(super) fn choose_piece(
+        &self,
+        search: &DeviceSearch<'_>,
+        (index, want): (usize, &Want),
+        chosen: &[Chosen],
+    ) -> Option<Chosen> {
+        let (donor, spec) = self.choose_device(search, want, chosen)?;
+        Some(Chosen { want: index, donor: donor.node, share: spec.share(want.bytes.0) })
+    }
+
+    /// Chooses a device, and returns it with its donor. Of the suitable ones it takes one near the
+    /// memory of the request; of these one with the fewest capabilities, so that demanding requests
+    /// find the others; of these the smallest, where for a divisible one the rest counts; then of
+    /// the node with the fewest lent; then by number and name.
+    pub(super) fn choose_device(
+        &self,
+        search: &DeviceSearch<'_>,
+        want: &Want,
+        chosen: &[Chosen],
+    ) -> Option<(Identity, &ResourceSpec)> {
+        let mut best = None;
+        let mut away = BTreeMap::new();
+        for (node, entry, spec) in self.devices_of_kind(want.kind) {
+            if self.why_not(search, want, chosen, (node, entry, spec)).is_some() {
+                continue;
+            }
+            let distance = self.distance_from_memory(search, node, &mut away);
+            let granted = self.rat.of_donor(node);
+            let lent = granted.filter(|grant| grant.share.device().is_some()).count();
+            let left = self.free_of(entry, spec, chosen).unwrap_or(0);
+            let rank = (distance, spec.capabilities.len(), left, lent, node, &spec.address);
+            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
+                best = Some((rank, entry.record.identity, spec));
+            }
+        }
+        best.map(|(_, donor, spec)| (donor, spec))
+    }
+
+    /// Returns the hops of all slabs of the request together, if a device of `node` were chosen;
+    /// a neighbour counts as one hop where nodes reach each other directly.
+    fn distance_from_memory(
+        &self,
+        search: &DeviceSearch<'_>,
+        node: NodeId,
+        known: &mut BTreeMap<NodeId, u64>,
+    ) -> u64 {
+        let Some(memory) = search.checked.memory().filter(|_| search.slabs > 0) else { return 0 };
+        if let Some(distance) = known.get(&node) {
+            return *distance;
+        }
+        if known.len() >= MAX_SITES {
+            return u64::MAX;
+        }
+        let weighing = self.weigh(Some(node));
+        let donors = self.rrt.with_room().filter(|(donor, _)| search.checked.may_use(*donor));
+        let donors = donors.filter_map(|(donor, room)| weighing.donor_with(donor, room));
+        let donors: Vec<Donor> = donors
+            .map(|donor| Donor { most_slabs: memory.most_slabs, ..beside(&[node], donor) })
+            .collect();
+        let hops_of = |donor: &NodeId| {
+            let hops = donors.iter().find(|it| it.node == *donor).and_then(|it| it.hops);
+            if *donor == node { 0 } else { u64::from(hops.unwrap_or(1)) }
+        };
+        let distance = place(Policy::Nearest, search.slabs, &donors).map_or(u64::MAX, |shares| {
+            shares.iter().map(|(donor, slabs)| hops_of(donor) * u64::from(*slabs)).sum()
+        });
+        known.insert(node, distance);
+        distance
+    }
+
+    /// Explains in words why there is no device for a want.
+    pub(super) fn why_no_device(&self, search: &DeviceSearch<'_>, want: &Want) -> String {
+        let named = search.checked.named.is_some();
+        let mut reasons = Vec::new();
+        let is_named = |node: &NodeId| search.checked.may_use(*node);
+        let devices = self.devices_of_kind(want.kind).filter(|(node, _, _)| is_named(node));
+        let mut unlisted = 0;
+        for (node, entry, spec) in devices {
+            if reasons.len() == MAX_REASONS {
+                unlisted += 1;
+                continue;
+            }
+            let why = self.why_not(search, want, &[], (node, entry, spec));
+            let why = why.unwrap_or_else(|| "would do, and one is not enough".to_owned());
+            reasons.push(clipped(format!("{} {}: {why}", entry.record.name, spec.address)));
+        }
+        let wanted = clipped(want.described());
+        if reasons.is_empty() {
+            let kind = want.kind;
+            let nobody = if named { "none of the nodes named" } else { "no node" };
+            return format!(
+                "no {wanted}: {nobody} offers any (`venice agent --offer {kind}:...` does; `venice \
+                 resources` lists what is offered)"
+            );
+        }
+        if unlisted > 0 {
+            reasons.push(format!("and {unlisted} more, which `venice resources` lists"));
+        }
+        let reasons = reasons.join("; ");
+        format!("no {wanted} available ({reasons})")
+    }
+
+    /// Explains why a device does not suit a want; `None`: it does.
+    pub(super) fn why_not(
+        &self,
+        search: &DeviceSearch<'_>,
+        want: &Want,
+        chosen: &[Chosen],
+        (node, entry, spec): (NodeId, &NodeEntry, &ResourceSpec),
+    ) -> Option<String> {
+        let DeviceSearch { checked, place, tried, .. } = search;
+        let refused = tried.refused.get(&(node, spec.kind, spec.address.clone()));
+        let fault = self.fault_of(entry, spec);
+        let missing = want.capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
+        let missing: Vec<&str> = missing.map(String::as_str).collect();
+        let left = self.free_of(entry, spec, chosen);
+        Some(match () {
+            () if !checked.may_use(node) => "not among the donors named".to_owned(),
+            () if entry.record.is_draining => "its node is being drained".to_owned(),
+            () if !missing.is_empty() => format!("cannot {}", missing.join(", ")),
+            () if !fault.is_empty() => fault,
+            () if tried.silent.contains(&node) => "its node does not answer".to_owned(),
+            () if left.is_none() => TAKEN.to_owned(),
+            () if let Some(why) = refused => why.clone(),
+            () if self.is_full(node) => too_many_grants(),
+            () if spec.bytes == 0 && want.bytes.0 > 0 => "its size is unknown".to_owned(),
+            () if left.is_some_and(|left| left < want.bytes.0) => {
+                format!("{} are left", ByteSize(left.unwrap_or(0)))
+            }
+            () if self.is_kept_for_others(*place, (node, spec), want.amount()) => {
+                "reserved for requests ahead in the queue".to_owned()
+            }
+            () => return None,
+        })
+    }
+
+    /// True if a node has as many grants of devices as it may.
+    fn is_full(&self, node: NodeId) -> bool {
+        let granted = self.rat.of_donor(node).filter(|grant| grant.share.device().is_some());
+        granted.count() >= MAX_DEVICE_GRANTS
+    }
+
+    /// Returns the free bytes of a device; `None`: it is lent, being prepared, or `chosen`.
+    pub(super) fn free_of(
+        &self,
+        entry: &NodeEntry,
+        spec: &ResourceSpec,
+        chosen: &[Chosen],
+    ) -> Option<u64> {
+        let identity = entry.record.identity;
+        let Identity { node, epoch } = identity;
+        let granted = self.rat.of_donor(node).filter(|grant| grant.donor_epoch == epoch);
+        let granted = granted.map(|grant| &grant.share);
+        let parts = self.requests.values().flat_map(|pending| pending.parts.values());
+        let early = parts.filter(|part: &&Part| part.donor == identity && part.is_early());
+        let early = early.map(|part| &part.share);
+        let chosen = chosen.iter().filter(|chosen| chosen.donor == node);
+        let chosen = chosen.map(|chosen| &chosen.share);
+        let is_of_it = |share: &&Share| share.device().is_some_and(|it| spec.is_device(it));
+        let mut taken = granted.chain(early).chain(chosen).filter(is_of_it).peekable();
+        match spec.slab_bytes {
+            0 => taken.peek().is_none().then_some(spec.bytes),
+            _ => {
+                let left = taken.map(|share| share.bytes).fold(spec.bytes, u64::saturating_sub);
+                (left > 0).then_some(left)
+            }
+        }
+    }
+
+    /// Returns the fault of a device; empty if none is known.
+    pub(super) fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
+        if let Some(absence) = entry.absence() {
+            return absence.to_owned();
+        }
+        let reports = &entry.devices;
+        let report = reports.iter().find(|it| it.kind == spec.kind && it.address == spec.address);
+        report.map(|report| report.fault.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn devices_of_kind(
+        &self,
+        kind: ResourceKind,
+    ) -> impl Iterator<Item = (NodeId, &NodeEntry, &ResourceSpec)> {
+        self.rrt.iter().flat_map(move |(node, entry)| {
+            let specs = entry.record.resources.iter().filter(move |spec| spec.kind == kind);
+            specs.map(move |spec| (node, entry, spec))
+        })
+    }
+}
+
+/// Clips a text to the longest reason.
+pub(super) fn clipped(text: String) -> String {
+    if text.len() <= MAX_REASON_BYTES {
+        return text;
+    }
+    let end = (0..=MAX_REASON_BYTES - 3).rev().find(|at| text.is_char_boundary(*at));
+    format!("{}...", &text[..end.unwrap_or(0)])
 }

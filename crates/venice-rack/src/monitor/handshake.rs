@@ -1,11 +1,13 @@
 //! The handshake of a request: placed, prepared, committed, or undone completely.
 
-use super::pending::{Part, PartState, SentPrepare};
+use super::pending::{CheckedRequest, Part, PartState, PendingRequest, SentPrepare, WantedMemory};
+use super::weighing::Weighing;
 use super::{Action, CallError, Change, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
+use crate::resource::Share;
 use crate::types::{
-    DonorStatus, Grant, Identity, MemoryRequest, PrepareRequest, RackError, Refusal,
+    AllocationRequest, DonorStatus, Grant, Identity, PrepareRequest, RackError, Refusal,
 };
 use std::collections::BTreeMap;
 use venice_wire::{GrantId, NodeId};
@@ -22,6 +24,35 @@ pub(super) fn room(donors: impl IntoIterator<Item = Donor>) -> u64 {
     donors.into_iter().map(|donor| u64::from(donor.can_give())).sum()
 }
 
+/// A share chosen for a request, not yet prepared.
+#[derive(Debug, Clone)]
+pub(super) struct Chosen {
+    /// The index of the want it is for.
+    pub(super) want: usize,
+    pub(super) donor: NodeId,
+    pub(super) share: Share,
+}
+
+/// The reason why no shares are chosen.
+enum Unplaced {
+    /// The donors lack slabs, or the quota has no room.
+    NoRoom,
+    /// Anything else.
+    Refused,
+}
+
+/// Returns the nodes of the devices of a request: those it has, and those just chosen.
+fn sites_of(pending: &PendingRequest, chosen: &[Chosen]) -> Vec<NodeId> {
+    let parts = pending.parts.values().filter(|part| part.share.device().is_some());
+    let chosen = chosen.iter().filter(|chosen| chosen.share.device().is_some());
+    parts.map(|part| part.donor.node).chain(chosen.map(|chosen| chosen.donor)).collect()
+}
+
+/// Marks a donor on the node of one of the devices.
+pub(super) fn beside(sites: &[NodeId], donor: Donor) -> Donor {
+    Donor { is_beside: sites.contains(&donor.node), ..donor }
+}
+
 impl MonitorCore {
     /// Advances a request as far as possible without another answer.
     pub(super) fn advance(&mut self, now_ns: u64, client_id: u128) {
@@ -30,7 +61,7 @@ impl MonitorCore {
         if pending.any_part(PartState::Preparing) {
             return;
         }
-        if pending.placed_slabs() < pending.slabs {
+        if !pending.is_placed() {
             self.place(now_ns, client_id);
         } else if pending.any_part(PartState::Prepared) {
             self.commit(now_ns, client_id);
@@ -58,58 +89,70 @@ impl MonitorCore {
         }
     }
 
-    /// Finds donors for the missing slabs, and calls them.
+    /// Finds donors for the missing parts, and calls them.
     fn place(&mut self, now_ns: u64, client_id: u128) {
-        let Some(pending) = self.requests.get_mut(&client_id) else { return };
-        pending.attempts += 1;
-        let missing = pending.slabs - pending.placed_slabs();
-        let given_up = pending.attempts > MAX_ATTEMPTS;
-        let is_enough_left = self.leaves_enough_after(client_id, missing);
-        let may_be_placed =
-            !given_up && is_enough_left && self.check_quota_again(client_id).is_ok();
-        let donors = self.with_room(client_id);
-        let shares = self.placed(client_id, missing, &donors).filter(|_| may_be_placed);
-        let Some(shares) = shares else {
-            if !given_up && is_enough_left && self.may_wait_for_room(now_ns, client_id, missing) {
-                return;
+        let shares = match self.choose_shares(client_id) {
+            Ok(shares) => shares,
+            Err(Unplaced::NoRoom) if self.may_wait_for_room(now_ns, client_id) => return,
+            Err(Unplaced::NoRoom | Unplaced::Refused) => {
+                let error = self.why_not_placed(client_id);
+                self.note_refused(client_id, &error);
+                return self.fail(now_ns, client_id, error);
             }
-            let error = self.why_not_placed(client_id, missing);
-            self.note_refused(client_id, &error);
-            self.fail(now_ns, client_id, error);
-            return;
         };
         self.count_passing(client_id, &shares);
         let at_once = self.may_lend_at_once(client_id, &shares);
-        for (donor, slabs) in shares {
+        for chosen in shares {
             if at_once {
-                self.lend_at_once(now_ns, client_id, donor, slabs);
+                self.lend_at_once(now_ns, client_id, chosen);
             } else {
-                self.prepare(client_id, donor, slabs);
+                self.prepare(client_id, chosen);
             }
         }
     }
 
-    /// True if the reservations of other workloads are left when the request gets this many more
-    /// slabs.
-    pub(super) fn leaves_enough_after(&self, client_id: u128, slabs: u32) -> bool {
+    /// Chooses shares for all missing parts: devices first, then memory near them.
+    fn choose_shares(&mut self, client_id: u128) -> Result<Vec<Chosen>, Unplaced> {
+        let pending = self.requests.get_mut(&client_id).ok_or(Unplaced::Refused)?;
+        let missing = pending.missing_slabs();
+        pending.attempts += u32::from(missing > 0);
+        let is_given_up = pending.attempts > MAX_ATTEMPTS;
         let pending = &self.requests[&client_id];
-        self.leaves_enough(&pending.owner.user, &pending.request, slabs)
+        if is_given_up || !self.leaves_enough(&pending.checked, missing) {
+            return Err(Unplaced::Refused);
+        }
+        // What counts against it may be on its way back.
+        self.check_quota_again(client_id).map_err(|_| Unplaced::NoRoom)?;
+        let search = self.device_search(pending);
+        let mut shares = self.choose_devices(&search, pending).ok_or(Unplaced::Refused)?;
+        let Some(memory) = pending.checked.memory().filter(|_| missing > 0) else {
+            return Ok(shares);
+        };
+        let donors = self.with_room(client_id, &memory, &sites_of(pending, &shares));
+        let placed = self.placed(client_id, &memory, &donors).ok_or(Unplaced::NoRoom)?;
+        shares.extend(placed.into_iter().map(|(donor, slabs)| Chosen {
+            want: memory.want,
+            donor,
+            share: Share::of_slabs(slabs),
+        }));
+        Ok(shares)
     }
 
     /// True while memory on its way back to the donors will make room. Waiting does not count as an
     /// attempt.
-    fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128, missing: u32) -> bool {
+    fn may_wait_for_room(&mut self, now_ns: u64, client_id: u128) -> bool {
         // A queued request need not wait here; and this looks at every node.
-        if self.requests[&client_id].waiter.is_some() {
+        let pending = &self.requests[&client_id];
+        let Some(memory) = pending.checked.memory().filter(|_| pending.waiter.is_none()) else {
             return false;
-        }
+        };
         let prepared = self.prepared_slabs();
         let returning = |donor: Donor| {
             let returning = self.returning_slabs(donor.node, &prepared);
             Donor { free_slabs: donor.free_slabs.saturating_add(returning), ..donor }
         };
-        let soon = self.available(client_id, false).into_iter().map(returning);
-        if self.placed(client_id, missing, &soon.collect::<Vec<_>>()).is_none() {
+        let soon = self.available(client_id, &memory, false).into_iter().map(returning);
+        if self.placed(client_id, &memory, &soon.collect::<Vec<_>>()).is_none() {
             return false;
         }
         let Some(pending) = self.requests.get_mut(&client_id) else { return false };
@@ -117,7 +160,7 @@ impl MonitorCore {
         let until_ns = *pending.room_until_ns.get_or_insert(now_ns.saturating_add(patience_ns));
         let waits = now_ns < until_ns;
         if waits {
-            pending.attempts -= 1;
+            pending.attempts = pending.attempts.saturating_sub(1);
         }
         waits
     }
@@ -128,7 +171,7 @@ impl MonitorCore {
         for part in self.requests.values().flat_map(|pending| pending.parts.values()) {
             if part.state == PartState::Prepared {
                 let slabs = slabs.entry(part.donor.node).or_insert(0_u32);
-                *slabs = slabs.saturating_add(part.slabs);
+                *slabs = slabs.saturating_add(part.slabs());
             }
         }
         slabs
@@ -142,7 +185,7 @@ impl MonitorCore {
         let is_lent = |grant: &&GrantRecord| {
             grant.donor_epoch == epoch && grant.state != GrantState::Releasing
         };
-        let lent = self.rat.of_donor(donor).filter(is_lent).map(|grant| grant.slabs);
+        let lent = self.rat.of_donor(donor).filter(is_lent).map(|grant| grant.share.slabs());
         let prepared = prepared.get(&donor).copied();
         let left = entry.status.total_slabs.saturating_sub(entry.status.free_slabs);
         // Donors may report anything.
@@ -167,56 +210,72 @@ impl MonitorCore {
     }
 
     /// Returns what the request may take from each donor, or could if no donor had failed.
-    pub(super) fn available(&self, client_id: u128, with_excluded: bool) -> Vec<Donor> {
+    pub(super) fn available(
+        &self,
+        client_id: u128,
+        memory: &WantedMemory,
+        with_excluded: bool,
+    ) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
-        let closed = self.closed_to(pending.place, pending.slabs);
-        let weighing = self.weigh(self.home_of(&pending.request));
+        let closed = self.closed_to(pending.place, memory.slabs);
+        let sites = sites_of(pending, &[]);
+        let weighing = self.weigh_from(&pending.checked, &sites);
         self.rrt
             .iter()
-            .filter(|(id, _)| pending.may_use(*id) && !closed.has(*id))
+            .filter(|(id, _)| pending.checked.may_use(*id) && !closed.has(*id))
             .filter(|(id, _)| with_excluded || !pending.excluded.contains(id))
-            .map(|(node, entry)| pending.as_asked(weighing.donor(node, entry)))
+            .map(|(node, entry)| pending.as_asked(memory, weighing.donor(node, entry)))
+            .map(|donor| beside(&sites, donor))
             .collect()
     }
 
     /// The same without donors that have nothing: with thousands not each is looked at.
-    fn with_room(&self, client_id: u128) -> Vec<Donor> {
+    fn with_room(&self, client_id: u128, memory: &WantedMemory, sites: &[NodeId]) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
-        let closed = self.closed_to(pending.place, pending.slabs);
-        let weighing = self.weigh(self.home_of(&pending.request));
+        let closed = self.closed_to(pending.place, memory.slabs);
+        let weighing = self.weigh_from(&pending.checked, sites);
         let open = self.rrt.with_room().filter(|(id, _)| {
-            pending.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
+            pending.checked.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
         });
         let donors = open.filter_map(|(node, room)| weighing.donor_with(node, room));
-        donors.map(|donor| pending.as_asked(donor)).collect()
+        let donors = donors.map(|donor| pending.as_asked(memory, donor));
+        donors.map(|donor| beside(sites, donor)).collect()
+    }
+
+    /// Returns the view for the placement of memory: from its devices' nodes, or else from the
+    /// recipient's.
+    pub(super) fn weigh_from(&self, checked: &CheckedRequest, sites: &[NodeId]) -> Weighing<'_> {
+        self.weigh(sites.first().copied().or_else(|| self.home_of(&checked.request)))
     }
 
     /// Returns the shares of `donors` in the missing slabs.
     pub(super) fn placed(
         &self,
         client_id: u128,
-        missing: u32,
+        memory: &WantedMemory,
         donors: &[Donor],
     ) -> Option<BTreeMap<NodeId, u32>> {
-        let policy = self.policy_of(client_id);
-        match self.bandwidth_of(client_id) {
+        let pending = &self.requests[&client_id];
+        let missing = pending.missing_slabs();
+        let policy = self.policy_of(&pending.checked);
+        match self.bandwidth(&pending.checked, memory) {
             None => place(policy, missing, donors),
             Some(bandwidth) => bandwidth.place(policy, missing, donors),
         }
     }
 
-    fn policy_of(&self, client_id: u128) -> Policy {
-        self.requests[&client_id].request.placement.unwrap_or(self.settings.placement)
+    pub(super) fn policy_of(&self, checked: &CheckedRequest) -> Policy {
+        checked.request.placement.unwrap_or(self.settings.placement)
     }
 
     /// Returns the node whose relay the recipient sends through, if any.
-    pub(super) fn home_of(&self, request: &MemoryRequest) -> Option<NodeId> {
+    pub(super) fn home_of(&self, request: &AllocationRequest) -> Option<NodeId> {
         let home = self.rrt.by_name(&request.home)?;
         Some(home.record.identity.node)
     }
 
-    fn prepare(&mut self, client_id: u128, donor: NodeId, slabs: u32) {
-        let part = self.new_part(client_id, donor, slabs, PartState::Preparing);
+    fn prepare(&mut self, client_id: u128, chosen: Chosen) {
+        let part = self.new_part(client_id, chosen, PartState::Preparing);
         let Some((donor, request)) = part else { return };
         let addr = self.control_addr(donor.node);
         self.actions.push_back(Action::SendPrepare { donor, addr, request });
@@ -226,36 +285,37 @@ impl MonitorCore {
     pub(super) fn new_part(
         &mut self,
         client_id: u128,
-        donor: NodeId,
-        slabs: u32,
+        chosen: Chosen,
         state: PartState,
     ) -> Option<(Identity, PrepareRequest)> {
+        let Chosen { want, donor, share } = chosen;
         let grant = self.fresh_grant_number();
         let key = self.keys.next_key();
         let mut entry = self.rrt.get_mut(donor)?;
+        let slabs = share.slabs();
         entry.reserved_slabs += slabs;
         let donor = entry.record.identity;
         drop(entry);
         let pending = self.requests.get_mut(&client_id)?;
         let at_once = state == PartState::Committing;
-        let part = Part { donor, slabs, key, at_once, state, confirmed_revision: 0 };
+        let CheckedRequest { owner, request, .. } = &pending.checked;
+        let prepare = PrepareRequest {
+            grant,
+            key,
+            share: share.clone(),
+            donor_epoch: donor.epoch,
+            lease_ms: self.settings.lease_ms(),
+            owner: Some(owner.clone()),
+            recipient: request.recipient.clone(),
+            purpose: request.purpose.clone(),
+            priority: request.queueing.priority,
+            at_once,
+        };
+        let part = Part { want, donor, share, key, at_once, state, confirmed_revision: 0 };
         pending.parts.insert(grant, part);
         self.parts.insert(grant, client_id);
         self.sent_prepares.insert(grant, SentPrepare { donor, slabs, at_once });
-        let request = PrepareRequest {
-            grant,
-            key,
-            slabs,
-            device: None,
-            donor_epoch: donor.epoch,
-            lease_ms: self.settings.lease_ms(),
-            owner: Some(pending.owner.clone()),
-            recipient: pending.request.recipient.clone(),
-            purpose: pending.request.purpose.clone(),
-            priority: pending.request.queueing.priority,
-            at_once,
-        };
-        Some((donor, request))
+        Some((donor, prepare))
     }
 
     /// Handles the result of [`Action::SendPrepare`].
@@ -268,9 +328,6 @@ impl MonitorCore {
     ) {
         let at_once = self.settle_prepare(grant);
         self.note_result(now_ns, donor, &result);
-        if self.device_prepared(now_ns, donor, grant, &result) {
-            return;
-        }
         if at_once {
             return self.lent_at_once(now_ns, donor, grant, result);
         }
@@ -337,15 +394,18 @@ impl MonitorCore {
     fn drop_refused_part(&mut self, donor: NodeId, grant: GrantId, error: &CallError) {
         let client_id = self.parts.get(&grant).copied();
         let Some(part) = self.take_part(grant) else { return };
+        let Some(pending) = client_id.and_then(|id| self.requests.get_mut(&id)) else { return };
+        if let Some(device) = part.share.device() {
+            return pending.tried.note(donor, device, error);
+        }
         let may_ask_again = match error {
             // It may still have room for less.
-            CallError::Refused(Refusal::NoRoom { free_slabs }) => *free_slabs < part.slabs,
+            CallError::Refused(Refusal::NoRoom { free_slabs }) => *free_slabs < part.slabs(),
             // The commit came too late for the prepare.
             CallError::Refused(Refusal::UnknownGrant) => true,
             _ => false,
         };
-        if !may_ask_again && let Some(pending) = client_id.and_then(|id| self.requests.get_mut(&id))
-        {
+        if !may_ask_again {
             pending.excluded.insert(donor);
         }
     }
@@ -363,8 +423,8 @@ impl MonitorCore {
                 prepared.push(*id);
             }
         }
-        let user = pending.owner.user.clone();
-        let is_promised = pending.request.bandwidth_bps > 0;
+        let user = pending.checked.owner.user.clone();
+        let is_promised = pending.checked.memory().is_some_and(|it| it.bandwidth_bps > 0);
         let records: Vec<_> =
             prepared.into_iter().filter_map(|id| self.record_of(now_ns, client_id, id)).collect();
         let mut intent = Vec::with_capacity(records.len() + 2);
@@ -390,24 +450,34 @@ impl MonitorCore {
     ) -> Option<GrantRecord> {
         let pending = self.requests.get(&client_id)?;
         let part = pending.parts.get(&id)?;
-        Some(GrantRecord {
+        Some(self.record_of_part(now_ns, pending, (id, part)))
+    }
+
+    pub(super) fn record_of_part(
+        &self,
+        now_ns: u64,
+        pending: &PendingRequest,
+        (id, part): (GrantId, &Part),
+    ) -> GrantRecord {
+        let CheckedRequest { owner, request, .. } = &pending.checked;
+        let AllocationRequest { client_id, .. } = *request;
+        GrantRecord {
             id,
             origin: Some(Origin { client_id, key: part.key, at_once: part.at_once }),
-            owner: Some(pending.owner.clone()),
-            recipient: pending.request.recipient.clone(),
-            home: self.home_of(&pending.request),
-            purpose: pending.request.purpose.clone(),
-            priority: pending.request.queueing.priority,
+            owner: Some(owner.clone()),
+            recipient: request.recipient.clone(),
+            home: self.home_of(request),
+            purpose: request.purpose.clone(),
+            priority: request.queueing.priority,
             donor: part.donor.node,
             donor_epoch: part.donor.epoch,
-            slabs: part.slabs,
-            bandwidth_bps: pending.share_bps(part.slabs),
-            device: None,
+            share: part.share.clone(),
+            bandwidth_bps: pending.share_bps(part),
             lease_ms: self.settings.lease_ms(),
             granted_ns: now_ns,
             state: GrantState::Committing,
             confirmed_revision: part.confirmed_revision,
-        })
+        }
     }
 
     /// Handles the result of [`Action::SendCommit`].
@@ -419,9 +489,6 @@ impl MonitorCore {
         result: Result<DonorStatus, CallError>,
     ) {
         self.note_result(now_ns, donor, &result);
-        if self.device_committed(now_ns, donor, grant, &result) {
-            return;
-        }
         // Without a request it was aborted meanwhile, and its release is on the way.
         let Some(client_id) = self.parts.get(&grant).copied() else { return };
         self.note_lent(now_ns, (donor, grant), client_id, result);
@@ -497,8 +564,9 @@ impl MonitorCore {
     /// Aborts a request and takes back every share. One that may wait goes on waiting.
     pub(super) fn fail(&mut self, now_ns: u64, client_id: u128, error: RackError) {
         let waiter = self.requests.get_mut(&client_id).and_then(|pending| {
-            let place = pending.place;
-            Some((place, pending.waiter.take()?))
+            let mut waiter = pending.waiter.take()?;
+            waiter.tried = std::mem::take(&mut pending.tried);
+            Some((pending.place, waiter))
         });
         let Some((place, waiter)) = waiter else { return self.withdraw(client_id, Err(error)) };
         self.take_back(client_id);
@@ -544,9 +612,7 @@ impl MonitorCore {
 
     /// True while the grant is not in the table because its handshake goes on.
     pub(super) fn in_handshake(&self, grant: GrantId) -> bool {
-        self.parts.contains_key(&grant)
-            || self.sent_prepares.contains_key(&grant)
-            || self.device_parts.contains_key(&grant)
+        self.parts.contains_key(&grant) || self.sent_prepares.contains_key(&grant)
     }
 
     pub(super) fn part_mut(&mut self, grant: GrantId) -> Option<&mut Part> {

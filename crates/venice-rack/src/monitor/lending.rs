@@ -1,4 +1,4 @@
-//! Lending in one call: a request that one donor can fill takes one call and one wait for the store
+//! Lending in one call: a request that one share of one donor fills takes one call and one wait for the store
 //! (decision 0055), both at the same time (decision 0067). The donor sets aside and lends in one
 //! step while the intent is recorded. The recipient gets the answer after both, and the completion
 //! is recorded after that.
@@ -12,16 +12,17 @@
 //! With several Monitor Nodes on one store this is not done: there the donor sets aside first, and
 //! the order of the records decides which request is lent.
 
+use super::handshake::Chosen;
 use super::pending::{PartState, PendingRequest, SentPrepare};
 use super::{Action, CallError, Change, MonitorCore};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest, RackError};
-use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::{GrantId, NodeId};
+use std::collections::BTreeSet;
+use venice_wire::GrantId;
 
 impl MonitorCore {
     /// True if one donor has all of it, and no other Monitor Node has the store.
-    pub(super) fn may_lend_at_once(&self, client_id: u128, shares: &BTreeMap<NodeId, u32>) -> bool {
+    pub(super) fn may_lend_at_once(&self, client_id: u128, shares: &[Chosen]) -> bool {
         let is_whole = |pending: &PendingRequest| pending.parts.is_empty();
         self.shared.is_none()
             && shares.len() == 1
@@ -30,8 +31,8 @@ impl MonitorCore {
 
     /// Calls the donor, and records the intent before any recipient can have the answer: the result
     /// is handled after the record.
-    pub(super) fn lend_at_once(&mut self, now_ns: u64, client_id: u128, donor: NodeId, slabs: u32) {
-        let part = self.new_part(client_id, donor, slabs, PartState::Committing);
+    pub(super) fn lend_at_once(&mut self, now_ns: u64, client_id: u128, chosen: Chosen) {
+        let part = self.new_part(client_id, chosen, PartState::Committing);
         let Some((donor, request)) = part else { return };
         let record = self.record_of(now_ns, client_id, request.grant);
         let addr = self.control_addr(donor.node);
@@ -118,8 +119,7 @@ impl MonitorCore {
         let request = PrepareRequest {
             grant,
             key: origin.key,
-            slabs: record.slabs,
-            device: None,
+            share: record.share.clone(),
             donor_epoch: record.donor_epoch,
             lease_ms: record.lease_ms,
             owner: record.owner.clone(),
@@ -128,7 +128,7 @@ impl MonitorCore {
             priority: record.priority,
             at_once: true,
         };
-        let donor = Identity { node: record.donor, epoch: record.donor_epoch };
+        let donor = record.lender();
         // The record already counts its slabs.
         self.sent_prepares.insert(grant, SentPrepare { donor, slabs: 0, at_once: true });
         let addr = self.control_addr(donor.node);

@@ -2,11 +2,12 @@
 
 use super::MonitorCore;
 use crate::NS_PER_S;
+use crate::kind::Lending;
 use crate::pressure::PressureLevel;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rows::{GrantRow, NodeRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::{ResourceKind, ResourceSpec};
+use crate::types::ResourceSpec;
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -15,7 +16,7 @@ impl MonitorCore {
     pub fn node_rows(&self, now_ns: u64) -> Vec<NodeRow> {
         let mut granted: BTreeMap<NodeId, u64> = BTreeMap::new();
         for grant in self.rat.iter().filter(|grant| self.lost_since_ns(grant).is_none()) {
-            *granted.entry(grant.donor).or_default() += bytes(grant.slabs);
+            *granted.entry(grant.donor).or_default() += bytes(grant.share.slabs());
         }
         let granted = |node| granted.get(&node).copied().unwrap_or(0);
         self.rrt.iter().map(|(id, entry)| node_row(entry, granted(id), now_ns)).collect()
@@ -26,23 +27,21 @@ impl MonitorCore {
         let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {
             let row = |resource: &ResourceSpec| ResourceRow {
                 node: entry.record.name.clone(),
-                kind: resource.kind.name().to_owned(),
+                kind: resource.kind,
                 address: resource.address.clone(),
                 bytes: resource.bytes,
-                free_bytes: match resource.kind {
-                    ResourceKind::Memory => bytes(entry.available_slabs()).min(resource.bytes),
-                    ResourceKind::Window
-                    | ResourceKind::Accelerator
-                    | ResourceKind::Nic
-                    | ResourceKind::Storage => resource.bytes * u64::from(entry.up),
-                },
+                free_bytes: resource.bytes * u64::from(entry.up),
                 slab_bytes: resource.slab_bytes,
                 capabilities: resource.capabilities.clone(),
                 health: health(entry).to_owned(),
-                available: resource.kind == ResourceKind::Memory && entry.available_slabs() > 0,
+                available: false,
             };
-            let rows = entry.record.resources.iter().map(row);
-            rows.map(|row| self.device_row(entry, row)).collect()
+            let complete = |spec: &ResourceSpec| match spec.kind.spec().lending {
+                Lending::Slabs => memory_row(entry, row(spec)),
+                Lending::Device => self.device_row(entry, spec, row(spec)),
+                Lending::Listed => row(spec),
+            };
+            entry.record.resources.iter().map(complete).collect()
         };
         self.rrt.iter().flat_map(|(_, entry)| rows_of(entry)).collect()
     }
@@ -50,30 +49,11 @@ impl MonitorCore {
     /// Returns the Resource Allocation Table, by grant.
     pub fn grant_rows(&self, now_ns: u64) -> Vec<GrantRow> {
         let mut rows: Vec<_> = self.rat.iter().map(|grant| self.grant_row(grant, now_ns)).collect();
-        let preparing = self.requests.values().flat_map(|pending| pending.parts_in_preparation());
-        rows.extend(preparing.map(|(id, donor, (slabs, bandwidth_bps), owner, request)| {
-            GrantRow {
-                id: id.0,
-                donor: self.name_of(donor),
-                donor_epoch: self.rrt.get(donor).map_or(0, |it| it.record.identity.epoch),
-                owner_user: owner.user.clone(),
-                owner_node: owner.node.clone(),
-                recipient: request.recipient.clone(),
-                home: request.home.clone(),
-                hops: self.home_of(request).and_then(|home| self.hops(home, donor)),
-                kind: ResourceKind::Memory.name().to_owned(),
-                address: String::new(),
-                bytes: bytes(slabs),
-                bandwidth_bps,
-                state: "prepared".to_owned(),
-                lease_s: self.settings.lease_ns as f64 / NS_PER_S,
-                age_s: 0.0,
-                purpose: request.purpose.clone(),
-                priority: u32::from(request.queueing.priority),
-                preempted_in_s: None,
-            }
-        }));
-        rows.extend(self.device_rows_in_preparation());
+        for pending in self.requests.values() {
+            let early = pending.early_parts();
+            let records = early.map(|part| self.record_of_part(now_ns, pending, part));
+            rows.extend(records.map(|record| self.grant_row(&record, now_ns)));
+        }
         rows.sort_by_key(|row| row.id);
         rows
     }
@@ -95,14 +75,9 @@ impl MonitorCore {
             recipient: grant.recipient.clone(),
             home: grant.home.map(|home| self.name_of(home)).unwrap_or_default(),
             hops: grant.home.and_then(|home| self.hops(home, grant.donor)),
-            kind: grant
-                .device
-                .as_ref()
-                .map_or(ResourceKind::Memory, |it| it.kind)
-                .name()
-                .to_owned(),
-            address: grant.device.as_ref().map(|it| it.address.clone()).unwrap_or_default(),
-            bytes: grant.bytes(),
+            kind: grant.share.kind,
+            address: grant.share.address.clone(),
+            bytes: grant.share.bytes,
             bandwidth_bps: grant.bandwidth_bps,
             state: state.to_owned(),
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
@@ -112,6 +87,12 @@ impl MonitorCore {
             preempted_in_s: self.preempted_in_s(now_ns, grant.id),
         }
     }
+}
+
+/// Completes the row of memory.
+fn memory_row(entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
+    let free_bytes = bytes(entry.available_slabs()).min(row.bytes);
+    ResourceRow { free_bytes, available: entry.available_slabs() > 0, ..row }
 }
 
 fn state(entry: &NodeEntry) -> &'static str {

@@ -6,7 +6,7 @@ use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
-    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind,
+    NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind, Share,
 };
 use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
@@ -268,22 +268,17 @@ impl MonitorCore {
         self.forget_unknown_grants(donor.node, &held);
         let mut release = Vec::new();
         // Each of the donor's resources counts once, whatever it reports.
-        let registered_slabs = self.rrt.get(donor.node).map(|entry| entry.record.total_slabs());
-        let mut left_devices = Offered::by(self.rrt.get(donor.node));
-        let mut left_slabs = report.status.total_slabs.min(registered_slabs.unwrap_or(0));
+        let mut left = Offered::by(self.rrt.get(donor.node), report.status.total_slabs);
         let (known, unknown): (Vec<HeldGrant>, Vec<HeldGrant>) =
             report.held.into_iter().partition(|held| self.rat.get(held.id).is_some());
         for held in known.into_iter().chain(unknown) {
-            let device = held.device.as_ref().and_then(|share| left_devices.take(share));
-            let is_room = held.slabs <= left_slabs && device.is_some() == held.device.is_some();
-            // The registration says what the device is.
-            let held = HeldGrant { device, ..held };
-            left_slabs = left_slabs.saturating_sub(held.slabs);
+            // The registration says what a device is.
+            let offered = left.take(&held.share);
             match self.rat.get(held.id).map(|grant| grant.state) {
                 Some(GrantState::Releasing) => release.push(held.id),
                 Some(GrantState::Committing | GrantState::Committed) => {}
                 None if self.in_handshake(held.id) => {}
-                None => self.adopt_or_abort(now_ns, donor, (revision, is_room), held),
+                None => self.adopt_or_abort(now_ns, donor, (revision, offered), held),
             }
         }
         self.send_releases(release);
@@ -295,7 +290,7 @@ impl MonitorCore {
         &mut self,
         now_ns: u64,
         donor: Identity,
-        (revision, is_room): (u64, bool),
+        (revision, offered): (u64, Option<Share>),
         held: HeldGrant,
     ) {
         if self.belongs_to_peer(now_ns, donor.node, &held) {
@@ -306,11 +301,11 @@ impl MonitorCore {
             self.actions.push_back(Action::SendAbort { donor, addr, grant: held.id });
             return;
         }
-        if !is_possible(&held) || !is_room {
+        let Some(share) = offered.filter(|_| is_possible(&held)) else {
             let donor = self.name_of(donor.node);
-            self.note(Event::GrantNotAdopted { donor, id: held.id, slabs: held.slabs });
-            return;
-        }
+            let HeldGrant { id, share, .. } = held;
+            return self.note(Event::GrantNotAdopted { donor, id, share });
+        };
         self.note(Event::GrantAdopted { donor: self.name_of(donor.node), id: held.id });
         self.skip_grant_numbers_to(held.id);
         self.change(Change::PutGrant(GrantRecord {
@@ -323,9 +318,8 @@ impl MonitorCore {
             priority: held.priority,
             donor: donor.node,
             donor_epoch: donor.epoch,
-            slabs: held.slabs,
+            share,
             bandwidth_bps: 0,
-            device: held.device,
             lease_ms: held.lease_ms,
             granted_ns: now_ns,
             state: GrantState::Committed,
@@ -384,12 +378,10 @@ impl MonitorCore {
 
 /// True if this Monitor Node, or an earlier one, could have granted that.
 fn is_possible(held: &HeldGrant) -> bool {
-    let HeldGrant { id, slabs, device, owner, recipient, purpose, .. } = held;
+    let HeldGrant { id, owner, recipient, purpose, .. } = held;
     let owner = owner.iter().flat_map(|owner| [&owner.node, &owner.user]);
     let mut names = owner.chain([recipient, purpose]);
-    (1..=MAX_ADOPTED_NUMBER).contains(&id.0)
-        && (*slabs > 0) != device.is_some()
-        && names.all(|name| name.len() <= MAX_NAME_BYTES)
+    (1..=MAX_ADOPTED_NUMBER).contains(&id.0) && names.all(|name| name.len() <= MAX_NAME_BYTES)
 }
 
 fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {

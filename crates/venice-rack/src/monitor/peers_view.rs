@@ -122,7 +122,7 @@ impl MonitorCore {
         let Some(pending) = self.requests.get(&client_id).filter(|_| self.shared.is_some()) else {
             return true;
         };
-        if let Some(answer) = self.granted_before(client_id, pending.slabs) {
+        if let Some(answer) = self.granted_before(&pending.checked.request).transpose() {
             self.withdraw(client_id, answer);
             return false;
         }

@@ -1,24 +1,70 @@
 //! Requests in their handshake, and their donors' shares.
 
+use super::devices::Tried;
 use super::queue::{Place, Waiter};
 use crate::caller::Owner;
 use crate::placement::Donor;
-use crate::types::{Identity, MemoryRequest};
+use crate::request::AllocationRequest;
+use crate::resource::{ResourceKind, Share};
+use crate::types::Identity;
+use crate::want::Want;
 use std::collections::{BTreeMap, BTreeSet};
 use venice_wire::{GrantId, GrantKey, NodeId};
 
-/// A request in its handshake.
-pub(super) struct PendingRequest {
+/// A valid request, with its names resolved.
+#[derive(Debug, Clone)]
+pub(super) struct CheckedRequest {
     pub(super) owner: Owner,
-    pub(super) request: MemoryRequest,
+    pub(super) request: AllocationRequest,
+    /// The donors named; `None` for any.
+    pub(super) named: Option<BTreeSet<NodeId>>,
+}
+
+/// The memory that a request wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WantedMemory {
+    /// The index of the want.
+    pub(super) want: usize,
     /// Slabs of all copies together.
     pub(super) slabs: u32,
     /// Most slabs of one donor: one copy.
     pub(super) most_slabs: u32,
-    /// The donors named; `None` for any.
-    pub(super) named: Option<BTreeSet<NodeId>>,
-    /// Donors that did not answer or refused for a reason of their own.
+    pub(super) bandwidth_bps: u64,
+}
+
+impl CheckedRequest {
+    pub(super) fn may_use(&self, donor: NodeId) -> bool {
+        self.named.as_ref().is_none_or(|named| named.contains(&donor))
+    }
+
+    /// Returns the memory that it wants.
+    pub(super) fn memory(&self) -> Option<WantedMemory> {
+        let (want, Want { count, bandwidth_bps, .. }) = self.request.memory()?;
+        let most_slabs = self.request.wants[want].slabs();
+        let (slabs, bandwidth_bps) = (most_slabs.saturating_mul(*count), *bandwidth_bps);
+        Some(WantedMemory { want, slabs, most_slabs, bandwidth_bps })
+    }
+
+    /// Returns the slabs that it wants; 0 if it wants no memory.
+    pub(super) fn slabs(&self) -> u32 {
+        self.memory().map_or(0, |memory| memory.slabs)
+    }
+
+    /// Iterates over the kinds that it wants, each once.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = ResourceKind> {
+        let kinds: BTreeSet<_> = self.request.wants.iter().map(|want| want.kind).collect();
+        kinds.into_iter()
+    }
+}
+
+/// A request in its handshake.
+pub(super) struct PendingRequest {
+    pub(super) checked: CheckedRequest,
+    /// Donors that did not answer a request for memory, or refused it for a reason of their own.
     pub(super) excluded: BTreeSet<NodeId>,
+    /// Failed attempts with devices.
+    pub(super) tried: Tried,
+    /// Placements of memory so far.
     pub(super) attempts: u32,
     pub(super) deadline_ns: u64,
     /// Its place in the queue.
@@ -32,8 +78,10 @@ pub(super) struct PendingRequest {
 
 /// One donor's share of a request.
 pub(super) struct Part {
+    /// The index of the want it is for.
+    pub(super) want: usize,
     pub(super) donor: Identity,
-    pub(super) slabs: u32,
+    pub(super) share: Share,
     pub(super) key: GrantKey,
     /// True if it is set aside and lent in one call.
     pub(super) at_once: bool,
@@ -41,12 +89,22 @@ pub(super) struct Part {
     pub(super) confirmed_revision: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartState {
     Preparing,
     Prepared,
     Committing,
     Committed,
+}
+
+impl PartState {
+    /// True if the grant is in the table already.
+    fn is_in_table(self) -> bool {
+        match self {
+            Self::Preparing | Self::Prepared => false,
+            Self::Committing | Self::Committed => true,
+        }
+    }
 }
 
 /// A prepare on its way: its slabs must not be promised twice.
@@ -57,22 +115,23 @@ pub(super) struct SentPrepare {
     pub(super) at_once: bool,
 }
 
+impl Part {
+    pub(super) fn slabs(&self) -> u32 {
+        self.share.slabs()
+    }
+
+    /// True if its grant is not in the table yet.
+    pub(super) fn is_early(&self) -> bool {
+        !self.state.is_in_table()
+    }
+}
+
 impl PendingRequest {
-    pub(super) fn new(
-        owner: Owner,
-        request: MemoryRequest,
-        slabs: u32,
-        named: Option<BTreeSet<NodeId>>,
-        place: Place,
-        deadline_ns: u64,
-    ) -> Self {
+    pub(super) fn new(checked: CheckedRequest, place: Place, deadline_ns: u64) -> Self {
         Self {
-            slabs: slabs.saturating_mul(request.copies),
-            most_slabs: slabs,
-            owner,
-            request,
-            named,
+            checked,
             excluded: BTreeSet::new(),
+            tried: Tried::default(),
             attempts: 0,
             deadline_ns,
             place,
@@ -86,28 +145,46 @@ impl PendingRequest {
         self.deadline_ns <= now_ns
     }
 
-    pub(super) fn placed_slabs(&self) -> u32 {
-        self.parts.values().map(|part| part.slabs).sum()
+    /// Returns the slabs that no donor gives yet.
+    pub(super) fn missing_slabs(&self) -> u32 {
+        self.checked.slabs().saturating_sub(self.placed_slabs())
     }
 
-    /// Returns the slabs it will have beyond those of its grants in the table.
-    pub(super) fn slabs_beside_table(&self) -> u32 {
-        let in_table =
-            |part: &&Part| matches!(part.state, PartState::Committing | PartState::Committed);
-        let in_table = self.parts.values().filter(in_table).map(|part| part.slabs);
-        in_table.fold(self.slabs, u32::saturating_sub)
+    fn placed_slabs(&self) -> u32 {
+        self.parts.values().map(Part::slabs).sum()
+    }
+
+    /// Iterates over the wants with the number of devices that no donor gives yet.
+    pub(super) fn missing_devices(&self) -> impl Iterator<Item = (usize, &Want, u32)> {
+        self.checked.request.devices().filter_map(|(index, want)| {
+            let placed = self.parts.values().filter(|part| part.want == index).count() as u32;
+            let missing = want.count.saturating_sub(placed);
+            (missing > 0).then_some((index, want, missing))
+        })
+    }
+
+    /// True if donors give all of it.
+    pub(super) fn is_placed(&self) -> bool {
+        self.missing_slabs() == 0 && self.missing_devices().next().is_none()
+    }
+
+    /// Returns the amount of a kind it will have beyond that of its grants in the table.
+    pub(super) fn amount_beside_table(&self, kind: ResourceKind) -> u64 {
+        let parts = self.parts.values().filter(|part| part.share.kind == kind);
+        let in_table = parts.filter(|part| part.state.is_in_table());
+        let in_table = in_table.map(|part| part.share.amount());
+        in_table.fold(self.checked.request.amount_of(kind), u64::saturating_sub)
     }
 
     /// Returns the slabs of a donor.
     pub(super) fn given(&self, donor: NodeId) -> u32 {
-        let parts = self.parts.values().filter(|part| part.donor.node == donor);
-        parts.map(|part| part.slabs).sum()
+        self.parts.values().filter(|part| part.donor.node == donor).map(Part::slabs).sum()
     }
 
     /// Returns a donor with its slabs given to this request and those it may still give.
-    pub(super) fn as_asked(&self, donor: Donor) -> Donor {
+    pub(super) fn as_asked(&self, memory: &WantedMemory, donor: Donor) -> Donor {
         let given_slabs = self.given(donor.node);
-        let most_slabs = self.most_slabs.saturating_sub(given_slabs);
+        let most_slabs = memory.most_slabs.saturating_sub(given_slabs);
         Donor { most_slabs, given_slabs, ..donor }
     }
 
@@ -115,19 +192,9 @@ impl PendingRequest {
         self.parts.values().any(|part| part.state == state)
     }
 
-    pub(super) fn may_use(&self, donor: NodeId) -> bool {
-        self.named.as_ref().is_none_or(|named| named.contains(&donor))
-    }
-
-    /// Iterates over the shares not yet in the table, for users: grant, donor, slabs and bandwidth
-    /// in bits a second.
-    pub(super) fn parts_in_preparation(
-        &self,
-    ) -> impl Iterator<Item = (GrantId, NodeId, (u32, u64), &Owner, &MemoryRequest)> {
-        let early = |part: &Part| matches!(part.state, PartState::Preparing | PartState::Prepared);
-        self.parts.iter().filter(move |(_, part)| early(part)).map(|(id, part)| {
-            let size = (part.slabs, self.share_bps(part.slabs));
-            (*id, part.donor.node, size, &self.owner, &self.request)
-        })
+    /// Iterates over the shares not yet in the table.
+    pub(super) fn early_parts(&self) -> impl Iterator<Item = (GrantId, &Part)> {
+        let parts = self.parts.iter().filter(|(_, part)| part.is_early());
+        parts.map(|(id, part)| (*id, part))
     }
 }

@@ -1,86 +1,156 @@
-//! Dry runs of memory requests: the placement, with reasons. No donor is called.
+//! Dry runs of requests: the placement of memory and the choice of devices, with reasons. No donor is
+//! called.
 
 use super::MonitorCore;
-use super::handshake::room;
+use super::devices::{DeviceSearch, Tried};
+use super::handshake::{Chosen, beside, room};
+use super::pending::{CheckedRequest, WantedMemory};
 use crate::caller::Owner;
 use crate::placement::{Donor, farthest, place};
 use crate::pressure::PressureLevel;
 use crate::queueing::{InLine, no_room_text};
-use crate::rows::{PlacementPlan, PlacementRow};
+use crate::resource::ResourceSpec;
+use crate::rows::{AllocationPlan, DevicePlan, DevicePlanRow, PlacementPlan, PlacementRow};
 use crate::rrt::NodeEntry;
-use crate::types::{MemoryRequest, RackError};
+use crate::types::{AllocationRequest, RackError};
+use crate::want::Want;
 use std::collections::BTreeSet;
 use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
 
-/// A request under planning.
-struct Wanted<'a> {
-    owner: &'a Owner,
-    request: &'a MemoryRequest,
-    /// Slabs of all copies together.
-    slabs: u32,
-    slabs_of_copy: u32,
-    named: Option<&'a BTreeSet<NodeId>>,
-}
-
 impl MonitorCore {
-    /// Returns where [`Self::handle_request`] would place a request of `owner` at this moment.
-    /// No state changes.
+    /// Returns what [`Self::handle_request`] would do with a request of `owner` at this moment. No
+    /// state changes.
     ///
     /// # Errors
     /// The request is invalid, whatever the rack has free.
-    pub fn plan(&self, owner: &Owner, request: &MemoryRequest) -> Result<PlacementPlan, RackError> {
-        let (slabs_of_copy, named) = self.check_request(owner, request)?;
-        let slabs = slabs_of_copy.saturating_mul(request.copies);
-        let policy = request.placement.unwrap_or(self.settings.placement);
-        let weighing = self.weigh(self.home_of(request));
-        let is_named = |node: NodeId| named.as_ref().is_none_or(|named| named.contains(&node));
-        let place_in_line = self.queue.place_to_be(request.queueing.priority);
+    pub fn plan(
+        &self,
+        owner: &Owner,
+        request: &AllocationRequest,
+    ) -> Result<AllocationPlan, RackError> {
+        let checked = self.check_request(owner.clone(), request.clone())?;
+        let place = self.queue.place_to_be(request.queueing.priority);
+        let tried = Tried::default();
+        let search =
+            DeviceSearch { checked: &checked, place, tried: &tried, slabs: checked.slabs() };
+        let chosen = self.would_choose(&search);
+        let sites: Vec<NodeId> = chosen.iter().flatten().map(|chosen| chosen.donor).collect();
+        let mut refusal = match self.check_quota(&checked) {
+            Err(error) => error.to_string(),
+            Ok(()) => chosen.as_ref().err().cloned().unwrap_or_default(),
+        };
+        let memory = checked.memory();
+        let memory = memory.map(|memory| self.plan_memory(&checked, &memory, &sites, &mut refusal));
+        let mut would_wait = String::new();
+        if !refusal.is_empty() && request.queueing.left_ms() > 0 {
+            match self.plan_to_wait(&checked) {
+                Ok(how) => would_wait = how,
+                Err(error) => refusal = error.to_string(),
+            }
+        }
+        let is_refused = !refusal.is_empty();
+        let chosen = chosen.ok().filter(|_| !is_refused).unwrap_or_default();
+        let wants = request.devices();
+        let devices = wants.map(|it| self.plan_devices(&search, it, &chosen, is_refused));
+        let devices = devices.collect();
+        Ok(AllocationPlan { refusal, would_wait, memory, devices })
+    }
+
+    /// Chooses all devices of a request; or explains why one is missing.
+    fn would_choose(&self, search: &DeviceSearch<'_>) -> Result<Vec<Chosen>, String> {
+        let mut chosen = Vec::new();
+        for (index, want) in search.checked.request.devices() {
+            for _ in 0..want.count {
+                let piece = self.choose_piece(search, (index, want), &chosen);
+                chosen.push(piece.ok_or_else(|| self.why_no_device(search, want))?);
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn plan_devices(
+        &self,
+        search: &DeviceSearch<'_>,
+        (index, want): (usize, &Want),
+        chosen: &[Chosen],
+        is_refused: bool,
+    ) -> DevicePlan {
+        let is_chosen = |node, spec: &ResourceSpec| {
+            let mut chosen = chosen.iter().filter(|it| it.want == index && it.donor == node);
+            chosen.any(|it| it.share.address == spec.address)
+        };
+        let devices = self.devices_of_kind(want.kind);
+        let devices = devices.filter(|(_, entry, _)| !entry.record.is_revoked);
+        let devices = devices.map(|(node, entry, spec)| {
+            let is_chosen = is_chosen(node, spec);
+            let why = match self.why_not(search, want, &[], (node, entry, spec)) {
+                Some(why) => why,
+                None if is_chosen => "chosen".to_owned(),
+                None if is_refused => "would do, but the request is refused".to_owned(),
+                None => "would do as well: another comes first".to_owned(),
+            };
+            DevicePlanRow {
+                node: entry.record.name.clone(),
+                address: spec.address.clone(),
+                bytes: spec.bytes,
+                free_bytes: self.free_of(entry, spec, &[]).unwrap_or(0),
+                capabilities: spec.capabilities.clone(),
+                is_chosen,
+                why,
+            }
+        });
+        DevicePlan { wanted: want.described(), devices: devices.collect() }
+    }
+
+    /// Plans the placement of memory, of a request refused for another reason where `refusal` has
+    /// one; adds the reason where the memory cannot be placed.
+    fn plan_memory(
+        &self,
+        checked: &CheckedRequest,
+        memory: &WantedMemory,
+        sites: &[NodeId],
+        refusal: &mut String,
+    ) -> PlacementPlan {
+        let WantedMemory { slabs, most_slabs, .. } = *memory;
+        let policy = self.policy_of(checked);
+        let weighing = self.weigh_from(checked, sites);
+        let place_in_line = self.queue.place_to_be(checked.request.queueing.priority);
         let closed = self.closed_to(place_in_line, slabs);
         let as_donor = |node, entry| {
-            let most_slabs = if closed.has(node) { 0 } else { slabs_of_copy };
-            Donor { most_slabs, ..weighing.donor(node, entry) }
+            let most_slabs = if closed.has(node) { 0 } else { most_slabs };
+            Donor { most_slabs, ..beside(sites, weighing.donor(node, entry)) }
         };
-        let donors: Vec<Donor> = self
-            .rrt
-            .iter()
-            .filter(|(node, _)| is_named(*node))
-            .map(|(node, entry)| as_donor(node, entry))
-            .collect();
-        let bandwidth = self.bandwidth(request, slabs_of_copy);
+        let usable = self.rrt.iter().filter(|(node, _)| checked.may_use(*node));
+        let donors: Vec<Donor> = usable.map(|(node, entry)| as_donor(node, entry)).collect();
+        let bandwidth = self.bandwidth(checked, memory);
         let is_room = room(donors.iter().copied()) >= u64::from(slabs);
         let shares = match &bandwidth {
             None => place(policy, slabs, &donors),
             Some(bandwidth) => bandwidth.place(policy, slabs, &donors),
         };
-        let wanted = Wanted { owner, request, slabs, slabs_of_copy, named: named.as_ref() };
-        let mut refusal = match (&shares, &bandwidth) {
+        *refusal = match (&shares, &bandwidth) {
+            _ if !refusal.is_empty() => std::mem::take(refusal),
             (None, Some(bandwidth)) if is_room => {
-                self.no_bandwidth(request, bandwidth, &donors).to_string()
+                self.no_bandwidth(memory, bandwidth, &donors).to_string()
             }
-            _ => self.why_refused(&wanted, shares.is_some(), &donors),
+            _ => self.why_refused(checked, memory, shares.is_some(), &donors),
         };
-        let mut would_wait = String::new();
-        if !refusal.is_empty() && request.queueing.left_ms() > 0 {
-            match self.plan_to_wait(owner, request, (slabs_of_copy, named.clone())) {
-                Ok(how) => would_wait = how,
-                Err(error) => refusal = error.to_string(),
-            }
-        }
         let shares = shares.filter(|_| refusal.is_empty()).unwrap_or_default();
         let farthest = farthest(&donors);
         let nodes = self.rrt.iter().filter(|(_, entry)| !entry.record.is_revoked);
         let nodes = nodes.map(|(node, entry)| {
             let donor = as_donor(node, entry);
+            let is_named = checked.may_use(node);
             let price = donor.price(farthest);
             let slabs = shares.get(&node).copied().unwrap_or(0);
             let left_bps = bandwidth.as_ref().and_then(|bandwidth| bandwidth.left_bps(node));
             let limit = bandwidth.as_ref().and_then(|bandwidth| bandwidth.limit_of(&donor));
-            let of_link = match limit.filter(|_| is_named(node)) {
+            let of_link = match limit.filter(|_| is_named) {
                 Some(_) if slabs == 0 => Some("its link has too little left"),
                 Some(most) if slabs >= most => Some("all its link carries of this"),
                 _ => None,
             };
-            let by_node = || why(entry, &donor, slabs, is_named(node), refusal.is_empty());
+            let by_node = || why(entry, &donor, slabs, is_named, refusal.is_empty());
             PlacementRow {
                 node: entry.record.name.clone(),
                 slabs,
@@ -91,43 +161,47 @@ impl MonitorCore {
                 stall_slabs: price.stall_slabs,
                 score_slabs: i64::from(donor.free_slabs) - i64::from(price.total_slabs()),
                 link_left_bps: left_bps,
-                why: match is_named(node) && closed.has(node) && donor.free_slabs > 0 {
+                why: match is_named && closed.has(node) && donor.free_slabs > 0 {
                     true => "reserved for requests ahead in the queue".to_owned(),
                     false => of_link.map_or_else(by_node, str::to_owned),
                 },
             }
         });
-        Ok(PlacementPlan {
+        PlacementPlan {
             policy: policy.name().to_owned(),
             slab_bytes: SLAB_BYTES,
             slabs,
-            copies: request.copies,
+            copies: checked.request.wants[memory.want].count,
             nodes: nodes.collect(),
-            refusal,
-            would_wait,
-        })
+        }
     }
 
-    /// Returns the reason of a refusal apart from bandwidth; empty if there is none.
-    fn why_refused(&self, wanted: &Wanted<'_>, is_placed: bool, donors: &[Donor]) -> String {
-        let Wanted { owner, request, slabs, slabs_of_copy, named } = *wanted;
-        let place_in_line = self.queue.place_to_be(request.queueing.priority);
-        let before = self.before(place_in_line, named);
-        match self.check_quota(owner, u64::from(slabs)) {
-            Err(error) => error.to_string(),
-            Ok(()) if !is_placed && !before.is_empty() => {
+    /// Returns the reason of a refusal of memory apart from quota and bandwidth; empty if there is
+    /// none.
+    fn why_refused(
+        &self,
+        checked: &CheckedRequest,
+        memory: &WantedMemory,
+        is_placed: bool,
+        donors: &[Donor],
+    ) -> String {
+        let WantedMemory { slabs, most_slabs, .. } = *memory;
+        let named = checked.named.as_ref();
+        let place_in_line = self.queue.place_to_be(checked.request.queueing.priority);
+        let before = self.before_for_memory(place_in_line, named);
+        match () {
+            () if !is_placed && !before.is_empty() => {
                 let line = InLine { before, ..InLine::default() };
                 no_room_text(u64::from(slabs) * SLAB_BYTES, &self.free_by_node(named), &line)
             }
-            Ok(()) if !is_placed => self.why_no_room(slabs, slabs_of_copy, donors),
-            Ok(()) if !self.leaves_enough(&owner.user, request, slabs) => {
-                let kept = self.reserved_from(&owner.user, request);
-                let kept = ByteSize(kept.saturating_mul(SLAB_BYTES));
+            () if !is_placed => self.why_no_room(slabs, most_slabs, donors),
+            () if !self.leaves_enough(checked, slabs) => {
+                let kept = ByteSize(self.reserved_from(checked).saturating_mul(SLAB_BYTES));
                 format!(
                     "{kept} of the free memory is reserved for other workloads (`venice forecast`)"
                 )
             }
-            Ok(()) => String::new(),
+            () => String::new(),
         }
     }
 

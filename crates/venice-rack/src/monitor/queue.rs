@@ -1,4 +1,4 @@
-//! The queue of requests that wait for room, or for a device ([`devices`]): by priority, then by
+//! The queue of requests that wait for room, or for devices ([`devices`]): by priority, then by
 //! arrival.
 //!
 //! Resources a queued request may use are kept for it, but requests behind it may backfill with
@@ -11,10 +11,10 @@ mod devices;
 mod places;
 mod preemption;
 
-pub(super) use places::{Place, Queue, Waiter, Wanted};
+pub(super) use places::{Place, Queue, Waiter};
 
-use super::handshake::room;
-use super::pending::PendingRequest;
+use super::handshake::{Chosen, room};
+use super::pending::{CheckedRequest, WantedMemory};
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
@@ -22,9 +22,9 @@ use crate::placement::Donor;
 use crate::queueing::{InLine, Preempt};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::NodeEntry;
-use crate::types::{MemoryRequest, RackError};
-use places::{Needs, WantedMemory};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::types::RackError;
+use places::Needs;
+use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
 /// Time before a request is tried again after its handshake failed because of the donors.
@@ -47,49 +47,28 @@ impl Closed {
 }
 
 impl MonitorCore {
-    /// Queues a request of `owner`. Answered by [`Action::ReplyRequest`], or until then by
+    /// Queues a request. Answered by [`Action::ReplyRequest`], or until then by
     /// [`Action::ReplyStanding`].
-    pub(super) fn enter_queue(
-        &mut self,
-        now_ns: u64,
-        owner: Owner,
-        request: MemoryRequest,
-        (slabs, named): (u32, Option<BTreeSet<NodeId>>),
-    ) {
-        self.enter_waiter(
-            now_ns,
-            Waiter::new(now_ns, owner, Wanted::memory(request, slabs), named),
-        );
-    }
-
-    fn enter_waiter(&mut self, now_ns: u64, waiter: Waiter) {
-        let client_id = waiter.wanted.client_id();
+    pub(super) fn enter_queue(&mut self, now_ns: u64, checked: CheckedRequest) {
+        let waiter = Waiter::new(now_ns, checked);
+        let client_id = waiter.client_id();
         if let Err(error) = self.check_ever(&waiter) {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             return;
         }
-        let place = self.queue.place(waiter.wanted.queueing().priority);
+        let place = self.queue.place(waiter.queueing().priority);
         self.queue.enter(place, waiter);
         self.serve_queue(now_ns);
     }
 
     /// Describes in words how a request would wait.
-    pub(super) fn plan_to_wait(
-        &self,
-        owner: &Owner,
-        request: &MemoryRequest,
-        (slabs, named): (u32, Option<BTreeSet<NodeId>>),
-    ) -> Result<String, RackError> {
-        let wanted = Wanted::memory(request.clone(), slabs);
-        self.how_it_would_wait(&Waiter::new(0, owner.clone(), wanted, named))
-    }
-
-    fn how_it_would_wait(&self, waiter: &Waiter) -> Result<String, RackError> {
+    pub(super) fn plan_to_wait(&self, checked: &CheckedRequest) -> Result<String, RackError> {
+        let waiter = &Waiter::new(0, checked.clone());
         self.check_ever(waiter)?;
-        let queueing = waiter.wanted.queueing();
+        let queueing = waiter.queueing();
         let place = self.queue.place_to_be(queueing.priority);
         let rank = self.queue.before(place).count() + 1;
-        let is_first = self.before_waiter(place, waiter).is_empty();
+        let is_first = self.before(place, &waiter.checked).is_empty();
         let called = match queueing.preempt {
             Preempt::No => Vec::new(),
             _ if !is_first => {
@@ -106,34 +85,19 @@ impl MonitorCore {
         Ok(format!("at rank {rank} of the queue, preempting grants {ids} within {within_s:.0} s"))
     }
 
-    /// Handles the repetition of a request that waits, or did when its handshake began; returns
-    /// false if there is none.
-    pub(super) fn repeat_in_queue(&mut self, now_ns: u64, request: &MemoryRequest) -> bool {
-        let in_handshake = self.requests.get_mut(&request.client_id);
-        let in_handshake = in_handshake.and_then(|pending| pending.waiter.as_deref_mut());
-        let waiter = in_handshake.or_else(|| self.queue.of_client(request.client_id));
-        waiter.map(|waiter| waiter.ask(now_ns, request.queueing)).is_some()
-    }
-
-    /// Checks that the request could ever be granted.
+    /// Checks that the request could ever be granted: a faulty device may be repaired, what is lent
+    /// may be returned.
     fn check_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
-        match &waiter.wanted {
-            Wanted::Memory(memory) => self.check_ever_memory(waiter, memory),
-            Wanted::Device(device) => self.check_ever_device(waiter, &device.request),
-        }
-    }
-
-    fn check_ever_memory(&self, waiter: &Waiter, memory: &WantedMemory) -> Result<(), RackError> {
-        let asked_bytes = u64::from(memory.slabs) * SLAB_BYTES;
-        if let Some(quota_bytes) = self.quotas.bytes_of(&waiter.owner.user)
-            && asked_bytes > quota_bytes
-        {
-            return self.check_quota(&waiter.owner, memory.slabs.into());
-        }
+        self.check_quota_ever(&waiter.checked)?;
         // A request that has already waited elsewhere was checked when it began to wait.
-        if memory.request.queueing.waited_ms > 0 {
+        if waiter.queueing().waited_ms > 0 {
             return Ok(());
         }
+        self.check_devices_ever(waiter)?;
+        waiter.checked.memory().map_or(Ok(()), |memory| self.check_memory_ever(waiter, &memory))
+    }
+
+    fn check_memory_ever(&self, waiter: &Waiter, memory: &WantedMemory) -> Result<(), RackError> {
         let whole = |entry: &NodeEntry| match entry.up && !entry.record.is_draining {
             true => entry.record.total_slabs(),
             false => 0,
@@ -143,8 +107,9 @@ impl MonitorCore {
         if most >= u64::from(memory.slabs) {
             return Ok(());
         }
+        let asked_bytes = u64::from(memory.slabs) * SLAB_BYTES;
         let most_bytes = Some(most * SLAB_BYTES);
-        let free = self.free_by_node(waiter.named.as_ref());
+        let free = self.free_by_node(waiter.checked.named.as_ref());
         let line = InLine { most_bytes, ..InLine::default() };
         Err(RackError::NoRoom { asked_bytes, free, line })
     }
@@ -163,23 +128,7 @@ impl MonitorCore {
                 continue;
             }
             let Some(waiter) = self.queue.leave(place) else { continue };
-            let (owner, named) = (waiter.owner.clone(), waiter.named.clone());
-            match &waiter.wanted {
-                Wanted::Device(device) => {
-                    let request = device.request.clone();
-                    self.begin_device(now_ns, owner, (request, named), place, Some(waiter));
-                }
-                Wanted::Memory(memory) => {
-                    let (request, slabs) = (memory.request.clone(), memory.most_slabs);
-                    let client_id = request.client_id;
-                    let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
-                    let mut pending =
-                        PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
-                    pending.waiter = Some(Box::new(waiter));
-                    self.requests.insert(client_id, pending);
-                    self.advance(now_ns, client_id);
-                }
-            }
+            self.begin(now_ns, waiter.checked.clone(), place, Some(waiter));
         }
         self.call_back(now_ns);
     }
@@ -192,20 +141,25 @@ impl MonitorCore {
         {
             return waiter.needs;
         }
-        let memory = match &waiter.wanted {
-            Wanted::Memory(memory) => memory,
-            Wanted::Device(device) => return self.device_needs(place, waiter, &device.request),
-        };
-        if self.check_quota(&waiter.owner, memory.slabs.into()).is_err() {
+        if self.check_quota(&waiter.checked).is_err() {
             return Needs::Quota;
         }
-        if !self.leaves_enough(&waiter.owner.user, &memory.request, memory.slabs) {
-            return Needs::Room;
+        let memory = waiter.checked.memory();
+        match memory.is_none_or(|memory| self.has_memory_for(place, waiter, &memory)) {
+            true if self.has_devices_for(place, waiter) => Needs::Nothing,
+            true => Needs::Device,
+            false => Needs::Room,
+        }
+    }
+
+    fn has_memory_for(&self, place: Place, waiter: &Waiter, memory: &WantedMemory) -> bool {
+        if !self.leaves_enough(&waiter.checked, memory.slabs) {
+            return false;
         }
         let closed = self.closed_to(place, memory.slabs);
         let available = NodeEntry::available_slabs;
         let donors = self.as_donors(waiter, memory.most_slabs, &closed, available);
-        if room(donors) < u64::from(memory.slabs) { Needs::Room } else { Needs::Nothing }
+        room(donors) >= u64::from(memory.slabs)
     }
 
     /// Returns what each donor it may use could give, by the slabs that `slabs` returns for a node.
@@ -216,7 +170,7 @@ impl MonitorCore {
         closed: &Closed,
         slabs: impl Fn(&NodeEntry) -> u32,
     ) -> impl Iterator<Item = Donor> {
-        let may_use = |node| waiter.may_use(node) && !closed.has(node);
+        let may_use = |node| waiter.checked.may_use(node) && !closed.has(node);
         self.rrt
             .iter()
             .filter(move |(node, _)| may_use(*node))
@@ -226,9 +180,13 @@ impl MonitorCore {
     /// Returns the donors kept for requests before `place` from a request for this many slabs.
     pub(super) fn closed_to(&self, place: Place, slabs: u32) -> Closed {
         let mut closed = BTreeSet::new();
-        let for_memory = self.queue.before(place).filter(|waiter| waiter.as_memory().is_some());
-        for waiter in for_memory.filter(|waiter| !waiter.may_be_passed(slabs.into())) {
-            match &waiter.named {
+        let bytes = u64::from(slabs).saturating_mul(SLAB_BYTES);
+        let keeps = |waiter: &&Waiter| {
+            let memory = waiter.checked.memory();
+            memory.is_some_and(|memory| !waiter.may_be_passed(memory.want, bytes))
+        };
+        for waiter in self.queue.before(place).filter(keeps) {
+            match &waiter.checked.named {
                 None => return Closed::All,
                 Some(named) => closed.extend(named),
             }
@@ -236,14 +194,16 @@ impl MonitorCore {
         Closed::Only(closed)
     }
 
-    /// Counts these shares as backfill against the requests ahead that may use the same donors.
-    pub(super) fn count_passing(&mut self, client_id: u128, shares: &BTreeMap<NodeId, u32>) {
+    /// Counts these shares as backfill against the requests ahead that may use the same resources.
+    pub(super) fn count_passing(&mut self, client_id: u128, shares: &[Chosen]) {
         let Some(pending) = self.requests.get(&client_id) else { return };
-        for waiter in self.queue.before_mut(pending.place) {
-            if waiter.as_memory().is_some() {
-                let passing = shares.iter().filter(|(node, _)| waiter.may_use(**node));
-                let slabs = passing.map(|(_, slabs)| u64::from(*slabs)).sum();
-                waiter.count_passing(slabs);
+        for Chosen { donor, share, .. } in shares {
+            let specs = self.rrt.get(*donor).map(|entry| &entry.record.resources);
+            let mut specs = specs.into_iter().flatten();
+            let device = share.device().and_then(|it| specs.find(|spec| spec.is_device(it)));
+            let before = self.queue.before_mut(pending.place);
+            for waiter in before.filter(|waiter| waiter.checked.may_use(*donor)) {
+                waiter.count_passing(share, device);
             }
         }
     }
@@ -256,11 +216,10 @@ impl MonitorCore {
         mut waiter: Waiter,
         error: &RackError,
     ) {
-        let is_tried = waiter.as_device().is_some_and(|device| !device.tried.is_empty());
         waiter.needs = match error {
             RackError::NoRoom { .. } => Needs::Room,
-            RackError::NoDevice(_) if !is_tried => Needs::Room,
-            RackError::OverQuota { .. } | RackError::OverDeviceQuota(_) => Needs::Quota,
+            RackError::NoDevice(_) if waiter.tried.is_empty() => Needs::Device,
+            RackError::OverQuota(_) => Needs::Quota,
             _ => Needs::Donors { until_ns: now_ns.saturating_add(PAUSE_NS) },
         };
         self.queue.enter(place, waiter);
@@ -295,7 +254,7 @@ impl MonitorCore {
     fn call_off(&mut self, client_id: u128) {
         let is_answering = self.is_answering(client_id);
         let is_in_line = self.queue.leave_client(client_id);
-        let is_in_handshake = self.take_back(client_id) || self.take_back_device(client_id);
+        let is_in_handshake = self.take_back(client_id);
         if is_answering || is_in_line || is_in_handshake {
             let is_its = |action: &Action| matches!(action, Action::ReplyRequest { client_id: id, .. } if *id == client_id);
             self.actions.retain(|action| !is_its(action));

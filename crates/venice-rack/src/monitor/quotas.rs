@@ -1,14 +1,16 @@
-//! Quotas of users. All memory of a user at the donors counts, for any purpose and in every copy,
-//! from the placement of a request until the donors have confirmed its release.
+//! Quotas of users, by kind. All that a user has at the donors counts, for any purpose and in every
+//! copy, from the placement of a request until the donors have confirmed its release.
 
+use super::devices::clipped;
+use super::pending::CheckedRequest;
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
-use crate::quota::{Limit, Limits, QuotaFor, QuotaRecord};
+use crate::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
+use crate::resource::MAX_DEVICE_GRANTS_OF_USER;
 use crate::rows::{QuotaRow, QuotaTable};
 use crate::types::{MAX_NAME_BYTES, RackError, ResourceKind};
 use std::collections::BTreeSet;
-use venice_wire::SLAB_BYTES;
 
 impl MonitorCore {
     /// Sets a quota, or (unlimited) exempts a user from the default. Limits that the record leaves
@@ -21,10 +23,13 @@ impl MonitorCore {
             let limits = limits.over(self.quotas.limits_of(&of));
             // An unlimited default equals none.
             let limits = if of == QuotaFor::Others { limits.limited() } else { limits };
-            match limits == Limits::default() {
+            match limits.is_empty() {
                 true if self.quotas.has(&of) => self.change(Change::DeleteQuota(of.clone())),
                 true => {}
-                false => self.change(Change::PutQuota(QuotaRecord { of: of.clone(), limits })),
+                false => {
+                    let (of, limits) = (of.clone(), limits.clone());
+                    self.change(Change::PutQuota(QuotaRecord { of, limits }));
+                }
             }
             self.note(Event::QuotaSet { of, limits });
         }
@@ -53,69 +58,103 @@ impl MonitorCore {
     pub fn quota_table(&self) -> QuotaTable {
         let mut users: BTreeSet<&str> = self.quotas.users().collect();
         users.extend(self.rat.users());
-        users.extend(self.requests.values().map(|pending| &*pending.owner.user));
-        users.extend(self.device_requests.values().map(|pending| &*pending.owner.user));
-        let of_others = |kind| self.quotas.limit_of_others(kind);
+        users.extend(self.requests.values().map(|pending| &*pending.checked.owner.user));
+        let of_others = |kind| Some((kind, self.quotas.limit_of_others(kind)?));
         QuotaTable {
-            default_bytes: of_others(ResourceKind::Memory),
-            default_accelerators: of_others(ResourceKind::Accelerator),
-            default_nics: of_others(ResourceKind::Nic),
-            default_storage_bytes: of_others(ResourceKind::Storage),
+            default: ResourceKind::granted().filter_map(of_others).collect(),
             users: users.into_iter().map(|user| self.quota_row(user)).collect(),
         }
     }
 
     fn quota_row(&self, user: &str) -> QuotaRow {
-        let used = |kind| self.used_of_devices(user, kind);
-        let quota = |kind| self.quotas.limit_of(user, kind);
+        let quota = |kind| Some((kind, self.quotas.limit_of(user, kind)?));
         QuotaRow {
             user: user.to_owned(),
-            used_bytes: self.used_bytes(user),
-            quota_bytes: quota(ResourceKind::Memory),
             is_own: self.quotas.has(&QuotaFor::User(user.to_owned())),
-            used_accelerators: used(ResourceKind::Accelerator),
-            quota_accelerators: quota(ResourceKind::Accelerator),
-            used_nics: used(ResourceKind::Nic),
-            quota_nics: quota(ResourceKind::Nic),
-            used_storage_bytes: used(ResourceKind::Storage),
-            quota_storage_bytes: quota(ResourceKind::Storage),
+            used: ResourceKind::granted().map(|kind| (kind, self.used_of(user, kind))).collect(),
+            quota: ResourceKind::granted().filter_map(quota).collect(),
         }
     }
 
-    /// Checks the quota for this many more slabs of `owner`.
-    pub(super) fn check_quota(&self, owner: &Owner, slabs: u64) -> Result<(), RackError> {
-        let Some(quota_bytes) = self.quotas.bytes_of(&owner.user) else { return Ok(()) };
-        let used_bytes = self.used_bytes(&owner.user);
-        let asked_bytes = slabs.saturating_mul(SLAB_BYTES);
-        if used_bytes.saturating_add(asked_bytes) <= quota_bytes {
-            return Ok(());
+    /// Checks the quotas of the request's kinds, and the number of its owner's device grants.
+    pub(super) fn check_quota(&self, checked: &CheckedRequest) -> Result<(), RackError> {
+        for kind in checked.kinds() {
+            self.check_kind(checked, kind, self.used_of(&checked.owner.user, kind))?;
         }
-        let user = owner.user.clone();
-        Err(RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes })
+        self.check_device_count(checked)
     }
 
     /// The same for a request in its handshake, all of which counts already. It may have become too
     /// much: a share at a donor that did not answer counts until that donor reports.
     pub(super) fn check_quota_again(&self, client_id: u128) -> Result<(), RackError> {
         let Some(pending) = self.requests.get(&client_id) else { return Ok(()) };
-        let checked = self.check_quota(&pending.owner, 0);
-        checked.map_err(|error| match error {
-            RackError::OverQuota { user, used_bytes, quota_bytes, .. } => {
-                let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
-                let used_bytes = used_bytes.saturating_sub(asked_bytes);
-                RackError::OverQuota { user, asked_bytes, used_bytes, quota_bytes }
-            }
-            other => other,
+        let checked = &pending.checked;
+        checked.kinds().try_for_each(|kind| {
+            let used = self.used_of(&checked.owner.user, kind);
+            let own = checked.request.amount_of(kind);
+            self.check_kind(checked, kind, used.saturating_sub(own))
         })
     }
 
-    fn used_bytes(&self, user: &str) -> u64 {
+    /// Checks that the request alone does not exceed a quota.
+    pub(super) fn check_quota_ever(&self, checked: &CheckedRequest) -> Result<(), RackError> {
+        checked.kinds().try_for_each(|kind| {
+            self.check_kind(checked, kind, 0).map_err(|error| match error {
+                RackError::OverQuota(over) => {
+                    let used = self.used_of(&checked.owner.user, kind);
+                    RackError::OverQuota(OverQuota { used, ..over })
+                }
+                other => other,
+            })
+        })
+    }
+
+    fn check_kind(
+        &self,
+        checked: &CheckedRequest,
+        kind: ResourceKind,
+        used: u64,
+    ) -> Result<(), RackError> {
+        let user = &checked.owner.user;
+        let Some(quota) = self.quotas.limit_of(user, kind) else { return Ok(()) };
+        let asked = checked.request.amount_of(kind);
+        if used.saturating_add(asked) <= quota {
+            return Ok(());
+        }
+        let user = clipped(user.clone());
+        Err(RackError::OverQuota(OverQuota { user, kind, asked, used, quota }))
+    }
+
+    /// Returns the amount of a kind that a user has, or is about to get.
+    pub(super) fn used_of(&self, user: &str, kind: ResourceKind) -> u64 {
         let held = self.rat.of_user(user).filter(|grant| !self.is_surely_gone(grant));
-        let held = held.map(|grant| u64::from(grant.slabs));
-        let asking = self.requests.values().filter(|pending| pending.owner.user == user);
-        let asking = asking.map(|pending| u64::from(pending.slabs_beside_table()));
+        let held = held.filter(|grant| grant.share.kind == kind).map(|grant| grant.share.amount());
+        let asking = self.requests.values().filter(|it| it.checked.owner.user == user);
+        let asking = asking.map(|pending| pending.amount_beside_table(kind));
         // Donors may report any number.
-        held.chain(asking).fold(0, u64::saturating_add).saturating_mul(SLAB_BYTES)
+        held.chain(asking).fold(0, u64::saturating_add)
+    }
+
+    /// Limits the device grants of one user: they all share the tables of the rack.
+    fn check_device_count(&self, checked: &CheckedRequest) -> Result<(), RackError> {
+        let wanted = checked.request.device_count();
+        if wanted == 0 {
+            return Ok(());
+        }
+        let owner = &checked.owner;
+        let granted = self.rat.iter().filter(|grant| grant.share.device().is_some());
+        let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();
+        let asking = self.requests.values().filter(|pending| pending.checked.owner == *owner);
+        let asked: usize = asking.map(|pending| pending.checked.request.device_count()).sum();
+        if granted + asked + wanted <= MAX_DEVICE_GRANTS_OF_USER {
+            return Ok(());
+        }
+        let Owner { user, node } = owner;
+        let most = MAX_DEVICE_GRANTS_OF_USER;
+        Err(RackError::NoDevice(format!(
+            "{user} of {node} may have {most} grants of devices at a time and has {granted}: give \
+             some back, or ask for more storage at once"
+        )))
     }
 
     /// True if the agent that lent it is dead. A merely silent one may still lend it.
@@ -127,11 +166,14 @@ impl MonitorCore {
 
 fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
     let bad = |reason: String| Err(RackError::BadRequest(reason));
-    if record.limits == Limits::default() {
+    if record.limits.is_empty() {
         return bad("a quota without any limit".to_owned());
     }
+    if let Some((kind, _)) = record.limits.iter().find(|(kind, _)| !kind.is_granted()) {
+        return bad(format!("{kind} is listed and not granted: it has no quota"));
+    }
     match &record.of {
-        QuotaFor::Others if record.limits.memory_bytes == Some(Limit::Unlimited) => {
+        QuotaFor::Others if record.limits == Limits::of_memory(None) => {
             bad("an unlimited default is no quota: remove the default instead".to_owned())
         }
         QuotaFor::User(user)

@@ -67,8 +67,6 @@ impl MonitorCore {
             requests: BTreeMap::new(),
             queue: Queue::default(),
             parts: BTreeMap::new(),
-            device_requests: BTreeMap::new(),
-            device_parts: BTreeMap::new(),
             sent_prepares: BTreeMap::new(),
             sent_releases: BTreeSet::new(),
             release_waiters: BTreeMap::new(),
@@ -83,7 +81,6 @@ impl MonitorCore {
             // Numbers start at 1.
             grant_limit: 1,
             finished: BTreeMap::new(),
-            finished_devices: BTreeMap::new(),
             shared: None,
             next_scan_ns: now_ns.saturating_add(settings.scan_interval_ns()),
             actions: VecDeque::new(),
@@ -95,11 +92,11 @@ impl MonitorCore {
         let held: Vec<_> = self
             .rat
             .iter()
-            .map(|grant| (grant.donor, grant.donor_epoch, grant.slabs, grant.confirmed_revision))
+            .map(|grant| (grant.lender(), grant.share.slabs(), grant.confirmed_revision))
             .collect();
-        for (donor, epoch, slabs, revision) in held {
-            if let Some(mut entry) = self.rrt.get_mut(donor)
-                && entry.record.identity.epoch == epoch
+        for (lender, slabs, revision) in held {
+            if let Some(mut entry) = self.rrt.get_mut(lender.node)
+                && entry.record.identity == lender
             {
                 let status = &mut entry.status;
                 status.free_slabs = status.free_slabs.saturating_sub(slabs);

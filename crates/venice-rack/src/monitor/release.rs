@@ -51,7 +51,7 @@ impl MonitorCore {
     /// Takes back a grant whose recipient never received it.
     pub(super) fn take_back_grant(&mut self, id: GrantId) {
         let Some(grant) = self.rat.get(id) else { return };
-        let donor = Identity { node: grant.donor, epoch: grant.donor_epoch };
+        let donor = grant.lender();
         let epoch_is_over =
             self.rrt.get(donor.node).is_none_or(|node| node.record.identity != donor);
         if epoch_is_over {
@@ -73,7 +73,7 @@ impl MonitorCore {
         for id in ids {
             let Some(grant) = self.rat.get(id) else { continue };
             if self.sent_releases.insert(id) {
-                let donor = Identity { node: grant.donor, epoch: grant.donor_epoch };
+                let donor = grant.lender();
                 by_donor.entry(donor).or_default().push(id);
             }
         }

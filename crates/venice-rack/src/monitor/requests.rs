@@ -1,68 +1,110 @@
-//! Incoming requests for memory, and their answers.
+//! Incoming requests, and their answers.
 
 use super::handshake::room;
-use super::pending::PendingRequest;
+use super::pending::{CheckedRequest, PendingRequest, WantedMemory};
+use super::queue::Waiter;
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
 use crate::queueing::InLine;
 use crate::rat::{GrantRecord, GrantState};
+use crate::request::{MAX_PIECES, MAX_WANTS};
+use crate::resource::{MAX_CAPABILITIES, ResourceKind};
 use crate::types::{
-    Grant, MAX_COPIES, MAX_NAME_BYTES, MemoryRequest, RackError, drained_text, pool_text,
+    AllocationRequest, Grant, MAX_COPIES, MAX_NAME_BYTES, RackError, drained_text, pool_text,
 };
+use crate::want::Want;
 use std::collections::BTreeSet;
 use venice_wire::{KeyName, NodeId, SLAB_BYTES};
 
 impl MonitorCore {
-    /// Takes a request for memory of `owner`. Answered by [`Action::ReplyRequest`]; a repetition of
-    /// a request in its handshake gets the same answer.
+    /// Takes a request of `owner`. Answered by [`Action::ReplyRequest`], or until then by
+    /// [`Action::ReplyStanding`] if it waits; a repetition of a request in its handshake gets the
+    /// same answer.
     ///
     /// # Errors
-    /// [`RackError::Forbidden`]: the request belongs to another owner, whose answer this caller
-    /// must not see.
+    /// They are for this caller alone, whoever else waits under the same number.
+    /// [`RackError::Forbidden`]: the request belongs to another owner. [`RackError::BadRequest`]:
+    /// it differs from the request made under this number before.
     pub fn handle_request(
         &mut self,
         now_ns: u64,
         owner: Owner,
-        request: MemoryRequest,
+        request: AllocationRequest,
     ) -> Result<(), RackError> {
         let client_id = request.client_id;
         self.check_owner_of_request(&owner, client_id)?;
-        if self.is_asked_for_device(client_id) {
-            // This error is for this caller alone: others wait for the device under the same
-            // number.
-            let reason = "this request was made for a device: use another request number";
-            return Err(RackError::BadRequest(reason.to_owned()));
-        }
-        if self.repeat_in_queue(now_ns, &request)
-            || self.requests.contains_key(&client_id)
-            || self.is_answering(client_id)
-        {
+        if self.repeat(now_ns, &request)? {
             return Ok(());
         }
-        let checked = self.check_request(&owner, &request);
-        let answer = match &checked {
-            Ok((slabs, _)) => self.answer_at_once(&owner, &request, *slabs),
-            Err(error) => Some(Err(error.clone())),
+        let granted = self.granted_before(&request)?;
+        if self.is_answering(client_id) {
+            return Ok(());
+        }
+        if let Some(grants) = granted {
+            self.answer(client_id, Ok(grants));
+            return Ok(());
+        }
+        let checked = match self.check_request(owner, request) {
+            Ok(checked) => checked,
+            Err(error) => {
+                self.answer(client_id, Err(error));
+                return Ok(());
+            }
         };
-        match (answer, checked) {
-            (Some(result), _) => {
-                self.actions.push_back(Action::ReplyRequest { client_id, result });
-            }
-            (None, Ok(wanted)) if request.queueing.left_ms() > 0 => {
-                self.enter_queue(now_ns, owner, request, wanted);
-            }
-            (None, Ok((slabs, named))) => {
-                self.call_off_rivals(client_id);
-                let place = self.queue.place(request.queueing.priority);
-                let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
-                let pending = PendingRequest::new(owner, request, slabs, named, place, deadline_ns);
-                self.requests.insert(client_id, pending);
-                self.advance(now_ns, client_id);
-            }
-            (None, Err(_)) => unreachable!("an error is an answer"),
+        if let Err(error) = self.check_before_donors(&checked) {
+            self.answer(client_id, Err(error));
+        } else if checked.request.queueing.left_ms() > 0 {
+            self.enter_queue(now_ns, checked);
+        } else {
+            self.call_off_rivals(client_id);
+            let place = self.queue.place(checked.request.queueing.priority);
+            self.begin(now_ns, checked, place, None);
         }
         Ok(())
+    }
+
+    /// Begins the handshake of a request.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        checked: CheckedRequest,
+        place: super::queue::Place,
+        waiter: Option<Waiter>,
+    ) {
+        let client_id = checked.request.client_id;
+        let deadline_ns = now_ns.saturating_add(self.settings.request_timeout_ns);
+        let mut pending = PendingRequest::new(checked, place, deadline_ns);
+        pending.waiter = waiter.map(Box::new);
+        self.requests.insert(client_id, pending);
+        self.advance(now_ns, client_id);
+    }
+
+    fn answer(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        self.actions.push_back(Action::ReplyRequest { client_id, result });
+    }
+
+    /// Handles the repetition of a request that is in its handshake, or queued; returns false if
+    /// there is none.
+    fn repeat(&mut self, now_ns: u64, request: &AllocationRequest) -> Result<bool, RackError> {
+        let (before, waiter) = match self.requests.get_mut(&request.client_id) {
+            Some(pending) => {
+                (pending.checked.request.is_same(request), pending.waiter.as_deref_mut())
+            }
+            None => {
+                let Some(waiter) = self.queue.of_client(request.client_id) else {
+                    return Ok(false);
+                };
+                (waiter.checked.request.is_same(request), Some(waiter))
+            }
+        };
+        if !before {
+            return Err(another_request());
+        }
+        if let Some(waiter) = waiter {
+            waiter.ask(now_ns, request.queueing);
+        }
+        Ok(true)
     }
 
     /// True if the answer to a request is on its way out.
@@ -84,19 +126,16 @@ impl MonitorCore {
     }
 
     /// Returns the owners of the request with this number, as far as they are known.
-    pub(super) fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
-        let asking = self.requests.get(&client_id).map(|pending| &pending.owner);
+    fn owners_of_request(&self, client_id: u128) -> impl Iterator<Item = &Owner> {
+        let asking = self.requests.get(&client_id).map(|pending| &pending.checked.owner);
         let asking = asking.or_else(|| self.queue.owner_of(client_id));
-        let for_device = self.device_requests.get(&client_id).map(|pending| &pending.owner);
-        asking
-            .into_iter()
-            .chain(for_device)
-            .chain(self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref()))
+        let granted = self.rat.of_client(client_id).filter_map(|it| it.owner.as_ref());
+        asking.into_iter().chain(granted)
     }
 
     /// Checks that the owner's node is no pool node: those lend, and none of their programs
     /// borrows, through whichever agent they come.
-    pub(super) fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
+    fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
         let node = self.rrt.by_name(&owner.node);
         match node.is_some_and(|node| node.record.is_pool) {
             true => Err(RackError::Forbidden(format!(
@@ -107,89 +146,86 @@ impl MonitorCore {
         }
     }
 
+    /// Checks a request, and resolves its names.
     pub(super) fn check_request(
         &self,
-        owner: &Owner,
-        request: &MemoryRequest,
-    ) -> Result<(u32, Option<BTreeSet<NodeId>>), RackError> {
-        let bad = |reason: &str| Err(RackError::BadRequest(reason.to_owned()));
-        self.check_may_borrow(owner)?;
-        if request.recipient.len() > MAX_NAME_BYTES || request.purpose.len() > MAX_NAME_BYTES {
-            return bad("the recipient's name or purpose is too long");
-        }
-        if owner.user.len() > MAX_NAME_BYTES || owner.node.len() > MAX_NAME_BYTES {
-            return bad("the user's name is too long");
-        }
-        if request.copies == 0 || request.copies > MAX_COPIES {
-            return bad("a request is for one copy, or for up to eleven shares");
-        }
-        if request.bytes.0 == 0 {
-            return bad("a request for no memory at all");
-        }
+        owner: Owner,
+        request: AllocationRequest,
+    ) -> Result<CheckedRequest, RackError> {
+        self.check_may_borrow(&owner)?;
+        check_words(&owner, &request)?;
+        check_wants(&request.wants)?;
+        let named = self.nodes_named(&request.donors)?;
+        self.check_home(&request.home)?;
+        Ok(CheckedRequest { owner, request, named })
+    }
+
+    fn nodes_named(&self, donors: &[String]) -> Result<Option<BTreeSet<NodeId>>, RackError> {
         let mut named = BTreeSet::new();
-        for name in &request.donors {
-            let node =
-                self.rrt.by_name(name).ok_or_else(|| RackError::UnknownNode(name.clone()))?;
+        for name in donors {
+            let node = self.rrt.by_name(name);
+            let node = node.ok_or_else(|| RackError::UnknownNode(name.clone()))?;
             named.insert(node.record.identity.node);
         }
-        if let Some(name) = request.donors.first()
-            && named.iter().all(|node| self.rrt.is_draining(*node))
-        {
-            return bad(&drained_text(name));
-        }
-        if !request.home.is_empty() {
-            let home = self.rrt.by_name(&request.home);
-            let home = home.ok_or_else(|| RackError::UnknownNode(request.home.clone()))?;
-            if home.record.is_pool {
-                return bad(&pool_text(&request.home));
+        match donors.first() {
+            Some(name) if named.iter().all(|node| self.rrt.is_draining(*node)) => {
+                Err(RackError::BadRequest(drained_text(name)))
             }
+            Some(_) => Ok(Some(named)),
+            None => Ok(None),
         }
-        let named = if request.donors.is_empty() { None } else { Some(named) };
-        // Too many slabs to count exceed any donor's memory.
-        let slabs = u32::try_from(request.bytes.0.div_ceil(SLAB_BYTES)).unwrap_or(u32::MAX);
-        Ok((slabs, named))
     }
 
-    /// Returns the answer to a valid request that needs no call to a donor: it was granted before,
-    /// or exceeds its owner's quota.
-    fn answer_at_once(
-        &self,
-        owner: &Owner,
-        request: &MemoryRequest,
-        slabs: u32,
-    ) -> Option<Result<Vec<Grant>, RackError>> {
-        if self.has_doubtful(request.client_id) {
-            return Some(Err(RackError::HandshakeFailed));
+    fn check_home(&self, home: &str) -> Result<(), RackError> {
+        if home.is_empty() {
+            return Ok(());
         }
-        let before = self.granted_before(request.client_id, slabs.saturating_mul(request.copies));
+        let node = self.rrt.by_name(home);
+        match node.ok_or_else(|| RackError::UnknownNode(home.to_owned()))?.record.is_pool {
+            true => Err(RackError::BadRequest(pool_text(home))),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks what needs no call to a donor.
+    fn check_before_donors(&self, checked: &CheckedRequest) -> Result<(), RackError> {
+        if self.has_doubtful(checked.request.client_id) {
+            return Err(RackError::HandshakeFailed);
+        }
         // A queued request may also wait for its user's quota.
-        if before.is_some() || request.queueing.left_ms() > 0 {
-            return before;
+        match checked.request.queueing.left_ms() > 0 {
+            true => Ok(()),
+            false => self.check_quota(checked),
         }
-        before.or_else(|| {
-            let all_slabs = u64::from(slabs) * u64::from(request.copies);
-            self.check_quota(owner, all_slabs).err().map(Err)
-        })
     }
 
-    /// Returns the answer to a request that was answered before.
+    /// Returns the grants of a request that was answered before.
+    ///
+    /// # Errors
+    /// [`RackError::BadRequest`]: another request was granted under this number, or a part of it is
+    /// gone.
     pub(super) fn granted_before(
         &self,
-        client_id: u128,
-        slabs: u32,
-    ) -> Option<Result<Vec<Grant>, RackError>> {
+        request: &AllocationRequest,
+    ) -> Result<Option<Vec<Grant>>, RackError> {
         let is_granted = |grant: &&GrantRecord| grant.state == GrantState::Committed;
-        let grants: Vec<_> = self.rat.of_client(client_id).filter(is_granted).collect();
+        let grants: Vec<_> = self.rat.of_client(request.client_id).filter(is_granted).collect();
         if grants.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let held: u32 = grants.iter().map(|grant| grant.slabs).sum();
-        let lost = grants.iter().any(|grant| self.lost_since_ns(grant).is_some());
-        if lost || held != slabs {
+        if grants.iter().any(|grant| !is_part_of(request, grant)) {
+            return Err(another_request());
+        }
+        let held = |kind: ResourceKind| -> u64 {
+            let shares = grants.iter().map(|grant| &grant.share);
+            shares.filter(|share| share.kind == kind).map(|share| share.amount()).sum()
+        };
+        let is_whole = request.wants.iter().all(|it| held(it.kind) == request.amount_of(it.kind));
+        if !is_whole || grants.iter().any(|grant| self.lost_since_ns(grant).is_some()) {
             let reason = "this request was granted before and part of that is gone: ask anew";
-            return Some(Err(RackError::BadRequest(reason.to_owned())));
+            return Err(RackError::BadRequest(reason.to_owned()));
         }
-        Some(Ok(grants.iter().filter_map(|grant| self.grant_for_recipient(grant)).collect()))
+        Ok(Some(grants.iter().filter_map(|grant| self.grant_for_recipient(grant)).collect()))
     }
 
     /// Builds the grant sent to the recipient.
@@ -203,8 +239,7 @@ impl MonitorCore {
             donor: node.name.clone(),
             donor_node: grant.donor,
             donor_epoch: grant.donor_epoch,
-            bytes: grant.bytes(),
-            device: grant.device.clone(),
+            share: grant.share.clone(),
             key: grant.origin?.key,
             control_addr: node.control_addr.clone(),
             udp_addr: node.udp_addr.clone(),
@@ -215,31 +250,109 @@ impl MonitorCore {
     }
 
     /// Explains why the missing part of a request has no donors.
-    pub(super) fn why_not_placed(&self, client_id: u128, missing: u32) -> RackError {
+    pub(super) fn why_not_placed(&self, client_id: u128) -> RackError {
         if let Err(error) = self.check_quota_again(client_id) {
             return error;
         }
         let pending = &self.requests[&client_id];
-        let donors = self.available(client_id, true);
+        let search = self.device_search(pending);
+        for (_, want, _) in pending.missing_devices() {
+            if self.choose_device(&search, want, &[]).is_none() {
+                return RackError::NoDevice(self.why_no_device(&search, want));
+            }
+        }
+        match pending.checked.memory() {
+            Some(memory) if pending.missing_slabs() > 0 => self.why_no_memory(client_id, &memory),
+            _ => RackError::HandshakeFailed,
+        }
+    }
+
+    fn why_no_memory(&self, client_id: u128, memory: &WantedMemory) -> RackError {
+        let pending = &self.requests[&client_id];
+        let missing = pending.missing_slabs();
+        let donors = self.available(client_id, memory, true);
         let is_room = room(donors.iter().copied()) >= u64::from(missing);
-        if is_room && self.leaves_enough_after(client_id, missing) {
-            return match self.bandwidth_of(client_id) {
-                Some(ways) if self.placed(client_id, missing, &donors).is_none() => {
-                    self.no_bandwidth(&pending.request, &ways, &donors)
+        if is_room && self.leaves_enough(&pending.checked, missing) {
+            return match self.bandwidth(&pending.checked, memory) {
+                Some(ways) if self.placed(client_id, memory, &donors).is_none() => {
+                    self.no_bandwidth(memory, &ways, &donors)
                 }
                 _ => RackError::HandshakeFailed,
             };
         }
-        let named = pending.named.as_ref();
-        let before = self.before(pending.place, named);
-        let waited_ms = pending.request.queueing.waited_ms;
+        let named = pending.checked.named.as_ref();
+        let before = self.before_for_memory(pending.place, named);
+        let waited_ms = pending.checked.request.queueing.waited_ms;
         let line = InLine { waited_ms, before, most_bytes: None };
-        let asked_bytes = u64::from(pending.slabs) * SLAB_BYTES;
+        let asked_bytes = u64::from(memory.slabs) * SLAB_BYTES;
         let mut free = self.free_by_node(named);
-        let kept = self.reserved_from(&pending.owner.user, &pending.request);
+        let kept = self.reserved_from(&pending.checked);
         subtract(&mut free, kept.saturating_mul(SLAB_BYTES));
         RackError::NoRoom { asked_bytes, free, line }
     }
+}
+
+/// True if the grant could be a part of the request.
+fn is_part_of(request: &AllocationRequest, grant: &GrantRecord) -> bool {
+    let is_for = |want: &Want| match want.kind.is_device() {
+        true => grant.share.answers(want),
+        false => grant.share.kind == want.kind,
+    };
+    request.wants.iter().any(is_for)
+}
+
+pub(super) fn another_request() -> RackError {
+    let reason = "another request was made with this number: draw another number for it";
+    RackError::BadRequest(reason.to_owned())
+}
+
+fn check_words(owner: &Owner, request: &AllocationRequest) -> Result<(), RackError> {
+    let AllocationRequest { recipient, purpose, wants, .. } = request;
+    let names = [recipient, purpose, &owner.user, &owner.node].into_iter();
+    let mut names = names.chain(wants.iter().flat_map(|want| &want.capabilities));
+    match names.any(|name| name.len() > MAX_NAME_BYTES) {
+        true => bad(&format!(
+            "a name, the purpose or a capability is longer than {MAX_NAME_BYTES} bytes"
+        )),
+        false => Ok(()),
+    }
+}
+
+fn check_wants(wants: &[Want]) -> Result<(), RackError> {
+    if wants.is_empty() || wants.len() > MAX_WANTS {
+        return bad(&format!("a request has 1 to {MAX_WANTS} wants"));
+    }
+    if wants.iter().filter(|want| want.kind == ResourceKind::Memory).count() > 1 {
+        return bad("a request wants memory once: add the sizes");
+    }
+    wants.iter().try_for_each(check_want)
+}
+
+fn check_want(want: &Want) -> Result<(), RackError> {
+    let Want { kind, bytes, count, capabilities, bandwidth_bps } = want;
+    let most = if kind.is_device() { MAX_PIECES } else { MAX_COPIES };
+    match () {
+        () if !kind.is_granted() => bad(&format!("{kind} is listed and not granted")),
+        () if kind.is_divisible() && bytes.0 == 0 => {
+            bad(&format!("a request for no {} at all", kind.spec().noun))
+        }
+        () if *count == 0 || *count > most => bad(&format!(
+            "a request is for 1 to {most} pieces of {}, not {count}",
+            kind.spec().noun
+        )),
+        () if capabilities.len() > MAX_CAPABILITIES => {
+            bad(&format!("a request names up to {MAX_CAPABILITIES} capabilities"))
+        }
+        () if !capabilities.is_empty() && !kind.is_device() => {
+            bad("memory is requested without capabilities")
+        }
+        () if *bandwidth_bps > 0 && kind.is_device() => bad("bandwidth is promised to memory only"),
+        () => Ok(()),
+    }
+}
+
+fn bad<T>(reason: &str) -> Result<T, RackError> {
+    Err(RackError::BadRequest(reason.to_owned()))
 }
 
 /// Subtracts `bytes` from the free memory of the nodes with most: memory reserved for others is not

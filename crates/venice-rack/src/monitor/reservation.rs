@@ -5,14 +5,13 @@
 //! no workloads, and reserves nothing, until it has sampled some.
 
 use super::MonitorCore;
-use crate::forecast::{Amounts, Workload, WorkloadForecast, shared_out};
+use super::pending::CheckedRequest;
+use crate::forecast::{Amounts, FORECAST_KINDS, Workload, WorkloadForecast, shared_out};
 use crate::queueing::DEFAULT_PRIORITY;
 use crate::rows::{ForecastRow, ResourceForecast};
-use crate::types::{MemoryRequest, RackError, ResourceKind};
+use crate::types::{RackError, ResourceKind};
 use std::collections::BTreeMap;
 use venice_wire::SLAB_BYTES;
-
-const BYTES_PER_MIB: f64 = 1_048_576.0;
 
 impl MonitorCore {
     /// Samples the use of every workload, when that is due.
@@ -20,10 +19,9 @@ impl MonitorCore {
         if self.workloads.is_due(now_ns) {
             // Queued requests count as use, too.
             for (_, waiter) in self.queue.iter() {
-                let Some(memory) = waiter.as_memory() else { continue };
-                let user = waiter.owner.user.clone();
-                let workload = Workload { user, purpose: memory.request.purpose.clone() };
-                let wanted = self.slabs_of(&workload).saturating_add(u64::from(memory.slabs));
+                let slabs = waiter.checked.slabs();
+                let workload = workload_of(&waiter.checked);
+                let wanted = self.slabs_of(&workload).saturating_add(slabs.into());
                 self.workloads.handle_refused(workload, wanted.min(self.total_slabs()));
             }
             let used = self.used_by_workload();
@@ -36,15 +34,9 @@ impl MonitorCore {
         for grant in self.rat.iter().filter(|grant| self.lost_since_ns(grant).is_none()) {
             let Some(owner) = &grant.owner else { continue };
             let workload = Workload { user: owner.user.clone(), purpose: grant.purpose.clone() };
-            let amounts = used.entry(workload).or_default();
-            match grant.device.as_ref().map(|share| (share.kind, share.bytes)) {
-                Some((ResourceKind::Accelerator, _)) => amounts[1] += 1.0,
-                Some((ResourceKind::Nic, _)) => amounts[2] += 1.0,
-                Some((ResourceKind::Storage, bytes)) => amounts[3] += bytes as f64 / BYTES_PER_MIB,
-                // Neither is a device's kind.
-                Some((ResourceKind::Memory | ResourceKind::Window, _)) => {}
-                None => amounts[0] += f64::from(grant.slabs),
-            }
+            let Some(index) = index_of(grant.share.kind) else { continue };
+            let amount = grant.share.amount() as f64 / unit_of(grant.share.kind);
+            used.entry(workload).or_default()[index] += amount;
         }
         used
     }
@@ -55,10 +47,9 @@ impl MonitorCore {
         if !matches!(error, RackError::NoRoom { .. }) {
             return;
         }
-        let workload =
-            Workload { user: pending.owner.user.clone(), purpose: pending.request.purpose.clone() };
+        let (workload, slabs) = (workload_of(&pending.checked), pending.checked.slabs());
         // The need is at most what the rack has.
-        let wanted = self.slabs_of(&workload).saturating_add(u64::from(pending.slabs));
+        let wanted = self.slabs_of(&workload).saturating_add(slabs.into());
         let wanted = wanted.min(self.total_slabs());
         self.workloads.handle_refused(workload, wanted);
     }
@@ -69,17 +60,19 @@ impl MonitorCore {
     /// A request above the default priority may use reserved slabs. So may a workload that has lost
     /// a grant or has one on a draining node: grants replacement has been granted before, and precedes
     /// a forecast need.
-    pub(super) fn reserved_from(&self, user: &str, request: &MemoryRequest) -> u64 {
+    pub(super) fn reserved_from(&self, checked: &CheckedRequest) -> u64 {
+        let CheckedRequest { owner, request, .. } = checked;
         if request.queueing.priority > DEFAULT_PRIORITY {
             return 0;
         }
         let kept = self.reserved_slabs();
-        let others = kept.iter().filter(|(workload, _)| !is_of(workload, user, request));
+        let others = kept.iter().filter(|(workload, _)| !is_of(workload, checked));
         let kept: u64 = others.map(|(_, slabs)| *slabs).sum();
         if kept == 0 {
             return 0;
         }
-        let grants = self.rat.of_user(user).filter(|grant| grant.purpose == request.purpose);
+        let grants = self.rat.of_user(&owner.user);
+        let grants = grants.filter(|grant| grant.purpose == request.purpose);
         let is_to_be_replaced = grants
             .into_iter()
             .any(|grant| self.lost_since_ns(grant).is_some() || self.rrt.is_draining(grant.donor));
@@ -88,18 +81,18 @@ impl MonitorCore {
 
     /// Returns the slabs reserved for such requests of this user: they may use them, whatever is
     /// reserved for others.
-    fn reserved_for(&self, user: &str, request: &MemoryRequest) -> u64 {
+    fn reserved_for(&self, checked: &CheckedRequest) -> u64 {
         let kept = self.reserved_slabs().into_iter();
-        let mut grants = kept.filter(|(workload, _)| is_of(workload, user, request));
+        let mut grants = kept.filter(|(workload, _)| is_of(workload, checked));
         grants.next().map_or(0, |(_, slabs)| slabs)
     }
 
     /// True if this many more slabs can be granted and enough is left for others. Slabs already set
     /// aside for the request no longer count as free.
-    pub(super) fn leaves_enough(&self, user: &str, request: &MemoryRequest, slabs: u32) -> bool {
-        let kept = self.reserved_from(user, request);
+    pub(super) fn leaves_enough(&self, checked: &CheckedRequest, slabs: u32) -> bool {
+        let kept = self.reserved_from(checked);
         kept == 0
-            || self.reserved_for(user, request) >= u64::from(slabs)
+            || self.reserved_for(checked) >= u64::from(slabs)
             || self.free_slabs() >= u64::from(slabs).saturating_add(kept)
     }
 
@@ -118,7 +111,7 @@ impl MonitorCore {
         let grants = self.rat.of_user(&workload.user);
         let grants = grants.filter(|grant| grant.purpose == workload.purpose);
         let grants = grants.filter(|grant| self.lost_since_ns(grant).is_none());
-        grants.map(|grant| u64::from(grant.slabs)).sum()
+        grants.map(|grant| u64::from(grant.share.slabs())).sum()
     }
 
     /// Returns the slabs that living nodes lend.
@@ -139,18 +132,16 @@ impl MonitorCore {
         let row = |(workload, outlook): (&Workload, &WorkloadForecast)| {
             let slabs = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
             let in_use = used.get(workload).copied().unwrap_or_default();
-            let resource = |index: usize, unit: f64| ResourceForecast {
-                in_use: in_units(in_use[index], unit),
-                forecast: outlook.forecast.map(|peaks| in_units(peaks[index], unit)),
-                persistence: outlook.persistence.map(|peaks| in_units(peaks[index], unit)),
+            let resource = |(index, kind): (usize, ResourceKind)| {
+                let in_units = |amounts: Amounts| (amounts[index].ceil() * unit_of(kind)) as u64;
+                let forecast = outlook.forecast.map(in_units);
+                let persistence = outlook.persistence.map(in_units);
+                (kind, ResourceForecast { in_use: in_units(in_use), forecast, persistence })
             };
             ForecastRow {
                 user: workload.user.clone(),
                 purpose: workload.purpose.clone(),
-                memory_bytes: resource(0, SLAB_BYTES as f64),
-                accelerators: resource(1, 1.0),
-                nics: resource(2, 1.0),
-                storage_bytes: resource(3, BYTES_PER_MIB),
+                resources: FORECAST_KINDS.into_iter().enumerate().map(resource).collect(),
                 reserved_bytes: slabs(kept.get(workload).copied().unwrap_or(0)),
                 windows: outlook.score.windows,
                 under_windows: outlook.score.short,
@@ -166,13 +157,23 @@ impl MonitorCore {
     }
 }
 
-fn is_of(workload: &Workload, user: &str, request: &MemoryRequest) -> bool {
-    workload.user == user && workload.purpose == request.purpose
+fn workload_of(checked: &CheckedRequest) -> Workload {
+    let (user, purpose) = (checked.owner.user.clone(), checked.request.purpose.clone());
+    Workload { user, purpose }
 }
 
-/// Rounds up to whole units.
-fn in_units(amount: f64, unit: f64) -> u64 {
-    (amount.ceil() * unit) as u64
+fn is_of(workload: &Workload, checked: &CheckedRequest) -> bool {
+    workload.user == checked.owner.user && workload.purpose == checked.request.purpose
+}
+
+/// Returns the place of a kind in a workload's amounts.
+fn index_of(kind: ResourceKind) -> Option<usize> {
+    FORECAST_KINDS.into_iter().position(|it| it == kind)
+}
+
+/// Returns the unit in which a kind is sampled: a slab, a MiB, a device.
+fn unit_of(kind: ResourceKind) -> f64 {
+    kind.spec().unit_bytes.max(1) as f64
 }
 
 /// Returns the mean forecast error of memory, in bytes.

@@ -6,8 +6,8 @@ use crate::common::{CountingKeys, S, registration, settings};
 use venice_rack::caller::Owner;
 use venice_rack::forecast::{ForecastSettings, Windows};
 use venice_rack::monitor::{MonitorCore, MonitorSettings};
-use venice_rack::types::{Grant, HeartbeatReport, MemoryRequest, PortReport, RackError};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_rack::types::{AllocationRequest, Grant, HeartbeatReport, PortReport, RackError, Want};
+use venice_wire::SLAB_BYTES;
 
 const DONORS: u32 = 4;
 /// Samples of a day, one every five minutes of virtual time.
@@ -32,15 +32,13 @@ impl DailyRack {
     /// Requests slabs for a purpose.
     fn get(&mut self, purpose: &str, slabs: u64) -> Result<Vec<Grant>, RackError> {
         self.0.requests += 1;
-        let request = MemoryRequest {
+        let request = AllocationRequest {
+            wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
             client_id: self.0.requests,
             recipient: purpose.to_owned(),
-            bytes: ByteSize(slabs * SLAB_BYTES),
-            copies: 1,
             donors: vec![],
             home: String::new(),
             placement: None,
-            bandwidth_bps: 0,
             queueing: Default::default(),
             purpose: purpose.to_owned(),
         };

@@ -1,16 +1,17 @@
 //! Requests with a bandwidth need: no link is promised more than it carries.
 
 use crate::common::lenders::{Rack, SLABS};
-use crate::common::{CountingKeys, S, owner, registration, settings};
+use crate::common::{CountingKeys, S, owner, placement_of, registration, settings};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings};
 use venice_rack::placement::Policy;
 use venice_rack::types::{
-    FlowPeer, FlowReport, Grant, HeartbeatReport, Identity, LinkPort, LinkProtection, LinkReport,
-    LinkState, MemoryRequest, NodeRegistration, PortReport, RackError, RelayPlace,
+    AllocationRequest, FlowPeer, FlowReport, Grant, HeartbeatReport, Identity, LinkPort,
+    LinkProtection, LinkReport, LinkState, NodeRegistration, PortReport, RackError, RelayPlace,
+    Want,
 };
-use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+use venice_wire::{NodeId, SLAB_BYTES};
 
 const MBPS: u64 = 1_000_000;
 
@@ -82,17 +83,15 @@ fn report(rack: &mut Rack, from: NodeId, links: Vec<LinkReport>, flows: Vec<Flow
     rack.settle();
 }
 
-fn memory_request(rack: &mut Rack, home: &str, slabs: u64, mbps: u64) -> MemoryRequest {
+fn memory_request(rack: &mut Rack, home: &str, slabs: u64, mbps: u64) -> AllocationRequest {
     rack.requests += 1;
-    MemoryRequest {
+    AllocationRequest {
+        wants: vec![Want { bandwidth_bps: mbps * MBPS, ..Want::memory(slabs * SLAB_BYTES, 1) }],
         client_id: rack.requests,
         recipient: "program".into(),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: home.into(),
         placement: Some(Policy::Spread),
-        bandwidth_bps: mbps * MBPS,
         purpose: String::new(),
         queueing: Default::default(),
     }
@@ -104,7 +103,7 @@ fn get(rack: &mut Rack, slabs: u64, mbps: u64) -> Result<Vec<Grant>, RackError> 
 }
 
 fn shares(grants: &[Grant]) -> BTreeMap<u32, u64> {
-    grants.iter().map(|grant| (grant.donor_node.0, grant.bytes / SLAB_BYTES)).collect()
+    grants.iter().map(|grant| (grant.donor_node.0, grant.share.bytes / SLAB_BYTES)).collect()
 }
 
 #[test]
@@ -148,10 +147,14 @@ fn unpromised_traffic_reduces_bandwidth() {
     report(&mut rack, NodeId(1), vec![], flows);
     let request = memory_request(&mut rack, "", 4, 1000);
     let plan = rack.monitor.plan(&owner(), &request).unwrap();
-    let left: Vec<_> = plan.nodes.iter().map(|row| row.link_left_bps.unwrap() / MBPS).collect();
+    let left: Vec<_> =
+        placement_of(&plan).nodes.iter().map(|row| row.link_left_bps.unwrap() / MBPS).collect();
     assert_eq!(left, [200, 500]);
     assert!(plan.refusal.contains("1Gbps more"), "{}", plan.refusal);
-    assert!(plan.nodes.iter().all(|row| row.why == "its link has too little left"), "{plan:?}");
+    assert!(
+        placement_of(&plan).nodes.iter().all(|row| row.why == "its link has too little left"),
+        "{plan:?}"
+    );
 }
 
 #[test]
@@ -161,9 +164,12 @@ fn link_tests_are_not_traffic() {
     report(&mut rack, NodeId(1), vec![], vec![burst]);
     let grants = get(&mut rack, 4, 1900).unwrap();
     assert_eq!(shares(&grants), [(1, 2), (2, 2)].into());
-    let request = MemoryRequest { placement: None, ..memory_request(&mut rack, "", 4, 0) };
+    let request = AllocationRequest { placement: None, ..memory_request(&mut rack, "", 4, 0) };
     let plan = rack.monitor.plan(&owner(), &request).unwrap();
-    assert!(plan.nodes.iter().all(|row| row.traffic_slabs == 0 && row.slabs == 2), "{plan:?}");
+    assert!(
+        placement_of(&plan).nodes.iter().all(|row| row.traffic_slabs == 0 && row.slabs == 2),
+        "{plan:?}"
+    );
 }
 
 /// Registrations and grants are in the durable log; what changes with every heartbeat is not.
@@ -205,7 +211,7 @@ fn heartbeats_store_nothing() {
 fn donors_share_a_common_link() {
     // node1 reaches node2 by a fast link, and node3 and node4 by one of 300 Mb/s.
     let mut rack = row(&[10_000.0, 300.0, 10_000.0]);
-    let wanted = |rack: &mut Rack, mbps| MemoryRequest {
+    let wanted = |rack: &mut Rack, mbps| AllocationRequest {
         donors: vec!["node2".into(), "node3".into(), "node4".into()],
         ..memory_request(rack, "node1", 12, mbps)
     };
@@ -224,7 +230,7 @@ fn donors_share_a_common_link() {
 #[test]
 fn own_node_needs_no_link() {
     let mut rack = row(&[10.0]);
-    let wanted = MemoryRequest {
+    let wanted = AllocationRequest {
         donors: vec!["node1".into()],
         ..memory_request(&mut rack, "node1", 4, 5000)
     };
@@ -262,10 +268,10 @@ proptest! {
             } else {
                 let home = format!("node{}", home % (links.len() + 1) + 1);
                 let placement = Some(Policy::ALL[policy]);
-                let wanted = MemoryRequest { placement, ..memory_request(&mut rack, &home, slabs, mbps) };
+                let wanted = AllocationRequest { placement, ..memory_request(&mut rack, &home, slabs, mbps) };
                 match rack.ask(owner(), wanted) {
                     Ok(grants) => {
-                        let bytes: u64 = grants.iter().map(|grant| grant.bytes).sum();
+                        let bytes: u64 = grants.iter().map(|grant| grant.share.bytes).sum();
                         prop_assert_eq!(bytes, slabs * SLAB_BYTES);
                         held.push(grants);
                     }

@@ -5,18 +5,18 @@ use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::queueing::{Preempt, Queueing};
-use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::types::{
-    DeviceReport, DeviceRequest, DeviceShare, DonorReport, DonorStatus, Grant, HeartbeatReport,
-    HeldGrant, HeldState, Identity, MemoryRequest, PortReport, RackError, Refusal, ResourceKind,
-    ResourceSpec,
+    AllocationRequest, DeviceReport, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant,
+    HeldState, Identity, PortReport, RackError, Refusal, ResourceKind, ResourceSpec, Share, Want,
 };
-use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+use venice_wire::{GrantId, SLAB_BYTES};
+
+const STORAGE_UNIT_BYTES: u64 = ResourceKind::Storage.spec().unit_bytes;
 
 const GPU: ResourceKind = ResourceKind::Accelerator;
 
 fn spec(kind: ResourceKind, address: &str, bytes: u64) -> ResourceSpec {
-    let slab_bytes = kind.device_unit_bytes();
+    let slab_bytes = kind.spec().unit_bytes;
     let capabilities = vec!["fft".to_owned()];
     ResourceSpec { kind, address: address.to_owned(), bytes, slab_bytes, capabilities }
 }
@@ -60,12 +60,12 @@ impl Rack {
         }
     }
 
-    fn ask(&mut self, request: DeviceRequest) -> Result<(), RackError> {
-        self.core.handle_device_request(0, owner(), request)
+    fn ask(&mut self, request: AllocationRequest) -> Result<(), RackError> {
+        self.core.handle_request(0, owner(), request)
     }
 
     /// Returns the error of a request that donors refuse with `refusal`.
-    fn why_not(&mut self, request: DeviceRequest, refusal: &str) -> String {
+    fn why_not(&mut self, request: AllocationRequest, refusal: &str) -> String {
         self.ask(request).unwrap();
         self.act(&|| Err(CallError::Refused(Refusal::NoDevice(refusal.to_owned()))));
         self.answers.pop().unwrap().1.unwrap_err().to_string()
@@ -92,30 +92,34 @@ impl Rack {
     }
 }
 
-fn request(client_id: u128, kind: ResourceKind, bytes: u64) -> DeviceRequest {
-    DeviceRequest {
+fn request(client_id: u128, kind: ResourceKind, bytes: u64) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::device(kind, bytes)],
+        home: String::new(),
+        placement: None,
         client_id,
         recipient: "r".into(),
-        kind,
-        bytes: ByteSize(bytes),
-        capabilities: vec![],
         donors: vec![],
         purpose: "p".into(),
         queueing: Queueing::default(),
     }
 }
 
-fn memory(client_id: u128) -> MemoryRequest {
-    MemoryRequest {
+/// Adds capabilities to the only want of a request.
+fn with(capabilities: &[&str], mut request: AllocationRequest) -> AllocationRequest {
+    request.wants[0].capabilities = capabilities.iter().map(|it| (*it).to_owned()).collect();
+    request
+}
+
+fn memory(client_id: u128) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1)],
         client_id,
         recipient: "r".into(),
         home: String::new(),
-        bytes: ByteSize(SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         purpose: "p".into(),
         placement: None,
-        bandwidth_bps: 0,
         queueing: Queueing::default(),
     }
 }
@@ -131,7 +135,7 @@ fn reused_request_number_is_refused() {
         request(2, GPU, 0),
         request(1, ResourceKind::Nic, 0),
         request(1, GPU, 5),
-        DeviceRequest { capabilities: vec!["fft".into()], ..request(1, GPU, 0) },
+        with(&["fft"], request(1, GPU, 0)),
     ] {
         let answer = rack.ask(other);
         assert!(matches!(answer, Err(RackError::BadRequest(_))), "{answer:?}");
@@ -159,12 +163,10 @@ fn donor_refusal_reaches_recipient() {
 fn refusal_fits_in_header() {
     let devices: Vec<_> = (0..200).map(|index| spec(GPU, &format!("/dev/{index}"), 0)).collect();
     let mut rack = Rack::new(3, &devices);
-    let capabilities = vec!["x".repeat(255); 32];
-    let why = rack.why_not(DeviceRequest { capabilities, ..request(1, GPU, 0) }, "");
+    let why = rack.why_not(with(&[&*"x".repeat(255); 32], request(1, GPU, 0)), "");
     assert!(why.len() < 4096 && why.contains("592 more"), "{why}");
     let donors = vec!["node2".to_owned()];
-    let fft = vec!["cuda".to_owned()];
-    let wanted = DeviceRequest { donors, capabilities: fft, ..request(2, GPU, 0) };
+    let wanted = AllocationRequest { donors, ..with(&["cuda"], request(2, GPU, 0)) };
     let why = rack.why_not(wanted, "");
     assert!(why.contains("node2 /dev/0: cannot cuda"), "{why}");
     assert!(!why.contains("node1") && !why.contains("node3"), "{why}");
@@ -178,14 +180,16 @@ fn device_grants_per_user_are_limited() {
         rack.act(&|| Ok(()));
     }
     assert!(rack.answers.iter().all(|(_, result)| result.is_ok()));
-    let error = rack.ask(request(1000, ResourceKind::Storage, 1)).unwrap_err().to_string();
+    rack.ask(request(1000, ResourceKind::Storage, 1)).unwrap();
+    rack.act(&|| Ok(()));
+    let error = rack.answers.pop().unwrap().1.unwrap_err().to_string();
     assert!(error.contains("256 grants of devices"), "{error}");
 }
 
 #[test]
 fn device_report_is_sanitised() {
     let mut rack = Rack::new(1, &[spec(ResourceKind::Storage, "/srv", 8 * STORAGE_UNIT_BYTES)]);
-    let share = DeviceShare {
+    let share = Share {
         kind: ResourceKind::Storage,
         address: "/srv".into(),
         bytes: STORAGE_UNIT_BYTES + 1,
@@ -193,8 +197,7 @@ fn device_report_is_sanitised() {
     };
     let held = HeldGrant {
         id: GrantId(7),
-        slabs: 0,
-        device: Some(share),
+        share,
         state: HeldState::Committed,
         lease_ms: 10_000,
         owner: Some(owner()),
@@ -217,15 +220,15 @@ fn device_report_is_sanitised() {
 }
 
 /// Returns a request for storage, or an accelerator, that waits a minute.
-fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> DeviceRequest {
+fn waiting(client_id: u128, kind: ResourceKind, units: u64, priority: u8) -> AllocationRequest {
     let queueing =
         Queueing { wait_ms: 60_000, priority, preempt: Preempt::All, ..Queueing::default() };
-    DeviceRequest { queueing, ..request(client_id, kind, units * STORAGE_UNIT_BYTES) }
+    AllocationRequest { queueing, ..request(client_id, kind, units * STORAGE_UNIT_BYTES) }
 }
 
 impl Rack {
     /// Makes a request, and returns the grants that are then being preempted.
-    fn get(&mut self, request: DeviceRequest) -> Vec<u64> {
+    fn get(&mut self, request: AllocationRequest) -> Vec<u64> {
         self.ask(request).unwrap();
         self.act(&|| Ok(()));
         let rows = self.core.grant_rows(0).into_iter();
@@ -238,7 +241,7 @@ fn preemption_takes_least_storage() {
     const STORAGE: ResourceKind = ResourceKind::Storage;
     let mut rack = Rack::new(1, &[spec(STORAGE, "/srv", 8 * STORAGE_UNIT_BYTES)]);
     for (client_id, units, priority) in [(1, 4, 50), (2, 2, 50), (3, 2, 40)] {
-        assert_eq!(rack.get(waiting(client_id, STORAGE, units, priority)), []);
+        assert_eq!(rack.get(waiting(client_id, STORAGE, units, priority)), [0u64; 0]);
     }
     let ids: Vec<u64> = rack.core.grant_rows(0).iter().map(|row| row.id).collect();
     let mut preempted = |units| {
@@ -265,10 +268,12 @@ fn lowest_priority_device_is_preempted() {
     // A preempted device is not given to another, and nothing more is preempted before it has come.
     assert_eq!(rack.get(waiting(7, GPU, 0, 75)), [ids[1]]);
     let rows = rack.core.queue_rows(0);
-    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.preempting_devices)).collect();
+    let said: Vec<_> = rows.iter().map(|row| (row.priority, row.wants[0].preempting)).collect();
     assert_eq!(said, [(80, 1), (75, 0), (50, 0)]);
-    let plan = rack.core.plan_device(&owner(), &request(8, GPU, 0)).unwrap();
-    assert!(plan.refusal.contains("granted") && plan.devices.iter().all(|row| !row.is_chosen));
+    let plan = rack.core.plan(&owner(), &request(8, GPU, 0)).unwrap();
+    assert!(
+        plan.refusal.contains("granted") && plan.devices[0].devices.iter().all(|it| !it.is_chosen)
+    );
 }
 
 #[test]
@@ -282,7 +287,7 @@ fn storage_backfill_is_bounded() {
         storage(1, 5),
         storage(2, 5),
         // Three are left of each.
-        DeviceRequest { queueing, ..storage(3, 4) },
+        AllocationRequest { queueing, ..storage(3, 4) },
     ] {
         rack.get(waits);
     }
@@ -295,6 +300,7 @@ fn storage_backfill_is_bounded() {
     assert!(refused.contains("/tmp: reserved for requests ahead in the queue"), "{refused}");
     assert!(ask(6, 1).is_ok());
     let row = rack.core.queue_rows(0).remove(0);
-    let said = (row.bytes, row.backfilled_bytes, row.free_bytes, row.needs.as_str());
+    let want = &row.wants[0];
+    let said = (want.wanted, want.backfilled, want.free, row.needs.as_str());
     assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
 }

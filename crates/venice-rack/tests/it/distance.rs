@@ -1,15 +1,15 @@
 //! Nodes that relay for each other: near donors are taken first, and the tables show distances.
 
-use crate::common::{self, CountingKeys, owner, settings};
+use crate::common::{self, CountingKeys, owner, placement_of, settings};
 use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
-    DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, HeartbeatReport, HeldGrant,
-    HeldState, Identity, LinkPort, LinkProtection, LinkReport, LinkState, MemoryRequest,
-    NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace,
+    AllocationRequest, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport,
+    HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort, LinkProtection, LinkReport,
+    LinkState, NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace, Share, Want,
 };
-use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+use venice_wire::{GrantId, SLAB_BYTES};
 
 const SLABS: u32 = 32;
 const LINK: &str = "latency=2us";
@@ -51,15 +51,13 @@ fn actions(core: &mut MonitorCore) -> Vec<Action> {
 
 /// Requests memory for a program of `home`, and returns the prepares.
 fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
-    let request = MemoryRequest {
+    let request = AllocationRequest {
+        wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
         client_id: 7,
         recipient: "program".into(),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: home.into(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };
@@ -75,7 +73,7 @@ fn shares(home: &str, slabs: u64) -> Vec<(u32, u32)> {
     let (mut core, nodes) = row();
     let asked = ask(&mut core, home, slabs);
     let position = |donor: Identity| nodes.iter().position(|node| *node == donor).unwrap() as u32;
-    asked.iter().map(|(donor, request)| (position(*donor) + 1, request.slabs)).collect()
+    asked.iter().map(|(donor, request)| (position(*donor) + 1, request.share.slabs())).collect()
 }
 
 #[test]
@@ -124,7 +122,7 @@ fn six_for_node2(links: [(f64, f64); 3]) -> Vec<(u32, u32)> {
         tested(&mut core, (ends[0], ends[1]), latency_us, used);
     }
     let asked = ask(&mut core, "node2", 6);
-    asked.iter().map(|(donor, request)| (donor.node.0, request.slabs)).collect()
+    asked.iter().map(|(donor, request)| (donor.node.0, request.share.slabs())).collect()
 }
 
 #[test]
@@ -147,21 +145,21 @@ fn request_overrides_placement_policy() {
         for position in 0..4 {
             core.handle_register(0, Token(position.into()), registration(position));
         }
-        let request = MemoryRequest {
+        let request = AllocationRequest {
+            wants: vec![Want::memory(12 * SLAB_BYTES, 1)],
             client_id: 7,
             recipient: "program".into(),
-            bytes: ByteSize(12 * SLAB_BYTES),
-            copies: 1,
             donors: vec![],
             home: "node1".into(),
             placement,
-            bandwidth_bps: 0,
             purpose: String::new(),
             queueing: Default::default(),
         };
         core.handle_request(0, owner(), request).unwrap();
         let prepare = |action| match action {
-            Action::SendPrepare { donor, request, .. } => Some((donor.node.0, request.slabs)),
+            Action::SendPrepare { donor, request, .. } => {
+                Some((donor.node.0, request.share.slabs()))
+            }
             _ => None,
         };
         actions(&mut core).into_iter().filter_map(prepare).collect::<Vec<_>>()
@@ -174,16 +172,14 @@ fn request_overrides_placement_policy() {
     assert_eq!(shares(Some(Policy::Nearest), Policy::Spread), nearest);
 }
 
-fn memory_request(home: &str, slabs: u64, copies: u32) -> MemoryRequest {
-    MemoryRequest {
+fn memory_request(home: &str, slabs: u64, copies: u32) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(slabs * SLAB_BYTES, copies)],
         client_id: 7,
         recipient: "program".into(),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies,
         donors: vec![],
         home: home.into(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     }
@@ -197,8 +193,16 @@ fn plan_explains_placement_without_granting() {
     let plan = core.plan(&owner(), &memory_request("node1", 12, 2)).unwrap();
     assert!(core.poll_action().is_none(), "no donor is called");
     assert_eq!((core.grant_rows(0).len(), plan.refusal.as_str()), (0, ""));
-    assert_eq!((plan.policy.as_str(), plan.slabs, plan.copies), ("nearest", 24, 2));
-    let shown: Vec<_> = plan.nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
+    assert_eq!(
+        (
+            placement_of(&plan).policy.as_str(),
+            placement_of(&plan).slabs,
+            placement_of(&plan).copies
+        ),
+        ("nearest", 24, 2)
+    );
+    let shown: Vec<_> =
+        placement_of(&plan).nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
     let expected = [
         (4, Some(0), "chosen"),
         (12, Some(1), "one copy of everything: a node has no second"),
@@ -206,21 +210,21 @@ fn plan_explains_placement_without_granting() {
         (8, Some(3), "chosen"),
     ];
     assert_eq!(shown, expected);
-    let (own, near) = (&plan.nodes[0], &plan.nodes[1]);
+    let (own, near) = (&placement_of(&plan).nodes[0], &placement_of(&plan).nodes[1]);
     assert_eq!((own.distance_slabs, own.score_slabs), (16, 16), "a hop beyond the farthest");
     assert_eq!((near.free_slabs, near.distance_slabs, near.score_slabs), (32, 4, 28));
 
     // A real request is placed alike.
     core.handle_request(0, owner(), memory_request("node1", 12, 2)).unwrap();
     let prepare = |action| match action {
-        Action::SendPrepare { donor, request, .. } => Some((donor, request.slabs)),
+        Action::SendPrepare { donor, request, .. } => Some((donor, request.share.slabs())),
         _ => None,
     };
     let asked: Vec<_> = actions(&mut core).into_iter().filter_map(prepare).collect();
     assert_eq!(asked, [(nodes[0], 4), (nodes[1], 12), (nodes[3], 8)]);
     // It counts in the next plan: prepared slabs are not free.
     let plan = core.plan(&owner(), &memory_request("node1", 60, 1)).unwrap();
-    assert_eq!(plan.nodes[1].free_slabs, 20);
+    assert_eq!(placement_of(&plan).nodes[1].free_slabs, 20);
 }
 
 #[test]
@@ -237,7 +241,12 @@ fn plan_explains_refusal() {
     );
     let plan = core.plan(&owner(), &memory_request("", 2, 1)).unwrap();
     assert!(plan.refusal.contains("of a quota of"), "{}", plan.refusal);
-    assert!(plan.nodes.iter().all(|row| row.slabs == 0 && row.why.contains("is refused")));
+    assert!(
+        placement_of(&plan)
+            .nodes
+            .iter()
+            .all(|row| row.slabs == 0 && row.why.contains("is refused"))
+    );
     let nowhere = core.plan(&owner(), &memory_request("nowhere", 2, 1));
     assert_eq!(nowhere, Err(RackError::UnknownNode("nowhere".into())));
 }
@@ -245,15 +254,13 @@ fn plan_explains_refusal() {
 #[test]
 fn unknown_home_is_refused() {
     let (mut core, _) = row();
-    let request = MemoryRequest {
+    let request = AllocationRequest {
+        wants: vec![Want::memory(1, 1)],
         client_id: 7,
         recipient: "program".into(),
-        bytes: ByteSize(1),
-        copies: 1,
         donors: vec![],
         home: "nowhere".into(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };
@@ -281,8 +288,7 @@ fn tables_show_hops_and_relays() {
     let held = HeldGrant {
         owner: None,
         id: request.grant,
-        slabs: 1,
-        device: None,
+        share: Share::of_slabs(1),
         state: HeldState::Committed,
         lease_ms: 10_000,
         recipient: "program".into(),
@@ -329,15 +335,13 @@ fn tables_show_hops_and_relays() {
 #[test]
 fn path_lists_every_relay() {
     let (mut core, nodes) = row();
-    let named = MemoryRequest {
+    let named = AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1)],
         client_id: 8,
         recipient: "program".into(),
-        bytes: ByteSize(SLAB_BYTES),
-        copies: 1,
         donors: vec!["node4".into()],
         home: "node1".into(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: String::new(),
         queueing: Default::default(),
     };
@@ -353,8 +357,7 @@ fn path_lists_every_relay() {
     let held = HeldGrant {
         owner: None,
         id: grant,
-        slabs: 1,
-        device: None,
+        share: Share::of_slabs(1),
         state: HeldState::Committed,
         lease_ms: 10_000,
         recipient: "program".into(),

@@ -4,7 +4,7 @@ use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::types::*;
-use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+use venice_wire::{NodeId, SLAB_BYTES};
 
 const SLABS: u32 = 8;
 
@@ -50,7 +50,7 @@ impl Rack {
                     self.nodes.extend(nodes);
                 }
                 Action::SendPrepare { donor, request, .. } => {
-                    done.shares.push((donor.node.0, request.slabs));
+                    done.shares.push((donor.node.0, request.share.slabs()));
                 }
                 Action::ReplyDone { result, .. } => done.drains.push(result),
                 Action::ReplyRequest { result, .. } => done.refused = result.err(),
@@ -66,15 +66,13 @@ impl Rack {
     }
 
     fn ask(&mut self, slabs: u64, donors: &[&str]) -> Result<Vec<(u32, u32)>, RackError> {
-        let request = MemoryRequest {
+        let request = AllocationRequest {
+            wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
             client_id: u128::from(slabs),
             recipient: "r".into(),
-            copies: 1,
-            bytes: ByteSize(slabs * SLAB_BYTES),
             donors: donors.iter().map(|name| (*name).to_owned()).collect(),
             home: String::new(),
             placement: None,
-            bandwidth_bps: 0,
             purpose: "p".into(),
             queueing: Default::default(),
         };

@@ -3,8 +3,10 @@
 use crate::common::{CountingKeys, owner, registration, settings};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, MonitorCore, Token};
-use venice_rack::types::{DeviceRequest, MemoryRequest, NodeRegistration, RackError, ResourceKind};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_rack::types::{
+    AllocationRequest, Grant, NodeRegistration, RackError, ResourceKind, Want,
+};
+use venice_wire::SLAB_BYTES;
 
 fn rack() -> MonitorCore {
     let mut core = MonitorCore::recover(settings(), Box::new(CountingKeys(0)), 0, []);
@@ -16,16 +18,14 @@ fn rack() -> MonitorCore {
     core
 }
 
-fn memory(client_id: u128) -> MemoryRequest {
-    MemoryRequest {
+fn memory(client_id: u128) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1)],
         client_id,
         recipient: "r".into(),
-        bytes: ByteSize(SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }
@@ -36,29 +36,34 @@ fn check_refusal(refused: &RackError) {
     assert!(text.contains("pool is a pool node") && text.contains("--pool"), "{text}");
 }
 
+fn answer(core: &mut MonitorCore) -> Result<Vec<Grant>, RackError> {
+    let answer = std::iter::from_fn(|| core.poll_action()).find_map(|action| match action {
+        Action::ReplyRequest { result, .. } => Some(result),
+        _ => None,
+    });
+    answer.expect("an answer")
+}
+
 #[test]
 fn pool_node_lends_only() {
     let mut core = rack();
     let of_pool = Owner { node: "pool".to_owned(), ..owner() };
     check_refusal(&core.plan(&of_pool, &memory(1)).unwrap_err());
     core.handle_request(0, of_pool.clone(), memory(1)).unwrap();
-    let answer = std::iter::from_fn(|| core.poll_action()).find_map(|action| match action {
-        Action::ReplyRequest { result, .. } => Some(result),
-        _ => None,
-    });
-    check_refusal(&answer.expect("an answer").unwrap_err());
-    let device = DeviceRequest {
+    check_refusal(&answer(&mut core).unwrap_err());
+    let device = AllocationRequest {
+        wants: vec![Want::device(ResourceKind::Accelerator, 0)],
+        home: String::new(),
+        placement: None,
         client_id: 2,
         recipient: "r".into(),
-        kind: ResourceKind::Accelerator,
-        bytes: ByteSize(0),
-        capabilities: vec![],
         donors: vec![],
         purpose: "p".into(),
         queueing: Default::default(),
     };
-    check_refusal(&core.plan_device(&of_pool, &device).unwrap_err());
-    check_refusal(&core.handle_device_request(0, of_pool, device).unwrap_err());
+    check_refusal(&core.plan(&of_pool, &device).unwrap_err());
+    core.handle_request(0, of_pool, device).unwrap();
+    check_refusal(&answer(&mut core).unwrap_err());
 
     core.handle_request(0, owner(), memory(3)).unwrap();
     let prepares = std::iter::from_fn(|| core.poll_action());

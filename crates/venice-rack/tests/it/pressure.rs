@@ -4,7 +4,7 @@ use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, MonitorCore, Token};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::*;
-use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+use venice_wire::{NodeId, SLAB_BYTES};
 
 const SLABS: u32 = 8;
 
@@ -55,15 +55,13 @@ fn report_stalled(
 
 /// Requests slabs, and returns the shares, or an immediate refusal.
 fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>, RackError> {
-    let request = MemoryRequest {
+    let request = AllocationRequest {
+        wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
         client_id: u128::from(slabs),
         recipient: "r".into(),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: home.into(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     };
@@ -72,7 +70,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
     while let Some(action) = core.poll_action() {
         match action {
             Action::SendPrepare { donor, request, .. } => {
-                shares.push((donor.node.0, request.slabs))
+                shares.push((donor.node.0, request.share.slabs()))
             }
             Action::ReplyRequest { result, .. } => return result.map(|_| shares),
             _ => {}

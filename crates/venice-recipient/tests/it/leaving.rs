@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Rack, eventually};
 use venice_memory::paged::run_block::{ReplicaAt, ReplicaState};
-use venice_recipient::{Lane, News, PortKind, ReclaimTo, RemoteMemory, Request, Wish};
+use venice_recipient::{
+    AllocationSpec, Lane, MemorySpec, News, PortKind, ReclaimTo, RemoteMemory, Request,
+};
 use venice_wire::SLAB_BYTES;
 
 const LEN: usize = 40_000;
@@ -19,14 +21,14 @@ struct Borrowed {
 
 impl Borrowed {
     fn new(rack: &Rack, port: PortKind, slabs: u64, copies: u32, to: &[ReclaimTo]) -> Borrowed {
-        let wish = Wish {
+        let memory = MemorySpec {
             remote_bytes: Some(slabs * SLAB_BYTES),
             copies: Some(copies),
-            purpose: "a test".into(),
             reclaim_to: to.to_vec(),
-            ..Wish::default()
+            ..MemorySpec::default()
         };
-        let request = Request { access: rack.access(), port, node: None, wish };
+        let spec = AllocationSpec::of_memory(memory);
+        let request = Request { access: rack.access(), port, node: None, spec };
         let (tell, events) = mpsc::channel();
         let memory = RemoteMemory::borrow(&request, move |news| drop(tell.send(news))).unwrap();
         Borrowed { memory, events }

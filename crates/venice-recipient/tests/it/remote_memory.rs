@@ -4,18 +4,19 @@ use std::sync::mpsc;
 
 use crate::common::{Rack, eventually};
 use venice_recipient::{
-    News, PortKind, ReadPart, RecipientError, RemoteMemory, Request, Wish, WritePart,
+    AllocationSpec, MemorySpec, News, PortKind, ReadPart, RecipientError, RemoteMemory, Request,
+    WritePart,
 };
 use venice_wire::SLAB_BYTES;
 
 fn request(rack: &Rack, port: PortKind, slabs: u64) -> Request {
-    let wish = Wish {
+    let memory = MemorySpec {
         remote_bytes: Some(slabs * SLAB_BYTES),
         copies: Some(1),
-        purpose: "a test".into(),
-        ..Wish::default()
+        ..MemorySpec::default()
     };
-    Request { access: rack.access(), port, node: None, wish }
+    let spec = AllocationSpec::of_memory(memory);
+    Request { access: rack.access(), port, node: None, spec }
 }
 
 /// Returns the data that belongs at `offset`.
@@ -96,7 +97,7 @@ fn stop_donors_in_turn(port: PortKind) {
     let mut rack = Rack::start(4, 6);
     let (tell, events) = mpsc::channel();
     let mut with_copies = request(&rack, port, 5);
-    with_copies.wish.copies = None;
+    with_copies.spec.memory.as_mut().unwrap().copies = None;
     let memory = RemoteMemory::borrow(&with_copies, move |news| drop(tell.send(news))).unwrap();
     assert_eq!(memory.copies().copies, 2, "the rack has room for two");
     let mut lane = memory.lane().unwrap();
@@ -174,13 +175,13 @@ fn impossible_requests_are_refused() {
     let error = RemoteMemory::borrow(&request(&rack, PortKind::Shm, 3), |_| {}).unwrap_err();
     assert!(matches!(error, RecipientError::Control(_)), "{error}");
     let mut twice = request(&rack, PortKind::Shm, 1);
-    twice.wish.copies = Some(2);
+    twice.spec.memory.as_mut().unwrap().copies = Some(2);
     let error = RemoteMemory::borrow(&twice, |_| {}).unwrap_err();
     assert!(matches!(error, RecipientError::NoRoomForCopies { copies: 2, .. }), "{error}");
-    twice.wish.copies = None;
+    twice.spec.memory.as_mut().unwrap().copies = None;
     assert_eq!(RemoteMemory::borrow(&twice, |_| {}).unwrap().copies().copies, 1, "one must do");
     let mut strange = request(&rack, PortKind::Shm, 1);
-    strange.wish.donors = vec!["node9".into()];
+    strange.spec.donors = vec!["node9".into()];
     let error = RemoteMemory::borrow(&strange, |_| {}).unwrap_err();
     assert!(matches!(&error, RecipientError::UnknownNode(name) if name == "node9"), "{error}");
     assert_eq!(rack.free_bytes(), 2 * SLAB_BYTES);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use venice_rack::donor::EndReason;
 use venice_rack::rows::QueueRow;
-use venice_rack::types::{Grant, Identity, PrepareRequest};
+use venice_rack::types::{Grant, Identity, PrepareRequest, Want};
 use venice_wire::GrantId;
 
 use super::agent::{AgentTag, AgentTimer};
@@ -106,7 +106,7 @@ pub(super) enum Fact {
     /// A donor loses its state: its agent died.
     Dies { donor: u16 },
     /// A recipient takes its grants, by a request sent at that time.
-    Takes { recipient: u16, client_id: u128, grants: Vec<Grant>, wanted_bytes: u64, asked_ns: u64 },
+    Takes { recipient: u16, client_id: u128, grants: Vec<Grant>, wants: Vec<Want>, asked_ns: u64 },
     /// A recipient stops using a grant.
     Leaves { grant: GrantId },
     /// A recipient got its answer after so long.

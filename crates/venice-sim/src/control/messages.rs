@@ -6,8 +6,8 @@ use venice_rack::caller::Owner;
 use venice_rack::monitor::{Change, Kept, Record, RecordKey, Sight};
 use venice_rack::queueing::Asked;
 use venice_rack::types::{
-    DeviceRequest, DonorStatus, HeartbeatAck, HeartbeatReport, LeaseState, MemoryRequest,
-    NodeRegistration, Pong, PrepareRequest, RackError, Refusal, Registered,
+    AllocationRequest, DonorStatus, HeartbeatAck, HeartbeatReport, LeaseState, NodeRegistration,
+    Pong, PrepareRequest, RackError, Refusal, Registered,
 };
 use venice_wire::{GrantId, GrantKey, NodeId};
 
@@ -22,8 +22,7 @@ pub(super) enum Request {
     // Requests to a Monitor Node.
     Register(Box<NodeRegistration>),
     Heartbeat(Box<HeartbeatReport>),
-    Memory(Owner, MemoryRequest),
-    Device(Owner, DeviceRequest),
+    Allocate(Owner, AllocationRequest),
     Leave(Owner, u128),
     GiveBack(Leases),
     Drain { name: String, undo: bool },
@@ -119,8 +118,7 @@ impl Request {
         match self {
             Self::Register(_) => "register",
             Self::Heartbeat(_) => "heartbeat",
-            Self::Memory(..) => "memory",
-            Self::Device(..) => "device",
+            Self::Allocate(..) => "allocate",
             Self::Leave(..) => "leave",
             Self::GiveBack(_) => "give back",
             Self::Drain { .. } => "drain",

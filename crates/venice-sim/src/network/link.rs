@@ -218,7 +218,7 @@ mod tests {
         link.cut();
         link.cut();
         link.heal();
-        assert_eq!(arrivals_ns(&mut link, &[1]), []);
+        assert_eq!(arrivals_ns(&mut link, &[1]), [0u64; 0]);
         link.heal();
         assert_eq!(arrivals_ns(&mut link, &[1]).len(), 1);
         assert_eq!(link.cut_epoch(), 2);

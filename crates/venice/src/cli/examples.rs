@@ -45,7 +45,7 @@ EXAMPLES:
                                               nine nodes, packets with source routes
   venice up --nodes 6 --pool 2                the last two only lend
   venice up --offer node2/storage:/srv/pool=10GiB
-                                              node2 also lends storage (`venice get io`)
+                                              node2 also lends storage (`venice get storage=SIZE`)
   venice up --nodes 2 --lend-dax node2/dax0.0
                                               node2 lends CXL memory or an NVDIMM
   venice up --reserve-ahead 20%               reserve up to a fifth for forecast needs

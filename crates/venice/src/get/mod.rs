@@ -1,24 +1,23 @@
-//! `venice get`: memory or a device of the rack, held until it is no longer needed.
+//! `venice get`: resources of the rack, held until they are no longer needed.
 
 mod arguments;
 mod command;
-mod plan;
 mod waiting;
 
 use std::sync::mpsc;
 
-use venice_control::Grant;
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
-use venice_recipient::{Held, HeldEvent, HeldNews, PortKind, RecipientError, Told};
+use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, RecipientError, allocate};
 
 pub use arguments::{GetArgs, HELP};
 
-use crate::place;
+use crate::granted::GrantedRow;
+use crate::plan;
 use crate::rack;
-use arguments::Wanted;
+use crate::waiting::{in_line, told};
 use command::Command;
-use venice_cli::failure::{EXIT_FAILURE, Usage};
+use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal::{self, Align};
 
 /// A message to the holding loop.
@@ -30,17 +29,13 @@ enum Heard {
     Got(Result<Held, RecipientError>),
 }
 
-/// Requests the resource and holds it until an interrupt or the command's end.
+/// Requests the resources and holds them until an interrupt or the command's end.
 pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let command = Command::of(args.command())?;
+    let spec = args.spec()?;
     let access = access(&rack::monitor_address(monitor)?);
-    let wanted = args.wanted()?;
-    match &wanted {
-        Wanted::Memory(wish) if args.is_dry_run() => {
-            return place::show_wish(&access, wish, args.json());
-        }
-        Wanted::Device(wish) if args.is_dry_run() => return plan::show(&access, wish, args.json()),
-        _ => {}
+    if args.is_dry_run() {
+        return plan::show(&access, &spec, args.json());
     }
     let (tell, heard) = mpsc::channel();
     let news = tell.clone();
@@ -49,13 +44,9 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
     let answer = tell.clone();
     // A queued request shows its position, and an interrupt cancels it.
-    let in_line = got_in_line(&access, &wanted, &hear)?;
+    let in_line = got_in_line(&access, &spec, &hear)?;
     std::thread::spawn(move || {
-        let held = match (in_line, wanted) {
-            (Some(held), _) => Ok(held),
-            (None, Wanted::Memory(wish)) => Held::memory(&access, &wish, hear),
-            (None, Wanted::Device(wish)) => Held::device(&access, &wish, hear),
-        };
+        let held = in_line.map_or_else(|| Held::allocate(&access, &spec, hear), Ok);
         // If nobody receives it any more, it is given back.
         drop(answer.send(Heard::Got(held)));
     });
@@ -64,7 +55,7 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return Ok(EXIT_FAILURE);
     };
     let held = held.map_err(told)?;
-    let rows: Vec<_> = held.grants().iter().map(GotRow::new).collect();
+    let rows: Vec<_> = held.grants().iter().map(GrantedRow::new).collect();
     match args.json() {
         true => terminal::say_json(&rows)?,
         false => terminal::say(table(&rows))?,
@@ -82,23 +73,17 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     Ok(outcome.pass_on())
 }
 
-/// Waits in the queue for the grant; `None` if the request does not wait.
+/// Waits in the queue for the grants; `None` if the request does not wait.
 fn got_in_line(
     access: &Access,
-    wanted: &Wanted,
+    spec: &AllocationSpec,
     hear: &(impl Fn(HeldNews) + Clone + Send + 'static),
 ) -> anyhow::Result<Option<Held>> {
-    Ok(match wanted {
-        Wanted::Memory(wish) if !wish.waiting.at_most.is_zero() => {
-            let loan = crate::waiting::borrow(access, wish, PortKind::Udp)?;
-            Some(Held::loan(loan, hear.clone()).map_err(told)?)
-        }
-        Wanted::Device(wish) if !wish.waiting.at_most.is_zero() => {
-            let got = |told: &mut Told<'_>| Held::device_in_line(access, wish, told, hear.clone());
-            Some(crate::waiting::in_line(got)?)
-        }
-        _ => None,
-    })
+    if spec.waiting.at_most.is_zero() {
+        return Ok(None);
+    }
+    let loan = in_line(|told| allocate(access, spec, told))?;
+    Ok(Some(Held::loan(loan, hear.clone()).map_err(told)?))
 }
 
 /// Returns the rack's answer; `None` if interrupted before it.
@@ -136,45 +121,7 @@ fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
     }
 }
 
-fn told(error: RecipientError) -> anyhow::Error {
-    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
-}
-
-/// A grant as `--json` prints it.
-#[derive(Debug, serde::Serialize)]
-struct GotRow {
-    id: u64,
-    /// memory, accelerator, nic or storage.
-    kind: String,
-    node: String,
-    /// Name of a device at its node; for memory the address of its donor.
-    address: String,
-    bytes: u64,
-    capabilities: Vec<String>,
-    lease_s: f64,
-}
-
-impl GotRow {
-    fn new(grant: &Grant) -> Self {
-        let (kind, address, capabilities) = match &grant.device {
-            Some(device) => {
-                (device.kind.name(), device.address.clone(), device.capabilities.clone())
-            }
-            None => ("memory", format!("udp:{}", grant.udp_addr), Vec::new()),
-        };
-        Self {
-            id: grant.id.0,
-            kind: kind.to_owned(),
-            node: grant.donor.clone(),
-            address,
-            bytes: grant.bytes,
-            capabilities,
-            lease_s: grant.lease_s,
-        }
-    }
-}
-
-fn table(rows: &[GotRow]) -> String {
+fn table(rows: &[GrantedRow]) -> String {
     let columns = [
         ("grant", Align::Right),
         ("kind", Align::Left),
@@ -184,10 +131,10 @@ fn table(rows: &[GotRow]) -> String {
         ("capabilities", Align::Left),
     ];
     let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-    let line = |row: &GotRow| {
+    let line = |row: &GrantedRow| {
         vec![
             row.id.to_string(),
-            row.kind.clone(),
+            row.kind.to_owned(),
             row.node.clone(),
             row.address.clone(),
             if row.bytes == 0 { "-".to_owned() } else { terminal::bytes(row.bytes) },

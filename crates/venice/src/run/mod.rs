@@ -8,6 +8,7 @@
 mod attending;
 mod child;
 mod core_dumps;
+mod devices;
 mod imports;
 mod job;
 mod meeting_place;
@@ -35,7 +36,9 @@ use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::access;
 use venice_recipient::runs::{self, About, RefaultCounts, RunTime, budget};
-use venice_recipient::{Coding, Holding, Leases, Loan, News, ReclaimTo, Wish, WriteBehind, home};
+use venice_recipient::{
+    AllocationSpec, Coding, Holding, Leases, Loan, MemorySpec, News, ReclaimTo, WriteBehind, home,
+};
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 pub use child::{Child, Ended};
@@ -49,9 +52,10 @@ use crate::rack::{self, PortKind};
 use crate::registry::{self, block_on};
 use crate::runs::{Paged, open_desk};
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
+use devices::{DeviceWatch, Devices};
 use mode_choice::{AskedMode, ModeChoice};
 use page_sizes::PageSizes;
-use venice_cli::failure::Usage;
+use venice_cli::failure::{EXIT_FAILURE, Usage};
 use venice_cli::terminal::remark;
 
 /// Most copies: the slots of a run block.
@@ -105,6 +109,8 @@ pub struct RunArgs {
     /// more than its link has free; grants keep their reservation (`venice links`, `venice grants`)
     #[arg(long, value_name = "RATE", value_parser = parse_bandwidth)]
     bandwidth: Option<NonZeroU64>,
+    #[command(flatten)]
+    devices: devices::DeviceArgs,
     #[command(flatten)]
     waiting: WaitArgs,
     /// Node that the program belongs to, where nodes relay [default: the first]
@@ -223,26 +229,31 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let most_bytes = remote_bytes.unwrap_or(default_bytes);
     let write_behind =
         args.write_behind.as_deref().map(|dir| open_write_behind(dir, most_bytes)).transpose()?;
-    let wish = Wish {
+    let memory = MemorySpec {
         remote_bytes,
         default_bytes,
         copies: copies(args, mode),
         coding: args.coding,
-        donors: args.donor.clone(),
-        home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
-        placement: args.placement,
         bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
-        waiting: args.waiting.waiting(),
-        purpose: program.display().to_string(),
         reclaim_to: args.reclaim_to.clone().unwrap_or_else(ReclaimTo::by_default),
         locks_local: false,
         write_behind,
     };
+    let spec = AllocationSpec {
+        memory: Some(memory),
+        devices: args.devices.wants()?,
+        donors: args.donor.clone(),
+        home: home.as_ref().map(|home| home.name.clone()).unwrap_or_default(),
+        placement: args.placement,
+        waiting: args.waiting.waiting(),
+        purpose: program.display().to_string(),
+    };
     if args.dry_run {
-        return place::show(&access, &wish, (port, args.node.as_deref()), args.json);
+        return place::show(&access, &spec, (port, args.node.as_deref()), args.json);
     }
     let limits = raise_descriptor_limit();
-    let loan = borrow(&access, &wish, port.into())?;
+    let mut loan = borrow(&access, &spec, port.into())?;
+    let devices = Devices::take(&mut loan)?;
     if loan.is_short {
         remark(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory \
@@ -265,9 +276,13 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         soft_limit,
     )?;
     let address = attending.address()?;
-    let start = child::with_shim(&program, &shim, &address, attending.inherited());
+    let mut start = child::with_shim(&program, &shim, &address, attending.inherited());
+    if let Some(devices) = &devices {
+        devices.describe_to(&mut start);
+    }
     let began = Instant::now();
     let mut child = child::Child::start(start, &program, &args.command)?;
+    let devices = devices.map(|devices| devices.watch(&child));
     let about = About { pid: child.pid(), command: shown(&args.command) };
     let watch =
         unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
@@ -279,6 +294,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let program = child.pid();
     let ended = child.wait(|| job::StandIn::start(&run.holding, program))?;
     attending.wait_for_the_rest(|left| child.pass_on_to(left));
+    let has_lost_device = devices.is_some_and(DeviceWatch::finish);
     drop(desk);
     let time = RunTime { wall_s: began.elapsed().as_secs_f64(), cpu_s: runs::cpu_s_of_children() };
     let most_unmanaged = watch.finish();
@@ -300,7 +316,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.strict && is_much && ended.is_success() {
         return Err(unmanaged::strict_error(&most_unmanaged));
     }
-    Ok(ended.pass_on())
+    Ok(if has_lost_device { EXIT_FAILURE } else { ended.pass_on() })
 }
 
 fn tell(news: News) {
@@ -363,7 +379,10 @@ fn copies(args: &RunArgs, mode: Mode) -> Option<u32> {
 
 /// Warns of a disk that may fill up, before the program starts.
 fn note_room_on_disk(loan: &Loan) {
-    let Some(behind) = &loan.wish.write_behind else { return };
+    let Some(behind) = loan.spec.memory.as_ref().and_then(|memory| memory.write_behind.as_ref())
+    else {
+        return;
+    };
     let wanted_bytes = loan.slab_count() as u64 * SLAB_BYTES;
     if let Ok(free_bytes) = behind.free_bytes()
         && free_bytes < wanted_bytes

@@ -56,7 +56,7 @@ pub fn execute(
         owner_pid: Some(pid),
     };
     if args.dry_run {
-        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), args.json);
+        return place::show(&plan.access(), &plan.spec(), (port, plan.node.as_deref()), args.json);
     }
     let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
     swap::warn_of_one_copy(&device.status);
@@ -92,6 +92,11 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.strict {
         let said = "--strict requires --mode paged or window: with --mode swap the kernel pages all of \
                     the program's memory";
+        return Err(Usage(said.to_owned()).into());
+    }
+    if !args.devices.wants()?.is_empty() {
+        let said = "--accelerators and --with require --mode paged or window: with --mode swap another \
+                    process borrows the memory (venice get holds devices for any command)";
         return Err(Usage(said.to_owned()).into());
     }
     if args.read_ahead.is_some() {

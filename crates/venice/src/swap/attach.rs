@@ -50,7 +50,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         owner_pid: None,
     };
     if args.dry_run {
-        return place::show(&plan.access(), &plan.wish(), (port, plan.node.as_deref()), args.json);
+        return place::show(&plan.access(), &plan.spec(), (port, plan.node.as_deref()), args.json);
     }
     let status = attach(&dir, &plan)?;
     let copies = match status.copies.copies {
@@ -138,7 +138,7 @@ fn wait_ready(
     server: &mut Child,
 ) -> anyhow::Result<Status> {
     let folder = dir.process_dir(process);
-    let wait = plan.wish().waiting.at_most;
+    let wait = plan.spec().waiting.at_most;
     if !wait.is_zero() {
         terminal::remark(format!(
             "venice: {} waits in the queue while there is no room, {} at most (`venice queue`; Ctrl-C \

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use venice_control::Policy;
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
-use venice_recipient::{ReclaimTo, Waiting, Wish};
+use venice_recipient::{AllocationSpec, MemorySpec, ReclaimTo, Waiting};
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
 
@@ -201,24 +201,27 @@ impl Plan {
         access(&self.monitor)
     }
 
-    /// Returns the allocation request.
-    pub fn wish(&self) -> Wish {
+    /// Returns the specification of its memory.
+    pub fn spec(&self) -> AllocationSpec {
         let (remote_bytes, default_bytes) = match self.size {
             Size::Exactly(bytes) => (Some(bytes), bytes),
             Size::UpTo(bytes) => (None, bytes),
         };
-        Wish {
+        let memory = MemorySpec {
             remote_bytes,
             default_bytes,
             copies: self.copies,
-            donors: self.donors.clone(),
-            placement: self.placement,
             bandwidth_bps: self.bandwidth_bps,
-            waiting: self.waiting.into(),
-            purpose: self.purpose.clone(),
             reclaim_to: self.reclaim_to.iter().map(|place| place.0.clone()).collect(),
             locks_local: true,
-            ..Wish::default()
+            ..MemorySpec::default()
+        };
+        AllocationSpec {
+            donors: self.donors.clone(),
+            placement: self.placement,
+            waiting: self.waiting.into(),
+            purpose: self.purpose.clone(),
+            ..AllocationSpec::of_memory(memory)
         }
     }
 

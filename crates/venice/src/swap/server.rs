@@ -298,7 +298,7 @@ impl Server {
 }
 
 fn borrow(plan: &Plan, is_over: impl Fn() -> bool) -> anyhow::Result<RemoteMemory> {
-    let wish = plan.wish();
+    let spec = plan.spec();
     let (port, node) = (plan.port.into(), plan.node.clone());
     let access = plan.access();
     let name = plan.name.clone();
@@ -311,7 +311,7 @@ fn borrow(plan: &Plan, is_over: impl Fn() -> bool) -> anyhow::Result<RemoteMemor
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
-    let request = Request { access, port, node, wish };
+    let request = Request { access, port, node, spec };
     Ok(RemoteMemory::borrow_in_line(&request, &mut told, tell)?)
 }
 

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use venice_control::client::{Access, AgentClient, Login, MonitorClient};
 use venice_control::{
-    Caller, ControlError, DEFAULT_PRIORITY, DeviceRequest, Grant, LeaseState, MemoryRequest,
-    Queueing, ResourceKind, User,
+    AllocationRequest, Caller, ControlError, DEFAULT_PRIORITY, Grant, LeaseState, Queueing,
+    ResourceKind, User, Want,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
 use crate::judge::Judge;
 use venice_testkit::random::SplitMix64;
@@ -51,15 +51,9 @@ pub struct Stage {
 
 /// A client's loan, with its renewers.
 struct Loan {
-    asked: Wish,
+    asked: AllocationRequest,
     grants: Vec<Grant>,
     _keepers: JoinSet<()>,
-}
-
-#[derive(Clone)]
-enum Wish {
-    Memory(MemoryRequest),
-    Device(DeviceRequest),
 }
 
 struct Client {
@@ -141,7 +135,8 @@ impl Client {
         }
         match self.random.below(16) {
             0..=5 if self.loans.len() < MOST_LOANS => self.borrow_memory().await,
-            6 | 7 if self.loans.len() < MOST_LOANS => self.borrow_device().await,
+            6 if self.loans.len() < MOST_LOANS => self.borrow_device().await,
+            7 if self.loans.len() < MOST_LOANS => self.borrow_both().await,
             8..=11 => self.give_back(false).await,
             12 => self.give_back(true).await,
             13 => self.repeat().await,
@@ -166,21 +161,9 @@ impl Client {
     }
 
     async fn borrow_memory(&mut self) {
-        let queueing = self.queueing();
         let copies = 1 + self.random.below(2) as u32;
-        let request = MemoryRequest {
-            client_id: self.client_id(),
-            recipient: format!("client{}", self.number),
-            bytes: ByteSize((1 + self.random.below(2)) * SLAB_BYTES),
-            copies,
-            donors: Vec::new(),
-            home: String::new(),
-            placement: None,
-            bandwidth_bps: 0,
-            purpose: "loop".to_owned(),
-            queueing,
-        };
-        self.borrow(Wish::Memory(request)).await;
+        let bytes = (1 + self.random.below(2)) * SLAB_BYTES;
+        self.borrow(vec![Want::memory(bytes, copies)]).await;
     }
 
     async fn borrow_device(&mut self) {
@@ -188,17 +171,26 @@ impl Client {
             true => (ResourceKind::Accelerator, 0),
             false => (ResourceKind::Storage, 1 + self.random.below(4)),
         };
-        let request = DeviceRequest {
+        self.borrow(vec![Want::device(kind, mib << 20)]).await;
+    }
+
+    /// Borrows memory and a device together.
+    async fn borrow_both(&mut self) {
+        let device = Want::device(ResourceKind::Storage, 1 << 20);
+        self.borrow(vec![Want::memory(SLAB_BYTES, 1), device]).await;
+    }
+
+    fn request(&mut self, wants: Vec<Want>) -> AllocationRequest {
+        AllocationRequest {
             client_id: self.client_id(),
             recipient: format!("client{}", self.number),
-            kind,
-            bytes: ByteSize(mib << 20),
-            capabilities: Vec::new(),
+            wants,
             donors: Vec::new(),
+            home: String::new(),
+            placement: None,
             purpose: "loop".to_owned(),
             queueing: self.queueing(),
-        };
-        self.borrow(Wish::Device(request)).await;
+        }
     }
 
     /// Some requests queue.
@@ -211,40 +203,39 @@ impl Client {
         u128::from(self.number) << 64 | u128::from(self.random.draw())
     }
 
-    async fn borrow(&mut self, wish: Wish) {
+    async fn borrow(&mut self, wants: Vec<Want>) {
+        let request = self.request(wants);
         let asked = Instant::now();
-        let Some(Ok(grants)) = self.ask(&wish).await else { return };
+        let Some(Ok(grants)) = self.ask(&request).await else { return };
         let mut keepers = JoinSet::new();
         let mut taken = Vec::new();
         for grant in grants {
             let keeper = Keeper::new(&self.stage, &self.login, &grant, asked);
-            if let Some(keeper) = keeper.begin(wish.client_id()).await {
+            if let Some(keeper) = keeper.begin(request.client_id).await {
                 keepers.spawn(keeper.run());
                 taken.push(grant);
             }
         }
-        self.loans.push(Loan { asked: wish, grants: taken, _keepers: keepers });
+        self.loans.push(Loan { asked: request, grants: taken, _keepers: keepers });
     }
 
-    async fn ask(&mut self, wish: &Wish) -> Option<Result<Vec<Grant>, ControlError>> {
+    async fn ask(
+        &mut self,
+        request: &AllocationRequest,
+    ) -> Option<Result<Vec<Grant>, ControlError>> {
         let mut monitor = self.monitor().await?;
         let stage = Arc::clone(&self.stage);
-        let call = async {
-            match wish.clone() {
-                Wish::Memory(request) => monitor.request_memory(request).await,
-                Wish::Device(request) => monitor.request_device(request).await.map(|it| vec![it]),
-            }
-        };
-        let outcome = stage.bounded("a request", call, wish.may_wait()).await?;
-        stage.judge.heard(wish.what(), &outcome);
+        let (call, may_wait) = (monitor.allocate(request.clone()), request.queueing.wait_ms > 0);
+        let outcome = stage.bounded("a request", call, may_wait).await?;
+        stage.judge.heard(what(request), &outcome);
         Some(outcome)
     }
 
     /// Checks that a repeated request gets the same grants.
     async fn repeat(&mut self) {
         let Some(at) = self.any_loan() else { return };
-        let (wish, before) = (self.loans[at].asked.clone(), self.loans[at].grants.clone());
-        let Some(Ok(grants)) = self.ask(&wish).await else { return };
+        let (request, before) = (self.loans[at].asked.clone(), self.loans[at].grants.clone());
+        let Some(Ok(grants)) = self.ask(&request).await else { return };
         // A lost grant may have been replaced meanwhile: the replacement is unused and expires.
         if before.iter().all(|grant| self.stage.judge.holds(grant)) && grants != before {
             let ids = |grants: &[Grant]| grants.iter().map(|it| it.id.0).collect::<Vec<_>>();
@@ -309,25 +300,12 @@ impl Client {
     }
 }
 
-impl Wish {
-    fn client_id(&self) -> u128 {
-        match self {
-            Wish::Memory(request) => request.client_id,
-            Wish::Device(request) => request.client_id,
-        }
-    }
-
-    fn may_wait(&self) -> bool {
-        let (Wish::Memory(MemoryRequest { queueing, .. })
-        | Wish::Device(DeviceRequest { queueing, .. })) = self;
-        queueing.wait_ms > 0
-    }
-
-    fn what(&self) -> &'static str {
-        match self {
-            Wish::Memory(_) => "memory granted",
-            Wish::Device(_) => "devices granted",
-        }
+fn what(request: &AllocationRequest) -> &'static str {
+    let has_device = request.wants.iter().any(|want| want.kind.is_device());
+    match request.memory().is_some() {
+        true if has_device => "memory and devices granted",
+        true => "memory granted",
+        false => "devices granted",
     }
 }
 

@@ -63,21 +63,21 @@ impl Judge {
         // its memory is gone with it.
         let of_donor = |it: &&Holding| {
             it.grant.donor == grant.donor
-                && (grant.device.is_some() || it.grant.donor_epoch == grant.donor_epoch)
+                && (grant.share.device().is_some() || it.grant.donor_epoch == grant.donor_epoch)
         };
-        let what = |grant: &Grant| grant.device.as_ref().map(|it| (it.kind, it.address.clone()));
+        let what = |grant: &Grant| (grant.share.kind, grant.share.address.clone());
         let same = state.held.values().filter(is_believed).filter(of_donor);
         let same: Vec<&Grant> =
             same.map(|it| &it.grant).filter(|it| what(it) == what(grant)).collect();
-        let bytes: u64 = same.iter().map(|it| it.bytes).sum();
+        let bytes: u64 = same.iter().map(|it| it.share.bytes).sum();
         let is_too_much = match what(grant) {
-            None => bytes > LEND_BYTES,
-            Some((ResourceKind::Storage, _)) => bytes > POOL_BYTES,
-            Some(_) => same.len() > 1,
+            (ResourceKind::Memory, _) => bytes > LEND_BYTES,
+            (ResourceKind::Storage, _) => bytes > POOL_BYTES,
+            _ => same.len() > 1,
         };
         if is_too_much {
             let ids: Vec<u64> = same.iter().map(|it| it.id.0).collect();
-            let (donor, what) = (&grant.donor, what(grant).map(|(_, address)| address));
+            let (donor, what) = (&grant.donor, what(grant));
             state.wrong.push(format!("two owners at {donor}: {what:?} is lent as {ids:?}"));
         }
     }

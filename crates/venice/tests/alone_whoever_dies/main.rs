@@ -26,10 +26,10 @@ use judge::Judge;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use venice_control::client::{Access, MonitorClient};
-use venice_control::{ControlError, MemoryRequest, Queueing};
+use venice_control::{AllocationRequest, ControlError, Queueing, Want};
 use venice_testkit::etcd::Etcd;
 use venice_testkit::random::SplitMix64;
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_wire::SLAB_BYTES;
 
 const LEASE: Duration = Duration::from_secs(5);
 /// Memory that each agent lends.
@@ -159,15 +159,13 @@ impl Trial {
 
     async fn probe(&mut self) -> Result<(), ControlError> {
         self.probes += 1;
-        let request = MemoryRequest {
+        let request = AllocationRequest {
+            wants: vec![Want::memory(SLAB_BYTES, 1)],
             client_id: u128::MAX - self.probes,
             recipient: "probe".to_owned(),
-            bytes: ByteSize(SLAB_BYTES),
-            copies: 1,
             donors: Vec::new(),
             home: String::new(),
             placement: None,
-            bandwidth_bps: 0,
             purpose: "probe".to_owned(),
             queueing: Queueing::default(),
         };
@@ -176,7 +174,7 @@ impl Trial {
             venice_testkit::identity::login(),
         );
         let mut monitor = MonitorClient::connect(&access).await?;
-        match monitor.request_memory(request).await {
+        match monitor.allocate(request).await {
             Ok(grants) => {
                 let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
                 // A return that fails expires with its lease.

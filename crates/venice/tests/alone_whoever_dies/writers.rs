@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use venice_control::client::Access;
-use venice_recipient::{PortKind, RemoteMemory, Request, Wish};
+use venice_recipient::{AllocationSpec, MemorySpec, PortKind, RemoteMemory, Request};
 use venice_wire::SLAB_BYTES;
 
 use crate::clients::{Order, Stage};
@@ -29,14 +29,14 @@ pub fn run(stage: &Arc<Stage>, runtime: &tokio::runtime::Handle, number: u64, se
 }
 
 fn write_and_read(stage: &Stage, number: u64, random: &mut SplitMix64) {
-    let wish = Wish {
+    let memory = MemorySpec {
         remote_bytes: Some(SLAB_BYTES),
         copies: Some(1 + random.below(2) as u32),
-        purpose: "writer".to_owned(),
-        ..Wish::default()
+        ..MemorySpec::default()
     };
+    let spec = AllocationSpec { purpose: "writer".to_owned(), ..AllocationSpec::of_memory(memory) };
     let access = Access::new(stage.addresses(number), venice_testkit::identity::login());
-    let request = Request { access, port: PortKind::Udp, node: None, wish };
+    let request = Request { access, port: PortKind::Udp, node: None, spec };
     let Ok(memory) = RemoteMemory::borrow(&request, |_| {}) else {
         return thread::sleep(Duration::from_millis(100));
     };

@@ -81,7 +81,7 @@ fn slow_link_limits_its_grants() {
     let words = ["place", "64MiB", "--copies", "1", "--placement", "spread", "--bandwidth", need];
     let plan = said(&words).expect(0).json();
     let row = |plan: &Value, name: &str| {
-        let rows = plan["nodes"].as_array().unwrap();
+        let rows = plan["memory"]["nodes"].as_array().unwrap();
         rows.iter().find(|row| row["node"] == name).unwrap().clone()
     };
     let of_slow = row(&plan, &format!("donor{SLOW}"));
@@ -101,7 +101,7 @@ fn slow_link_limits_its_grants() {
     let run = ["run", "--monitor", &monitor, "--local", "16MiB", "--remote", "32MiB", "--port"];
     let run = [&run[..], &["udp", "--copies", "1", "--bandwidth", "20Mbps", "--", "true"]].concat();
     machines.venice(0, &run).expect(0);
-    let get = ["get", "memory", "32MiB", "--bandwidth", "20Mbps", "--donor", "donor1", "--monitor"];
+    let get = ["get", "memory=32MiB", "--bandwidth", "20Mbps", "--donor", "donor1", "--monitor"];
     let grants = format!("{} grants --json --monitor {monitor}", env!("CARGO_BIN_EXE_venice"));
     let get = [&get[..], &[&monitor, "--", "sh", "-c", &grants]].concat();
     let held = machines.venice(0, &get).expect(0).out;

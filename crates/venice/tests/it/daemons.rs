@@ -103,7 +103,7 @@ fn pool_node_programs_are_refused() {
     wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
     let run = ["run", "--local", "16MiB", "--remote", "16MiB", "--", "true"];
     for words in [
-        &["get", "memory", "16MiB", "--", "true"][..],
+        &["get", "memory=16MiB", "--", "true"][..],
         &["get", "accelerator", "--", "true"],
         &["place", "16MiB"],
         &run,

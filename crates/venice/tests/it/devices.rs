@@ -59,7 +59,7 @@ fn device_grant_is_exclusive() {
     assert_eq!((&row["available"], &row["health"]), (&true.into(), &"ok".into()));
     assert_eq!(row["capabilities"], serde_json::json!(["fft", "crypto"]));
 
-    let get = ["get", "accelerator", "--capability", "FFT", "--for", "spectra", "--json"];
+    let get = ["get", "accelerator:FFT", "--for", "spectra", "--json"];
     let first = holder(&place, &get);
     let [grant] = &grants(&place)[..] else { panic!("one grant") };
     assert_eq!((&grant["kind"], &grant["state"]), (&"accelerator".into(), &"committed".into()));
@@ -73,11 +73,11 @@ fn device_grant_is_exclusive() {
     let echo = "echo $VENICE_GRANT_KIND $VENICE_GRANT_NODE $VENICE_GRANT_ADDRESS; exit 7";
     let said = place.venice(&["get", "accelerator", "--", "sh", "-c", echo]).expect(7);
     assert!(said.out.ends_with("accelerator node2 /dev/zero\n"), "{said:?}");
-    let wrong = place.venice(&["get", "accelerator", "--capability", "cuda", "--", "true"]);
+    let wrong = place.venice(&["get", "accelerator:cuda", "--", "true"]);
     assert!(wrong.expect(1).complaint().contains("cannot cuda"));
-    let none = place.venice(&["get", "io", "--nic", "--", "true"]).expect(1);
+    let none = place.venice(&["get", "nic", "--", "true"]).expect(1);
     assert!(none.complaint().contains("no node offers any"), "{none:?}");
-    place.venice(&["get", "io"]).expect(2);
+    place.venice(&["get", "gpu"]).expect(2);
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn command_dies_with_its_holder() {
 #[test]
 fn storage_is_granted_by_size() {
     let place = rack();
-    let five = holder(&place, &["get", "io", "--storage", "5MiB"]);
+    let five = holder(&place, &["get", "storage=5MiB"]);
     assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
-    let refused = place.venice(&["get", "io", "--storage", "4MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=4MiB", "--", "true"]).expect(1);
     assert!(refused.complaint().contains("3MiB are left"), "{refused:?}");
-    let said = place.venice(&["get", "io", "--storage", "3MiB", "--json", "--", "true"]).expect(0);
+    let said = place.venice(&["get", "storage=3MiB", "--json", "--", "true"]).expect(0);
     let got = &said.json()[0];
     assert_eq!((&got["kind"], &got["bytes"]), (&"storage".into(), &(3 << 20).into()));
-    let memory = holder(&place, &["get", "memory", "20MiB"]);
+    let memory = holder(&place, &["get", "memory=20MiB"]);
     let bytes: u64 = grants(&place).iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
     assert_eq!(bytes, (5 << 20) + (32 << 20));
     assert_eq!(ended(memory, Signal::TERM), Some(0));
@@ -119,7 +119,7 @@ fn storage_is_granted_by_size() {
 #[test]
 fn vanished_device_is_not_granted() {
     let place = rack();
-    let hold = ["get", "io", "--storage", "1MiB", "--", "sleep", "600"];
+    let hold = ["get", "storage=1MiB", "--", "sleep", "600"];
     let err = std::fs::File::create(place.file("err")).unwrap();
     let said = || std::fs::read_to_string(place.file("err")).unwrap();
     let mut child = place.command(&hold).stderr(err).spawn().unwrap();
@@ -129,7 +129,7 @@ fn vanished_device_is_not_granted() {
     let row = resource(&place, "storage");
     assert_eq!(row["health"], "it is no longer there");
     assert_eq!(row["available"], false);
-    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(1);
     assert!(refused.complaint().contains("no longer there"), "{refused:?}");
     wait_until("its holder hears", || said().contains("the device is there no longer"));
 
@@ -150,12 +150,17 @@ fn priorities(place: &Place) -> Vec<u64> {
 #[test]
 fn device_queue_respects_priority() {
     let place = rack();
-    let free = place.venice(&["get", "io", "--storage", "1MiB", "--dry-run"]).expect(0).out;
+    let free = place.venice(&["get", "storage=1MiB", "--dry-run"]).expect(0).out;
     assert!(free.contains("chosen") && free.contains("would be granted; nothing was"), "{free}");
     let first = holder(&place, &["get", "accelerator"]);
     let mark = place.file("mark").display().to_string();
     let get = |more: &[&'static str]| -> Vec<String> {
-        let words = [&["get", "accelerator"], more, &["--", "touch", &mark]].concat();
+        // The first word may be capabilities.
+        let (want, more) = match more {
+            [first, more @ ..] if first.starts_with(':') => (format!("accelerator{first}"), more),
+            more => ("accelerator".to_owned(), more),
+        };
+        let words = [&["get", &want], more, &["--", "touch", &mark]].concat();
         words.into_iter().map(str::to_owned).collect()
     };
     let venice = |more: &[&'static str]| {
@@ -166,14 +171,10 @@ fn device_queue_respects_priority() {
     let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = venice(&["--wait", "1s"]).expect(1);
-    assert!(
-        late.err.contains("waiting for accelerator: queue position 1, none free"),
-        "{}",
-        late.err
-    );
+    assert!(late.err.contains("waiting for accelerator: queue position 1, 0 free"), "{}", late.err);
     assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
-    let never = venice(&["--wait", "1h", "--capability", "cuda"]).expect(1);
+    let never = venice(&[":cuda", "--wait", "1h"]).expect(1);
     assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
 
     let start = |name: &str, more: &[&'static str]| {
@@ -182,12 +183,13 @@ fn device_queue_respects_priority() {
     };
     let mut low = start("low", &["--wait", "5m", "--priority", "50"]);
     wait_until("one waits", || priorities(&place) == [50]);
-    let mut usual = start("usual", &["--wait", "5m", "--capability", "fft", "--for", "spectra"]);
+    let mut usual = start("usual", &[":fft", "--wait", "5m", "--for", "spectra"]);
     wait_until("both wait, in order", || priorities(&place) == [100, 50]);
     let row = queue(&place).remove(0);
-    let said = (&row["kind"], &row["needs"], &row["purpose"], &row["free_devices"]);
+    let want = &row["wants"][0];
+    let said = (&want["kind"], &row["needs"], &row["purpose"], &want["free"]);
     assert_eq!(said, (&"accelerator".into(), &"device".into(), &"spectra".into(), &0.into()));
-    assert_eq!(row["capabilities"], serde_json::json!(["fft"]));
+    assert_eq!(want["capabilities"], serde_json::json!(["fft"]));
     assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
     wait_until("who is interrupted has left", || priorities(&place) == [100]);
     assert!(!exists(mark.as_ref()));
@@ -222,7 +224,7 @@ fn preempted_device_ends_its_command() {
     let mut waits = Daemon::start_named(&place, "waits", &words);
     wait_until("it is leaving", || grants(&place).iter().any(|row| row["preempted_in_s"].is_f64()));
     let row = queue(&place).remove(0);
-    assert_eq!((&row["needs"], &row["preempting_devices"]), (&"device".into(), &1.into()));
+    assert_eq!((&row["needs"], &row["wants"][0]["preempting"]), (&"device".into(), &1.into()));
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
     assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
     assert!(exists(&heard), "the command had time to end");
@@ -252,50 +254,48 @@ fn device_quota_limits_user() {
     }
     let place = rack();
     let accelerator = holder(&place, &["get", "accelerator"]);
-    let words = ["quota", "set", "root", "--accelerators", "1", "--storage", "3MiB", "--json"];
+    let words = ["quota", "set", "root", "accelerator=1", "storage=3MiB", "--json"];
     let set = place.venice(&words).expect(0).json();
     let said = serde_json::json!({
-        "user": "root", "quota_accelerators": 1, "quota_storage_bytes": 3 << 20
+        "user": "root", "quota": { "accelerator": 1, "storage": 3 << 20 }
     });
     assert_eq!(set, said);
     let over = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
     let told = "root has 1 accelerator of a quota of 1, and 1 more is too much: ";
     assert!(over.complaint().contains(told), "{}", over.err);
-    assert!(over.complaint().contains("venice quota set root --accelerators N"), "{}", over.err);
+    assert!(over.complaint().contains("venice quota set root accelerator=N"), "{}", over.err);
 
-    let storage = holder(&place, &["get", "io", "--storage", "2MiB"]);
-    let get = |size: &'static str, more: &[&'static str]| {
-        [&["get", "io", "--storage", size], more].concat()
-    };
-    let over = place.venice(&get("2MiB", &["--", "true"])).expect(1);
-    let told = "root has borrowed 2MiB of a quota of 3MiB of storage, and 2MiB more is too much";
+    let storage = holder(&place, &["get", "storage=2MiB"]);
+    let get = |want: &'static str, more: &[&'static str]| [&["get", want], more].concat();
+    let over = place.venice(&get("storage=2MiB", &["--", "true"])).expect(1);
+    let told = "root has 2MiB of storage of a quota of 3MiB, and 2MiB more is too much";
     assert!(over.complaint().contains(told), "{}", over.err);
-    let never = place.venice(&get("4MiB", &["--wait", "1h", "--", "true"])).expect(1);
+    let never = place.venice(&get("storage=4MiB", &["--wait", "1h", "--", "true"])).expect(1);
     assert!(never.complaint().contains("and 4MiB more is too much"), "{}", never.err);
-    let plan = place.venice(&get("2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
-    assert!(plan.contains("would wait at rank 1 of the queue: root has borrowed 2MiB"), "{plan}");
+    let plan = place.venice(&get("storage=2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
+    assert!(plan.contains("would wait at rank 1 of the queue: root has 2MiB"), "{plan}");
 
     // Memory stays unlimited: unnamed kinds keep their limits.
-    place.venice(&["quota", "set", "root", "--nics", "0"]).expect(0);
-    place.venice(&["quota", "set", "--default", "--accelerators", "1"]).expect(0);
+    place.venice(&["quota", "set", "root", "nic=0"]).expect(0);
+    place.venice(&["quota", "set", "--default", "accelerator=1"]).expect(0);
     let quotas = place.venice(&["quota", "list", "--json"]).expect(0).json();
     let row = serde_json::json!({
-        "user": "root", "is_own": true, "used_bytes": 0, "quota_bytes": null,
-        "used_accelerators": 1, "quota_accelerators": 1, "used_nics": 0, "quota_nics": 0,
-        "used_storage_bytes": 2 << 20, "quota_storage_bytes": 3 << 20
+        "user": "root", "is_own": true,
+        "used": { "memory": 0, "accelerator": 1, "nic": 0, "storage": 2 << 20 },
+        "quota": { "accelerator": 1, "nic": 0, "storage": 3 << 20 }
     });
-    assert_eq!((&quotas["users"][0], &quotas["default_accelerators"]), (&row, &1.into()));
+    assert_eq!((&quotas["users"][0], &quotas["default"]["accelerator"]), (&row, &1.into()));
     let listed = place.venice(&["quota", "list"]).expect(0).out;
     assert!(listed.contains("2MiB of 3MiB") && listed.contains("1 of 1"), "{listed}");
 
     let mark = place.file("mark").display().to_string();
-    let words = ["get", "io", "--storage", "2MiB", "--wait", "5m", "--", "touch", &mark];
+    let words = ["get", "storage=2MiB", "--wait", "5m", "--", "touch", &mark];
     let mut waits = Daemon::start_named(&place, "waits", &words);
     wait_until("it waits", || queue(&place).iter().any(|row| row["needs"] == "quota"));
     assert_eq!(ended(storage, Signal::INT), Some(0));
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
     assert!(exists(mark.as_ref()));
-    place.venice(&["quota", "set", "root", "--accelerators", "unlimited"]).expect(0);
+    place.venice(&["quota", "set", "root", "accelerator=unlimited"]).expect(0);
     let none = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
     assert!(none.complaint().contains("/dev/zero: granted"), "{}", none.err);
     assert_eq!(ended(accelerator, Signal::INT), Some(0));
@@ -431,12 +431,12 @@ fn locally_opened_disk_is_not_granted() {
     assert_eq!(health(), "ok");
     let open = disk.open_exclusively();
     wait_until("it is seen", || health().contains("is held exclusively, by"));
-    let refused = place.venice(&["get", "io", "--storage", "1MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(1);
     assert!(refused.complaint().contains("is held exclusively"), "{refused:?}");
     drop(open);
     wait_until("it is free again", || health() == "ok");
 
-    let hold = holder(&place, &["get", "io", "--storage", "1MiB"]);
+    let hold = holder(&place, &["get", "storage=1MiB"]);
     let open = disk.open_exclusively();
     // Use of the disk while it is granted is no fault, however often it is checked.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
@@ -446,4 +446,64 @@ fn locally_opened_disk_is_not_granted() {
     assert_eq!(ended(hold, Signal::INT), Some(0));
     wait_until("its user is seen when it is given back", || health().contains("exclusively"));
     drop(open);
+}
+
+#[test]
+fn wants_are_granted_together() {
+    let place = rack();
+    let both = holder(&place, &["get", "accelerator:fft", "memory=16MiB", "--placement", "spread"]);
+    let mut kinds: Vec<_> = grants(&place).iter().map(|row| row["kind"].to_string()).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["\"accelerator\"", "\"memory\""]);
+    let near = grants(&place).iter().all(|row| row["donor"] == "node2");
+    assert!(near, "the memory is beside the device: {:?}", grants(&place));
+
+    // All or nothing: the accelerator is taken.
+    let refused = place.venice(&["get", "storage=1MiB", "accelerator", "--", "true"]).expect(1);
+    assert!(refused.complaint().contains("node2 /dev/zero: granted"), "{refused:?}");
+    assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
+    let words = ["get", "storage=1MiB", "accelerator", "--dry-run", "--json"];
+    let plan = place.venice(&words).expect(1).json();
+    assert_eq!(plan["devices"].as_array().unwrap().len(), 2, "{plan}");
+    assert_eq!(plan["memory"], Value::Null);
+    let mark = place.file("mark").display().to_string();
+    let words = ["get", "storage=1MiB", "accelerator", "--wait", "5m", "--", "touch", &mark];
+    let mut waits = Daemon::start_named(&place, "waits", &words);
+    wait_until("it waits", || queue(&place).len() == 1);
+    assert_eq!(queue(&place)[0]["wants"].as_array().unwrap().len(), 2);
+    assert_eq!(ended(both, Signal::INT), Some(0));
+    assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
+    assert!(exists(mark.as_ref()));
+
+    let twice = place.venice(&["get", "memory=1MiB", "memory=2MiB"]).expect(2);
+    assert!(twice.complaint().contains("memory is wanted twice"), "{twice:?}");
+    let lone = place.venice(&["get", "accelerator", "--bandwidth", "1Gbps"]).expect(2);
+    assert!(lone.complaint().contains("--bandwidth is for memory"), "{lone:?}");
+}
+
+#[test]
+fn run_gets_devices_with_memory() {
+    let place = rack();
+    let run = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
+    let devices = ["--accelerators", "1", "--with", "storage=2MiB"];
+    let echo = "echo $VENICE_GRANT_KIND; exit 7";
+    let words = [&run[..], &devices, &["--", "sh", "-c", echo]].concat();
+    let said = place.venice(&words).expect(7);
+    assert!(said.out.ends_with("accelerator,storage\n"), "{said:?}");
+    wait_until("all is given back", || grants(&place).is_empty());
+
+    let pid_file = place.file("pid");
+    let script = format!("echo $$ > {}; exec sleep 600", pid_file.display());
+    let words = [&run[..], &devices, &["--", "sh", "-c", &script]].concat();
+    let mut running = Daemon::start_named(&place, "running", &words);
+    wait_until("it runs", || exists(&pid_file));
+    assert_eq!(grants(&place).len(), 3);
+    kill(pid(&place.status()["agents"][1]));
+    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(1), "its device is lost");
+    let said = std::fs::read_to_string(place.file("running.log")).unwrap();
+    assert!(said.contains("/dev/zero of node2: "), "{said}");
+
+    let memory = [&run[..], &["--with", "memory=1GiB", "--", "true"]].concat();
+    let memory = place.venice(&memory).expect(2);
+    assert!(memory.complaint().contains("memory is --remote SIZE"), "{memory:?}");
 }

@@ -53,7 +53,8 @@ impl Rack {
 
     /// Holds memory for a purpose until it is given back.
     fn hold(&self, size: &str, purpose: &str) -> Child {
-        let words = ["get", "memory", size, "--for", purpose, "--monitor", &self.addr];
+        let want = format!("memory={size}");
+        let words = ["get", &want, "--for", purpose, "--monitor", &self.addr];
         let child = self.place.command(&words).stdout(Stdio::null()).spawn().unwrap();
         wait_until("it is granted", || {
             self.rows("grants").iter().any(|row| row["purpose"] == purpose)
@@ -63,7 +64,8 @@ impl Rack {
 
     /// True if that much is available now.
     fn can_get(&self, size: &str, purpose: &str) -> bool {
-        let words = ["get", "memory", size, "--for", purpose, "--monitor", &self.addr];
+        let want = format!("memory={size}");
+        let words = ["get", &want, "--for", purpose, "--monitor", &self.addr];
         let said = self.place.venice(&[&words[..], &["--", "true"]].concat());
         assert!(said.code() == 0 || said.complaint().contains("no room for"), "{said:?}");
         said.code() == 0
@@ -86,7 +88,7 @@ fn periodic_need_is_forecast_and_reserved() {
     // and of the following ones still includes the memory.
     let has_kept = || {
         let holder = rack.hold("128MiB", "train");
-        let has_forecast = |row: Value| number(&row, "/memory_bytes/forecast") >= 128 * MIB;
+        let has_forecast = |row: Value| number(&row, "/resources/memory/forecast") >= 128 * MIB;
         wait_until("a forecast of its need", || rack.forecast("train").is_some_and(has_forecast));
         give_back(holder);
         let row = rack.forecast("train").expect("it is followed");
@@ -105,7 +107,8 @@ fn periodic_need_is_forecast_and_reserved() {
         row = rack.forecast("train").unwrap_or_default();
         scored(&row)
     });
-    for told in ["/memory_bytes/forecast", "/memory_bytes/persistence", "/mean_error_bytes"] {
+    for told in ["/resources/memory/forecast", "/resources/memory/persistence", "/mean_error_bytes"]
+    {
         assert!(row.pointer(told).is_some_and(Value::is_u64), "{told}: {row}");
     }
     assert!(row["persistence_mean_error_bytes"].is_u64(), "{row}");
@@ -131,16 +134,16 @@ fn up_passes_monitor_settings() {
     let said = place.venice(&[&up[..], &["--reserve-ahead", "off"]].concat()).expect(1);
     assert!(said.complaint().contains("with --reserve-ahead 0.5"), "{said:?}");
     // The sampling interval is short enough to catch a short run.
-    let words = ["get", "memory", "16MiB", "--for", "quick"];
+    let words = ["get", "memory=16MiB", "--for", "quick"];
     let mut holder = place.command(&words).stdout(Stdio::null()).spawn().unwrap();
     let has = || place.venice(&["forecast", "--json"]).expect(0).json();
     wait_until("a forecast", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["resources"]["memory"]["forecast"].is_u64())
     });
     common::kill(common::pid(&place.status()["monitor"]));
     place.venice(&up).expect(0);
     wait_until("the forecast to resume", || {
-        has().as_array().unwrap().iter().any(|row| row["memory_bytes"]["forecast"].is_u64())
+        has().as_array().unwrap().iter().any(|row| row["resources"]["memory"]["forecast"].is_u64())
     });
     signal(holder.id().into(), Signal::INT);
     wait(&mut holder, &["get"]);

@@ -66,7 +66,7 @@ impl Monitor<'_> {
     fn set_until_full(&self, name: &str) -> (u64, Child) {
         for number in 0.. {
             let user = format!("{name}{number}{}", "x".repeat(150));
-            let words = ["quota", "set", &user, "1GiB", "--monitor", &self.addr];
+            let words = ["quota", "set", &user, "memory=1GiB", "--monitor", &self.addr];
             let told = self.log().matches("no room for the store").count();
             let mut child = self.place.command(&words).spawn().unwrap();
             let is_over = |child: &mut Child| child.try_wait().unwrap().is_some();
@@ -107,7 +107,7 @@ fn full_disk_blocks_changes_only() {
     assert!(daemon.0.try_wait().unwrap().is_none(), "it ended");
     // Meanwhile reads are answered, and changes report the problem.
     assert!(monitor.quotas("first") >= set);
-    let words = ["quota", "set", "another", "1GiB", "--monitor", &monitor.addr];
+    let words = ["quota", "set", "another", "memory=1GiB", "--monitor", &monitor.addr];
     let said = place.venice(&words).expect(1).err;
     assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
     disk.make_room();

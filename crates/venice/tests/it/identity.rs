@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{Place, wait_until};
 use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
-use venice_control::{Caller, ControlError, LeaseState, MemoryRequest, User};
-use venice_wire::{ByteSize, GrantKey};
+use venice_control::{AllocationRequest, Caller, ControlError, LeaseState, User, Want};
+use venice_wire::GrantKey;
 
 /// A rack of one node, and an issuer of certificates for it.
 struct Rack {
@@ -246,19 +246,17 @@ fn forged_grant_key_is_refused() {
     let access = rack.access(rack.login(user(false)));
     rack.runtime.block_on(async {
         let mut monitor = MonitorClient::connect(&access).await.unwrap();
-        let request = MemoryRequest {
+        let request = AllocationRequest {
             client_id: 1,
             recipient: "test".into(),
-            bytes: ByteSize::mib(16),
-            copies: 1,
+            wants: vec![Want::memory(16 << 20, 1)],
             donors: vec![],
             home: String::new(),
             placement: None,
-            bandwidth_bps: 0,
             purpose: "forging".into(),
             queueing: Default::default(),
         };
-        let grant = monitor.request_memory(request).await.unwrap().remove(0);
+        let grant = monitor.allocate(request).await.unwrap().remove(0);
         let patience = Duration::from_secs(20);
         let agent =
             AgentClient::connect(&access.login, &grant.donor, &grant.control_addr, patience);

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 
 /// Slabs by node, of nodes that would give any.
 fn shares(plan: &Value) -> Vec<(String, u64)> {
-    let rows = plan["nodes"].as_array().unwrap().iter();
+    let rows = plan["memory"]["nodes"].as_array().unwrap().iter();
     let share =
         |row: &Value| (row["node"].as_str().unwrap().into(), row["slabs"].as_u64().unwrap());
     rows.map(share).filter(|(_, slabs)| *slabs > 0).collect()
 }
 
 fn why(plan: &Value, node: &str) -> String {
-    let rows = plan["nodes"].as_array().unwrap();
+    let rows = plan["memory"]["nodes"].as_array().unwrap();
     let row = rows.iter().find(|row| row["node"] == node).unwrap();
     row["why"].as_str().unwrap().to_string()
 }
@@ -27,7 +27,7 @@ fn place_reports_policy_without_granting() {
     };
     let packed = shares(&plan(&["--placement", "pack"]));
     assert_eq!((packed.len(), packed[0].1), (1, 2), "{packed:?}");
-    assert_eq!(plan(&["--placement", "spread"])["policy"], "spread");
+    assert_eq!(plan(&["--placement", "spread"])["memory"]["policy"], "spread");
     let nearest = shares(&plan(&[]));
     assert_eq!((nearest.len(), nearest[0].1), (2, 1), "{nearest:?}");
     assert_eq!(why(&plan(&["--donor", "node2"]), "node1"), "not among the donors named");
@@ -44,7 +44,7 @@ fn place_reports_policy_without_granting() {
         let said = place.venice(&swap).expect(0).out;
         assert!(said.contains("would be granted; nothing was"), "{said}");
         let plan = place.venice(&[&swap[..], &["--json"]].concat()).expect(0).json();
-        assert_eq!((&plan["refusal"], &plan["slabs"]), (&"".into(), &4.into()), "{plan}");
+        assert_eq!((&plan["refusal"], &plan["memory"]["slabs"]), (&"".into(), &4.into()), "{plan}");
     } else {
         common::skipped("place_reports_policy_without_granting", "swap needs root");
     }
@@ -59,7 +59,7 @@ fn dry_run_uses_racks_policy() {
     let up = ["up", "--nodes", "2", "--lend", "64MiB", "--monitor-port", &port];
     place.venice(&[&up[..], &["--placement", "pack"]].concat()).expect(0);
     let plan = place.venice(&["place", "64MiB", "--copies", "1", "--json"]).expect(0).json();
-    assert_eq!(plan["policy"], "pack");
+    assert_eq!(plan["memory"]["policy"], "pack");
     let packed = shares(&plan);
     assert_eq!((packed.len(), packed[0].1), (1, 4), "{packed:?}");
 
@@ -71,7 +71,11 @@ fn dry_run_uses_racks_policy() {
     assert!(said.contains("placement spread: would be granted; nothing was"), "{said}");
     let dry = [&run[..], &["--placement", "spread", "--dry-run", "--json"], &program].concat();
     let plan = place.venice(&dry).expect(0).json();
-    assert_eq!((&plan["policy"], &plan["slabs"]), (&"spread".into(), &2.into()), "{plan}");
+    assert_eq!(
+        (&plan["memory"]["policy"], &plan["memory"]["slabs"]),
+        (&"spread".into(), &2.into()),
+        "{plan}"
+    );
     let alone = [&run[..], &["--json"], &program].concat();
     assert!(place.venice(&alone).expect(2).err.contains("--dry-run"));
     assert!(!mark.exists(), "nothing runs");

@@ -53,7 +53,11 @@ fn queue_survives_monitor_restart() {
     let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
     assert!(waits.contains("would wait at rank 1 of the queue: no room for 32MiB"), "{waits}");
     let late = run("32MiB", &["--wait", "1s"]).expect(1);
-    assert!(late.err.contains("waiting for 32MiB: queue position 1, 0B free"), "{}", late.err);
+    assert!(
+        late.err.contains("waiting for 32MiB of memory: queue position 1, 0B free"),
+        "{}",
+        late.err
+    );
     assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
     let never = run("128MiB", &["--wait", "1h"]).expect(1);
@@ -71,11 +75,12 @@ fn queue_survives_monitor_restart() {
     let mut usual = start("usual", &usual);
     wait_until("both wait, in order", || priorities(&place) == [100, 50]);
     let row = queue(&place).remove(0);
-    let bytes = (row["bytes"].as_u64(), row["free_bytes"].as_u64(), &row["needs"]);
+    let want = &row["wants"][0];
+    let bytes = (want["bytes"].as_u64(), want["free"].as_u64(), &row["needs"]);
     assert_eq!(bytes, (Some(32 * MIB), Some(0), &Value::from("room")), "{row}");
     let late = run("16MiB", &["--wait", "1s", "--priority", "1"]).expect(1);
     assert!(late.complaint().contains("queued before it: "), "{}", late.err);
-    assert!(late.complaint().contains("with 32MiB (priority 100)"), "{}", late.err);
+    assert!(late.complaint().contains("with 32MiB of memory (priority 100)"), "{}", late.err);
 
     assert_eq!(low.stop(Signal::INT), None, "it ends by the signal");
     wait_until("who is interrupted has left", || priorities(&place) == [100]);
@@ -97,16 +102,15 @@ fn get_memory_waits_in_queue() {
     place.up(2);
     let mut first = holder(&place, "64MiB");
     let mark = place.file("mark").display().to_string();
-    let words = |more: &[&'static str]| -> Vec<&'static str> {
-        [&["get", "memory", "32MiB"], more].concat()
-    };
+    let words =
+        |more: &[&'static str]| -> Vec<&'static str> { [&["get", "memory=32MiB"], more].concat() };
     let get = |more: &[&'static str]| [&words(more)[..], &["--", "touch", &mark]].concat();
     let refused = place.venice(&get(&[])).expect(1);
     assert!(refused.complaint().contains("no room for 32MiB"), "{}", refused.err);
     let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
     let late = place.venice(&get(&["--wait", "1s"])).expect(1);
-    assert!(late.err.contains("waiting for 32MiB: queue position 1"), "{}", late.err);
+    assert!(late.err.contains("waiting for 32MiB of memory: queue position 1"), "{}", late.err);
 
     let mut interrupted = Daemon::start_named(&place, "interrupted", &get(&["--wait", "5m"]));
     wait_until("it waits", || priorities(&place) == [100]);

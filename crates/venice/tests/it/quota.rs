@@ -13,10 +13,11 @@ use rustix::process::Uid;
 use serde_json::{Value, json};
 use venice_control::client::{Access, AgentClient, Login, MonitorClient};
 use venice_control::{
-    ControlError, DEFAULT_PRIORITY, Grant, Limits, MemoryRequest, Queueing, QuotaFor, QuotaRecord,
+    AllocationRequest, ControlError, DEFAULT_PRIORITY, Grant, Limits, Queueing, QuotaFor,
+    QuotaRecord, Want,
 };
 use venice_recipient::local_rack::MONITOR_SOCKET;
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_wire::SLAB_BYTES;
 
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
@@ -69,7 +70,7 @@ impl Rack {
     }
 
     fn ask(&self, uid: u32, client_id: u128, mib: u64) -> Result<Vec<Grant>, ControlError> {
-        self.as_user(uid, async |mut client| client.request_memory(request(client_id, mib)).await)
+        self.as_user(uid, async |mut client| client.allocate(request(client_id, mib)).await)
     }
 
     /// Fails unless the request is refused for the quota; returns the user's message.
@@ -97,16 +98,14 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn request(client_id: u128, mib: u64) -> MemoryRequest {
-    MemoryRequest {
+fn request(client_id: u128, mib: u64) -> AllocationRequest {
+    AllocationRequest {
         client_id,
         recipient: "root@everywhere".into(),
-        bytes: ByteSize::mib(mib),
-        copies: 1,
+        wants: vec![Want::memory(mib * MIB, 1)],
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "test".into(),
         queueing: Default::default(),
     }
@@ -158,13 +157,14 @@ fn quotas_survive_monitor_restart() {
     }
     let rack = Rack::new();
     let place = &rack.place;
-    place.venice(&["quota", "set", "nobody", "32MiB"]).expect(0);
-    let set = place.venice(&["quota", "set", "--default", "16MiB", "--json"]).expect(0).json();
-    assert_eq!(set, json!({ "user": null, "quota_bytes": 16 * MIB }));
+    place.venice(&["quota", "set", "nobody", "memory=32MiB"]).expect(0);
+    let set =
+        place.venice(&["quota", "set", "--default", "memory=16MiB", "--json"]).expect(0).json();
+    assert_eq!(set, json!({ "user": null, "quota": { "memory": 16 * MIB } }));
 
     let mut grants = rack.ask(NOBODY, 1, 32).unwrap();
     let said = rack.expect_over(NOBODY, 2, 16);
-    for told in ["nobody has borrowed 32MiB of a quota of 32MiB", "16MiB more", "venice quota set"]
+    for told in ["nobody has 32MiB of memory of a quota of 32MiB", "16MiB more", "venice quota set"]
     {
         assert!(said.contains(told), "{said}");
     }
@@ -183,13 +183,15 @@ fn quotas_survive_monitor_restart() {
     assert_eq!((rack.grants(), rack.quotas()), before);
     let row = |user: &str, mib: u64, is_own: bool| {
         json!({
-            "user": user, "used_bytes": mib * MIB, "quota_bytes": mib * MIB, "is_own": is_own,
-            "used_accelerators": 0, "quota_accelerators": null, "used_nics": 0, "quota_nics": null,
-            "used_storage_bytes": 0, "quota_storage_bytes": null
+            "user": user, "is_own": is_own, "quota": { "memory": mib * MIB },
+            "used": { "memory": mib * MIB, "accelerator": 0, "nic": 0, "storage": 0 },
         })
     };
     let users = [row("daemon", 16, false), row("nobody", 32, true)];
-    assert_eq!((&before.1["users"], &before.1["default_bytes"]), (&json!(users), &json!(16 * MIB)));
+    assert_eq!(
+        (&before.1["users"], &before.1["default"]["memory"]),
+        (&json!(users), &json!(16 * MIB))
+    );
     rack.expect_over(NOBODY, 5, 16);
     rack.expect_over(DAEMON, 6, 16);
     assert_eq!(rack.ask(DAEMON, 4, 16).unwrap()[0].id, grants.last().unwrap().id);
@@ -198,19 +200,19 @@ fn quotas_survive_monitor_restart() {
 
     // Only administrators may use higher priorities.
     let queueing = Queueing { priority: DEFAULT_PRIORITY + 1, ..Queueing::default() };
-    let pushy = MemoryRequest { queueing, ..request(11, 16) };
-    let pushed = rack.as_user(NOBODY, async |mut client| client.request_memory(pushy).await);
+    let pushy = AllocationRequest { queueing, ..request(11, 16) };
+    let pushed = rack.as_user(NOBODY, async |mut client| client.allocate(pushy).await);
     let said = pushed.unwrap_err().to_string();
     assert!(said.contains("for priorities above 100"), "{said}");
     // A request over its quota waits, and reports that at the end.
     let queueing = Queueing { wait_ms: 300, ..Queueing::default() };
-    let patient = MemoryRequest { queueing, ..request(12, 16) };
-    let waited = rack.as_user(NOBODY, async |mut client| client.request_memory(patient).await);
+    let patient = AllocationRequest { queueing, ..request(12, 16) };
+    let waited = rack.as_user(NOBODY, async |mut client| client.allocate(patient).await);
     let said = waited.unwrap_err().to_string();
-    assert!(said.contains("nobody has borrowed 32MiB of a quota of 32MiB"), "{said}");
+    assert!(said.contains("nobody has 32MiB of memory of a quota of 32MiB"), "{said}");
 
     // A quota below the use takes nothing away, but blocks new grants.
-    place.venice(&["quota", "set", "nobody", "16MiB"]).expect(0);
+    place.venice(&["quota", "set", "nobody", "memory=16MiB"]).expect(0);
     assert_eq!(rack.grants(), before.0);
     rack.expect_over(NOBODY, 7, 16);
     drop(kept);
@@ -218,10 +220,10 @@ fn quotas_survive_monitor_restart() {
     rack.as_user(NOBODY, async |mut client| client.release(&own).await).unwrap();
     rack.ask(NOBODY, 8, 16).unwrap();
     rack.expect_over(NOBODY, 9, 16);
-    place.venice(&["quota", "set", "nobody", "unlimited"]).expect(0);
+    place.venice(&["quota", "set", "nobody", "memory=unlimited"]).expect(0);
     rack.ask(NOBODY, 10, 16).unwrap();
     let listed = place.venice(&["quota", "list"]).expect(0).out;
-    assert!(listed.contains("nobody  32MiB      -"), "{listed}");
+    assert!(listed.contains("nobody           32MiB  own"), "{listed}");
 }
 
 fn owner(row: &Value) -> String {
@@ -236,13 +238,13 @@ fn run_respects_user_quota() {
     }
     let rack = Rack::new();
     let place = &rack.place;
-    place.venice(&["quota", "set", "root", "16MiB"]).expect(0);
+    place.venice(&["quota", "set", "root", "memory=16MiB"]).expect(0);
     let run = |words: &[&str]| {
         let start = ["run", "--mode", "window", "--local", "16MiB"];
         place.venice(&[&start, words, &["--", "true"]].concat())
     };
     let said = run(&["--remote", "32MiB"]).expect(1);
-    assert!(said.complaint().contains("root has borrowed 0B of a quota of 16MiB"), "{}", said.err);
+    assert!(said.complaint().contains("root has 0B of memory of a quota of 16MiB"), "{}", said.err);
     // A default --remote is reduced to the quota.
     run(&[]).expect(0);
 
@@ -264,9 +266,10 @@ fn run_respects_user_quota() {
     assert!(said.complaint().contains("root has no quota of its own"), "{}", said.err);
     for wrong in [
         &["quota", "set", "ada"][..],
-        &["quota", "set", "ada", "much"],
-        &["quota", "set", "ada", "1GiB", "--default", "1GiB"],
+        &["quota", "set", "ada", "memory=much"],
+        &["quota", "set", "ada", "memory=1GiB", "--default"],
         &["quota", "set", "--default", "unlimited"],
+        &["quota", "set", "memory=1GiB"],
         &["quota", "remove"],
         &["quota", "remove", "ada", "--default"],
     ] {

@@ -113,7 +113,7 @@ fn borrow(rack: &Rack) -> [Daemon; 3] {
     };
     let more = ["run", "--local", "16MiB", "--remote", "64MiB", "--copies", "1", "--wait", "10min"];
     [
-        start("memory", &["get", "memory", "96MiB"], Table::Grants, 2),
+        start("memory", &["get", "memory=96MiB"], Table::Grants, 2),
         start("device", &["get", "accelerator"], Table::Grants, 3),
         start("wait", &more, Table::Queue, 1),
     ]

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use venice_agent::{AgentConfig, AgentError, AgentReady};
 use venice_control::client::{AgentClient, MonitorClient};
-use venice_control::{Grant, LeaseState, MemoryRequest};
+use venice_control::{AllocationRequest, Grant, LeaseState, Want};
 use venice_fabric::{AccessError, FabricError, InitiatorConfig, PeerIndex, PeerState, Revocation};
 use venice_monitor::{MonitorConfig, MonitorError};
 use venice_ports::monotonic_ns;
@@ -134,16 +134,14 @@ pub async fn rack_with(monitor: SocketAddr, nodes: usize, free_bytes: u64) -> Mo
     .await
 }
 
-pub fn request(bytes: u64, client_id: u128) -> MemoryRequest {
-    MemoryRequest {
+pub fn request(bytes: u64, client_id: u128) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(bytes, 1)],
         client_id,
         recipient: "test".into(),
-        bytes: ByteSize(bytes),
-        copies: 1,
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "test".into(),
         queueing: Default::default(),
     }
@@ -182,7 +180,7 @@ impl Far {
                 (driver, peer)
             }
         };
-        driver.initiator().map_window(0, grant.bytes, peer, 0, grant.id, grant.key).unwrap();
+        driver.initiator().map_window(0, grant.share.bytes, peer, 0, grant.id, grant.key).unwrap();
         Self { driver, peer }
     }
 

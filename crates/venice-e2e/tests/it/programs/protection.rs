@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use venice_control::client::{Access, Login, MonitorClient};
-use venice_control::{Grant, MemoryRequest};
+use venice_control::{AllocationRequest, Grant, Want};
 use venice_e2e::programs::{MIB, Port, Rack, paged_mode_is_missing, redis, wait_for};
 use venice_fabric::InitiatorConfig;
 use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealedAs, Sealer, node_key};
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{
-    ByteSize, Channel, GrantId, HeaderRepr, KeyName, NodeId, NodeSecret, Opcode,
-    SEAL_OVERHEAD_BYTES, SEALED_HEADER_BYTES,
+    Channel, GrantId, HeaderRepr, KeyName, NodeId, NodeSecret, Opcode, SEAL_OVERHEAD_BYTES,
+    SEALED_HEADER_BYTES,
 };
 
 const KEYS: u64 = 30_000;
@@ -81,22 +81,19 @@ fn borrow(rack: &Rack) -> Grant {
     let status = rack.json(&["status"]);
     let login = Login::at_sockets(vec![rack.run_dir().join("monitor.sock")]);
     let access = Access::new(status["monitor"]["addr"].as_str().unwrap(), login);
-    let request = MemoryRequest {
+    let request = AllocationRequest {
         client_id: u128::from(monotonic_ns()),
         recipient: "test".into(),
-        bytes: ByteSize::mib(16),
-        copies: 1,
+        wants: vec![Want::memory(16 << 20, 1)],
         donors: vec!["node1".into()],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "protection".into(),
         queueing: Default::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let granted = runtime.block_on(async {
-        MonitorClient::connect(&access).await.unwrap().request_memory(request).await
-    });
+    let granted = runtime
+        .block_on(async { MonitorClient::connect(&access).await.unwrap().allocate(request).await });
     granted.unwrap().remove(0)
 }
 
@@ -111,7 +108,7 @@ impl Recipient {
         let local = unspecified_like(address);
         let (mut driver, peer) =
             UdpDriver::towards(local, config, grant.donor_node, address, named).unwrap();
-        driver.initiator().map_window(0, grant.bytes, peer, 0, grant.id, grant.key).unwrap();
+        driver.initiator().map_window(0, grant.share.bytes, peer, 0, grant.id, grant.key).unwrap();
         Self(driver)
     }
 

@@ -23,7 +23,8 @@ pub(super) struct SendHalf {
     pub(super) has_ended: bool,
     /// True once the end was written into the ring.
     is_end_sent: bool,
-    /// True if the last call found no room.
+    /// True if the program's last call found no room. Room that the keeper finds and fills must
+    /// leave it: the program is still to be woken.
     wants_room: bool,
     pub(super) spin: SpinPolicy,
 }
@@ -61,9 +62,10 @@ impl SendHalf {
 
     /// Writes one record if there is room; returns whether it did.
     pub(super) fn push(&mut self, record: Record, bytes: &[u8]) -> Result<bool, QPairSocketError> {
-        let line = self.writer.reserve().map_err(|_| broken())?;
-        self.wants_room = line.is_none();
-        let Some(line) = line else { return Ok(false) };
+        let Some(line) = self.writer.reserve().map_err(|_| broken())? else {
+            self.wants_room = true;
+            return Ok(false);
+        };
         let memory = self.writer.memory();
         memory.set_tag(line, record.tag());
         memory.fill(line, bytes);
@@ -79,6 +81,7 @@ impl SendHalf {
         at: &mut usize,
         ring: impl Fn(),
     ) -> Result<(), QPairSocketError> {
+        self.wants_room = false;
         let mut unannounced = 0;
         while *at < message.len() {
             let piece = piece_of(message.len() - *at);
@@ -103,6 +106,7 @@ impl SendHalf {
         bytes: &[u8],
         ring: impl Fn(),
     ) -> Result<usize, QPairSocketError> {
+        self.wants_room = false;
         let mut at = 0;
         while at < bytes.len() {
             let piece = (bytes.len() - at).min(RING_FRAME_BYTES);

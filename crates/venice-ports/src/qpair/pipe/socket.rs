@@ -524,3 +524,27 @@ impl Drop for PipeSocket {
         self.pipe.bells.ring();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::RingConfig;
+
+    #[test]
+    fn keepers_flush_leaves_room_told() {
+        let (ours, theirs) = RingPort::pair(&RingConfig::default()).unwrap();
+        let ours = Pipe::new(ours, QPairKind::Messages).unwrap();
+        let theirs = Pipe::new(theirs, QPairKind::Messages).unwrap();
+        let (message, mut into) = (vec![7; 300_000], vec![0; 300_000]);
+        let watcher = PipeWatcher::default();
+        for _ in 0..20 {
+            // Until a message is refused, beside the rest of one that was accepted.
+            while ours.send(Wait::Never, &message).is_ok() {}
+            while theirs.recv(Wait::Never, &mut into).is_ok() {}
+            // The keeper sends the rest before the program prepares its wait.
+            ours.flush();
+            assert!(!ours.arm(&watcher), "the refused message has room now");
+            while theirs.recv(Wait::Never, &mut into).is_ok() {}
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Validation of the devices and device reports of nodes.
 
-use super::table::clipped;
+use super::clipped;
 use crate::resource::{MAX_CAPABILITIES, MAX_CAPABILITIES_BYTES, MAX_DEVICES};
 use crate::rrt::NodeRecord;
 use crate::types::{DeviceReport, MAX_NAME_BYTES, NodeRegistration, ResourceSpec};
@@ -16,8 +16,8 @@ pub(in super::super) fn check_offered(node: &NodeRegistration) -> Result<(), Str
     for spec in devices() {
         let ResourceSpec { kind, address, slab_bytes, .. } = spec;
         check_words(spec).map_err(|why| format!("{kind} {address:?}: {why}"))?;
-        if *slab_bytes != kind.device_unit_bytes() {
-            let unit = kind.device_unit_bytes();
+        if *slab_bytes != kind.spec().unit_bytes {
+            let unit = kind.spec().unit_bytes;
             return Err(format!(
                 "{kind} {address} comes in units of {slab_bytes} bytes, not {unit}"
             ));

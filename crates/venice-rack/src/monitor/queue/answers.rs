@@ -1,21 +1,23 @@
 //! Answers to queued requests, and the queue for users.
 
-use super::places::{Needs, Place, Waiter, Wanted};
+use super::super::pending::CheckedRequest;
+use super::places::{Needs, Place, Waiter};
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::queueing::{InLine, Standing};
 use crate::rat::GrantState;
-use crate::rows::QueueRow;
-use crate::types::{Grant, RackError, ResourceKind};
+use crate::rows::{QueueRow, QueuedWant};
+use crate::types::{Grant, RackError};
+use crate::want::Want;
 use std::collections::BTreeSet;
-use venice_wire::{ByteSize, NodeId, SLAB_BYTES};
+use venice_wire::{NodeId, SLAB_BYTES};
 
 impl MonitorCore {
     /// Answers calls that are due, and drops requests that are late or whose client is gone.
     pub(in crate::monitor) fn answer_queue(&mut self, now_ns: u64) {
         for (rank, place) in (1..).zip(self.queue.in_order()) {
             let Some(waiter) = self.queue.at(place) else { continue };
-            let client_id = waiter.wanted.client_id();
+            let client_id = waiter.client_id();
             if let Some(result) = self.granted_elsewhere(waiter) {
                 self.queue.leave(place);
                 self.actions.push_back(Action::ReplyRequest { client_id, result });
@@ -48,72 +50,57 @@ impl MonitorCore {
     /// Returns the grants of a request that another Monitor Node has granted meanwhile.
     fn granted_elsewhere(&self, waiter: &Waiter) -> Option<Result<Vec<Grant>, RackError>> {
         self.shared.as_ref()?;
-        match &waiter.wanted {
-            Wanted::Memory(memory) => self.granted_before(waiter.wanted.client_id(), memory.slabs),
-            Wanted::Device(device) => self.device_granted_before(&device.request).transpose(),
-        }
+        self.granted_before(&waiter.checked.request).transpose()
     }
 
     fn standing(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> Standing {
-        let amounts = self.amounts(place, waiter);
-        let is_whole =
-            waiter.as_device().is_some_and(|it| it.request.kind.device_unit_bytes() == 0);
         Standing {
             rank,
-            asked_bytes: if is_whole { 0 } else { amounts.asked_bytes },
-            free_bytes: amounts.free_bytes,
             waited_ms: waiter.waited_ms(now_ns),
-            preempting_bytes: amounts.preempting_bytes,
             is_over_quota: waiter.needs == Needs::Quota,
-            device: waiter.as_device().map(|it| it.request.wanted()).unwrap_or_default(),
-            preempting_devices: amounts.preempting_devices,
+            wants: self.queued_wants(place, waiter),
         }
     }
 
     fn why_in_vain(&self, now_ns: u64, place: Place, waiter: &Waiter) -> RackError {
-        let memory = match &waiter.wanted {
-            Wanted::Memory(memory) => memory,
-            Wanted::Device(device) => {
-                return self.why_no_device_came(now_ns, place, waiter, device);
-            }
-        };
         if waiter.needs == Needs::Quota
-            && let Err(error) = self.check_quota(&waiter.owner, memory.slabs.into())
+            && let Err(error) = self.check_quota(&waiter.checked)
         {
             return error;
         }
-        let waited_ms = waiter.waited_ms(now_ns);
-        let before = self.before(place, waiter.named.as_ref());
-        let line = InLine { waited_ms, before, most_bytes: None };
-        let free = self.free_by_node(waiter.named.as_ref());
-        RackError::NoRoom { asked_bytes: bytes(memory.slabs), free, line }
-    }
-
-    /// Describes the requests before a place that may use what this one may.
-    pub(super) fn before_waiter(&self, place: Place, waiter: &Waiter) -> Vec<String> {
-        let named = waiter.named.as_ref();
-        match &waiter.wanted {
-            Wanted::Memory(_) => self.before(place, named),
-            Wanted::Device(device) => self.before_for_device(place, &device.request, named),
+        let memory = waiter.checked.memory();
+        let no_device = || self.why_no_device_came(now_ns, place, waiter);
+        match memory.filter(|_| waiter.needs != Needs::Device) {
+            None if let Some(error) = no_device() => error,
+            _ => {
+                let waited_ms = waiter.waited_ms(now_ns);
+                let named = waiter.checked.named.as_ref();
+                let before = self.before_for_memory(place, named);
+                let line = InLine { waited_ms, before, most_bytes: None };
+                let asked_bytes = bytes(waiter.checked.slabs());
+                RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
+            }
         }
     }
 
-    /// Describes the requests before a place that may use the same donors.
-    pub(in crate::monitor) fn before(
+    /// Describes the requests before a place that may use what this one may.
+    pub(super) fn before(&self, place: Place, checked: &CheckedRequest) -> Vec<String> {
+        let for_memory = |waiter: &Waiter| {
+            checked.memory().is_some() && wants_memory_of(waiter, checked.named.as_ref())
+        };
+        let meets =
+            |waiter: &&Waiter| for_memory(waiter) || self.shares_device(checked, &waiter.checked);
+        self.queue.before(place).filter(meets).map(described).collect()
+    }
+
+    /// Describes the requests before a place that may use memory of the same donors.
+    pub(in crate::monitor) fn before_for_memory(
         &self,
         place: Place,
         named: Option<&BTreeSet<NodeId>>,
     ) -> Vec<String> {
-        let meets = |waiter: &&Waiter| match (&waiter.named, named) {
-            (Some(theirs), Some(ours)) => !theirs.is_disjoint(ours),
-            _ => true,
-        };
-        let described = |waiter: &Waiter| {
-            let size = ByteSize(bytes(waiter.as_memory()?.slabs));
-            let priority = waiter.wanted.queueing().priority;
-            Some(format!("{} with {size} (priority {priority})", waiter.owner))
-        };
-        self.queue.before(place).filter(meets).filter_map(described).collect()
+        let meets = |waiter: &&Waiter| wants_memory_of(waiter, named);
+        self.queue.before(place).filter(meets).map(described).collect()
     }
 
     /// Returns the free bytes by node, for a request that names these donors or none.
@@ -134,25 +121,38 @@ impl MonitorCore {
         free
     }
 
-    fn free_bytes_for(&self, waiter: &Waiter) -> u64 {
-        let donors = self.rrt.iter().filter(|(node, _)| waiter.may_use(*node));
-        donors.map(|(_, entry)| bytes(entry.available_slabs())).sum()
+    fn queued_wants(&self, place: Place, waiter: &Waiter) -> Vec<QueuedWant> {
+        let wants = waiter.checked.request.wants.iter().enumerate();
+        wants.map(|(index, want)| self.queued_want(place, waiter, (index, want))).collect()
     }
 
-    fn amounts(&self, place: Place, waiter: &Waiter) -> Amounts {
-        let memory = match &waiter.wanted {
-            Wanted::Memory(memory) => memory,
-            Wanted::Device(device) => return self.device_amounts(place, waiter, &device.request),
+    fn queued_want(
+        &self,
+        place: Place,
+        waiter: &Waiter,
+        (index, want): (usize, &Want),
+    ) -> QueuedWant {
+        let free = match want.kind.is_device() {
+            true => self.free_devices(&waiter.checked, want),
+            false => self.free_memory_for(waiter),
         };
-        let slabs = |slabs: u64| slabs.saturating_mul(SLAB_BYTES);
-        let called = self.called_for(place).map(|grant| u64::from(grant.slabs));
-        Amounts {
-            asked_bytes: bytes(memory.slabs),
-            free_bytes: self.free_bytes_for(waiter),
-            backfilled_bytes: slabs(waiter.passed()),
-            preempting_bytes: slabs(called.sum()),
-            ..Amounts::default()
+        let called = self.called_for(place).map(|grant| &grant.share);
+        let called = called.filter(|share| share.kind == want.kind).map(|share| share.amount());
+        QueuedWant {
+            kind: want.kind,
+            capabilities: want.capabilities.clone(),
+            bytes: want.kind.in_units(want.bytes.0),
+            count: want.count,
+            wanted: want.total(),
+            free,
+            backfilled: waiter.passed(index),
+            preempting: called.sum(),
         }
+    }
+
+    fn free_memory_for(&self, waiter: &Waiter) -> u64 {
+        let donors = self.rrt.iter().filter(|(node, _)| waiter.checked.may_use(*node));
+        donors.map(|(_, entry)| bytes(entry.available_slabs())).sum()
     }
 
     /// Returns the queue, in order.
@@ -162,48 +162,36 @@ impl MonitorCore {
     }
 
     fn queue_row(&self, now_ns: u64, (rank, place): (u32, Place), waiter: &Waiter) -> QueueRow {
-        let amounts = self.amounts(place, waiter);
-        let (kind, copies, capabilities) = match &waiter.wanted {
-            Wanted::Memory(memory) => (ResourceKind::Memory, memory.request.copies, Vec::new()),
-            Wanted::Device(device) => (device.request.kind, 1, device.request.capabilities.clone()),
-        };
-        let (recipient, purpose, donors) = waiter.wanted.described();
+        let CheckedRequest { owner, request, .. } = &waiter.checked;
         QueueRow {
             id: place.arrival(),
             rank,
-            owner_user: waiter.owner.user.clone(),
-            owner_node: waiter.owner.node.clone(),
-            recipient: recipient.to_owned(),
-            purpose: purpose.to_owned(),
-            kind: kind.name().to_owned(),
-            capabilities,
-            bytes: amounts.asked_bytes,
-            copies,
-            donors: donors.to_vec(),
-            priority: waiter.wanted.queueing().priority.into(),
+            owner_user: owner.user.clone(),
+            owner_node: owner.node.clone(),
+            recipient: request.recipient.clone(),
+            purpose: request.purpose.clone(),
+            wants: self.queued_wants(place, waiter),
+            donors: request.donors.clone(),
+            priority: request.queueing.priority.into(),
             waited_s: (waiter.waited_ms(now_ns) * crate::NS_PER_MS) as f64 / NS_PER_S,
             left_s: waiter.left_s(now_ns),
-            free_bytes: amounts.free_bytes,
-            backfilled_bytes: amounts.backfilled_bytes,
-            preempting_bytes: amounts.preempting_bytes,
-            free_devices: amounts.free_devices,
-            backfilled_devices: amounts.backfilled_devices,
-            preempting_devices: amounts.preempting_devices,
-            needs: waiter.needs.name(&waiter.wanted).to_owned(),
+            needs: waiter.needs.name().to_owned(),
         }
     }
 }
 
-/// The amounts of a queued request: bytes, or devices that are lent whole.
-#[derive(Default)]
-pub(super) struct Amounts {
-    pub(super) asked_bytes: u64,
-    pub(super) free_bytes: u64,
-    pub(super) backfilled_bytes: u64,
-    pub(super) preempting_bytes: u64,
-    pub(super) free_devices: u32,
-    pub(super) backfilled_devices: u32,
-    pub(super) preempting_devices: u32,
+/// True if the request wants memory that one naming these donors, or none, could use.
+fn wants_memory_of(waiter: &Waiter, named: Option<&BTreeSet<NodeId>>) -> bool {
+    let meets = match (&waiter.checked.named, named) {
+        (Some(theirs), Some(ours)) => !theirs.is_disjoint(ours),
+        _ => true,
+    };
+    meets && waiter.checked.memory().is_some()
+}
+
+fn described(waiter: &Waiter) -> String {
+    let CheckedRequest { owner, request, .. } = &waiter.checked;
+    format!("{owner} with {} (priority {})", request.described(), request.queueing.priority)
 }
 
 fn bytes(slabs: u32) -> u64 {

@@ -1,20 +1,20 @@
 //! The queue for devices: what each queued request may use, keeps, and has preempted.
 //!
-//! A device has one holder, storage several. The amount is thus one device, or bytes of one device.
-//! All of a request comes from one device.
+//! A device that is lent whole has one holder, a divisible one several. The amount is thus one
+//! device, or bytes of one device: each piece of a want comes from one device.
 
 use super::super::MonitorCore;
-use super::super::devices::{Sought, Tried};
-use super::answers::Amounts;
-use super::places::{Needs, Place, Waiter, Wanted, WantedDevice};
+use super::super::devices::{DeviceSearch, Tried};
+use super::super::pending::CheckedRequest;
+use super::places::{Place, Waiter};
 use super::preemption::Calls;
-use crate::caller::Owner;
 use crate::queueing::in_line_text;
 use crate::rat::{GrantRecord, GrantState};
+use crate::resource::ResourceSpec;
 use crate::rrt::NodeEntry;
-use crate::types::{DeviceRequest, RackError, ResourceSpec};
+use crate::types::RackError;
+use crate::want::Want;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use venice_wire::{GrantId, NodeId};
 
 /// A suitable device, with the grants of it that may be preempted.
@@ -25,223 +25,149 @@ struct Lent<'a> {
 }
 
 impl Waiter {
-    /// True if it waits for a device, and this one would suit.
-    fn may_use_device(&self, node: NodeId, spec: &ResourceSpec) -> bool {
-        let would_do = |device: &WantedDevice| device.request.would_do(spec);
-        self.as_device().is_some_and(would_do) && self.may_use(node)
+    /// True if one of its wants for devices keeps an amount of this one from requests behind it.
+    fn keeps(&self, (node, spec): (NodeId, &ResourceSpec), amount: u64) -> bool {
+        self.checked.may_use(node)
+            && self
+                .checked
+                .request
+                .devices()
+                .any(|(index, want)| want.would_do(spec) && !self.may_be_passed(index, amount))
     }
 }
 
 impl MonitorCore {
-    /// Queues a device request of `owner`. Answered as a memory request is.
-    pub(in crate::monitor) fn enter_queue_for_device(
-        &mut self,
-        now_ns: u64,
-        owner: Owner,
-        request: DeviceRequest,
-        named: Option<BTreeSet<NodeId>>,
-    ) {
-        self.enter_waiter(now_ns, Waiter::new(now_ns, owner, Wanted::device(request), named));
+    /// Checks that its devices could ever be granted.
+    pub(super) fn check_devices_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
+        for (_, want) in waiter.checked.request.devices() {
+            if self.usable_pieces(&waiter.checked, want) >= u64::from(want.count) {
+                continue;
+            }
+            let place = self.queue.place_to_be(waiter.queueing().priority);
+            let search = self.search(waiter, place, &waiter.tried);
+            let why = self.why_no_device(&search, want);
+            return Err(RackError::NoDevice(format!(
+                "{why}; waiting does not help: the nodes that are up have too few suitable ones, free \
+                 or lent"
+            )));
+        }
+        Ok(())
     }
 
-    /// Describes in words how it would wait.
-    pub(in crate::monitor) fn plan_to_wait_for_device(
-        &self,
-        owner: &Owner,
-        request: &DeviceRequest,
-        named: Option<BTreeSet<NodeId>>,
-    ) -> Result<String, RackError> {
-        let wanted = Wanted::device(request.clone());
-        self.how_it_would_wait(&Waiter::new(0, owner.clone(), wanted, named))
+    /// Returns the pieces that all suitable devices have room for, when nothing is lent.
+    fn usable_pieces(&self, checked: &CheckedRequest, want: &Want) -> u64 {
+        let pieces = |spec: &ResourceSpec| match want.kind.is_divisible() {
+            true => spec.bytes / want.amount().max(1),
+            false => 1,
+        };
+        self.usable_devices(checked, want).map(|(_, _, spec)| pieces(spec)).sum()
     }
 
-    /// Checks that the request could ever be granted: a faulty device may be repaired, a lent one
-    /// returned.
-    pub(super) fn check_ever_device(
-        &self,
-        waiter: &Waiter,
-        request: &DeviceRequest,
-    ) -> Result<(), RackError> {
-        self.check_device_quota_ever(&waiter.owner, request)?;
-        // A request that has already waited elsewhere was checked when it began to wait.
-        if request.queueing.waited_ms > 0 || self.usable_devices(waiter, request).next().is_some() {
-            return Ok(());
-        }
-        let place = self.queue.place_to_be(request.queueing.priority);
-        let (named, tried) = (waiter.named.as_ref(), &Tried::default());
-        let why = self.why_no_device(&Sought { request, named, place, tried });
-        Err(RackError::NoDevice(format!(
-            "{why}; waiting does not help: no node that is up has a suitable one, free or lent"
-        )))
+    fn search<'a>(&self, waiter: &'a Waiter, place: Place, tried: &'a Tried) -> DeviceSearch<'a> {
+        let checked = &waiter.checked;
+        DeviceSearch { checked, place, tried, slabs: checked.slabs() }
     }
 
-    pub(super) fn device_needs(
-        &self,
-        place: Place,
-        waiter: &Waiter,
-        request: &DeviceRequest,
-    ) -> Needs {
-        if self.check_device_quota(&waiter.owner, request).is_err() {
-            return Needs::Quota;
-        }
-        let (named, tried) = (waiter.named.as_ref(), &Tried::default());
-        match self.choose_device(&Sought { request, named, place, tried }) {
-            Some(_) => Needs::Nothing,
-            None => Needs::Room,
-        }
+    /// True if all its devices are free, whatever donors refused before.
+    pub(super) fn has_devices_for(&self, place: Place, waiter: &Waiter) -> bool {
+        let untried = Tried::default();
+        let search = self.search(waiter, place, &untried);
+        let mut chosen = Vec::new();
+        waiter.checked.request.devices().all(|(index, want)| {
+            (0..want.count).all(|_| {
+                let piece = self.choose_piece(&search, (index, want), &chosen);
+                piece.map(|piece| chosen.push(piece)).is_some()
+            })
+        })
     }
 
     /// True if this amount of a device is kept for requests before `place`.
     pub(in crate::monitor) fn is_kept_for_others(
         &self,
         place: Place,
-        node: NodeId,
-        spec: &ResourceSpec,
+        device: (NodeId, &ResourceSpec),
         amount: u64,
     ) -> bool {
-        let mut before = self.queue.before(place);
-        before.any(|it| it.may_use_device(node, spec) && !it.may_be_passed(amount))
+        self.queue.before(place).any(|waiter| waiter.keeps(device, amount))
     }
 
-    /// Counts an amount as backfill against the requests ahead that may use that device.
-    pub(in crate::monitor) fn count_passing_device(
-        &mut self,
-        place: Place,
-        node: NodeId,
-        spec: &ResourceSpec,
-        amount: u64,
-    ) {
-        for waiter in self.queue.before_mut(place) {
-            if waiter.may_use_device(node, spec) {
-                waiter.count_passing(amount);
-            }
-        }
+    /// True if a request may use a device that another may use.
+    pub(super) fn shares_device(&self, checked: &CheckedRequest, other: &CheckedRequest) -> bool {
+        let wants = checked.request.devices().map(|(_, want)| want);
+        let mut devices = wants.flat_map(|want| {
+            let devices = self.devices_of_kind(want.kind);
+            devices.filter(move |(node, _, spec)| checked.may_use(*node) && want.would_do(spec))
+        });
+        devices.any(|(node, _, spec)| {
+            other.may_use(node) && other.request.devices().any(|(_, want)| want.would_do(spec))
+        })
     }
 
-    /// Describes the requests before a place that may use a device that this request may use.
-    pub(super) fn before_for_device(
-        &self,
-        place: Place,
-        request: &DeviceRequest,
-        named: Option<&BTreeSet<NodeId>>,
-    ) -> Vec<String> {
-        let is_named = |node: &NodeId| named.is_none_or(|named| named.contains(node));
-        let devices = self.devices_of_kind(request.kind);
-        let devices: Vec<_> =
-            devices.filter(|(node, _, spec)| is_named(node) && request.would_do(spec)).collect();
-        let meets = |waiter: &&Waiter| {
-            devices.iter().any(|(node, _, spec)| waiter.may_use_device(*node, spec))
-        };
-        let described = |waiter: &Waiter| {
-            let wanted = waiter.as_device()?.request.wanted();
-            let priority = waiter.wanted.queueing().priority;
-            Some(format!("{} with {wanted} (priority {priority})", waiter.owner))
-        };
-        self.queue.before(place).filter(meets).filter_map(described).collect()
-    }
-
-    /// Explains the end of a wait in vain.
+    /// Explains the end of a wait for devices in vain; `None` if they are all there.
     pub(super) fn why_no_device_came(
         &self,
         now_ns: u64,
         place: Place,
         waiter: &Waiter,
-        device: &WantedDevice,
-    ) -> RackError {
-        if waiter.needs == Needs::Quota
-            && let Err(error) = self.check_device_quota(&waiter.owner, &device.request)
-        {
-            return error;
-        }
-        let WantedDevice { request, tried } = device;
-        let named = waiter.named.as_ref();
-        let why = self.why_no_device(&Sought { request, named, place, tried });
-        let before = self.before_for_device(place, request, named);
-        RackError::NoDevice(why + &in_line_text(waiter.waited_ms(now_ns), &before))
+    ) -> Option<RackError> {
+        let search = self.search(waiter, place, &waiter.tried);
+        let mut wants = waiter.checked.request.devices().map(|(_, want)| want);
+        let want = wants.find(|want| self.choose_device(&search, want, &[]).is_none())?;
+        let why = self.why_no_device(&search, want);
+        let before = self.before(place, &waiter.checked);
+        Some(RackError::NoDevice(why + &in_line_text(waiter.waited_ms(now_ns), &before)))
     }
 
-    pub(super) fn device_amounts(
-        &self,
-        place: Place,
-        waiter: &Waiter,
-        request: &DeviceRequest,
-    ) -> Amounts {
+    /// Returns the free amount of the devices a want may use: bytes of one device, or a count.
+    pub(super) fn free_devices(&self, checked: &CheckedRequest, want: &Want) -> u64 {
         let is_well = |entry: &NodeEntry, spec| self.fault_of(entry, spec).is_empty();
-        let usable = self.usable_devices(waiter, request);
+        let usable = self.usable_devices(checked, want);
         let free = usable.filter(|(_, entry, spec)| is_well(entry, spec));
-        let free = free.filter_map(|(_, entry, spec)| self.free_of(entry, spec));
-        let called = self.called_for(place).filter_map(|grant| grant.device.as_ref());
-        let called: u64 = called.map(|share| share.amount()).sum();
-        let asked_bytes = request.bytes.0;
-        match request.kind.device_unit_bytes() {
-            0 => Amounts {
-                asked_bytes,
-                free_devices: free.count() as u32,
-                backfilled_devices: waiter.passed() as u32,
-                preempting_devices: called as u32,
-                ..Amounts::default()
-            },
-            _ => Amounts {
-                asked_bytes: request.amount(),
-                free_bytes: free.max().unwrap_or(0),
-                backfilled_bytes: waiter.passed(),
-                preempting_bytes: called,
-                ..Amounts::default()
-            },
+        let free = free.filter_map(|(_, entry, spec)| self.free_of(entry, spec, &[]));
+        match want.kind.is_divisible() {
+            true => free.max().unwrap_or(0),
+            false => free.count() as u64,
         }
     }
 
-    /// Chooses the device whose preemption does least harm: grants preempted for it already, then
-    /// those of the lowest priority; of these the fewest bytes that suffice, of equals the
-    /// youngest.
+    /// Chooses the devices whose preemption does least harm; `None` if all of them are not enough.
+    /// Each is chosen by itself: grants preempted for it already, then those of the lowest
+    /// priority; of these the fewest bytes that suffice, of equals the youngest.
     pub(super) fn device_victims(
         &self,
         waiter: &Waiter,
-        request: &DeviceRequest,
+        want: &Want,
         (calls, theirs): (&Calls, &[GrantId]),
-    ) -> Vec<GrantId> {
+    ) -> Option<Vec<GrantId>> {
         let candidates: Vec<&GrantRecord> = self.candidates(waiter, calls, theirs).collect();
-        let harm = |chosen: &Vec<&GrantRecord>| {
-            let announced = chosen.iter().filter(|grant| theirs.contains(&grant.id)).count();
-            let priority = chosen.iter().map(|grant| grant.priority).max();
-            let bytes: u64 = chosen.iter().map(|grant| amount(grant)).sum();
-            let youngest = chosen.iter().map(|grant| grant.granted_ns).max();
-            (Reverse(announced), priority, bytes, Reverse(youngest))
-        };
-        let mut least: Option<Vec<&GrantRecord>> = None;
-        for (node, entry, spec) in self.usable_devices(waiter, request) {
-            if !self.fault_of(entry, spec).is_empty() {
-                continue;
-            }
-            let is_of_it = |grant: &&&GrantRecord| {
-                let device = grant.device.as_ref().map(|share| share.device());
-                grant.donor == node && device == Some((spec.kind, &*spec.address))
-            };
-            let grants = candidates.iter().filter(is_of_it).copied().collect();
-            let lent = Lent { free: self.free_soon(node, entry, spec), grants };
-            match lent.victims(request.amount(), theirs) {
-                // Waiting is enough.
-                Some(chosen) if chosen.is_empty() => return Vec::new(),
-                Some(chosen) if least.as_ref().is_none_or(|it| harm(&chosen) < harm(it)) => {
-                    least = Some(chosen);
-                }
-                _ => {}
-            }
+        let mut lent: Vec<Lent<'_>> = self
+            .usable_devices(&waiter.checked, want)
+            .filter(|(_, entry, spec)| self.fault_of(entry, spec).is_empty())
+            .map(|(node, entry, spec)| {
+                let is_of_it = |grant: &&&GrantRecord| {
+                    grant.donor == node && grant.share.device().is_some_and(|it| spec.is_device(it))
+                };
+                let grants = candidates.iter().filter(is_of_it).copied().collect();
+                Lent { free: self.free_soon(node, entry, spec), grants }
+            })
+            .collect();
+        let mut victims = Vec::new();
+        for _ in 0..want.count {
+            victims.extend(take_least_harm(&mut lent, want.amount(), theirs)?);
         }
-        least.into_iter().flatten().map(|grant| grant.id).collect()
+        Some(victims)
     }
 
     /// Returns the amount of a device that is free, or that its donor is about to get back.
     fn free_soon(&self, node: NodeId, entry: &NodeEntry, spec: &ResourceSpec) -> u64 {
         let epoch = entry.record.identity.epoch;
         let returning = self.rat.of_donor(node).filter(|grant| {
-            let device = grant.device.as_ref().map(|share| share.device());
             grant.donor_epoch == epoch
                 && grant.state == GrantState::Releasing
-                && device == Some((spec.kind, &*spec.address))
+                && grant.share.device().is_some_and(|it| spec.is_device(it))
         });
-        let returning: u64 = returning.map(amount).sum();
-        let free = self.free_of(entry, spec).map_or(0, |bytes| match spec.slab_bytes {
+        let returning: u64 = returning.map(|grant| grant.share.amount()).sum();
+        let free = self.free_of(entry, spec, &[]).map_or(0, |bytes| match spec.slab_bytes {
             0 => 1,
             _ => bytes,
         });
@@ -251,31 +177,63 @@ impl MonitorCore {
     /// Iterates over the suitable devices of nodes that are up and may lend, lent or not.
     fn usable_devices(
         &self,
-        waiter: &Waiter,
-        request: &DeviceRequest,
+        checked: &CheckedRequest,
+        want: &Want,
     ) -> impl Iterator<Item = (NodeId, &NodeEntry, &ResourceSpec)> {
         let may_lend = |entry: &NodeEntry| entry.up && !entry.record.is_draining;
-        self.devices_of_kind(request.kind).filter(move |(node, entry, spec)| {
-            may_lend(entry) && waiter.may_use_device(*node, spec)
+        self.devices_of_kind(want.kind).filter(move |(node, entry, spec)| {
+            may_lend(entry) && checked.may_use(*node) && want.would_do(spec)
         })
     }
 }
 
+/// Takes an amount of the device whose preemption does least harm, and returns its grants to end;
+/// `None` if no device has so much.
+fn take_least_harm(
+    lent: &mut Vec<Lent<'_>>,
+    amount: u64,
+    theirs: &[GrantId],
+) -> Option<Vec<GrantId>> {
+    let harm = |chosen: &Vec<&GrantRecord>| {
+        let announced = chosen.iter().filter(|grant| theirs.contains(&grant.id)).count();
+        let priority = chosen.iter().map(|grant| grant.priority).max();
+        let amount: u64 = chosen.iter().map(|grant| grant.share.amount()).sum();
+        let youngest = chosen.iter().map(|grant| grant.granted_ns).max();
+        // Waiting is enough where nothing has to end.
+        (!chosen.is_empty(), Reverse(announced), priority, amount, Reverse(youngest))
+    };
+    let able = lent.iter().enumerate();
+    let able = able.filter_map(|(at, device)| Some((at, device.victims(amount, theirs)?)));
+    let (at, chosen) = able.min_by_key(|(at, chosen)| (harm(chosen), *at))?;
+    let ended: Vec<GrantId> = chosen.iter().map(|grant| grant.id).collect();
+    lent[at].take(amount, &ended);
+    Some(ended)
+}
+
 impl<'a> Lent<'a> {
+    /// Takes an amount, once these grants have ended.
+    fn take(&mut self, amount: u64, ended: &[GrantId]) {
+        let gained = self.grants.iter().filter(|grant| ended.contains(&grant.id));
+        let gained: u64 = gained.map(|grant| grant.share.amount()).sum();
+        self.free = self.free.saturating_add(gained).saturating_sub(amount);
+        self.grants.retain(|grant| !ended.contains(&grant.id));
+    }
+
     /// Chooses the grants to end for an amount; `None` if all of them are not enough.
-    fn victims(mut self, wanted: u64, theirs: &[GrantId]) -> Option<Vec<&'a GrantRecord>> {
+    fn victims(&self, wanted: u64, theirs: &[GrantId]) -> Option<Vec<&'a GrantRecord>> {
         let mut missing = wanted.saturating_sub(self.free);
         let class = |grant: &GrantRecord| (!theirs.contains(&grant.id), grant.priority);
-        self.grants.sort_by_key(|grant| (class(grant), Reverse(grant.granted_ns), grant.id));
+        let mut grants = self.grants.clone();
+        grants.sort_by_key(|grant| (class(grant), Reverse(grant.granted_ns), grant.id));
         let mut chosen: Vec<&GrantRecord> = Vec::new();
         while missing > 0 {
-            let first = class(self.grants.first()?);
-            let of_class = self.grants.iter().take_while(|grant| class(grant) == first).enumerate();
+            let first = class(grants.first()?);
+            let of_class = grants.iter().take_while(|grant| class(grant) == first).enumerate();
             let amounts: Vec<(u64, usize)> = of_class.map(|(at, it)| (amount(it), at)).collect();
             let enough = amounts.iter().filter(|(amount, _)| *amount >= missing).min();
             let most = || amounts.iter().max_by_key(|(amount, at)| (*amount, Reverse(*at)));
             let (_, at) = *enough.or_else(most)?;
-            let grant = self.grants.remove(at);
+            let grant = grants.remove(at);
             missing = missing.saturating_sub(amount(grant));
             chosen.push(grant);
         }
@@ -300,7 +258,6 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// Returns the amount of its device that a grant has.
 fn amount(grant: &GrantRecord) -> u64 {
-    grant.device.as_ref().map_or(0, |share| share.amount())
+    grant.share.amount()
 }

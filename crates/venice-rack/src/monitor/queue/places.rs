@@ -1,14 +1,14 @@
 //! The queued requests, and their order.
 
 use super::super::devices::Tried;
+use super::super::pending::CheckedRequest;
 use super::preemption::Calls;
 use crate::caller::Owner;
 use crate::queueing::Queueing;
-use crate::types::{DeviceRequest, MemoryRequest};
+use crate::resource::{ResourceSpec, Share};
 use crate::{NS_PER_MS, NS_PER_S};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use venice_wire::NodeId;
+use std::collections::BTreeMap;
 
 /// A call is answered within this time, granted or not; the client then repeats it. Idle
 /// connections are cut on the way, and Monitor Nodes change.
@@ -34,10 +34,9 @@ impl Place {
 
 /// A queued request.
 pub(in crate::monitor) struct Waiter {
-    pub(in crate::monitor) owner: Owner,
-    pub(in crate::monitor) wanted: Wanted,
-    /// The donors named; `None` for any.
-    pub(super) named: Option<BTreeSet<NodeId>>,
+    pub(in crate::monitor) checked: CheckedRequest,
+    /// Failed attempts with devices of its last handshake.
+    pub(in crate::monitor) tried: Tried,
     /// Time of the last call or answer.
     heard_ns: u64,
     /// Time of the last call.
@@ -46,93 +45,22 @@ pub(in crate::monitor) struct Waiter {
     is_asking: bool,
     /// Time at which it is to be answered.
     answer_ns: u64,
-    /// The amount of what it may use that went to requests behind it, in its own units
-    /// ([`Wanted::amount`]).
-    passed: u64,
+    /// The amounts that went to requests behind it, of each want: bytes of a divisible kind, else
+    /// devices.
+    passed: Vec<u64>,
     /// True while grants are preempted for it: no other request gets them.
     pub(super) is_calling: bool,
     pub(super) needs: Needs,
-}
-
-/// The object of a request.
-pub(in crate::monitor) enum Wanted {
-    Memory(WantedMemory),
-    Device(WantedDevice),
-}
-
-pub(in crate::monitor) struct WantedMemory {
-    pub(in crate::monitor) request: MemoryRequest,
-    /// Slabs of all copies together.
-    pub(in crate::monitor) slabs: u32,
-    /// Most slabs of one donor: one copy.
-    pub(super) most_slabs: u32,
-}
-
-pub(in crate::monitor) struct WantedDevice {
-    pub(in crate::monitor) request: DeviceRequest,
-    /// Failed attempts of its last handshake.
-    pub(in crate::monitor) tried: Tried,
-}
-
-impl Wanted {
-    pub(super) fn memory(request: MemoryRequest, most_slabs: u32) -> Self {
-        let slabs = most_slabs.saturating_mul(request.copies);
-        Self::Memory(WantedMemory { request, slabs, most_slabs })
-    }
-
-    pub(super) fn device(request: DeviceRequest) -> Self {
-        Self::Device(WantedDevice { request, tried: Tried::default() })
-    }
-
-    /// Returns the amount: slabs of memory, bytes of storage, or one device.
-    pub(super) fn amount(&self) -> u64 {
-        match self {
-            Self::Memory(memory) => memory.slabs.into(),
-            Self::Device(device) => device.request.amount(),
-        }
-    }
-
-    pub(super) fn client_id(&self) -> u128 {
-        match self {
-            Self::Memory(memory) => memory.request.client_id,
-            Self::Device(device) => device.request.client_id,
-        }
-    }
-
-    /// Returns recipient, purpose and named donors.
-    pub(super) fn described(&self) -> (&str, &str, &[String]) {
-        let (recipient, purpose, donors) = match self {
-            Self::Memory(WantedMemory { request, .. }) => {
-                (&request.recipient, &request.purpose, &request.donors)
-            }
-            Self::Device(WantedDevice { request, .. }) => {
-                (&request.recipient, &request.purpose, &request.donors)
-            }
-        };
-        (recipient, purpose, donors)
-    }
-
-    pub(super) fn queueing(&self) -> &Queueing {
-        match self {
-            Self::Memory(memory) => &memory.request.queueing,
-            Self::Device(device) => &device.request.queueing,
-        }
-    }
-
-    fn queueing_mut(&mut self) -> &mut Queueing {
-        match self {
-            Self::Memory(memory) => &mut memory.request.queueing,
-            Self::Device(device) => &mut device.request.queueing,
-        }
-    }
 }
 
 /// The reason why a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
-    /// Memory, or a device, that others have.
+    /// Memory that others have.
     Room,
+    /// Devices that others have.
+    Device,
     /// Its user's quota.
     Quota,
     /// Donors that failed, until the next attempt.
@@ -142,45 +70,50 @@ pub(super) enum Needs {
 }
 
 impl Needs {
-    pub(super) fn name(self, wanted: &Wanted) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Nothing | Self::Room => match wanted {
-                Wanted::Memory(_) => "room",
-                Wanted::Device(_) => "device",
-            },
+            Self::Nothing | Self::Room => "room",
+            Self::Device => "device",
             Self::Quota => "quota",
             Self::Donors { .. } => "donors",
         }
     }
+
+    /// True if it waits for what others have.
+    pub(super) fn is_held_by_others(self) -> bool {
+        matches!(self, Self::Room | Self::Device)
+    }
 }
 
 impl Waiter {
-    pub(super) fn new(
-        now_ns: u64,
-        owner: Owner,
-        wanted: Wanted,
-        named: Option<BTreeSet<NodeId>>,
-    ) -> Self {
+    pub(super) fn new(now_ns: u64, checked: CheckedRequest) -> Self {
         Self {
-            owner,
-            wanted,
-            named,
+            tried: Tried::default(),
             heard_ns: now_ns,
             asked_ns: now_ns,
             is_asking: true,
             answer_ns: now_ns.saturating_add(FIRST_ANSWER_NS),
-            passed: 0,
+            passed: vec![0; checked.request.wants.len()],
             is_calling: false,
-            needs: Needs::Room,
+            needs: if checked.memory().is_some() { Needs::Room } else { Needs::Device },
+            checked,
         }
+    }
+
+    pub(super) fn client_id(&self) -> u128 {
+        self.checked.request.client_id
+    }
+
+    pub(super) fn queueing(&self) -> &Queueing {
+        &self.checked.request.queueing
     }
 
     /// Records a call or its repetition; the wait counts from the first call.
     pub(in crate::monitor) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
         let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
         let waited_ms = waited_ms.max(self.waited_ms(now_ns));
-        let priority = self.wanted.queueing().priority;
-        *self.wanted.queueing_mut() = Queueing { wait_ms, waited_ms, priority, preempt };
+        let priority = self.queueing().priority;
+        self.checked.request.queueing = Queueing { wait_ms, waited_ms, priority, preempt };
         (self.asked_ns, self.heard_ns) = (now_ns, now_ns);
         if !std::mem::replace(&mut self.is_asking, true) {
             self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
@@ -196,45 +129,34 @@ impl Waiter {
         self.answer_ns = now_ns.saturating_add(FIRST_ANSWER_NS);
     }
 
-    pub(super) fn may_use(&self, donor: NodeId) -> bool {
-        self.named.as_ref().is_none_or(|named| named.contains(&donor))
-    }
-
-    pub(in crate::monitor) fn as_memory(&self) -> Option<&WantedMemory> {
-        match &self.wanted {
-            Wanted::Memory(memory) => Some(memory),
-            Wanted::Device(_) => None,
-        }
-    }
-
-    pub(in crate::monitor) fn as_device(&self) -> Option<&WantedDevice> {
-        match &self.wanted {
-            Wanted::Device(device) => Some(device),
-            Wanted::Memory(_) => None,
-        }
-    }
-
-    /// True if a request behind it may take an amount that it could use.
-    pub(super) fn may_be_passed(&self, amount: u64) -> bool {
-        let may_still = !self.is_calling;
+    /// True if a request behind it may take an amount that this want could use.
+    pub(super) fn may_be_passed(&self, want: usize, amount: u64) -> bool {
+        let most = self.checked.request.wants[want].total();
         self.needs == Needs::Quota
-            || may_still && self.passed.saturating_add(amount) <= self.wanted.amount()
+            || !self.is_calling && self.passed[want].saturating_add(amount) <= most
     }
 
-    pub(super) fn passed(&self) -> u64 {
-        self.passed
+    /// Returns the amount of a want that went to requests behind it.
+    pub(super) fn passed(&self, want: usize) -> u64 {
+        self.passed[want]
     }
 
-    /// Counts an amount taken by a request behind it.
-    pub(super) fn count_passing(&mut self, amount: u64) {
-        if self.needs != Needs::Quota {
-            self.passed = self.passed.saturating_add(amount);
+    /// Counts a share taken by a request behind it against the wants that could use it: those for
+    /// memory, or for its `device`.
+    pub(super) fn count_passing(&mut self, share: &Share, device: Option<&ResourceSpec>) {
+        if self.needs == Needs::Quota {
+            return;
+        }
+        for (want, passed) in self.checked.request.wants.iter().zip(&mut self.passed) {
+            if device.map_or(want.kind == share.kind, |spec| want.would_do(spec)) {
+                *passed = passed.saturating_add(share.amount());
+            }
         }
     }
 
     pub(super) fn waited_ms(&self, now_ns: u64) -> u64 {
         let since_ms = now_ns.saturating_sub(self.asked_ns) / NS_PER_MS;
-        self.wanted.queueing().waited_ms.saturating_add(since_ms)
+        self.queueing().waited_ms.saturating_add(since_ms)
     }
 
     pub(super) fn left_s(&self, now_ns: u64) -> f64 {
@@ -242,7 +164,7 @@ impl Waiter {
     }
 
     fn deadline_ns(&self) -> u64 {
-        let left_ns = self.wanted.queueing().left_ms().saturating_mul(NS_PER_MS);
+        let left_ns = self.queueing().left_ms().saturating_mul(NS_PER_MS);
         self.asked_ns.saturating_add(left_ns)
     }
 
@@ -293,13 +215,13 @@ impl Queue {
     }
 
     pub(super) fn enter(&mut self, place: Place, waiter: Waiter) {
-        self.places.insert(waiter.wanted.client_id(), place);
+        self.places.insert(waiter.client_id(), place);
         self.waiters.insert(place, waiter);
     }
 
     pub(super) fn leave(&mut self, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
-        self.places.remove(&waiter.wanted.client_id());
+        self.places.remove(&waiter.client_id());
         Some(waiter)
     }
 
@@ -333,19 +255,14 @@ impl Queue {
         self.waiters.get_mut(self.places.get(&client_id)?)
     }
 
-    /// Returns the object of a queued request.
-    pub(in crate::monitor) fn wanted_by(&self, client_id: u128) -> Option<&Wanted> {
-        Some(&self.waiters.get(self.places.get(&client_id)?)?.wanted)
-    }
-
     /// True if any request waits for a device.
     pub(in crate::monitor) fn has_devices(&self) -> bool {
-        self.waiters.values().any(|waiter| waiter.as_device().is_some())
+        self.waiters.values().any(|waiter| waiter.checked.request.device_count() > 0)
     }
 
     /// Returns the owner of a queued request.
     pub(in crate::monitor) fn owner_of(&self, client_id: u128) -> Option<&Owner> {
-        Some(&self.waiters.get(self.places.get(&client_id)?)?.owner)
+        Some(&self.waiters.get(self.places.get(&client_id)?)?.checked.owner)
     }
 
     pub(super) fn before(&self, place: Place) -> impl Iterator<Item = &Waiter> {

@@ -1,8 +1,9 @@
 //! Preemption: grants of lower priority are ended for a request that asks for it. Their donors give
 //! notice, and end them when the stated time is over.
 
+use super::super::pending::WantedMemory;
 use super::MonitorCore;
-use super::places::{Needs, Place, Waiter, Wanted, WantedMemory};
+use super::places::{Place, Waiter};
 use crate::queueing::Preempt;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::CalledBack;
@@ -53,10 +54,10 @@ impl MonitorCore {
         });
         for place in self.queue.in_order() {
             let Some(waiter) = self.queue.at(place) else { continue };
-            let may_call = waiter.needs == Needs::Room
-                && waiter.wanted.queueing().preempt != Preempt::No
-                // Preempted memory would go to requests ahead.
-                && self.before_waiter(place, waiter).is_empty();
+            let may_call = waiter.needs.is_held_by_others()
+                && waiter.queueing().preempt != Preempt::No
+                // What is preempted would go to requests ahead.
+                && self.before(place, &waiter.checked).is_empty();
             let theirs = calls.iter().filter(|(_, call)| call.by == place).map(|(id, _)| *id);
             let theirs: Vec<GrantId> = theirs.collect();
             let wanted = if may_call { self.victims(waiter, &calls, &theirs) } else { Vec::new() };
@@ -75,10 +76,8 @@ impl MonitorCore {
 
     /// True if the request it is preempted for is still there.
     fn is_waited_for(&self, call: &Call) -> bool {
-        let in_handshake = self.requests.values().map(|pending| pending.place);
-        let for_devices = self.device_requests.values().map(|pending| pending.place);
-        self.queue.at(call.by).is_some()
-            || in_handshake.chain(for_devices).any(|place| place == call.by)
+        let mut in_handshake = self.requests.values().map(|pending| pending.place);
+        self.queue.at(call.by).is_some() || in_handshake.any(|place| place == call.by)
     }
 
     fn call(&self, grant: GrantId) -> Option<&Call> {
@@ -87,23 +86,36 @@ impl MonitorCore {
 
     /// Chooses the grants to preempt for a request. Returns none if all of them are not enough.
     fn victims(&self, waiter: &Waiter, calls: &Calls, theirs: &[GrantId]) -> Vec<GrantId> {
-        match &waiter.wanted {
-            Wanted::Memory(memory) => self.memory_victims(waiter, memory, (calls, theirs)),
-            Wanted::Device(device) => self.device_victims(waiter, &device.request, (calls, theirs)),
+        let mut victims = Vec::new();
+        if let Some(memory) = waiter.checked.memory() {
+            let Some(more) = self.memory_victims(waiter, &memory, (calls, theirs)) else {
+                return Vec::new();
+            };
+            victims.extend(more);
         }
+        for (_, want) in waiter.checked.request.devices() {
+            let Some(more) = self.device_victims(waiter, want, (calls, theirs)) else {
+                return Vec::new();
+            };
+            victims.extend(more);
+        }
+        victims.sort_unstable();
+        victims.dedup();
+        victims
     }
 
     /// Takes the grants preempted for it already, as far as they help, then those of the lowest
-    /// priority; of these the fewest bytes that suffice, of equals the youngest.
+    /// priority; of these the fewest bytes that suffice, of equals the youngest. `None` if all of
+    /// them are not enough.
     fn memory_victims(
         &self,
         waiter: &Waiter,
         memory: &WantedMemory,
         (calls, theirs): (&Calls, &[GrantId]),
-    ) -> Vec<GrantId> {
+    ) -> Option<Vec<GrantId>> {
         let mut rooms = self.rooms(waiter, memory);
         let mut missing = memory.slabs.saturating_sub(total(&rooms));
-        let lent = self.candidates(waiter, calls, theirs).filter(|grant| grant.slabs > 0);
+        let lent = self.candidates(waiter, calls, theirs).filter(|it| it.share.slabs() > 0);
         let mut left: Vec<&GrantRecord> = lent.collect();
         // A preemption once announced is not cancelled without need.
         left.sort_by_key(|grant| {
@@ -112,24 +124,25 @@ impl MonitorCore {
         let mut chosen: Vec<&GrantRecord> = Vec::new();
         while missing > 0 {
             left.retain(|grant| gain(&rooms, grant) > 0);
-            let Some(first) = left.first() else { return Vec::new() };
+            let first = left.first()?;
             let class = (theirs.contains(&first.id), first.priority);
             let of_class = left
                 .iter()
                 .take_while(|it| (theirs.contains(&it.id), it.priority) == class)
                 .enumerate();
-            let gains: Vec<_> = of_class.map(|(at, it)| (gain(&rooms, it), it.slabs, at)).collect();
+            let gains = of_class.map(|(at, it)| (gain(&rooms, it), it.share.slabs(), at));
+            let gains: Vec<_> = gains.collect();
             let fewest = |(_, slabs, at): &&(u32, u32, usize)| (*slabs, *at);
             let enough = gains.iter().filter(|(gain, ..)| *gain >= missing).min_by_key(fewest);
             let most =
                 || gains.iter().max_by_key(|(gain, slabs, at)| (*gain, Reverse((*slabs, *at))));
             let (gained, _, at) = *enough.or_else(most).expect("a class has a grant at least");
             let grant = left.remove(at);
-            give(&mut rooms, grant.donor, grant.slabs);
+            give(&mut rooms, grant.donor, grant.share.slabs());
             chosen.push(grant);
             missing = missing.saturating_sub(gained);
         }
-        self.without_superfluous(waiter, memory, chosen)
+        Some(self.without_superfluous(waiter, memory, chosen))
     }
 
     /// Drops chosen grants, the last first, that the others make up for.
@@ -144,7 +157,7 @@ impl MonitorCore {
         for grant in chosen.iter().rev() {
             let mut rooms = without.clone();
             for other in kept.iter().filter(|other| other.id != grant.id) {
-                give(&mut rooms, other.donor, other.slabs);
+                give(&mut rooms, other.donor, other.share.slabs());
             }
             if total(&rooms) >= memory.slabs {
                 kept.retain(|other| other.id != grant.id);
@@ -157,7 +170,7 @@ impl MonitorCore {
     fn rooms(&self, waiter: &Waiter, memory: &WantedMemory) -> Rooms {
         let prepared = self.prepared_slabs();
         let usable =
-            self.rrt.iter().filter(|(node, entry)| waiter.may_use(*node) && entry.may_lend());
+            self.rrt.iter().filter(|(node, it)| waiter.checked.may_use(*node) && it.may_lend());
         let rooms = usable.map(|(node, entry)| {
             let returning = self.returning_slabs(node, &prepared);
             let has_slabs = entry.available_slabs().saturating_add(returning);
@@ -173,15 +186,15 @@ impl MonitorCore {
         calls: &'a Calls,
         theirs: &'a [GrantId],
     ) -> impl Iterator<Item = &'a GrantRecord> {
-        let queueing = *waiter.wanted.queueing();
+        let queueing = *waiter.queueing();
         let is_own = |grant: &GrantRecord| {
-            grant.owner.as_ref().is_some_and(|owner| owner.user == waiter.owner.user)
+            grant.owner.as_ref().is_some_and(|owner| owner.user == waiter.checked.owner.user)
         };
         self.rat.iter().filter(move |grant| {
             grant.state == GrantState::Committed
                 && grant.priority < queueing.priority
                 && (queueing.preempt == Preempt::All || is_own(grant))
-                && waiter.may_use(grant.donor)
+                && waiter.checked.may_use(grant.donor)
                 && (theirs.contains(&grant.id) || !calls.contains_key(&grant.id))
                 && self.lost_since_ns(grant).is_none()
         })
@@ -221,7 +234,7 @@ fn total(rooms: &Rooms) -> u32 {
 }
 
 fn gain(rooms: &Rooms, grant: &GrantRecord) -> u32 {
-    rooms.get(&grant.donor).map_or(0, |room| room.gains(grant.slabs))
+    rooms.get(&grant.donor).map_or(0, |room| room.gains(grant.share.slabs()))
 }
 
 fn give(rooms: &mut Rooms, donor: NodeId, slabs: u32) {

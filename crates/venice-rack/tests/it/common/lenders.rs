@@ -6,7 +6,7 @@ use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::types::{
-    DonorStatus, Grant, Identity, MemoryRequest, NodeRegistration, RackError,
+    AllocationRequest, DonorStatus, Grant, Identity, NodeRegistration, RackError,
 };
 use venice_wire::{GrantId, NodeId};
 
@@ -35,7 +35,11 @@ impl Rack {
     }
 
     /// Requests memory for `owner` without waiting, and returns the answer.
-    pub fn ask(&mut self, owner: Owner, request: MemoryRequest) -> Result<Vec<Grant>, RackError> {
+    pub fn ask(
+        &mut self,
+        owner: Owner,
+        request: AllocationRequest,
+    ) -> Result<Vec<Grant>, RackError> {
         let client_id = request.client_id;
         self.monitor.handle_request(self.now_ns, owner, request).unwrap();
         self.settle();

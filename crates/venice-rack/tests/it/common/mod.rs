@@ -6,6 +6,7 @@ pub mod lenders;
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{KeySource, MonitorSettings};
 use venice_rack::placement::Policy;
+use venice_rack::rows::{AllocationPlan, PlacementPlan};
 use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
 
@@ -76,4 +77,9 @@ pub fn registration(name: &str, instance: u64, slabs: u32) -> NodeRegistration {
         link: String::new(),
         is_pool: false,
     }
+}
+
+/// Returns the placement of memory in a plan.
+pub fn placement_of(plan: &AllocationPlan) -> &PlacementPlan {
+    plan.memory.as_ref().expect("the request wants memory")
 }

@@ -39,6 +39,13 @@ pub enum Op {
     },
     /// An operation on a device.
     Device(DeviceOp),
+    /// A request for memory and a device, all or nothing.
+    Both {
+        slabs: u32,
+        which: usize,
+        units: u64,
+        waits: Option<Waits>,
+    },
     /// The same for a recipient that may be queued.
     Wait {
         slabs: u32,
@@ -51,6 +58,8 @@ pub enum Op {
     Leave(usize),
     /// A recipient without an answer repeats its request.
     AskAgain(usize),
+    /// A recipient repeats its request, answered or not.
+    Repeat(usize),
     Release(usize),
     /// A third party releases a recipient's grants with forged keys.
     Forge(usize),
@@ -101,22 +110,11 @@ pub enum DeviceOp {
         /// Its queueing options; `None`: it does not wait.
         waits: Option<Waits>,
     },
-    /// A recipient without an answer withdraws its request.
-    Leave(usize),
-    /// A recipient repeats its request, answered or not.
-    AskAgain(usize),
-    Return(usize),
-    /// A recipient dies without releasing anything.
-    Abandon(usize),
     /// A donor finds a device faulty, or healthy again.
-    Break {
-        index: usize,
-        which: usize,
-        fault: bool,
-    },
+    Break { index: usize, which: usize, fault: bool },
 }
 
-/// The queueing options of a device request.
+/// The queueing options of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     pub wait_ms: u64,
@@ -125,17 +123,23 @@ pub struct Waits {
 }
 
 fn device_op() -> impl Strategy<Value = DeviceOp> {
-    let pick = 0usize..64;
     let which = 0..world::DEVICES.len();
     prop_oneof![
         6 => (which.clone(), 1u64..5, prop::option::weighted(0.3, 0..DONORS))
             .prop_map(|(which, units, named)| DeviceOp::Get { which, units, named, waits: None }),
-        2 => pick.clone().prop_map(DeviceOp::AskAgain),
-        3 => pick.clone().prop_map(DeviceOp::Return),
-        1 => pick.prop_map(DeviceOp::Abandon),
         1 => (0..DONORS, which, any::<bool>())
             .prop_map(|(index, which, fault)| DeviceOp::Break { index, which, fault }),
     ]
+}
+
+/// A request for memory and a device, with some queueing options.
+fn both(waits: Option<BoxedStrategy<Waits>>) -> impl Strategy<Value = Op> {
+    let waits = match waits {
+        Some(waits) => prop::option::weighted(0.8, waits).boxed(),
+        None => Just(None).boxed(),
+    };
+    (1u32..14, 0..world::DEVICES.len(), 1u64..5, waits)
+        .prop_map(|(slabs, which, units, waits)| Op::Both { slabs, which, units, waits })
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -153,9 +157,11 @@ pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (1u32..20, prop::option::weighted(0.3, 0..DONORS))
             .prop_map(|(slabs, named)| Op::Request { slabs, named }),
-        8 => device_op().prop_map(Op::Device),
-        2 => pick.clone().prop_map(Op::AskAgain),
-        3 => pick.clone().prop_map(Op::Release),
+        6 => device_op().prop_map(Op::Device),
+        2 => both(None),
+        3 => pick.clone().prop_map(Op::AskAgain),
+        1 => pick.clone().prop_map(Op::Repeat),
+        5 => pick.clone().prop_map(Op::Release),
         1 => pick.clone().prop_map(Op::Forge),
         1 => pick.clone().prop_map(Op::Abandon),
         40 => Just(Op::Act),
@@ -207,18 +213,19 @@ pub fn op_with_waiting_for_devices() -> impl Strategy<Value = Op> {
         0..world::DEVICES.len(),
         1u64..5,
         prop::option::weighted(0.3, 0..DONORS),
-        prop::option::weighted(0.8, waits),
+        prop::option::weighted(0.8, waits.clone()),
     );
     let op = prop_oneof![
         12 => get.prop_map(|(which, units, named, waits)| {
-            DeviceOp::Get { which, units, named, waits }
+            Op::Device(DeviceOp::Get { which, units, named, waits })
         }),
-        2 => pick.clone().prop_map(DeviceOp::Leave),
-        14 => pick.clone().prop_map(DeviceOp::AskAgain),
-        7 => pick.prop_map(DeviceOp::Return),
-        1 => device_op(),
+        4 => both(Some(waits.boxed())),
+        2 => pick.clone().prop_map(Op::Leave),
+        14 => pick.clone().prop_map(Op::AskAgain),
+        8 => pick.prop_map(Op::Release),
+        1 => device_op().prop_map(Op::Device),
     ];
-    prop_oneof![1 => op.prop_map(Op::Device), 3 => op_with_waiting()]
+    prop_oneof![1 => op, 3 => op_with_waiting()]
 }
 
 /// Operations of users with tight quotas: many requests and releases, few grants.
@@ -243,7 +250,8 @@ pub fn op_with_quotas() -> impl Strategy<Value = Op> {
         6 => (0..world::DEVICES.len(), 1u64..4).prop_map(|(which, units)| {
             Op::Device(DeviceOp::Get { which, units, named: None, waits: None })
         }),
-        3 => pick.clone().prop_map(|pick| Op::Device(DeviceOp::Return(pick))),
+        3 => both(None),
+        3 => pick.clone().prop_map(Op::Release),
         1 => whose.prop_map(Op::RemoveQuota),
     ]
 }

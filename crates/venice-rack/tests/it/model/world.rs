@@ -10,9 +10,9 @@ mod quotas;
 mod starting;
 mod waiting;
 
-use super::{DONORS, Fate, LEASE_MS, MS, Op, USERS, WANT_BACK_WITHIN_MS};
+use super::{DONORS, Fate, LEASE_MS, MS, Op, USERS, WANT_BACK_WITHIN_MS, Waits};
 pub use devices::DEVICES;
-use devices::Taker;
+use devices::device_want;
 use ending::Ended;
 use etcd::{Etcd, Monitor, PendingCall};
 use quotas::QuotaChecker;
@@ -21,12 +21,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, EndReason};
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
-use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
-    DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
-    MemoryRequest, Notice, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
+    AllocationRequest, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity,
+    LeaseState, Notice, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
 };
-use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey};
 use waiting::QueueChecker;
 
 struct Donor {
@@ -56,7 +55,7 @@ enum CallKind {
 
 struct Recipient {
     owner: Owner,
-    request: MemoryRequest,
+    request: AllocationRequest,
     /// Time of its first request.
     asked_ns: u64,
     /// The answer; `None` while there is none.
@@ -83,7 +82,6 @@ pub struct World {
     etcd: Etcd,
     donors: Vec<Donor>,
     recipients: Vec<Recipient>,
-    takers: Vec<Taker>,
     calls: Vec<Call>,
     strays: Vec<Call>,
     slow_heartbeats: Vec<HeartbeatReport>,
@@ -126,7 +124,6 @@ impl World {
             etcd: Etcd::new(count > 1),
             donors: Vec::new(),
             recipients: Vec::new(),
-            takers: Vec::new(),
             calls: Vec::new(),
             strays: Vec::new(),
             slow_heartbeats: Vec::new(),
@@ -163,19 +160,18 @@ impl World {
     pub fn apply(&mut self, op: Op) {
         match op {
             Op::Device(op) => self.device(op),
-            Op::Request { slabs, named } => self.request(slabs, named, Queueing::default()),
+            Op::Request { slabs, named } => self.request(self.memory(slabs), named, None),
+            Op::Both { slabs, which, units, waits } => {
+                let wants = [self.memory(slabs), vec![device_want(which, units)]].concat();
+                self.request(wants, None, waits);
+            }
             Op::Wait { slabs, named, wait_ms, priority, preempts } => {
-                // The first user is an administrator, the second is not.
-                let preempt = match (preempts, self.recipients.len() % 2) {
-                    (false, _) => Preempt::No,
-                    (true, 0) => Preempt::All,
-                    (true, _) => Preempt::Own,
-                };
-                let queueing = Queueing { wait_ms, waited_ms: 0, priority, preempt };
-                self.request(slabs, named, queueing);
+                let waits = Some(Waits { wait_ms, priority, preempts });
+                self.request(self.memory(slabs), named, waits);
             }
             Op::Leave(pick) => self.leave(pick),
             Op::AskAgain(pick) => self.ask_again(pick),
+            Op::Repeat(pick) => self.repeat(pick),
             Op::Release(pick) => self.release(pick),
             Op::Forge(pick) => self.forge(pick),
             Op::Abandon(pick) => self.abandon(pick),
@@ -203,10 +199,7 @@ impl World {
                 }
             }
             Op::Wipe(index) => self.wipe(index),
-            Op::RenewAll => {
-                self.renew_all();
-                self.renew_devices();
-            }
+            Op::RenewAll => self.renew_all(),
             Op::Drain(index, drains) => self.drain(index, drains),
             Op::WantBack(index, slabs) => self.want_back(index, slabs),
             Op::SetQuota(whose, slabs) => self.set_quota(whose, slabs),
@@ -335,9 +328,6 @@ impl World {
     fn answered(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
         let at = self.at;
         self.monitors[at].requests.remove(&client_id);
-        if self.device_answered(client_id, &result) {
-            return;
-        }
         self.check_single(client_id, result.as_ref().ok());
         let recipient = &mut self.recipients[client_id as usize - 1];
         if recipient.answer.is_some() || !recipient.alive || recipient.asked != at {
@@ -345,8 +335,7 @@ impl World {
         }
         recipient.answer = Some(result.as_ref().map(|_| ()).map_err(Clone::clone));
         let Ok(grants) = result else { return };
-        let total: u64 = grants.iter().map(|grant| grant.bytes).sum();
-        assert_eq!(total, recipient.request.bytes.0, "granted in part");
+        check_whole(&recipient.request, &grants);
         let fresh = self.now_ns < recipient.asked_ns + LEASE_MS * MS;
         for grant in &grants {
             let donor = &self.donors[grant.donor_node.0 as usize - 1];
@@ -355,7 +344,7 @@ impl World {
                 let view = donor.core.grant(grant.id).expect("the donor has no such grant");
                 assert_eq!(view.state, HeldState::Committed);
                 assert_eq!(view.key, grant.key);
-                assert_eq!(u64::from(view.slabs) * SLAB_BYTES, grant.bytes);
+                assert_eq!(view.slabs, grant.share.slabs());
             }
         }
         recipient.held = grants;
@@ -569,6 +558,20 @@ fn note_promise(promised_ns: &mut Promises, now_ns: u64, grant: GrantId, notice:
         Some((_, promised_ns)) => *promised_ns = (*promised_ns).max(until_ns),
         None => deadlines.push((notice.reason, until_ns)),
     }
+}
+
+/// Checks that grants answer a request as a whole.
+fn check_whole(request: &AllocationRequest, grants: &[Grant]) {
+    let held = |kind| {
+        let shares = grants.iter().filter(|grant| grant.share.kind == kind);
+        shares.map(|grant| grant.share.amount()).sum::<u64>()
+    };
+    for want in &request.wants {
+        let each = if want.kind.is_divisible() { want.bytes.0 } else { 1 };
+        assert_eq!(held(want.kind), each * u64::from(want.count), "granted in part: {want:?}");
+    }
+    let kinds = request.wants.iter().map(|want| want.kind);
+    assert!(grants.iter().all(|grant| kinds.clone().any(|it| it == grant.share.kind)), "and more");
 }
 
 fn name_of(index: usize) -> String {

@@ -82,9 +82,8 @@ fn granted_by_another(state: GrantState) -> GrantRecord {
         priority: 100,
         donor: NodeId(1),
         donor_epoch: 1,
-        slabs: 8,
+        share: Share::of_slabs(8),
         bandwidth_bps: 0,
-        device: None,
         lease_ms: 10_000,
         granted_ns: 0,
         state,
@@ -96,7 +95,7 @@ fn granted_by_another(state: GrantState) -> GrantRecord {
 fn queued_request_gets_peers_grant() {
     let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
-    let nine = MemoryRequest {
+    let nine = AllocationRequest {
         queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
         ..eight_slabs(7)
     };
@@ -118,7 +117,7 @@ fn queued_request_gets_peers_grant() {
 fn withdrawal_is_answered_before_recording() {
     let mut rack = Rack { core: with_peers(1), keys: BTreeMap::new() };
     rack.register("node1", 1).unwrap().unwrap();
-    let waiting = |client_id| MemoryRequest {
+    let waiting = |client_id| AllocationRequest {
         queueing: Queueing { wait_ms: 60_000, ..Queueing::default() },
         ..eight_slabs(client_id)
     };
@@ -155,9 +154,9 @@ fn withdrawal_is_answered_before_recording() {
     assert!(rack.actions().is_empty());
 }
 
-fn waiting(client_id: u128) -> MemoryRequest {
+fn waiting(client_id: u128) -> AllocationRequest {
     let queueing = Queueing { wait_ms: 60_000, ..Queueing::default() };
-    MemoryRequest { queueing, ..eight_slabs(client_id) }
+    AllocationRequest { queueing, ..eight_slabs(client_id) }
 }
 
 /// Returns a request in its handshake, and behind it one that is queued and has its first answer,

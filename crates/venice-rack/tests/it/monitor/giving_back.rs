@@ -73,7 +73,7 @@ fn request_waits_for_returning_memory() {
     assert!(rack.actions().iter().all(|action| matches!(action, Action::Store(_))));
     rack.report(S, donor, 5, &[]);
     let asked = prepares(rack.actions());
-    assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [8]);
+    assert_eq!(asked.iter().map(|(_, request)| request.share.slabs()).collect::<Vec<_>>(), [8]);
 }
 
 #[test]

@@ -14,11 +14,11 @@ use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, CallError, Change, Event, Kept, MonitorCore, Record, Token};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
-    DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort,
-    LinkProtection, LinkReport, LinkState, MemoryRequest, NodeRegistration, Pong, PortReport,
-    PrepareRequest, RackError, Refusal, RelayPlace,
+    AllocationRequest, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState,
+    Identity, LinkPort, LinkProtection, LinkReport, LinkState, NodeRegistration, Pong, PortReport,
+    PrepareRequest, RackError, Refusal, RelayPlace, Share, Want,
 };
-use venice_wire::{ByteSize, GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
 
 /// A Monitor Node with nodes of eight slabs.
 struct Rack {
@@ -114,8 +114,7 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
     HeldGrant {
         owner: None,
         id,
-        slabs,
-        device: None,
+        share: Share::of_slabs(slabs),
         state: HeldState::Committed,
         lease_ms: 10_000,
         recipient: "r".into(),
@@ -125,16 +124,14 @@ fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
 }
 
 /// Returns a request for slabs from any donor.
-fn request(client_id: u128, slabs: u64) -> MemoryRequest {
-    MemoryRequest {
+fn request(client_id: u128, slabs: u64) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
         client_id,
         recipient: "r".into(),
-        bytes: ByteSize(slabs * SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }
@@ -178,7 +175,7 @@ fn records_precede_commit_and_answer() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
     for (donor, request) in &shares {
-        let status = status(8 - request.slabs, 1);
+        let status = status(8 - request.share.slabs(), 1);
         rack.core.handle_prepared(0, *donor, request.grant, Ok(status));
     }
     let [Action::Store(intent), Action::SendCommit { .. }, Action::SendCommit { .. }] =
@@ -192,7 +189,7 @@ fn records_precede_commit_and_answer() {
     };
     assert!(are(intent, GrantState::Committing));
     for (donor, request) in &shares {
-        let status = status(8 - request.slabs, 2);
+        let status = status(8 - request.share.slabs(), 2);
         rack.core.handle_committed(0, *donor, request.grant, Ok(status));
     }
     let [Action::Store(outcome), Action::ReplyRequest { result: Ok(_), .. }] = &rack.actions()[..]
@@ -218,10 +215,10 @@ fn report_during_handshake_is_harmless() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let mut shares = rack.ask(0, 1, MORE_THAN_ONE_HAS);
     let ((donor, request), (other, more)) = (shares.remove(0), shares.remove(0));
-    let free_slabs = 8 - request.slabs;
+    let free_slabs = 8 - request.share.slabs();
     let report = |revision: u64, state: HeldState| DonorReport {
         status: status(free_slabs, revision),
-        held: vec![HeldGrant { state, ..held_of(request.grant, request.slabs) }],
+        held: vec![HeldGrant { state, ..held_of(request.grant, request.share.slabs()) }],
         devices: vec![],
     };
     rack.core.handle_prepared(0, other, more.grant, Ok(status(0, 1)));
@@ -306,7 +303,7 @@ fn share_of_dead_donor_is_replaced() {
         rack.core.handle_committed(0, *donor, request.grant, Ok(status(6, 2)));
     }
     let again = prepares(rack.actions());
-    assert_eq!(again.iter().map(|(_, request)| request.slabs).sum::<u32>(), 2);
+    assert_eq!(again.iter().map(|(_, request)| request.share.slabs()).sum::<u32>(), 2);
     for (donor, request) in &again {
         rack.core.handle_prepared(0, *donor, request.grant, Ok(status(4, 3)));
         rack.actions();
@@ -314,20 +311,20 @@ fn share_of_dead_donor_is_replaced() {
     }
     let grants = granted(rack.actions()).unwrap();
     assert!(grants.iter().all(|grant| grant.id != request.grant), "{grants:?}");
-    assert_eq!(grants.iter().map(|grant| grant.bytes).sum::<u64>(), 6 * SLAB_BYTES);
+    assert_eq!(grants.iter().map(|grant| grant.share.bytes).sum::<u64>(), 6 * SLAB_BYTES);
 }
 
 #[test]
 fn refusal_corrects_stale_table() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let asked = rack.ask(0, 1, 8);
-    assert_eq!(asked.iter().map(|(_, request)| request.slabs).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!(asked.iter().map(|(_, request)| request.share.slabs()).collect::<Vec<_>>(), [4, 4]);
     let refusal = Err(CallError::Refused(Refusal::NoRoom { free_slabs: 1 }));
     rack.core.handle_prepared(0, asked[0].0, asked[0].1.grant, refusal);
     rack.core.handle_prepared(0, asked[1].0, asked[1].1.grant, Ok(status(4, 1)));
     let again: Vec<_> = prepares(rack.actions())
         .into_iter()
-        .map(|(donor, request)| (donor.node.0, request.slabs))
+        .map(|(donor, request)| (donor.node.0, request.share.slabs()))
         .collect();
     assert_eq!(again, [(1, 1), (2, 3)]);
 }
@@ -375,16 +372,14 @@ fn released(kept: Kept) -> Action {
     Action::ReplyRelease { token: Token(9), kept }
 }
 
-fn eight_slabs(client_id: u128) -> MemoryRequest {
-    MemoryRequest {
+fn eight_slabs(client_id: u128) -> AllocationRequest {
+    AllocationRequest {
+        wants: vec![Want::memory(8 * SLAB_BYTES, 1)],
         client_id,
         recipient: "r".into(),
-        bytes: ByteSize(8 * SLAB_BYTES),
-        copies: 1,
         donors: vec![],
         home: String::new(),
         placement: None,
-        bandwidth_bps: 0,
         purpose: "p".into(),
         queueing: Default::default(),
     }
@@ -437,15 +432,13 @@ fn invalid_input_is_refused() {
         .handle_request(
             0,
             owner(),
-            MemoryRequest {
+            AllocationRequest {
+                wants: vec![Want::memory(far_too_much * SLAB_BYTES, 1)],
                 client_id: 2,
                 recipient: "r".into(),
-                bytes: ByteSize(far_too_much * SLAB_BYTES),
-                copies: 1,
                 donors: vec![],
                 home: String::new(),
                 placement: None,
-                bandwidth_bps: 0,
                 purpose: "p".into(),
                 queueing: Default::default(),
             },

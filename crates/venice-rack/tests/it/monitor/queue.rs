@@ -6,19 +6,19 @@ use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::types::{
-    DonorReport, DonorStatus, HeartbeatReport, HeldGrant, HeldState, Identity, MemoryRequest,
-    PortReport, RackError,
+    AllocationRequest, DonorReport, DonorStatus, HeartbeatReport, HeldGrant, HeldState, Identity,
+    PortReport, RackError, Want,
 };
-use venice_wire::{ByteSize, GrantId, SLAB_BYTES};
+use venice_wire::{GrantId, SLAB_BYTES};
 
 impl Rack {
     /// Lends all of it at that node, which then has this many slabs free.
     fn lend_at(&mut self, node: &str, slabs: u64, priority: u8, free_slabs: u32) -> GrantId {
         let client_id = 100 + u128::from(priority) * 8 + u128::from(slabs);
         let queueing = Queueing { priority, ..Queueing::default() };
-        let bytes = ByteSize(slabs * SLAB_BYTES);
+        let wants = vec![Want::memory(slabs * SLAB_BYTES, 1)];
         let donors = vec![node.to_owned()];
-        let request = MemoryRequest { bytes, donors, queueing, ..eight_slabs(client_id) };
+        let request = AllocationRequest { wants, donors, queueing, ..eight_slabs(client_id) };
         self.core.handle_request(0, owner(), request).unwrap();
         let (donor, request) = prepares(self.actions()).remove(0);
         let status = |revision| DonorStatus { total_slabs: 8, free_slabs, revision };
@@ -31,8 +31,8 @@ impl Rack {
 
     fn wait(&mut self, owner: Owner, slabs: u64, preempt: Preempt) -> Vec<Action> {
         let queueing = Queueing { wait_ms: 60_000, preempt, ..Queueing::default() };
-        let request = MemoryRequest {
-            bytes: ByteSize(slabs * SLAB_BYTES),
+        let request = AllocationRequest {
+            wants: vec![Want::memory(slabs * SLAB_BYTES, 1)],
             donors: vec!["node1".into()],
             queueing,
             ..eight_slabs(7)
@@ -113,7 +113,11 @@ fn insufficient_preemption_is_skipped() {
     assert_eq!(rack.called_back(&held), [cheap]);
     // Returned memory goes to the request that preempted it.
     rack.core
-        .handle_request(0, owner(), MemoryRequest { bytes: ByteSize(1), ..eight_slabs(9) })
+        .handle_request(
+            0,
+            owner(),
+            AllocationRequest { wants: vec![Want::memory(1, 1)], ..eight_slabs(9) },
+        )
         .unwrap();
     let refused = super::granted(rack.actions()).unwrap_err();
     assert!(

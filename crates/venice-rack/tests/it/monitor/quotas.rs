@@ -3,9 +3,9 @@
 use super::{Rack, eight_slabs, granted, prepares, released, status};
 use crate::common::owner;
 use venice_rack::monitor::{Action, CallError, Kept, Token};
-use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
-use venice_rack::types::{MemoryRequest, RackError};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_rack::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
+use venice_rack::types::{AllocationRequest, RackError, ResourceKind, Want};
+use venice_wire::SLAB_BYTES;
 
 fn of_owner() -> QuotaFor {
     QuotaFor::User(owner().user)
@@ -20,14 +20,18 @@ impl Rack {
 
     /// Requests slabs, and returns the slabs in use and the quota if refused.
     fn ask_over(&mut self, client_id: u128, slabs: u64, copies: u32) -> Option<(u64, u64)> {
-        let bytes = ByteSize(slabs * SLAB_BYTES);
-        let request = MemoryRequest { bytes, copies, ..eight_slabs(client_id) };
+        let wants = vec![Want::memory(slabs * SLAB_BYTES, copies)];
+        let request = AllocationRequest { wants, ..eight_slabs(client_id) };
         self.core.handle_request(0, owner(), request).unwrap();
         over(self.actions())
     }
 
     fn used_slabs(&self) -> u64 {
-        self.core.quota_table().users.first().map_or(0, |row| row.used_bytes / SLAB_BYTES)
+        self.core
+            .quota_table()
+            .users
+            .first()
+            .map_or(0, |row| row.used[&ResourceKind::Memory] / SLAB_BYTES)
     }
 }
 
@@ -42,9 +46,9 @@ fn done(actions: Vec<Action>) -> Result<(), RackError> {
 fn over(actions: Vec<Action>) -> Option<(u64, u64)> {
     actions.into_iter().find_map(|action| match action {
         Action::ReplyRequest {
-            result: Err(RackError::OverQuota { used_bytes, quota_bytes, .. }),
+            result: Err(RackError::OverQuota(OverQuota { used, quota, .. })),
             ..
-        } => Some((used_bytes / SLAB_BYTES, quota_bytes / SLAB_BYTES)),
+        } => Some((used / SLAB_BYTES, quota / SLAB_BYTES)),
         _ => None,
     })
 }
@@ -76,7 +80,8 @@ fn lower_quota_keeps_grants() {
     rack.allow(of_owner(), Some(1)).unwrap();
     assert_eq!(rack.states(), ["committed"]);
     assert_eq!(rack.ask_over(9, 1, 1), Some((2, 1)));
-    let again = MemoryRequest { bytes: ByteSize(2 * SLAB_BYTES), ..eight_slabs(1) };
+    let again =
+        AllocationRequest { wants: vec![Want::memory(2 * SLAB_BYTES, 1)], ..eight_slabs(1) };
     rack.core.handle_request(0, owner(), again).unwrap();
     assert_eq!(granted(rack.actions()).unwrap()[0].id, grant);
     rack.release(grant);
@@ -103,7 +108,7 @@ fn unanswered_share_still_counts() {
     assert_eq!(prepares(rack.actions()), [], "that would be more than eight");
     rack.core.handle_released(0, lost.0, &[lost.1.grant], Ok(status(8, 3)));
     let anew = prepares(rack.actions());
-    assert_eq!(anew.iter().map(|(_, request)| request.slabs).sum::<u32>(), 4);
+    assert_eq!(anew.iter().map(|(_, request)| request.share.slabs()).sum::<u32>(), 4);
 }
 
 #[test]

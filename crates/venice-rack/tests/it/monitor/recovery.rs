@@ -17,7 +17,12 @@ fn recovery_aborts_unfinished_handshake() {
     records.extend(actions.iter().filter_map(stored).flatten());
     let shares = prepares(actions);
     for (donor, request) in &shares {
-        rack.core.handle_prepared(0, *donor, request.grant, Ok(status(8 - request.slabs, 1)));
+        rack.core.handle_prepared(
+            0,
+            *donor,
+            request.grant,
+            Ok(status(8 - request.share.slabs(), 1)),
+        );
     }
     records.extend(rack.actions().iter().filter_map(stored).flatten());
 

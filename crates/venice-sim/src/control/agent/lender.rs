@@ -35,7 +35,8 @@ impl Agent {
         let Some(life) = &mut self.life else {
             unreachable!("a call reaches only a living process")
         };
-        let (grant, slabs, epoch) = (request.grant, request.slabs as usize, request.donor_epoch);
+        let (grant, epoch) = (request.grant, request.donor_epoch);
+        let slabs = request.share.slabs() as usize;
         match life.core.handle_prepare(local_ns, request)? {
             Prepared::Repeated(status) => Ok(status),
             Prepared::New(status) => {

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 
 use venice_rack::donor::{DonorCore, DonorSettings};
 use venice_rack::pausable_clock::PausableClock;
-use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::types::{
     Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
 };
@@ -23,6 +22,9 @@ use super::clock::Clock;
 use super::desk::{Desk, Fact};
 use super::messages::{Broken, CallId, Request, Response};
 use super::scenario::Scenario;
+
+/// The unit of storage.
+pub(super) const STORAGE_UNIT_BYTES: u64 = ResourceKind::Storage.spec().unit_bytes;
 
 /// Devices that every donor lends, whole or by bytes, besides memory.
 pub(super) const DEVICES: [(ResourceKind, &str, u64); 3] = [
@@ -241,7 +243,7 @@ impl Agent {
             kind,
             address: address.to_owned(),
             bytes: units * STORAGE_UNIT_BYTES,
-            slab_bytes: kind.device_unit_bytes(),
+            slab_bytes: kind.spec().unit_bytes,
             capabilities: Vec::new(),
         })
     }

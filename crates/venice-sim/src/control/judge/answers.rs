@@ -2,7 +2,7 @@
 
 use venice_rack::monitor::{Record, RecordKey};
 use venice_rack::rat::{GrantRecord, GrantState};
-use venice_rack::types::{Grant, HeldState, Identity, PrepareRequest};
+use venice_rack::types::{Grant, HeldState, Identity, PrepareRequest, Want};
 use venice_wire::GrantId;
 
 use super::{Answer, Checker, Judge, Scene};
@@ -28,7 +28,7 @@ impl Judge {
         if knows.is_recorded {
             return;
         }
-        if self.is_alone && request.device.is_none() {
+        if self.is_alone {
             self.check_passing(scene, donor, request);
         }
         for (is_wrong, what) in [(knows.is_draining, "drained"), (knows.is_down, "down")] {
@@ -90,13 +90,19 @@ impl Judge {
         &mut self,
         scene: &Scene<'_>,
         grants: &[Grant],
-        (wanted_bytes, asked_ns): (u64, u64),
+        (wants, asked_ns): (&[Want], u64),
     ) {
-        let bytes: u64 = grants.iter().map(|grant| grant.bytes).sum();
-        let is_memory = grants.iter().all(|grant| grant.device.is_none());
-        let is_whole = if is_memory { bytes == wanted_bytes } else { bytes >= wanted_bytes };
+        let held = |kind| {
+            let shares = grants.iter().filter(|grant| grant.share.kind == kind);
+            shares.map(|grant| grant.share.amount()).sum::<u64>()
+        };
+        let wanted = |want: &Want| match want.kind.is_divisible() {
+            true => want.bytes.0 * u64::from(want.count),
+            false => want.count.into(),
+        };
+        let is_whole = wants.iter().all(|want| held(want.kind) == wanted(want));
         self.findings.check(Checker::Truth, scene.now_ns, is_whole, || {
-            format!("{bytes} bytes are granted for a request of {wanted_bytes}")
+            format!("{grants:?} are granted for {wants:?}")
         });
         // The leases began after that.
         if scene.now_ns >= asked_ns + self.lease_ns {

@@ -1,11 +1,10 @@
 //! Checker of the queue at the only Monitor Node: higher priorities first, then first come, first
-//! served; no request is passed by more slabs than it wants itself.
+//! served; no request is passed by more of a kind than it wants itself.
 
 use std::collections::BTreeMap;
 
 use venice_rack::rows::QueueRow;
-use venice_rack::types::{Identity, PrepareRequest};
-use venice_wire::SLAB_BYTES;
+use venice_rack::types::{Identity, PrepareRequest, ResourceKind};
 
 use super::{Checker, Judge, Scene};
 use crate::control::agent::name_of;
@@ -18,8 +17,8 @@ pub(super) struct Line {
     /// Positions of requests by recipient: the inverted priority, then twice the queue number, or
     /// an odd number for a position between two such.
     places: BTreeMap<String, (u32, u64)>,
-    /// Slabs that passed each queued request, by its number.
-    passed: BTreeMap<u64, u64>,
+    /// Amounts that passed each queued request, by its number and the kind.
+    passed: BTreeMap<(u64, ResourceKind), u64>,
     /// Requests outside the queue, with the newest queue number at the time of their decision.
     /// Donors learn of a decision only after it is written; requests that came meanwhile do not
     /// count as passed.
@@ -63,7 +62,7 @@ impl Judge {
         self.line.rows = rows;
     }
 
-    /// Checks a placement: it may pass queued requests that could use the same memory.
+    /// Checks a placement: it may pass queued requests that could use the same.
     pub(super) fn check_passing(
         &mut self,
         scene: &Scene<'_>,
@@ -82,12 +81,13 @@ impl Judge {
             if !is_before || !(row.donors.is_empty() || row.donors.contains(&donor)) {
                 continue;
             }
+            let kind = request.share.kind;
+            let Some(want) = row.wants.iter().find(|want| want.kind == kind) else { continue };
             self.counts.passes += 1;
-            let passed = self.line.passed.entry(row.id).or_default();
-            *passed += u64::from(request.slabs);
-            let is_little = *passed * SLAB_BYTES <= row.bytes;
-            self.findings.check(Checker::Line, scene.now_ns, is_little, || {
-                format!("{passed} slabs went past {} with {} bytes", row.recipient, row.bytes)
+            let passed = self.line.passed.entry((row.id, kind)).or_default();
+            *passed += request.share.amount();
+            self.findings.check(Checker::Line, scene.now_ns, *passed <= want.wanted, || {
+                format!("{passed} of {kind} went past {} with {want:?}", row.recipient)
             });
         }
     }

@@ -131,8 +131,8 @@ impl Judge {
                 self.lent.retain(|(of, _), _| *of != donor);
                 self.taken_back.retain(|(of, _)| *of != donor);
             }
-            Fact::Takes { recipient, client_id, grants, wanted_bytes, asked_ns } => {
-                self.check_truth(scene, &grants, (wanted_bytes, asked_ns));
+            Fact::Takes { recipient, client_id, grants, wants, asked_ns } => {
+                self.check_truth(scene, &grants, (&wants, asked_ns));
                 self.takes(scene, recipient, client_id, grants);
             }
             Fact::Leaves { grant } => {

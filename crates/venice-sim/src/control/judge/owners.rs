@@ -1,12 +1,11 @@
 //! Checker of ownership: no resource has two owners, and none ends under its owner.
 
 use venice_rack::donor::EndReason;
-use venice_rack::types::{Grant, ResourceKind};
+use venice_rack::types::Grant;
 use venice_wire::GrantId;
 
 use super::{Checker, Holding, Judge, Scene};
-use crate::control::agent::{DEVICES, number_of};
-use venice_rack::resource::STORAGE_UNIT_BYTES;
+use crate::control::agent::{DEVICES, STORAGE_UNIT_BYTES, number_of};
 
 impl Judge {
     /// Records grants that a recipient uses from now on.
@@ -18,7 +17,7 @@ impl Judge {
         grants: Vec<Grant>,
     ) {
         for grant in grants {
-            match grant.device {
+            match grant.share.device() {
                 Some(_) => self.counts.devices += 1,
                 None => self.counts.memory += 1,
             }
@@ -42,7 +41,8 @@ impl Judge {
                 && !scene.frozen.contains(&it.recipient)
                 && !self.taken_back.contains(&(donor, it.grant.id))
         });
-        let result = match &grant.device {
+        let share = &grant.share;
+        let result = match share.device() {
             None => {
                 let none = Vec::new();
                 let slabs = |id| self.lent.get(&(donor, id)).unwrap_or(&none);
@@ -53,17 +53,14 @@ impl Judge {
                     .find(|it| slabs(it.grant.id).iter().any(|slab| own.contains(slab)));
                 twice.map(|it| format!("{id} and {} share a slab of {}", it.grant.id, grant.donor))
             }
-            Some(share) => {
-                let same = others.filter_map(|it| Some((it.grant.id, it.grant.device.as_ref()?)));
+            Some(device) => {
+                let same = others.map(|it| (it.grant.id, &it.grant.share));
                 let same: Vec<_> =
-                    same.filter(|(_, other)| other.device() == share.device()).collect();
+                    same.filter(|(_, other)| other.device() == Some(device)).collect();
                 let bytes: u64 = share.bytes + same.iter().map(|(_, it)| it.bytes).sum::<u64>();
-                let is_twice = match share.kind {
-                    ResourceKind::Storage => bytes > whole(&share.address),
-                    ResourceKind::Accelerator
-                    | ResourceKind::Nic
-                    | ResourceKind::Memory
-                    | ResourceKind::Window => !same.is_empty(),
+                let is_twice = match share.kind.is_divisible() {
+                    true => bytes > whole(&share.address),
+                    false => !same.is_empty(),
                 };
                 let with: Vec<GrantId> = same.iter().map(|(id, _)| *id).collect();
                 is_twice.then(|| {

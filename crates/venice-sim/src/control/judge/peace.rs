@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use venice_rack::monitor::{MonitorCore, Record};
-use venice_rack::types::HeldState;
+use venice_rack::types::{HeldState, Share};
 use venice_wire::SLAB_BYTES;
 
 use super::{Checker, Judge, Scene};
@@ -29,8 +29,8 @@ impl Judge {
     pub(in crate::control) fn check_agreement(&mut self, scene: &Scene<'_>, is_empty: bool) {
         let mut held = Table::new();
         for grant in scene.recipients.iter().flat_map(|recipient| recipient.held()) {
-            let address = grant.device.as_ref().map_or(String::new(), |it| it.address.clone());
-            held.insert(grant.id.0, (grant.donor.clone(), address, grant.bytes));
+            let Share { address, bytes, .. } = grant.share.clone();
+            held.insert(grant.id.0, (grant.donor.clone(), address, bytes));
         }
         self.agree(scene, is_empty == held.is_empty(), || format!("recipients hold {held:?}"));
         let lent = lent(scene);
@@ -57,7 +57,7 @@ impl Judge {
         self.agree(scene, is_same, || format!("recipients {held:?}, the store {recorded:?}"));
         for (number, agent) in scene.agents.iter().enumerate() {
             let Some(core) = agent.core() else { continue };
-            let lent: u32 = core.report().held.iter().map(|held| held.slabs).sum();
+            let lent: u32 = core.report().held.iter().map(|held| held.share.slabs()).sum();
             let status = core.status();
             let is_all = status.free_slabs + lent == status.total_slabs;
             self.agree(scene, is_all, || format!("donor{number} has lost slabs: {status:?}"));
@@ -74,10 +74,7 @@ fn lent(scene: &Scene<'_>) -> Table {
     let mut lent = Table::new();
     for (number, agent) in scene.agents.iter().enumerate() {
         for held in agent.core().map(|core| core.report().held).unwrap_or_default() {
-            let (address, bytes) = match held.device {
-                Some(share) => (share.address, share.bytes),
-                None => (String::new(), u64::from(held.slabs) * SLAB_BYTES),
-            };
+            let Share { address, bytes, .. } = held.share;
             let address = match held.state {
                 HeldState::Committed => address,
                 HeldState::Prepared => format!("{address} (prepared)"),

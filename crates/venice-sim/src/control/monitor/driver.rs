@@ -7,7 +7,7 @@ use venice_rack::pausable_clock::{PausableClock, TICK_NS};
 use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
 
 use super::membership::Membership;
-use super::waiting::{Asking, Wanted};
+use super::waiting::Asking;
 use super::{Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Batch, Broken, CallId, Leases, Request, Response};
@@ -252,13 +252,10 @@ impl Driver {
                 let acknowledged = self.core.handle_heartbeat(now_ns, *report);
                 desk.reply(call, Response::Acknowledged(acknowledged));
             }
-            Request::Memory(owner, request) => {
+            Request::Allocate(owner, request) => {
                 let (recipient, priority) = (request.recipient.clone(), request.queueing.priority);
                 desk.fact(Fact::Wants { recipient, priority });
-                self.request(desk, now_ns, (owner, Wanted::Memory(request)), call);
-            }
-            Request::Device(owner, request) => {
-                self.request(desk, now_ns, (owner, Wanted::Device(request)), call);
+                self.request(desk, now_ns, (owner, request), call);
             }
             Request::Leave(owner, client_id) => {
                 let done = self.core.handle_leave(now_ns, &owner, client_id);

@@ -2,7 +2,7 @@
 //! caller waits.
 
 use venice_rack::caller::Owner;
-use venice_rack::types::{DeviceRequest, MemoryRequest, RackError};
+use venice_rack::types::AllocationRequest;
 
 use super::driver::Driver;
 use crate::control::desk::Desk;
@@ -11,14 +11,8 @@ use crate::control::messages::{CallId, Request, Response};
 /// A caller that waits for the answer to a request.
 pub(super) struct Asking {
     owner: Owner,
-    wanted: Wanted,
+    request: AllocationRequest,
     pub(super) calls: Vec<CallId>,
-}
-
-#[derive(Clone)]
-pub(super) enum Wanted {
-    Memory(MemoryRequest),
-    Device(DeviceRequest),
 }
 
 impl Driver {
@@ -26,24 +20,15 @@ impl Driver {
         &mut self,
         desk: &mut Desk<'_>,
         now_ns: u64,
-        (owner, wanted): (Owner, Wanted),
+        (owner, request): (Owner, AllocationRequest),
         call: CallId,
     ) {
-        let client_id = wanted.client_id();
-        if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+        let client_id = request.client_id;
+        if let Err(error) = self.core.handle_request(now_ns, owner.clone(), request.clone()) {
             return desk.reply(call, Response::Asked(Err(error)));
         }
-        let asking = Asking { owner, wanted, calls: Vec::new() };
+        let asking = Asking { owner, request, calls: Vec::new() };
         self.requests.entry(client_id).or_insert(asking).calls.push(call);
-    }
-
-    fn ask(&mut self, now_ns: u64, owner: &Owner, wanted: &Wanted) -> Result<(), RackError> {
-        match wanted.clone() {
-            Wanted::Memory(request) => self.core.handle_request(now_ns, owner.clone(), request),
-            Wanted::Device(request) => {
-                self.core.handle_device_request(now_ns, owner.clone(), request)
-            }
-        }
     }
 
     /// Repeats the requests without an answer.
@@ -58,13 +43,10 @@ impl Driver {
             self.core.handle_drain(now_ns, *token, name, !undo);
         }
         self.requests.retain(|_, asking| !asking.calls.is_empty());
-        let asking: Vec<(u128, Owner, Wanted)> = self
-            .requests
-            .iter()
-            .map(|(id, asking)| (*id, asking.owner.clone(), asking.wanted.clone()))
-            .collect();
-        for (client_id, owner, wanted) in asking {
-            if let Err(error) = self.ask(now_ns, &owner, &wanted) {
+        let asking = self.requests.iter();
+        let asking = asking.map(|(id, it)| (*id, it.owner.clone(), it.request.clone()));
+        for (client_id, owner, request) in asking.collect::<Vec<_>>() {
+            if let Err(error) = self.core.handle_request(now_ns, owner, request) {
                 self.answer(desk, client_id, Response::Asked(Err(error)));
             }
         }
@@ -93,13 +75,4 @@ impl Driver {
 /// True if the request holds without a waiting caller: reports, cancellations and releases.
 fn is_for_anybody(request: &Request) -> bool {
     matches!(request, Request::Heartbeat(_) | Request::Leave(..) | Request::GiveBack(_))
-}
-
-impl Wanted {
-    fn client_id(&self) -> u128 {
-        match self {
-            Self::Memory(request) => request.client_id,
-            Self::Device(request) => request.client_id,
-        }
-    }
 }

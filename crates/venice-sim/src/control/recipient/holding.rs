@@ -1,6 +1,6 @@
 //! Grants in use: renewed at their donors, abandoned in time.
 
-use venice_rack::types::{Grant, LeaseState};
+use venice_rack::types::{Grant, LeaseState, Want};
 
 use super::{Doing, Recipient, RecipientTag, RecipientTimer};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
@@ -58,7 +58,7 @@ impl Recipient {
         &mut self,
         desk: &mut Desk<'_>,
         grants: Vec<Grant>,
-        wanted_bytes: u64,
+        wants: Vec<Want>,
         (first_ns, asked_ns): (u64, u64),
     ) {
         let (recipient, client_id) = (self.number, self.client_id());
@@ -69,7 +69,7 @@ impl Recipient {
             recipient,
             client_id,
             grants: told,
-            wanted_bytes,
+            wants,
             asked_ns: asked_ns_of_all,
         });
         let renewed_ns = self.clock.at(asked_ns);

@@ -242,14 +242,14 @@ impl Recipient {
                 (asking.refusals, asking.silent_since_ns) = (0, None);
                 let waits = asking.wish.waits();
                 if !waits {
-                    let after_ns = desk.now_ns - asking.began_ns;
+                    let after_ns = desk.now_ns - asking.first_ns;
                     desk.fact(Fact::Answered { after_ns });
                 }
                 match asked {
                     Ok(Asked::Granted(grants)) => {
-                        let wanted_bytes = asking.wish.bytes();
+                        let wants = asking.wish.wants.clone();
                         let asked_ns = (asking.first_ns, asking.asked_ns);
-                        self.take(desk, grants, wanted_bytes, asked_ns);
+                        self.take(desk, grants, wants, asked_ns);
                     }
                     Ok(Asked::Waits(_)) => self.wait_on(desk),
                     Err(error) => self.refused(desk, &error),

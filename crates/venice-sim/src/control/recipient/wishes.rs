@@ -2,51 +2,42 @@
 
 use venice_rack::caller::Owner;
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
-use venice_rack::resource::STORAGE_UNIT_BYTES;
-use venice_rack::types::{DeviceRequest, MemoryRequest, ResourceKind};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_rack::types::{AllocationRequest, ResourceKind, Want};
+use venice_wire::SLAB_BYTES;
 
 use super::Recipient;
-use crate::control::agent::{DEVICES, name_of};
+use crate::control::agent::{DEVICES, STORAGE_UNIT_BYTES, name_of};
 use crate::control::messages::Request;
 use crate::random::Stream;
+
+/// Requests for a device that want memory too, in a million.
+const WITH_MEMORY_PPM: u32 = 300_000;
 
 /// A request to any donor or to one.
 #[derive(Clone, Debug)]
 pub(in crate::control) struct Wish {
-    pub(in crate::control) what: What,
+    pub(in crate::control) wants: Vec<Want>,
     pub(in crate::control) donor: Option<u16>,
-}
-
-#[derive(Clone, Debug)]
-pub(in crate::control) enum What {
-    Memory { slabs: u32, copies: u32, queueing: Queueing },
-    Device { kind: ResourceKind, bytes: u64 },
+    queueing: Queueing,
 }
 
 impl Wish {
+    fn of(wants: Vec<Want>, donor: Option<u16>) -> Self {
+        Self { wants, donor, queueing: Queueing::default() }
+    }
+
     /// Requests all the memory of a donor.
     pub(in crate::control) fn whole(donor: u16, slabs: u32) -> Self {
-        let what = What::Memory { slabs, copies: 1, queueing: Queueing::default() };
-        Self { what, donor: Some(donor) }
+        Self::of(vec![memory(slabs, 1)], Some(donor))
     }
 
     /// Requests a device of a donor, whole.
     pub(in crate::control) fn device(donor: u16, kind: ResourceKind, units: u64) -> Self {
-        let what = What::Device { kind, bytes: units * STORAGE_UNIT_BYTES };
-        Self { what, donor: Some(donor) }
-    }
-
-    /// Returns its size, all replicas together; for a device at least one unit.
-    pub(super) fn bytes(&self) -> u64 {
-        match self.what {
-            What::Memory { slabs, copies, .. } => u64::from(slabs * copies) * SLAB_BYTES,
-            What::Device { bytes, .. } => bytes,
-        }
+        Self::of(vec![Want::device(kind, units * STORAGE_UNIT_BYTES)], Some(donor))
     }
 
     pub(super) fn waits(&self) -> bool {
-        matches!(self.what, What::Memory { queueing, .. } if queueing.wait_ms > 0)
+        self.queueing.wait_ms > 0
     }
 
     pub(super) fn request(
@@ -56,56 +47,44 @@ impl Wish {
         client_id: u128,
         waited_ms: u64,
     ) -> Request {
-        let donors: Vec<String> = self.donor.map(name_of).into_iter().collect();
-        let purpose = "sim".to_owned();
-        match self.what {
-            What::Memory { slabs, copies, queueing } => {
-                let request = MemoryRequest {
-                    client_id,
-                    recipient,
-                    bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
-                    copies,
-                    donors,
-                    home: String::new(),
-                    placement: None,
-                    bandwidth_bps: 0,
-                    purpose,
-                    queueing: Queueing { waited_ms, ..queueing },
-                };
-                Request::Memory(owner, request)
-            }
-            What::Device { kind, bytes } => {
-                let (bytes, capabilities) = (ByteSize(bytes), Vec::new());
-                let request = DeviceRequest {
-                    client_id,
-                    recipient,
-                    kind,
-                    bytes,
-                    capabilities,
-                    donors,
-                    purpose,
-                    queueing: Queueing::default(),
-                };
-                Request::Device(owner, request)
-            }
-        }
+        let request = AllocationRequest {
+            client_id,
+            recipient,
+            wants: self.wants.clone(),
+            donors: self.donor.map(name_of).into_iter().collect(),
+            home: String::new(),
+            placement: None,
+            purpose: "sim".to_owned(),
+            queueing: Queueing {
+                waited_ms: if self.waits() { waited_ms } else { 0 },
+                ..self.queueing
+            },
+        };
+        Request::Allocate(owner, request)
     }
+}
+
+fn memory(slabs: u32, copies: u32) -> Want {
+    Want::memory(u64::from(slabs) * SLAB_BYTES, copies)
 }
 
 impl Recipient {
     pub(super) fn draw_wish(&self, rng: &mut Stream) -> Wish {
         let named = rng.chance(self.workload.named.0);
         let donor = named.then(|| rng.below(self.donors.into()) as u16);
+        let most = u64::from(self.workload.max_slabs.min(self.slabs * u32::from(self.donors)));
         if self.has_devices && rng.chance(self.workload.device.0) {
             let (kind, _, units) = *rng.pick(&DEVICES);
             let units = if units == 0 { 0 } else { rng.between(1, units) };
-            let what = What::Device { kind, bytes: units * STORAGE_UNIT_BYTES };
-            return Wish { what, donor };
+            let mut wants = vec![Want::device(kind, units * STORAGE_UNIT_BYTES)];
+            if rng.chance(WITH_MEMORY_PPM) {
+                wants.push(memory(rng.between(1, most) as u32, 1));
+            }
+            return Wish { queueing: self.draw_queueing(rng), ..Wish::of(wants, donor) };
         }
-        let most = u64::from(self.workload.max_slabs.min(self.slabs * u32::from(self.donors)));
         let slabs = rng.between(1, most) as u32;
         let copies = 1 + u32::from(donor.is_none() && rng.chance(self.workload.copies.0));
-        Wish { what: What::Memory { slabs, copies, queueing: self.draw_queueing(rng) }, donor }
+        Wish { queueing: self.draw_queueing(rng), ..Wish::of(vec![memory(slabs, copies)], donor) }
     }
 
     fn draw_queueing(&self, rng: &mut Stream) -> Queueing {

@@ -1,24 +1,43 @@
 //! Requests and their repetition, perhaps at another Monitor Node: the answers agree.
 
 use super::{Recipient, World, name_of, owner_of};
-use crate::model::MS;
+use crate::model::{MS, Waits};
 use std::collections::BTreeSet;
 use venice_rack::placement::Policy;
-use venice_rack::queueing::Queueing;
-use venice_rack::types::{Grant, MemoryRequest};
-use venice_wire::{ByteSize, SLAB_BYTES};
+use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::types::{AllocationRequest, Grant, Want};
+use venice_wire::SLAB_BYTES;
 
 impl World {
-    pub(super) fn request(&mut self, slabs: u32, named: Option<usize>, queueing: Queueing) {
-        let request = MemoryRequest {
+    /// Returns a want for this many slabs.
+    pub(super) fn memory(&self, slabs: u32) -> Vec<Want> {
+        let bandwidth_bps = u64::from(slabs) * self.slab_bps;
+        vec![Want { bandwidth_bps, ..Want::memory(u64::from(slabs) * SLAB_BYTES, 1) }]
+    }
+
+    /// Returns the queueing options of the next recipient. The first user is an administrator, the
+    /// second is not.
+    fn queueing(&self, waits: Option<Waits>) -> Queueing {
+        let Some(Waits { wait_ms, priority, preempts }) = waits else {
+            return Queueing::default();
+        };
+        let preempt = match (preempts, self.recipients.len() % 2) {
+            (false, _) => Preempt::No,
+            (true, 0) => Preempt::All,
+            (true, _) => Preempt::Own,
+        };
+        Queueing { wait_ms, waited_ms: 0, priority, preempt }
+    }
+
+    pub(super) fn request(&mut self, wants: Vec<Want>, named: Option<usize>, waits: Option<Waits>) {
+        let queueing = self.queueing(waits);
+        let request = AllocationRequest {
+            wants,
             client_id: self.recipients.len() as u128 + 1,
             recipient: format!("recipient{}", self.recipients.len()),
-            bytes: ByteSize(u64::from(slabs) * SLAB_BYTES),
-            copies: 1,
             donors: named.map(name_of).into_iter().collect(),
             home: String::new(),
             placement: Some(Policy::ALL[self.recipients.len() % 3]),
-            bandwidth_bps: u64::from(slabs) * self.slab_bps,
             purpose: "model".to_owned(),
             queueing,
         };
@@ -40,11 +59,15 @@ impl World {
         let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
         let waited_ms = (now_ns - recipient.asked_ns) / MS;
         let request =
-            MemoryRequest { queueing: Queueing { waited_ms, ..request.queueing }, ..request };
+            AllocationRequest { queueing: Queueing { waited_ms, ..request.queueing }, ..request };
         self.queue.note_call(request.client_id, now_ns);
         self.monitors[at].requests.insert(request.client_id);
-        self.core().handle_request(now_ns, owner, request).unwrap();
+        let client_id = request.client_id;
         self.note_limits();
+        if let Err(error) = self.core().handle_request(now_ns, owner, request) {
+            self.queue.answered(client_id);
+            self.answered(client_id, Err(error));
+        }
         self.collect_actions();
     }
 
@@ -56,6 +79,15 @@ impl World {
         let waiting: Vec<usize> = (0..self.recipients.len()).filter(waits).collect();
         if !waiting.is_empty() {
             self.ask(waiting[pick % waiting.len()]);
+        }
+    }
+
+    /// A recipient repeats its request, answered or not.
+    pub(super) fn repeat(&mut self, pick: usize) {
+        let is_alive = |index: &usize| self.recipients[*index].alive;
+        let alive: Vec<usize> = (0..self.recipients.len()).filter(is_alive).collect();
+        if !alive.is_empty() {
+            self.ask(alive[pick % alive.len()]);
         }
     }
 

@@ -155,13 +155,12 @@ impl World {
             self.put_as(token, call);
         }
         for client_id in self.monitors[self.at].requests.clone() {
-            if self.repeat_device_request(client_id) {
-                continue;
-            }
             let recipient = &self.recipients[client_id as usize - 1];
             let (owner, request) = (recipient.owner.clone(), recipient.request.clone());
             let now_ns = self.now_ns;
-            self.core().handle_request(now_ns, owner, request).unwrap();
+            if let Err(error) = self.core().handle_request(now_ns, owner, request) {
+                self.answered(client_id, Err(error));
+            }
         }
     }
 

@@ -60,7 +60,6 @@ impl World {
             }
             self.settle();
             self.renew_all();
-            self.renew_devices();
             self.pass(HEARTBEAT_MS);
             self.check_devices_are_served();
         }
@@ -76,7 +75,10 @@ impl World {
             .recipients
             .iter()
             .flat_map(|recipient| recipient.held.iter().map(|grant| (grant, &recipient.owner)))
-            .map(|(grant, owner)| (grant.id.0, (grant.donor.clone(), grant.bytes, owner.clone())))
+            .filter(|(grant, _)| grant.share.device().is_none())
+            .map(|(grant, owner)| {
+                (grant.id.0, (grant.donor.clone(), grant.share.bytes, owner.clone()))
+            })
             .collect();
         assert_eq!(self.held_by_donors(), used, "donors and recipients");
         assert!(self.wanted.is_empty(), "reclaimed without reason: {:?}", self.wanted);
@@ -104,9 +106,9 @@ impl World {
         let mut held_by_donors = BTreeMap::new();
         for (index, donor) in self.donors.iter().enumerate() {
             let report = donor.core.report();
-            for held in report.held.into_iter().filter(|held| held.device.is_none()) {
+            for held in report.held.into_iter().filter(|held| held.share.device().is_none()) {
                 assert_eq!(held.state, HeldState::Committed, "left prepared");
-                let bytes = u64::from(held.slabs) * SLAB_BYTES;
+                let bytes = u64::from(held.share.slabs()) * SLAB_BYTES;
                 let owner = held.owner.expect("the donor has the owner");
                 let twin = held_by_donors.insert(held.id.0, (name_of(index), bytes, owner));
                 assert_eq!(twin, None, "one grant at two donors");
@@ -122,7 +124,7 @@ impl World {
 }
 
 fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, Held> {
-    let rows = monitor.grant_rows(now_ns).into_iter().filter(|row| row.kind == "memory");
+    let rows = monitor.grant_rows(now_ns).into_iter().filter(|row| !row.kind.is_device());
     rows.map(|row| {
         assert_eq!(row.state, "committed", "grant {}", row.id);
         let owner = Owner { node: row.owner_node, user: row.owner_user };

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use venice_rack::donor::DonorCore;
 use venice_rack::monitor::Change;
 use venice_rack::quota::{Limit, Limits, QuotaFor, QuotaRecord};
-use venice_rack::resource::STORAGE_UNIT_BYTES;
 use venice_rack::rows::{QuotaRow, QuotaTable};
-use venice_rack::types::{HeldState, Identity, PrepareRequest, ResourceKind};
+use venice_rack::types::{Grant, HeldState, Identity, PrepareRequest, ResourceKind};
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
 /// The quotas and the amounts that count. Memory and storage count in bytes, other devices by
@@ -19,7 +18,7 @@ pub(super) struct QuotaChecker {
     /// Durable quotas.
     stored: BTreeMap<QuotaFor, Limits>,
     /// The highest limit that any check of a recipient's request can have used.
-    checked_by: BTreeMap<String, u64>,
+    checked_by: BTreeMap<(String, ResourceKind), u64>,
     /// Prepares sent to donors.
     asked: BTreeMap<GrantId, PrepareRequest>,
     /// Grants that donors were told to lend.
@@ -49,7 +48,7 @@ impl QuotaChecker {
     /// Notes that a recipient's request may be checked now, against the durable or another limit.
     fn check(&mut self, (recipient, user): (&str, &str), kind: ResourceKind, other: u64) {
         let limit = self.limit_of(user, kind).max(other);
-        let most = self.checked_by.entry(recipient.to_owned()).or_default();
+        let most = self.checked_by.entry((recipient.to_owned(), kind)).or_default();
         *most = limit.max(*most);
     }
 
@@ -60,12 +59,8 @@ impl QuotaChecker {
     pub(super) fn commit(&mut self, donor: Identity, grant: GrantId) {
         let Some(request) = self.asked.get(&grant) else { return };
         let user = request.owner.clone().expect("it has an owner").user;
-        let (kind, amount) = match &request.device {
-            None => (ResourceKind::Memory, u64::from(request.slabs) * SLAB_BYTES),
-            Some(share) if share.kind == ResourceKind::Storage => (share.kind, share.bytes),
-            Some(share) => (share.kind, 1),
-        };
-        let limit = self.checked_by[&request.recipient];
+        let (kind, amount) = (request.share.kind, request.share.amount());
+        let limit = self.checked_by[&(request.recipient.clone(), kind)];
         let (is_lent, is_recorded) = (false, false);
         let counted = Counted { user, kind, amount, donor, limit, is_lent, is_recorded };
         self.counted.insert(grant, counted);
@@ -84,7 +79,7 @@ impl QuotaChecker {
     pub(super) fn store(&mut self, change: &Change) {
         match change {
             Change::PutQuota(QuotaRecord { of, limits }) => {
-                self.stored.insert(of.clone(), *limits);
+                self.stored.insert(of.clone(), limits.clone());
             }
             Change::DeleteQuota(of) => drop(self.stored.remove(of)),
             Change::PutGrant(record) => {
@@ -108,13 +103,10 @@ impl World {
     }
 
     pub(super) fn set_device_quota(&mut self, whose: usize, which: usize, most: Option<u64>) {
-        let limit = |unit| Some(most.map_or(Limit::Unlimited, |most| Limit::AtMost(most * unit)));
-        let none = Limits::default();
-        let limits = match DEVICES[which].0 {
-            ResourceKind::Accelerator => Limits { accelerators: limit(1), ..none },
-            ResourceKind::Nic => Limits { nics: limit(1), ..none },
-            _ => Limits { storage_bytes: limit(STORAGE_UNIT_BYTES), ..none },
-        };
+        let (kind, ..) = DEVICES[which];
+        let unit = kind.spec().unit_bytes.max(1);
+        let limit = most.map_or(Limit::Unlimited, |most| Limit::AtMost(most * unit));
+        let limits = Limits::from_iter([(kind, limit)]);
         self.put(PendingCall::SetQuota(QuotaRecord { of: quota_for(whose), limits }));
     }
 
@@ -127,7 +119,7 @@ impl World {
     pub(super) fn note_limits(&mut self) {
         let tables: Vec<_> = self.monitors.iter().map(|it| it.core.quota_table()).collect();
         let waiting = self.monitors.iter().flat_map(|monitor| monitor.requests.iter());
-        let asking: Vec<_> = waiting.filter_map(|id| self.asking(*id)).collect();
+        let asking: Vec<_> = waiting.flat_map(|id| self.asking(*id)).collect();
         for (recipient, user, kind) in asking {
             let limits = tables.iter().map(|table| limit_by(table, &user, kind));
             let most = limits.max().unwrap_or(u64::MAX);
@@ -135,14 +127,12 @@ impl World {
         }
     }
 
-    /// Returns recipient, user and kind of a request.
-    fn asking(&self, client_id: u128) -> Option<(String, String, ResourceKind)> {
-        if let Some((recipient, owner, kind)) = self.taking(client_id) {
-            return Some((recipient, owner.user.clone(), kind));
-        }
-        let recipient = self.recipients.get(usize::try_from(client_id).ok()? - 1)?;
-        let name = recipient.request.recipient.clone();
-        Some((name, recipient.owner.user.clone(), ResourceKind::Memory))
+    /// Returns recipient, user and kinds of a request.
+    fn asking(&self, client_id: u128) -> Vec<(String, String, ResourceKind)> {
+        let recipient = &self.recipients[client_id as usize - 1];
+        let name = || recipient.request.recipient.clone();
+        let wants = recipient.request.wants.iter();
+        wants.map(|want| (name(), recipient.owner.user.clone(), want.kind)).collect()
     }
 
     /// Checks that the donors have lent a user no more than its limit at the time of the last
@@ -174,11 +164,9 @@ impl World {
     pub(super) fn check_quota_table(&self) {
         let mut used: BTreeMap<(&str, ResourceKind), u64> = BTreeMap::new();
         for recipient in &self.recipients {
-            let held: u64 = recipient.held.iter().map(|grant| grant.bytes).sum();
-            *used.entry((&recipient.owner.user, ResourceKind::Memory)).or_default() += held;
-        }
-        for (owner, kind, amount) in self.devices_held() {
-            *used.entry((&owner.user, kind)).or_default() += amount;
+            for Grant { share, .. } in &recipient.held {
+                *used.entry((&recipient.owner.user, share.kind)).or_default() += share.amount();
+            }
         }
         let recovered = self.recovered();
         let cores = self.monitors.iter().map(|monitor| &monitor.core).chain([&recovered]);
@@ -187,23 +175,17 @@ impl World {
                 let of = QuotaFor::User(user.to_owned());
                 let used = |kind| used.get(&(user, kind)).copied().unwrap_or(0);
                 let quota = |kind| {
-                    Some(self.quotas.limit_of(user, kind)).filter(|limit| *limit != u64::MAX)
+                    let limit = self.quotas.limit_of(user, kind);
+                    (limit != u64::MAX).then_some((kind, limit))
                 };
                 let expected = QuotaRow {
                     user: user.to_owned(),
-                    used_bytes: used(ResourceKind::Memory),
-                    quota_bytes: quota(ResourceKind::Memory),
                     is_own: self.quotas.stored.contains_key(&of),
-                    used_accelerators: used(ResourceKind::Accelerator),
-                    quota_accelerators: quota(ResourceKind::Accelerator),
-                    used_nics: used(ResourceKind::Nic),
-                    quota_nics: quota(ResourceKind::Nic),
-                    used_storage_bytes: used(ResourceKind::Storage),
-                    quota_storage_bytes: quota(ResourceKind::Storage),
+                    used: ResourceKind::granted().map(|kind| (kind, used(kind))).collect(),
+                    quota: ResourceKind::granted().filter_map(quota).collect(),
                 };
                 let row = table.users.iter().find(|row| row.user == user);
-                let kinds = ResourceKind::DEVICES.into_iter().chain([ResourceKind::Memory]);
-                let is_listed = expected.is_own || kinds.into_iter().any(|kind| used(kind) > 0);
+                let is_listed = expected.is_own || expected.used.values().any(|used| *used > 0);
                 assert_eq!(row, is_listed.then_some(&expected));
             }
         }
@@ -213,17 +195,8 @@ impl World {
 /// Returns a user's limit of a kind by a Monitor Node's table.
 fn limit_by(table: &QuotaTable, user: &str, kind: ResourceKind) -> u64 {
     let own = table.users.iter().find(|row| row.user == user);
-    let (own, of_others) = match kind {
-        ResourceKind::Accelerator => {
-            (own.map(|row| row.quota_accelerators), table.default_accelerators)
-        }
-        ResourceKind::Nic => (own.map(|row| row.quota_nics), table.default_nics),
-        ResourceKind::Storage => {
-            (own.map(|row| row.quota_storage_bytes), table.default_storage_bytes)
-        }
-        _ => (own.map(|row| row.quota_bytes), table.default_bytes),
-    };
-    own.unwrap_or(of_others).unwrap_or(u64::MAX)
+    let limits = own.map_or(&table.default, |row| &row.quota);
+    limits.get(&kind).copied().unwrap_or(u64::MAX)
 }
 
 /// Returns one of the users, or the default.

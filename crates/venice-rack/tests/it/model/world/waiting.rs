@@ -7,8 +7,7 @@ use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::rows::QueueRow;
-use venice_rack::types::{CalledBack, PrepareRequest};
-use venice_wire::SLAB_BYTES;
+use venice_rack::types::{CalledBack, PrepareRequest, ResourceKind};
 
 /// The longest time to an answer, unless a handshake under way fails.
 const ANSWER_WITHIN_NS: u64 = (1_000 + REQUEST_TIMEOUT_MS) * MS;
@@ -21,8 +20,8 @@ pub(super) struct QueueChecker {
     /// The position of each request: twice its number in the queue.
     places: BTreeMap<u128, u64>,
     newest_id: u64,
-    /// Amounts that passed each queued request, by its number.
-    passed: BTreeMap<u64, u64>,
+    /// Amounts that passed each queued request, by its number and the kind.
+    passed: BTreeMap<(u64, ResourceKind), u64>,
     /// Requests ever queued, and backfills.
     pub(super) waited: usize,
     pub(super) passes: usize,
@@ -70,8 +69,8 @@ impl World {
                     self.check_backfill(&rows, donor.node.0 as usize - 1, request);
                 }
                 Action::ReplyStanding { client_id, standing } => {
-                    let is_whole = !standing.device.is_empty();
-                    assert!(standing.rank >= 1 && (standing.asked_bytes > 0 || is_whole));
+                    assert!(standing.rank >= 1);
+                    assert!(standing.wants.iter().all(|want| want.wanted > 0), "{standing:?}");
                     self.queue.asking.remove(client_id);
                 }
                 Action::ReplyRequest { client_id, .. } => {
@@ -101,20 +100,16 @@ impl World {
         let (_, queueing) = self.asker(client_id);
         let place = (255 - u32::from(queueing.priority), self.queue.places[&client_id]);
         let donor = super::name_of(donor);
-        // Bytes, or one device that is lent whole.
-        let (kind, amount) = match &request.device {
-            None => ("memory", u64::from(request.slabs) * SLAB_BYTES),
-            Some(share) if share.bytes == 0 => (share.kind.name(), 1),
-            Some(share) => (share.kind.name(), share.bytes),
-        };
-        for row in rows.iter().filter(|row| row.needs != "quota" && row.kind == kind) {
+        let (kind, amount) = (request.share.kind, request.share.amount());
+        for row in rows.iter().filter(|row| row.needs != "quota") {
+            let Some(want) = row.wants.iter().find(|want| want.kind == kind) else { continue };
             let is_before = (255 - row.priority, 2 * row.id) < place;
             let may_use = row.donors.is_empty() || row.donors.contains(&donor);
             if is_before && may_use {
-                let passed = self.queue.passed.entry(row.id).or_default();
+                let passed = self.queue.passed.entry((row.id, kind)).or_default();
                 *passed += amount;
                 self.queue.passes += 1;
-                assert!(*passed <= row.bytes.max(1), "{passed} went past {row:?}");
+                assert!(*passed <= want.wanted, "{passed} of {kind} went past {row:?}");
             }
         }
     }
@@ -136,7 +131,7 @@ impl World {
                 continue;
             };
             let (victim_owner, victim) = self.asker(self.client_of(&view.recipient));
-            let kind = view.device.as_ref().map_or("memory", |share| share.kind.name());
+            let kind = view.share.kind;
             let grants = self.monitors[self.at].core.grant_rows(self.now_ns);
             let record = grants.iter().find(|row| row.id == called.grant.0);
             let priority = victim.priority;
@@ -147,7 +142,8 @@ impl World {
                 let Queueing { preempt, priority: caller_priority, .. } = queueing;
                 let is_of_same = caller.user == victim_owner.user;
                 let may_call = preempt == Preempt::All || preempt == Preempt::Own && is_of_same;
-                row.kind == kind && may_call && caller_priority > priority
+                let wants = row.wants.iter().any(|want| want.kind == kind);
+                wants && may_call && caller_priority > priority
             };
             let in_handshake = grants.iter().any(|row| row.state == "prepared");
             assert!(
@@ -202,16 +198,11 @@ impl World {
 
     /// Returns owner and queueing options of a request.
     fn asker(&self, client_id: u128) -> (&Owner, Queueing) {
-        self.taker(client_id).unwrap_or_else(|| {
-            let recipient = &self.recipients[client_id as usize - 1];
-            (&recipient.owner, recipient.request.queueing)
-        })
+        let recipient = &self.recipients[client_id as usize - 1];
+        (&recipient.owner, recipient.request.queueing)
     }
 
     fn client_of(&self, recipient: &str) -> u128 {
-        if let Some(client_id) = Self::client_of_taker(recipient) {
-            return client_id;
-        }
         let number: u128 = recipient.trim_start_matches("recipient").parse().unwrap();
         number + 1
     }

@@ -1,15 +1,14 @@
-//! Detects two offers of the same device.
+//! The identity of an offered device, by which two offers of one device are found.
 
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path};
 
-use venice_control::ResourceKind;
-
+use super::class::class_of;
 use super::host::Host;
 use super::offer::Offer;
-use super::{accelerator, in_use, nic};
+use super::{accelerator, in_use};
 
 /// Finds the first offer that names a device, or a part of one, that an earlier offer names too,
 /// under the same name or another one. Different parts of a disk are different devices, and so are
@@ -19,7 +18,11 @@ pub fn offered_twice(offers: &[Offer]) -> Option<(&Offer, String)> {
 }
 
 pub(super) fn twice_on<'a>(host: &Host, offers: &'a [Offer]) -> Option<(&'a Offer, String)> {
-    let things: Vec<Identity> = offers.iter().map(|it| Identity::of(host, it)).collect();
+    let identity = |offer: &Offer| {
+        let class = class_of(offer.kind);
+        class.map(|class| class.identity(host, &offer.address)).unwrap_or_default()
+    };
+    let things: Vec<Identity> = offers.iter().map(identity).collect();
     let pairs = (0..offers.len()).flat_map(|at| (0..at).map(move |before| (at, before)));
     pairs.into_iter().find_map(|(at, before)| {
         let (offer, other) = (&offers[at], &offers[before]);
@@ -33,7 +36,7 @@ pub(super) fn twice_on<'a>(host: &Host, offers: &'a [Offer]) -> Option<(&'a Offe
 
 /// A unique object of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Thing {
+pub(super) enum Thing {
     /// A block device by its number.
     Block(String),
     /// A character device by its number.
@@ -60,7 +63,7 @@ impl fmt::Display for Thing {
 
 /// The identity of an offered device.
 #[derive(Debug, Default)]
-struct Identity {
+pub(super) struct Identity {
     /// Its own objects: to use the device is to use all of them.
     itself: Vec<Thing>,
     /// Objects that it is a part of.
@@ -68,24 +71,20 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(host: &Host, offer: &Offer) -> Self {
-        match offer.kind {
-            ResourceKind::Nic => Self::of_card(host, &offer.address),
-            ResourceKind::Accelerator
-            | ResourceKind::Storage
-            | ResourceKind::Memory
-            | ResourceKind::Window => Self::of_path(host, &offer.address).unwrap_or_default(),
-        }
-    }
-
-    fn of_card(host: &Host, name: &str) -> Self {
+    /// Returns the identity of a network card above these others.
+    pub(super) fn of_card(host: &Host, name: &str, below: Vec<String>) -> Self {
         let device = host.path(format!("/sys/class/net/{name}/device"));
         let mut within: Vec<Thing> = pci_above(&device).into_iter().collect();
-        within.extend(nic::below(host, name).into_iter().map(Thing::Card));
+        within.extend(below.into_iter().map(Thing::Card));
         Self { itself: vec![Thing::Card(name.to_owned())], within }
     }
 
-    fn of_path(host: &Host, address: &str) -> Option<Self> {
+    /// Returns the identity of a device that is named by a path; a missing one has none.
+    pub(super) fn of_path(host: &Host, address: &str) -> Self {
+        Self::of_file(host, address).unwrap_or_default()
+    }
+
+    fn of_file(host: &Host, address: &str) -> Option<Self> {
         let path = host.path(address).canonicalize().ok()?;
         let metadata = fs::metadata(&path).ok()?;
         let number = in_use::number(metadata.rdev());
@@ -254,6 +253,7 @@ mod tests {
             let pci = accelerator::pci_addresses(&host, &host.path(device));
             assert_eq!(pci, ["0000:3b:00.0"], "{device}");
         }
-        assert_eq!(Identity::of_card(&host, "eth0").within, pci.into_iter().collect::<Vec<_>>());
+        let card = Identity::of_card(&host, "eth0", Vec::new());
+        assert_eq!(card.within, pci.into_iter().collect::<Vec<_>>());
     }
 }

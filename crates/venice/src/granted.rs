@@ -1,0 +1,96 @@
+//! Grants that a command has: their description, and what happens when one is lost.
+
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use venice_control::Grant;
+use venice_recipient::{HeldEvent, HeldNews};
+
+use venice_cli::terminal;
+
+/// Interval between two checks whether the command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A grant as `--json` prints it.
+#[derive(Debug, serde::Serialize)]
+pub struct GrantedRow {
+    /// Its number.
+    pub id: u64,
+    /// The name of its kind.
+    pub kind: &'static str,
+    /// Its donor.
+    pub node: String,
+    /// Name of a device at its node; for memory the address of its donor.
+    pub address: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its capabilities.
+    pub capabilities: Vec<String>,
+    /// Its lease.
+    pub lease_s: f64,
+}
+
+impl GrantedRow {
+    /// Describes a grant.
+    pub fn new(grant: &Grant) -> Self {
+        let share = &grant.share;
+        let address = match share.device() {
+            Some((_, address)) => address.to_owned(),
+            None => format!("udp:{}", grant.udp_addr),
+        };
+        Self {
+            id: grant.id.0,
+            kind: share.kind.name(),
+            node: grant.donor.clone(),
+            address,
+            bytes: share.bytes,
+            capabilities: share.capabilities.clone(),
+            lease_s: grant.lease_s,
+        }
+    }
+}
+
+/// Returns the environment variables that describe the grants.
+pub fn environment(rows: &[GrantedRow]) -> Vec<(&'static str, String)> {
+    let list =
+        |of: &dyn Fn(&GrantedRow) -> String| rows.iter().map(of).collect::<Vec<_>>().join(",");
+    vec![
+        ("VENICE_GRANT_ID", list(&|row| row.id.to_string())),
+        ("VENICE_GRANT_KIND", list(&|row| row.kind.to_owned())),
+        ("VENICE_GRANT_NODE", list(&|row| row.node.clone())),
+        ("VENICE_GRANT_ADDRESS", list(&|row| row.address.clone())),
+        ("VENICE_GRANT_BYTES", list(&|row| row.bytes.to_string())),
+        ("VENICE_GRANT_CAPABILITIES", list(&|row| row.capabilities.join(","))),
+    ]
+}
+
+/// Reports events of grants until the command has ended, and ends it when a grant is lost or due:
+/// by SIGTERM and, after `grace`, by SIGKILL, because the resource may soon have another recipient.
+/// `next` waits for an event. Returns true if it ended the command.
+pub fn watch(
+    next: impl Fn(Duration) -> Option<HeldNews>,
+    has_ended: &Receiver<()>,
+    grace: Duration,
+    signal: impl Fn(Signal),
+) -> bool {
+    let mut lost_at = None;
+    let mut is_killed = false;
+    while has_ended.try_recv() == Err(TryRecvError::Empty) {
+        if let Some(news) = next(LOOK_EVERY) {
+            terminal::remark(format!("venice: {news}"));
+            if matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due) && lost_at.is_none() {
+                lost_at = Some(Instant::now());
+                signal(Signal::TERM);
+                // A stopped process would not receive it.
+                signal(Signal::CONT);
+            }
+        }
+        if !is_killed && lost_at.is_some_and(|at: Instant| at.elapsed() >= grace) {
+            is_killed = true;
+            terminal::remark("venice: the command ignored SIGTERM: killed");
+            signal(Signal::KILL);
+        }
+    }
+    lost_at.is_some()
+}

@@ -1,0 +1,186 @@
+//! Daemons and commands of this release and the last one together, as during an upgrade.
+//! `scripts/last-release.sh` builds the last one; its path is in `VENICE_LAST_RELEASE`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{Daemon, Place, Said, exists, finish, skipped, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use venice_testkit::process::ChildGuard;
+
+/// Which `venice` a process runs.
+#[derive(Clone, Copy)]
+enum Release {
+    Last,
+    This,
+}
+
+struct Rack {
+    place: Place,
+    last: PathBuf,
+    addr: String,
+    monitor: Option<Daemon>,
+    /// The release of the Monitor Node.
+    release: Release,
+}
+
+impl Rack {
+    /// Founds a rack; `None` without the last release.
+    fn found(test: &str, release: Release) -> Option<Rack> {
+        let Some(last) = std::env::var_os("VENICE_LAST_RELEASE") else {
+            skipped(test, "VENICE_LAST_RELEASE is not set (scripts/last-release.sh)");
+            return None;
+        };
+        let (place, addr) = (Place::new(), String::new());
+        let mut rack = Rack { place, last: last.into(), addr, monitor: None, release };
+        rack.venice(release, &["init", "--state-dir", &rack.file("state")]).expect(0);
+        rack.start_monitor(release, "127.0.0.1:0");
+        Some(rack)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.place.file(name).display().to_string()
+    }
+
+    fn command(&self, release: Release, words: &[&str]) -> Command {
+        let ours = self.place.command(words);
+        match release {
+            Release::This => ours,
+            Release::Last => {
+                let mut command = Command::new(&self.last);
+                command.args(words);
+                for (name, value) in ours.get_envs() {
+                    match value {
+                        Some(value) => command.env(name, value),
+                        None => command.env_remove(name),
+                    };
+                }
+                command
+            }
+        }
+    }
+
+    fn venice(&self, release: Release, words: &[&str]) -> Said {
+        finish(self.command(release, words), words)
+    }
+
+    /// Runs a command at this rack's Monitor Node.
+    fn ask(&self, release: Release, words: &[&str]) -> Said {
+        self.venice(release, &[&["--monitor", &self.addr], words].concat())
+    }
+
+    fn start(&self, release: Release, name: &str, words: &[&str]) -> Daemon {
+        let log = fs::File::create(self.place.file(&format!("{name}.log"))).unwrap();
+        let mut command = self.command(release, words);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Daemon(ChildGuard(command.spawn().unwrap()))
+    }
+
+    fn start_monitor(&mut self, release: Release, listen: &str) {
+        let (state, ready) = (self.file("state"), self.file("ready.json"));
+        let _ = fs::remove_file(&ready);
+        let words = ["monitor", "--listen", listen, "--state-dir", &state, "--ready-file", &ready];
+        self.monitor = Some(self.start(release, "monitor", &words));
+        self.release = release;
+        wait_until("the Monitor Node is ready", || exists(Path::new(&ready)));
+        let said: Value = serde_json::from_str(&fs::read_to_string(&ready).unwrap()).unwrap();
+        self.addr = said["addr"].as_str().unwrap().to_owned();
+    }
+
+    fn stop_monitor(&mut self) {
+        let mut monitor = self.monitor.take().unwrap();
+        assert_eq!(monitor.stop(Signal::TERM), Some(0));
+    }
+
+    /// Starts an agent that lends memory and an accelerator.
+    fn start_agent(&self, release: Release) -> Daemon {
+        let identity = self.place.join("donor", &self.addr);
+        let words = ["agent", "--name", "donor", "--lend", "64MiB", "--monitor", &self.addr];
+        let offer = ["--identity", &identity, "--offer", "accelerator:/dev/zero,fft"];
+        let agent = self.start(release, "agent", &[&words[..], &offer].concat());
+        wait_until("the agent is registered", || {
+            let rows = self.ask(self.release, &["resources", "--json"]);
+            rows.code() == 0 && rows.json().as_array().unwrap().len() == 2
+        });
+        agent
+    }
+
+    fn grants(&self) -> Vec<Value> {
+        let said = self.ask(self.release, &["grants", "--json"]).expect(0);
+        said.json().as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn old_agent_serves_new_monitor() {
+    let Some(rack) = Rack::found("old_agent_serves_new_monitor", Release::This) else { return };
+    let _agent = rack.start_agent(Release::Last);
+    let kind = ["sh", "-c", "echo $VENICE_GRANT_KIND"];
+    let get = ["get", "accelerator:fft", "memory=16MiB", "--"];
+    let said = rack.ask(Release::This, &[&get[..], &kind].concat()).expect(0);
+    assert!(said.out.ends_with("memory,accelerator\n"), "{said:?}");
+    // Programs of the last release borrow memory; their requests for devices are refused.
+    rack.ask(Release::Last, &["get", "memory", "16MiB", "--", "true"]).expect(0);
+    let refused = rack.ask(Release::Last, &["get", "accelerator", "--", "true"]).expect(1);
+    assert!(!refused.complaint().is_empty());
+    wait_until("all is given back", || rack.grants().is_empty());
+}
+
+#[test]
+fn new_agent_serves_old_monitor() {
+    let Some(rack) = Rack::found("new_agent_serves_old_monitor", Release::Last) else { return };
+    let _agent = rack.start_agent(Release::This);
+    rack.ask(Release::Last, &["get", "memory", "32MiB", "--", "true"]).expect(0);
+    rack.ask(Release::Last, &["get", "accelerator", "--", "true"]).expect(0);
+    let refused = rack.ask(Release::This, &["get", "memory=16MiB", "--", "true"]).expect(1);
+    assert!(!refused.complaint().is_empty());
+}
+
+#[test]
+fn upgrade_keeps_grants_and_quotas() {
+    let test = "upgrade_keeps_grants_and_quotas";
+    let Some(mut rack) = Rack::found(test, Release::Last) else { return };
+    let _agent = rack.start_agent(Release::Last);
+    let addr = rack.addr.clone();
+    let get = ["--monitor", &addr, "get", "memory", "16MiB"];
+    let mut memory = rack.start(Release::Last, "memory", &get);
+    let get = ["--monitor", &addr, "get", "accelerator"];
+    let mut device = rack.start(Release::Last, "device", &get);
+    wait_until("both are granted", || {
+        rack.grants().iter().filter(|row| row["state"] == "committed").count() == 2
+    });
+    let quota = ["quota", "set", "ada", "1GiB", "--accelerators", "2"];
+    let admin = rack.ask(Release::Last, &quota);
+    rack.stop_monitor();
+
+    rack.start_monitor(Release::This, &addr);
+    let mut kinds: Vec<_> = rack.grants().iter().map(|row| row["kind"].to_string()).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["\"accelerator\"", "\"memory\""]);
+    let quotas = rack.ask(Release::This, &["quota", "list", "--json"]).expect(0).json();
+    if admin.code() == 0 {
+        let quota = serde_json::json!({ "memory": 1 << 30, "accelerator": 2 });
+        assert_eq!(quotas["users"][0]["quota"], quota, "{quotas}");
+    }
+    // Their holders go on, and give them back to the new Monitor Node.
+    assert_eq!(memory.stop(Signal::INT), Some(0));
+    assert_eq!(device.stop(Signal::INT), Some(0));
+    wait_until("both are given back", || rack.grants().is_empty());
+    rack.stop_monitor();
+
+    // There is no way back: the old one says so, and leaves the store alone.
+    let words = ["monitor", "--listen", "127.0.0.1:0", "--state-dir", &rack.file("state")];
+    let before = rack.file("state");
+    let mut old = rack.start(Release::Last, "old", &words);
+    wait_until("the old one has read the store", || {
+        !fs::read_to_string(rack.file("old.log")).unwrap().is_empty()
+            || old.0.try_wait().unwrap().is_some()
+    });
+    let _ = old.stop(Signal::TERM);
+    assert!(exists(Path::new(&before)));
+    rack.start_monitor(Release::This, "127.0.0.1:0");
+    let again = rack.ask(Release::This, &["quota", "list", "--json"]).expect(0).json();
+    assert_eq!(again["users"], quotas["users"]);
+}
