@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use venice_control::server::{AgentHandler, TlsServer};
-use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
+use venice_control::{
+    Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep,
+};
 use venice_wire::{GrantId, GrantKey};
 
 use crate::lender::Lender;
@@ -41,6 +43,18 @@ impl AgentHandler for Handler {
 
     async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
         self.lender.release(&grants).await
+    }
+
+    async fn prepare_transfer(&self, step: TransferStep) -> Result<DonorStatus, Refusal> {
+        self.lender.prepare_transfer(&step)
+    }
+
+    async fn commit_transfer(&self, step: TransferStep) -> Result<DonorStatus, Refusal> {
+        self.lender.commit_transfer(&step).await
+    }
+
+    async fn abort_transfer(&self, from: GrantId, grant: GrantId) -> Result<DonorStatus, Refusal> {
+        Ok(self.lender.abort_transfer(from, grant))
     }
 
     async fn give_back(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {

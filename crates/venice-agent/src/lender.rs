@@ -33,6 +33,7 @@ pub(crate) struct Lender {
     state: Mutex<State>,
     pub(crate) pool: SlabPool,
     grants: SharedGrants,
+    prepare_timeout_ns: u64,
     /// Empty once the agent has stopped.
     ports: Mutex<Ports>,
     /// Notified when deadlines may have changed.
@@ -50,9 +51,9 @@ pub(crate) struct State {
     attention: PausableClock,
     /// Memory pressure of this machine.
     pub(crate) pressure: PressureReport,
-    /// Slabs of prepared, uncommitted grants, which no port can reach yet. Device grants stay here
-    /// with no slabs.
-    set_aside: BTreeMap<GrantId, Vec<Slab>>,
+    /// Slabs of prepared, uncommitted grants, which no port can reach yet, and of grants that are
+    /// changing hands. Device grants stay here with no slabs.
+    pub(crate) set_aside: BTreeMap<GrantId, Vec<Slab>>,
     /// Ended grants and the time until which their recipients are notified, the oldest first.
     ended: VecDeque<(u64, GrantId)>,
 }
@@ -89,6 +90,7 @@ impl Lender {
             state: Mutex::new(state),
             pool,
             grants,
+            prepare_timeout_ns: settings.prepare_timeout_ns,
             ports: Mutex::new(ports),
             deadlines: Notify::new(),
             freed: Notify::new(),
@@ -196,9 +198,7 @@ impl Lender {
         if let Some(view) = view
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
-            self.ports().share(grant);
-            let recipient = RecipientId(view.recipient);
-            self.grants.lock().insert_of(recipient, grant, view.key, slabs);
+            self.share(RecipientId(view.recipient), grant, view.key, slabs);
         }
         self.carry_out(state);
         self.deadlines.notify_one();
@@ -326,13 +326,7 @@ impl Lender {
             // fetch them again after its connections are cut.
             let slabs = match set_aside {
                 Some(slabs) => slabs,
-                None => {
-                    let slabs = self.grants.lock().end(grant).unwrap_or_default();
-                    let until_ns = state.now_ns().saturating_add(NOTIFY_FOR.as_nanos() as u64);
-                    state.ended.push_back((until_ns, grant));
-                    self.ports().revoke(grant);
-                    slabs
-                }
+                None => self.end_at_ports(&mut state, grant).unwrap_or_default(),
             };
             ended.push((grant, reason, (count > 0).then_some(slabs)));
         }
@@ -343,6 +337,41 @@ impl Lender {
         for (grant, reason, slabs) in ended {
             self.free(grant, reason, slabs);
         }
+    }
+
+    /// Lets all ports reach the slabs by that grant and key.
+    pub(crate) fn share(
+        &self,
+        recipient: RecipientId,
+        grant: GrantId,
+        key: GrantKey,
+        slabs: Vec<Slab>,
+    ) {
+        self.ports().share(grant);
+        self.grants.lock().insert_of(recipient, grant, key, slabs);
+    }
+
+    /// Ends a grant at all ports, and returns its slabs; `None` for a device's grant. Its recipients
+    /// are notified for a while.
+    pub(crate) fn end_at_ports(&self, state: &mut State, grant: GrantId) -> Option<Vec<Slab>> {
+        let slabs = self.grants.lock().end(grant);
+        let until_ns = state.now_ns().saturating_add(NOTIFY_FOR.as_nanos() as u64);
+        state.ended.push_back((until_ns, grant));
+        self.ports().revoke(grant);
+        slabs
+    }
+
+    pub(crate) fn grants(&self) -> &SharedGrants {
+        &self.grants
+    }
+
+    /// Time slabs stay set aside, and promises last, without a commit.
+    pub(crate) fn prepare_timeout_ns(&self) -> u64 {
+        self.prepare_timeout_ns
+    }
+
+    pub(crate) fn notify_deadlines(&self) {
+        self.deadlines.notify_one();
     }
 
     /// Frees the slabs of an ended grant; `None` for a device's grant.

@@ -29,6 +29,7 @@ mod reporter;
 mod revoked_nodes;
 mod run;
 mod slab_replacement;
+mod transfer;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR};

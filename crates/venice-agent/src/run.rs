@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use venice_control::server::{self, LocalSocket, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
-use venice_memory::donor::{MemoryDevice, SharedGrants, SlabPool};
+use venice_memory::donor::{HandedOutGrants, MemoryDevice, SharedGrants, SlabPool};
 use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
@@ -164,7 +164,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let udp_addr = sockets.first().expect("at least one").local_addr();
     let grants = SharedGrants::default();
     let shm_socket = config.shm_socket.as_deref();
-    let serve = |path| ShmServer::start_behind(path, grants.clone(), config.link);
+    let serve = |path| ShmServer::start_behind(path, HandedOutGrants(grants.clone()), config.link);
     let shm = shm_socket.map(serve).transpose()?;
     let verbs = start_verbs(&config, udp_addr, &grants)?;
 

@@ -8,6 +8,7 @@ mod local;
 mod login;
 mod monitor;
 mod socket_error;
+mod transfers;
 
 pub use agent::AgentClient;
 pub use enrolment::{EnrolmentClient, MonitorIdentity, join};

@@ -6,6 +6,7 @@ mod quotas;
 mod requests;
 mod rows;
 mod shares;
+mod transfers;
 
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
@@ -14,6 +15,7 @@ pub(crate) use requests::{
 };
 pub(crate) use rows::*;
 pub(crate) use shares::{kind_in, kind_out};
+pub(crate) use transfers::*;
 
 use crate::proto;
 use peers::{peer_list_in, peer_list_out};
@@ -297,6 +299,7 @@ fn held_in(held: proto::HeldGrant) -> Result<HeldGrant, Status> {
         recipient: held.recipient,
         purpose: held.purpose,
         priority: priority_in(held.priority),
+        ownership: held.ownership.max(1),
     })
 }
 
@@ -317,6 +320,7 @@ fn held_out(held: HeldGrant) -> proto::HeldGrant {
         recipient: held.recipient,
         purpose: held.purpose,
         priority: Some(held.priority.into()),
+        ownership: held.ownership,
     }
 }
 

@@ -235,6 +235,9 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::HandshakeFailed => {
             (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
+        RackError::TransferFailed(reason) => {
+            (Code::Aborted, Kind::TransferFailed(error_detail::TransferFailed { reason }))
+        }
         RackError::StoreFull(why) => {
             (Code::ResourceExhausted, Kind::StoreFull(error_detail::StoreFull { why }))
         }
@@ -248,7 +251,7 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
 
 /// Converts a donor's refusal into a status.
 pub(crate) fn refusal_status(refusal: &Refusal) -> Status {
-    use proto::error_detail::{Kind, Refused, WrongEpoch, refused::Reason};
+    use proto::error_detail::{Kind, Refused, StaleOwnership, WrongEpoch, refused::Reason};
     let (code, reason) = match refusal.clone() {
         Refusal::NoRoom { free_slabs } => {
             (Code::ResourceExhausted, Reason::NoRoomFreeSlabs(free_slabs))
@@ -259,6 +262,10 @@ pub(crate) fn refusal_status(refusal: &Refusal) -> Status {
             (Code::FailedPrecondition, Reason::WrongEpoch(WrongEpoch { asked, current }))
         }
         Refusal::Conflict => (Code::AlreadyExists, Reason::Conflict(true)),
+        Refusal::StaleOwnership { asked, current } => {
+            let stale = StaleOwnership { asked, current };
+            (Code::FailedPrecondition, Reason::StaleOwnership(stale))
+        }
         Refusal::Failed(message) => (Code::Internal, Reason::Failed(message)),
     };
     status_with(code, refusal.to_string(), Kind::Refused(Refused { reason: Some(reason) }))
@@ -301,6 +308,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         Kind::NotRegistered(_) => RackError::NotRegistered,
         Kind::BadRequest(bad) => RackError::BadRequest(bad.reason),
         Kind::HandshakeFailed(_) => RackError::HandshakeFailed,
+        Kind::TransferFailed(failed) => RackError::TransferFailed(failed.reason),
         Kind::StoreFull(full) => RackError::StoreFull(full.why),
         Kind::Refused(refused) => {
             let refusal = match refused.reason? {
@@ -311,6 +319,9 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
                     Refusal::WrongEpoch { asked: wrong.asked, current: wrong.current }
                 }
                 Reason::Conflict(_) => Refusal::Conflict,
+                Reason::StaleOwnership(stale) => {
+                    Refusal::StaleOwnership { asked: stale.asked, current: stale.current }
+                }
                 Reason::Failed(message) => Refusal::Failed(message),
             };
             return Some(ControlError::Refused(refusal));
@@ -336,6 +347,7 @@ mod tests {
             RackError::NoBandwidth("busy".into()),
             RackError::NoDevice("none".into()),
             RackError::HandshakeFailed,
+            RackError::TransferFailed("mapped".into()),
             RackError::OverQuota(OverQuota {
                 user: "ada".into(),
                 kind: ResourceKind::Nic,
@@ -386,6 +398,7 @@ mod tests {
             Refusal::UnknownGrant,
             Refusal::WrongEpoch { asked: 1, current: 2 },
             Refusal::Conflict,
+            Refusal::StaleOwnership { asked: 2, current: 3 },
             Refusal::NoDevice("gone".into()),
             Refusal::Failed("mlock".into()),
         ];

@@ -32,9 +32,11 @@ pub use venice_rack::rows::{
     ResourceForecast, ResourceRow, bandwidth_text,
 };
 pub use venice_rack::types::{
-    AllocationRequest, CalledBack, DeviceReport, DonorReport, DonorStatus, DroppedCounts, FlowPeer,
-    FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, InvalidWant,
-    LeaseState, LinkPort, LinkProtection, LinkReport, LinkState, NodeRegistration, Notice,
-    NoticeReason, Peer, PeerList, Pong, PortReport, PrepareRequest, RackError, Refusal, Registered,
-    RelayPeer, RelayPlace, ResourceKind, ResourceSpec, Share, Want, XdpFrames, pool_text,
+    AllocationRequest, CalledBack, ClaimRequest, DeviceReport, DonorReport, DonorStatus,
+    DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant,
+    HeldState, Identity, InvalidWant, LeaseState, LinkPort, LinkProtection, LinkReport, LinkState,
+    MAX_CLAIM_MS, MAX_TRANSFER_GRANTS, NodeRegistration, Notice, NoticeReason, Peer, PeerList,
+    Pong, PortReport, PrepareRequest, RackError, Refusal, Registered, RelayPeer, RelayPlace,
+    ResourceKind, ResourceSpec, Share, TransferRequest, TransferState, TransferStep, Transferred,
+    Want, XdpFrames, pool_text,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use venice_control::client::{AgentClient, Login};
-use venice_control::{ControlError, DonorStatus, Pong, PrepareRequest};
+use venice_control::{ControlError, DonorStatus, Pong, PrepareRequest, TransferStep};
 use venice_rack::monitor::CallError;
 use venice_wire::GrantId;
 
@@ -15,6 +15,9 @@ pub(crate) enum Call {
     Commit { grant: GrantId, donor_epoch: u64 },
     Abort(GrantId),
     Release(Vec<GrantId>),
+    PrepareTransfer(TransferStep),
+    CommitTransfer(TransferStep),
+    AbortTransfer { from: GrantId, grant: GrantId },
     Ping,
 }
 
@@ -97,6 +100,11 @@ async fn perform(mut client: AgentClient, call: Call) -> Result<Answer, ControlE
         }
         Call::Abort(grant) => Answer::Status(client.abort(grant).await?),
         Call::Release(grants) => Answer::Status(client.release(&grants).await?),
+        Call::PrepareTransfer(step) => Answer::Status(client.prepare_transfer(step).await?),
+        Call::CommitTransfer(step) => Answer::Status(client.commit_transfer(step).await?),
+        Call::AbortTransfer { from, grant } => {
+            Answer::Status(client.abort_transfer(from, grant).await?)
+        }
         Call::Ping => Answer::Pong(client.ping().await?),
     })
 }

@@ -7,7 +7,10 @@ mod writing;
 use crate::clock::{Clock, TICK, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
-use crate::inputs::{AskedReply, Done, Input, Listing, Order, PendingCall, PendingRequest, Report};
+use crate::inputs::{
+    AskedReply, ClaimAnswer, Done, Input, Listing, Order, PendingCall, PendingRequest, Report,
+    TransferAnswer,
+};
 use crate::log::{log, log_granted};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
@@ -20,8 +23,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use venice_control::{
-    AllocationRequest, Asked, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity,
-    NodeRegistration, Owner, RackError, Registered,
+    AllocationRequest, Asked, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport,
+    Identity, NodeRegistration, Owner, RackError, Registered, TransferRequest, User,
 };
 use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
 use venice_wire::{GrantId, GrantKey};
@@ -48,6 +51,8 @@ pub(crate) struct Driver {
     registrations: BTreeMap<Token, PendingCall<NodeRegistration, Result<Registered, RackError>>>,
     releases: BTreeMap<Token, PendingCall<Vec<(GrantId, GrantKey)>, Kept>>,
     orders: BTreeMap<Token, PendingCall<Order, Result<(), RackError>>>,
+    transfers: BTreeMap<Token, PendingCall<(User, TransferRequest), TransferAnswer>>,
+    claims: BTreeMap<Token, PendingCall<(Owner, ClaimRequest), ClaimAnswer>>,
     requests: BTreeMap<u128, PendingRequest>,
     trust: TrustState,
     tenure: Tenure,
@@ -78,6 +83,8 @@ impl Driver {
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
             orders: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            claims: BTreeMap::new(),
             requests: BTreeMap::new(),
             trust,
             tenure,
@@ -194,6 +201,16 @@ impl Driver {
                 let token = self.token();
                 self.core.handle_release(token, &leases);
                 self.releases.insert(token, PendingCall { asked: leases, reply });
+            }
+            Input::Transfer(by, request, reply) => {
+                let token = self.token();
+                self.core.handle_transfer(now_ns, token, by.clone(), request.clone());
+                self.transfers.insert(token, PendingCall { asked: (by, request), reply });
+            }
+            Input::Claim(owner, request, reply) => {
+                let token = self.token();
+                self.core.handle_claim(token, &owner, &request);
+                self.claims.insert(token, PendingCall { asked: (owner, request), reply });
             }
             Input::Order(order, reply) => self.handle_order(order, reply),
             Input::List(listing) => self.list(now_ns, listing),
@@ -345,6 +362,15 @@ impl Driver {
             Action::SendRelease { donor, addr, grants } => {
                 self.call(donor, addr, Call::Release(grants));
             }
+            Action::SendPrepareTransfer { donor, addr, step } => {
+                self.call(donor, addr, Call::PrepareTransfer(step));
+            }
+            Action::SendCommitTransfer { donor, addr, step } => {
+                self.call(donor, addr, Call::CommitTransfer(step));
+            }
+            Action::SendAbortTransfer { donor, addr, from, grant } => {
+                self.call(donor, addr, Call::AbortTransfer { from, grant });
+            }
             Action::SendPing { donor, addr } => self.call(donor, addr, Call::Ping),
             Action::ReplyRequest { client_id, result } => self.reply(client_id, result),
             Action::ReplyStanding { client_id, standing } => {
@@ -355,6 +381,12 @@ impl Driver {
             }
             Action::ReplyRelease { token, kept } => {
                 self.releases.remove(&token).map(|waiting| waiting.reply.send(kept));
+            }
+            Action::ReplyTransfer { token, result } => {
+                self.transfers.remove(&token).map(|waiting| waiting.reply.send(result));
+            }
+            Action::ReplyClaim { token, result } => {
+                self.claims.remove(&token).map(|waiting| waiting.reply.send(result));
             }
             Action::ReplyDone { token, result } => self.answer_order(token, result),
             Action::ReplyRegister { token, result } => {
@@ -398,6 +430,16 @@ impl Driver {
             }
             Call::Commit { grant, .. } => {
                 self.core.handle_committed(now_ns, donor, grant, status(result));
+            }
+            Call::PrepareTransfer(step) => {
+                let grants = (step.from, step.grant);
+                self.core.handle_transfer_prepared(now_ns, donor, grants, status(result));
+            }
+            Call::CommitTransfer(step) => {
+                self.core.handle_transfer_committed(now_ns, donor, step.grant, status(result));
+            }
+            Call::AbortTransfer { .. } => {
+                self.core.handle_transfer_aborted(now_ns, donor, status(result));
             }
             Call::Abort(_) => self.core.handle_aborted(now_ns, donor, status(result)),
             Call::Release(grants) => {

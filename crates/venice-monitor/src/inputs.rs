@@ -2,9 +2,10 @@
 
 use tokio::sync::oneshot;
 use venice_control::{
-    AllocationPlan, AllocationRequest, Asked, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
-    Identity, LinkRow, NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord,
-    QuotaTable, RackError, Registered, ResourceRow, Revocation,
+    AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
+    HeartbeatAck, HeartbeatReport, Identity, LinkRow, NodeRegistration, NodeRow, Owner, QueueRow,
+    QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow, Revocation,
+    TransferRequest, Transferred, User,
 };
 use venice_rack::monitor::{JoinTokenRecord, Kept};
 use venice_wire::{GrantId, GrantKey};
@@ -13,6 +14,12 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 /// The reply of a call whose only result is success.
 pub(crate) type Done = Reply<Result<(), RackError>>;
 pub(crate) type AskedReply = Reply<Result<Asked, RackError>>;
+/// The answer to a transfer.
+pub(crate) type TransferAnswer = Result<Vec<Transferred>, RackError>;
+pub(crate) type TransferReply = Reply<TransferAnswer>;
+/// The answer to a claim.
+pub(crate) type ClaimAnswer = Result<Vec<Grant>, RackError>;
+pub(crate) type ClaimReply = Reply<ClaimAnswer>;
 
 /// An input of the driver.
 pub(crate) enum Input {
@@ -29,6 +36,8 @@ pub(crate) enum Input {
     /// Dry run of a request.
     Plan(Owner, AllocationRequest, Reply<Result<AllocationPlan, RackError>>),
     Release(Vec<(GrantId, GrantKey)>, Reply<Kept>),
+    Transfer(User, TransferRequest, TransferReply),
+    Claim(Owner, ClaimRequest, ClaimReply),
     Order(Order, Done),
     List(Listing),
     Stop,
@@ -42,6 +51,8 @@ impl Input {
             Self::Register(_, reply) => reply.is_closed(),
             Self::Request(_, _, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
+            Self::Transfer(_, _, reply) => reply.is_closed(),
+            Self::Claim(_, _, reply) => reply.is_closed(),
             Self::Order(order, reply) => !order.is_rack_wide() && reply.is_closed(),
             Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,

@@ -28,6 +28,12 @@ pub(crate) fn log(event: &Event) {
         Event::GrantAdopted { donor, id } => {
             tracing::warn!(donor, grant = id.0, "lends a grant missing from the table; adopted");
         }
+        Event::GrantTransferred { from, to, owner } => {
+            tracing::info!(grant = from.0, successor = to.0, owner, "transferred");
+        }
+        Event::GrantLostInTransfer { from, to } => {
+            tracing::warn!(grant = from.0, successor = to.0, "had ended at its donor: lost");
+        }
         Event::GrantNotAdopted { donor, id, share } => {
             let Share { kind, address, bytes, .. } = share;
             tracing::warn!(donor, grant = id.0, %kind, address, bytes, "impossible grant reported");

@@ -8,9 +8,10 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    AllocationPlan, AllocationRequest, Asked, ForecastRow, GrantRow, HeartbeatAck, HeartbeatReport,
-    Identity, Kept, LinkRow, NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord,
-    QuotaTable, RackError, Registered, ResourceRow,
+    AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
+    HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration, NodeRow, Owner,
+    QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
+    TransferRequest, Transferred, User,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -106,6 +107,18 @@ impl MonitorHandler for Service {
 
     async fn release(&self, leases: Vec<(GrantId, GrantKey)>) -> Result<Kept, RackError> {
         self.ask(|reply| Input::Release(leases, reply)).await.map_or_else(stopping, Ok)
+    }
+
+    async fn transfer(
+        &self,
+        by: User,
+        request: TransferRequest,
+    ) -> Result<Vec<Transferred>, RackError> {
+        self.ask(|reply| Input::Transfer(by, request, reply)).await.unwrap_or_else(stopping)
+    }
+
+    async fn claim(&self, owner: Owner, request: ClaimRequest) -> Result<Vec<Grant>, RackError> {
+        self.ask(|reply| Input::Claim(owner, request, reply)).await.unwrap_or_else(stopping)
     }
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {

@@ -38,6 +38,13 @@ pub struct Owner {
     pub user: String,
 }
 
+impl Owner {
+    /// True if this is the user.
+    pub fn is(&self, user: &User) -> bool {
+        (&self.node, &self.user) == (&user.node, &user.name)
+    }
+}
+
 impl From<User> for Owner {
     fn from(User { node, name, .. }: User) -> Self {
         Self { node, user: name }

@@ -13,14 +13,17 @@ mod devices;
 mod ended;
 mod notices;
 mod recipients;
+mod transfer;
+
+pub use transfer::Switched;
 
 use crate::NS_PER_MS;
+use crate::transfer::FIRST_OWNERSHIP;
 use crate::types::{
     DonorReport, DonorStatus, HeldGrant, HeldState, LeaseState, PrepareRequest, Refusal, Share,
 };
 use devices::Device;
 use ended::Ended;
-use recipients::recipient_number;
 use std::collections::{BTreeMap, VecDeque};
 use venice_wire::{GrantId, GrantKey};
 
@@ -84,6 +87,8 @@ pub struct GrantView {
     pub state: HeldState,
     /// A number for the borrowing program, the same for all its grants.
     pub recipient: u64,
+    /// Its ownership epoch: 1 for the first owner, and one more for each that followed.
+    pub ownership: u64,
 }
 
 /// A donor's grants. Drive it with the time and the incoming calls. After each call perform the
@@ -120,6 +125,10 @@ struct Held {
     called: Option<u64>,
     /// True while the node is drained: the grant is to be returned, at any time.
     is_drained: bool,
+    /// The ownership epoch, kept as long as the grant.
+    ownership: u64,
+    /// The successor promised to the Monitor Node.
+    promised: Option<GrantId>,
 }
 
 /// The reclaim of a grant's memory.
@@ -193,9 +202,18 @@ impl DonorCore {
         self.revision += 1;
         let deadline_ns = now_ns.saturating_add(self.settings.prepare_timeout_ns);
         let state = HeldState::Prepared;
-        let (wanted, called, is_drained) = (None, None, false);
-        let held = Held { request, state, deadline_ns, wanted, called, is_drained };
-        self.held.insert(held.request.grant, held);
+        let grant = request.grant;
+        let held = Held {
+            request,
+            state,
+            deadline_ns,
+            wanted: None,
+            called: None,
+            is_drained: false,
+            ownership: FIRST_OWNERSHIP,
+            promised: None,
+        };
+        self.held.insert(grant, held);
         Ok(Prepared::New(self.status()))
     }
 
@@ -317,10 +335,7 @@ impl DonorCore {
 
     /// Returns a grant, prepared or committed.
     pub fn grant(&self, grant: GrantId) -> Option<GrantView> {
-        let held = self.held.get(&grant)?;
-        let Held { request, state, .. } = held;
-        let (key, slabs, state) = (request.key, request.share.slabs(), *state);
-        Some(GrantView { key, slabs, state, recipient: recipient_number(request) })
+        self.held.get(&grant).map(GrantView::of)
     }
 
     /// Returns the slab counts.
@@ -343,6 +358,7 @@ impl DonorCore {
             recipient: held.request.recipient.clone(),
             purpose: held.request.purpose.clone(),
             priority: held.request.priority,
+            ownership: held.ownership,
         });
         DonorReport { status: self.status(), held: held.collect(), devices: self.device_reports() }
     }

@@ -11,6 +11,7 @@
 //! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
 //!   callers.
 //! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
+//! - [`transfer`] has the messages of grants that change hands.
 //! - [`kind`] is the table of the kinds of resources, [`resource`] describes offered resources and
 //!   granted shares, [`request`] what recipients want of them.
 //! - [`types`] holds the messages between recipients, donors and Monitor Node, [`rows`] the tables
@@ -39,6 +40,7 @@ pub mod resource;
 pub mod revocation;
 pub mod rows;
 pub mod rrt;
+pub mod transfer;
 pub mod tst;
 pub mod types;
 pub mod want;

@@ -12,6 +12,8 @@
 //!   (decision 0055).
 //! - Slabs prepared and never committed are freed by the donor after a time limit. Slabs committed
 //!   for a recipient that never received the answer are not renewed and fall back with their lease.
+//! - A transfer is one durable transaction: the grants end and their successors begin, all of them
+//!   or none (decision 0085). It comes after every donor's promise and before every donor's switch.
 //! - Reports of donors override the table, if they are recent enough (revisions).
 
 mod action;
@@ -38,6 +40,7 @@ mod release;
 mod requests;
 mod reservation;
 mod revocation;
+mod transfer;
 mod view;
 mod weighing;
 
@@ -58,6 +61,7 @@ use peers_view::PeersView;
 use pending::{PendingRequest, SentPrepare};
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use transfer::PendingTransfer;
 use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 
 /// Most changes of one [`Action::Store`]. If more come together, those of one grant of memory stay
@@ -156,6 +160,10 @@ pub struct MonitorCore {
     grant_limit: u64,
     /// Requests whose answer is on its way out.
     finished: BTreeMap<u128, PendingRequest>,
+    /// Transfers without an answer yet, by the client's number.
+    transfers: BTreeMap<u128, PendingTransfer>,
+    /// Commits of transfers without an answer yet, by the successor.
+    sent_transfers: BTreeSet<GrantId>,
     /// Set if other Monitor Nodes have the same store, or may have.
     shared: Option<PeersView>,
     next_scan_ns: u64,
@@ -176,6 +184,7 @@ impl MonitorCore {
     pub fn poll_timeout(&self) -> u64 {
         let deadlines = self.requests.values().map(|request| request.deadline_ns);
         deadlines
+            .chain(self.transfers.values().map(|transfer| transfer.deadline_ns))
             .chain(self.queue.next_ns())
             .min()
             .map_or(self.next_scan_ns, |deadline| deadline.min(self.next_scan_ns))
@@ -184,6 +193,7 @@ impl MonitorCore {
     /// Detects silent nodes, late handshakes, and lost grants whose lease is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.fail_late_requests(now_ns);
+        self.end_late_transfers(now_ns);
         let mut may_be_room = self.queue.is_pause_over(now_ns);
         if now_ns >= self.next_scan_ns {
             may_be_room = true;
@@ -215,7 +225,7 @@ impl MonitorCore {
             Change::PutLastRequest { .. } | Change::PutLastPromise { .. } => {}
             Change::PutGrantLimit(limit) => self.grant_limit = self.grant_limit.max(*limit),
             Change::PutGrant(grant) => self.rat.put(grant.clone()),
-            Change::DeleteGrant(id) => {
+            Change::DeleteGrant(id) | Change::TransferGrant(id) => {
                 self.rat.remove(*id);
             }
             Change::PutToken(record) => drop(self.tokens.insert(record.id, record.clone())),

@@ -2,6 +2,7 @@
 
 use crate::caller::Owner;
 use crate::queueing::DEFAULT_PRIORITY;
+use crate::transfer::FIRST_OWNERSHIP;
 use crate::types::{Identity, Share};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,9 @@ pub enum GrantState {
     Committing,
     /// Lent.
     Committed,
+    /// Transferred from another owner; its donor has not confirmed that yet, and may still answer
+    /// the predecessor.
+    Transferring,
     /// Returned by the recipient; the donor has not confirmed that yet.
     Releasing,
 }
@@ -60,6 +64,24 @@ pub struct GrantRecord {
     /// The donor's revision when it confirmed the grant. After a restart of the Monitor Node, an
     /// older report of the donor says nothing about the grant.
     pub confirmed_revision: u64,
+    /// The ownership epoch: 1 for the first owner, and one more for each that followed.
+    #[serde(default = "first_ownership", skip_serializing_if = "is_first")]
+    pub ownership: u64,
+    /// The grant it was transferred from, which is over; `None`: it was not transferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<GrantId>,
+    /// Milliseconds that its new owner has before its first renewal, while it is
+    /// [`GrantState::Transferring`]; else 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub claim_ms: u64,
+}
+
+fn first_ownership() -> u64 {
+    FIRST_OWNERSHIP
+}
+
+fn is_first(ownership: &u64) -> bool {
+    *ownership == FIRST_OWNERSHIP
 }
 
 fn default_priority() -> u8 {

@@ -126,7 +126,7 @@ pub struct GrantRow {
     pub bytes: u64,
     /// Bandwidth promised to it, in bits a second; 0: none.
     pub bandwidth_bps: u64,
-    /// `prepared`, `committed`, `releasing` or `lost`.
+    /// `prepared`, `committed`, `transferring`, `releasing` or `lost`.
     pub state: String,
     /// Its lease in seconds.
     pub lease_s: f64,
@@ -138,6 +138,8 @@ pub struct GrantRow {
     pub priority: u32,
     /// Seconds until it is preempted for a request of higher priority; `None` if it is not.
     pub preempted_in_s: Option<f64>,
+    /// Its ownership epoch: 1 for the first owner, and one more for each transfer.
+    pub ownership: u64,
 }
 
 /// A line of `venice queue`: a request that waits for room, or for a device.

@@ -16,6 +16,10 @@ pub use peers::{Peer, PeerList, RelayPeer, RelayPlace};
 
 pub use crate::request::{AllocationRequest, MAX_COPIES};
 pub use crate::resource::{DeviceReport, ResourceKind, ResourceSpec, Share};
+pub use crate::transfer::{
+    ClaimRequest, MAX_CLAIM_MS, MAX_TRANSFER_GRANTS, TransferRequest, TransferState, TransferStep,
+    Transferred,
+};
 pub use crate::want::{InvalidWant, Want};
 
 /// Most bytes in the name of a node, a recipient or a purpose.
@@ -335,6 +339,14 @@ pub enum Refusal {
     /// The grant's number is in use with another key or size.
     #[error("the grant's number is in use with another key or size")]
     Conflict,
+    /// A transfer to an ownership epoch that the grant has reached already.
+    #[error("the grant is at ownership {current}, and was to be transferred to {asked}")]
+    StaleOwnership {
+        /// The epoch of the transfer.
+        asked: u64,
+        /// The epoch of the grant.
+        current: u64,
+    },
     /// The donor failed, for the reason given.
     #[error("the donor failed: {0}")]
     Failed(String),
@@ -368,6 +380,8 @@ pub struct HeldGrant {
     pub purpose: String,
     /// The priority of its request; the default where the donor does not have it.
     pub priority: u8,
+    /// Its ownership epoch; 1 where the donor does not have it.
+    pub ownership: u64,
 }
 
 /// A donor's report on its grants, at one moment.
@@ -482,6 +496,9 @@ pub enum RackError {
     /// may help.
     #[error("the donors have room, but failed or did not answer in time")]
     HandshakeFailed,
+    /// A transfer failed for the reason given, before anything changed. A retry may help.
+    #[error("nothing was transferred: {0}")]
+    TransferFailed(String),
     /// The join token is unknown, used or expired, for the reason given.
     #[error("{0}")]
     BadToken(String),

@@ -158,7 +158,7 @@ impl Held {
     }
 
     /// Starts the keeper. `asked` is a time before the request was sent; the leases began later.
-    fn keep(
+    pub(crate) fn keep(
         access: &Access,
         (grants, asked): (Vec<Grant>, Instant),
         tell: impl FnMut(HeldNews) + Send + 'static,

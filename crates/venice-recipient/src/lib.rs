@@ -8,6 +8,7 @@
 //!   run block; another rebuilds lost copies of slabs;
 //! - [`Held`] keeps grants without a run block: devices, and memory that a program reaches by
 //!   itself;
+//! - [`transfer`] gives grants to another user, [`claim`] takes them over;
 //! - [`home`] finds a recipient's relay node where nodes relay for each other;
 //! - [`local_rack`] finds the rack of this machine;
 //! - [`runs`] reports the state of a program on borrowed memory, and changes its budget;
@@ -44,6 +45,7 @@ pub mod runs;
 mod spec;
 mod suspend;
 mod suspicion;
+mod transfer;
 mod waiting;
 mod write_behind;
 
@@ -62,6 +64,7 @@ pub use news::{LostDonor, News};
 pub use remote_memory::{RemoteMemory, Request};
 pub use spec::{AllocationSpec, MemorySpec};
 pub use suspend::Suspended;
+pub use transfer::{Transfer, claim, transfer};
 pub use venice_memory::paged::FarError;
 pub use venice_memory::paged::coding::{Coding, InvalidCoding};
 pub use venice_memory::paged::direct::{Lane, LaneError, ReadPart, WritePart};

@@ -12,8 +12,8 @@ use venice_cli::{failure, help, manual, numbers};
 use venice_measure::demo;
 
 use crate::{
-    daemon, doctor, drain, forecast, get, host_port, identity, lab, listing, place, queue, quota,
-    rack, run, runs, swap, window,
+    daemon, doctor, drain, forecast, get, grants, host_port, identity, lab, listing, place, queue,
+    quota, rack, run, runs, swap, window,
 };
 use examples::*;
 
@@ -76,9 +76,9 @@ enum Command {
     /// List lent resources (Resource Registration Table)
     #[command(after_help = HELP_RESOURCES)]
     Resources(listing::ListArgs),
-    /// List grants: donor, owner, recipient (Resource Allocation Table)
+    /// List grants: donor, owner, recipient (Resource Allocation Table); transfer and claim them
     #[command(after_help = HELP_GRANTS)]
-    Grants(listing::ListArgs),
+    Grants(grants::GrantsArgs),
     /// Set, remove or list the quotas of users
     #[command(after_help = quota::HELP)]
     Quota {
@@ -196,7 +196,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Nodes(args) => listing::nodes(args, monitor),
         Command::Drain(args) => drain::execute(args, monitor),
         Command::Resources(args) => listing::resources(args, monitor),
-        Command::Grants(args) => listing::grants(args, monitor),
+        Command::Grants(args) => grants::execute(args, monitor),
         Command::Quota { what } => quota::execute(what, monitor),
         Command::Place(args) => place::execute(args, monitor),
         Command::Queue(args) => queue::execute(args, monitor),

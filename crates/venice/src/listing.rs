@@ -219,7 +219,7 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.id.to_string(),
             row.donor.clone(),
             owner(row).unwrap_or_else(dash),
-            row.recipient.clone(),
+            unclaimed(row).unwrap_or_else(|| row.recipient.clone()),
             named(&row.home),
             row.hops.map_or_else(dash, |hops| hops.to_string()),
             if row.kind.is_device() { row.kind.to_string() } else { dash() },
@@ -238,6 +238,11 @@ fn grants_table(rows: &[GrantRow]) -> String {
         &columns,
         rows.iter().map(line).collect(),
     )
+}
+
+/// Recipient of a transferred grant that no program of its owner has claimed.
+fn unclaimed(row: &GrantRow) -> Option<String> {
+    (row.recipient.is_empty() && row.ownership > 1).then(|| "(unclaimed)".to_owned())
 }
 
 /// Owner of a grant, as user@node.

@@ -14,6 +14,7 @@ mod drain;
 mod forecast;
 mod get;
 mod granted;
+mod grants;
 mod host_port;
 mod identity;
 mod lab;

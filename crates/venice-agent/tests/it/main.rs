@@ -6,3 +6,4 @@ mod pressure;
 mod rack;
 mod renewal;
 mod revoked;
+mod transfer;

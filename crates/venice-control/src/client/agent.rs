@@ -7,8 +7,8 @@ use crate::error::{ControlError, PeerKind};
 use crate::proto::{self, StepResponse, node_agent_client::NodeAgentClient};
 use std::time::Duration;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
-use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest};
+use tonic::{Code, Response, Status};
+use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep};
 use venice_wire::{GrantId, GrantKey};
 
 /// A connection to an agent. Cheap to clone; clones share the connection.
@@ -80,6 +80,49 @@ impl AgentClient {
     pub async fn release(&mut self, ids: &[GrantId]) -> Result<DonorStatus, ControlError> {
         let request = proto::AgentReleaseRequest { grants: ids.iter().map(|id| id.0).collect() };
         let response = self.inner.release(request).await;
+        self.step(response)
+    }
+
+    /// Prepares a transfer.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] with the donor's reason, also for an agent of an earlier release,
+    /// which does not know the call.
+    pub async fn prepare_transfer(
+        &mut self,
+        step: TransferStep,
+    ) -> Result<DonorStatus, ControlError> {
+        let response = self.inner.prepare_transfer(convert::transfer_step_out(step)).await;
+        if response.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
+            let why = "its agent is of an earlier release, which transfers no grants: upgrade it";
+            return Err(ControlError::Refused(Refusal::Failed(why.to_owned())));
+        }
+        self.step(response)
+    }
+
+    /// Executes a transfer.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] if the grant has ended.
+    pub async fn commit_transfer(
+        &mut self,
+        step: TransferStep,
+    ) -> Result<DonorStatus, ControlError> {
+        let response = self.inner.commit_transfer(convert::transfer_step_out(step)).await;
+        self.step(response)
+    }
+
+    /// Calls a prepared transfer off.
+    ///
+    /// # Errors
+    /// Only when the agent cannot be reached.
+    pub async fn abort_transfer(
+        &mut self,
+        from: GrantId,
+        grant: GrantId,
+    ) -> Result<DonorStatus, ControlError> {
+        let request = proto::AbortTransferRequest { from: from.0, grant: grant.0 };
+        let response = self.inner.abort_transfer(request).await;
         self.step(response)
     }
 

@@ -162,7 +162,7 @@ impl MonitorClient {
     }
 
     /// Sends a repeatable call, to any of several Monitor Nodes that answers.
-    async fn answer<T, F>(
+    pub(super) async fn answer<T, F>(
         &self,
         may_wait: bool,
         call: impl Fn(MonitorNodeClient<Channel>) -> F,
@@ -319,7 +319,7 @@ impl MonitorClient {
         rows.into_iter().map(convert).collect::<Result<_, _>>().map_err(|s| self.error(s))
     }
 
-    fn error(&self, status: Status) -> ControlError {
+    pub(super) fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
     }
 }

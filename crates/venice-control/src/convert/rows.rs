@@ -108,6 +108,7 @@ same_fields!(
         purpose,
         priority,
         preempted_in_s,
+        ownership,
     },
     by (kind_name_out, kind_name_in) kind
 );

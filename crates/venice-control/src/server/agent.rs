@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::Caller;
-use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal};
+use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep};
 use venice_wire::{GrantId, GrantKey};
 
 /// The calls of an agent. Write the methods as `async fn`. Every call may be repeated, and calls
@@ -38,6 +38,34 @@ pub trait AgentHandler: Send + Sync + 'static {
 
     /// Revokes grants. Answer when the slabs are free again.
     fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
+
+    /// Promises to give a grant to a successor. By default refused.
+    fn prepare_transfer(
+        &self,
+        step: TransferStep,
+    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
+        let _ = step;
+        async { Err(Refusal::Failed("it transfers no grants".to_owned())) }
+    }
+
+    /// Gives a grant to its successor. By default refused.
+    fn commit_transfer(
+        &self,
+        step: TransferStep,
+    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
+        let _ = step;
+        async { Err(Refusal::UnknownGrant) }
+    }
+
+    /// Withdraws the promise of a grant to a successor. By default refused, as there is none.
+    fn abort_transfer(
+        &self,
+        from: GrantId,
+        grant: GrantId,
+    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
+        let _ = (from, grant);
+        async { Err(Refusal::UnknownGrant) }
+    }
 
     /// Releases the grants whose keys are right. Answer when the slabs are free again.
     fn give_back(
@@ -128,6 +156,36 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         self.admit_monitor(&request)?;
         let grants = request.into_inner().grants.into_iter().map(GrantId).collect();
         Ok(step(self.handler.release(grants).await))
+    }
+
+    async fn prepare_transfer(
+        &self,
+        request: Request<proto::TransferStep>,
+    ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
+        let transfer = convert::transfer_step_in(request.into_inner())?;
+        let promised = self.handler.prepare_transfer(transfer).await;
+        promised.map(step).map_err(|refusal| refusal_status(&refusal))
+    }
+
+    async fn commit_transfer(
+        &self,
+        request: Request<proto::TransferStep>,
+    ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
+        let transfer = convert::transfer_step_in(request.into_inner())?;
+        let switched = self.handler.commit_transfer(transfer).await;
+        switched.map(step).map_err(|refusal| refusal_status(&refusal))
+    }
+
+    async fn abort_transfer(
+        &self,
+        request: Request<proto::AbortTransferRequest>,
+    ) -> Result<Response<StepResponse>, Status> {
+        self.admit_monitor(&request)?;
+        let proto::AbortTransferRequest { from, grant } = request.into_inner();
+        let aborted = self.handler.abort_transfer(GrantId(from), GrantId(grant)).await;
+        aborted.map(step).map_err(|refusal| refusal_status(&refusal))
     }
 
     async fn give_back(

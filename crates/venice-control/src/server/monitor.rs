@@ -223,6 +223,26 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         Ok(Response::new(proto::ReleaseGrantsResponse { keyless }))
     }
 
+    async fn transfer_grants(
+        &self,
+        request: Request<proto::TransferGrantsRequest>,
+    ) -> Result<Response<proto::TransferGrantsResponse>, Status> {
+        let by = self.program(&request)?;
+        let request = convert::transfer_in(request.into_inner())?;
+        let rows = self.handler.transfer(by, request).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::transferred_out(rows)))
+    }
+
+    async fn claim_grants(
+        &self,
+        request: Request<proto::ClaimGrantsRequest>,
+    ) -> Result<Response<proto::ClaimGrantsResponse>, Status> {
+        let user = self.program(&request)?;
+        let request = convert::claim_in(request.into_inner())?;
+        let grants = self.handler.claim(user.into(), request).await.map_err(|e| rack_status(&e))?;
+        Ok(Response::new(convert::claimed_out(grants)))
+    }
+
     async fn drain_node(
         &self,
         request: Request<proto::DrainNodeRequest>,

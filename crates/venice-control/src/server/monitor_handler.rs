@@ -1,7 +1,7 @@
 //! The calls of the MonitorNode service.
 
 use std::future::Future;
-use venice_rack::caller::Owner;
+use venice_rack::caller::{Owner, User};
 use venice_rack::monitor::Kept;
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
@@ -9,8 +9,8 @@ use venice_rack::rows::{
     AllocationPlan, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaTable, ResourceRow,
 };
 use venice_rack::types::{
-    AllocationRequest, HeartbeatAck, HeartbeatReport, Identity, NodeRegistration, RackError,
-    Registered,
+    AllocationRequest, ClaimRequest, Grant, HeartbeatAck, HeartbeatReport, Identity,
+    NodeRegistration, RackError, Registered, TransferRequest, Transferred,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -66,6 +66,20 @@ pub trait MonitorHandler: Send + Sync + 'static {
         &self,
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Result<Kept, RackError>> + Send;
+
+    /// Transfers grants, on behalf of `by`.
+    fn transfer(
+        &self,
+        by: User,
+        request: TransferRequest,
+    ) -> impl Future<Output = Result<Vec<Transferred>, RackError>> + Send;
+
+    /// Returns the grants transferred to `owner`.
+    fn claim(
+        &self,
+        owner: Owner,
+        request: ClaimRequest,
+    ) -> impl Future<Output = Result<Vec<Grant>, RackError>> + Send;
 
     /// Starts draining the node `name`, or (`undo`) ends it.
     fn drain(&self, name: String, undo: bool)

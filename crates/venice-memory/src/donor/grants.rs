@@ -1,10 +1,11 @@
 //! The donor's table of grants: the slabs of each grant, and its key.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use venice_fabric::{Atomic, GrantedMemory, Lent, RecipientId, Refusal};
+use venice_ports::monotonic_ns;
 use venice_ports::shm::{SlabBatch, SlabSource};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -30,6 +31,10 @@ struct Entry {
     recipient: RecipientId,
     /// Accesses with another key since the last report.
     wrong_keys: AtomicU64,
+    /// True once a recipient has had files of its slabs, which it may map for good.
+    is_handed_out: AtomicBool,
+    /// Moment until which no files are handed out, by the monotonic clock.
+    held_until_ns: AtomicU64,
     /// Empty once the grant has ended. Held for reading during an access, so that no access is
     /// under way once they are taken out. An answer begun before may still be sent from the slab's
     /// memory.
@@ -56,8 +61,14 @@ impl GrantTable {
         key: GrantKey,
         slabs: Vec<Slab>,
     ) {
-        let (wrong_keys, slabs) = (AtomicU64::new(0), RwLock::new(slabs));
-        let entry = Entry { key, recipient, wrong_keys, slabs };
+        let entry = Entry {
+            key,
+            recipient,
+            wrong_keys: AtomicU64::new(0),
+            is_handed_out: AtomicBool::new(false),
+            held_until_ns: AtomicU64::new(0),
+            slabs: RwLock::new(slabs),
+        };
         let old = self.grants.insert(id, Arc::new(entry));
         assert!(old.is_none(), "{id:?} inserted twice");
         self.ended.remove(&id);
@@ -73,6 +84,38 @@ impl GrantTable {
         self.generation.fetch_add(1, Ordering::Release);
         let mut slabs = entry.slabs.write().unwrap_or_else(PoisonError::into_inner);
         Some(std::mem::take(&mut *slabs))
+    }
+
+    /// Hands out no files of a grant's slabs until that moment, by the monotonic clock, in
+    /// nanoseconds. Returns false if some were handed out before: then nothing is held. A grant that
+    /// does not exist has none.
+    pub fn hold_files(&self, id: GrantId, until_ns: u64) -> bool {
+        let Some(entry) = self.grants.get(&id) else { return true };
+        let is_free = !entry.is_handed_out.load(Ordering::Relaxed);
+        if is_free {
+            entry.held_until_ns.store(until_ns, Ordering::Relaxed);
+        }
+        is_free
+    }
+
+    /// Returns slab files as [`GrantTable::slab_files`] does, for a recipient that may map them.
+    ///
+    /// # Errors
+    /// A text for the recipient, also while the grant is being transferred.
+    pub fn hand_out(
+        &self,
+        id: GrantId,
+        key: GrantKey,
+        first: usize,
+        count: usize,
+    ) -> Result<SlabBatch, String> {
+        let batch = self.slab_files(id, key, first, count)?;
+        let entry = self.grants.get(&id).ok_or("unknown grant")?;
+        if monotonic_ns() < entry.held_until_ns.load(Ordering::Relaxed) {
+            return Err("refused: the grant is being transferred".to_owned());
+        }
+        entry.is_handed_out.store(true, Ordering::Relaxed);
+        Ok(batch)
     }
 
     /// Forgets a grant that has ended.
@@ -340,6 +383,22 @@ impl SlabSource for SharedGrants {
     }
 }
 
+/// The table for a port whose recipients get the slab files themselves, and may map them.
+#[derive(Debug, Clone)]
+pub struct HandedOutGrants(pub SharedGrants);
+
+impl SlabSource for HandedOutGrants {
+    fn slabs(
+        &self,
+        id: GrantId,
+        key: GrantKey,
+        first: usize,
+        count: usize,
+    ) -> Result<SlabBatch, String> {
+        self.0.lock().hand_out(id, key, first, count)
+    }
+}
+
 impl GrantedMemory for SharedGrants {
     fn recipient(&mut self, grant: GrantId) -> RecipientId {
         self.entry(grant).map_or(RecipientId(grant.0), |entry| entry.recipient)
@@ -432,6 +491,20 @@ mod tests {
         assert!(table.slab_files(ID, KEY, 1, 2).is_err());
         assert!(table.slab_files(ID, KEY, usize::MAX, 2).is_err());
         assert!(table.slab_files(ID, GrantKey(0), 0, 1).is_err());
+    }
+
+    #[test]
+    fn held_grant_hands_out_no_files() {
+        let table = table(1);
+        assert!(table.hold_files(ID, u64::MAX));
+        assert!(table.hand_out(ID, KEY, 0, 1).unwrap_err().contains("being transferred"));
+        assert!(table.slab_files(ID, KEY, 0, 1).is_ok(), "a port that keeps them may");
+        assert!(table.hold_files(ID, 0));
+        assert!(table.hand_out(ID, GrantKey(0), 0, 1).is_err());
+        assert!(table.hold_files(ID, 0), "a refused recipient got none");
+        table.hand_out(ID, KEY, 0, 1).unwrap();
+        assert!(!table.hold_files(ID, u64::MAX));
+        assert!(table.hand_out(ID, KEY, 0, 1).is_ok());
     }
 
     #[test]

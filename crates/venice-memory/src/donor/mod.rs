@@ -11,7 +11,7 @@ mod pool;
 mod slab;
 
 pub use error::DonorError;
-pub use grants::{GrantTable, SharedGrants};
+pub use grants::{GrantTable, HandedOutGrants, SharedGrants};
 pub use memory_device::MemoryDevice;
 pub use pool::{SlabPool, available_bytes};
 pub use slab::Slab;

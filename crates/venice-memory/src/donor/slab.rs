@@ -166,6 +166,11 @@ impl Slab {
         Lent::new(Arc::clone(&self.mapping) as Arc<dyn LendingMemory>, range)
     }
 
+    /// True if no bytes are lent: no answer that is still to be sent reads the slab.
+    pub fn is_unlent(&self) -> bool {
+        Arc::strong_count(&self.mapping) == 1
+    }
+
     /// Copies bytes into the slab.
     ///
     /// # Panics

@@ -14,6 +14,12 @@ impl Driver {
         for (token, PendingCall { asked, .. }) in &self.releases {
             self.core.handle_release(*token, asked);
         }
+        for (token, PendingCall { asked: (by, request), .. }) in &self.transfers {
+            self.core.handle_transfer(now_ns, *token, by.clone(), request.clone());
+        }
+        for (token, PendingCall { asked: (owner, request), .. }) in &self.claims {
+            self.core.handle_claim(*token, owner, request);
+        }
         let orders = self.orders.iter().map(|(token, waiting)| (*token, waiting.asked.clone()));
         for (token, order) in orders.collect::<Vec<_>>() {
             self.start_order(token, order);
@@ -34,6 +40,8 @@ impl Driver {
     /// they are right for the whole rack, with or without a caller.
     fn drop_abandoned(&mut self) {
         self.registrations.retain(|_, waiting| !waiting.reply.is_closed());
+        self.transfers.retain(|_, waiting| !waiting.reply.is_closed());
+        self.claims.retain(|_, waiting| !waiting.reply.is_closed());
         self.orders.retain(|_, waiting| waiting.asked.is_rack_wide() || !waiting.reply.is_closed());
         self.requests.retain(|_, asking| {
             asking.replies.retain(|reply| !reply.is_closed());

@@ -62,6 +62,8 @@ impl Driver {
         match input {
             Input::Register(_, reply) => drop(reply.send(Err(refused()))),
             Input::Request(_, _, reply) => drop(reply.send(Err(refused()))),
+            Input::Transfer(_, _, reply) => drop(reply.send(Err(refused()))),
+            Input::Claim(_, _, reply) => drop(reply.send(Err(refused()))),
             Input::Order(order, reply) if !order.is_rack_wide() => drop(reply.send(Err(refused()))),
             input => self.handle_input(input),
         }

@@ -5,7 +5,7 @@ use crate::kit::{Agent, Monitor, bounded, config, keep, leases, request, states,
 use std::sync::atomic::Ordering;
 use venice_control::client::{Access, EnrolmentClient, MonitorClient};
 use venice_control::server::ServeError;
-use venice_control::{Caller, ControlError, ResourceKind, User};
+use venice_control::{Caller, ControlError, Owner, ResourceKind, TransferRequest, User};
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
 use venice_testkit::identity::{access, login_of};
@@ -228,4 +228,25 @@ async fn unreachable_monitor_error_is_clear() {
     let error =
         venice_control::client::MonitorClient::connect(&access("nonsense")).await.unwrap_err();
     assert!(matches!(error, ControlError::BadAddress { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn donor_without_transfers_refuses() {
+    let directory = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(directory.path(), ANY_PORT).await;
+    let _agent = Agent::start("node1", &monitor.addr, 4).await;
+    let mut client = monitor.client().await;
+    let grants = client.allocate(request(1, 2, &[])).await.unwrap();
+    let _kept = keep(&grants);
+    let transfer = TransferRequest {
+        client_id: 2,
+        grants: grants.iter().map(|grant| grant.id).collect(),
+        to: Owner { node: "node1".into(), user: "bob".into() },
+        claim_ms: 0,
+    };
+    let refused = client.transfer(transfer).await.unwrap_err();
+    let is_failed = matches!(&refused, ControlError::Rack(RackError::TransferFailed(_)));
+    assert!(is_failed && refused.to_string().contains("node1"), "{refused}");
+    assert_eq!(states(&mut client).await, ["committed"], "nothing has changed");
+    monitor.stop().await;
 }

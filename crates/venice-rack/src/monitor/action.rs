@@ -6,7 +6,10 @@ use crate::quota::{Limits, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
-use crate::types::{Grant, Identity, PrepareRequest, RackError, Refusal, Registered, Share};
+use crate::types::{
+    Grant, Identity, PrepareRequest, RackError, Refusal, Registered, Share, TransferStep,
+    Transferred,
+};
 use serde::{Deserialize, Serialize};
 use venice_wire::{GrantId, NodeId};
 
@@ -55,6 +58,35 @@ pub enum Action {
         /// The grants.
         grants: Vec<GrantId>,
     },
+    /// Call, then [`super::MonitorCore::handle_transfer_prepared`].
+    SendPrepareTransfer {
+        /// The donor to call.
+        donor: Identity,
+        /// Its address.
+        addr: String,
+        /// The message.
+        step: TransferStep,
+    },
+    /// Call, then [`super::MonitorCore::handle_transfer_committed`].
+    SendCommitTransfer {
+        /// The donor to call.
+        donor: Identity,
+        /// Its address.
+        addr: String,
+        /// The message.
+        step: TransferStep,
+    },
+    /// Call, then [`super::MonitorCore::handle_transfer_aborted`].
+    SendAbortTransfer {
+        /// The donor to call.
+        donor: Identity,
+        /// Its address.
+        addr: String,
+        /// The grant.
+        from: GrantId,
+        /// The number of its successor.
+        grant: GrantId,
+    },
     /// Call, then [`super::MonitorCore::handle_pinged`].
     SendPing {
         /// The donor to call.
@@ -82,6 +114,20 @@ pub enum Action {
         token: Token,
         /// The grants not released.
         kept: Kept,
+    },
+    /// Answer a transfer.
+    ReplyTransfer {
+        /// The call.
+        token: Token,
+        /// The answer: each grant, by number.
+        result: Result<Vec<Transferred>, RackError>,
+    },
+    /// Answer a claim.
+    ReplyClaim {
+        /// The call.
+        token: Token,
+        /// The answer.
+        result: Result<Vec<Grant>, RackError>,
     },
     /// Answer a call whose only answer is that it is done, and durable.
     ReplyDone {
@@ -171,6 +217,22 @@ pub enum Event {
         /// The grant.
         id: GrantId,
     },
+    /// A grant was transferred.
+    GrantTransferred {
+        /// The grant.
+        from: GrantId,
+        /// Its successor.
+        to: GrantId,
+        /// The new owner.
+        owner: String,
+    },
+    /// A grant ended at its donor before the transfer to a new owner was executed there.
+    GrantLostInTransfer {
+        /// The grant.
+        from: GrantId,
+        /// Its successor.
+        to: GrantId,
+    },
     /// A donor reports an impossible grant: beyond what it lends, or with names no request may
     /// have.
     GrantNotAdopted {
@@ -195,6 +257,9 @@ pub enum Change {
     PutGrant(GrantRecord),
     /// A grant is over.
     DeleteGrant(GrantId),
+    /// A grant is over here: its successor is put beside this. Unlike the end of a grant, it holds
+    /// only as long as the record is as last seen.
+    TransferGrant(GrantId),
     /// Grant numbers below this one may have been used.
     PutGrantLimit(u64),
     /// Donors are about to lend for this request. The record makes two Monitor Nodes with one store

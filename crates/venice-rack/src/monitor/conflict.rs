@@ -56,10 +56,14 @@ impl MonitorCore {
                     self.sent_releases.retain(|id| !grants.contains(id));
                     release.extend(grants);
                 }
+                Action::SendCommitTransfer { step, .. } => {
+                    self.sent_transfers.remove(&step.grant);
+                }
                 // These are right whatever the records are. A client without an answer about a
                 // handshake that peers called off would ask again, call off theirs, and they this
                 // one, in a circle.
                 Action::SendAbort { .. }
+                | Action::SendAbortTransfer { .. }
                 | Action::ReplyStanding { .. }
                 | Action::ReplyRequest { result: Err(RackError::HandshakeFailed), .. }
                 | Action::Note(_) => self.actions.push_back(action),
@@ -67,9 +71,13 @@ impl MonitorCore {
                 | Action::ReplyRequest { .. }
                 | Action::ReplyRelease { .. }
                 | Action::ReplyDone { .. }
+                | Action::SendPrepareTransfer { .. }
+                | Action::ReplyTransfer { .. }
+                | Action::ReplyClaim { .. }
                 | Action::ReplyRegister { .. } => {}
             }
         }
+        self.call_off_transfers();
         self.release_waiters.clear();
         self.waiting_registrations.clear();
         self.take_up_finished();
@@ -207,7 +215,9 @@ impl MonitorCore {
             && entry.status.revision < grant.confirmed_revision
         {
             entry.status.revision = grant.confirmed_revision;
-            entry.status.free_slabs = entry.status.free_slabs.saturating_sub(grant.share.slabs());
+            // The slabs of a transferred grant were lent before.
+            let slabs = if grant.from.is_none() { grant.share.slabs() } else { 0 };
+            entry.status.free_slabs = entry.status.free_slabs.saturating_sub(slabs);
         }
     }
 

@@ -6,6 +6,7 @@ use super::{Action, CallError, Change, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::resource::Share;
+use crate::transfer::FIRST_OWNERSHIP;
 use crate::types::{
     AllocationRequest, DonorStatus, Grant, Identity, PrepareRequest, RackError, Refusal,
 };
@@ -477,6 +478,9 @@ impl MonitorCore {
             granted_ns: now_ns,
             state: GrantState::Committing,
             confirmed_revision: part.confirmed_revision,
+            ownership: FIRST_OWNERSHIP,
+            from: None,
+            claim_ms: 0,
         }
     }
 

@@ -63,6 +63,7 @@ impl MonitorCore {
             GrantState::Committing => "prepared",
             _ if self.lost_since_ns(grant).is_some() => "lost",
             GrantState::Committed => "committed",
+            GrantState::Transferring => "transferring",
             GrantState::Releasing => "releasing",
         };
         let owner = grant.owner.as_ref();
@@ -84,6 +85,7 @@ impl MonitorCore {
             age_s: now_ns.saturating_sub(grant.granted_ns) as f64 / NS_PER_S,
             purpose: grant.purpose.clone(),
             priority: u32::from(grant.priority),
+            ownership: grant.ownership,
             preempted_in_s: self.preempted_in_s(now_ns, grant.id),
         }
     }

@@ -255,7 +255,7 @@ impl MonitorCore {
         let held: BTreeSet<GrantId> = report.held.iter().map(|held| held.id).collect();
         let is_over = |grant: &&GrantRecord| {
             grant.donor_epoch == donor.epoch
-                && grant.state != GrantState::Committing
+                && !matches!(grant.state, GrantState::Committing | GrantState::Transferring)
                 && grant.confirmed_revision <= revision
                 && !held.contains(&grant.id)
         };
@@ -265,6 +265,7 @@ impl MonitorCore {
             self.change(Change::DeleteGrant(id));
         }
         self.settle_by_report(now_ns, donor, report.status, &report.held);
+        self.settle_transfers_by_report(now_ns, donor, report.status, &report.held);
         self.forget_unknown_grants(donor.node, &held);
         let mut release = Vec::new();
         // Each of the donor's resources counts once, whatever it reports.
@@ -276,8 +277,9 @@ impl MonitorCore {
             let offered = left.take(&held.share);
             match self.rat.get(held.id).map(|grant| grant.state) {
                 Some(GrantState::Releasing) => release.push(held.id),
-                Some(GrantState::Committing | GrantState::Committed) => {}
-                None if self.in_handshake(held.id) => {}
+                Some(GrantState::Committing | GrantState::Committed | GrantState::Transferring) => {
+                }
+                None if self.in_handshake(held.id) || self.is_being_replaced(donor, held.id) => {}
                 None => self.adopt_or_abort(now_ns, donor, (revision, offered), held),
             }
         }
@@ -324,6 +326,9 @@ impl MonitorCore {
             granted_ns: now_ns,
             state: GrantState::Committed,
             confirmed_revision: revision,
+            ownership: held.ownership,
+            from: None,
+            claim_ms: 0,
         }));
     }
 

@@ -115,13 +115,22 @@ impl MonitorCore {
         kind: ResourceKind,
         used: u64,
     ) -> Result<(), RackError> {
-        let user = &checked.owner.user;
+        self.check_quota_of(&checked.owner.user, kind, checked.request.amount_of(kind), used)
+    }
+
+    /// Checks that a user who has `used` of a kind may have `asked` more.
+    pub(super) fn check_quota_of(
+        &self,
+        user: &str,
+        kind: ResourceKind,
+        asked: u64,
+        used: u64,
+    ) -> Result<(), RackError> {
         let Some(quota) = self.quotas.limit_of(user, kind) else { return Ok(()) };
-        let asked = checked.request.amount_of(kind);
         if used.saturating_add(asked) <= quota {
             return Ok(());
         }
-        let user = clipped(user.clone());
+        let user = clipped(user.to_owned());
         Err(RackError::OverQuota(OverQuota { user, kind, asked, used, quota }))
     }
 

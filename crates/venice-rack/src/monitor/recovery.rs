@@ -15,7 +15,7 @@ impl MonitorCore {
     ///
     /// Nodes count as living until they miss their heartbeats. Requests in their handshake are
     /// aborted: their clients never had an answer. Grants lent in one call are in doubt: their
-    /// donors are called again.
+    /// donors are called again. Transfers that are recorded are finished; others never happened.
     pub fn recover(
         settings: MonitorSettings,
         keys: Box<dyn KeySource>,
@@ -25,6 +25,7 @@ impl MonitorCore {
         let mut core = Self::with_records(settings, keys, now_ns, records);
         core.abort_unfinished();
         core.settle_grants_in_doubt();
+        core.send_transfers_again();
         core
     }
 
@@ -81,6 +82,8 @@ impl MonitorCore {
             // Numbers start at 1.
             grant_limit: 1,
             finished: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            sent_transfers: BTreeSet::new(),
             shared: None,
             next_scan_ns: now_ns.saturating_add(settings.scan_interval_ns()),
             actions: VecDeque::new(),
@@ -106,8 +109,11 @@ impl MonitorCore {
     }
 
     fn abort_unfinished(&mut self) {
-        let is_unfinished =
-            |grant: &GrantRecord| grant.state != GrantState::Committed && !grant.is_lent_at_once();
+        let is_unfinished = |grant: &GrantRecord| match grant.state {
+            GrantState::Committed | GrantState::Transferring => false,
+            GrantState::Committing => !grant.is_lent_at_once(),
+            GrantState::Releasing => true,
+        };
         let unfinished: Vec<GrantRecord> =
             self.rat.iter().filter(|grant| is_unfinished(grant)).cloned().collect();
         let ids = unfinished.iter().map(|grant| grant.id).collect();

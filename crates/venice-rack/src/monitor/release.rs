@@ -31,6 +31,8 @@ impl MonitorCore {
                 _ if lost => {
                     self.change(Change::DeleteGrant(id));
                 }
+                // Nobody has its key yet.
+                GrantState::Transferring => {}
                 GrantState::Committing | GrantState::Committed => {
                     let grant = grant.clone();
                     self.change_to_releasing(grant);

@@ -135,7 +135,7 @@ impl MonitorCore {
 
     /// Checks that the owner's node is no pool node: those lend, and none of their programs
     /// borrows, through whichever agent they come.
-    fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
+    pub(super) fn check_may_borrow(&self, owner: &Owner) -> Result<(), RackError> {
         let node = self.rrt.by_name(&owner.node);
         match node.is_some_and(|node| node.record.is_pool) {
             true => Err(RackError::Forbidden(format!(

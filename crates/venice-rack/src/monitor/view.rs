@@ -38,7 +38,7 @@ impl Change {
             Change::PutNode(node) => RecordKey::Node(node.identity.node),
             Change::PutNewcomer(_) => RecordKey::Newcomer,
             Change::PutGrant(grant) => RecordKey::Grant(grant.id),
-            Change::DeleteGrant(id) => RecordKey::Grant(*id),
+            Change::DeleteGrant(id) | Change::TransferGrant(id) => RecordKey::Grant(*id),
             Change::PutGrantLimit(_) => RecordKey::GrantLimit,
             Change::PutLastRequest { user, .. } => RecordKey::LastRequest(user.clone()),
             Change::PutLastPromise { .. } => RecordKey::LastPromise,
@@ -66,6 +66,7 @@ impl Change {
             Change::PutCertificateLife(life_ms) => Record::CertificateLife(life_ms),
             Change::PutQuota(quota) => Record::Quota(quota),
             Change::DeleteGrant(_)
+            | Change::TransferGrant(_)
             | Change::DeleteToken(_)
             | Change::DeleteRevocation(_)
             | Change::DeleteQuota(_) => return None,

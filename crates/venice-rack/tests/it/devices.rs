@@ -196,6 +196,7 @@ fn device_report_is_sanitised() {
         capabilities: vec!["made\nup".into(); 50],
     };
     let held = HeldGrant {
+        ownership: 1,
         id: GrantId(7),
         share,
         state: HeldState::Committed,

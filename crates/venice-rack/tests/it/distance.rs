@@ -286,6 +286,7 @@ fn tables_show_hops_and_relays() {
     assert_eq!((row.home.as_str(), row.hops, row.state.as_str()), ("node4", Some(1), "committed"));
 
     let held = HeldGrant {
+        ownership: 1,
         owner: None,
         id: request.grant,
         share: Share::of_slabs(1),
@@ -355,6 +356,7 @@ fn path_lists_every_relay() {
     core.handle_prepared(0, far, grant, Ok(status(1)));
     core.handle_committed(0, far, grant, Ok(status(2)));
     let held = HeldGrant {
+        ownership: 1,
         owner: None,
         id: grant,
         share: Share::of_slabs(1),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use venice_rack::donor::EndReason;
 use venice_rack::rows::QueueRow;
-use venice_rack::types::{Grant, Identity, PrepareRequest, Want};
+use venice_rack::types::{Grant, Identity, PrepareRequest, TransferStep, Transferred, Want};
 use venice_wire::GrantId;
 
 use super::agent::{AgentTag, AgentTimer};
@@ -107,6 +107,20 @@ pub(super) enum Fact {
     Dies { donor: u16 },
     /// A recipient takes its grants, by a request sent at that time.
     Takes { recipient: u16, client_id: u128, grants: Vec<Grant>, wants: Vec<Want>, asked_ns: u64 },
+    /// A Monitor Node sends the prepare of a transfer to a donor.
+    Offers { step: Box<TransferStep> },
+    /// A donor gives a grant to its successor.
+    Switches { donor: u16, step: Box<TransferStep> },
+    /// A donor answers the owner of a grant.
+    Serves { donor: u16, grant: GrantId },
+    /// A recipient begins to transfer its grants.
+    HandsOver { recipient: u16, client_id: u128, grants: Vec<GrantId> },
+    /// It is told that they are transferred.
+    HandedOver { client_id: u128, rows: Vec<Transferred> },
+    /// It is told that nothing was transferred, by the answer to its only call.
+    KeptAll { client_id: u128, grants: Vec<GrantId>, why: String },
+    /// A recipient uses claimed grants.
+    Claims { grants: u64 },
     /// A recipient stops using a grant.
     Leaves { grant: GrantId },
     /// A recipient got its answer after so long.

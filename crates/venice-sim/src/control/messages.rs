@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use venice_rack::caller::Owner;
+use venice_rack::caller::{Owner, User};
 use venice_rack::monitor::{Change, Kept, Record, RecordKey, Sight};
 use venice_rack::queueing::Asked;
 use venice_rack::types::{
-    AllocationRequest, DonorStatus, HeartbeatAck, HeartbeatReport, LeaseState, NodeRegistration,
-    Pong, PrepareRequest, RackError, Refusal, Registered,
+    AllocationRequest, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, LeaseState,
+    NodeRegistration, Pong, PrepareRequest, RackError, Refusal, Registered, TransferRequest,
+    TransferStep, Transferred,
 };
 use venice_wire::{GrantId, GrantKey, NodeId};
 
@@ -25,12 +26,17 @@ pub(super) enum Request {
     Allocate(Owner, AllocationRequest),
     Leave(Owner, u128),
     GiveBack(Leases),
+    Transfer(User, Box<TransferRequest>),
+    Claim(Owner, ClaimRequest),
     Drain { name: String, undo: bool },
     // Requests of a Monitor Node to an agent.
     Prepare(Box<PrepareRequest>),
     Commit { grant: GrantId, donor_epoch: u64 },
     Abort(GrantId),
     Release(Vec<GrantId>),
+    PrepareTransfer(Box<TransferStep>),
+    CommitTransfer(Box<TransferStep>),
+    AbortTransfer { from: GrantId, grant: GrantId },
     Ping,
     // Requests of a recipient to an agent.
     Return(Leases),
@@ -49,6 +55,8 @@ pub(super) enum Response {
     Acknowledged(Result<HeartbeatAck, RackError>),
     Asked(Result<Asked, RackError>),
     Kept(Kept),
+    Transferred(Result<Vec<Transferred>, RackError>),
+    Claimed(Result<Vec<Grant>, RackError>),
     Done(Result<(), RackError>),
     Status(Result<DonorStatus, Refusal>),
     Pong(Pong),
@@ -121,6 +129,11 @@ impl Request {
             Self::Allocate(..) => "allocate",
             Self::Leave(..) => "leave",
             Self::GiveBack(_) => "give back",
+            Self::Transfer(..) => "transfer",
+            Self::Claim(..) => "claim",
+            Self::PrepareTransfer(_) => "prepare transfer",
+            Self::CommitTransfer(_) => "commit transfer",
+            Self::AbortTransfer { .. } => "abort transfer",
             Self::Drain { .. } => "drain",
             Self::Prepare(_) => "prepare",
             Self::Commit { .. } => "commit",

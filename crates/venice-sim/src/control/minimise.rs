@@ -56,7 +56,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     with(&|it| it.span.0 = it.span.0 / 2 + 1);
     with(&|it| it.clocks = Clocks::default());
     with(&|it| it.network = Impairment::default());
-    let shares: [fn(&mut Scenario) -> &mut Share; 9] = [
+    let shares: [fn(&mut Scenario) -> &mut Share; 10] = [
         |it| &mut it.network.loss,
         |it| &mut it.network.resets,
         |it| &mut it.network.late,
@@ -66,6 +66,7 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
         |it| &mut it.workload.device,
         |it| &mut it.workload.named,
         |it| &mut it.workload.die,
+        |it| &mut it.workload.transfer,
     ];
     for share in shares {
         with(&|it| *share(it) = Share(0));

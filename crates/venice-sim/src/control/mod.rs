@@ -35,6 +35,7 @@ mod party;
 mod peace;
 mod recipient;
 mod report;
+mod sabotage;
 pub mod scenario;
 mod store;
 mod world;
@@ -45,7 +46,8 @@ pub use self::judge::{Checker, Counts, Verdict, Violation};
 pub use self::network::MessageCounts;
 pub use self::party::{ParsePartyError, Party};
 pub use self::report::Report;
-pub use self::scenario::{Bounds, Fault, FaultKind, Scenario};
+pub use self::sabotage::Sabotage;
+pub use self::scenario::{Bounds, Clocks, Fault, FaultKind, Impairment, Scenario, Workload};
 use self::world::World;
 use crate::scenario::BadScenario;
 
@@ -54,8 +56,19 @@ use crate::scenario::BadScenario;
 /// # Errors
 /// When the scenario is invalid.
 pub fn run(scenario: &Scenario) -> Result<Report, BadScenario> {
+    run_sabotaged(scenario, None)
+}
+
+/// Runs a scenario with a bug in it, to test the checkers.
+///
+/// # Errors
+/// When the scenario is invalid.
+pub fn run_sabotaged(
+    scenario: &Scenario,
+    sabotage: Option<Sabotage>,
+) -> Result<Report, BadScenario> {
     scenario.check()?;
-    let mut world = World::new(scenario);
+    let mut world = World::new(scenario, sabotage);
     let run = catch_unwind(AssertUnwindSafe(|| world.run()));
     if let Err(panic) = run {
         world.note_panic(panic.as_ref());

@@ -16,6 +16,7 @@ use super::party::Party;
 use super::peace::Phase;
 use super::recipient::Recipient;
 use super::report::Report;
+use super::sabotage::Sabotage;
 use super::scenario::Scenario;
 use super::store::{LOOK_EVERY_NS, SharedStore};
 use crate::events::Events;
@@ -124,7 +125,7 @@ pub(super) enum Brought {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(scenario: &'a Scenario) -> Self {
+    pub(super) fn new(scenario: &'a Scenario, sabotage: Option<Sabotage>) -> Self {
         let root = Stream::new(scenario.seed).split("control plane", &[]);
         let mut world = Self {
             scenario,
@@ -146,12 +147,12 @@ impl<'a> World<'a> {
             trace: Trace::default(),
             faults: BTreeMap::new(),
         };
-        world.make_parties(&root);
+        world.make_parties(&root, sabotage);
         world.plan();
         world
     }
 
-    fn make_parties(&mut self, root: &Stream) {
+    fn make_parties(&mut self, root: &Stream, sabotage: Option<Sabotage>) {
         let scenario = self.scenario;
         let clock = |party: Party| {
             let mut rng = root.split("clock", &party.numbers());
@@ -161,7 +162,8 @@ impl<'a> World<'a> {
             self.monitors.push(Monitor::new(scenario, number, clock(Party::Monitor(number))));
         }
         for number in 0..scenario.donors {
-            self.agents.push(Agent::new(scenario, number, clock(Party::Donor(number))));
+            let clock = clock(Party::Donor(number));
+            self.agents.push(Agent::new(scenario, number, clock, sabotage));
         }
         let usual = vec![None; usize::from(scenario.recipients)];
         let wishes = usual.into_iter().chain(super::peace::probes(scenario).map(Some));

@@ -4,4 +4,5 @@ mod common;
 mod control;
 mod sabotage;
 mod seeds;
+mod transfers;
 mod wireshark;

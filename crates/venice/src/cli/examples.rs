@@ -99,6 +99,8 @@ EXAMPLES:
   venice grants
   venice grants --json | jq '.[] | select(.donor == \"node1\") | .bytes'
   venice grants --json | jq 'map(select(.owner_user == \"alice\") | .bytes) | add'
+  venice grants transfer 7 8 --to bob         change hands while in use
+  venice grants claim --wait 5m -- ./job      the new owner
 
 OWNER is the borrowing user and the node that vouches for it; RECIPIENT is the program's own name
 for itself; PRIORITY is the request's (`venice run --priority`). STATE shows a grant that is being

@@ -4,6 +4,7 @@ mod arguments;
 mod command;
 mod waiting;
 
+use std::ffi::OsString;
 use std::sync::mpsc;
 
 use venice_control::client::Access;
@@ -19,6 +20,9 @@ use crate::waiting::{in_line, told};
 use command::Command;
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal::{self, Align};
+
+/// A receiver of a held grant's events.
+pub(crate) type Tell = Box<dyn FnMut(HeldNews) + Send>;
 
 /// A message to the holding loop.
 enum Heard {
@@ -55,8 +59,37 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return Ok(EXIT_FAILURE);
     };
     let held = held.map_err(told)?;
+    let code = show_and_hold(held, (command, args.json()), heard)?;
+    drop(signals);
+    Ok(code)
+}
+
+/// Claims transferred grants and holds them until an interrupt, or the end of the command.
+/// `claim` returns `None` if there are none: then so does this.
+pub(crate) fn hold_claimed(
+    words: &[OsString],
+    json: bool,
+    claim: impl FnOnce(Tell) -> Result<Option<Held>, RecipientError>,
+) -> anyhow::Result<Option<i32>> {
+    let command = Command::of(words)?;
+    let (tell, heard) = mpsc::channel();
+    let news = tell.clone();
+    let hear: Tell = Box::new(move |it| drop(news.send(Heard::News(it))));
+    let Some(held) = claim(hear).map_err(told)? else { return Ok(None) };
+    let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
+    let code = show_and_hold(held, (command, json), heard)?;
+    drop(signals);
+    Ok(Some(code))
+}
+
+/// Prints grants, and holds them until an interrupt, or the end of the command.
+fn show_and_hold(
+    held: Held,
+    (command, json): (Option<Command>, bool),
+    heard: mpsc::Receiver<Heard>,
+) -> anyhow::Result<i32> {
     let rows: Vec<_> = held.grants().iter().map(GrantedRow::new).collect();
-    match args.json() {
+    match json {
         true => terminal::say_json(&rows)?,
         false => terminal::say(table(&rows))?,
     }
@@ -64,7 +97,6 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         terminal::remark("venice: held until interrupted (Ctrl-C)");
         let code = wait(&heard);
         drop(held);
-        drop(signals);
         return Ok(code);
     };
     let outcome = command.run(&rows, held.grace(), heard)?;

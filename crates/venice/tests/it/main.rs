@@ -25,4 +25,5 @@ mod simulated_racks;
 mod swap;
 mod swap_in_guest;
 mod tables;
+mod transfer;
 mod window_in_guest;

@@ -19,18 +19,18 @@ use venice_control::{
 use venice_recipient::local_rack::MONITOR_SOCKET;
 use venice_wire::SLAB_BYTES;
 
-const NOBODY: u32 = 65534;
-const DAEMON: u32 = 1;
+pub const NOBODY: u32 = 65534;
+pub const DAEMON: u32 = 1;
 const MIB: u64 = 1 << 20;
 
 /// A rack of four slabs that any user of this machine may use.
-struct Rack {
-    place: Place,
+pub struct Rack {
+    pub place: Place,
     addr: String,
 }
 
 impl Rack {
-    fn new() -> Rack {
+    pub fn new() -> Rack {
         let place = Place::new();
         place.up(2);
         let addr = place.status()["monitor"]["addr"].as_str().unwrap().to_string();
@@ -55,7 +55,11 @@ impl Rack {
     }
 
     /// Runs `work` as a user of this machine.
-    fn as_user<T: Send>(&self, uid: u32, work: impl AsyncFnOnce(MonitorClient) -> T + Send) -> T {
+    pub fn as_user<T: Send>(
+        &self,
+        uid: u32,
+        work: impl AsyncFnOnce(MonitorClient) -> T + Send,
+    ) -> T {
         let (socket, addr) = (self.socket(), self.addr.clone());
         let body = move || {
             // The credentials of this thread alone, which the kernel reports to its peers.
@@ -69,7 +73,7 @@ impl Rack {
         thread::scope(|scope| scope.spawn(body).join().unwrap())
     }
 
-    fn ask(&self, uid: u32, client_id: u128, mib: u64) -> Result<Vec<Grant>, ControlError> {
+    pub fn ask(&self, uid: u32, client_id: u128, mib: u64) -> Result<Vec<Grant>, ControlError> {
         self.as_user(uid, async |mut client| client.allocate(request(client_id, mib)).await)
     }
 

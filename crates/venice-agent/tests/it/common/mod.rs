@@ -199,6 +199,11 @@ impl Far {
         }
     }
 
+    /// Returns the grant whose end the donor has reported, if any.
+    pub fn poll_revocation(&mut self) -> Option<GrantId> {
+        self.driver.initiator().poll_revoked().map(|revocation| revocation.grant)
+    }
+
     pub fn state(&mut self) -> PeerState {
         let peer = self.peer;
         self.driver.initiator().peer_state(peer)
@@ -217,6 +222,13 @@ impl Far {
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<Vec<u8>, AccessError> {
         self.driver.initiator().write(monotonic_ns(), 1, at, bytes).unwrap();
         self.finish()
+    }
+
+    /// Writes, with the reason of a refusal at this end or at the donor's.
+    pub fn try_write(&mut self, at: u64, bytes: &[u8]) -> Result<(), String> {
+        let begun = self.driver.initiator().write(monotonic_ns(), 1, at, bytes);
+        begun.map_err(|error| format!("at once: {error:?}"))?;
+        self.finish().map(drop).map_err(|error| format!("by the donor: {error:?}"))
     }
 
     pub fn finish(&mut self) -> Result<Vec<u8>, AccessError> {

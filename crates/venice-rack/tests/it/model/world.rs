@@ -315,6 +315,11 @@ impl World {
                 self.drained.extend(answered.map(|(index, _)| *index));
             }
             Action::ReplyRegister { token, result } => self.registered(token, result),
+            Action::SendPrepareTransfer { .. }
+            | Action::SendCommitTransfer { .. }
+            | Action::SendAbortTransfer { .. }
+            | Action::ReplyTransfer { .. }
+            | Action::ReplyClaim { .. } => unreachable!("no program of this model transfers"),
         }
         true
     }

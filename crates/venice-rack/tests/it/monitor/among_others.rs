@@ -73,6 +73,9 @@ fn crossed_node_numbers_are_resolved() {
 /// Returns a grant that another Monitor Node has, or is having, lent to client 7.
 fn granted_by_another(state: GrantState) -> GrantRecord {
     GrantRecord {
+        ownership: 1,
+        from: None,
+        claim_ms: 0,
         id: GrantId(999),
         origin: Some(Origin { client_id: 7, key: GrantKey(5), at_once: false }),
         owner: Some(owner()),

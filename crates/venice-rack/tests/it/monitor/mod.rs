@@ -7,6 +7,7 @@ mod giving_back;
 mod queue;
 mod quotas;
 mod recovery;
+mod transfer;
 
 use crate::common::{self, CountingKeys, S, owner, settings};
 use std::collections::BTreeMap;
@@ -112,6 +113,7 @@ impl Rack {
 
 fn held_of(id: GrantId, slabs: u32) -> HeldGrant {
     HeldGrant {
+        ownership: 1,
         owner: None,
         id,
         share: Share::of_slabs(slabs),

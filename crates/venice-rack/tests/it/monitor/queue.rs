@@ -53,6 +53,7 @@ impl Rack {
         let lent: u32 = held.iter().map(|(_, slabs)| slabs).sum();
         let status = DonorStatus { total_slabs: 8, free_slabs: 8 - lent, revision: 200 };
         let of = |(id, slabs): &(GrantId, u32)| HeldGrant {
+            ownership: 1,
             state: HeldState::Committed,
             ..super::held_of(*id, *slabs)
         };

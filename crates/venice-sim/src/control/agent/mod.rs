@@ -7,6 +7,7 @@
 
 mod lender;
 mod member;
+mod transfer;
 
 use std::collections::BTreeMap;
 
@@ -15,12 +16,13 @@ use venice_rack::pausable_clock::PausableClock;
 use venice_rack::types::{
     Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
 };
-use venice_wire::{GrantId, NodeSecret, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, NodeSecret, SLAB_BYTES};
 
 use self::member::Membership;
 use super::clock::Clock;
 use super::desk::{Desk, Fact};
 use super::messages::{Broken, CallId, Request, Response};
+use super::sabotage::Sabotage;
 use super::scenario::Scenario;
 
 /// The unit of storage.
@@ -38,6 +40,7 @@ pub(super) struct Agent {
     number: u16,
     monitors: u16,
     clock: Clock,
+    sabotage: Option<Sabotage>,
     slabs: u32,
     devices: bool,
     /// Number of processes so far.
@@ -58,6 +61,8 @@ struct Life {
     /// Numbers of free slabs.
     pool: Vec<u32>,
     of_grants: BTreeMap<GrantId, Vec<u32>>,
+    /// Grants that were transferred, and are answered all the same: sabotage.
+    stale: BTreeMap<GrantId, GrantKey>,
     /// Releases that wait until all is wiped.
     releases: Vec<(CallId, Vec<GrantId>)>,
     /// Time of the core's next timer, if one is set.
@@ -105,11 +110,17 @@ pub(super) enum AgentTimer {
 }
 
 impl Agent {
-    pub(super) fn new(scenario: &Scenario, number: u16, clock: Clock) -> Self {
+    pub(super) fn new(
+        scenario: &Scenario,
+        number: u16,
+        clock: Clock,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
         Self {
             number,
             monitors: scenario.monitors,
             clock,
+            sabotage,
             slabs: scenario.slabs,
             devices: scenario.devices,
             starts: 0,
@@ -135,6 +146,7 @@ impl Agent {
             membership: Membership::default(),
             pool: (0..self.slabs).rev().collect(),
             of_grants: BTreeMap::new(),
+            stale: BTreeMap::new(),
             releases: Vec::new(),
             looks_ns: None,
             wanted_back: 0,
@@ -164,6 +176,11 @@ impl Agent {
             }
             Request::Abort(grant) => self.abort(desk, call, grant),
             Request::Release(grants) => self.release(desk, call, grants),
+            Request::PrepareTransfer(step) => self.prepare_transfer(desk, call, *step),
+            Request::CommitTransfer(step) => self.commit_transfer(desk, call, *step),
+            Request::AbortTransfer { from, grant } => {
+                self.abort_transfer(desk, call, (from, grant));
+            }
             Request::Return(leases) => {
                 let core = &life.core;
                 let fits = |lease: &&(GrantId, _)| {
@@ -175,6 +192,10 @@ impl Agent {
             Request::Renew(grant, key) => {
                 let local_ns = life.attention.now_ns(self.clock.at(desk.now_ns));
                 let state: LeaseState = life.core.handle_renew(local_ns, grant, key);
+                let state = life.as_sabotaged(grant, key, state);
+                if matches!(state, LeaseState::Live { .. }) {
+                    desk.fact(Fact::Serves { donor: self.number, grant });
+                }
                 self.carry_out(desk);
                 desk.reply(call, Response::Lease(state));
             }

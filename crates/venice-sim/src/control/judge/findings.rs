@@ -14,6 +14,8 @@ pub enum Checker {
     Record,
     /// A request is granted once.
     Single,
+    /// One owner of a grant is answered.
+    Transfers,
     /// No grant in use ends without announcement.
     Kept,
     /// A number is given once.
@@ -65,11 +67,12 @@ const MAX_VIOLATIONS: usize = 16;
 
 impl Checker {
     /// All checkers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Owners,
         Self::Truth,
         Self::Record,
         Self::Single,
+        Self::Transfers,
         Self::Kept,
         Self::Numbers,
         Self::TurnedAway,
@@ -87,6 +90,7 @@ impl Checker {
             Self::Truth => "truth",
             Self::Record => "record",
             Self::Single => "single",
+            Self::Transfers => "transfers",
             Self::Kept => "kept",
             Self::Numbers => "numbers",
             Self::TurnedAway => "turned-away",

@@ -7,6 +7,8 @@
 //! | truth | a grant in an answer is lent by its donor, whole, under that key |
 //! | record | every grant in an answer is in the store |
 //! | single | a request has one set of grants, however often and wherever it is made |
+//! | transfers | a donor answers one owner of a grant at a time, and the one it was told to; an owner that is
+//! told that nothing was transferred has lost nothing, and one that is told otherwise has given it all |
 //! | kept | no grant ends at its donor while its recipient may use it, unless that was announced |
 //! | numbers | a grant's number is assigned once |
 //! | turned-away | no prepare goes to a node that is known to be drained or dead |
@@ -21,6 +23,7 @@ mod findings;
 mod line;
 mod owners;
 mod peace;
+mod transfers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +33,7 @@ use venice_wire::{GrantId, GrantKey};
 pub(super) use self::findings::Findings;
 pub use self::findings::{Checker, Verdict, Violation};
 use self::line::Line;
+use self::transfers::Transfers;
 use super::agent::Agent;
 use super::desk::Fact;
 use super::monitor::Monitor;
@@ -65,6 +69,7 @@ pub(super) struct Judge {
     /// Assigned numbers, with their keys.
     numbers: BTreeMap<GrantId, GrantKey>,
     line: Line,
+    transfers: Transfers,
     pub(super) counts: Counts,
 }
 
@@ -81,6 +86,12 @@ pub struct Counts {
     pub longest_answer_ns: u64,
     /// Number of times a request passed a queued one.
     pub passes: u64,
+    /// Grants that donors gave to a new owner.
+    pub transferred: u64,
+    /// Transferred grants that their new owners used.
+    pub claimed: u64,
+    /// Time of the first transfer at a donor, in nanoseconds; 0: none.
+    pub first_transfer_ns: u64,
 }
 
 struct Holding {
@@ -107,6 +118,7 @@ impl Judge {
             answered: BTreeMap::new(),
             numbers: BTreeMap::new(),
             line: Line::default(),
+            transfers: Transfers::default(),
             counts: Counts::default(),
         }
     }
@@ -130,11 +142,23 @@ impl Judge {
             Fact::Dies { donor } => {
                 self.lent.retain(|(of, _), _| *of != donor);
                 self.taken_back.retain(|(of, _)| *of != donor);
+                self.transfers.dies(donor);
             }
             Fact::Takes { recipient, client_id, grants, wants, asked_ns } => {
                 self.check_truth(scene, &grants, (&wants, asked_ns));
                 self.takes(scene, recipient, client_id, grants);
             }
+            Fact::Offers { step } => self.offers(scene, &step),
+            Fact::Switches { donor, step } => self.switches(scene, donor, &step),
+            Fact::Serves { donor, grant } => self.serves(scene, donor, grant),
+            Fact::HandsOver { recipient, client_id, grants } => {
+                self.transfers.asks(recipient, client_id, grants);
+            }
+            Fact::HandedOver { client_id, rows } => self.handed_over(scene, client_id, &rows),
+            Fact::KeptAll { client_id, grants, why } => {
+                self.kept_all(scene, client_id, &grants, &why);
+            }
+            Fact::Claims { grants } => self.counts.claimed += grants,
             Fact::Leaves { grant } => {
                 self.held.remove(&grant);
                 self.left.insert(grant);

@@ -40,6 +40,8 @@ impl Judge {
                 && it.grant.donor == grant.donor
                 && !scene.frozen.contains(&it.recipient)
                 && !self.taken_back.contains(&(donor, it.grant.id))
+                // Its donor answers the new owner alone.
+                && !self.transfers.has_switched(donor, it.grant.id)
         });
         let share = &grant.share;
         let result = match share.device() {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use venice_rack::caller::{Owner, User};
 use venice_rack::monitor::{CallError, Change, MonitorCore, Token};
 use venice_rack::pausable_clock::{PausableClock, TICK_NS};
-use venice_rack::types::{DonorStatus, Identity, NodeRegistration};
+use venice_rack::types::{ClaimRequest, DonorStatus, Identity, NodeRegistration, TransferRequest};
 
 use super::membership::Membership;
 use super::waiting::Asking;
@@ -33,6 +34,8 @@ pub(super) struct Driver {
     pub(super) registrations: BTreeMap<Token, (NodeRegistration, CallId)>,
     pub(super) releases: BTreeMap<Token, (Leases, CallId)>,
     pub(super) orders: BTreeMap<Token, ((String, bool), CallId)>,
+    pub(super) transfers: BTreeMap<Token, ((User, TransferRequest), CallId)>,
+    pub(super) claims: BTreeMap<Token, ((Owner, ClaimRequest), CallId)>,
     pub(super) requests: BTreeMap<u128, Asking>,
 }
 
@@ -89,6 +92,8 @@ impl Driver {
             registrations: BTreeMap::new(),
             releases: BTreeMap::new(),
             orders: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            claims: BTreeMap::new(),
             requests: BTreeMap::new(),
         }
     }
@@ -266,6 +271,16 @@ impl Driver {
                 self.core.handle_release(token, &leases);
                 self.releases.insert(token, (leases, call));
             }
+            Request::Transfer(by, request) => {
+                let token = self.token();
+                self.transfers.insert(token, ((by.clone(), (*request).clone()), call));
+                self.core.handle_transfer(now_ns, token, by, *request);
+            }
+            Request::Claim(owner, request) => {
+                let token = self.token();
+                self.claims.insert(token, ((owner.clone(), request.clone()), call));
+                self.core.handle_claim(token, &owner, &request);
+            }
             Request::Drain { name, undo } => {
                 let token = self.token();
                 self.orders.insert(token, ((name.clone(), undo), call));
@@ -285,6 +300,16 @@ impl Driver {
             }
             Request::Commit { grant, .. } => {
                 core.handle_committed(now_ns, donor, grant, status(result));
+            }
+            Request::PrepareTransfer(step) => {
+                let grants = (step.from, step.grant);
+                core.handle_transfer_prepared(now_ns, donor, grants, status(result));
+            }
+            Request::CommitTransfer(step) => {
+                core.handle_transfer_committed(now_ns, donor, step.grant, status(result));
+            }
+            Request::AbortTransfer { .. } => {
+                core.handle_transfer_aborted(now_ns, donor, status(result));
             }
             Request::Abort(_) => core.handle_aborted(now_ns, donor, status(result)),
             Request::Release(grants) => {

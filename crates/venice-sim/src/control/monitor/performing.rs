@@ -42,6 +42,9 @@ impl Monitor {
             let knows = self.knows(donor.node, request.grant);
             desk.fact(Fact::Prepares { monitor, donor: *donor, request, knows });
         }
+        if let Action::SendPrepareTransfer { step, .. } = &action {
+            desk.fact(Fact::Offers { step: Box::new(step.clone()) });
+        }
         let Some(driver) = self.driver_mut() else { return };
         let (donor, request) = match action {
             Action::SendPrepare { donor, request, .. } => {
@@ -52,6 +55,15 @@ impl Monitor {
             }
             Action::SendAbort { donor, grant, .. } => (donor, Request::Abort(grant)),
             Action::SendRelease { donor, grants, .. } => (donor, Request::Release(grants)),
+            Action::SendPrepareTransfer { donor, step, .. } => {
+                (donor, Request::PrepareTransfer(Box::new(step)))
+            }
+            Action::SendCommitTransfer { donor, step, .. } => {
+                (donor, Request::CommitTransfer(Box::new(step)))
+            }
+            Action::SendAbortTransfer { donor, from, grant, .. } => {
+                (donor, Request::AbortTransfer { from, grant })
+            }
             Action::SendPing { donor, .. } => (donor, Request::Ping),
             Action::ReplyRequest { client_id, result } => {
                 let is_heard =
@@ -69,6 +81,18 @@ impl Monitor {
             Action::ReplyRelease { token, kept } => {
                 if let Some((_, call)) = driver.releases.remove(&token) {
                     desk.reply(call, Response::Kept(kept));
+                }
+                return;
+            }
+            Action::ReplyTransfer { token, result } => {
+                if let Some((_, call)) = driver.transfers.remove(&token) {
+                    desk.reply(call, Response::Transferred(result));
+                }
+                return;
+            }
+            Action::ReplyClaim { token, result } => {
+                if let Some((_, call)) = driver.claims.remove(&token) {
+                    desk.reply(call, Response::Claimed(result));
                 }
                 return;
             }

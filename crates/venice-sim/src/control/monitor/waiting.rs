@@ -42,6 +42,12 @@ impl Driver {
         for (token, ((name, undo), _)) in &self.orders {
             self.core.handle_drain(now_ns, *token, name, !undo);
         }
+        for (token, ((by, request), _)) in &self.transfers {
+            self.core.handle_transfer(now_ns, *token, by.clone(), request.clone());
+        }
+        for (token, ((owner, request), _)) in &self.claims {
+            self.core.handle_claim(*token, owner, request);
+        }
         self.requests.retain(|_, asking| !asking.calls.is_empty());
         let asking = self.requests.iter();
         let asking = asking.map(|(id, it)| (*id, it.owner.clone(), it.request.clone()));
@@ -58,6 +64,8 @@ impl Driver {
         self.inputs.retain(|(of, request)| *of != call || is_for_anybody(request));
         self.registrations.retain(|_, (_, of)| *of != call);
         self.orders.retain(|_, (_, of)| *of != call);
+        self.transfers.retain(|_, (_, of)| *of != call);
+        self.claims.retain(|_, (_, of)| *of != call);
         for asking in self.requests.values_mut() {
             asking.calls.retain(|of| *of != call);
         }

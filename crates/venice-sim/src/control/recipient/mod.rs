@@ -7,6 +7,7 @@
 //! lease. It ends by releasing its grants, or without a word.
 
 mod holding;
+mod transferring;
 mod wishes;
 
 use venice_rack::caller::Owner;
@@ -14,6 +15,7 @@ use venice_rack::queueing::Asked;
 use venice_rack::types::{Grant, RackError};
 
 use self::holding::Holding;
+use self::transferring::{Claiming, Handing, owner_of};
 pub(super) use self::wishes::Wish;
 use super::clock::Clock;
 use super::desk::{Desk, Fact, Tag, Timer};
@@ -29,6 +31,9 @@ const PAUSE_NS: u64 = 250_000_000;
 const PATIENCE_NS: u64 = 15_000_000_000;
 /// Share of "queued" answers, in a million, after which a program stops waiting.
 const LEAVES_PPM: u32 = 30_000;
+/// Share of programs, in a million, that take over what was transferred to their user, if anybody
+/// transfers.
+const CLAIMS_PPM: u32 = 500_000;
 /// Time limit of a release at the Monitor Node, and at a donor.
 const GIVES_BACK_NS: u64 = 2_500_000_000;
 
@@ -36,6 +41,8 @@ pub(super) struct Recipient {
     number: u16,
     monitors: u16,
     donors: u16,
+    recipients: u16,
+    lease_ns: u64,
     slabs: u32,
     has_devices: bool,
     workload: Workload,
@@ -47,12 +54,19 @@ pub(super) struct Recipient {
     /// True if no program begins any more.
     is_ending: bool,
     doing: Doing,
+    /// The transfer of its grants, while it has no answer.
+    handing: Option<Handing>,
+    /// Number of transfers so far.
+    handings: u32,
+    /// True if this program got no answer to a transfer.
+    is_in_doubt: bool,
 }
 
 enum Doing {
     /// No program runs.
     Idle,
     Asking(Asking),
+    Claiming(Claiming),
     Holding(Holding),
     /// Release at the Monitor Node (`None`) or at the donors, one after the other.
     GivingBack {
@@ -84,10 +98,29 @@ struct Asking {
 /// Purpose of a recipient's call.
 #[derive(Clone, Debug)]
 pub(super) enum RecipientTag {
-    Ask { program: u64 },
+    Ask {
+        program: u64,
+    },
     Leave,
-    Renew { program: u64, index: usize, sent_ns: u64 },
-    GiveBack { program: u64 },
+    Renew {
+        program: u64,
+        index: usize,
+        sent_ns: u64,
+    },
+    GiveBack {
+        program: u64,
+    },
+    Transfer {
+        program: u64,
+    },
+    Claim {
+        program: u64,
+    },
+    /// First renewal of a claimed grant.
+    Accept {
+        program: u64,
+        index: usize,
+    },
 }
 
 /// A recipient's timer.
@@ -101,6 +134,10 @@ pub(super) enum RecipientTimer {
     Keep { program: u64 },
     /// The program is done.
     Done { program: u64 },
+    /// It repeats its transfer.
+    Transfer { program: u64 },
+    /// It repeats its claim.
+    Claim { program: u64 },
 }
 
 impl Recipient {
@@ -109,6 +146,8 @@ impl Recipient {
             number,
             monitors: scenario.monitors,
             donors: scenario.donors,
+            recipients: scenario.recipients,
+            lease_ns: scenario.lease.0,
             slabs: scenario.slabs,
             has_devices: scenario.devices,
             workload: scenario.workload,
@@ -117,6 +156,9 @@ impl Recipient {
             programs: 0,
             is_ending: false,
             doing: Doing::Idle,
+            handing: None,
+            handings: 0,
+            is_in_doubt: false,
         }
     }
 
@@ -130,6 +172,7 @@ impl Recipient {
     /// Ends the process.
     pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
         self.forget(desk);
+        self.handing = None;
         self.doing = Doing::Idle;
     }
 
@@ -161,12 +204,19 @@ impl Recipient {
         self.judge(desk);
         match timer {
             RecipientTimer::Begin if matches!(self.doing, Doing::Idle) && !self.is_ending => {
+                if self.workload.transfer.0 > 0 && desk.rng.chance(CLAIMS_PPM) {
+                    return self.begin_claim(desk);
+                }
                 let wish = self.draw_wish(desk.rng);
                 self.begin(desk, wish);
             }
             RecipientTimer::Ask { program } if program == self.programs => self.ask(desk),
             RecipientTimer::Keep { program } if program == self.programs => self.keep(desk),
             RecipientTimer::Done { program } if program == self.programs => self.done(desk),
+            RecipientTimer::Transfer { program } if program == self.programs => {
+                self.ask_transfer(desk);
+            }
+            RecipientTimer::Claim { program } if program == self.programs => self.ask_claim(desk),
             _ => {}
         }
     }
@@ -188,12 +238,22 @@ impl Recipient {
             RecipientTag::GiveBack { program } if program == self.programs => {
                 self.gave_back(desk, outcome);
             }
+            RecipientTag::Transfer { program } if program == self.programs => {
+                self.transferred(desk, outcome);
+            }
+            RecipientTag::Claim { program } if program == self.programs => {
+                self.claimed(desk, outcome);
+            }
+            RecipientTag::Accept { program, index } if program == self.programs => {
+                self.accepted(desk, index, outcome);
+            }
             _ => {}
         }
     }
 
     fn idle(&mut self, desk: &mut Desk<'_>) {
         self.doing = Doing::Idle;
+        (self.handing, self.is_in_doubt) = (None, false);
         if !self.is_ending {
             let after_ns = desk.rng.below(2 * self.workload.think.0);
             desk.timer(after_ns, Timer::Recipient(RecipientTimer::Begin));
@@ -328,6 +388,13 @@ impl Recipient {
         if !matches!(self.doing, Doing::Holding(_)) || self.probe.is_some() {
             return;
         }
+        let transfer = self.workload.transfer.0;
+        if transfer > 0
+            && !self.is_ending
+            && (self.handing.is_some() || desk.rng.chance(transfer) && self.hand_over(desk))
+        {
+            return;
+        }
         if desk.rng.chance(self.workload.die.0) {
             self.forget(desk);
             return self.idle(desk);
@@ -352,6 +419,7 @@ impl Recipient {
             return self.idle(desk);
         }
         let request = Request::GiveBack(leases(&left));
+        self.handing = None;
         self.doing = Doing::GivingBack { left, at: None };
         let tag = RecipientTag::GiveBack { program: self.programs };
         let at = desk.rng.below(self.monitors.into()) as u16;
@@ -388,10 +456,9 @@ impl Recipient {
         format!("recipient{}.{}", self.number, self.programs)
     }
 
-    /// Returns its user: two users share the recipients' nodes.
+    /// Returns its user.
     fn owner(&self) -> Owner {
-        let user = ["alice", "bob"][usize::from(self.number % 2)];
-        Owner { node: format!("home{}", self.number), user: user.to_owned() }
+        owner_of(self.number, self.donors)
     }
 
     /// Returns the grants in use.
@@ -415,6 +482,7 @@ impl Recipient {
                 Some(format!("{} requests {wish:?}, last refusal: {refused:?}", self.name()))
             }
             Doing::GivingBack { .. } => Some(format!("{} gives back", self.name())),
+            Doing::Claiming(_) => Some(format!("{} claims", self.name())),
             Doing::Idle | Doing::Holding(_) => None,
         }
     }

@@ -89,6 +89,7 @@ fn draw_workload(rng: &mut Stream) -> Workload {
         wait: share(rng, &[0, 300_000, 600_000, 900_000]),
         preempt: share(rng, &[0, 300_000]),
         die: share(rng, &[0, 100_000, 400_000]),
+        transfer: share(rng, &[0, 200_000, 500_000, 900_000]),
     }
 }
 

@@ -104,6 +104,8 @@ pub struct Workload {
     pub preempt: Share,
     /// Share of programs that die without release.
     pub die: Share,
+    /// Share of programs that transfer their grants to another user instead of a release.
+    pub transfer: Share,
 }
 
 impl Scenario {
@@ -221,6 +223,7 @@ impl Default for Workload {
             wait: Share(0),
             preempt: Share(0),
             die: Share(100_000),
+            transfer: Share(0),
         }
     }
 }

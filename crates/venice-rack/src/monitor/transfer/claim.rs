@@ -1,0 +1,60 @@
+//! Claims: a new owner gets the keys of the grants that were transferred to it.
+
+use super::super::{Action, Change, MonitorCore, Token};
+use crate::caller::Owner;
+use crate::rat::{GrantRecord, GrantState};
+use crate::transfer::ClaimRequest;
+use crate::types::{Grant, MAX_NAME_BYTES, RackError};
+use std::collections::BTreeSet;
+use venice_wire::GrantId;
+
+impl MonitorCore {
+    /// Gives the owner the grants that were transferred to it and that no other program of its
+    /// has claimed. A transfer is claimed as a whole, once all its donors have confirmed it or are
+    /// dead. Answered by [`Action::ReplyClaim`], with no grants if there are none.
+    pub fn handle_claim(&mut self, token: Token, owner: &Owner, request: &ClaimRequest) {
+        let result = self.claim(owner, request);
+        self.actions.push_back(Action::ReplyClaim { token, result });
+    }
+
+    fn claim(&mut self, owner: &Owner, request: &ClaimRequest) -> Result<Vec<Grant>, RackError> {
+        let ClaimRequest { recipient, transfer } = request;
+        if recipient.is_empty() || recipient.len() > MAX_NAME_BYTES {
+            let why = format!("the name of a claiming program has 1 to {MAX_NAME_BYTES} bytes");
+            return Err(RackError::BadRequest(why));
+        }
+        let is_open = |grant: &GrantRecord| {
+            grant.state == GrantState::Transferring && self.lost_since_ns(grant).is_none()
+        };
+        let is_its = |grant: &&GrantRecord| {
+            let client_id = grant.origin.map(|origin| origin.client_id);
+            grant.from.is_some()
+                && grant.owner.as_ref() == Some(owner)
+                && (transfer.is_none() || *transfer == client_id)
+        };
+        let (mut open, mut found) = (BTreeSet::new(), Vec::new());
+        for grant in self.rat.of_user(&owner.user).filter(is_its) {
+            let Some(origin) = grant.origin else { continue };
+            if is_open(grant) {
+                open.insert(origin.client_id);
+            } else if grant.state == GrantState::Committed
+                && self.lost_since_ns(grant).is_none()
+                && (grant.recipient.is_empty() || grant.recipient == *recipient)
+            {
+                found.push((origin.client_id, grant.id));
+            }
+        }
+        let claimed = found.into_iter().filter(|(client_id, _)| !open.contains(client_id));
+        let claimed: Vec<GrantId> = claimed.map(|(_, grant)| grant).collect();
+        let records = claimed.iter().filter_map(|id| self.rat.get(*id)).cloned();
+        let unclaimed = records.filter(|record| record.recipient.is_empty());
+        let named = unclaimed
+            .map(|record| Change::PutGrant(GrantRecord { recipient: recipient.clone(), ..record }));
+        let changes: Vec<Change> = named.collect();
+        if !changes.is_empty() {
+            self.change_together(changes);
+        }
+        let records = claimed.iter().filter_map(|id| self.rat.get(*id));
+        Ok(records.filter_map(|record| self.grant_for_recipient(record)).collect())
+    }
+}

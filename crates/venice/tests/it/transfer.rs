@@ -1,0 +1,85 @@
+//! `venice grants transfer` and `claim`: grants of one user change hands, over a rack's real
+//! processes.
+
+use crate::common::{is_root, skipped};
+use crate::quota::{DAEMON, NOBODY, Rack};
+use serde_json::{Value, json};
+use venice_control::{ClaimRequest, ControlError, Owner, TransferRequest};
+use venice_wire::GrantId;
+
+impl Rack {
+    fn rows(&self) -> Vec<Value> {
+        let rows = self.place.venice(&["grants", "--json"]).expect(0).json();
+        rows.as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn root_takes_over_grants() {
+    if !is_root() {
+        return skipped("root_takes_over_grants", "needs root");
+    }
+    let rack = Rack::new();
+    let place = &rack.place;
+    let id = rack.ask(NOBODY, 1, 32).unwrap()[0].id.0;
+    let row = rack.rows().remove(0);
+    let (node, number) = (row["owner_node"].as_str().unwrap().to_owned(), id.to_string());
+
+    // Another user may not, nor is a node of any name taken.
+    let to = Owner { node: node.clone(), user: "daemon".into() };
+    let request = TransferRequest { client_id: 2, grants: vec![GrantId(id)], to, claim_ms: 0 };
+    let refused = rack.as_user(DAEMON, async |mut client| client.transfer(request).await);
+    assert!(matches!(refused, Err(ControlError::Forbidden(_))), "{refused:?}");
+    let ids: Vec<String> = rack.rows().iter().map(|row| row["id"].to_string()).collect();
+    let words = |to: &'static str| {
+        let ids = ids.iter().map(String::as_str);
+        ["grants", "transfer"]
+            .into_iter()
+            .chain(ids)
+            .chain(["--to", to, "--json"])
+            .collect::<Vec<_>>()
+    };
+    let said = place.venice(&words("root@nowhere")).expect(1);
+    assert!(said.complaint().contains("no node named nowhere"), "{}", said.err);
+    place.venice(&["quota", "set", "root", "memory=16MiB"]).expect(0);
+    let said = place.venice(&words("root")).expect(1);
+    assert!(said.complaint().contains("of a quota of 16MiB"), "{}", said.err);
+    place.venice(&["quota", "remove", "root"]).expect(0);
+    assert!(rack.rows().iter().all(|row| row["owner_user"] == "nobody"));
+
+    let made = place.venice(&words("root")).expect(0).json();
+    assert_eq!(made["to"], json!(format!("root@{node}")));
+    let grants = made["grants"].as_array().unwrap();
+    assert!(grants.iter().all(|grant| grant["state"] == "transferred"), "{made}");
+    assert!(grants.iter().any(|grant| grant["from"].to_string() == number), "{made}");
+    for row in rack.rows() {
+        let is = (&row["owner_user"], &row["ownership"], &row["recipient"]);
+        assert_eq!(is, (&json!("root"), &json!(2), &json!("")));
+    }
+    assert!(place.venice(&["grants"]).expect(0).out.contains("(unclaimed)"));
+    let claim = ClaimRequest { recipient: "nobody's".into(), transfer: None };
+    let none = rack.as_user(NOBODY, async |mut client| client.claim(claim).await).unwrap();
+    assert_eq!(none, []);
+
+    let show = ["grants", "claim", "--", "sh", "-c", "echo $VENICE_GRANT_ID"];
+    let said = place.venice(&show).expect(0);
+    let successors: Vec<String> = grants.iter().map(|grant| grant["to"].to_string()).collect();
+    assert!(said.out.contains(&successors.join(",")), "{} for {successors:?}", said.out);
+    // The command has ended: what it held is given back.
+    assert_eq!(rack.rows(), [] as [Value; 0]);
+    let said = place.venice(&["grants", "claim"]).expect(1);
+    assert!(said.err.contains("nothing was transferred to you"), "{}", said.err);
+}
+
+#[test]
+fn unknown_grant_is_named() {
+    let place = crate::common::Place::new();
+    place.up(1);
+    let said = place.venice(&["grants", "transfer", "99", "--to", "bob"]).expect(1);
+    assert!(said.complaint().contains("there is no grant 99"), "{}", said.err);
+    for wrong in
+        [&["grants", "transfer", "1", "--to", "@n"][..], &["grants", "transfer", "--to", "b"]]
+    {
+        place.venice(wrong).expect(2);
+    }
+}
