@@ -31,12 +31,20 @@ default() {
 
 everything() {
     build
+    with_last_release
     tests 60m --workspace --lib --bins --tests -- --skip programs::
     run 10m cargo test --workspace --locked --doc
     of_programs programs::
     group_packaging
     group_guides
     group_fuzz
+}
+
+# Tests of this release beside the last one, `last_release::`.
+with_last_release() {
+    run 40m scripts/last-release.sh
+    VENICE_LAST_RELEASE="$(scripts/last-release.sh)"
+    export VENICE_LAST_RELEASE
 }
 
 build_release() { run 40m cargo build --release --locked -p venice -p venice-preload -p venice-c -p venice-py -p venice-lab; }
@@ -66,6 +74,7 @@ group_window() { whole -p venice-memory --lib -- window && of_programs programs:
 group_programs() { of_programs programs::; }
 group_racks() { of_programs racks::; }
 group_daemons() {
+    with_last_release
     whole -p venice-control -p venice-store -p venice-monitor -p venice-service -p venice-agent \
         -p venice-recipient -p venice
 }

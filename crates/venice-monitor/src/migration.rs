@@ -7,7 +7,10 @@
 use crate::error::MonitorError;
 use crate::owner_record::OWNER_KEY;
 use crate::peers::MEMBER_PREFIX;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use venice_store::{
     CHANGES_AT_ONCE, Condition, Entry, Outcome, Store, StoreChange, StoreError, Transaction,
 };
@@ -42,12 +45,12 @@ pub(crate) async fn migrate(store: &impl Store) -> Result<(), MonitorError> {
         tracing::info!(records = changed.len(), format = FORMAT, "converting the store");
     }
     for some in changed.chunks(CHANGES_AT_ONCE) {
-        let unchanged =
-            |(entry, _): &(&Entry, Value)| Condition::is_as_at(entry.key.clone(), entry.changed_at);
-        let conditions = some.iter().map(unchanged).collect();
-        let put = |(entry, value): &(&Entry, Value)| {
-            StoreChange::put(entry.key.clone(), value.to_string())
+        let unchanged = |(entry, _): &(&Entry, String)| {
+            Condition::is_as_at(entry.key.clone(), entry.changed_at)
         };
+        let conditions = some.iter().map(unchanged).collect();
+        let put =
+            |(entry, value): &(&Entry, String)| StoreChange::put(entry.key.clone(), value.clone());
         commit(store, Transaction { conditions, changes: some.iter().map(put).collect() }).await?;
     }
     let number = StoreChange::put(FORMAT_KEY, FORMAT.to_string());
@@ -92,42 +95,59 @@ fn check_alone(entries: &[Entry], found: u32) -> Result<(), MonitorError> {
 }
 
 /// Returns a record in the present format; `None`: it has that already.
-fn converted(entry: &Entry) -> Result<Option<Value>, MonitorError> {
+fn converted(entry: &Entry) -> Result<Option<String>, MonitorError> {
     if entry.key == OWNER_KEY || entry.key.starts_with(MEMBER_PREFIX) {
         return Ok(None);
     }
-    let value: Value = serde_json::from_slice(&entry.value)
-        .map_err(|source| MonitorError::Record { key: entry.key.clone(), source })?;
-    let Value::Object(mut outer) = value else { return Ok(None) };
-    let record = outer.iter_mut().next();
-    let is_changed = match record {
-        Some((kind, Value::Object(fields))) if kind == "Grant" => convert_grant(fields),
-        Some((kind, Value::Object(fields))) if kind == "Quota" => convert_quota(fields),
-        _ => false,
-    };
-    Ok(is_changed.then_some(Value::Object(outer)))
+    let failed = |source| MonitorError::Record { key: entry.key.clone(), source };
+    let value: &RawValue = serde_json::from_slice(&entry.value).map_err(failed)?;
+    let Ok(outer) = serde_json::from_str::<Fields>(value.get()) else { return Ok(None) };
+    for (kind, convert) in [("Grant", convert_grant as fn(_) -> _), ("Quota", convert_quota)] {
+        let Some(record) = outer.get(kind) else { continue };
+        let fields: Fields = serde_json::from_str(record.get()).map_err(failed)?;
+        let record = convert(fields).map_err(failed)?;
+        return Ok(record.map(|record| json(&BTreeMap::from([(kind, record)]))));
+    }
+    Ok(None)
 }
 
-fn convert_grant(fields: &mut Map<String, Value>) -> bool {
-    let Some(slabs) = fields.remove("slabs") else { return false };
-    let share = match fields.remove("device") {
-        None | Some(Value::Null) => {
-            let bytes = slabs.as_u64().unwrap_or(0).saturating_mul(SLAB_BYTES);
-            json!({ "kind": "memory", "bytes": bytes })
-        }
+/// A record's fields as they are written: a [`serde_json::Value`] would round numbers of more than
+/// 64 bits, as client ids are.
+type Fields = BTreeMap<String, Box<RawValue>>;
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("maps with names as keys are JSON")
+}
+
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).expect("maps with names as keys are JSON")
+}
+
+fn is_null(value: &RawValue) -> bool {
+    value.get() == "null"
+}
+
+fn convert_grant(mut fields: Fields) -> Result<Option<Fields>, serde_json::Error> {
+    let Some(slabs) = fields.remove("slabs") else { return Ok(None) };
+    let share = match fields.remove("device").filter(|device| !is_null(device)) {
         Some(device) => device,
+        None => {
+            let slabs: u64 = serde_json::from_str(slabs.get())?;
+            let bytes = slabs.saturating_mul(SLAB_BYTES);
+            raw(&json!({ "kind": "memory", "bytes": bytes }))
+        }
     };
     fields.insert("share".to_owned(), share);
-    true
+    Ok(Some(fields))
 }
 
-fn convert_quota(fields: &mut Map<String, Value>) -> bool {
-    let Some(bytes) = fields.remove("bytes") else { return false };
-    let mut limits = Map::new();
-    if fields.remove("no_memory") != Some(Value::Bool(true)) {
-        let limit = match bytes {
-            Value::Null => json!("unlimited"),
-            bytes => json!({ "at_most": bytes }),
+fn convert_quota(mut fields: Fields) -> Result<Option<Fields>, serde_json::Error> {
+    let Some(bytes) = fields.remove("bytes") else { return Ok(None) };
+    let mut limits = Fields::new();
+    if fields.remove("no_memory").is_none_or(|it| it.get() != "true") {
+        let limit = match is_null(&bytes) {
+            true => raw(&"unlimited"),
+            false => raw(&BTreeMap::from([("at_most", bytes)])),
         };
         limits.insert("memory".to_owned(), limit);
     }
@@ -135,8 +155,8 @@ fn convert_quota(fields: &mut Map<String, Value>) -> bool {
     for (field, kind) in kinds {
         limits.extend(fields.remove(field).map(|limit| (kind.to_owned(), limit)));
     }
-    fields.insert("limits".to_owned(), Value::Object(limits));
-    true
+    fields.insert("limits".to_owned(), raw(&limits));
+    Ok(Some(fields))
 }
 
 #[cfg(test)]
@@ -148,11 +168,11 @@ mod tests {
     use venice_store::RedbStore;
     use venice_wire::GrantId;
 
-    /// Records of format 1: without an owner, of a device, and quotas.
+    /// Records of format 1: without an owner, of a device, and quotas. The client id is the largest.
     const OLD: [(&str, &str); 6] = [
         (
             "grant/00000000000000000007",
-            r#"{"Grant":{"id":7,"origin":{"client_id":5,"key":6},"recipient":"h/1","home":null,
+            r#"{"Grant":{"id":7,"origin":{"client_id":340282366920938463463374607431768211455,"key":6},"recipient":"h/1","home":null,
                 "purpose":"run","donor":1,"donor_epoch":2,"slabs":3,"lease_ms":10000,
                 "granted_ns":4,"state":"committed","confirmed_revision":8}}"#,
         ),
@@ -203,6 +223,11 @@ mod tests {
             bytes: 1 << 20,
             capabilities: vec!["ssd".to_owned()],
         };
+        let origin = records.iter().find_map(|record| match record {
+            Record::Grant(grant) => grant.origin,
+            _ => None,
+        });
+        assert_eq!(origin.map(|origin| origin.client_id), Some(u128::MAX));
         assert!(shares.eq([(GrantId(7), Share::of_slabs(3)), (GrantId(8), storage)]));
         let quotas = records.iter().filter_map(|record| match record {
             Record::Quota(quota) => Some((quota.of.clone(), quota.limits.clone())),

@@ -12,6 +12,7 @@ mod drain;
 mod forecast;
 mod full_disk;
 mod identity;
+mod last_release;
 mod namespaces;
 mod out_of_memory_in_guest;
 mod packaging;
