@@ -12,7 +12,8 @@ quick() {
 # Tests that only the tier `all` runs, by a part of their path. Tests that boot a guest under QEMU, where
 # everything is ten to thirty times slower, have `in_guest` in their path; the testkit's own is the one
 # boot of the default tier.
-slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: nothing_is_lent_twice quick_run_measures)
+slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: last_release:: nothing_is_lent_twice
+    quick_run_measures)
 
 # One profile, one build, with the same features for every crate: what is under test is built by it too.
 build() { run 40m cargo build --workspace --all-targets --locked; }
@@ -26,7 +27,7 @@ default() {
         [[ $part == mod || $part == pairwise ]] || skipped+=(--skip "programs::$part::")
     done
     build
-    tests 20m --workspace --lib --bins --tests -- "${skipped[@]}"
+    tests 30m --workspace --lib --bins --tests -- "${skipped[@]}"
 }
 
 everything() {

@@ -11,9 +11,10 @@ fn root() -> PathBuf {
 fn c_example_talks() {
     let tests = std::env::current_exe().unwrap();
     let libraries = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    // `cargo test` does not link the shared library.
+    // `cargo test` does not link the shared library. Of the whole workspace, for the features that
+    // its other crates were built with.
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--package", "venice-c", "--target-dir"]);
+    cargo.args(["build", "--quiet", "--offline", "--workspace", "--target-dir"]);
     let target = libraries.parent().unwrap();
     assert!(cargo.arg(target).current_dir(root()).status().unwrap().success());
     let dir = tempfile::tempdir().unwrap();

@@ -8,9 +8,10 @@ fn python_channels_work() {
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = std::env::current_exe().unwrap();
     let libraries = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    // `cargo test` does not link the shared library.
+    // `cargo test` does not link the shared library. Of the whole workspace, for the features that
+    // its other crates were built with.
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--package", "venice-py", "--target-dir"]);
+    cargo.args(["build", "--quiet", "--offline", "--workspace", "--target-dir"]);
     let target = libraries.parent().unwrap();
     assert!(cargo.arg(target).current_dir(crate_folder).status().unwrap().success());
 
