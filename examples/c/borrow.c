@@ -111,6 +111,24 @@ static void a_cache(venice_rack *rack)
     venice_cache_close(cache);
 }
 
+/* Asks a device's service, if it has one. Operation 1 of `echo` answers with the request. */
+static void ask_service(venice_device *device)
+{
+    const char request[] = "far away";
+    char answer[64];
+    size_t answer_bytes = sizeof answer;
+    uint16_t code;
+    venice_service *service;
+    if (venice_device_service(device)[0] == '\0')
+        return;
+    must(venice_open_service(device, 30000, &service), "open_service");
+    must(venice_call_service(service, 1, request, sizeof request, answer, &answer_bytes, &code),
+         "call_service");
+    printf("service %s answers %u: %.*s\n", venice_device_service(device), code, (int)answer_bytes,
+           answer);
+    venice_close_service(service);
+}
+
 /* Holds a device for a moment, if there is one. */
 static void a_device(venice_status status, venice_device *device)
 {
@@ -122,6 +140,7 @@ static void a_device(venice_status status, venice_device *device)
     printf("held: %s of %s (%s), %" PRIu64 " bytes\n", venice_device_address(device),
            venice_device_node(device), venice_device_capabilities(device),
            venice_device_bytes(device));
+    ask_service(device);
     must(venice_check_device(device), "check_device");
     if (venice_device_leaving_s(device) >= 0)
         printf("its node wants it back\n");

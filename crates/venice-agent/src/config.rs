@@ -83,6 +83,8 @@ pub struct AgentConfig {
     /// Directory for the record of the blocks taken, so that they come back after any death of the
     /// agent.
     pub state_dir: PathBuf,
+    /// Directory of the hosts of devices' services, of this agent alone.
+    pub hosts_dir: PathBuf,
     /// True for a pool node: it lends, and its own programs cannot borrow.
     pub pool: bool,
     /// Memory to keep available for this machine's own programs: below it, unlent memory returns to
@@ -128,6 +130,7 @@ impl Default for AgentConfig {
             lend_blocks: ByteSize(0),
             offer: Vec::new(),
             state_dir: "/var/lib/venice/agent".into(),
+            hosts_dir: "/run/venice/hosts".into(),
             pool: false,
             keep_free: None,
             take_back_after_s: TAKE_BACK_AFTER_S,

@@ -6,6 +6,7 @@ use venice_control::{ControlError, RackError};
 use venice_memory::donor::DonorError;
 use venice_memory::hotplug::HotplugError;
 use venice_ports::PortError;
+use venice_service::SupervisorError;
 
 /// Reason why an agent did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,9 @@ pub enum AgentError {
         /// The reason.
         why: String,
     },
+    /// The hosts of devices' services cannot be supervised.
+    #[error(transparent)]
+    Hosts(#[from] SupervisorError),
     /// The memory blocks to lend are unavailable.
     #[error(transparent)]
     Blocks(#[from] HotplugError),

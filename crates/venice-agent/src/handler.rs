@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use venice_control::server::{AgentHandler, TlsServer};
 use venice_control::{
-    Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep,
+    Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, ServiceState, TransferStep,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -68,6 +69,15 @@ impl AgentHandler for Handler {
     async fn renew(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
         self.note_wrong_keys(&caller, &leases);
         self.lender.renew(&leases)
+    }
+
+    async fn service(
+        &self,
+        caller: Caller,
+        lease: (GrantId, GrantKey),
+    ) -> Result<watch::Receiver<ServiceState>, Refusal> {
+        self.note_wrong_keys(&caller, &[lease]);
+        self.lender.watch_service(lease)
     }
 
     async fn ping(&self) -> Pong {

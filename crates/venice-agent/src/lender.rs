@@ -17,6 +17,7 @@ use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey};
 
 use crate::ports::Ports;
+use crate::services::{Services, end_text};
 
 /// Time for which the recipients of an ended grant are still served, to be notified. Their links
 /// time out after as much silence: a recipient without a notice notices then.
@@ -32,6 +33,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Lender {
     state: Mutex<State>,
     pub(crate) pool: SlabPool,
+    pub(crate) services: Services,
     grants: SharedGrants,
     prepare_timeout_ns: u64,
     /// Empty once the agent has stopped.
@@ -70,6 +72,7 @@ impl Lender {
         pool: SlabPool,
         grants: SharedGrants,
         ports: Ports,
+        services: Services,
         prepare_timeout: Duration,
     ) -> Self {
         let settings = DonorSettings {
@@ -89,6 +92,7 @@ impl Lender {
         Self {
             state: Mutex::new(state),
             pool,
+            services,
             grants,
             prepare_timeout_ns: settings.prepare_timeout_ns,
             ports: Mutex::new(ports),
@@ -102,6 +106,7 @@ impl Lender {
     /// Tasks that still hold the lender then do no harm.
     pub(crate) fn close(&self) {
         *self.ports() = Ports::default();
+        self.services.close();
     }
 
     /// Ends all grants of a stopping donor; returns when the recipients over frames have
@@ -194,8 +199,13 @@ impl Lender {
         let mut state = self.state();
         let now_ns = state.now_ns();
         let result = state.core.handle_commit(now_ns, grant, epoch);
-        let view = state.core.grant(grant).filter(|view| result.is_ok() && view.slabs > 0);
-        if let Some(view) = view
+        let view = state.core.grant(grant).filter(|_| result.is_ok());
+        if let Some(view) = view.filter(|view| view.slabs == 0)
+            && let Some(share) = state.core.share(grant)
+        {
+            self.services.begin(grant, view.key, share, self.ports().node_secret());
+        }
+        if let Some(view) = view.filter(|view| view.slabs > 0)
             && let Some(slabs) = state.set_aside.remove(&grant)
         {
             self.share(RecipientId(view.recipient), grant, view.key, slabs);
@@ -226,7 +236,7 @@ impl Lender {
         }
     }
 
-    fn start_release(self: &Arc<Self>, grants: &[GrantId]) {
+    pub(crate) fn start_release(self: &Arc<Self>, grants: &[GrantId]) {
         let mut state = self.state();
         let now_ns = state.now_ns();
         for grant in grants {
@@ -387,9 +397,10 @@ impl Lender {
             _ => tracing::info!(%grant, slabs = count, ?reason, "grant ended"),
         }
         let Some(slabs) = slabs else {
-            // A device needs no memory.
-            self.state().core.handle_freed(grant);
-            self.freed.notify_waiters();
+            // A device is free once its service is gone.
+            if !self.services.end(grant, end_text(reason)) {
+                self.note_device_freed(grant);
+            }
             return;
         };
         let lender = Arc::clone(self);
@@ -401,6 +412,12 @@ impl Lender {
             drop(state);
             lender.freed.notify_waiters();
         });
+    }
+
+    /// Notes that a device is free again.
+    pub(crate) fn note_device_freed(&self, grant: GrantId) {
+        self.state().core.handle_freed(grant);
+        self.freed.notify_waiters();
     }
 
     /// Returns the memory pressure, as last read.
@@ -418,7 +435,7 @@ impl Lender {
         self.ports().shm.as_ref().map_or_else(Vec::new, ShmServer::mapped)
     }
 
-    fn ports(&self) -> MutexGuard<'_, Ports> {
+    pub(crate) fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().expect("no task panics with the ports")
     }
 
@@ -441,6 +458,7 @@ mod tests {
             pool,
             SharedGrants::default(),
             Ports::default(),
+            Services::default(),
             Duration::from_millis(200),
         );
         lender.set_epoch(1);

@@ -28,6 +28,7 @@ mod relay_host;
 mod reporter;
 mod revoked_nodes;
 mod run;
+mod services;
 mod slab_replacement;
 mod transfer;
 mod udp_host;

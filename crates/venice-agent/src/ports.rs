@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use venice_ports::shm::ShmServer;
 use venice_ports::verbs::VerbsServer;
-use venice_wire::GrantId;
+use venice_wire::{GrantId, NodeSecret};
 
 use crate::relay_host::RelayHost;
 use crate::udp_host::UdpHost;
@@ -24,6 +24,11 @@ impl Ports {
             frames.udp().share(grant);
             frames.with_relay(|relay| relay.share(grant));
         }
+    }
+
+    /// Returns the secret from which recipients' keys are derived; `None` without protection.
+    pub(crate) fn node_secret(&self) -> Option<NodeSecret> {
+        self.frames.as_ref().and_then(|frames| frames.udp().secret())
     }
 
     /// Notifies the users of a grant of its end. No port may reach its slabs any more.

@@ -28,6 +28,7 @@ use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
+use crate::services::{HostEvents, HostNetwork, Services};
 use crate::slab_replacement;
 use crate::udp_host::UdpHost;
 use crate::{AgentConfig, AgentError, AgentReady};
@@ -58,7 +59,7 @@ pub async fn run(
     let service = serve_agent(parts.listener, identity.tls, parts.handler, async {
         let _ = stopped.await;
     });
-    let lending = Lending::start(parts.lender, parts.memory, parts.devices);
+    let lending = Lending::start(parts.lender, parts.memory, parts.devices, parts.hosts);
     let mut service = std::pin::pin!(service);
     let mut member = parts.member;
     let result = tokio::select! {
@@ -86,10 +87,16 @@ struct Lending {
     deadlines: JoinHandle<()>,
     memory: JoinHandle<()>,
     devices: JoinHandle<()>,
+    hosts: JoinHandle<()>,
 }
 
 impl Lending {
-    fn start(lender: Arc<Lender>, memory: MemoryWatch, devices: DeviceWatch) -> Self {
+    fn start(
+        lender: Arc<Lender>,
+        memory: MemoryWatch,
+        devices: DeviceWatch,
+        hosts: HostEvents,
+    ) -> Self {
         let deadlines = tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let memory = match lender.pool.is_memory() {
             true => tokio::spawn(memory.run(Arc::clone(&lender))),
@@ -97,7 +104,8 @@ impl Lending {
             false => tokio::spawn(slab_replacement::watch_devices(Arc::clone(&lender))),
         };
         let devices = tokio::spawn(devices.run(Arc::clone(&lender)));
-        Self { lender, deadlines, memory, devices }
+        let hosts = tokio::spawn(Arc::clone(&lender).watch_hosts(hosts));
+        Self { lender, deadlines, memory, devices, hosts }
     }
 }
 
@@ -106,6 +114,7 @@ impl Drop for Lending {
         self.deadlines.abort();
         self.memory.abort();
         self.devices.abort();
+        self.hosts.abort();
         self.lender.close();
     }
 }
@@ -143,6 +152,7 @@ struct Parts {
     lender: Arc<Lender>,
     memory: MemoryWatch,
     devices: DeviceWatch,
+    hosts: HostEvents,
     blocks: Option<LentBlocks>,
     member: Member,
 }
@@ -193,7 +203,9 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     }
     let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
-    let lender = Arc::new(Lender::new(pool, grants, ports, prepare_timeout));
+    let network = host_network(&config, udp_addr);
+    let (services, hosts) = Services::open(devices.specs(), &config.hosts_dir, network)?;
+    let lender = Arc::new(Lender::new(pool, grants, ports, services, prepare_timeout));
     lender.offer_devices(&devices);
     let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());
     let handler = Handler { lender: Arc::clone(&lender), tls, name, instance };
@@ -218,9 +230,16 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         lender,
         memory,
         devices,
+        hosts,
         blocks,
         member,
     })
+}
+
+/// Returns the network of service hosts; `None` if all recipients are on this machine.
+fn host_network(config: &AgentConfig, udp_addr: SocketAddr) -> Option<HostNetwork> {
+    let advertised = config.advertise.unwrap_or_else(|| udp_addr.ip());
+    (!advertised.is_loopback()).then_some(HostNetwork { bind: udp_addr.ip(), advertised })
 }
 
 /// Makes the slabs to lend.

@@ -3,7 +3,8 @@
 //! Frames and verbs reach the memory by the grant's number and key: the old ones end, what still
 //! reads the memory for the old owner is waited for, then the new ones begin. A program that has
 //! mapped the memory cannot be stopped from using it. So memory whose files were ever handed out is
-//! not transferred.
+//! not transferred. A device is reached by its service: that of the old owner ends, and another one
+//! starts for the new owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use venice_ports::monotonic_ns;
 use venice_rack::donor::Switched;
 use venice_wire::GrantId;
 
-use crate::lender::Lender;
+use crate::lender::{Lender, State};
 
 /// Interval between two checks whether answers to the old owner are sent.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -83,9 +84,11 @@ impl Lender {
         match &result {
             Ok(Switched::New(_)) => {
                 tracing::info!(from = %step.from, to = %step.grant, owner = %step.owner, "transferred");
-                // A device is reached by no port here.
                 let slabs = match state.set_aside.remove(&step.from) {
-                    Some(none) => Some(none),
+                    Some(none) => {
+                        self.transfer_service(&state, step);
+                        Some(none)
+                    }
                     None => self.end_at_ports(&mut state, step.from),
                 };
                 state.set_aside.extend(slabs.map(|slabs| (step.grant, slabs)));
@@ -95,6 +98,14 @@ impl Lender {
         }
         self.carry_out(state);
         result.map(Switched::status)
+    }
+
+    /// A device is reached by its service, which the old owner must not reach any more.
+    fn transfer_service(&self, state: &State, step: &TransferStep) {
+        let Some(share) = state.core.share(step.grant) else { return };
+        let (secret, why) =
+            (self.ports().node_secret(), format!("it was transferred to {}", step.owner));
+        self.services.transfer(step.from, (step.grant, step.key), share, secret, why);
     }
 
     /// Begins the new number and key; false as long as an answer to the old owner is to be sent

@@ -80,6 +80,11 @@ impl UdpHost {
         Ok(())
     }
 
+    /// Returns the secret of [`Self::serve_as`].
+    pub(crate) fn secret(&self) -> Option<NodeSecret> {
+        self.serving.as_ref().and_then(|serving| serving.secret)
+    }
+
     /// See [`UdpServer::share`].
     pub(crate) fn share(&self, grant: GrantId) {
         self.serving.iter().for_each(|serving| serving.server.share(grant));

@@ -252,8 +252,8 @@ venice_status venice_cache_get_copies(const venice_cache *cache, venice_copies *
 /* Stores its counters. */
 venice_status venice_cache_get_stats(const venice_cache *cache, venice_cache_stats *stats);
 
-/* A granted device of another node: an accelerator, storage or a network card. The grant only reserves
- * it; the access to its data is up to the program. */
+/* A granted device of another node: an accelerator, storage or a network card. A program reaches its data
+ * by its service (venice_open_service); a device without one is only reserved. */
 typedef struct venice_device venice_device;
 
 /* The options of devices. Begin with VENICE_DEVICE_OPTIONS; a NULL pointer means the same. */
@@ -299,11 +299,31 @@ double venice_device_leaving_s(const venice_device *device);
 /* Returns the granted bytes of storage; for other devices their size, 0 if unknown, and for NULL. */
 uint64_t venice_device_bytes(const venice_device *device);
 
-/* Return its node, its name there ("/dev/nvidia0"), and its capabilities ("gpu,cuda"); "" for NULL.
- * Valid until it is given back. */
+/* Return its node, its name there ("/dev/nvidia0"), its capabilities ("gpu,cuda"), and the name of its
+ * service ("" without one); "" for NULL. Valid until it is given back. */
 const char *venice_device_node(const venice_device *device);
 const char *venice_device_address(const venice_device *device);
 const char *venice_device_capabilities(const venice_device *device);
+const char *venice_device_service(const venice_device *device);
+
+/* A connection to the service of a device: a process beside the device that ends with the grant. */
+typedef struct venice_service venice_service;
+
+/* Connects to the service of a device. Each call waits at most `timeout_ms`; 0: without limit.
+ * VENICE_INVALID: the device has no service. */
+venice_status venice_open_service(const venice_device *device, uint32_t timeout_ms,
+                                  venice_service **service);
+
+/* Sends one request and waits for its answer. `operation` and `code` are the service's; code 0 means done.
+ * `*answer_bytes` is the room at `answer` before, and the length of the answer after the call. After an
+ * error, VENICE_INVALID for a request or an answer that is too long excepted, close the connection. One
+ * thread at a time. */
+venice_status venice_call_service(venice_service *service, uint16_t operation, const void *request,
+                                  size_t request_bytes, void *answer, size_t *answer_bytes,
+                                  uint16_t *code);
+
+/* Closes the connection. NULL is ignored. */
+void venice_close_service(venice_service *service);
 
 /* Channels between two programs, without a rack. One program listens at an address, the other
  * connects:

@@ -23,10 +23,11 @@ pub struct Options {
 /// A device, and its texts for C.
 #[derive(Debug)]
 pub struct DeviceHandle {
-    device: Device,
+    pub(crate) device: Device,
     node: CString,
     address: CString,
     capabilities: CString,
+    service: CString,
 }
 
 impl DeviceHandle {
@@ -34,7 +35,8 @@ impl DeviceHandle {
         let words = |text: &str| CString::new(text.replace('\0', " ")).expect("no zero is left");
         let (node, address) = (words(device.node()), words(device.address()));
         let capabilities = words(&device.capabilities().join(","));
-        DeviceHandle { device, node, address, capabilities }
+        let service = words(device.service().map_or("", |access| &access.service));
+        DeviceHandle { device, node, address, capabilities, service }
     }
 }
 
@@ -238,4 +240,14 @@ pub unsafe extern "C" fn venice_device_address(device: *const DeviceHandle) -> *
 pub unsafe extern "C" fn venice_device_capabilities(device: *const DeviceHandle) -> *const c_char {
     // SAFETY: guaranteed by the caller.
     unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.capabilities.as_ptr())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_service(device: *const DeviceHandle) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.service.as_ptr())
 }

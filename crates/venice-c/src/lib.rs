@@ -13,4 +13,5 @@ mod memory;
 mod paged;
 mod rack;
 mod region;
+mod service;
 mod status;

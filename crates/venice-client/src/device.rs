@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use venice_control::{DEFAULT_PRIORITY, ResourceKind, Share, Want};
+use venice_control::{DEFAULT_PRIORITY, ResourceKind, ServiceAccess, Share, Want};
 use venice_recipient::{AllocationSpec, Fate, Held, Waiting, allocate, reason_text};
+use venice_service::ServiceClient;
 
 use crate::Error;
 use crate::rack::Rack;
@@ -49,8 +50,8 @@ pub struct Leaving {
     pub within: Option<Duration>,
 }
 
-/// A device of the rack, granted until this is dropped. The grant only reserves the device; the
-/// access to its data is up to the program.
+/// A device of the rack, granted until this is dropped. A program reaches its data by its service
+/// ([`Device::open_service`]); a device without one is only reserved.
 #[derive(Debug)]
 pub struct Device {
     held: Held,
@@ -154,6 +155,21 @@ impl Device {
     /// Returns the number of its grant, as in `venice grants`.
     pub fn grant(&self) -> u64 {
         self.held.grants()[0].id.0
+    }
+
+    /// Returns the way to its service; `None`: the program uses the device by itself.
+    pub fn service(&self) -> Option<&ServiceAccess> {
+        self.held.services()[0].as_ref()
+    }
+
+    /// Connects to its service; each call of the client waits at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a device without a service; [`Error::Unreachable`], [`Error::Channel`],
+    /// [`Error::Refused`].
+    pub fn open_service(&self, timeout: Option<Duration>) -> Result<ServiceClient, Error> {
+        let none = || Error::Invalid(format!("{} has no service", self.address()));
+        Ok(ServiceClient::open(self.service().ok_or_else(none)?, timeout)?)
     }
 
     /// Returns the reclaim or preemption of this device, if there is one at present. Drop the

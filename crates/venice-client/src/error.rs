@@ -1,6 +1,9 @@
 //! Errors of the library.
 
 use venice_recipient::{LaneError, RecipientError};
+use venice_service::ClientError;
+
+use crate::channel::Error as ChannelError;
 
 /// An error of this crate. Each message is one line that says what failed and, if possible, what to
 /// do.
@@ -53,12 +56,24 @@ pub enum Error {
     /// An argument is invalid: the text says which.
     #[error("{0}")]
     Invalid(String),
-    /// A channel between two programs failed.
+    /// A channel between two programs, or to the service of a device, failed.
     #[error(transparent)]
     Channel(#[from] crate::channel::Error),
     /// The memory, the cache or the array was closed.
     #[error("already closed: its memory was given back")]
     Closed,
+}
+
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        match error {
+            error if error.is_timeout() => ChannelError::TimedOut.into(),
+            error if error.is_lost() => ChannelError::Lost(error.to_string()).into(),
+            ClientError::NoEndpoint { .. } => Error::Unreachable(error.to_string()),
+            ClientError::TooLong { .. } => Error::Invalid(error.to_string()),
+            error => Error::Refused(error.to_string()),
+        }
+    }
 }
 
 impl From<LaneError> for Error {

@@ -6,7 +6,7 @@
 //!   and atomics;
 //! - [`PagedMemory`]: regions at ordinary addresses, larger than their resident part;
 //! - [`ObjectCache`]: a victim store for small caches, with Put and Get;
-//! - [`Device`]: a granted accelerator, storage or network card of another node;
+//! - [`Device`]: a granted accelerator, storage or network card of another node, with its service;
 //! - [`channel`]: messages, streams and registered memory between two programs, without a rack.
 //!
 //! ```no_run
@@ -44,6 +44,7 @@ mod paged;
 mod pending;
 mod queue;
 mod rack;
+mod service;
 mod store;
 
 pub use device::{Device, DeviceOptions, Leaving, wants};
@@ -55,8 +56,11 @@ pub use object_cache::{
 pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
+pub use service::granted_services;
 pub use venice_control::{
-    DEFAULT_PRIORITY, InvalidWant, Policy, ResourceKind, UnknownPolicy, Want,
+    DEFAULT_PRIORITY, Endpoint, InvalidWant, Policy, ResourceKind, ServiceAccess, UnknownPolicy,
+    Want,
 };
 pub use venice_recipient::paged::{Hint, PageSize, Pattern};
 pub use venice_recipient::{Copies, PortKind, ReclaimTo};
+pub use venice_service::{ClientError, ServiceClient};

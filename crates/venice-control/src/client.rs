@@ -7,6 +7,7 @@ mod heartbeats;
 mod local;
 mod login;
 mod monitor;
+mod services;
 mod socket_error;
 mod transfers;
 
@@ -15,4 +16,5 @@ pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
 pub use heartbeats::Heartbeats;
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;
+pub use services::ServiceWatch;
 pub use socket_error::RECORD_FILE;

@@ -1,5 +1,6 @@
 //! Conversion between plain and generated types. Missing and unknown values from a peer are errors.
 
+mod endpoints;
 mod identity;
 mod peers;
 mod quotas;
@@ -8,6 +9,7 @@ mod rows;
 mod shares;
 mod transfers;
 
+pub(crate) use endpoints::{service_in, service_out};
 pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
 pub(crate) use requests::{
@@ -18,6 +20,7 @@ pub(crate) use shares::{kind_in, kind_out};
 pub(crate) use transfers::*;
 
 use crate::proto;
+use endpoints::{endpoints_in, endpoints_out};
 use peers::{peer_list_in, peer_list_out};
 use shares::{device_in, device_report_in, device_report_out, share_in, share_out};
 use tonic::Status;
@@ -27,12 +30,12 @@ use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::queueing::DEFAULT_PRIORITY;
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
-    CalledBack, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport, Grant, HeartbeatAck,
-    HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort, LinkProtection,
-    LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, PortReport, PrepareRequest,
-    Registered, RelayPlace, ResourceSpec, Share, XdpFrames,
+    CalledBack, DonorReport, DonorStatus, DroppedCounts, Endpoint, FlowPeer, FlowReport, Grant,
+    HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort,
+    LinkProtection, LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, PortReport,
+    PrepareRequest, Registered, RelayPlace, ResourceSpec, Share, XdpFrames,
 };
-use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SEAL_KEY_BYTES, SealKey};
+use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, PortId, SEAL_KEY_BYTES, SealKey};
 
 /// Returns a required field.
 fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
@@ -417,6 +420,13 @@ pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
 
 pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
     let donor = identity_in(grant.donor_identity)?;
+    let seal_key = key_in(&grant.seal_key)?;
+    let endpoints = match endpoints_in(grant.endpoints)? {
+        none if none.is_empty() => {
+            Endpoint::of_memory(&grant.udp_addr, seal_key, &grant.shm_socket)
+        }
+        endpoints => endpoints,
+    };
     Ok(Grant {
         id: GrantId(grant.id),
         donor: grant.donor,
@@ -428,9 +438,7 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
         },
         key: GrantKey(grant.key),
         control_addr: grant.control_addr,
-        udp_addr: grant.udp_addr,
-        shm_socket: grant.shm_socket,
-        seal_key: key_in(&grant.seal_key)?,
+        endpoints,
         lease_s: grant.lease_s,
     })
 }
@@ -438,6 +446,9 @@ pub(crate) fn grant_in(grant: proto::Grant) -> Result<Grant, Status> {
 pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
     let donor = proto::Identity { node: grant.donor_node.0, epoch: grant.donor_epoch };
     let bytes = grant.share.bytes;
+    let (udp_addr, shm_socket) = (grant.address(PortId::Udp), grant.address(PortId::Shm));
+    let (udp_addr, shm_socket) = (udp_addr.to_owned(), shm_socket.to_owned());
+    let seal_key = key_out(grant.seal_key());
     let (_, device) = share_out(grant.share);
     proto::Grant {
         id: grant.id.0,
@@ -447,9 +458,10 @@ pub(crate) fn grant_out(grant: Grant) -> proto::Grant {
         device,
         key: grant.key.0,
         control_addr: grant.control_addr,
-        udp_addr: grant.udp_addr,
-        shm_socket: grant.shm_socket,
-        seal_key: key_out(grant.seal_key),
+        udp_addr,
+        shm_socket,
+        seal_key,
+        endpoints: endpoints_out(grant.endpoints),
         lease_s: grant.lease_s,
     }
 }

@@ -14,6 +14,7 @@ mod monitor_handler;
 mod movable_stream;
 mod peer_identity;
 mod refusals;
+mod services;
 mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};

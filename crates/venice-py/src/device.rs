@@ -1,6 +1,12 @@
-//! `_venice.Device`.
+//! `_venice.Device` and `_venice.Service`.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use venice_client::{Error, ServiceClient};
 
 use crate::errors::exception;
 use crate::handle::Handle;
@@ -24,6 +30,20 @@ impl Device {
         Ok((device.kind().name(), node, address, bytes, capabilities, device.grant()))
     }
 
+    /// Returns the name of its service; `None` without one.
+    fn service(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.0.get(py)?.service().map(|access| access.service.clone()))
+    }
+
+    /// Connects to its service; each call waits at most `timeout` seconds.
+    fn open_service(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Service> {
+        let device = self.0.get(py)?;
+        let timeout = timeout.map(seconds).transpose()?;
+        let opened = py.detach(|| device.open_service(timeout));
+        let client = opened.map_err(|error| exception(py, &error))?;
+        Ok(Service(Handle::new(Mutex::new(Client { client, calls: 0 }))))
+    }
+
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.0.get(py)?.check().map_err(|error| exception(py, &error))
     }
@@ -41,4 +61,49 @@ impl Device {
     fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
+}
+
+/// A connection to a device's service.
+#[pyclass(frozen, module = "venice._venice")]
+#[derive(Debug)]
+pub struct Service(Handle<Mutex<Client>>);
+
+#[derive(Debug)]
+struct Client {
+    client: ServiceClient,
+    calls: u64,
+}
+
+#[pymethods]
+impl Service {
+    /// Sends one request; returns the code and the bytes of its answer.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        operation: u16,
+        request: Vec<u8>,
+    ) -> PyResult<(u16, Bound<'py, PyBytes>)> {
+        let service = self.0.get(py)?;
+        let answered = py.detach(|| {
+            let mut client = service.lock().unwrap_or_else(PoisonError::into_inner);
+            client.calls += 1;
+            let id = client.calls;
+            client.client.call(id, operation, &request)
+        });
+        let (code, answer) = answered.map_err(|error| exception(py, &Error::from(error)))?;
+        Ok((code, PyBytes::new(py, &answer)))
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("invalid timeout {seconds}")))
 }

@@ -25,7 +25,7 @@ mod _venice {
         Channel, ChannelOptions, LentRegion, Listener, RemoteRegion, new_channel_key,
     };
     #[pymodule_export]
-    use super::device::Device;
+    use super::device::{Device, Service};
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

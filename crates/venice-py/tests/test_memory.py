@@ -48,7 +48,7 @@ class Reclaim(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
-    """Devices on a rack without offers, and on one with offers."""
+    """Devices on a rack with storage, and an accelerator that has the service echo."""
 
     def setUp(self) -> None:
         self.rack = venice.connect()
@@ -71,16 +71,33 @@ class Devices(unittest.TestCase):
         with self.assertRaises(venice.Invalid):
             self.rack.get_device("nic", wait_s=1, priority=256)
 
-    @unittest.skipUnless(os.environ.get("VENICE_TEST_STORAGE"), "SKIPPED: the rack has no storage")
     def test_storage_is_held_until_close(self) -> None:
         with self.rack.get_device("storage=1MiB", purpose="a test") as storage:
             self.assertEqual((storage.kind, storage.len_bytes), ("storage", 1 << 20))
             self.assertIn(storage.node, repr(storage))
             storage.check()
             self.assertIsNone(storage.leaving)
+            self.assertIsNone(storage.service)
+            with self.assertRaises(venice.Invalid):
+                storage.open_service()
         self.assertTrue(storage.closed)
         with self.assertRaises(venice.Closed):
             storage.check()
+
+    def test_service_answers_until_close(self) -> None:
+        with self.rack.get_device("accelerator:echo") as device:
+            self.assertEqual(device.service, "echo")
+            with device.open_service(timeout=30) as service:
+                self.assertEqual(service.call(1, b"far away"), (0, b"far away"))
+                self.assertNotEqual(service.call(999)[0], 0)
+                with self.assertRaises(venice.Invalid):
+                    service.call(1, bytes(64 << 20))
+                device.close()
+                with self.assertRaises(venice.Disconnected):
+                    while True:
+                        service.call(1, b"until the grant has ended")
+            with self.assertRaises(venice.Closed):
+                service.call(1)
 
 
 class Memory(unittest.TestCase):

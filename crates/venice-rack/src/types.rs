@@ -1,5 +1,6 @@
 //! The messages between recipients, donors and the Monitor Node.
 
+mod endpoints;
 mod peers;
 
 use crate::caller::Owner;
@@ -10,8 +11,9 @@ use crate::quota::OverQuota;
 use crate::revocation::RevocationNews;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, SealKey};
+use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, PortId, SealKey};
 
+pub use endpoints::{Endpoint, ServiceAccess, ServiceState};
 pub use peers::{Peer, PeerList, RelayPeer, RelayPlace};
 
 pub use crate::request::{AllocationRequest, MAX_COPIES};
@@ -277,14 +279,27 @@ pub struct Grant {
     pub key: GrantKey,
     /// `host:port` of the donor's gRPC service, for renewals.
     pub control_addr: String,
-    /// `host:port` of the donor's UDP data port.
-    pub udp_addr: String,
-    /// Path of the donor's unix socket.
-    pub shm_socket: String,
-    /// The key that seals datagrams to the donor; `None` in a rack without protection.
-    pub seal_key: Option<SealKey>,
+    /// The donor's ports at which memory is reached; a device has its service's instead
+    /// ([`ServiceAccess`]).
+    pub endpoints: Vec<Endpoint>,
     /// Seconds without a renewal after which the donor takes the share back.
     pub lease_s: f64,
+}
+
+impl Grant {
+    /// Returns the address at a port of the donor; empty if the donor does not have the port.
+    pub fn address(&self, port: PortId) -> &str {
+        self.endpoint(port).map_or("", |endpoint| &endpoint.address)
+    }
+
+    /// Returns the key that seals what goes to the donor; `None` in a rack without protection.
+    pub fn seal_key(&self) -> Option<SealKey> {
+        Some(SealKey(self.endpoint(PortId::Udp)?.extra.as_slice().try_into().ok()?))
+    }
+
+    fn endpoint(&self, port: PortId) -> Option<&Endpoint> {
+        self.endpoints.iter().find(|endpoint| endpoint.port == port)
+    }
 }
 
 /// First step of the handshake, Monitor Node to donor: set a share aside. With `at_once` it is the

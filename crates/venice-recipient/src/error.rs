@@ -15,6 +15,16 @@ pub enum RecipientError {
     /// The Monitor Node or a donor refused, or did not answer.
     #[error("{}", control_text(.0))]
     Control(ControlError),
+    /// The service of a granted device did not start.
+    #[error("{what} of {donor}: {why}")]
+    NoService {
+        /// The device.
+        what: String,
+        /// Its donor.
+        donor: String,
+        /// The donor's reason.
+        why: String,
+    },
     /// There is no room for this many copies on different donors.
     #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer copies")]
     NoRoomForCopies {

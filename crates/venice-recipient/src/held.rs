@@ -14,13 +14,17 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::task::{JoinError, JoinSet};
-use venice_control::client::{Access, AgentClient};
-use venice_control::{ControlError, Grant, LeaseState, Notice, NoticeReason};
+use venice_control::client::Access;
+use venice_control::{
+    ControlError, Grant, Notice, NoticeReason, Refusal, ServiceAccess, ServiceState,
+};
 use venice_memory::paged::run_block::Fate;
 
 use crate::error::RecipientError;
-use crate::leases::{renew, thread};
+use crate::leases::thread;
 use crate::loan::{Loan, allocate, release, runtime};
+use crate::renewals::{Renewal, Renewals, Renewed};
+use crate::services::{self, Seen};
 use crate::spec::AllocationSpec;
 use crate::waiting::ignore_wait;
 
@@ -34,6 +38,8 @@ const GRACE_PARTS: u32 = 5;
 const MAX_GRACE: Duration = Duration::from_secs(5);
 /// Time limit of the release at the end.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait for the services of granted devices; their agents give up earlier.
+const SERVICE_WITHIN: Duration = Duration::from_secs(30);
 
 /// An event of a held grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub struct HeldNews {
     pub what: String,
     /// The event.
     pub event: HeldEvent,
+    /// The donor's reason of a loss, if it gave one.
+    pub why: Option<String>,
 }
 
 /// The kinds of events.
@@ -78,7 +86,10 @@ pub fn reason_text(reason: NoticeReason) -> &'static str {
 
 impl fmt::Display for HeldNews {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { donor, what, event } = self;
+        let Self { donor, what, event, why } = self;
+        if let (HeldEvent::Lost(_), Some(why)) = (event, why) {
+            return write!(f, "{what} of {donor}: {why}: the grant is over");
+        }
         let why = match event {
             HeldEvent::Lost(Fate::Died) => "its agent is gone: the grant is over",
             HeldEvent::Lost(Fate::Revoked) => "it was taken back: the grant is over",
@@ -98,6 +109,7 @@ impl fmt::Display for HeldNews {
 #[derive(Debug)]
 pub struct Held {
     grants: Vec<Grant>,
+    services: Vec<Option<ServiceAccess>>,
     fates: Arc<Mutex<Fates>>,
     stop: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
@@ -169,20 +181,26 @@ impl Held {
             access: access.clone(),
             kept: grants.iter().map(|grant| Kept::new(grant, asked)).collect(),
             fates: Arc::clone(&fates),
-            agents: BTreeMap::new(),
-            renewals: JoinSet::new(),
+            renewals: Renewals::new(access.clone()),
             returns: JoinSet::new(),
+            watches: JoinSet::new(),
             tell: Box::new(tell),
         };
         let runtime = runtime()?;
         runtime.block_on(keeper.confirm());
+        let services = runtime.block_on(keeper.meet_services())?;
         let keeper = thread("venice-held", move || keeper.run(&runtime, &stopped))?;
-        Ok(Held { grants, fates, stop: Some(stop), keeper: Some(keeper) })
+        Ok(Held { grants, services, fates, stop: Some(stop), keeper: Some(keeper) })
     }
 
     /// Returns the grants, lost or not.
     pub fn grants(&self) -> &[Grant] {
         &self.grants
+    }
+
+    /// Returns the services of the grants, in their order; `None` for one without a service.
+    pub fn services(&self) -> &[Option<ServiceAccess>] {
+        &self.services
     }
 
     /// Returns the fate of a lost grant; `None`: all are held.
@@ -217,33 +235,28 @@ struct Keeper {
     access: Access,
     kept: Vec<Kept>,
     fates: Arc<Mutex<Fates>>,
-    /// Connections to the donors, by address.
-    agents: BTreeMap<String, AgentClient>,
-    /// Renewals under way, at all donors concurrently: a silent one delays no other.
-    renewals: JoinSet<Renewal>,
+    renewals: Renewals,
     /// Releases of grants whose time is over.
     returns: JoinSet<()>,
+    /// Watches of the services, one for each device.
+    watches: JoinSet<Seen>,
     tell: Box<dyn FnMut(HeldNews) + Send>,
-}
-
-/// The result of a renewal.
-struct Renewal {
-    index: usize,
-    sent: Instant,
-    outcome: Result<(LeaseState, AgentClient), ControlError>,
 }
 
 struct Kept {
     grant: Grant,
     /// Time at which the last answered renewal was sent. The donor counts the lease from later on.
     renewed: Instant,
-    is_asked: bool,
     /// The reason reported last.
     told: Option<NoticeReason>,
     /// End of the donor's notice time.
     until: Option<Instant>,
     is_due: bool,
     is_lost: bool,
+    /// True if its service is watched.
+    is_served: bool,
+    /// The donor's reason of its end.
+    why: Option<String>,
 }
 
 impl Kept {
@@ -252,11 +265,12 @@ impl Kept {
         Self {
             grant,
             renewed: asked,
-            is_asked: false,
             told: None,
             until: None,
             is_due: false,
             is_lost: false,
+            is_served: false,
+            why: None,
         }
     }
 
@@ -291,8 +305,11 @@ impl Keeper {
                     next = Instant::now() + pause;
                     self.begin();
                 }
-                tokio::time::sleep(pause.min(LOOK_EVERY)).await;
-                while let Some(renewal) = self.renewals.try_join_next() {
+                tokio::select! {
+                    () = tokio::time::sleep(pause.min(LOOK_EVERY)) => {}
+                    Some(seen) = self.watches.join_next() => drop(self.see(seen)),
+                }
+                while let Some(renewal) = self.renewals.poll() {
                     self.take(renewal);
                 }
                 self.judge(Instant::now());
@@ -320,7 +337,7 @@ impl Keeper {
         }
         self.begin();
         let answers = async {
-            while let Some(renewal) = self.renewals.join_next().await {
+            while let Some(renewal) = self.renewals.next().await {
                 self.take(renewal);
             }
         };
@@ -328,49 +345,120 @@ impl Keeper {
         let _ = tokio::time::timeout(half, answers).await;
     }
 
-    /// Sends renewals of all grants that are not lost and have none under way.
+    /// Sends renewals of all grants that are not lost.
     fn begin(&mut self) {
-        for (index, kept) in self.kept.iter_mut().enumerate() {
-            if kept.is_lost || kept.is_asked {
-                continue;
-            }
-            kept.is_asked = true;
-            let (access, grant) = (self.access.clone(), kept.grant.clone());
-            let known = self.agents.get(&grant.control_addr).cloned();
-            self.renewals.spawn(async move {
-                let sent = Instant::now();
-                let outcome = renew(&access, &grant, known).await;
-                Renewal { index, sent, outcome }
-            });
+        for (index, kept) in self.kept.iter().enumerate().filter(|(_, kept)| !kept.is_lost) {
+            self.renewals.begin(index, &kept.grant);
         }
     }
 
-    fn take(&mut self, renewal: Result<Renewal, JoinError>) {
-        let Renewal { index, sent, outcome } = renewal.expect("a renewal does not panic");
+    fn take(&mut self, Renewal { index, sent, outcome }: Renewal) {
         let kept = &mut self.kept[index];
-        kept.is_asked = false;
-        let addr = kept.grant.control_addr.clone();
-        let state = match outcome {
-            Ok((state, agent)) => {
-                self.agents.insert(addr, agent);
-                state
-            }
-            Err(error) => {
-                self.agents.remove(&addr);
-                if matches!(error, ControlError::Unreachable { refused: true, .. }) {
-                    self.lose(index, Fate::Died);
-                }
-                return;
-            }
-        };
-        match state {
-            LeaseState::Live { notice, .. } if !kept.is_lost => {
+        match outcome {
+            Renewed::Live(notice) if !kept.is_lost => {
                 kept.renewed = kept.renewed.max(sent);
                 self.hear(index, sent, notice);
             }
-            LeaseState::Live { .. } => {}
-            LeaseState::Unknown => self.lose(index, Fate::Revoked),
+            // The watch of its service may know why.
+            Renewed::Unknown if kept.is_served => {}
+            Renewed::Unknown => self.lose(index, Fate::Revoked),
+            Renewed::Refused => self.lose(index, Fate::Died),
+            Renewed::Live(_) | Renewed::Unanswered => {}
         }
+    }
+
+    /// Waits until the services of all devices listen; returns the way to each. On an error
+    /// everything is released.
+    async fn meet_services(&mut self) -> Result<Vec<Option<ServiceAccess>>, RecipientError> {
+        let mut found = vec![None; self.kept.len()];
+        let mut missing = 0;
+        for (index, kept) in self.kept.iter().enumerate() {
+            if kept.grant.share.device().is_some() {
+                missing += 1;
+                self.watches.spawn(services::open(self.access.clone(), kept.grant.clone(), index));
+            }
+        }
+        let pause = (self.shortest() / 4).min(Duration::from_secs(1));
+        let until = Instant::now() + SERVICE_WITHIN;
+        while missing > 0 {
+            tokio::select! {
+                Some(seen) = self.watches.join_next() => match self.see(seen) {
+                    Ok(Some((index, access))) => {
+                        found[index] = access;
+                        missing -= 1;
+                    }
+                    Ok(None) => {}
+                    Err(error) => return Err(self.release_all(error).await),
+                },
+                () = tokio::time::sleep(pause) => {
+                    self.begin();
+                    while let Some(renewal) = self.renewals.poll() {
+                        self.take(renewal);
+                    }
+                    let lost = self.kept.iter().position(|kept| kept.is_lost);
+                    if lost.is_some() || Instant::now() > until {
+                        let why = "its service did not start in time".to_owned();
+                        let error = self.no_service(lost.unwrap_or(0), why);
+                        return Err(self.release_all(error).await);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn release_all(&mut self, error: RecipientError) -> RecipientError {
+        let grants: Vec<Grant> = self.kept.iter().map(|kept| kept.grant.clone()).collect();
+        let _ = tokio::time::timeout(RELEASE_WITHIN, release(&self.access, &grants)).await;
+        error
+    }
+
+    /// Takes a state of a service. Returns the way to it when it is known: `None` for a device
+    /// without a service.
+    ///
+    /// # Errors
+    /// The service has ended; its grant is lost.
+    fn see(
+        &mut self,
+        seen: Result<Seen, JoinError>,
+    ) -> Result<Option<(usize, Option<ServiceAccess>)>, RecipientError> {
+        let Seen { index, state, watch } = seen.expect("a watch does not panic");
+        if let Some(watch) = watch {
+            self.watches.spawn(services::next(watch, index));
+        }
+        let kept = &mut self.kept[index];
+        let why = match state {
+            Ok(ServiceState::Serving(access)) => {
+                kept.is_served = true;
+                return Ok(Some((index, Some(access))));
+            }
+            Ok(ServiceState::None) => {
+                kept.is_served = false;
+                return Ok(Some((index, None)));
+            }
+            Ok(ServiceState::Starting) => return Ok(None),
+            Ok(ServiceState::Ended(why)) => Some(why),
+            Err(ControlError::Refused(Refusal::UnknownGrant)) => None,
+            Err(ControlError::Unreachable { refused: true, .. }) => {
+                self.lose(index, Fate::Died);
+                return Err(self.no_service(index, "its agent is gone".to_owned()));
+            }
+            Err(_) if kept.is_lost => return Ok(None),
+            Err(_) => {
+                let (access, grant) = (self.access.clone(), kept.grant.clone());
+                self.watches.spawn(services::open_again(access, grant, index));
+                return Ok(None);
+            }
+        };
+        kept.why.clone_from(&why);
+        self.lose(index, Fate::Revoked);
+        Err(self.no_service(index, why.unwrap_or_else(|| "it was taken back".to_owned())))
+    }
+
+    fn no_service(&self, index: usize, why: String) -> RecipientError {
+        let Grant { donor, share, .. } = &self.kept[index].grant;
+        let what = share.device().map_or(share.kind.name(), |(_, address)| address).to_owned();
+        RecipientError::NoService { what, donor: donor.clone(), why }
     }
 
     /// Drops grants that were not renewed in time, whatever their donors answer later, and releases
@@ -433,7 +521,8 @@ impl Keeper {
     fn say(&mut self, index: usize, event: HeldEvent) {
         let Grant { donor, share, .. } = &self.kept[index].grant;
         let what = share.device().map_or(share.kind.name(), |(_, address)| address).to_owned();
-        (self.tell)(HeldNews { donor: donor.clone(), what, event });
+        let why = self.kept[index].why.clone();
+        (self.tell)(HeldNews { donor: donor.clone(), what, event, why });
     }
 }
 
@@ -469,9 +558,7 @@ mod tests {
             share: Share::of_slabs(0),
             key: GrantKey(1),
             control_addr,
-            udp_addr: String::new(),
-            shm_socket: String::new(),
-            seal_key: None,
+            endpoints: Vec::new(),
             lease_s: LEASE_S,
         }
     }
@@ -495,7 +582,8 @@ mod tests {
         assert!(kept.is_due(asked + Duration::from_secs(59)));
         let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
         let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
-        let text = HeldNews { donor, what, event: HeldEvent::Wanted(notice) }.to_string();
+        let text =
+            HeldNews { donor, what, event: HeldEvent::Wanted(notice), why: None }.to_string();
         let expected = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
         assert_eq!(text, expected);
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use venice_control::Grant;
 use venice_control::client::Access;
+use venice_memory::paged::SlotReader;
 use venice_memory::paged::direct::FarMemory;
-use venice_memory::paged::run_block::{PortKind, ReplicaAt, ReplicaState, RunBlock, RunBlockMap};
+use venice_memory::paged::run_block::{ReplicaAt, ReplicaState, RunBlock, RunBlockMap};
 use venice_memory::paged::write_behind::Drain;
-use venice_memory::paged::{SlotReader, most_grants};
 use venice_ports::shm::{ShmConnection, SlabFile};
-use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
+use venice_wire::{ByteSize, PAGE_BYTES, PortId, SLAB_BYTES};
 
 use crate::copies::Copies;
 use crate::error::RecipientError;
@@ -158,11 +158,12 @@ impl Holding {
 
     /// Returns how many more grants its processes can reach.
     fn grants_left(&self) -> usize {
-        if self.block.port() != PortKind::Verbs {
-            return usize::MAX;
-        }
         let there = self.block.donors().iter().filter(|donor| !donor.is_gone()).count();
-        most_grants(self.first_grants).saturating_sub(there)
+        self.most_grants().saturating_sub(there)
+    }
+
+    fn most_grants(&self) -> usize {
+        self.block.port().capabilities().most_grants(self.first_grants)
     }
 
     /// Returns the memory of a replica, to be mapped, or the file that has all of them; `None`: it
@@ -190,10 +191,10 @@ impl Holding {
     /// Enters a later grant; its slabs are not in use yet.
     pub(crate) fn add_grant(&self, grant: &Grant) -> Result<NewGrant, RecipientError> {
         if self.grants_left() == 0 {
-            return Err(RecipientError::NoQueuePairs { most: most_grants(self.first_grants) });
+            return Err(RecipientError::NoQueuePairs { most: self.most_grants() });
         }
         let mut connection = None;
-        if self.block.port() == PortKind::Shm {
+        if self.block.port().capabilities().mapped {
             connection = Some(fetch(grant)?);
         }
         if let Some(connection) = &connection {
@@ -314,13 +315,13 @@ impl Holding {
 
     /// Adds a donor. With `relay`, it is reached through that.
     fn add_donor(&self, grant: &Grant, relay: Option<&str>) -> Result<usize, RecipientError> {
-        let address = relay.unwrap_or(&grant.udp_addr);
+        let address = relay.unwrap_or(grant.address(PortId::Udp));
         let donor = self.block.add_donor(&grant.donor, grant.donor_node.0, address)?;
         let entry = &self.block.donors()[donor];
         if relay.is_some() {
             entry.set_via();
         }
-        if let Some(key) = grant.seal_key {
+        if let Some(key) = grant.seal_key() {
             entry.set_seal(grant.id, key);
         }
         Ok(donor)

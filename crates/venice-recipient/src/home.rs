@@ -44,7 +44,7 @@ fn choose(
         check_emulation(rows, port)?;
         return Ok(None);
     };
-    if port == PortKind::Shm {
+    if !port.capabilities().leaves_machine {
         return Err(RecipientError::Wired { topology: topology.clone() });
     }
     let nodes = topology.parse::<Topology>().map_or(u32::MAX, |topology| topology.nodes());
@@ -74,7 +74,7 @@ fn choose(
 fn check_emulation(rows: &[NodeRow], port: PortKind) -> Result<(), RecipientError> {
     let emulating = rows.iter().find(|row| !row.link.is_empty());
     match emulating {
-        Some(row) if port != PortKind::Shm => {
+        Some(row) if !port.capabilities().mapped => {
             let (node, link) = (row.name.clone(), row.link.clone());
             Err(RecipientError::Emulated { node, link, port })
         }

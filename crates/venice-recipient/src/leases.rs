@@ -5,7 +5,6 @@
 //! it, or it was silent for a whole lease. The pagers check these marks before every access, and
 //! set those they find themselves.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,18 +12,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
-use venice_control::Grant;
-use venice_control::client::{Access, AgentClient};
-use venice_control::{ControlError, LeaseState, Notice};
+use venice_control::Notice;
 use venice_memory::paged::run_block::{Fate, RunBlockMap};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::leaving::Leaving;
-use crate::loan::{agent_of, runtime};
+use crate::loan::runtime;
 use crate::news::{LostDonor, News};
 use crate::rebuild;
+use crate::renewals::{Renewal, Renewals, Renewed};
 use crate::suspend::{SuspendDetector, Suspended};
 use crate::suspicion::Suspicions;
 
@@ -119,21 +116,20 @@ impl Drop for Leases {
 fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut Reporter) {
     let block = holding.block();
     let mut suspicions = Suspicions::default();
-    let mut renewals = Renewals::new(block.lease());
+    let mut donors = Donors::new(holding);
     let mut leaving = Leaving::default();
     let mut suspend_detector = SuspendDetector::new(block.lease(), Instant::now());
     while !stop.load(Ordering::Acquire) {
         // A donor that does not answer must delay neither the others nor the reports.
         runtime.block_on(async {
-            renewals.begin(holding, suspicions.wait_for_answers());
+            donors.begin(holding, suspicions.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
             let now = Instant::now();
             reporter.suspended = suspend_detector.check(now);
             if suspend_detector.woke_at(now) {
-                renewals.restart_silence(now);
+                donors.restart_silence(now);
             }
-            renewals
-                .take_answers(block, |donor, notice| leaving.take_notice(holding, donor, notice));
+            donors.take_answers(block, |donor, notice| leaving.take_notice(holding, donor, notice));
             leaving.give_back(holding);
         });
         // A loss is reported at once: a program ended by it is asked for the reason next.
@@ -142,7 +138,7 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
                 block.donors()[held.donor].lose(Fate::Died);
             }
         }
-        let answered = |donor| renewals.answered(donor);
+        let answered = |donor| donors.answered(donor);
         suspicions.judge(block, answered).into_iter().for_each(&mut reporter.tell);
         leaving.news(holding).into_iter().for_each(&mut reporter.tell);
         reporter.look(block);
@@ -152,42 +148,30 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
     reporter.look(block);
 }
 
-/// The renewals of all grants, at all donors concurrently.
-struct Renewals {
+/// What the answers of the donors tell of them.
+struct Donors {
     lease: Duration,
     next: Instant,
-    grants: Vec<Renewal>,
-    /// Connections, by address: a handshake costs more than a renewal.
-    agents: BTreeMap<String, AgentClient>,
-    asked: JoinSet<Answer>,
+    grants: Vec<Heard>,
+    renewals: Renewals,
 }
 
-/// The renewal of one grant.
-struct Renewal {
+/// The last answer about one grant.
+struct Heard {
     donor: usize,
     /// Time of the donor's last answer.
     heard: Instant,
     /// Time of the call that it answered.
     answered: Instant,
-    /// Time of the call without an answer yet.
-    asked: Option<Instant>,
 }
 
-/// The result of a renewal, with the donor's address.
-struct Answer {
-    index: usize,
-    outcome: Result<(LeaseState, AgentClient), ControlError>,
-    addr: String,
-}
-
-impl Renewals {
-    fn new(lease: Duration) -> Renewals {
-        let (grants, agents, asked) = (Vec::new(), BTreeMap::new(), JoinSet::new());
-        Renewals { lease, next: Instant::now(), grants, agents, asked }
+impl Donors {
+    fn new(holding: &Holding) -> Donors {
+        let (lease, renewals) = (holding.block().lease(), Renewals::new(holding.access.clone()));
+        Donors { lease, next: Instant::now(), grants: Vec::new(), renewals }
     }
 
-    /// Sends the renewals that are due, or all at once, except those of lost donors; for use within
-    /// the runtime.
+    /// Sends the renewals that are due, or all at once, except those of lost donors.
     fn begin(&mut self, holding: &Holding, at_once: bool) {
         let now = Instant::now();
         if now < self.next && !at_once {
@@ -196,18 +180,10 @@ impl Renewals {
         self.next = now + (self.lease / 4).min(Duration::from_secs(1));
         for (index, held) in holding.lock_held().iter().enumerate() {
             if index == self.grants.len() {
-                let (donor, heard, answered) = (held.donor, now, now);
-                self.grants.push(Renewal { donor, heard, answered, asked: None });
+                self.grants.push(Heard { donor: held.donor, heard: now, answered: now });
             }
-            let renewal = &mut self.grants[index];
-            if !holding.block().donors()[renewal.donor].is_gone() && renewal.asked.is_none() {
-                renewal.asked = Some(now);
-                let (access, grant) = (holding.access.clone(), held.grant.clone());
-                let known = self.agents.get(&grant.control_addr).cloned();
-                self.asked.spawn(async move {
-                    let outcome = renew(&access, &grant, known).await;
-                    Answer { index, outcome, addr: grant.control_addr }
-                });
+            if !holding.block().donors()[held.donor].is_gone() {
+                self.renewals.begin(index, &held.grant);
             }
         }
     }
@@ -215,66 +191,33 @@ impl Renewals {
     /// Counts the silence of all donors from `now` on: this process was suspended, and could not
     /// hear them. Its leases may have been renewed by another ([`crate::LeaseList`]).
     fn restart_silence(&mut self, now: Instant) {
-        self.grants.iter_mut().for_each(|renewal| renewal.heard = now);
+        self.grants.iter_mut().for_each(|grant| grant.heard = now);
     }
 
     /// Returns the time of the call that a donor answered last; `None`: it is not called.
     fn answered(&self, donor: usize) -> Option<Instant> {
-        self.grants.iter().find(|renewal| renewal.donor == donor).map(|renewal| renewal.answered)
-    }
-
-    /// Keeps the connection if it answered, and drops it if not.
-    fn remember(
-        &mut self,
-        addr: String,
-        outcome: Result<(LeaseState, AgentClient), ControlError>,
-    ) -> Result<LeaseState, ControlError> {
-        match outcome {
-            Ok((state, agent)) => {
-                self.agents.insert(addr, agent);
-                Ok(state)
-            }
-            Err(error) => {
-                self.agents.remove(&addr);
-                Err(error)
-            }
-        }
+        self.grants.iter().find(|grant| grant.donor == donor).map(|grant| grant.answered)
     }
 
     /// Takes the answers. `hear` receives the notice of each donor that answered.
     fn take_answers(&mut self, block: &RunBlockMap, mut hear: impl FnMut(usize, Option<Notice>)) {
-        while let Some(answer) = self.asked.try_join_next() {
-            let Ok(Answer { index, outcome, addr }) = answer else { continue };
-            let outcome = self.remember(addr, outcome);
-            let renewal = &mut self.grants[index];
-            let asked = renewal.asked.take().expect("it was asked");
-            let donor = &block.donors()[renewal.donor];
+        while let Some(Renewal { index, sent, outcome }) = self.renewals.poll() {
+            let grant = &mut self.grants[index];
+            let donor = &block.donors()[grant.donor];
             match outcome {
-                Ok(LeaseState::Live { notice, .. }) => {
-                    (renewal.heard, renewal.answered) = (Instant::now(), asked);
-                    hear(renewal.donor, notice);
+                Renewed::Live(notice) => {
+                    (grant.heard, grant.answered) = (Instant::now(), sent);
+                    hear(grant.donor, notice);
                 }
-                Ok(LeaseState::Unknown) => donor.lose(Fate::Revoked),
-                Err(ControlError::Unreachable { refused: true, .. }) => donor.lose(Fate::Died),
-                Err(_) if renewal.heard.elapsed() > self.lease => donor.lose(Fate::Unresponsive),
-                Err(_) => {}
+                Renewed::Unknown => donor.lose(Fate::Revoked),
+                Renewed::Refused => donor.lose(Fate::Died),
+                Renewed::Unanswered if grant.heard.elapsed() > self.lease => {
+                    donor.lose(Fate::Unresponsive);
+                }
+                Renewed::Unanswered => {}
             }
         }
     }
-}
-
-/// Renews a grant over the known connection, if there is one.
-pub(crate) async fn renew(
-    access: &Access,
-    grant: &Grant,
-    known: Option<AgentClient>,
-) -> Result<(LeaseState, AgentClient), ControlError> {
-    let mut agent = match known {
-        Some(agent) => agent,
-        None => agent_of(access, grant).await?,
-    };
-    let states = agent.renew(&[(grant.id, grant.key)]).await?;
-    Ok((states.into_iter().next().unwrap_or(LeaseState::Unknown), agent))
 }
 
 /// The reports to the observer, and which losses have been reported.

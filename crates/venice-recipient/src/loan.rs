@@ -11,7 +11,7 @@ use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
-use venice_wire::SLAB_BYTES;
+use venice_wire::{PortId, SLAB_BYTES};
 
 use crate::error::RecipientError;
 use crate::spec::{AllocationSpec, MemorySpec, without_wait};
@@ -106,7 +106,7 @@ pub fn borrow_in_line(
     told: &mut Told<'_>,
 ) -> Result<Loan, RecipientError> {
     let mut loan = allocate(access, spec, told)?;
-    if port == PortKind::Shm
+    if port.capabilities().mapped
         && let Err(error) = loan.connect()
     {
         loan.release()?;
@@ -347,7 +347,7 @@ pub(crate) async fn agent_of(access: &Access, grant: &Grant) -> Result<AgentClie
 
 /// Fetches a grant's slabs, to be mapped.
 pub(crate) fn fetch(grant: &Grant) -> Result<ShmConnection, RecipientError> {
-    let socket = Path::new(&grant.shm_socket);
+    let socket = Path::new(grant.address(PortId::Shm));
     let fetched = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
     fetched.map_err(|source| RecipientError::NotMapped { donor: grant.donor.clone(), source })
 }

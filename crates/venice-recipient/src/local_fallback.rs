@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
-use venice_control::{Grant, Share};
+use venice_control::{Endpoint, Grant, Share};
 use venice_fabric::TargetConfig;
 use venice_memory::donor::{DonorError, SharedGrants, Slab, available_bytes};
 use venice_memory::paged::run_block::{HERE, PortKind, RunBlock};
@@ -118,7 +118,7 @@ impl LocalFallback {
         is_locked: bool,
         slabs: usize,
     ) -> Result<(Grant, Vec<SlabFile>), RecipientError> {
-        if block.port() == PortKind::Verbs && matches!(place, ReclaimTo::Disk(_)) {
+        if block.port().capabilities().registers() && matches!(place, ReclaimTo::Disk(_)) {
             let why = "RDMA devices do not reach files".into();
             return Err(RecipientError::NoRoomHere { place: place.name(), why });
         }
@@ -133,15 +133,13 @@ impl LocalFallback {
             share: Share::of_slabs(slabs.len() as u32),
             key,
             control_addr: String::new(),
-            udp_addr: String::new(),
-            shm_socket: String::new(),
-            seal_key: None,
+            endpoints: Vec::new(),
             lease_s: f64::INFINITY,
         };
         let files = slabs.iter().map(Slab::file).collect::<Result<_, _>>();
         let files = files.map_err(system("sharing memory of this machine"))?;
         self.grants.lock().insert(id, key, slabs);
-        if block.port() == PortKind::Shm {
+        if block.port().capabilities().mapped {
             return Ok((grant, files));
         }
         if self.server.is_none() {
@@ -150,10 +148,13 @@ impl LocalFallback {
         match self.server.as_ref().expect("the server was just started") {
             Server::Udp { udp, secret } => {
                 udp.share(id);
-                grant.udp_addr = udp.local_addr().to_string();
-                grant.seal_key = secret.map(|secret| node_key(&secret, KeyName::Grant(id)));
+                let key = secret.map(|secret| node_key(&secret, KeyName::Grant(id)));
+                grant.endpoints = Endpoint::of_memory(&udp.local_addr().to_string(), key, "");
             }
-            Server::Verbs(verbs) => grant.udp_addr = verbs.local_addr().to_string(),
+            // Queue pairs connect at the same number as datagrams.
+            Server::Verbs(verbs) => {
+                grant.endpoints = Endpoint::of_memory(&verbs.local_addr().to_string(), None, "");
+            }
         }
         Ok((grant, Vec::new()))
     }

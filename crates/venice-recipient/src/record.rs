@@ -15,7 +15,6 @@ pub const SYSTEM_RUN_DIR: &str = "/run/venice";
 #[derive(Deserialize)]
 pub(crate) struct Record {
     pub(crate) monitor: MonitorRecord,
-    #[serde(deserialize_with = "port_by_name")]
     pub(crate) port: PortKind,
 }
 
@@ -31,10 +30,6 @@ pub(crate) struct Unreadable {
     pub(crate) why: String,
     /// True if it is another user's.
     pub(crate) is_denied: bool,
-}
-
-fn port_by_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<PortKind, D::Error> {
-    String::deserialize(text)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// Reads the record; `None`: there is no rack of `venice up`.

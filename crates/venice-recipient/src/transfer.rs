@@ -12,8 +12,8 @@ use venice_wire::GrantId;
 
 use crate::error::RecipientError;
 use crate::held::{Held, HeldEvent, HeldNews};
-use crate::leases::renew;
 use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
+use crate::renewals::renew;
 
 /// Pause between two claims while nothing is there.
 const CLAIM_PAUSE: Duration = Duration::from_millis(200);
@@ -71,7 +71,12 @@ pub fn claim(
     let (live, lost): (Vec<_>, Vec<_>) = grants.into_iter().partition(|(_, is_live)| *is_live);
     for (grant, _) in lost {
         let what = grant.share.device().map_or("memory", |(_, address)| address).to_owned();
-        tell(HeldNews { donor: grant.donor, what, event: HeldEvent::Lost(Fate::Revoked) });
+        tell(HeldNews {
+            donor: grant.donor,
+            what,
+            event: HeldEvent::Lost(Fate::Revoked),
+            why: None,
+        });
     }
     let live: Vec<Grant> = live.into_iter().map(|(grant, _)| grant).collect();
     match live.is_empty() {

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use venice_ports::qpair::{QPairAddress, QPairMessages, QPairOptions};
+use venice_ports::qpair::{QPairAddress, QPairMessages, QPairOptions, QPairSeal};
+use venice_ports::seal::SealedAs;
+use venice_rack::types::{Endpoint, ServiceAccess};
+use venice_wire::{GrantId, KeyName, PortId, SealKey};
 
+use crate::boot_id::boot_id;
 use crate::error::ClientError;
 use crate::secret::ServiceSecret;
 use crate::wire::{
@@ -24,6 +28,24 @@ pub struct ServiceClient {
 }
 
 impl ServiceClient {
+    /// Connects to the service of a grant, at its first endpoint that is reachable from here.
+    ///
+    /// # Errors
+    /// Fails if none is, or with the error of the last one tried.
+    pub fn open(access: &ServiceAccess, timeout: Option<Duration>) -> Result<Self, ClientError> {
+        let offered: Vec<_> = access.endpoints.iter().map(Endpoint::to_string).collect();
+        let service = access.service.clone();
+        let mut last = ClientError::NoEndpoint { service, offered: offered.join(", ") };
+        let secret = ServiceSecret::from_bytes(access.secret);
+        for address in access.endpoints.iter().filter_map(|it| reachable(it, access.grant)) {
+            match Self::connect(&address, &access.service, secret, timeout) {
+                Ok(client) => return Ok(client),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Connects to the host at `address` and shows the secret of the grant.
     ///
     /// # Errors
@@ -134,5 +156,28 @@ impl ServiceClient {
             (Some(answer), None) if answer.id == id => Ok((answer.code, answer.payload.to_vec())),
             _ => Err(ClientError::Unexpected),
         }
+    }
+}
+
+/// Returns the address of an endpoint; `None` if it is on another machine, invalid, or of a port
+/// that carries no messages.
+fn reachable(endpoint: &Endpoint, grant: GrantId) -> Option<QPairAddress> {
+    match endpoint.port {
+        PortId::Ring => {
+            let is_here = endpoint.extra == boot_id().into_bytes();
+            is_here.then(|| QPairAddress::ring(&endpoint.address))
+        }
+        PortId::Udp => {
+            let address = endpoint.address.parse().ok()?;
+            let seal = match &endpoint.extra[..] {
+                [] => None,
+                key => {
+                    let key = SealKey(key.try_into().ok()?);
+                    Some(QPairSeal::As(SealedAs { name: KeyName::Grant(grant), key }))
+                }
+            };
+            Some(QPairAddress::Udp { address, seal })
+        }
+        PortId::Shm | PortId::Verbs => None,
     }
 }

@@ -44,6 +44,9 @@ pub enum SupervisorError {
         /// Reason.
         source: std::io::Error,
     },
+    /// No range of user ids can be claimed.
+    #[error("user ids of service hosts: {0}")]
+    Ids(#[source] std::io::Error),
     /// Another process supervises hosts in the same directory.
     #[error("directory of service hosts {}: in use by another process", path.display())]
     InUse {
@@ -61,6 +64,14 @@ pub enum ClientError {
     /// The QPair failed, or the host is gone.
     #[error(transparent)]
     QPair(#[from] QPairSocketError),
+    /// No endpoint of the service can be reached from here.
+    #[error("service {service}: no endpoint can be reached from this machine (offered: {offered})")]
+    NoEndpoint {
+        /// The service.
+        service: String,
+        /// Its endpoints.
+        offered: String,
+    },
     /// The host refused the connection.
     #[error("service host refused the connection: {code} (it speaks version {version})")]
     Refused {
@@ -86,4 +97,16 @@ pub enum ClientError {
         /// Longest length in bytes.
         most: usize,
     },
+}
+
+impl ClientError {
+    /// True if no answer came in time; it may still come.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::QPair(QPairSocketError::TimedOut))
+    }
+
+    /// True if the host is gone, or has closed the connection.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::QPair(_) | Self::Closed(_)) && !self.is_timeout()
+    }
 }

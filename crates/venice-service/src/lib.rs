@@ -34,6 +34,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod boot_id;
 mod cgroup;
 mod client;
 mod confine;
@@ -46,6 +47,7 @@ mod error;
 mod gate;
 mod host;
 mod host_processes;
+mod id_range;
 mod log_budget;
 mod probe;
 mod secret;
@@ -55,6 +57,7 @@ mod supervisor;
 mod table;
 pub mod wire;
 
+pub use self::boot_id::boot_id;
 pub use self::client::ServiceClient;
 pub use self::confinement::{Confinement, Measure, MeasureState};
 pub use self::connections::{ConnectionCounts, HostConnections};

@@ -21,6 +21,7 @@ use crate::cgroup::{Hierarchies, HostGroups};
 use crate::error::{StartError, SupervisorError};
 use crate::gate::{Gate, MAX_MESSAGE_BYTES, Report};
 use crate::host_processes::HostProcesses;
+use crate::id_range::IdRange;
 use crate::log_budget::LogBudget;
 use crate::spec::{HostSpec, LaunchOrder, host_dir};
 use crate::table::{HostAction, HostEvent, HostTable};
@@ -45,8 +46,9 @@ pub struct SupervisorConfig {
     /// Most hosts at a time.
     pub max_hosts: usize,
     /// Ids of users and groups for hosts, the first and the number of them, if the supervisor runs
-    /// as root. Nothing else on the machine may use them.
-    pub ids: (u32, u32),
+    /// as root. Nothing else on the machine may use them. `None`: a range that no other supervisor
+    /// of this network namespace has.
+    pub ids: Option<(u32, u32)>,
 }
 
 impl SupervisorConfig {
@@ -62,7 +64,7 @@ impl SupervisorConfig {
             program: PathBuf::from("/proc/self/exe"),
             arguments: vec![String::from("service-host")],
             max_hosts: 64,
-            ids: (Self::FIRST_ID, 4096),
+            ids: None,
         }
     }
 }
@@ -78,7 +80,7 @@ pub struct HostSupervisor {
 
 #[derive(Debug)]
 enum Order {
-    Start { grant: GrantId, spec: Box<HostSpec>, answer: Sender<Result<(), StartError>> },
+    Start { grant: GrantId, spec: Box<HostSpec>, answer: Option<Sender<Result<(), StartError>>> },
     End(GrantId),
     Stop,
 }
@@ -94,6 +96,10 @@ impl HostSupervisor {
         on_event: impl FnMut(HostEvent) + Send + 'static,
     ) -> Result<Self, SupervisorError> {
         let directory = HostDirectory::open(&config.dir)?;
+        let claim = match config.ids {
+            Some(ids) => IdRange::given(ids),
+            None => IdRange::claim(&directory.path).map_err(SupervisorError::Ids)?,
+        };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(|error| SupervisorError::Thread(error.into()))?;
         let bell = Arc::new(bell);
@@ -101,9 +107,10 @@ impl HostSupervisor {
         let driver = Driver {
             table: HostTable::new(
                 directory.path.clone(),
-                config.max_hosts.min(config.ids.1 as usize),
+                config.max_hosts.min(claim.ids.1 as usize),
             ),
             config,
+            claim,
             directory,
             hosts: BTreeMap::new(),
             commands: received,
@@ -125,10 +132,16 @@ impl HostSupervisor {
     /// Fails if the spec is invalid, a host of this grant is still there, or there are as many as
     /// allowed.
     pub fn start(&self, grant: GrantId, spec: HostSpec) -> Result<(), StartError> {
-        spec.check().map_err(|why| StartError::Invalid { why })?;
         let (answer, answered) = channel();
+        let answer = Some(answer);
         self.send(Order::Start { grant, spec: Box::new(spec), answer });
         answered.recv().unwrap_or(Err(StartError::Closed))
+    }
+
+    /// Starts a host without a wait: what [`HostSupervisor::start`] returns as an error is reported
+    /// as [`HostEvent::Failed`]. The grant must not have a host.
+    pub fn begin(&self, grant: GrantId, spec: HostSpec) {
+        self.send(Order::Start { grant, spec: Box::new(spec), answer: None });
     }
 
     /// Ends a host: kills all of its processes. [`HostEvent::Ended`] follows once nothing is left.
@@ -201,13 +214,16 @@ impl HostDirectory {
     }
 }
 
-/// Returns the name of the control group of all hosts in a directory (FNV-1a of its path).
+/// Returns the name of the control group of all hosts in a directory.
 fn group_name(dir: &Path) -> String {
-    let bytes = dir.as_os_str().as_encoded_bytes();
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    format!("venice-hosts-{:016x}", path_hash(dir))
+}
+
+/// Hashes a path (FNV-1a).
+pub(crate) fn path_hash(path: &Path) -> u64 {
+    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("venice-hosts-{hash:016x}")
+    })
 }
 
 fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
@@ -234,6 +250,7 @@ struct DrivenHost {
 /// Performs what the table decides.
 struct Driver {
     config: SupervisorConfig,
+    claim: IdRange,
     directory: HostDirectory,
     table: HostTable,
     hosts: BTreeMap<GrantId, DrivenHost>,
@@ -277,12 +294,16 @@ impl Driver {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Order::Start { grant, spec, answer } => {
-                    let taken = if stops {
-                        Err(StartError::Closed)
-                    } else {
-                        self.table.handle_start(grant, *spec)
+                    let taken = match (stops, spec.check()) {
+                        (true, _) => Err(StartError::Closed),
+                        (false, Err(why)) => Err(StartError::Invalid { why }),
+                        (false, Ok(())) => self.table.handle_start(grant, *spec),
                     };
-                    let _ = answer.send(taken);
+                    match (answer, taken) {
+                        (Some(answer), taken) => drop(answer.send(taken)),
+                        (None, Ok(())) => {}
+                        (None, Err(error)) => self.table.handle_refused(grant, error.to_string()),
+                    }
                 }
                 Order::End(grant) => self.table.handle_end(monotonic_ns(), grant),
                 Order::Stop => stops = true,
@@ -316,9 +337,9 @@ impl Driver {
 
     fn spawn(&mut self, grant: GrantId, spec: &HostSpec) -> io::Result<()> {
         let taken: Vec<u32> = self.hosts.values().map(|host| host.slot).collect();
-        let slot = (0..self.config.ids.1).find(|slot| !taken.contains(slot));
+        let slot = (0..self.claim.ids.1).find(|slot| !taken.contains(slot));
         let slot = slot.ok_or_else(|| io::Error::other("no user id left for a host"))?;
-        let id = self.config.ids.0 + slot;
+        let id = self.claim.ids.0 + slot;
         let ids = usable_id(id).map(|()| (id, id));
         let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
         let (procs, missing) = (groups.procs.clone(), groups.missing.clone());

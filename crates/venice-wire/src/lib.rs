@@ -31,6 +31,7 @@ mod ids;
 mod keys;
 mod opcode;
 mod packet;
+mod port;
 mod route;
 mod sealed;
 mod sequence;
@@ -51,6 +52,7 @@ pub use packet::{
     Endpoint, MAX_PACKET_BYTES, MAX_PACKET_PAYLOAD_BYTES, PACKET_HEADER_BYTES, PACKET_MAGIC,
     Packet, PacketAddr, PacketRepr, advance_packet, set_packet_source,
 };
+pub use port::{PortCapabilities, PortId, PortKind, UnknownPort};
 pub use route::{MAX_ROUTE_HOPS, SourceRoute, SwitchPort};
 pub use sealed::{
     MAX_SEALED_PIECES, SEAL_OVERHEAD_BYTES, SEAL_TAG_BYTES, SEALED_HEADER_BYTES, SEALED_MAGIC,

@@ -4,8 +4,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use venice_control::Grant;
-use venice_recipient::{HeldEvent, HeldNews};
+use venice_control::{Grant, ServiceAccess};
+use venice_recipient::{Held, HeldEvent, HeldNews};
+use venice_wire::PortId;
 
 use venice_cli::terminal;
 
@@ -29,15 +30,22 @@ pub struct GrantedRow {
     pub capabilities: Vec<String>,
     /// Its lease.
     pub lease_s: f64,
+    /// The way to its service; `None`: it has none.
+    pub service: Option<ServiceAccess>,
 }
 
 impl GrantedRow {
-    /// Describes a grant.
-    pub fn new(grant: &Grant) -> Self {
+    /// Describes what is held.
+    pub fn all(held: &Held) -> Vec<Self> {
+        let services = held.services().iter().cloned();
+        held.grants().iter().zip(services).map(|(grant, it)| Self::new(grant, it)).collect()
+    }
+
+    fn new(grant: &Grant, service: Option<ServiceAccess>) -> Self {
         let share = &grant.share;
         let address = match share.device() {
             Some((_, address)) => address.to_owned(),
-            None => format!("udp:{}", grant.udp_addr),
+            None => format!("udp:{}", grant.address(PortId::Udp)),
         };
         Self {
             id: grant.id.0,
@@ -47,6 +55,7 @@ impl GrantedRow {
             bytes: share.bytes,
             capabilities: share.capabilities.clone(),
             lease_s: grant.lease_s,
+            service,
         }
     }
 }
@@ -55,7 +64,10 @@ impl GrantedRow {
 pub fn environment(rows: &[GrantedRow]) -> Vec<(&'static str, String)> {
     let list =
         |of: &dyn Fn(&GrantedRow) -> String| rows.iter().map(of).collect::<Vec<_>>().join(",");
+    let services: Vec<_> = rows.iter().map(|row| &row.service).collect();
+    let services = serde_json::to_string(&services).expect("plain data");
     vec![
+        ("VENICE_GRANT_ENDPOINTS", services),
         ("VENICE_GRANT_ID", list(&|row| row.id.to_string())),
         ("VENICE_GRANT_KIND", list(&|row| row.kind.to_owned())),
         ("VENICE_GRANT_NODE", list(&|row| row.node.clone())),

@@ -19,6 +19,7 @@ mod host_port;
 mod identity;
 mod lab;
 mod listing;
+mod mode;
 mod name;
 mod place;
 mod plan;
@@ -33,6 +34,15 @@ mod swap;
 mod waiting;
 mod window;
 
-fn main() {
-    std::process::exit(cli::main());
+use std::process::ExitCode;
+
+/// Services that this program's hosts know.
+const SERVICES: [venice_service::ServiceEntry; 1] = [venice_service::echo::ENTRY];
+
+fn main() -> ExitCode {
+    // The hidden subcommand of agents' service hosts comes before any thread.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "service-host") {
+        return venice_service::host_main(&SERVICES);
+    }
+    std::process::exit(cli::main())
 }

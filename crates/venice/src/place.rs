@@ -95,7 +95,7 @@ pub fn show(
     (port, node): (PortKind, Option<&str>),
     json: bool,
 ) -> anyhow::Result<i32> {
-    let home = home::find(access, port.into(), node).map_err(told)?;
+    let home = home::find(access, port, node).map_err(told)?;
     let home = home.map(|home| home.name).unwrap_or_default();
     plan::show(access, &AllocationSpec { home, ..spec.clone() }, json)
 }

@@ -5,11 +5,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use venice_control::ResourceSpec;
+use venice_service::{HostSpec, ServiceSecret, echo};
 
 use super::class::{Candidate, DeviceClass};
 use super::host::Host;
 use super::identity::Identity;
 use super::offer::Offer;
+
+/// Beginning of the names of emulated accelerators, and the capability that they have.
+const EMULATED: &str = "emulated";
+/// Services of emulated accelerators; an offer names one of them as a capability.
+const EMULATED_SERVICES: [&str; 1] = [echo::ENTRY.name];
 
 /// The class.
 pub(super) struct Class;
@@ -20,10 +26,22 @@ impl DeviceClass for Class {
     }
 
     fn check_text(&self, offer: &Offer) -> Result<(), String> {
-        offer.check_path()
+        if !is_emulated(&offer.address) {
+            return offer.check_path();
+        }
+        match service_of(&offer.capabilities) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "an emulated accelerator needs a service: add ,{}",
+                EMULATED_SERVICES.join(" or ,")
+            )),
+        }
     }
 
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+        if is_emulated(&offer.address) {
+            return Ok((offer.bytes.unwrap_or(0), vec![EMULATED.to_owned()]));
+        }
         let path = host.path(&offer.address);
         let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
         if !metadata.file_type().is_char_device() {
@@ -39,12 +57,27 @@ impl DeviceClass for Class {
 
     fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
         let metadata = fs::metadata(host.path(&spec.address));
-        metadata.is_ok_and(|it| it.file_type().is_char_device())
+        is_emulated(&spec.address) || metadata.is_ok_and(|it| it.file_type().is_char_device())
+    }
+
+    fn service(&self, spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
+        let service = service_of(&spec.capabilities).filter(|_| is_emulated(&spec.address))?;
+        Some(HostSpec::new(service, secret))
     }
 
     fn identity(&self, host: &Host, address: &str) -> Identity {
         Identity::of_path(host, address)
     }
+}
+
+/// True for the name of an accelerator that a service emulates: `emulated`, `emulated1`.
+fn is_emulated(address: &str) -> bool {
+    address.strip_prefix(EMULATED).is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
+}
+
+/// Returns the service among the capabilities of an emulated accelerator.
+fn service_of(capabilities: &[String]) -> Option<&'static str> {
+    EMULATED_SERVICES.into_iter().find(|service| capabilities.iter().any(|it| it == service))
 }
 
 /// Returns the devices that are accelerators by their names.
@@ -166,6 +199,21 @@ mod tests {
         assert_eq!((bytes, capabilities.join(" ")), (None, "gpu cuda nvidia nvidia-h200".into()));
         let (bytes, capabilities) = said_of(&host, "/dev/dri/renderD128");
         assert_eq!((bytes, capabilities.join(" ")), (Some(17_163_091_968), "gpu amdgpu".into()));
+    }
+
+    #[test]
+    fn emulated_accelerator_names_service() {
+        let host = Host::default();
+        let offer: Offer = "accelerator:emulated1=1GiB,echo,fast".parse().unwrap();
+        assert_eq!(Class.probe(&host, &offer).unwrap(), (1 << 30, vec![EMULATED.to_owned()]));
+        let spec = super::super::examine(&host, &offer).unwrap();
+        assert!(Class.is_there(&host, &spec));
+        let secret = ServiceSecret::from_bytes([1; ServiceSecret::BYTES]);
+        assert_eq!(Class.service(&spec, secret).unwrap().service, "echo");
+        let real = ResourceSpec { address: "/dev/zero".into(), ..spec };
+        assert!(Class.service(&real, secret).is_none());
+        let unnamed = "accelerator:emulated".parse::<Offer>().unwrap_err().to_string();
+        assert!(unnamed.contains("add ,echo"), "{unnamed}");
     }
 
     #[test]

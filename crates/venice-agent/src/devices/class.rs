@@ -1,6 +1,7 @@
 //! Classes of devices: what the agent knows about the devices of one kind.
 
 use venice_control::{ResourceKind, ResourceSpec};
+use venice_service::{HostSpec, ServiceSecret};
 
 use super::host::Host;
 use super::identity::Identity;
@@ -41,6 +42,12 @@ pub(super) trait DeviceClass: Sync {
     /// Describes the use of a device by this machine itself, which prevents lending it; `None` if it
     /// is unused.
     fn local_use(&self, _host: &Host, _spec: &ResourceSpec) -> Option<String> {
+        None
+    }
+
+    /// Returns the host that serves a granted device, under the secret of its recipient. `None`: the
+    /// device is used without a service.
+    fn service(&self, _spec: &ResourceSpec, _secret: ServiceSecret) -> Option<HostSpec> {
         None
     }
 

@@ -2,8 +2,8 @@
 //!
 //! [`Offer`] is the operator's text; [`examine`] checks the machine for it; [`found`] lists
 //! possible offers; [`DeviceWatch`] reports vanished devices to the Monitor Node. What differs by
-//! kind is a [`class::DeviceClass`], in a file of its own. A grant does not cover the transport of a
-//! device's data.
+//! kind is a [`class::DeviceClass`], in a file of its own. A device's data is the matter of its
+//! service, if it has one ([`service`]); else a grant does not cover it.
 
 mod accelerator;
 mod class;
@@ -25,6 +25,7 @@ pub(crate) use watch::DeviceWatch;
 
 use class::class_of;
 use venice_control::ResourceSpec;
+use venice_service::{HostSpec, ServiceSecret};
 use venice_wire::ByteSize;
 
 /// Checks this machine for an offer.
@@ -45,6 +46,11 @@ pub(crate) fn examine(host: &Host, offer: &Offer) -> Result<ResourceSpec, String
     }
     let (kind, address) = (offer.kind, offer.address.clone());
     Ok(ResourceSpec { kind, address, bytes, slab_bytes, capabilities })
+}
+
+/// Returns the host of a device's service under a secret; `None`: it is used without a service.
+pub(crate) fn service(spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
+    class_of(spec.kind)?.service(spec, secret)
 }
 
 /// Describes the fault of a device that was fine before; empty without one.

@@ -10,7 +10,7 @@ use venice_control::{Grant, LeaseState};
 use venice_fabric::{AccessError, Refusal};
 use venice_ports::shm::{MappedSlab, ShmConnection, SlabFile, fetch_slabs};
 use venice_testkit::identity::access;
-use venice_wire::{ByteSize, GrantKey, SLAB_BYTES};
+use venice_wire::{ByteSize, GrantKey, PortId, SLAB_BYTES};
 
 /// A grant mapped by a recipient on this host.
 struct Borrowed {
@@ -20,7 +20,7 @@ struct Borrowed {
 
 fn borrow(grant: &Grant) -> Borrowed {
     let slabs = (grant.share.bytes / SLAB_BYTES) as usize;
-    let socket = PathBuf::from(&grant.shm_socket);
+    let socket = PathBuf::from(grant.address(PortId::Shm));
     let connection = fetch_slabs(&socket, grant.id, grant.key, slabs).unwrap();
     let map = |slab: &SlabFile| MappedSlab::map(slab, SLAB_BYTES as usize).unwrap();
     let slabs = connection.slabs.iter().map(map).collect();
@@ -116,7 +116,7 @@ async fn forged_key_is_refused_and_counted() {
     let refused = Err(AccessError::Refused(Refusal::WrongKey));
     assert_eq!(Far::new(&forged).read(0, 6), refused);
     assert_eq!(Far::new(&forged).write(0, b"forged"), refused);
-    let socket = PathBuf::from(&forged.shm_socket);
+    let socket = PathBuf::from(forged.address(PortId::Shm));
     let Err(said) = fetch_slabs(&socket, forged.id, forged.key, 1) else { panic!("slabs for it") };
     assert!(said.to_string().contains("not the grant's key"), "{said}");
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{
-    Caller, ClaimRequest, ControlError, Grant, LeaseState, Owner, RackError, Share,
+    Caller, ClaimRequest, ControlError, Endpoint, Grant, LeaseState, Owner, RackError, Share,
     TransferRequest, TransferState, User,
 };
 use venice_testkit::identity::login_of;
-use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES, SealKey};
+use venice_wire::{GrantId, GrantKey, NodeId, PortId, SLAB_BYTES, SealKey};
 
 /// The variable by which this test's child gets its grant.
 const STALE_OWNER: &str = "VENICE_TEST_STALE_OWNER";
@@ -93,7 +93,7 @@ async fn mapped_memory_is_not_transferred() {
     let grants = ada.allocate(request(SLAB_BYTES, 1)).await.unwrap();
     let fetch = || {
         venice_ports::shm::fetch_slabs(
-            std::path::Path::new(&grants[0].shm_socket),
+            std::path::Path::new(grants[0].address(PortId::Shm)),
             grants[0].id,
             grants[0].key,
             1,
@@ -129,13 +129,14 @@ fn stale_owner_program() {
 
 /// The grant, for the child.
 fn format(grant: &Grant) -> String {
-    let seal: Vec<String> = grant.seal_key.unwrap().0.iter().map(|byte| byte.to_string()).collect();
+    let seal: Vec<String> =
+        grant.seal_key().unwrap().0.iter().map(|byte| byte.to_string()).collect();
     format!(
         "{} {} {} {} {}",
         grant.id.0,
         grant.key.0,
         grant.donor_node.0,
-        grant.udp_addr,
+        grant.address(PortId::Udp),
         seal.join(",")
     )
 }
@@ -151,9 +152,7 @@ fn parse(text: &str) -> Grant {
         share: Share::of_slabs(1),
         key: GrantKey(words[1].parse().unwrap()),
         control_addr: String::new(),
-        udp_addr: words[3].to_owned(),
-        shm_socket: String::new(),
-        seal_key: Some(SealKey(seal.try_into().unwrap())),
+        endpoints: Endpoint::of_memory(words[3], Some(SealKey(seal.try_into().unwrap())), ""),
         lease_s: 60.0,
     }
 }

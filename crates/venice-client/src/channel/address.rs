@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use venice_recipient::PortKind;
+use venice_wire::PortCapabilities;
 
 use super::Error;
 
@@ -25,31 +26,6 @@ pub struct Address {
 pub(super) enum Place {
     Path(PathBuf),
     Host(String),
-}
-
-/// Abilities of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
-    /// True if it carries messages and streams.
-    pub messages: bool,
-    /// True if it carries accesses to registered memory.
-    pub memory: bool,
-    /// True if both ends are on one host: what travels is visible to this host alone.
-    pub is_local: bool,
-    /// True if it encrypts and authenticates under a key.
-    pub seals: bool,
-}
-
-impl Capabilities {
-    fn of(port: PortKind) -> Self {
-        match port {
-            PortKind::Shm => Self { messages: true, memory: true, is_local: true, seals: false },
-            PortKind::Udp => Self { messages: true, memory: true, is_local: false, seals: true },
-            PortKind::Verbs => {
-                Self { messages: false, memory: true, is_local: false, seals: false }
-            }
-        }
-    }
 }
 
 impl Address {
@@ -73,9 +49,9 @@ impl Address {
         self.port
     }
 
-    /// Returns the abilities of its port.
-    pub fn capabilities(&self) -> Capabilities {
-        Capabilities::of(self.port)
+    /// Returns what can be done over its port.
+    pub fn capabilities(&self) -> PortCapabilities {
+        self.port.capabilities()
     }
 
     /// Returns the same port's address at a socket address.
@@ -106,7 +82,7 @@ impl FromStr for Address {
         let invalid = |why: &str| Error::Address { text: text.into(), why: why.into() };
         let (port, place) = text.split_once(':').ok_or_else(|| invalid("no port is named"))?;
         let port: PortKind = port.parse().map_err(|_| invalid("unknown port"))?;
-        let place = if Capabilities::of(port).is_local {
+        let place = if !port.capabilities().leaves_machine {
             if place.is_empty() {
                 return Err(invalid("no path"));
             }

@@ -56,10 +56,11 @@ mod options;
 mod owned;
 mod region;
 
-pub use address::{Address, Capabilities};
+pub use address::Address;
 pub use connection::{Connection, Kind};
 pub use error::Error;
 pub use key::Key;
 pub use listener::Listener;
 pub use options::Options;
 pub use region::{Completed, LentRegion, RemoteRegion};
+pub use venice_wire::PortCapabilities;

@@ -38,11 +38,11 @@ impl Options {
     /// Checks that the traffic over `address` is protected, or need not be.
     pub(super) fn check_protection(&self, address: &Address) -> Result<(), Error> {
         let can = address.capabilities();
-        let is_sealed = can.seals && self.key.is_some();
-        if can.is_local || is_sealed || self.plain {
+        let is_sealed = can.encrypts && self.key.is_some();
+        if !can.leaves_machine || is_sealed || self.plain {
             return Ok(());
         }
-        Err(Error::Unprotected { address: address.to_string(), seals: can.seals })
+        Err(Error::Unprotected { address: address.to_string(), seals: can.encrypts })
     }
 
     /// Returns the key under which datagrams are sealed, if they are.

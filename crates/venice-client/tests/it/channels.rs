@@ -52,7 +52,7 @@ fn messages_arrive_whole() {
                 theirs.send(&message).unwrap();
             }
         });
-        let longest: u32 = if address.capabilities().is_local { 5_000_000 } else { 200_000 };
+        let longest: u32 = if address.capabilities().leaves_machine { 200_000 } else { 5_000_000 };
         for len in [1, 64, 4096, 5000, 100_000, longest] {
             let message: Vec<u8> = (0..len).map(|at| (at * 7 % 251) as u8).collect();
             ours.send(&message).unwrap();
@@ -313,7 +313,7 @@ fn conversation_matches_model() {
     let dir = tempfile::tempdir().unwrap();
     for (address, options) in places(&dir) {
         let (ours, theirs) = pair(&address, Kind::Messages, options);
-        let longest: usize = if address.capabilities().is_local { 900_000 } else { 200_000 };
+        let longest: usize = if address.capabilities().leaves_machine { 200_000 } else { 900_000 };
         let len = prop_oneof![1..200usize, 3000..9000usize, 60_000..longest];
         let steps = proptest::collection::vec((len, any::<bool>()), 1..40);
         let mut runner = TestRunner::new(Config::with_cases(12));

@@ -2,6 +2,7 @@
 
 use super::channel::{self, Target};
 use super::login::Login;
+use super::services::ServiceWatch;
 use crate::convert;
 use crate::error::{ControlError, PeerKind};
 use crate::proto::{self, StepResponse, node_agent_client::NodeAgentClient};
@@ -159,6 +160,25 @@ impl AgentClient {
             });
         }
         Ok(states)
+    }
+
+    /// Watches the service of a grant. An agent of a release without services has none.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] if there is no such grant, the key is wrong, or too many watch it;
+    /// [`ControlError::Unreachable`].
+    pub async fn watch_service(
+        &mut self,
+        lease: (GrantId, GrantKey),
+    ) -> Result<ServiceWatch, ControlError> {
+        let lease = convert::leases_out(&[lease]).pop();
+        let called = self.inner.watch_service(proto::WatchServiceRequest { lease }).await;
+        let states = match called {
+            Ok(response) => Some(response.into_inner()),
+            Err(status) if status.code() == tonic::Code::Unimplemented => None,
+            Err(status) => return Err(self.error(status)),
+        };
+        Ok(ServiceWatch { addr: self.addr.clone(), states, is_first: true })
     }
 
     /// Returns the agent's name and instance.

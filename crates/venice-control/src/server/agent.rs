@@ -2,6 +2,7 @@
 
 use super::accept::Connections;
 use super::listen::ServeError;
+use super::services::{States, states};
 use super::tls_server::TlsServer;
 use crate::convert;
 use crate::error::refusal_status;
@@ -12,9 +13,12 @@ use crate::proto::{
 use std::future::Future;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::Caller;
-use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep};
+use venice_rack::types::{
+    DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, ServiceState, TransferStep,
+};
 use venice_wire::{GrantId, GrantKey};
 
 /// The calls of an agent. Write the methods as `async fn`. Every call may be repeated, and calls
@@ -81,6 +85,16 @@ pub trait AgentHandler: Send + Sync + 'static {
         leases: Vec<(GrantId, GrantKey)>,
     ) -> impl Future<Output = Vec<LeaseState>> + Send;
 
+    /// Returns the watch of the service of a grant, for a recipient that shows its key. It ends when
+    /// its sender is dropped. The default is that of an agent without services.
+    fn service(
+        &self,
+        _caller: Caller,
+        _lease: (GrantId, GrantKey),
+    ) -> impl Future<Output = Result<watch::Receiver<ServiceState>, Refusal>> + Send {
+        async { Ok(watch::channel(ServiceState::None).1) }
+    }
+
     /// Returns the agent's name and instance.
     fn ping(&self) -> impl Future<Output = Pong> + Send;
 }
@@ -122,6 +136,19 @@ fn step(status: DonorStatus) -> Response<StepResponse> {
 
 #[tonic::async_trait]
 impl<H: AgentHandler> NodeAgent for Service<H> {
+    type WatchServiceStream = States;
+
+    async fn watch_service(
+        &self,
+        request: Request<proto::WatchServiceRequest>,
+    ) -> Result<Response<States>, Status> {
+        let caller = self.tls.admit(&request)?;
+        let lease = convert::leases_in(request.into_inner().lease.into_iter().collect()).pop();
+        let lease = lease.ok_or_else(|| Status::invalid_argument("lease is missing"))?;
+        let watched = self.handler.service(caller, lease).await;
+        watched.map(|it| Response::new(states(it))).map_err(|refusal| refusal_status(&refusal))
+    }
+
     async fn prepare(
         &self,
         request: Request<proto::PrepareGrantRequest>,

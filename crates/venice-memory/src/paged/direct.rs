@@ -11,7 +11,7 @@ use super::PAGE;
 use super::descriptors::Descriptors;
 use super::far::{Far, FarError};
 use super::pager::SharedWindow;
-use super::run_block::{Owner, PortKind, RunBlockMap};
+use super::run_block::{Owner, RunBlockMap};
 use super::slab_window::{SlabSource, SlabWindow};
 use super::transfer::{Fetch, MAX_IN_FLIGHT, Words, WriteOut};
 
@@ -105,7 +105,7 @@ impl FarMemory {
     /// # Errors
     /// The kernel's error if no address range is left.
     pub fn new(block: Arc<RunBlockMap>, slabs: SlabSource) -> Result<FarMemory, Errno> {
-        let is_mapped = block.port() == PortKind::Shm;
+        let is_mapped = block.port().capabilities().mapped;
         let window = is_mapped.then(|| SlabWindow::new(&block, slabs)).transpose()?;
         Ok(FarMemory { block, window: window.map(Arc::new) })
     }
@@ -421,7 +421,7 @@ fn copy_out(words: &Words, into: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paged::run_block::{Fate, ReplicaAt};
+    use crate::paged::run_block::{Fate, PortKind, ReplicaAt};
     use std::os::fd::OwnedFd;
 
     fn memory(slabs: usize) -> Arc<FarMemory> {

@@ -24,7 +24,7 @@ use super::in_thread::signal;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
 use super::presence::look_once;
-use super::run_block::{PortKind, Process};
+use super::run_block::Process;
 use super::slots::{self, Slots};
 use super::staging::Frame;
 use super::start;
@@ -88,7 +88,7 @@ impl Pager {
         self.before_shared_fork();
         // rdma-core allocates from the program's own heap, and a child's heap is paged already when
         // it would open its device. Such a child gets a full copy instead.
-        let may_page = self.block.port() != PortKind::Verbs;
+        let may_page = !self.block.port().capabilities().registers();
         let place = may_page.then(|| self.block.enter_forking(self.supervisors_pid())).flatten();
         let sockets = place.and_then(|_| self.open_sockets());
         match (place, &sockets) {

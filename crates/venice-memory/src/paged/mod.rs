@@ -122,7 +122,6 @@ pub use slot_reader::SlotReader;
 pub use space::{LEAST_LOCAL_BYTES_HUGE, Region, Space, SpaceError};
 pub use start::start;
 pub use uffd::Uffd;
-pub use verbs_far::most_grants;
 pub use window::{Window, WindowError, WindowFork, WindowStructure};
 
 /// Bytes of a page.

@@ -28,7 +28,7 @@ use super::read_ahead::{MAX_PREFETCH, ReadAhead};
 use super::refaults::Refaults;
 use super::regions::Regions;
 use super::requests::{PageOuts, WillNeed};
-use super::run_block::{Owner, PortKind, Process, RunBlockMap};
+use super::run_block::{Owner, Process, RunBlockMap};
 use super::shared::{SharedHome, SharedMappings};
 use super::slab_window::{SlabSource, SlabWindow};
 use super::slots::Slots;
@@ -528,7 +528,7 @@ fn disk(block: &RunBlockMap, slabs: &SlabSource) -> Result<Option<SlabFile>, Err
 
 /// Reserves room for the slabs of a program, which its supervisor hands out.
 fn window(block: &RunBlockMap, slabs: SlabSource) -> Result<Option<Arc<SlabWindow>>, Errno> {
-    if block.port() != PortKind::Shm {
+    if !block.port().capabilities().mapped {
         return Ok(None);
     }
     let window = SlabWindow::new(block, slabs);

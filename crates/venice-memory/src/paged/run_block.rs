@@ -16,7 +16,6 @@ mod fault_times;
 mod layout;
 mod log_histogram;
 mod page_sizes;
-mod port_kind;
 mod processes;
 mod readers;
 mod reclaim;
@@ -42,7 +41,6 @@ pub use self::disk_frames::FRAMES as BEHIND_FRAMES;
 pub use self::donor::{Donor, Fate, HERE};
 pub use self::end_messages::{EndMessages, MESSAGE_BYTES};
 pub use self::fault_times::FaultTimes;
-pub use self::port_kind::PortKind;
 pub use self::processes::{Charge, Process};
 pub use self::readers::Accesses;
 use self::readers::MAX_READERS;
@@ -56,6 +54,7 @@ pub use self::suspicion::{SuspicionOutcome, SuspicionResolver};
 pub use self::writers::{Batches, MAX_WRITERS};
 use super::coding::Coding;
 use super::sys;
+pub use venice_wire::PortKind;
 
 /// Most processes of one run that page at a time. A holder is one bit of a 64-bit word.
 pub const MAX_PROCESSES: usize = 64;
@@ -434,8 +433,7 @@ impl RunBlock {
     /// The port of this run.
     pub fn port(&self) -> PortKind {
         let number = self.port.load(Ordering::Relaxed);
-        let all = [PortKind::Shm, PortKind::Udp, PortKind::Verbs];
-        let port = all.into_iter().find(|port| *port as u32 == number);
+        let port = PortKind::ALL.into_iter().find(|port| *port as u32 == number);
         // Only `create` writes it.
         port.unwrap_or_else(|| panic!("run block: unknown port {number}"))
     }
@@ -455,12 +453,12 @@ impl RunBlock {
         self.faults_in_thread.load(Ordering::Relaxed) != 0
     }
 
-    /// Enables in-thread faults, of [`PortKind::Shm`] only. Called before any process attaches.
+    /// Enables in-thread faults, of mapped memory only. Called before any process attaches.
     ///
     /// # Panics
-    /// If the run has another port.
+    /// If the run's port maps nothing.
     pub fn set_faults_in_thread(&self) {
-        assert_eq!(self.port(), PortKind::Shm, "in-thread faults need the port shm");
+        assert!(self.port().capabilities().mapped, "in-thread faults need mapped memory");
         self.faults_in_thread.store(1, Ordering::Relaxed);
     }
 

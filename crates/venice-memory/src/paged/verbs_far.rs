@@ -2,7 +2,7 @@
 //!
 //! rdma-core is a C library. It is set up before the program runs, and allocates its tables then
 //! with the program's `malloc`; that memory stays local. Posting and polling allocate nothing.
-//! Queue pairs for later donors are made in advance ([`most_grants`]).
+//! Queue pairs for later donors are made in advance ([`venice_wire::PortCapabilities::most_grants`]).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use venice_fabric::{Atomic, FabricError, PeerIndex};
 use venice_ports::verbs::{Device, VerbsConfig, VerbsDriver, VerbsError};
-use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, PortId, SLAB_BYTES};
 
 use super::descriptors::Descriptors;
 use super::framed::{Donors, Rejected, RequestError};
@@ -23,14 +23,6 @@ use super::transfer::{MAX_IN_FLIGHT, Words, copy_bytes};
 const WAIT_NS: u64 = 5_000_000;
 /// Time until a donor that did not answer is contacted again, nanoseconds.
 const RETRY_AFTER_NS: u64 = 100_000_000;
-/// Fewest queue pairs reserved for later grants.
-const LEAST_SPARES: usize = 16;
-
-/// The most grants at a time of a run that began with `first` grants. Every thread has queue pairs
-/// for so many, whenever it opened its device.
-pub fn most_grants(first: usize) -> usize {
-    first.max(LEAST_SPARES)
-}
 
 /// One thread's queue pairs to the donors.
 pub struct VerbsDonors {
@@ -77,7 +69,7 @@ impl VerbsDonors {
                 far.connect(block, replica, VerbsDriver::add_grant)?;
             }
         }
-        let spares = most_grants(block.donors().len());
+        let spares = PortId::Verbs.capabilities().most_grants(block.donors().len());
         far.driver.make_ready(spares, far.descriptors.lowest())?;
         far.driver.raw_fds().for_each(|fd| far.descriptors.add(fd));
         far.descriptors.add(far.always.as_raw_fd());

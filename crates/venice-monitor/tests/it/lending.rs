@@ -9,7 +9,7 @@ use venice_control::{Caller, ControlError, Owner, ResourceKind, TransferRequest,
 use venice_monitor::MonitorError;
 use venice_rack::types::RackError;
 use venice_testkit::identity::{access, login_of};
-use venice_wire::{GrantKey, SLAB_BYTES};
+use venice_wire::{GrantKey, PortId, SLAB_BYTES};
 
 #[tokio::test]
 async fn memory_is_spread_and_released() {
@@ -28,7 +28,7 @@ async fn memory_is_spread_and_released() {
     assert_eq!(shares, ["node1", "node2", "node3"].map(|name| (name, 2 * SLAB_BYTES)));
     for grant in &grants {
         assert_eq!(grant.lease_s, crate::kit::LEASE_S);
-        assert!(grant.shm_socket.contains(&grant.donor));
+        assert!(grant.address(PortId::Shm).contains(&grant.donor));
     }
     let _kept = keep(&grants);
     assert_eq!(states(&mut client).await, ["committed"; 3]);

@@ -24,7 +24,7 @@ from .channel import (
     new_key,
 )
 from .copies import Copies
-from .device import Device, Leaving
+from .device import Device, Leaving, Service
 from .errors import (
     Closed,
     DeviceLost,
@@ -68,6 +68,7 @@ __all__ = [
     "Rack",
     "Refused",
     "RemoteRegion",
+    "Service",
     "TimedOut",
     "Unaligned",
     "Unreachable",

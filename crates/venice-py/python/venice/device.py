@@ -18,7 +18,7 @@ class Leaving(NamedTuple):
 class Device(Closing):
     """An accelerator, storage or a network card of another node; given back by `close()` or `with`.
 
-    The grant only reserves the device; the access to its data is up to the program.
+    A program reaches its data by its service (`open_service`); a device without one is only reserved.
     """
 
     def __init__(self, inner: "_venice.Device") -> None:
@@ -60,6 +60,15 @@ class Device(Closing):
         return self._description[5]
 
     @property
+    def service(self) -> str | None:
+        """The name of its service; `None`: the program uses the device by itself."""
+        return self._inner.service()
+
+    def open_service(self, timeout: float | None = None) -> "Service":
+        """Connects to its service; each call waits at most `timeout` seconds. `Invalid`: it has none."""
+        return Service(self._inner.open_service(timeout))
+
+    @property
     def leaving(self) -> Leaving | None:
         """Its reclaim or preemption, if there is one at present: close it in time."""
         leaving = self._inner.leaving()
@@ -76,4 +85,25 @@ class Device(Closing):
     @property
     def closed(self) -> bool:
         """True if it was given back."""
+        return self._inner.is_closed()
+
+
+class Service(Closing):
+    """A connection to a device's service: a process beside the device that ends with the grant."""
+
+    def __init__(self, inner: "_venice.Service") -> None:
+        self._inner = inner
+
+    def call(self, operation: int, request: bytes = b"") -> tuple[int, bytes]:
+        """Sends one request and returns the code and the bytes of its answer; both numbers are the
+        service's, code 0 means done. `TimedOut`, `Disconnected`: close the connection."""
+        return self._inner.call(operation, request)
+
+    def close(self) -> None:
+        """Closes the connection. Repeated calls have no effect."""
+        self._inner.close()
+
+    @property
+    def closed(self) -> bool:
+        """True if it was closed."""
         return self._inner.is_closed()

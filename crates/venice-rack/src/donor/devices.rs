@@ -55,6 +55,11 @@ impl DonorCore {
         }
     }
 
+    /// Returns the share of a grant, prepared or committed.
+    pub fn share(&self, grant: GrantId) -> Option<&Share> {
+        self.held.get(&grant).map(|held| &held.request.share)
+    }
+
     /// Checks that the device of a share is free; slabs are not checked here.
     pub(super) fn check_device(
         &self,

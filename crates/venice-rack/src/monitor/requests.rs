@@ -11,7 +11,8 @@ use crate::rat::{GrantRecord, GrantState};
 use crate::request::{MAX_PIECES, MAX_WANTS};
 use crate::resource::{MAX_CAPABILITIES, ResourceKind};
 use crate::types::{
-    AllocationRequest, Grant, MAX_COPIES, MAX_NAME_BYTES, RackError, drained_text, pool_text,
+    AllocationRequest, Endpoint, Grant, MAX_COPIES, MAX_NAME_BYTES, RackError, drained_text,
+    pool_text,
 };
 use crate::want::Want;
 use std::collections::BTreeSet;
@@ -242,9 +243,7 @@ impl MonitorCore {
             share: grant.share.clone(),
             key: grant.origin?.key,
             control_addr: node.control_addr.clone(),
-            udp_addr: node.udp_addr.clone(),
-            shm_socket: node.shm_socket.clone(),
-            seal_key,
+            endpoints: Endpoint::of_memory(&node.udp_addr, seal_key, &node.shm_socket),
             lease_s: grant.lease_ms as f64 * 1e6 / NS_PER_S,
         })
     }

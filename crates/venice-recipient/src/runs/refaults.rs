@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
-use venice_memory::paged::run_block::{PortKind, RunBlock};
+use venice_memory::paged::run_block::RunBlock;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 /// Least waiting time of a run that is bound by refaults, in seconds. Short runs are not reported.
@@ -134,11 +134,10 @@ impl RefaultCounts {
 /// True if the far memory of a run could be mapped in `--mode window`.
 fn is_mappable(block: &RunBlock) -> bool {
     let keeps_plain_pages = block.coding().is_none() && block.first_on_disk().is_none();
-    let maps = match block.port() {
-        PortKind::Shm => !block.is_window(),
-        PortKind::Udp | PortKind::Verbs => false,
-    };
-    maps && keeps_plain_pages && block.link().is_none()
+    block.port().capabilities().mapped
+        && !block.is_window()
+        && keeps_plain_pages
+        && block.link().is_none()
 }
 
 impl std::fmt::Display for RefaultBound {

@@ -174,6 +174,11 @@ impl HostTable {
         Ok(())
     }
 
+    /// Reports a host that was not taken up as failed.
+    pub fn handle_refused(&mut self, grant: GrantId, why: String) {
+        self.events.push_back(HostEvent::Failed { grant, why });
+    }
+
     /// Ends a host. [`HostEvent::Ended`] follows, at once if there is no such host.
     pub fn handle_end(&mut self, now_ns: u64, grant: GrantId) {
         let Some(host) = self.hosts.get_mut(&grant) else {

@@ -1,7 +1,6 @@
 //! A supervisor with the test program as its host program, in a directory of its own.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -49,10 +48,6 @@ impl Fixture {
         let dir = tempfile::Builder::new().prefix("venice-hosts").tempdir().unwrap();
         let mut config = SupervisorConfig::new(dir.path());
         config.program = program();
-        // A range of ids of its own, as an operator would give it to each supervisor.
-        static FIXTURES: AtomicU32 = AtomicU32::new(0);
-        let number = FIXTURES.fetch_add(1, Ordering::Relaxed) % 128;
-        config.ids = (config.ids.0 + std::process::id() % 1000 * 4096 + number * 32, 32);
         change(&mut config);
         let (send, events) = channel();
         let on_event = move |event| {

@@ -104,6 +104,10 @@ pub struct AgentArgs {
     /// Directory for the record of the blocks taken [default: /var/lib/venice/agent]
     #[arg(long, value_name = "DIR", env = "VENICE_AGENT_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// Directory of the processes that serve granted devices, of this agent alone [default:
+    /// /run/venice/hosts]
+    #[arg(long, value_name = "DIR", env = "VENICE_HOSTS_DIR")]
+    hosts_dir: Option<PathBuf>,
     /// Be a pool node: it only lends (all it can, unless --lend limits it); its own programs cannot
     /// borrow
     #[arg(long)]
@@ -231,6 +235,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
         config.offer = args.offer.iter().map(ToString::to_string).collect();
     }
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
+    config.hosts_dir = args.hosts_dir.clone().unwrap_or(config.hosts_dir);
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
     config.take_back_after_s = args.take_back_after_s.unwrap_or(config.take_back_after_s);

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::mode::Mode;
+
 /// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -30,32 +32,6 @@ impl State {
             State::Ok => 32,
             State::Warn => 33,
             State::Missing => 31,
-        }
-    }
-}
-
-/// A mode of `venice run`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// By a pager in the program itself.
-    Paged,
-    /// On memory that is mapped.
-    Window,
-    /// By the kernel's own swap.
-    Swap,
-}
-
-impl Mode {
-    /// Every mode.
-    pub const ALL: [Mode; 3] = [Mode::Paged, Mode::Window, Mode::Swap];
-
-    /// Flag as on the command line.
-    pub fn flag(self) -> &'static str {
-        match self {
-            Mode::Paged => "--mode paged",
-            Mode::Window => "--mode window",
-            Mode::Swap => "--mode swap",
         }
     }
 }

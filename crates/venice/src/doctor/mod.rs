@@ -11,6 +11,7 @@ mod memory;
 mod modes;
 mod ports;
 mod processors;
+mod service_hosts;
 mod shim;
 mod swap;
 
@@ -18,8 +19,9 @@ use std::io::IsTerminal;
 
 use clap::Args;
 
+use crate::mode::Mode;
 pub use facilities::on_path;
-pub use finding::{Finding, Mode, State};
+pub use finding::{Finding, State};
 pub use kernel::has_capability;
 pub use memory::available_bytes;
 pub use shim::places as shim_places;
@@ -57,6 +59,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
+    findings.extend(service_hosts::examine());
     // The verdicts on the modes come first.
     let mut rows = modes::verdicts(&findings);
     rows.extend(findings);
@@ -145,6 +148,7 @@ mod tests {
             "DAX devices",
             "CXL",
             "devices to lend",
+            "service hosts",
         ] {
             assert!(findings.iter().any(|f| f.check == what), "no row about {what}");
         }

@@ -1,6 +1,6 @@
 //! Verdict on each mode of `venice run`, from the other findings.
 
-use super::{Finding, Mode, State, kernel};
+use super::{Finding, Mode, State, kernel, ports};
 
 /// Returns a row for each mode.
 pub fn verdicts(findings: &[Finding]) -> Vec<Finding> {
@@ -23,20 +23,38 @@ fn verdict(mode: Mode, findings: &[Finding]) -> Finding {
     let can_move = findings
         .iter()
         .all(|finding| finding.check != kernel::HELD_WRITES || finding.state == State::Ok);
+    let over = ports(mode, findings).join(", ");
     match mode {
-        Mode::Paged => Finding::ok(mode.flag(), "works, for dynamic programs"),
+        Mode::Paged => {
+            Finding::ok(mode.flag(), format!("works, for dynamic programs, over {over}"))
+        }
         Mode::Window if can_move => {
-            let detail = "works, for dynamic programs, over shm; mapped memory can move";
+            let detail =
+                format!("works, for dynamic programs, over {over}; mapped memory can move");
             Finding::ok(mode.flag(), detail)
         }
         Mode::Window => Finding::warn(
             mode.flag(),
-            "works, for dynamic programs, over shm; mapped memory stays in place even if its node \
-             reclaims it",
+            format!(
+                "works, for dynamic programs, over {over}; mapped memory stays in place even if its \
+                 node reclaims it"
+            ),
             format!("see {}", kernel::HELD_WRITES),
         ),
-        Mode::Swap => Finding::ok(mode.flag(), "works, for any program, static ones too"),
+        Mode::Swap => {
+            let detail = format!("works, for any program, static ones too, over {over}");
+            Finding::ok(mode.flag(), detail)
+        }
     }
+}
+
+/// Returns the ports over which a mode works on this machine.
+fn ports(mode: Mode, findings: &[Finding]) -> Vec<&'static str> {
+    let lacks = |port| {
+        let need = ports::need(port);
+        findings.iter().any(|it| Some(it.check) == need && it.state == State::Missing)
+    };
+    mode.ports().filter(|port| !lacks(*port)).map(|port| port.id().name()).collect()
 }
 
 /// Returns the last line of the report.
@@ -85,6 +103,18 @@ mod tests {
         let bare = found(State::Missing, State::Missing);
         assert_eq!(working(&bare), [Mode::Swap]);
         assert!(verdicts(&bare)[0].detail.ends_with("kernel, shim library"));
+    }
+
+    #[test]
+    fn verdicts_name_usable_ports() {
+        let mut rows = found(State::Ok, State::Ok);
+        let details = |rows: &[Finding]| verdicts(rows).into_iter().map(|row| row.detail);
+        assert!(details(&rows).any(|detail| detail.ends_with("over shm, udp, verbs")));
+        rows.push(Finding::missing(ports::RDMA, "no device", "buy one"));
+        for (detail, over) in details(&rows).zip(["shm, udp", "shm; mapped", "shm, udp"]) {
+            assert!(detail.contains(&format!("over {over}")), "{detail}");
+            assert!(!detail.contains("verbs"), "{detail}");
+        }
     }
 
     #[test]

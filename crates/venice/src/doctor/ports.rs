@@ -7,8 +7,8 @@ use venice_ports::seal::{Sealer, node_key};
 use venice_ports::udp::{UDP_BUFFER_BYTES, UdpOffloads, UdpSocket, Xdp};
 use venice_ports::verbs::{Device, VerbsError};
 use venice_wire::{
-    KeyName, MAX_FRAME_BYTES, NodeId, NodeSecret, SEAL_OVERHEAD_BYTES, SEALED_HEADER_BYTES,
-    SealAlgorithm,
+    KeyName, MAX_FRAME_BYTES, NodeId, NodeSecret, PortKind, SEAL_OVERHEAD_BYTES,
+    SEALED_HEADER_BYTES, SealAlgorithm,
 };
 
 use super::Finding;
@@ -17,6 +17,20 @@ use venice_cli::terminal;
 /// Duration of the encryption speed test.
 const MEASURE_FOR: Duration = Duration::from_millis(5);
 
+/// Name of the row about RDMA devices.
+pub const RDMA: &str = "RDMA";
+/// Name of the row about sockets.
+const SOCKETS: &str = "socket buffers";
+
+/// Returns the row without which a port does not work; `None`: it always does.
+pub fn need(port: PortKind) -> Option<&'static str> {
+    match port {
+        PortKind::Shm => None,
+        PortKind::Udp => Some(SOCKETS),
+        PortKind::Verbs => Some(RDMA),
+    }
+}
+
 /// Rows about ports; no mode of `venice run` needs them, since shm always works.
 pub fn examine() -> Vec<Finding> {
     vec![udp_offload(), past_kernel(), socket_buffers(), encryption(), rdma()]
@@ -24,7 +38,7 @@ pub fn examine() -> Vec<Finding> {
 
 /// Row about the verbs port: rdma-core, and a device with an active port.
 fn rdma() -> Finding {
-    let what = "RDMA";
+    let what = RDMA;
     match Device::open(None) {
         Ok(device) => {
             let atomics = if device.has_atomics() { "" } else { ", without atomic operations" };
@@ -92,13 +106,13 @@ fn socket_buffers() -> Finding {
         Ok(bytes) => judge_buffers(bytes),
         Err(error) => {
             let remedy = "the udp port needs it: see the error";
-            Finding::missing("socket buffers", with_cause(&error), remedy)
+            Finding::missing(SOCKETS, with_cause(&error), remedy)
         }
     }
 }
 
 fn judge_buffers(bytes: usize) -> Finding {
-    let what = "socket buffers";
+    let what = SOCKETS;
     let detail = format!("{} for received UDP datagrams", terminal::bytes(bytes as u64));
     if bytes >= UDP_BUFFER_BYTES {
         return Finding::ok(what, detail);

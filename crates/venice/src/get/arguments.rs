@@ -33,7 +33,8 @@ nodes. All wants are granted together or not at all.
 Prints the grants and holds them: renews their leases until it is interrupted, or until the command
 after -- ends, whose exit code it then returns. A device has one recipient at a time. The
 command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES and _CAPABILITIES; for
-several grants each is a list with commas. If a grant is lost, for example
+several grants each is a list with commas. VENICE_GRANT_ENDPOINTS is a JSON list with the service of
+each grant, or null: grant, service, secret, endpoints (port, address, extra). If a grant is lost, for example
 with its node, this is reported, the command receives SIGTERM, and the exit code is 1. The same happens
 at the end of the notice period when a grant is preempted for a request of higher priority (another's
 --preempt); the start of the notice is reported too. `venice resources` lists what is offered, `venice
@@ -62,7 +63,7 @@ pub struct GetArgs {
     /// Purpose shown in `venice grants` [default: the command, or venice get]
     #[arg(long = "for", value_name = "PURPOSE")]
     purpose: Option<String>,
-    /// Print a list of objects: id, kind, node, address, bytes, capabilities, lease_s
+    /// Print a list of objects: id, kind, node, address, bytes, capabilities, lease_s, service
     #[arg(long)]
     json: bool,
     /// Command to run while the grants are held

@@ -88,7 +88,7 @@ fn show_and_hold(
     (command, json): (Option<Command>, bool),
     heard: mpsc::Receiver<Heard>,
 ) -> anyhow::Result<i32> {
-    let rows: Vec<_> = held.grants().iter().map(GrantedRow::new).collect();
+    let rows = GrantedRow::all(&held);
     match json {
         true => terminal::say_json(&rows)?,
         false => terminal::say(table(&rows))?,
@@ -161,6 +161,7 @@ fn table(rows: &[GrantedRow]) -> String {
         ("address", Align::Left),
         ("bytes", Align::Right),
         ("capabilities", Align::Left),
+        ("endpoints", Align::Left),
     ];
     let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     let line = |row: &GrantedRow| {
@@ -171,7 +172,15 @@ fn table(rows: &[GrantedRow]) -> String {
             row.address.clone(),
             if row.bytes == 0 { "-".to_owned() } else { terminal::bytes(row.bytes) },
             or_dash(row.capabilities.join(",")),
+            or_dash(endpoints(row)),
         ]
     };
     terminal::table(&columns, rows.iter().map(line).collect())
+}
+
+/// Returns the service of a grant with its endpoints: `echo at ring:/run/venice/...`.
+fn endpoints(row: &GrantedRow) -> String {
+    let Some(access) = &row.service else { return String::new() };
+    let places: Vec<_> = access.endpoints.iter().map(ToString::to_string).collect();
+    format!("{} at {}", access.service, places.join(", "))
 }

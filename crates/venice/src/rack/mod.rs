@@ -20,7 +20,7 @@ pub use down::{DownArgs, execute as down};
 pub use log::last_error;
 pub use network::namespace_path;
 pub use process::{Identity, Lives, spawn};
-pub use record::{PortKind, Record};
+pub use record::{PortKind, Record, port_parser};
 pub use run_dir::RunDir;
 pub use status::{StatusArgs, execute as status};
 pub use up::{UpArgs, execute as up};

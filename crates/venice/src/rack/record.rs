@@ -6,45 +6,27 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::{Deserialize, Serialize};
 use venice_control::Policy;
 use venice_fabric::LinkModel;
+pub use venice_wire::PortKind;
 
 use super::process::Identity;
 use super::run_dir::RunDir;
 use crate::daemon::MonitorSettings;
 
-/// Port by which recipients reach the donors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PortKind {
-    /// Donor memory is mapped: one host only, no donor CPU involved
-    #[default]
-    Shm,
-    /// Packets over UDP: between hosts, or through a virtual wire with --netns
-    Udp,
-    /// RDMA devices: between hosts, no donor CPU involved
-    Verbs,
+/// Returns the parser of `--port`, with help for each value.
+pub fn port_parser() -> impl TypedValueParser<Value = PortKind> {
+    let values = PortKind::ALL.map(|port| PossibleValue::new(port.id().name()).help(help_on(port)));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<PortKind>())
 }
 
-impl std::fmt::Display for PortKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            PortKind::Shm => "shm",
-            PortKind::Udp => "udp",
-            PortKind::Verbs => "verbs",
-        })
-    }
-}
-
-impl From<PortKind> for venice_recipient::PortKind {
-    fn from(port: PortKind) -> Self {
-        match port {
-            PortKind::Shm => venice_recipient::PortKind::Shm,
-            PortKind::Udp => venice_recipient::PortKind::Udp,
-            PortKind::Verbs => venice_recipient::PortKind::Verbs,
-        }
+fn help_on(port: PortKind) -> &'static str {
+    match port {
+        PortKind::Shm => "Donor memory is mapped: one host only, no donor CPU involved",
+        PortKind::Udp => "Packets over UDP: between hosts, or through a virtual wire with --netns",
+        PortKind::Verbs => "RDMA devices: between hosts, no donor CPU involved",
     }
 }
 

@@ -98,6 +98,11 @@ impl RunDir {
         self.process_dir(name).join("shm.sock")
     }
 
+    /// Directory of the service hosts of the node `name`.
+    pub fn hosts_dir(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("hosts")
+    }
+
     /// Directory of the certificate of the node `name`.
     pub fn identity_dir(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("identity")

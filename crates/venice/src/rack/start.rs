@@ -233,6 +233,8 @@ impl Starter<'_> {
             for offer in &agent.offer {
                 arguments.extend(["--offer".to_string(), offer.clone()]);
             }
+            let hosts = self.dir.hosts_dir(&agent.name).display().to_string();
+            arguments.extend(["--hosts-dir".to_string(), hosts]);
         }
         if let Some(link) = &self.record.link {
             arguments.extend(["--link".to_string(), link.to_string()]);

@@ -15,7 +15,7 @@ use super::memory_devices::{NodeDax, check_devices, devices_of, lent_bytes};
 use super::network::{self, Network};
 use super::offers::{NodeOffer, check_offers, offers_of};
 use super::process::{self, Lives};
-use super::record::{AgentRecord, MonitorRecord, PortKind, Record};
+use super::record::{AgentRecord, MonitorRecord, PortKind, Record, port_parser};
 use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;
 use crate::daemon::{MonitorSettings, lend_size};
@@ -52,7 +52,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "SIZE", value_parser = lend_size)]
     pub lend: Option<ByteSize>,
     /// Default port of programs to the lent memory [default: shm]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = port_parser())]
     pub port: Option<PortKind>,
     /// Give each node its own network namespace, joined by veth pairs and a bridge (root only)
     #[arg(long)]
@@ -308,10 +308,10 @@ fn shape(topology: &Topology) -> Option<String> {
 /// Returns the port; relays forward datagrams only.
 fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
     match args.port {
-        Some(PortKind::Shm) if topology.has_relays() => {
+        Some(port) if topology.has_relays() && !port.capabilities().leaves_machine => {
             let text = args.topology.as_deref().unwrap_or_default();
             let said = format!(
-                "--topology {text} needs --port udp: over shm every node reaches every other \
+                "--topology {text} needs --port udp: over {port} every node reaches every other \
                  directly"
             );
             Err(Usage(said).into())
@@ -324,7 +324,7 @@ fn port(args: &UpArgs, topology: Topology) -> anyhow::Result<PortKind> {
 /// Refuses --link where it cannot work. Datagrams between two programs take tens of microseconds,
 /// which no emulation can remove. The relays of a topology add the link's time to their own.
 fn check_link(link: Option<&LinkModel>, port: PortKind, topology: Topology) -> anyhow::Result<()> {
-    if link.is_some() && port != PortKind::Shm && !topology.has_relays() {
+    if link.is_some() && !port.capabilities().mapped && !topology.has_relays() {
         let said = "--link needs --port shm, or a --topology (mesh:4, say) whose relays can delay \
                     datagrams: UDP and verbs between two programs cannot be slowed to a link";
         return Err(Usage(said.to_string()).into());

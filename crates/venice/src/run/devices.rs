@@ -27,6 +27,11 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// True if there are any.
+    pub fn are_asked(&self) -> bool {
+        self.accelerators.is_some() || !self.wants.is_empty()
+    }
+
     /// Returns the devices.
     ///
     /// # Errors
@@ -61,7 +66,7 @@ impl Devices {
 
     /// Describes them in the environment of a command.
     pub fn describe_to(&self, start: &mut Command) {
-        let rows: Vec<_> = self.held.grants().iter().map(GrantedRow::new).collect();
+        let rows = GrantedRow::all(&self.held);
         start.envs(environment(&rows));
     }
 

@@ -15,6 +15,7 @@ mod meeting_place;
 mod mode_choice;
 mod page_sizes;
 mod program;
+mod requirements;
 mod shared_memory;
 mod sharing;
 mod summary;
@@ -47,8 +48,9 @@ pub use program::find as find_program;
 pub use shared_memory::{RunPages, SharedMemory};
 pub use unmanaged::UnmanagedView;
 
+use crate::mode::Mode;
 use crate::place;
-use crate::rack::{self, PortKind};
+use crate::rack::{self, PortKind, port_parser};
 use crate::registry::{self, block_on};
 use crate::runs::{Paged, open_desk};
 use crate::waiting::{WaitArgs, borrow, check_amount, told};
@@ -75,7 +77,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     remote: Option<ByteSize>,
     /// Port to the donors [default: the rack's]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = port_parser())]
     port: Option<PortKind>,
     /// Copies of far memory, each on another node: 1 to 3 [default: 2, or 1 with a warning if the
     /// rack or your quota has no room for 2]; --mode window keeps one, since mapped memory outlives
@@ -152,27 +154,6 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// The way a program's memory is paged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// By a pager inside the program.
-    Paged,
-    /// Not at all: its memory is mapped from the donors.
-    Window,
-    /// By the kernel, which swaps.
-    Swap,
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Mode::Paged => "paged",
-            Mode::Window => "window",
-            Mode::Swap => "swap",
-        })
-    }
-}
-
 /// The place where page faults are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Faults {
@@ -201,29 +182,21 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     check_amount(args.waiting.wait, args.remote.is_some())?;
     check_remote(args.remote)?;
     let ModeChoice { mode, reason: mode_reason } = mode_choice::choose(args, monitor, &program)?;
-    check_coding(args, mode)?;
-    check_write_behind(args, mode)?;
+    requirements::check_mode(args, mode)?;
+    check_write_behind(args)?;
     if mode == Mode::Swap {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
     program::check(&program).with_context(|| format!("--mode {}", args.mode))?;
     let shim = program::shim()?;
-    if mode == Mode::Window {
-        check_window(args)?;
-    }
     let port = port(args, monitor)?;
-    if mode == Mode::Window {
-        check_window_port(port)?;
-    }
-    if args.faults == Faults::InThread {
-        check_in_thread(port)?;
-    }
+    requirements::check_port(args, mode, port)?;
     let page_sizes = args.page_size.unwrap_or_default();
-    page_sizes.check(port, local_bytes, args.faults == Faults::InThread)?;
+    page_sizes.check(local_bytes, args.faults == Faults::InThread)?;
     let monitor = rack::monitor_address(monitor)?;
-    check_links(args, mode, &monitor)?;
+    requirements::check_link(args, mode, || emulated_link(&monitor))?;
     let access = access(&monitor);
-    let home = home::find(&access, port.into(), args.node.as_deref()).map_err(told)?;
+    let home = home::find(&access, port, args.node.as_deref()).map_err(told)?;
     let (remote_bytes, default_bytes) =
         (args.remote.map(|size| size.0), local_bytes.saturating_mul(3));
     let most_bytes = remote_bytes.unwrap_or(default_bytes);
@@ -252,7 +225,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return place::show(&access, &spec, (port, args.node.as_deref()), args.json);
     }
     let limits = raise_descriptor_limit();
-    let mut loan = borrow(&access, &spec, port.into())?;
+    let mut loan = borrow(&access, &spec, port)?;
     let devices = Devices::take(&mut loan)?;
     if loan.is_short {
         remark(
@@ -330,38 +303,19 @@ fn tell_of_mapped(news: News) {
     remark(format!("venice: {}; memory mapped here stays, nothing is lost", lost.what()));
 }
 
-/// Refuses --coding in a mode that cannot code, before any allocation.
-fn check_coding(args: &RunArgs, mode: Mode) -> anyhow::Result<()> {
-    let Some(coding) = args.coding else { return Ok(()) };
-    let why = match mode {
-        Mode::Paged => return Ok(()),
-        Mode::Window => {
-            "a window maps the donors' memory in place, and a coded page is nowhere in one piece"
-        }
-        Mode::Swap => "a swap device keeps copies",
-    };
-    let said = format!("--coding {coding} requires --mode paged, not --mode {mode}: {why}");
-    Err(Usage(said).into())
-}
-
 /// Refuses --write-behind where it does not work, before any allocation.
-fn check_write_behind(args: &RunArgs, mode: Mode) -> anyhow::Result<()> {
-    let Some(dir) = &args.write_behind else { return Ok(()) };
-    if args.page_size.is_some_and(PageSizes::has_huge) {
-        let said = "--write-behind writes small pages, and pages of 2 MiB leave whole: use --page-size \
-                    64k with it";
-        return Err(Usage(said.into()).into());
-    }
-    let why = match mode {
-        Mode::Paged if dir.is_dir() => return Ok(()),
-        Mode::Paged => format!("--write-behind: {dir:?} is not a directory"),
-        Mode::Window => {
-            "--write-behind requires --mode paged, not --mode window: memory that a window has mapped survives its node"
-                .to_owned()
+fn check_write_behind(args: &RunArgs) -> Result<(), Usage> {
+    match &args.write_behind {
+        Some(_) if args.page_size.is_some_and(PageSizes::has_huge) => Err(Usage(
+            "--write-behind writes small pages, and pages of 2 MiB leave whole: use --page-size 64k \
+             with it"
+                .into(),
+        )),
+        Some(dir) if !dir.is_dir() => {
+            Err(Usage(format!("--write-behind: {dir:?} is not a directory")))
         }
-        Mode::Swap => "--write-behind requires --mode paged, not --mode swap: a swap device keeps copies".to_owned(),
-    };
-    Err(Usage(why).into())
+        _ => Ok(()),
+    }
 }
 
 fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind> {
@@ -413,83 +367,6 @@ fn check_remote(remote: Option<ByteSize>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a port over which --mode window cannot map.
-fn check_window_port(port: PortKind) -> Result<(), Usage> {
-    if port != PortKind::Shm {
-        return Err(Usage(format!(
-            "--mode window maps the donors' memory, which --port {port} cannot: use --port shm, on \
-             the donors' own host"
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses flags that --mode window cannot serve, before any allocation.
-fn check_window(args: &RunArgs) -> anyhow::Result<()> {
-    let usage = |said: String| Err(Usage(said).into());
-    if args.read_ahead.is_some() {
-        return usage(
-            "--read-ahead requires --mode paged, not --mode window: a window prefetches nothing"
-                .into(),
-        );
-    }
-    if args.page_size.is_some() {
-        return usage(
-            "--page-size requires --mode paged, not --mode window: a window pages nothing in"
-                .into(),
-        );
-    }
-    if args.reclaim_to.iter().flatten().any(|place| matches!(place, ReclaimTo::Disk(_))) {
-        return usage(
-            "--reclaim-to disk requires --mode paged, not --mode window: memory that a window has mapped moves to other \
-             donors or to this machine's memory"
-                .into(),
-        );
-    }
-    if args.copies.is_some_and(|copies| copies > 1) {
-        return usage(
-            "--copies above 1 requires --mode paged or --mode swap, not --mode window: that has one copy, \
-             which survives its node"
-                .into(),
-        );
-    }
-    if args.faults == Faults::InThread {
-        return usage(
-            "--faults requires --mode paged, not --mode window: a window has no faults to serve"
-                .into(),
-        );
-    }
-    Ok(())
-}
-
-/// Refuses --faults in-thread over a port that it cannot use, before any allocation.
-fn check_in_thread(port: PortKind) -> Result<(), Usage> {
-    if port != PortKind::Shm {
-        return Err(Usage(format!(
-            "--faults in-thread brings pages in from mapped memory, which --port {port} cannot: use \
-             --port shm, on the donors' own host (over other ports a fault mostly waits for the \
-             donor, wherever it is served)"
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses an emulated link where no pager is in the path that could add its latency.
-fn check_links(args: &RunArgs, mode: Mode, monitor: &str) -> anyhow::Result<()> {
-    let (is_window, in_thread) = (mode == Mode::Window, args.faults == Faults::InThread);
-    if !is_window && !in_thread {
-        return Ok(());
-    }
-    let Some((node, link)) = emulated_link(monitor)? else { return Ok(()) };
-    let why = if is_window {
-        "but single loads and stores of a mapped window cannot be slowed down: use --mode paged"
-    } else {
-        "but with in-thread faults each thread would have a link of its own: use --faults handler"
-    };
-    let said = format!("{node} emulates the link {link}, {why}, or start the rack without --link");
-    Err(Usage(said).into())
-}
-
 /// Returns a node that emulates a link, and the link.
 fn emulated_link(monitor: &str) -> anyhow::Result<Option<(String, String)>> {
     let nodes = block_on(async { registry::connect(monitor).await?.nodes().await })?;
@@ -512,7 +389,7 @@ fn set_up(
     port: PortKind,
     home: Option<&str>,
 ) -> anyhow::Result<Run> {
-    let (block_fd, block) = loan.run_block(port.into())?;
+    let (block_fd, block) = loan.run_block(port)?;
     block.limit_pages.store(local_bytes / PAGE_BYTES, Ordering::Relaxed);
     block.read_ahead_pages.store(args.read_ahead.unwrap_or(READ_AHEAD_PAGES), Ordering::Relaxed);
     block

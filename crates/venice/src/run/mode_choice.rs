@@ -6,10 +6,10 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use venice_memory::paged::{Uffd, sys};
-use venice_recipient::ReclaimTo;
 
-use super::{Faults, Mode, RunArgs, emulated_link, imports, port};
-use crate::rack::{self, PortKind};
+use super::requirements::option_outside;
+use super::{Mode, RunArgs, emulated_link, imports, port};
+use crate::rack;
 use venice_cli::terminal::remark;
 
 /// The mode as asked for.
@@ -60,7 +60,7 @@ pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::
         AskedMode::Swap => asked(Mode::Swap),
         AskedMode::Auto => {
             let facts = Facts {
-                paged_option: paged_option(args),
+                paged_option: option_outside(args, Mode::Window),
                 can_page: can_page(),
                 window_obstacle: || window_obstacle(args, monitor, program),
             };
@@ -104,21 +104,6 @@ impl<O: FnOnce() -> anyhow::Result<Option<String>>> Facts<O> {
     }
 }
 
-/// Returns the option of `args` that only paging has, if there is one.
-fn paged_option(args: &RunArgs) -> Option<&'static str> {
-    let to_disk = |place: &ReclaimTo| matches!(place, ReclaimTo::Disk(_));
-    let options = [
-        ("--coding", args.coding.is_some()),
-        ("--write-behind", args.write_behind.is_some()),
-        ("--read-ahead", args.read_ahead.is_some()),
-        ("--page-size", args.page_size.is_some()),
-        ("--faults", args.faults == Faults::InThread),
-        ("--copies above 1", args.copies.is_some_and(|copies| copies > 1)),
-        ("--reclaim-to disk", args.reclaim_to.iter().flatten().any(to_disk)),
-    ];
-    options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
-}
-
 /// True if a pager of this user gets its userfaultfd.
 fn can_page() -> bool {
     Uffd::open().is_ok_and(|uffd| {
@@ -134,11 +119,8 @@ fn window_obstacle(
     program: &Path,
 ) -> anyhow::Result<Option<String>> {
     let port = port(args, monitor)?;
-    match port {
-        PortKind::Shm => {}
-        PortKind::Udp | PortKind::Verbs => {
-            return Ok(Some(format!("memory cannot be mapped over --port {port}")));
-        }
+    if !Mode::Window.works_over(port) {
+        return Ok(Some(format!("memory cannot be mapped over --port {port}")));
     }
     if let Some((node, link)) = emulated_link(&rack::monitor_address(monitor)?)? {
         return Ok(Some(format!("{node} emulates the link {link}")));

@@ -7,7 +7,6 @@ use venice_memory::paged::run_block::RunBlock;
 use venice_memory::paged::{LEAST_LOCAL_BYTES_HUGE, PageSize, huge_pages};
 use venice_wire::ByteSize;
 
-use crate::rack::PortKind;
 use venice_cli::failure::Usage;
 use venice_cli::terminal::remark;
 
@@ -50,18 +49,13 @@ impl PageSizes {
         matches!(self, PageSizes::AdvisedHuge | PageSizes::Huge)
     }
 
-    /// Refuses what the port, the budget or the machine does not allow, before any allocation.
-    pub fn check(self, port: PortKind, local_bytes: u64, in_thread: bool) -> Result<(), Usage> {
+    /// Refuses what the budget or the machine does not allow, before any allocation.
+    pub fn check(self, local_bytes: u64, in_thread: bool) -> Result<(), Usage> {
         if !self.has_huge() {
             return Ok(());
         }
         let least = LEAST_LOCAL_BYTES_HUGE;
-        let why = if port != PortKind::Shm {
-            format!(
-                "huge pages are assembled from mapped memory, which --port {port} cannot: use --port \
-                 shm, on the donors' own host, or --page-size 64k"
-            )
-        } else if in_thread {
+        let why = if in_thread {
             "huge pages are brought in by the pager's handler: use --faults handler, or --page-size \
              64k with --faults in-thread"
                 .into()

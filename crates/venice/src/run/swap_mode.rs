@@ -11,7 +11,7 @@ use venice_swap::SwapError;
 use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
 use super::child::Child;
-use super::{Faults, RunArgs, shown};
+use super::{RunArgs, shown};
 use crate::place;
 use crate::rack::{self, RunDir};
 use crate::runs::{Swapped, open_desk};
@@ -30,7 +30,9 @@ pub fn execute(
     local_bytes: u64,
     program: &Path,
 ) -> anyhow::Result<i32> {
-    check(args)?;
+    if let Some(size) = args.remote {
+        swap::check_size(size).map_err(Usage)?;
+    }
     let reclaim_to = reclaim_to(args)?;
     require_swap()?;
     let dir = RunDir::locate()?;
@@ -81,38 +83,6 @@ pub fn execute(
     drop(group);
     drop(device);
     Ok(ended.pass_on())
-}
-
-/// Refuses invalid combinations of flags before any allocation.
-fn check(args: &RunArgs) -> anyhow::Result<()> {
-    if args.faults == Faults::InThread {
-        let said = "--faults requires --mode paged: with --mode swap the kernel serves page faults";
-        return Err(Usage(said.to_owned()).into());
-    }
-    if args.strict {
-        let said = "--strict requires --mode paged or window: with --mode swap the kernel pages all of \
-                    the program's memory";
-        return Err(Usage(said.to_owned()).into());
-    }
-    if !args.devices.wants()?.is_empty() {
-        let said = "--accelerators and --with require --mode paged or window: with --mode swap another \
-                    process borrows the memory (venice get holds devices for any command)";
-        return Err(Usage(said.to_owned()).into());
-    }
-    if args.read_ahead.is_some() {
-        let said = "--read-ahead requires --mode paged: with --mode swap the kernel reads ahead \
-                    (sysctl vm.page-cluster)";
-        return Err(Usage(said.to_owned()).into());
-    }
-    if args.page_size.is_some() {
-        let said = "--page-size requires --mode paged: with --mode swap the kernel chooses how much it \
-                    swaps at once (sysctl vm.page-cluster)";
-        return Err(Usage(said.to_owned()).into());
-    }
-    if let Some(size) = args.remote {
-        swap::check_size(size).map_err(Usage)?;
-    }
-    Ok(())
 }
 
 /// Returns the destinations for reclaimed memory (`--reclaim-to`).

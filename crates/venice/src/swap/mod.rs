@@ -29,7 +29,7 @@ pub use server::RUN_GROUP;
 pub use status::Status;
 
 use crate::identity::duration;
-use crate::rack::PortKind;
+use crate::rack::{PortKind, port_parser};
 
 /// Most copies: the slots of a run block.
 const MAX_COPIES: i64 = venice_recipient::MOST_COPIES as i64;
@@ -64,7 +64,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "NAME", value_parser = plan::name)]
     name: Option<String>,
     /// Port to the donors [default: the rack's]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = port_parser())]
     port: Option<PortKind>,
     /// Copies of swapped memory, each on another node: 1 to 3 [default: 2, or 1 with a warning if
     /// the rack has no room for 2]

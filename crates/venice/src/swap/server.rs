@@ -299,7 +299,7 @@ impl Server {
 
 fn borrow(plan: &Plan, is_over: impl Fn() -> bool) -> anyhow::Result<RemoteMemory> {
     let spec = plan.spec();
-    let (port, node) = (plan.port.into(), plan.node.clone());
+    let (port, node) = (plan.port, plan.node.clone());
     let access = plan.access();
     let name = plan.name.clone();
     let tell = move |news: News| match news {

@@ -21,6 +21,7 @@ mod placement;
 mod queue;
 mod quota;
 mod rack_life;
+mod service_hosts;
 mod several_monitors;
 mod simulated_racks;
 mod swap;

@@ -19,7 +19,7 @@ use venice_ports::monotonic_ns;
 use venice_ports::seal::SealedAs;
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_testkit::identity::access;
-use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId};
+use venice_wire::{ByteSize, GrantId, GrantKey, KeyName, NodeId, PortId};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -160,16 +160,16 @@ pub struct Far {
 
 impl Far {
     pub fn new(grant: &Grant) -> Self {
-        assert!(grant.seal_key.is_some(), "protection is the default");
+        assert!(grant.seal_key().is_some(), "protection is the default");
         Self::reaching(grant, None)
     }
 
     /// Reaches the donor directly, or through the relay of a node; sealed if the rack is.
     pub fn reaching(grant: &Grant, home: Option<SocketAddr>) -> Self {
-        let address: SocketAddr = grant.udp_addr.parse().unwrap();
+        let address: SocketAddr = grant.address(PortId::Udp).parse().unwrap();
         let config = InitiatorConfig::new(NodeId(1000), monotonic_ns());
         let name = KeyName::Grant(grant.id);
-        let named = grant.seal_key.map(|key| SealedAs { name, key });
+        let named = grant.seal_key().map(|key| SealedAs { name, key });
         let (donor, local) = (grant.donor_node, unspecified_like(address));
         let (mut driver, peer) = match home {
             None => UdpDriver::towards(local, config, donor, address, named).unwrap(),

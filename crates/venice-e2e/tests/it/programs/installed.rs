@@ -58,7 +58,8 @@ fn c_program_links_the_installed_library() {
     let pool = prefix.path().join("pool");
     std::fs::create_dir(&pool).expect("a directory");
     let offer = format!("storage:{}=16MiB", pool.display());
-    let rack = Rack::start_with(Port::Udp, 64, &["--offer", &offer]);
+    let offers = ["--offer", &offer, "--offer", "accelerator:emulated0,echo"];
+    let rack = Rack::start_with(Port::Udp, 64, &offers);
     let has_pager = !paged_mode_is_missing("c_program_links_the_installed_library");
     for (name, how, library) in
         [("shared", "", "-lvenice"), ("static", "--static", "-l:libvenice.a")]
@@ -95,7 +96,8 @@ fn c_program_links_the_installed_library() {
             "it was 41",
             "planet: Jupiter",
             array,
-            "no device: no accelerator",
+            "held: emulated0 of node1 (emulated,echo), 0 bytes",
+            "service echo answers 0: far away",
             &format!("held: {} of node1 (directory), 3145728 bytes", pool.display()),
             "no device: no nic",
         ] {

@@ -16,7 +16,7 @@ use venice_ports::monotonic_ns;
 use venice_ports::seal::{SealedAs, Sealer, node_key};
 use venice_ports::udp::{UdpDriver, unspecified_like};
 use venice_wire::{
-    Channel, GrantId, HeaderRepr, KeyName, NodeId, NodeSecret, Opcode, SEAL_OVERHEAD_BYTES,
+    Channel, GrantId, HeaderRepr, KeyName, NodeId, NodeSecret, Opcode, PortId, SEAL_OVERHEAD_BYTES,
     SEALED_HEADER_BYTES,
 };
 
@@ -103,7 +103,7 @@ struct Recipient(UdpDriver);
 impl Recipient {
     fn new(grant: &Grant, address: SocketAddr) -> Self {
         let config = InitiatorConfig::new(NodeId(1000), monotonic_ns());
-        let key = grant.seal_key.expect("protection is the default");
+        let key = grant.seal_key().expect("protection is the default");
         let named = Some(SealedAs { name: KeyName::Grant(grant.id), key });
         let local = unspecified_like(address);
         let (mut driver, peer) =
@@ -190,7 +190,7 @@ fn attacker_without_key_does_no_harm() {
     client.set_all(&keys, 1);
 
     let grant = borrow(&rack);
-    let donor: SocketAddr = grant.udp_addr.parse().unwrap();
+    let donor: SocketAddr = grant.address(PortId::Udp).parse().unwrap();
     let listener = Listener::start(donor);
     let mut recipient = Recipient::new(&grant, listener.address);
     let page = |byte: u8| vec![byte; 4096];
@@ -262,7 +262,7 @@ fn plain_rack_warns() {
     assert_eq!(rack.json(&["status"])["plain"], true);
     let sheet = String::from_utf8(rack.venice(&["status"]).stdout).unwrap();
     assert!(sheet.contains("without protection"), "{sheet}");
-    assert!(borrow(&rack).seal_key.is_none());
+    assert!(borrow(&rack).seal_key().is_none());
     // More than 8 MiB of values, so that some of them were far.
     assert!(keys.len() as u64 * 1024 > 8 * MIB);
     client.shut_down();

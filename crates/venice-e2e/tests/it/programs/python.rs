@@ -83,14 +83,22 @@ fn type_hints_hold() {
     }
 }
 
-#[test]
-fn memory_and_caches_over_udp() {
-    run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_memory.py", &[]);
+/// Tests on a rack with storage and an accelerator that has a service.
+fn memory_and_devices(port: Port) {
+    let pool = tempfile::tempdir().expect("a temporary directory");
+    let storage = format!("storage:{}=16MiB", pool.path().display());
+    let offers = ["--offer", &storage, "--offer", "accelerator:emulated0,echo"];
+    run(&Rack::start_with(port, 32, &offers), "crates/venice-py/tests/test_memory.py", &[]);
 }
 
 #[test]
-fn memory_and_caches_over_shm() {
-    run(&Rack::start(Port::Shm, 32), "crates/venice-py/tests/test_memory.py", &[]);
+fn memory_and_devices_over_udp() {
+    memory_and_devices(Port::Udp);
+}
+
+#[test]
+fn memory_and_devices_over_shm() {
+    memory_and_devices(Port::Shm);
 }
 
 #[test]

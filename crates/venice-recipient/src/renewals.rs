@@ -1,0 +1,123 @@
+//! Renewals of leases at their donors, at all of them concurrently: a silent one delays no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+use venice_control::client::{Access, AgentClient};
+use venice_control::{ControlError, Grant, LeaseState, Notice};
+
+use crate::loan::agent_of;
+
+/// The renewals under way. Its methods are for use within a runtime.
+#[derive(Debug)]
+pub(crate) struct Renewals {
+    access: Access,
+    /// Connections, by address: a handshake costs more than a renewal.
+    agents: BTreeMap<String, AgentClient>,
+    /// The grants with a renewal under way, by the caller's index.
+    asked: BTreeSet<usize>,
+    answers: JoinSet<Answer>,
+}
+
+/// The result of one renewal.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    /// The caller's index of the grant.
+    pub(crate) index: usize,
+    /// Time at which it was sent: the donor counts the lease from later on.
+    pub(crate) sent: Instant,
+    /// The donor's answer.
+    pub(crate) outcome: Renewed,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// It is live for another lease, perhaps with a notice.
+    Live(Option<Notice>),
+    /// The donor does not have this grant.
+    Unknown,
+    /// The donor's address refuses: its agent is gone.
+    Refused,
+    /// No answer came.
+    Unanswered,
+}
+
+#[derive(Debug)]
+struct Answer {
+    index: usize,
+    sent: Instant,
+    addr: String,
+    outcome: Result<(LeaseState, AgentClient), ControlError>,
+}
+
+impl Renewals {
+    pub(crate) fn new(access: Access) -> Self {
+        let (agents, asked, answers) = (BTreeMap::new(), BTreeSet::new(), JoinSet::new());
+        Self { access, agents, asked, answers }
+    }
+
+    /// Renews a grant, unless a renewal of it is under way.
+    pub(crate) fn begin(&mut self, index: usize, grant: &Grant) {
+        if !self.asked.insert(index) {
+            return;
+        }
+        let (access, grant) = (self.access.clone(), grant.clone());
+        let known = self.agents.get(&grant.control_addr).cloned();
+        let sent = Instant::now();
+        self.answers.spawn(async move {
+            let outcome = renew(&access, &grant, known).await;
+            Answer { index, sent, addr: grant.control_addr, outcome }
+        });
+    }
+
+    /// Returns a renewal that was answered, or is not; `None`: none at the moment.
+    pub(crate) fn poll(&mut self) -> Option<Renewal> {
+        let answer = self.answers.try_join_next()?;
+        Some(self.judged(answer.expect("a renewal does not panic")))
+    }
+
+    /// Waits for the next one; `None`: none is under way.
+    pub(crate) async fn next(&mut self) -> Option<Renewal> {
+        let answer = self.answers.join_next().await?;
+        Some(self.judged(answer.expect("a renewal does not panic")))
+    }
+
+    /// Keeps the connection if it answered, and drops it if not.
+    fn judged(&mut self, answer: Answer) -> Renewal {
+        let Answer { index, sent, addr, outcome } = answer;
+        self.asked.remove(&index);
+        let outcome = match outcome {
+            Ok((state, agent)) => {
+                self.agents.insert(addr, agent);
+                match state {
+                    LeaseState::Live { notice, .. } => Renewed::Live(notice),
+                    LeaseState::Unknown => Renewed::Unknown,
+                }
+            }
+            Err(error) => {
+                self.agents.remove(&addr);
+                match error {
+                    ControlError::Unreachable { refused: true, .. } => Renewed::Refused,
+                    _ => Renewed::Unanswered,
+                }
+            }
+        };
+        Renewal { index, sent, outcome }
+    }
+}
+
+/// Renews a grant over the known connection, if there is one.
+pub(crate) async fn renew(
+    access: &Access,
+    grant: &Grant,
+    known: Option<AgentClient>,
+) -> Result<(LeaseState, AgentClient), ControlError> {
+    let mut agent = match known {
+        Some(agent) => agent,
+        None => agent_of(access, grant).await?,
+    };
+    let states = agent.renew(&[(grant.id, grant.key)]).await?;
+    Ok((states.into_iter().next().unwrap_or(LeaseState::Unknown), agent))
+}
