@@ -170,7 +170,15 @@ impl Drop for HostSupervisor {
 struct HostDirectory {
     path: PathBuf,
     groups: Hierarchies,
-    _lock: fs::File,
+    lock: fs::File,
+}
+
+impl Drop for HostDirectory {
+    fn drop(&mut self) {
+        // A child that another thread has just forked has the descriptor too, until it executes its
+        // program: to close this one is not enough.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 impl HostDirectory {
@@ -192,7 +200,7 @@ impl HostDirectory {
         if found > 0 {
             tracing::info!(found, left, "removed control groups of a dead supervisor's hosts");
         }
-        Ok(Self { path, groups, _lock: lock })
+        Ok(Self { path, groups, lock })
     }
 
     fn host(&self, grant: GrantId) -> PathBuf {
