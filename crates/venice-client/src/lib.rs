@@ -46,6 +46,7 @@ mod queue;
 mod rack;
 mod service;
 mod store;
+mod transfer;
 
 pub use device::{Device, DeviceOptions, Leaving, wants};
 pub use error::Error;
@@ -57,10 +58,11 @@ pub use paged::{PagedMemory, PagedRegion};
 pub use pending::{Outcome, Pending};
 pub use rack::{MemoryOptions, Rack};
 pub use service::granted_services;
+pub use transfer::Claimed;
 pub use venice_control::{
-    DEFAULT_PRIORITY, Endpoint, InvalidWant, Policy, ResourceKind, ServiceAccess, UnknownPolicy,
-    Want,
+    DEFAULT_PRIORITY, Endpoint, Grant, InvalidWant, Owner, Policy, ResourceKind, ServiceAccess,
+    TransferState, Transferred, UnknownPolicy, Want,
 };
 pub use venice_recipient::paged::{Hint, PageSize, Pattern};
-pub use venice_recipient::{Copies, PortKind, ReclaimTo};
+pub use venice_recipient::{Copies, PortKind, ReclaimTo, Transfer};
 pub use venice_service::{ClientError, ServiceClient};

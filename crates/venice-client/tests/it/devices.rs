@@ -4,7 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Rack as Daemons, eventually};
-use venice_client::{DeviceOptions, Error, MemoryOptions, Rack, ResourceKind, Want, wants};
+use venice_client::{DeviceOptions, Error, MemoryOptions, Owner, Rack, ResourceKind, Want, wants};
+use venice_control::client::Access;
+use venice_control::{Caller, User};
+use venice_testkit::identity::login_of;
 
 fn want(text: &str) -> Want {
     text.parse().unwrap()
@@ -115,4 +118,32 @@ fn memory_comes_with_devices() {
     assert!(error("nic gpu").contains("expected memory"), "{}", error("nic gpu"));
     let memory = rack.get_devices(&wants("memory=1GiB").unwrap(), &DeviceOptions::default());
     assert!(matches!(memory, Err(Error::Invalid(_))));
+}
+
+#[test]
+fn device_changes_its_owner() {
+    let mut daemons = Daemons::start(1, 1);
+    daemons.add_agent_with("node2", 1, &["accelerator:/dev/zero,fft"]);
+    let of = |name: &str| {
+        let user = User { node: "node1".into(), uid: 1000, name: name.into(), is_admin: false };
+        let access = Access::new(daemons.access().monitor, login_of(&Caller::User(user)));
+        Rack::connect_by(access).unwrap()
+    };
+    let (ada, bob) = (of("ada"), of("bob"));
+    let device = ada.get_device(&want("accelerator"), &options()).unwrap();
+    assert!(bob.claim(None, Duration::ZERO).unwrap().is_none());
+    let to = Owner { node: "node1".into(), user: "bob".into() };
+    let stolen = bob.transfer(&[device.grant()], to.clone(), Duration::ZERO).unwrap_err();
+    assert!(stolen.to_string().contains("only its owner"), "{stolen}");
+    let made = ada.transfer(&[device.grant()], to, Duration::from_secs(60)).unwrap();
+    assert_eq!(made.grants.len(), 1);
+    eventually("the old owner is told", || device.check().is_err());
+    let claimed = bob.claim(Some(made.number), Duration::from_secs(60)).unwrap().unwrap();
+    assert_eq!(claimed.grants()[0].id, made.grants[0].to);
+    assert!(claimed.is_whole() && claimed.services() == [None]);
+    assert!(matches!(claimed.open_service(0, None), Err(Error::Invalid(_))));
+    drop(device);
+    assert!(matches!(bob.get_device(&want("accelerator"), &options()), Err(Error::NoRoom(_))));
+    drop(claimed);
+    eventually("it is free", || bob.get_device(&want("accelerator"), &options()).is_ok());
 }
