@@ -131,12 +131,28 @@ fn wrong_secrets_are_logged() {
     fixture.end();
 }
 
+/// A process whose number is none of those in a host's namespace, which are small.
+fn bystander() -> std::process::Child {
+    loop {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        if child.id() > 64 {
+            return child;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 fn signals_reach_nobody_else() {
     let fixture = Fixture::new();
     let mut client = fixture.torment(with_processes);
-    let own = std::process::id().to_string();
-    assert_eq!(call(&mut client, KILL, &own), format!("Uncategorized {}", libc::ESRCH));
+    let mut bystander = bystander();
+    let number = bystander.id().to_string();
+    assert_eq!(call(&mut client, KILL, &number), format!("Uncategorized {}", libc::ESRCH));
+    assert!(bystander.try_wait().unwrap().is_none());
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
     // All processes, which are none but itself; then init, which the kernel protects.
     call(&mut client, KILL, "-1");
     call(&mut client, KILL, "1");
