@@ -456,9 +456,9 @@ impl Keeper {
     }
 
     fn no_service(&self, index: usize, why: String) -> RecipientError {
-        let Grant { donor, share, .. } = &self.kept[index].grant;
-        let what = share.device().map_or(share.kind.name(), |(_, address)| address).to_owned();
-        RecipientError::NoService { what, donor: donor.clone(), why }
+        let grant = &self.kept[index].grant;
+        let (what, donor) = (resource_name(grant), grant.donor.clone());
+        RecipientError::NoService { what, donor, why }
     }
 
     /// Drops grants that were not renewed in time, whatever their donors answer later, and releases
@@ -519,11 +519,16 @@ impl Keeper {
     }
 
     fn say(&mut self, index: usize, event: HeldEvent) {
-        let Grant { donor, share, .. } = &self.kept[index].grant;
-        let what = share.device().map_or(share.kind.name(), |(_, address)| address).to_owned();
-        let why = self.kept[index].why.clone();
-        (self.tell)(HeldNews { donor: donor.clone(), what, event, why });
+        let Kept { grant, why, .. } = &self.kept[index];
+        let (donor, what, why) = (grant.donor.clone(), resource_name(grant), why.clone());
+        (self.tell)(HeldNews { donor, what, event, why });
     }
+}
+
+/// Returns the granted resource as users read it: a device's address, or the kind.
+pub(crate) fn resource_name(grant: &Grant) -> String {
+    let share = &grant.share;
+    share.device().map_or(share.kind.name(), |(_, address)| address).to_owned()
 }
 
 fn lease(grant: &Grant) -> Duration {

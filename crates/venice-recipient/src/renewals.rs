@@ -109,7 +109,7 @@ impl Renewals {
 }
 
 /// Renews a grant over the known connection, if there is one.
-pub(crate) async fn renew(
+async fn renew(
     access: &Access,
     grant: &Grant,
     known: Option<AgentClient>,

@@ -2,18 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
 use venice_control::client::{Access, MonitorClient};
-use venice_control::{
-    ClaimRequest, ControlError, Grant, LeaseState, Owner, TransferRequest, Transferred,
-};
+use venice_control::{ClaimRequest, ControlError, Grant, Owner, TransferRequest, Transferred};
 use venice_memory::paged::run_block::Fate;
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
-use crate::held::{Held, HeldEvent, HeldNews};
+use crate::held::{Held, HeldEvent, HeldNews, resource_name};
 use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
-use crate::renewals::renew;
+use crate::renewals::{Renewal, Renewals, Renewed};
 
 /// Pause between two claims while nothing is there.
 const CLAIM_PAUSE: Duration = Duration::from_millis(200);
@@ -70,7 +67,7 @@ pub fn claim(
     })?;
     let (live, lost): (Vec<_>, Vec<_>) = grants.into_iter().partition(|(_, is_live)| *is_live);
     for (grant, _) in lost {
-        let what = grant.share.device().map_or("memory", |(_, address)| address).to_owned();
+        let what = resource_name(&grant);
         tell(HeldNews {
             donor: grant.donor,
             what,
@@ -102,17 +99,17 @@ async fn claimed(
 }
 
 /// Renews the grants at all donors concurrently; true for those that live.
-async fn renewed(access: &Access, grants: Vec<Grant>) -> Vec<(Grant, bool)> {
-    let mut renewals = JoinSet::new();
-    for grant in grants {
-        let access = access.clone();
-        renewals.spawn(async move {
-            let renewal = tokio::time::timeout(ANSWER_WITHIN, renew(&access, &grant, None)).await;
-            let is_live = matches!(renewal, Ok(Ok((LeaseState::Live { .. }, _))));
-            (grant, is_live)
-        });
-    }
-    let mut all = renewals.join_all().await;
-    all.sort_by_key(|(grant, _)| grant.id);
-    all
+async fn renewed(access: &Access, mut grants: Vec<Grant>) -> Vec<(Grant, bool)> {
+    grants.sort_by_key(|grant| grant.id);
+    let mut renewals = Renewals::new(access.clone());
+    grants.iter().enumerate().for_each(|(index, grant)| renewals.begin(index, grant));
+    let mut is_live = vec![false; grants.len()];
+    let answers = async {
+        while let Some(Renewal { index, outcome, .. }) = renewals.next().await {
+            is_live[index] = matches!(outcome, Renewed::Live(_));
+        }
+    };
+    // A donor that does not answer in time does not count as holding its grant.
+    let _ = tokio::time::timeout(ANSWER_WITHIN, answers).await;
+    grants.into_iter().zip(is_live).collect()
 }
