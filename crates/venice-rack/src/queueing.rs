@@ -68,7 +68,7 @@ pub struct Standing {
     pub waited_ms: u64,
     /// True if its user's quota has no room, whatever the donors have.
     pub is_over_quota: bool,
-    /// What it wants, and what there is.
+    /// The wanted resources, each with the free amount.
     pub wants: Vec<QueuedWant>,
 }
 

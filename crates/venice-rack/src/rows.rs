@@ -157,7 +157,7 @@ pub struct QueueRow {
     pub recipient: String,
     /// Its purpose.
     pub purpose: String,
-    /// What it wants.
+    /// The wanted resources.
     pub wants: Vec<QueuedWant>,
     /// The donors it names; empty: any.
     pub donors: Vec<String>,

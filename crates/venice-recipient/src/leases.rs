@@ -148,7 +148,7 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
     reporter.look(block);
 }
 
-/// What the answers of the donors tell of them.
+/// The state of the donors, from their answers to renewals.
 struct Donors {
     lease: Duration,
     next: Instant,

@@ -30,7 +30,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 pub struct Loan {
     /// The rack they came from.
     pub access: Access,
-    /// What was asked for.
+    /// The requested allocation.
     pub spec: AllocationSpec,
     /// The grants of memory.
     pub memory: Vec<Grant>,

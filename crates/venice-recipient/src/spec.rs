@@ -11,7 +11,7 @@ use crate::pairing::most_slabs;
 use crate::waiting::Waiting;
 use crate::write_behind::WriteBehind;
 
-/// What a recipient wants. All of it is granted together, or none.
+/// The wanted memory and devices. All are granted together, or none.
 #[derive(Clone, Debug, Default)]
 pub struct AllocationSpec {
     /// The memory; `None`: none. Beside devices it is placed near them.

@@ -142,7 +142,7 @@ impl ServiceClient {
     /// without other requests outstanding.
     ///
     /// # Errors
-    /// Those of [`ServiceClient::request`] and [`ServiceClient::answers`].
+    /// The errors of [`ServiceClient::request`] and [`ServiceClient::answers`].
     pub fn call(
         &mut self,
         id: u64,

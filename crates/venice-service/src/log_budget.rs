@@ -1,4 +1,4 @@
-//! What is kept of a host's standard error: whole lines, so many bytes a second, and the last lines.
+//! The retained part of a host's standard error: whole lines, so many bytes a second, and the last lines.
 
 /// Bytes of the last lines, for the report of a death.
 const LAST_BYTES: usize = 512;

@@ -73,7 +73,7 @@ pub enum CloseCode {
     Secret = 2,
     /// The host serves another service.
     Service = 3,
-    /// As many connections as the host admits are open.
+    /// The host has its maximum of connections.
     Full = 4,
     /// A message that is malformed, or that does not belong here.
     Protocol = 5,

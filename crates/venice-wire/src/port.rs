@@ -32,7 +32,7 @@ impl PortId {
     }
 }
 
-/// What can be done over a port. [`PortId::capabilities`] is the one table of it: refusals,
+/// Capabilities of a port. [`PortId::capabilities`] is their only table: refusals,
 /// verdicts and documents are read from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortCapabilities {

@@ -18,7 +18,7 @@ enum Happening {
     Gone(HostExit),
 }
 
-/// What is left of a host in the world outside of the table.
+/// The processes and files of a host, outside the table.
 #[derive(Clone, Debug, Default)]
 struct Processes {
     /// Number of the start: what is due for an earlier one does not concern a later one.
