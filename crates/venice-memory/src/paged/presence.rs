@@ -225,8 +225,10 @@ mod tests {
         const PAGES: usize = 4 * MOST_FOUND;
         let presence = Presence::open_here();
         let memory = sys::map_private(PAGES * PAGE).unwrap();
+        // Other tests fork, and their children would share the written pages.
         // SAFETY: advice about the fresh mapping, and accesses within it.
         unsafe {
+            sys::madvise(memory as usize, PAGES * PAGE, sys::MADV_DONTFORK).unwrap();
             sys::madvise(memory as usize, PAGES * PAGE, sys::MADV_NOHUGEPAGE).unwrap();
             for page in 0..PAGES {
                 match page % 2 {
