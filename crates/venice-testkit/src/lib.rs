@@ -5,6 +5,7 @@
 //! - [`identity`]: one authority for all racks of a process, and certificates of it.
 //! - [`network`]: network namespaces joined by a bridge, one for each node.
 //! - [`tables`]: all tables of a Monitor Node as one value.
+//! - [`libraries`]: the shared libraries, built beside the test.
 //! - [`process`], [`random`], [`wait`]: child processes that end with the test, seeded random numbers,
 //!   waits with a limit.
 //! - [`seeds`]: the share of a test's seeds that one run takes.
@@ -19,6 +20,7 @@ pub mod etcd;
 pub mod guest;
 #[cfg(feature = "identity")]
 pub mod identity;
+pub mod libraries;
 #[cfg(feature = "network")]
 pub mod network;
 pub mod own_test;

@@ -9,16 +9,7 @@ fn root() -> PathBuf {
 
 #[test]
 fn c_example_talks() {
-    let tests = std::env::current_exe().unwrap();
-    let libraries = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    // `cargo test` does not link the shared library. Of the whole workspace, for the features that
-    // its other crates were built with.
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--workspace", "--target-dir"]);
-    // Of the test's runner. Dependencies that see it build anew, and all that rests on them.
-    cargo.env_remove("RUSTC_BOOTSTRAP");
-    let target = libraries.parent().unwrap();
-    assert!(cargo.arg(target).current_dir(root()).status().unwrap().success());
+    let libraries = venice_testkit::libraries::build_libraries();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("channels");
     // The name by which the dynamic linker finds it.

@@ -6,16 +6,7 @@ use std::process::Command;
 #[test]
 fn python_channels_work() {
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tests = std::env::current_exe().unwrap();
-    let libraries = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    // `cargo test` does not link the shared library. Of the whole workspace, for the features that
-    // its other crates were built with.
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--workspace", "--target-dir"]);
-    // Of the test's runner. Dependencies that see it build anew, and all that rests on them.
-    cargo.env_remove("RUSTC_BOOTSTRAP");
-    let target = libraries.parent().unwrap();
-    assert!(cargo.arg(target).current_dir(crate_folder).status().unwrap().success());
+    let libraries = venice_testkit::libraries::build_libraries();
 
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("venice");
