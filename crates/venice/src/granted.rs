@@ -62,8 +62,8 @@ impl GrantedRow {
 
 /// Returns the environment variables that describe the grants.
 pub fn environment(rows: &[GrantedRow]) -> Vec<(&'static str, String)> {
-    let list =
-        |of: &dyn Fn(&GrantedRow) -> String| rows.iter().map(of).collect::<Vec<_>>().join(",");
+    let all = |of: &dyn Fn(&GrantedRow) -> String| rows.iter().map(of).collect::<Vec<_>>();
+    let list = |of: &dyn Fn(&GrantedRow) -> String| all(of).join(",");
     let services: Vec<_> = rows.iter().map(|row| &row.service).collect();
     let services = serde_json::to_string(&services).expect("plain data");
     vec![
@@ -73,7 +73,7 @@ pub fn environment(rows: &[GrantedRow]) -> Vec<(&'static str, String)> {
         ("VENICE_GRANT_NODE", list(&|row| row.node.clone())),
         ("VENICE_GRANT_ADDRESS", list(&|row| row.address.clone())),
         ("VENICE_GRANT_BYTES", list(&|row| row.bytes.to_string())),
-        ("VENICE_GRANT_CAPABILITIES", list(&|row| row.capabilities.join(","))),
+        ("VENICE_GRANT_CAPABILITIES", all(&|row| row.capabilities.join(",")).join(";")),
     ]
 }
 
