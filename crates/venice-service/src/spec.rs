@@ -145,8 +145,6 @@ pub enum CallGroup {
     Devices,
     /// `fork`, `execve` and `kill`, for libraries that start programs.
     Processes,
-    /// `io_uring`, for services of storage.
-    IoUring,
 }
 
 /// Upper limits of a host. All are bounds for the host with everything it starts.
