@@ -19,17 +19,21 @@ use venice_ports::seal::SealedAs;
 use venice_wire::{KeyName, SealKey};
 
 use crate::confine::{HostEnd, Places, launch};
-use crate::connections::HostConnections;
+use crate::connections::{HostConnections, MAX_STRANGERS};
 use crate::entry::ServiceEntry;
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
-use crate::spec::{EndpointSpec, RING_SOCKET};
+use crate::spec::{EndpointSpec, HostLimits, RING_SOCKET};
 use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
 
 /// Exit code of a host that could not start; the reason is in a report.
 const NOT_STARTED: u8 = 125;
 /// Connections accepted and not yet served; more wait in the listeners' backlogs.
 const ACCEPTED_AHEAD: usize = 4;
+/// Connections that have not requested their QPair; a further one takes the place of the oldest.
+const MAX_WAITING: usize = 16;
+/// Descriptors of the host beside those of connections: listeners, wake-ups, standard ones.
+const OWN_DESCRIPTORS: u32 = 32;
 /// Messages taken from one connection before the next one has its turn.
 const MESSAGES_PER_TURN: usize = 16;
 /// Longest sleep in nanoseconds; a check for missed events follows.
@@ -92,6 +96,7 @@ fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
         let address = qpair_address(spec, &end.places);
         let mut listener = QPairListener::bind(&address, QPAIR_SERVICE).map_err(named)?;
         listener.set_end(qpair_end());
+        listener.set_max_waiting(MAX_WAITING);
         match (&address, listener.local_addr()) {
             (QPairAddress::Ring { path, .. }, _) => {
                 // The secret admits, not the file's mode: recipients are other users.
@@ -105,6 +110,17 @@ fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
         listeners.push(listener);
     }
     Ok((listeners, ports))
+}
+
+/// Returns the descriptors that the host may need beside its service: strangers leave the service
+/// its own.
+pub(crate) fn own_descriptors(limits: &HostLimits) -> u32 {
+    // One more wait, or are not admitted, while the oldest is closed; one is on its way to the queue.
+    let waiting = MAX_WAITING + 1;
+    let accepted = ACCEPTED_AHEAD + 1;
+    let served = MAX_STRANGERS + ACCEPTED_AHEAD + usize::from(limits.connections.max(1));
+    let connections = (waiting + accepted + served) * QPairListener::DESCRIPTORS;
+    OWN_DESCRIPTORS + connections as u32
 }
 
 fn qpair_address(spec: &EndpointSpec, places: &Places) -> QPairAddress {
@@ -185,7 +201,8 @@ impl Host {
 
     fn take_connections(&mut self) -> bool {
         let mut any = false;
-        while let Ok(socket) = self.accepted.try_recv() {
+        // Those that the new ones push out are closed before more are taken.
+        for socket in self.accepted.try_iter().take(ACCEPTED_AHEAD) {
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
             self.sockets.insert(id, socket);

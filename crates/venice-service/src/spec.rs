@@ -157,7 +157,8 @@ pub struct HostLimits {
     pub cpu_percent: u32,
     /// Threads and processes.
     pub processes: u32,
-    /// Open descriptors of one process.
+    /// Open descriptors of the service, in one process: those of the host and its connections come
+    /// on top.
     pub open_files: u32,
     /// Bytes in `/tmp`, the only place where every host may write.
     pub scratch_bytes: u64,

@@ -19,7 +19,7 @@ use crate::{PortError, monotonic_ns};
 
 /// Longest time until a new connection requests a QPair, in nanoseconds.
 const REQUEST_TIMEOUT_NS: u64 = 10_000_000_000;
-/// Most connections that may be without a QPair at once; more wait in the listener's backlog.
+/// Most connections that may be without a QPair at once, unless set.
 const MAX_WAITING: usize = 128;
 /// Pause before the next attempt to accept, after there was no room, in nanoseconds.
 const FULL_NS: u64 = 10_000_000;
@@ -85,6 +85,7 @@ pub struct QPairListener {
     way: Way,
     service: u32,
     end: EndConfig,
+    max_waiting: usize,
     process: Process,
     /// Epoll of everything that a caller's request may come through.
     watch: OwnedFd,
@@ -95,11 +96,11 @@ pub struct QPairListener {
 #[derive(Debug)]
 enum Way {
     /// Each ring has its own end. `waiting` holds those whose caller has not requested its QPair
-    /// yet, with their time of arrival.
+    /// yet, oldest first.
     Ring {
         listener: RingListener,
         waiting: Vec<Waiting>,
-        /// True if no more connections can be accepted now.
+        /// True if the system has no descriptor or memory for a connection now.
         is_full: bool,
     },
     /// All callers share one end.
@@ -107,6 +108,10 @@ enum Way {
 }
 
 impl QPairListener {
+    /// Descriptors of a connection through shared memory, without an emulated link: its socket, and
+    /// those to wait with.
+    pub const DESCRIPTORS: usize = 5;
+
     /// Listens at `address` for `service`. A caller must name the same number, which may be any.
     ///
     /// # Errors
@@ -142,7 +147,8 @@ impl QPairListener {
             Way::Udp { end, .. } => end.fd().map_or(Ok(()), |fd| add(&watch, fd))?,
         }
         let (end, process) = (EndConfig::default(), Process::current()?);
-        Ok(Self { way, service, end, process, watch, is_piped: false })
+        let max_waiting = MAX_WAITING;
+        Ok(Self { way, service, end, max_waiting, process, watch, is_piped: false })
     }
 
     /// Sets the buffers and credits of QPairs accepted from now on. Through shared memory, the
@@ -152,6 +158,13 @@ impl QPairListener {
         if self.is_piped {
             self.offer_pipes(end.recv_bytes as usize);
         }
+    }
+
+    /// Sets the number of connections through shared memory that may be without a QPair at once, at
+    /// least 1; 128 at first. Each has [`QPairListener::DESCRIPTORS`] descriptors. A further one
+    /// takes the place of the oldest: silent callers keep no other out.
+    pub fn set_max_waiting(&mut self, most: usize) {
+        self.max_waiting = most.max(1);
     }
 
     fn offer_pipes(&mut self, ring_bytes: usize) {
@@ -269,30 +282,23 @@ impl QPairListener {
 
     /// Returns the next requested QPair.
     fn take_incoming(&mut self) -> Result<Option<Requested>, QPairSocketError> {
-        let Self { way, service, watch, is_piped, .. } = self;
+        let Self { way, service, watch, is_piped, max_waiting, .. } = self;
         let (listener, waiting, is_full) = match way {
             Way::Udp { end, .. } => return Ok(requested(end, *service).unwrap_or(None)),
             Way::Ring { listener, waiting, is_full } => (listener, waiting, is_full),
         };
-        *is_full = !admit(listener, waiting, *service, *is_piped, watch)?;
-        let (mut found, now_ns) = (None, monotonic_ns());
-        waiting.retain_mut(|Waiting { end, since_ns }| {
-            if found.is_some() {
-                return true;
+        let admit = |waiting: &mut Vec<Waiting>, most| {
+            admit(listener, waiting, most, *service, *is_piped, watch)
+        };
+        *is_full = !admit(waiting, *max_waiting)?;
+        let found = take_requested(waiting, *service, watch);
+        if found.is_none() && !*is_full && waiting.len() >= *max_waiting {
+            // All are silent.
+            *is_full = !admit(waiting, *max_waiting + 1)?;
+            if waiting.len() > *max_waiting {
+                forget(watch, waiting.remove(0).end.fd());
             }
-            let request = requested(end, *service);
-            let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
-            found = request.unwrap_or(None);
-            let piped = match &found {
-                Some(Requested::Piped(pipe)) => Some(pipe.fd()),
-                Some(Requested::Framed(..)) | None => None,
-            };
-            if !stays && let Some(fd) = piped.or(end.fd()) {
-                // It was added when the connection came.
-                let _ = epoll::delete(&*watch, fd);
-            }
-            stays
-        });
+        }
         Ok(found)
     }
 
@@ -341,20 +347,51 @@ fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QP
     }
 }
 
+/// Returns the first QPair that was requested through an end, and drops the ends through which none
+/// will be.
+fn take_requested(waiting: &mut Vec<Waiting>, service: u32, watch: &OwnedFd) -> Option<Requested> {
+    let (mut found, now_ns) = (None, monotonic_ns());
+    waiting.retain_mut(|Waiting { end, since_ns }| {
+        if found.is_some() {
+            return true;
+        }
+        let request = requested(end, service);
+        let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
+        found = request.unwrap_or(None);
+        if !stays {
+            let piped = match &found {
+                Some(Requested::Piped(pipe)) => Some(pipe.fd()),
+                Some(Requested::Framed(..)) | None => None,
+            };
+            forget(watch, piped.or(end.fd()));
+        }
+        stays
+    });
+    found
+}
+
+/// Removes a descriptor that was added when its connection came.
+fn forget(watch: &OwnedFd, fd: Option<BorrowedFd<'_>>) {
+    if let Some(fd) = fd {
+        let _ = epoll::delete(watch, fd);
+    }
+}
+
 fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
     epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         .map_err(PortError::at("watching a descriptor"))
 }
 
-/// Accepts waiting connections; returns `false` if there is no room for more.
+/// Accepts connections until `most` wait; returns `false` if the system has no room for one.
 fn admit(
     listener: &RingListener,
     waiting: &mut Vec<Waiting>,
+    most: usize,
     service: u32,
     is_piped: bool,
     watch: &OwnedFd,
 ) -> Result<bool, QPairSocketError> {
-    while waiting.len() < MAX_WAITING {
+    while waiting.len() < most {
         let accepted = listener.try_accept().map_err(QPairSocketError::from);
         let made = |port| waiting_end(port, service, is_piped);
         match accepted.and_then(|port| port.map(made).transpose()) {
@@ -371,7 +408,7 @@ fn admit(
             Err(error) => return Err(error),
         }
     }
-    Ok(false)
+    Ok(true)
 }
 
 fn waiting_end(

@@ -1,10 +1,16 @@
 //! A service that misbehaves in every way, and what comes of it.
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use venice_ports::qpair::{QPairMessages, QPairOptions};
 use venice_service::wire::CloseCode;
 use venice_service::{
-    CallGroup, ClientError, HostEvent, HostSpec, Measure, ServiceClient, ServiceSecret, wire,
+    CallGroup, ClientError, Endpoint, HostEvent, HostSpec, Measure, ServiceClient, ServiceSecret,
+    wire,
 };
 use venice_testkit::random::SplitMix64;
 use venice_testkit::wait::wait_until;
@@ -28,6 +34,7 @@ const LEAVE_NAMESPACES: u16 = 14;
 const LEAVE_CHILD_BEHIND: u16 = 15;
 const WRITE: u16 = 16;
 const PANIC: u16 = 17;
+const OPEN_MANY: u16 = 18;
 
 fn call(client: &mut ServiceClient, opcode: u16, payload: &str) -> String {
     let (status, bytes) = client.call(1, opcode, payload.as_bytes()).unwrap();
@@ -129,6 +136,55 @@ fn wrong_secrets_are_logged() {
     let why = fixture.death();
     assert!(why.contains("1 hellos with a wrong secret"), "{why}");
     fixture.end();
+}
+
+/// Connects again and again, without a word; the newest 100 connections stay open.
+fn intrude<T>(stop: &AtomicBool, connect: impl Fn() -> Option<T>) {
+    let mut open = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        match connect() {
+            Some(connection) => open.push_back(connection),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        if open.len() > 100 {
+            open.pop_front();
+        }
+    }
+}
+
+#[test]
+fn silent_intruders_deny_nothing() {
+    let fixture = Fixture::new();
+    let mut spec = HostSpec::new("torment", SECRET);
+    spec.limits.open_files = 16;
+    let (endpoints, _) = fixture.started(spec);
+    let (at, stop) = (address(&endpoints[0]), AtomicBool::new(false));
+    let Endpoint::Ring(path) = &endpoints[0] else { panic!("not a ring") };
+    // The first sort requests no QPair, the second one sends no hello.
+    let without_request = || {
+        let socket = seqpacket().ok()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+        Some(socket)
+    };
+    let options = QPairOptions::default();
+    let without_hello = || QPairMessages::connect(&at, wire::QPAIR_SERVICE, &options).ok();
+    std::thread::scope(|scope| {
+        scope.spawn(|| intrude(&stop, without_request));
+        scope.spawn(|| intrude(&stop, without_hello));
+        let served = std::panic::catch_unwind(|| {
+            for _ in 0..10 {
+                let mut client = connect(&endpoints[0], "torment");
+                assert_eq!(call(&mut client, OPEN_MANY, "/tmp/file"), "ok");
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(served.is_ok());
+    });
+    fixture.end();
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None)
 }
 
 /// A process whose number is none of those in a host's namespace, which are small.
@@ -294,7 +350,7 @@ fn random_bytes_close_the_connection() {
     let fixture = Fixture::new();
     let (endpoints, _) = fixture.started(HostSpec::new("torment", SECRET));
     let mut random = SplitMix64(1);
-    for _ in 0..50 {
+    for _ in 0..10 {
         let mut client = connect(&endpoints[0], "torment");
         let mut bytes = {
             let len = 1 + random.below(200) as usize;
