@@ -47,7 +47,7 @@ pub struct SupervisorConfig {
     pub max_hosts: usize,
     /// Ids of users and groups for hosts, the first and the number of them, if the supervisor runs
     /// as root. Nothing else on the machine may use them. `None`: a range that no other supervisor
-    /// of this network namespace has.
+    /// with the same `/run` has.
     pub ids: Option<(u32, u32)>,
 }
 
@@ -224,12 +224,12 @@ impl HostDirectory {
 
 /// Returns the name of the control group of all hosts in a directory.
 fn group_name(dir: &Path) -> String {
-    format!("venice-hosts-{:016x}", path_hash(dir))
+    format!("venice-hosts-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))
 }
 
-/// Hashes a path (FNV-1a).
-pub(crate) fn path_hash(path: &Path) -> u64 {
-    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+/// Hashes bytes (FNV-1a).
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
