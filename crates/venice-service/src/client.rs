@@ -13,8 +13,8 @@ use crate::boot_id::boot_id;
 use crate::error::ClientError;
 use crate::secret::ServiceSecret;
 use crate::wire::{
-    Batch, BatchKind, BatchWriter, Entry, Hello, MAX_MESSAGE_BYTES, Message, QPAIR_SERVICE,
-    VERSION, Welcome, qpair_end,
+    Batch, BatchKind, BatchWriter, CloseCode, Entry, Hello, MAX_MESSAGE_BYTES, Message,
+    QPAIR_SERVICE, VERSION, Welcome, qpair_end,
 };
 
 /// Attempts of a connection. A host under a flood of strangers closes the oldest connection without a
@@ -78,7 +78,14 @@ impl ServiceClient {
         timeout: Option<Duration>,
     ) -> Result<Self, ClientError> {
         let options = QPairOptions { end: qpair_end(), ..QPairOptions::default() };
-        let socket = QPairMessages::connect(address, QPAIR_SERVICE, &options)?;
+        let shown = secret.as_bytes();
+        let socket = QPairMessages::connect_admitted(address, QPAIR_SERVICE, &options, shown);
+        let socket = socket.map_err(|error| match error {
+            QPairSocketError::Port(PortError::Refused { .. }) => {
+                ClientError::Refused { code: CloseCode::Secret, version: VERSION }
+            }
+            error => ClientError::QPair(error),
+        })?;
         socket.set_timeout(timeout);
         let mut buffer = Vec::new();
         Message::Hello(Hello { version: VERSION, secret, service }).emit(&mut buffer);

@@ -14,6 +14,7 @@ use crate::common::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use venice_fabric::{CloseReason, LinkModel, QPairError, RejectReason};
+use venice_ports::PortError;
 use venice_ports::qpair::{
     QPairAddress, QPairListener, QPairMessages, QPairOptions, QPairSocketError, QPairStream,
 };
@@ -217,6 +218,23 @@ fn silent_callers_give_way() {
         assert!(accepted.is_ok(), "{accepted:?}");
         assert!(connecting.join().unwrap().is_some());
     });
+}
+
+#[test]
+fn only_admitted_callers_connect() {
+    let Place { mut listener, address, _dir } = ring();
+    listener.set_admission(|shown| shown == b"password");
+    let asking = std::thread::spawn(move || {
+        let options = QPairOptions::default();
+        let ask = |shown| QPairMessages::connect_admitted(&address, SERVICE, &options, shown);
+        for wrong in [&b"pass"[..], &[b'x'; 65], b"password "] {
+            let refused = ask(wrong).unwrap_err();
+            assert!(matches!(refused, QPairSocketError::Port(PortError::Refused { .. })));
+        }
+        ask(b"password").unwrap()
+    });
+    listener.accept_messages(PATIENCE).unwrap();
+    asking.join().unwrap();
 }
 
 #[test]
