@@ -238,6 +238,14 @@ fn only_admitted_callers_connect() {
 }
 
 #[test]
+fn unanswered_caller_times_out() {
+    let place = ring();
+    let options = QPairOptions::default();
+    let error = QPairMessages::connect(&place.address, SERVICE, &options).unwrap_err();
+    assert!(matches!(error, QPairSocketError::TimedOut), "{error}");
+}
+
+#[test]
 fn call_respects_timeout() {
     let Place { mut listener, address, _dir } = ring();
     let connecting = std::thread::spawn(move || connect(&address));
