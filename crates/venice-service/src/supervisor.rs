@@ -352,7 +352,10 @@ impl Driver {
         let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
         let (procs, missing) = (groups.procs.clone(), groups.missing.clone());
         self.hosts.insert(grant, DrivenHost { slot, groups, processes: None });
-        let dir = self.directory.make_host(grant, ids.as_ref().ok().copied())?;
+        let dir = self.directory.make_host(grant, ids.as_ref().ok().copied()).map_err(|error| {
+            let dir = self.directory.host(grant);
+            io::Error::new(error.kind(), format!("making {}: {error}", dir.display()))
+        })?;
         let order = LaunchOrder {
             grant,
             spec: spec.clone(),
@@ -361,7 +364,10 @@ impl Driver {
             cgroups: procs,
             no_cgroups: missing,
         };
-        let processes = self.launch(&order)?;
+        let processes = self.launch(&order).map_err(|error| {
+            let program = self.config.program.display();
+            io::Error::new(error.kind(), format!("starting {program}: {error}"))
+        })?;
         if let Some(host) = self.hosts.get_mut(&grant) {
             host.processes = Some(processes);
         }
