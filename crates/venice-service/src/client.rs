@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use venice_ports::qpair::{QPairAddress, QPairMessages, QPairOptions, QPairSeal};
+use venice_fabric::{CloseReason, QPairError};
+use venice_ports::PortError;
+use venice_ports::qpair::{QPairAddress, QPairMessages, QPairOptions, QPairSeal, QPairSocketError};
 use venice_ports::seal::SealedAs;
 use venice_rack::types::{Endpoint, ServiceAccess};
 use venice_wire::{GrantId, KeyName, PortId, SealKey};
@@ -11,9 +13,13 @@ use crate::boot_id::boot_id;
 use crate::error::ClientError;
 use crate::secret::ServiceSecret;
 use crate::wire::{
-    Batch, BatchKind, BatchWriter, Entry, Hello, MAX_MESSAGE_BYTES, Message, QPAIR_SERVICE,
-    VERSION, Welcome, qpair_end,
+    Batch, BatchKind, BatchWriter, CloseCode, Entry, Hello, MAX_MESSAGE_BYTES, Message,
+    QPAIR_SERVICE, VERSION, Welcome, qpair_end,
 };
+
+/// Attempts of a connection. A host under a flood of strangers closes the oldest connection without a
+/// hello, which may be this one.
+const ATTEMPTS: usize = 16;
 
 /// Connection of a recipient to a service host.
 ///
@@ -56,14 +62,36 @@ impl ServiceClient {
         secret: ServiceSecret,
         timeout: Option<Duration>,
     ) -> Result<Self, ClientError> {
+        let mut attempts = 1;
+        loop {
+            match Self::connect_once(address, service, secret, timeout) {
+                Err(error) if error.is_pushed_out() && attempts < ATTEMPTS => attempts += 1,
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_once(
+        address: &QPairAddress,
+        service: &str,
+        secret: ServiceSecret,
+        timeout: Option<Duration>,
+    ) -> Result<Self, ClientError> {
         let options = QPairOptions { end: qpair_end(), ..QPairOptions::default() };
-        let socket = QPairMessages::connect(address, QPAIR_SERVICE, &options)?;
+        let shown = secret.as_bytes();
+        let socket = QPairMessages::connect_admitted(address, QPAIR_SERVICE, &options, shown);
+        let socket = socket.map_err(|error| match error {
+            QPairSocketError::Port(PortError::Refused { .. }) => {
+                ClientError::Refused { code: CloseCode::Secret, version: VERSION }
+            }
+            error => ClientError::QPair(error),
+        })?;
         socket.set_timeout(timeout);
         let mut buffer = Vec::new();
         Message::Hello(Hello { version: VERSION, secret, service }).emit(&mut buffer);
         socket.send(&buffer)?;
         buffer.resize(MAX_MESSAGE_BYTES, 0);
-        let len = socket.recv(&mut buffer)?;
+        let len = receive(&socket, &mut buffer)?;
         let welcome = match Message::parse(&buffer[..len])? {
             Message::Welcome(welcome) => welcome,
             Message::Refused { code, version } => {
@@ -127,7 +155,7 @@ impl ServiceClient {
     /// # Errors
     /// Fails if the host is gone or has closed the connection, or within the time-out none comes.
     pub fn answers(&mut self) -> Result<Batch<'_>, ClientError> {
-        let len = self.socket.recv(&mut self.buffer)?;
+        let len = receive(&self.socket, &mut self.buffer)?;
         match Message::parse(&self.buffer[..len])? {
             Message::Answers(batch) => Ok(batch),
             Message::Closed(code) => Err(ClientError::Closed(code)),
@@ -156,6 +184,34 @@ impl ServiceClient {
             (Some(answer), None) if answer.id == id => Ok((answer.code, answer.payload.to_vec())),
             _ => Err(ClientError::Unexpected),
         }
+    }
+}
+
+impl ClientError {
+    /// True if the host closed a connection without a word.
+    fn is_pushed_out(&self) -> bool {
+        let reason = CloseReason::PeerClosed;
+        match self {
+            Self::QPair(QPairSocketError::Closed | QPairSocketError::Port(PortError::Closed)) => {
+                true
+            }
+            Self::QPair(QPairSocketError::QPair(error)) => *error == QPairError::Closed(reason),
+            Self::QPair(_)
+            | Self::NoEndpoint { .. }
+            | Self::Refused { .. }
+            | Self::Closed(_)
+            | Self::Malformed(_)
+            | Self::Unexpected
+            | Self::TooLong { .. } => false,
+        }
+    }
+}
+
+/// Receives the next message; returns its length in bytes, at least 1.
+fn receive(socket: &QPairMessages, into: &mut [u8]) -> Result<usize, QPairSocketError> {
+    match socket.recv(into)? {
+        0 => Err(QPairSocketError::Closed),
+        len => Ok(len),
     }
 }
 

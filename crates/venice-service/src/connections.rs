@@ -14,8 +14,8 @@ use crate::wire::{
 const HELLO_NS: u64 = 10_000_000_000;
 /// Time for the last message of a connection that is to be closed, in nanoseconds.
 const CLOSE_NS: u64 = 1_000_000_000;
-/// Connections without a hello at a time; further ones are closed at once.
-const MAX_WITHOUT_HELLO: usize = 16;
+/// Connections at a time that are not admitted.
+pub(crate) const MAX_STRANGERS: usize = 16;
 
 /// Numbers of what happened, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,15 +90,23 @@ impl<S: Service> HostConnections<S> {
         self.counts
     }
 
-    /// Takes a new connection. One that is there already stays as it is.
+    /// Takes a new connection. One that is there already stays as it is. Beyond 16 connections that
+    /// are not admitted, the one whose time ends first is closed: silent ones keep no recipient out.
     pub fn handle_connect(&mut self, now_ns: u64, id: ConnectionId) {
         if self.connections.contains_key(&id) {
             return;
         }
-        let waiting = |connection: &&Connection| matches!(connection.state, State::Waiting { .. });
-        if self.connections.values().filter(waiting).count() >= MAX_WITHOUT_HELLO {
-            self.closed.push_back(id);
-            return;
+        let strangers = || {
+            let due = |(id, connection): (&ConnectionId, &Connection)| {
+                connection.due_ns().map(|due_ns| (due_ns, *id))
+            };
+            self.connections.iter().filter_map(due)
+        };
+        if strangers().count() >= MAX_STRANGERS
+            && let Some((_, first)) = strangers().min()
+        {
+            self.connections.remove(&first);
+            self.closed.push_back(first);
         }
         let connection = Connection {
             state: State::Waiting { until_ns: now_ns.saturating_add(HELLO_NS) },

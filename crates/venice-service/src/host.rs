@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -19,17 +20,21 @@ use venice_ports::seal::SealedAs;
 use venice_wire::{KeyName, SealKey};
 
 use crate::confine::{HostEnd, Places, launch};
-use crate::connections::HostConnections;
+use crate::connections::{HostConnections, MAX_STRANGERS};
 use crate::entry::ServiceEntry;
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
-use crate::spec::{EndpointSpec, RING_SOCKET};
+use crate::spec::{EndpointSpec, HostLimits, RING_SOCKET};
 use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
 
 /// Exit code of a host that could not start; the reason is in a report.
 const NOT_STARTED: u8 = 125;
 /// Connections accepted and not yet served; more wait in the listeners' backlogs.
 const ACCEPTED_AHEAD: usize = 4;
+/// Connections that have not requested their QPair; a further one takes the place of the oldest.
+const MAX_WAITING: usize = 16;
+/// Descriptors of the host beside those of connections: listeners, wake-ups, standard ones.
+const OWN_DESCRIPTORS: u32 = 32;
 /// Messages taken from one connection before the next one has its turn.
 const MESSAGES_PER_TURN: usize = 16;
 /// Longest sleep in nanoseconds; a check for missed events follows.
@@ -63,10 +68,11 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
         let entry =
             entry.ok_or_else(|| format!("no service '{}' in this program", spec.service))?;
         let service = (entry.make)(spec)?;
-        let (listeners, ports) = listen(&end)?;
+        let wrong = Arc::default();
+        let (listeners, ports) = listen(&end, &wrong)?;
         let connections =
             HostConnections::new(service, spec.secret, usize::from(spec.limits.connections.max(1)));
-        let host = Host::new(connections, listeners).map_err(|error| error.to_string())?;
+        let host = Host::new(connections, listeners, wrong).map_err(|error| error.to_string())?;
         end.filters.seal()?;
         Ok((host, ports))
     };
@@ -84,14 +90,22 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
     host.run().map_err(|error| error.to_string())
 }
 
-/// Listens at all endpoints; returns the ports of those of UDP too.
-fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
+/// Listens at all endpoints; returns the ports of those of UDP too. Counts callers with a wrong
+/// secret in `wrong`.
+fn listen(end: &HostEnd, wrong: &Arc<AtomicU64>) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
     let (mut listeners, mut ports) = (Vec::new(), Vec::new());
     for spec in &end.order.spec.endpoints {
         let named = |error: QPairSocketError| format!("listening: {error}");
         let address = qpair_address(spec, &end.places);
         let mut listener = QPairListener::bind(&address, QPAIR_SERVICE).map_err(named)?;
         listener.set_end(qpair_end());
+        listener.set_max_waiting(MAX_WAITING);
+        let (secret, wrong) = (end.order.spec.secret, Arc::clone(wrong));
+        listener.set_admission(move |shown| {
+            let is_right = secret.matches(shown);
+            wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+            is_right
+        });
         match (&address, listener.local_addr()) {
             (QPairAddress::Ring { path, .. }, _) => {
                 // The secret admits, not the file's mode: recipients are other users.
@@ -105,6 +119,17 @@ fn listen(end: &HostEnd) -> Result<(Vec<QPairListener>, Vec<u16>), String> {
         listeners.push(listener);
     }
     Ok((listeners, ports))
+}
+
+/// Returns the descriptors that the host may need beside its service: strangers leave the service
+/// its own.
+pub(crate) fn own_descriptors(limits: &HostLimits) -> u32 {
+    // One more wait, or are not admitted, while the oldest is closed; one is on its way to the queue.
+    let waiting = MAX_WAITING + 1;
+    let accepted = ACCEPTED_AHEAD + 1;
+    let served = MAX_STRANGERS + ACCEPTED_AHEAD + usize::from(limits.connections.max(1));
+    let connections = (waiting + accepted + served) * QPairListener::DESCRIPTORS;
+    OWN_DESCRIPTORS + connections as u32
 }
 
 fn qpair_address(spec: &EndpointSpec, places: &Places) -> QPairAddress {
@@ -129,7 +154,9 @@ struct Host {
     /// Readable after an acceptor has put something into `accepted`.
     bell: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    /// Hellos with a wrong secret that were logged, and the time at which more may be.
+    /// Callers of a ring that were refused for a wrong secret.
+    wrong_secrets: Arc<AtomicU64>,
+    /// Wrong secrets that were logged, and the time at which more may be.
     logged: (u64, u64),
 }
 
@@ -137,6 +164,7 @@ impl Host {
     fn new(
         connections: HostConnections<Box<dyn Service>>,
         listeners: Vec<QPairListener>,
+        wrong_secrets: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let (accept, accepted) = sync_channel(ACCEPTED_AHEAD);
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -155,6 +183,7 @@ impl Host {
             accepted,
             bell,
             buffer,
+            wrong_secrets,
             logged: (0, 0),
         })
     }
@@ -176,16 +205,18 @@ impl Host {
 
     /// Logs wrong secrets, once a second at most: standard error is the host's only way to tell.
     fn log_wrong_secrets(&mut self, now_ns: u64) {
-        let wrong = self.connections.counts().wrong_secrets;
+        let at_rings = self.wrong_secrets.load(Ordering::Relaxed);
+        let wrong = self.connections.counts().wrong_secrets + at_rings;
         if wrong > self.logged.0 && now_ns >= self.logged.1 {
-            eprintln!("service host: {wrong} hellos with a wrong secret so far");
+            eprintln!("service host: {wrong} callers with a wrong secret so far");
             self.logged = (wrong, now_ns + LOG_NS);
         }
     }
 
     fn take_connections(&mut self) -> bool {
         let mut any = false;
-        while let Ok(socket) = self.accepted.try_recv() {
+        // Those that the new ones push out are closed before more are taken.
+        for socket in self.accepted.try_iter().take(ACCEPTED_AHEAD) {
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
             self.sockets.insert(id, socket);

@@ -1,12 +1,17 @@
 //! Ranges of user and group ids for hosts: each supervisor has its own.
 
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::supervisor::{SupervisorConfig, path_hash};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
+use crate::supervisor::{SupervisorConfig, hash};
+
+/// Directory of the claims of all supervisors that see it. Root's alone: no other user can claim.
+const CLAIMS: &str = "/run/venice-host-ids";
 /// Ids of a range.
 const IDS: u32 = 4096;
 /// Ranges from [`SupervisorConfig::FIRST_ID`] on.
@@ -18,52 +23,151 @@ const MOST_TRIES: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct IdRange {
     pub(crate) ids: (u32, u32),
-    /// Name in the abstract name space, which the kernel frees with its process.
-    _claim: Option<UnixListener>,
+    /// Locked file of the range, which the kernel unlocks with its process.
+    claim: Option<File>,
+}
+
+impl Drop for IdRange {
+    fn drop(&mut self) {
+        if let Some(claim) = &self.claim {
+            // A child that another thread has just forked has the descriptor too, until it executes
+            // its program: to close this one is not enough.
+            let _ = flock(claim, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl IdRange {
     /// Returns a range that its owner vouches for.
     pub(crate) fn given(ids: (u32, u32)) -> Self {
-        Self { ids, _claim: None }
+        Self { ids, claim: None }
     }
 
-    /// Claims a range that no other supervisor of this network namespace has. The search begins at
-    /// a place that the directory determines, so that a supervisor finds its old range again, and
-    /// those of other network namespaces mostly take others.
+    /// Claims a range that no other supervisor with the same `/run` has. The search begins at a place
+    /// that the directory of hosts and the one of claims determine, so that a supervisor finds its
+    /// old range again, and those of containers, which have a `/run` each, mostly take others.
+    ///
+    /// # Errors
+    /// Fails if no range is free, or the directory of claims cannot be made or is not root's.
     pub(crate) fn claim(dir: &Path) -> io::Result<Self> {
-        let range = |number: u32| (SupervisorConfig::FIRST_ID + number * IDS, IDS);
-        let first = (path_hash(dir) % u64::from(RANGES)) as u32;
         if !rustix::process::geteuid().is_root() {
             // Such a supervisor's hosts keep its own id.
-            return Ok(Self::given(range(first)));
+            return Ok(Self::given(range(first(dir, &[]))));
         }
+        Self::claim_in(Path::new(CLAIMS), dir)
+    }
+
+    fn claim_in(claims: &Path, dir: &Path) -> io::Result<Self> {
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", claims.display()))
+        };
+        let place = claims_place(claims).map_err(failed)?;
+        let first = first(dir, &place);
         for step in 0..MOST_TRIES {
             let number = (first + step) % RANGES;
-            let name = SocketAddr::from_abstract_name(format!("venice-host-ids-{number:x}"))?;
-            match UnixListener::bind_addr(&name) {
-                Ok(claim) => return Ok(Self { ids: range(number), _claim: Some(claim) }),
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-                Err(error) => return Err(error),
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false).mode(0o600);
+            let claim = options.open(claims.join(format!("{number:x}"))).map_err(failed)?;
+            match flock(&claim, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { ids: range(number), claim: Some(claim) }),
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(failed(error.into())),
             }
         }
         Err(io::Error::other("no range of user ids is free for service hosts"))
     }
 }
 
+fn range(number: u32) -> (u32, u32) {
+    (SupervisorConfig::FIRST_ID + number * IDS, IDS)
+}
+
+fn first(dir: &Path, place: &[u8]) -> u32 {
+    let bytes = [dir.as_os_str().as_encoded_bytes(), place].concat();
+    (hash(&bytes) % u64::from(RANGES)) as u32
+}
+
+/// Makes the directory of claims if it is not there; returns its device and inode. No two file
+/// systems that are mounted on one machine have the same device.
+fn claims_place(claims: &Path) -> io::Result<[u8; 16]> {
+    match DirBuilder::new().mode(0o700).create(claims) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let found = fs::symlink_metadata(claims)?;
+    if !found.is_dir() || found.uid() != 0 || found.mode() & 0o077 != 0 {
+        return Err(io::Error::other("expected a directory that only root may enter"));
+    }
+    let mut place = [0; 16];
+    place[..8].copy_from_slice(&found.dev().to_le_bytes());
+    place[8..].copy_from_slice(&found.ino().to_le_bytes());
+    Ok(place)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// Directory of hosts; each test has its own, so that none takes another's range.
+    fn hosts(test: &str) -> PathBuf {
+        Path::new("/run/venice").join(test)
+    }
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
 
     #[test]
     fn claimed_ranges_are_disjoint() {
-        let dir = Path::new("/run/venice/test-of-id-ranges");
-        let (first, second) = (IdRange::claim(dir).unwrap(), IdRange::claim(dir).unwrap());
-        let is_root = rustix::process::geteuid().is_root();
-        assert_eq!(first.ids != second.ids, is_root);
+        let dir = hosts("claimed-ranges");
+        let (first, second) = (IdRange::claim(&dir).unwrap(), IdRange::claim(&dir).unwrap());
+        assert_eq!(first.ids != second.ids, is_root());
         let (begin, count) = first.ids;
         assert!(begin >= SupervisorConfig::FIRST_ID && begin.checked_add(count).is_some());
         drop(first);
-        assert_eq!(IdRange::claim(dir).unwrap().ids.0, begin);
+        assert_eq!(IdRange::claim(&dir).unwrap().ids.0, begin);
+    }
+
+    #[test]
+    fn abstract_names_claim_no_range() {
+        let dir = hosts("abstract-names");
+        let (free, _) = IdRange::claim(&dir).unwrap().ids;
+        let number = (free - SupervisorConfig::FIRST_ID) / IDS;
+        let name = SocketAddr::from_abstract_name(format!("venice-host-ids-{number:x}")).unwrap();
+        let _squatter = UnixListener::bind_addr(&name).unwrap();
+        assert_eq!(IdRange::claim(&dir).unwrap().ids.0, free);
+    }
+
+    #[test]
+    fn containers_start_elsewhere() {
+        if !is_root() {
+            println!("SKIPPED: containers_start_elsewhere: no root");
+            return;
+        }
+        // Directories of claims that do not see each other, as in containers.
+        let runs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let claimed = |run: &tempfile::TempDir| {
+            let claims = run.path().join("claims");
+            IdRange::claim_in(&claims, &hosts("containers")).unwrap().ids
+        };
+        assert_ne!(claimed(&runs[0]), claimed(&runs[1]));
+        assert_eq!(claimed(&runs[0]), claimed(&runs[0]), "a supervisor finds its range again");
+    }
+
+    #[test]
+    fn open_claims_are_refused() {
+        if !is_root() {
+            println!("SKIPPED: open_claims_are_refused: no root");
+            return;
+        }
+        let claims = tempfile::tempdir().unwrap();
+        fs::set_permissions(claims.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        let error = IdRange::claim_in(claims.path(), &hosts("containers")).unwrap_err().to_string();
+        assert!(error.contains("only root may enter"), "{error}");
     }
 }

@@ -145,8 +145,6 @@ pub enum CallGroup {
     Devices,
     /// `fork`, `execve` and `kill`, for libraries that start programs.
     Processes,
-    /// `io_uring`, for services of storage.
-    IoUring,
 }
 
 /// Upper limits of a host. All are bounds for the host with everything it starts.
@@ -159,7 +157,8 @@ pub struct HostLimits {
     pub cpu_percent: u32,
     /// Threads and processes.
     pub processes: u32,
-    /// Open descriptors of one process.
+    /// Open descriptors of the service, in one process: those of the host and its connections come
+    /// on top.
     pub open_files: u32,
     /// Bytes in `/tmp`, the only place where every host may write.
     pub scratch_bytes: u64,

@@ -47,7 +47,7 @@ pub struct SupervisorConfig {
     pub max_hosts: usize,
     /// Ids of users and groups for hosts, the first and the number of them, if the supervisor runs
     /// as root. Nothing else on the machine may use them. `None`: a range that no other supervisor
-    /// of this network namespace has.
+    /// with the same `/run` has.
     pub ids: Option<(u32, u32)>,
 }
 
@@ -224,12 +224,12 @@ impl HostDirectory {
 
 /// Returns the name of the control group of all hosts in a directory.
 fn group_name(dir: &Path) -> String {
-    format!("venice-hosts-{:016x}", path_hash(dir))
+    format!("venice-hosts-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))
 }
 
-/// Hashes a path (FNV-1a).
-pub(crate) fn path_hash(path: &Path) -> u64 {
-    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+/// Hashes bytes (FNV-1a).
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
@@ -352,7 +352,10 @@ impl Driver {
         let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
         let (procs, missing) = (groups.procs.clone(), groups.missing.clone());
         self.hosts.insert(grant, DrivenHost { slot, groups, processes: None });
-        let dir = self.directory.make_host(grant, ids.as_ref().ok().copied())?;
+        let dir = self.directory.make_host(grant, ids.as_ref().ok().copied()).map_err(|error| {
+            let dir = self.directory.host(grant);
+            io::Error::new(error.kind(), format!("making {}: {error}", dir.display()))
+        })?;
         let order = LaunchOrder {
             grant,
             spec: spec.clone(),
@@ -361,7 +364,10 @@ impl Driver {
             cgroups: procs,
             no_cgroups: missing,
         };
-        let processes = self.launch(&order)?;
+        let processes = self.launch(&order).map_err(|error| {
+            let program = self.config.program.display();
+            io::Error::new(error.kind(), format!("starting {program}: {error}"))
+        })?;
         if let Some(host) = self.hosts.get_mut(&grant) {
             host.processes = Some(processes);
         }

@@ -1,7 +1,9 @@
 //! Connects: makes the end of a link from an address.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use venice_fabric::{
     CloseReason, InitiatorConfig, QPairConfig, QPairError, QPairId, QPairKind, RejectReason,
     TargetConfig,
@@ -58,10 +60,11 @@ pub(super) fn connect_qpair(
     service: u32,
     kind: QPairKind,
     options: &QPairOptions,
+    admission: &[u8],
 ) -> Result<QPairSocket, QPairSocketError> {
     let until = options.connect_until();
     if let QPairAddress::Ring { path, .. } = address {
-        return match take_offer(path)? {
+        return match offer(path, admission)? {
             (port, true) => {
                 let pipe = Pipe::connect(port, service, kind, until)?;
                 Ok(QPairSocket::Piped(PipeSocket::new(pipe)))
@@ -75,6 +78,16 @@ pub(super) fn connect_qpair(
     Ok(QPairSocket::Framed(connect(address, service, kind, options, Depth::NONE)?))
 }
 
+/// Takes the ring that a listener offers.
+fn offer(path: &Path, admission: &[u8]) -> Result<(RingPort, bool), QPairSocketError> {
+    take_offer(path, admission).map_err(|error| match error {
+        // The listener is stopped, or has more callers than it can serve.
+        PortError::System { source: Errno::AGAIN, .. }
+        | PortError::NoAgent { source: Errno::AGAIN, .. } => QPairSocketError::TimedOut,
+        error => error.into(),
+    })
+}
+
 /// Connects by frames, and waits until the other side has accepted.
 pub(crate) fn connect(
     address: &QPairAddress,
@@ -85,7 +98,7 @@ pub(crate) fn connect(
 ) -> Result<Socket, QPairSocketError> {
     let (now_ns, until) = (monotonic_ns(), options.connect_until());
     let (link, id) = match address {
-        QPairAddress::Ring { path, .. } => match take_offer(path)? {
+        QPairAddress::Ring { path, .. } => match offer(path, &[])? {
             (port, false) => ring_caller(port, service, kind, options, depth)?,
             (_, true) => {
                 let refused = CloseReason::Refused(RejectReason::NoListener);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use venice_fabric::{EndConfig, QPairError, QPairId};
 
 use super::pipe::{Pipe, PipeSocket, PipeWatcher};
@@ -14,13 +15,17 @@ use super::shared::{Shared, Wait, Watcher};
 use super::socket::{QPairSocket, Socket};
 use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
 use crate::process::Process;
-use crate::ring::{RingConfig, RingListener, RingPort};
+use crate::ring::{RingConfig, RingListener};
+use crate::shm::message::Reply;
+use crate::shm::server::send_reply;
 use crate::{PortError, monotonic_ns};
 
 /// Longest time until a new connection requests a QPair, in nanoseconds.
 const REQUEST_TIMEOUT_NS: u64 = 10_000_000_000;
-/// Most connections that may be without a QPair at once; more wait in the listener's backlog.
+/// Most connections that may be without a QPair at once, unless set.
 const MAX_WAITING: usize = 128;
+/// Longest bytes that a caller shows to be admitted.
+const MAX_ADMISSION_BYTES: usize = 64;
 /// Pause before the next attempt to accept, after there was no room, in nanoseconds.
 const FULL_NS: u64 = 10_000_000;
 
@@ -33,6 +38,8 @@ struct Waiting {
 
 #[derive(Debug)]
 enum WaitingEnd {
+    /// A connection that has not shown yet what admits it.
+    Stranger(OwnedFd),
     Framed {
         shared: Arc<Shared>,
         watcher: Watcher,
@@ -47,6 +54,7 @@ enum WaitingEnd {
 impl WaitingEnd {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
+            Self::Stranger(socket) => Some(socket.as_fd()),
             Self::Framed { shared, .. } => Some(shared.fd()),
             Self::Piped { pipe, .. } => pipe.as_ref().map(|pipe| pipe.fd()),
         }
@@ -54,6 +62,7 @@ impl WaitingEnd {
 
     fn arm(&self) -> bool {
         match self {
+            Self::Stranger(_) => true,
             Self::Framed { shared, watcher } => shared.arm(watcher),
             Self::Piped { pipe, watcher } => pipe.as_ref().is_some_and(|pipe| pipe.arm(watcher)),
         }
@@ -61,6 +70,7 @@ impl WaitingEnd {
 
     fn attend(&self) {
         match self {
+            Self::Stranger(_) => {}
             Self::Framed { shared, watcher } => shared.attend(watcher),
             Self::Piped { pipe, watcher } => {
                 if let Some(pipe) = pipe {
@@ -68,6 +78,17 @@ impl WaitingEnd {
                 }
             }
         }
+    }
+}
+
+/// True if what a caller shows admits it.
+type Admits = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+struct Admission(Box<Admits>);
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Admission")
     }
 }
 
@@ -85,6 +106,8 @@ pub struct QPairListener {
     way: Way,
     service: u32,
     end: EndConfig,
+    max_waiting: usize,
+    admission: Option<Admission>,
     process: Process,
     /// Epoll of everything that a caller's request may come through.
     watch: OwnedFd,
@@ -95,11 +118,11 @@ pub struct QPairListener {
 #[derive(Debug)]
 enum Way {
     /// Each ring has its own end. `waiting` holds those whose caller has not requested its QPair
-    /// yet, with their time of arrival.
+    /// yet, oldest first.
     Ring {
         listener: RingListener,
         waiting: Vec<Waiting>,
-        /// True if no more connections can be accepted now.
+        /// True if the system has no descriptor or memory for a connection now.
         is_full: bool,
     },
     /// All callers share one end.
@@ -107,6 +130,10 @@ enum Way {
 }
 
 impl QPairListener {
+    /// Descriptors of a connection through shared memory, without an emulated link: its socket, and
+    /// those to wait with.
+    pub const DESCRIPTORS: usize = 5;
+
     /// Listens at `address` for `service`. A caller must name the same number, which may be any.
     ///
     /// # Errors
@@ -142,7 +169,9 @@ impl QPairListener {
             Way::Udp { end, .. } => end.fd().map_or(Ok(()), |fd| add(&watch, fd))?,
         }
         let (end, process) = (EndConfig::default(), Process::current()?);
-        Ok(Self { way, service, end, process, watch, is_piped: false })
+        let max_waiting = MAX_WAITING;
+        let admission = None;
+        Ok(Self { way, service, end, max_waiting, admission, process, watch, is_piped: false })
     }
 
     /// Sets the buffers and credits of QPairs accepted from now on. Through shared memory, the
@@ -152,6 +181,20 @@ impl QPairListener {
         if self.is_piped {
             self.offer_pipes(end.recv_bytes as usize);
         }
+    }
+
+    /// Sets the number of connections through shared memory that may be without a QPair at once, at
+    /// least 1; 128 at first. Each has [`QPairListener::DESCRIPTORS`] descriptors. A further one
+    /// takes the place of the oldest: silent callers keep no other out.
+    pub fn set_max_waiting(&mut self, most: usize) {
+        self.max_waiting = most.max(1);
+    }
+
+    /// Admits through shared memory only callers that show bytes for which `admits` returns true:
+    /// [`QPairMessages::connect_admitted`]. Others get no memory and no more than one descriptor.
+    /// Set it before the first accept; a listener of UDP admits by keys instead.
+    pub fn set_admission(&mut self, admits: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.admission = Some(Admission(Box::new(admits)));
     }
 
     fn offer_pipes(&mut self, ring_bytes: usize) {
@@ -269,30 +312,30 @@ impl QPairListener {
 
     /// Returns the next requested QPair.
     fn take_incoming(&mut self) -> Result<Option<Requested>, QPairSocketError> {
-        let Self { way, service, watch, is_piped, .. } = self;
+        let Self { way, service, watch, is_piped, max_waiting, admission, .. } = self;
         let (listener, waiting, is_full) = match way {
             Way::Udp { end, .. } => return Ok(requested(end, *service).unwrap_or(None)),
             Way::Ring { listener, waiting, is_full } => (listener, waiting, is_full),
         };
-        *is_full = !admit(listener, waiting, *service, *is_piped, watch)?;
-        let (mut found, now_ns) = (None, monotonic_ns());
-        waiting.retain_mut(|Waiting { end, since_ns }| {
-            if found.is_some() {
-                return true;
+        let admission = admission.as_ref();
+        let made = |socket| match admission {
+            Some(_) => Ok(Some(WaitingEnd::Stranger(socket))),
+            None => offered(listener, socket, *service, *is_piped),
+        };
+        let admit = |waiting: &mut Vec<Waiting>, most| admit(listener, waiting, most, &made, watch);
+        *is_full = !admit(waiting, *max_waiting)?;
+        if let Some(admission) = admission {
+            let offer = |socket| offered(listener, socket, *service, *is_piped);
+            answer_strangers(waiting, admission, offer, watch);
+        }
+        let found = take_requested(waiting, *service, watch);
+        if found.is_none() && !*is_full && waiting.len() >= *max_waiting {
+            // All are silent.
+            *is_full = !admit(waiting, *max_waiting + 1)?;
+            if waiting.len() > *max_waiting {
+                forget(watch, waiting.remove(0).end.fd());
             }
-            let request = requested(end, *service);
-            let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
-            found = request.unwrap_or(None);
-            let piped = match &found {
-                Some(Requested::Piped(pipe)) => Some(pipe.fd()),
-                Some(Requested::Framed(..)) | None => None,
-            };
-            if !stays && let Some(fd) = piped.or(end.fd()) {
-                // It was added when the connection came.
-                let _ = epoll::delete(&*watch, fd);
-            }
-            stays
-        });
+        }
         Ok(found)
     }
 
@@ -325,6 +368,7 @@ impl QPairListener {
 /// Fails if none will come.
 fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QPairSocketError> {
     match end {
+        WaitingEnd::Stranger(_) => Ok(None),
         WaitingEnd::Framed { shared, .. } => match shared.take_incoming() {
             Some(id) => Ok(Some(Requested::Framed(Arc::clone(shared), id))),
             None if shared.is_over() => Err(QPairSocketError::Closed),
@@ -341,27 +385,93 @@ fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QP
     }
 }
 
+/// Returns the first QPair that was requested through an end, and drops the ends through which none
+/// will be.
+fn take_requested(waiting: &mut Vec<Waiting>, service: u32, watch: &OwnedFd) -> Option<Requested> {
+    let (mut found, now_ns) = (None, monotonic_ns());
+    waiting.retain_mut(|Waiting { end, since_ns }| {
+        if found.is_some() {
+            return true;
+        }
+        let request = requested(end, service);
+        let stays = matches!(request, Ok(None)) && now_ns - *since_ns < REQUEST_TIMEOUT_NS;
+        found = request.unwrap_or(None);
+        if !stays {
+            let piped = match &found {
+                Some(Requested::Piped(pipe)) => Some(pipe.fd()),
+                Some(Requested::Framed(..)) | None => None,
+            };
+            forget(watch, piped.or(end.fd()));
+        }
+        stays
+    });
+    found
+}
+
+/// Offers a ring to the strangers that have shown what admits them; refuses and drops those that
+/// have shown anything else.
+fn answer_strangers(
+    waiting: &mut Vec<Waiting>,
+    Admission(admits): &Admission,
+    offer: impl Fn(OwnedFd) -> Result<Option<WaitingEnd>, QPairSocketError>,
+    watch: &OwnedFd,
+) {
+    let mut answer = |Waiting { end, since_ns }: Waiting| {
+        let WaitingEnd::Stranger(socket) = end else { return Some(Waiting { end, since_ns }) };
+        let mut shown = [0; MAX_ADMISSION_BYTES + 1];
+        let len = match recv(&socket, &mut shown, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => {
+                return Some(Waiting { end: WaitingEnd::Stranger(socket), since_ns });
+            }
+            Ok((len, _)) => len,
+            Err(_) => 0,
+        };
+        forget(watch, Some(socket.as_fd()));
+        if len == 0 {
+            return None;
+        }
+        if !admits(&shown[..len]) {
+            let reason = String::from("not admitted");
+            send_reply(socket.as_fd(), &Reply::Refused { reason }, &[] as &[OwnedFd]);
+            return None;
+        }
+        // Without descriptors or memory for a ring the connection closes.
+        let end = offer(socket).ok().flatten()?;
+        end.fd().map_or(Ok(()), |fd| add(watch, fd)).ok()?;
+        Some(Waiting { end, since_ns })
+    };
+    *waiting = std::mem::take(waiting).into_iter().filter_map(&mut answer).collect();
+}
+
+/// Removes a descriptor that was added when its connection came.
+fn forget(watch: &OwnedFd, fd: Option<BorrowedFd<'_>>) {
+    if let Some(fd) = fd {
+        let _ = epoll::delete(watch, fd);
+    }
+}
+
 fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
     epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         .map_err(PortError::at("watching a descriptor"))
 }
 
-/// Accepts waiting connections; returns `false` if there is no room for more.
+/// Accepts connections until `most` wait; returns `false` if the system has no room for one.
 fn admit(
     listener: &RingListener,
     waiting: &mut Vec<Waiting>,
-    service: u32,
-    is_piped: bool,
+    most: usize,
+    made: &impl Fn(OwnedFd) -> Result<Option<WaitingEnd>, QPairSocketError>,
     watch: &OwnedFd,
 ) -> Result<bool, QPairSocketError> {
-    while waiting.len() < MAX_WAITING {
-        let accepted = listener.try_accept().map_err(QPairSocketError::from);
-        let made = |port| waiting_end(port, service, is_piped);
-        match accepted.and_then(|port| port.map(made).transpose()) {
-            Ok(Some(end)) => {
+    while waiting.len() < most {
+        let accepted = listener.accept_socket().map_err(QPairSocketError::from);
+        match accepted.and_then(|socket| socket.map(made).transpose()) {
+            Ok(Some(Some(end))) => {
                 end.fd().map_or(Ok(()), |fd| add(watch, fd))?;
                 waiting.push(Waiting { end, since_ns: monotonic_ns() });
             }
+            // The process that connected has ended.
+            Ok(Some(None)) => {}
             Ok(None) => return Ok(true),
             // Descriptors and memory become free when other sockets are dropped.
             Err(QPairSocketError::Port(PortError::System {
@@ -371,18 +481,21 @@ fn admit(
             Err(error) => return Err(error),
         }
     }
-    Ok(false)
+    Ok(true)
 }
 
-fn waiting_end(
-    port: RingPort,
+/// Offers a ring over a connection; returns its end, `None` if the connection cannot take it.
+fn offered(
+    listener: &RingListener,
+    socket: OwnedFd,
     service: u32,
     is_piped: bool,
-) -> Result<WaitingEnd, QPairSocketError> {
+) -> Result<Option<WaitingEnd>, QPairSocketError> {
+    let Some(port) = listener.offer(socket)? else { return Ok(None) };
     if is_piped {
         let pipe = Some(Box::new(Pipe::listening(port)?));
-        return Ok(WaitingEnd::Piped { pipe, watcher: PipeWatcher::default() });
+        return Ok(Some(WaitingEnd::Piped { pipe, watcher: PipeWatcher::default() }));
     }
     let shared = connect::ring_end(port, service)?;
-    Ok(WaitingEnd::Framed { shared, watcher: Watcher::default() })
+    Ok(Some(WaitingEnd::Framed { shared, watcher: Watcher::default() }))
 }

@@ -27,7 +27,25 @@ impl QPairMessages {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        Ok(Self { socket: connect::connect_qpair(address, service, QPairKind::Messages, options)? })
+        Self::connect_admitted(address, service, options, &[])
+    }
+
+    /// Connects like [`QPairMessages::connect`] to a listener that admits only callers that show
+    /// these bytes, at most 64 of them. They go to a listener on this host alone: one of UDP admits
+    /// by keys.
+    ///
+    /// # Errors
+    /// Those of [`QPairMessages::connect`]; [`crate::PortError::Refused`] if the listener wants other
+    /// bytes.
+    pub fn connect_admitted(
+        address: &QPairAddress,
+        service: u32,
+        options: &QPairOptions,
+        admission: &[u8],
+    ) -> Result<Self, QPairSocketError> {
+        let kind = QPairKind::Messages;
+        let socket = connect::connect_qpair(address, service, kind, options, admission)?;
+        Ok(Self { socket })
     }
 
     /// Sends a message; waits while the other side has no room.

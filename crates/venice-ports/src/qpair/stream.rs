@@ -27,7 +27,9 @@ impl QPairStream {
         service: u32,
         options: &QPairOptions,
     ) -> Result<Self, QPairSocketError> {
-        Ok(Self { socket: connect::connect_qpair(address, service, QPairKind::Stream, options)? })
+        let kind = QPairKind::Stream;
+        let socket = connect::connect_qpair(address, service, kind, options, &[])?;
+        Ok(Self { socket })
     }
 
     /// Sends as much of `bytes` as there is room for now; returns how much.

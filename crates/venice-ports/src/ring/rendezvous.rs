@@ -3,12 +3,12 @@
 //! The listener sends first: it makes the memory and passes it over the new connection. No client
 //! can make it wait.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 use super::memory;
 use super::port::{RingConfig, RingPort};
@@ -56,25 +56,37 @@ impl RingListener {
     /// # Errors
     /// Fails if the system has no descriptor or memory left.
     pub fn try_accept(&self) -> Result<Option<RingPort>, PortError> {
-        loop {
-            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => socket,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(source) => {
-                    return Err(PortError::System { step: "accepting a connection", source });
-                }
-            };
-            let lines = memory::lines_for(self.config.ring_bytes);
-            let memory = [memory::create(lines)?];
-            let link = self.config.link.map(|link| link.to_string()).unwrap_or_default();
-            let is_pipe = self.is_pipe;
-            if send_reply(socket.as_fd(), &Reply::Ring { lines, is_pipe, link }, &memory) {
-                let [memory] = &memory;
-                let link = self.config.link;
-                return RingPort::new(socket, memory.as_fd(), lines, link, true).map(Some);
+        while let Some(socket) = self.accept_socket()? {
+            if let Some(port) = self.offer(socket)? {
+                return Ok(Some(port));
             }
         }
+        Ok(None)
+    }
+
+    /// Returns the connection of the next process, if any, without a ring. Does not wait.
+    pub(crate) fn accept_socket(&self) -> Result<Option<OwnedFd>, PortError> {
+        loop {
+            return match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => Ok(Some(socket)),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => Ok(None),
+                Err(source) => Err(PortError::System { step: "accepting a connection", source }),
+            };
+        }
+    }
+
+    /// Makes a ring and offers it over a connection; `None` if that cannot take it.
+    pub(crate) fn offer(&self, socket: OwnedFd) -> Result<Option<RingPort>, PortError> {
+        let lines = memory::lines_for(self.config.ring_bytes);
+        let memory = [memory::create(lines)?];
+        let link = self.config.link.map(|link| link.to_string()).unwrap_or_default();
+        let is_pipe = self.is_pipe;
+        if !send_reply(socket.as_fd(), &Reply::Ring { lines, is_pipe, link }, &memory) {
+            return Ok(None);
+        }
+        let [memory] = &memory;
+        RingPort::new(socket, memory.as_fd(), lines, self.config.link, true).map(Some)
     }
 
     /// Returns the ring to the next process that connects within `timeout_ns`; `None` if none does.
@@ -111,18 +123,25 @@ impl RingListener {
 /// Fails if no listener is there, it makes no offer within five seconds, or the offer is not a
 /// valid ring.
 pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
-    match take_offer(path)? {
+    match take_offer(path, &[])? {
         (port, false) => Ok(port),
         (_, true) => Err(PortError::Protocol { what: "a pipe instead of a ring" }),
     }
 }
 
 /// Takes the ring that the listener on `path` offers; returns true with it if it is for a pipe.
+/// Shows `admission` before, unless that is empty.
 ///
 /// # Errors
 /// Same as [`connect_ring`].
-pub(crate) fn take_offer(path: &Path) -> Result<(RingPort, bool), PortError> {
+pub(crate) fn take_offer(path: &Path, admission: &[u8]) -> Result<(RingPort, bool), PortError> {
     let socket = connect_to(path)?;
+    if !admission.is_empty() {
+        send(&socket, admission, SendFlags::NOSIGNAL).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => PortError::Closed,
+            source => PortError::System { step: "asking for admission", source },
+        })?;
+    }
     let mut fds = Vec::with_capacity(1);
     let reply = receive(&socket, &mut fds)?;
     let (lines, is_pipe, link) = match reply {

@@ -14,8 +14,8 @@
 //! Slabs of a device begin at any offset in it: before the text there are eight bytes for each
 //! slab, its offset in its descriptor.
 //!
-//! A *ring offer* is the first message of a ring listener, sent without a request
-//! ([`crate::ring`]): status 2, total = lines of each ring, first = 1 if the rings carry the records
+//! A *ring offer* is the first message of a ring listener, sent without a request, or to a caller
+//! that has shown what admits it, at most 64 bytes in its first message ([`crate::ring`]): status 2, total = lines of each ring, first = 1 if the rings carry the records
 //! of a pipe and 0 if they carry frames, count = 1 for the memory's descriptor, text = the emulated
 //! link or none. After it the connection carries bells only: any message means
 //! "look at the ring".

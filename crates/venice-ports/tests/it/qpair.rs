@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crate::common::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use venice_fabric::{CloseReason, LinkModel, QPairError, RejectReason};
+use venice_ports::PortError;
 use venice_ports::qpair::{
     QPairAddress, QPairListener, QPairMessages, QPairOptions, QPairSocketError, QPairStream,
 };
@@ -176,6 +178,71 @@ fn refused(place: &mut Place) {
 fn unknown_service_is_refused() {
     refused(&mut ring());
     refused(&mut udp());
+}
+
+/// Callers that never request a QPair; the newest connections stay open.
+fn stay_silent(path: &std::path::Path, stop: &AtomicBool) {
+    let address = SocketAddrUnix::new(path).unwrap();
+    let mut open = std::collections::VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None)
+                .unwrap();
+        // The backlog may be full.
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => open.push_back(socket),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+        if open.len() > 200 {
+            open.pop_front();
+        }
+    }
+}
+
+#[test]
+fn silent_callers_give_way() {
+    let Place { mut listener, address, _dir } = ring();
+    listener.set_max_waiting(16);
+    let path = _dir.path().join("qpair.sock");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| stay_silent(&path, &stop));
+        let connecting = scope.spawn(|| {
+            // A connection that comes too late to its request is closed: a newer one may be faster.
+            (0..100).find_map(|_| {
+                QPairMessages::connect(&address, SERVICE, &QPairOptions::default()).ok()
+            })
+        });
+        let accepted = listener.accept_messages(PATIENCE);
+        stop.store(true, Ordering::Relaxed);
+        assert!(accepted.is_ok(), "{accepted:?}");
+        assert!(connecting.join().unwrap().is_some());
+    });
+}
+
+#[test]
+fn only_admitted_callers_connect() {
+    let Place { mut listener, address, _dir } = ring();
+    listener.set_admission(|shown| shown == b"password");
+    let asking = std::thread::spawn(move || {
+        let options = QPairOptions::default();
+        let ask = |shown| QPairMessages::connect_admitted(&address, SERVICE, &options, shown);
+        for wrong in [&b"pass"[..], &[b'x'; 65], b"password "] {
+            let refused = ask(wrong).unwrap_err();
+            assert!(matches!(refused, QPairSocketError::Port(PortError::Refused { .. })));
+        }
+        ask(b"password").unwrap()
+    });
+    listener.accept_messages(PATIENCE).unwrap();
+    asking.join().unwrap();
+}
+
+#[test]
+fn unanswered_caller_times_out() {
+    let place = ring();
+    let options = QPairOptions::default();
+    let error = QPairMessages::connect(&place.address, SERVICE, &options).unwrap_err();
+    assert!(matches!(error, QPairSocketError::TimedOut), "{error}");
 }
 
 #[test]

@@ -129,6 +129,7 @@ impl Service for Torment {
             15 => leave_child_behind(),
             16 => outcome(std::fs::write(text(), b"x")),
             17 => panic!("as asked"),
+            18 => open_many(&text()),
             _ => Vec::new(),
         };
         self.answers.push_back((Answer { connection, id, status: Status::OK }, bytes));
@@ -201,6 +202,12 @@ fn fill_disk(path: &str) -> Vec<u8> {
         }
     }
     unreachable!("some write fails")
+}
+
+/// Opens a file sixteen times at once.
+fn open_many(path: &str) -> Vec<u8> {
+    let files: Result<Vec<_>, _> = (0..16).map(|_| std::fs::File::create(path)).collect();
+    outcome(files)
 }
 
 fn open_socket(payload: &[u8]) -> Vec<u8> {

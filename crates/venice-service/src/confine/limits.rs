@@ -2,13 +2,15 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::host::own_descriptors;
 use crate::spec::HostLimits;
 
 /// Sets the resource limits of this process, which its children inherit. `has_memory_cgroup`: if no
 /// control group bounds its memory, a limit of each process does.
 pub(crate) fn set_limits(limits: &HostLimits, has_memory_cgroup: bool) -> std::io::Result<()> {
     limit(Resource::Core, 0)?;
-    limit(Resource::Nofile, limits.open_files.into())?;
+    let open_files = limits.open_files.saturating_add(own_descriptors(limits));
+    limit(Resource::Nofile, open_files.into())?;
     limit(Resource::Nproc, limits.processes.into())?;
     limit(Resource::Fsize, limits.scratch_bytes.max(1 << 20))?;
     limit(Resource::Msgqueue, 0)?;

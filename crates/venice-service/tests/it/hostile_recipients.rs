@@ -164,8 +164,31 @@ fn unread_goodbye_ends_in_time() {
 fn strangers_are_bounded() {
     let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
     (0..100).for_each(|id| connections.handle_connect(0, ConnectionId(id)));
+    let closed: Vec<_> = std::iter::from_fn(|| connections.poll_closed()).collect();
+    assert_eq!(closed, (0..84).map(ConnectionId).collect::<Vec<_>>());
+}
+
+#[test]
+fn newest_stranger_is_heard() {
+    let mut connections = HostConnections::new(echo::Echo::default(), SECRET, 1);
+    let wrong = hello(ServiceSecret::from_bytes([9; 32]), "echo");
+    for id in (0..100).map(ConnectionId) {
+        connections.handle_connect(0, id);
+        // Silent ones, and refused ones that do not read.
+        if id.0 % 2 == 0 {
+            connections.handle_message(0, id, &wrong);
+        }
+    }
     let closed = std::iter::from_fn(|| connections.poll_closed()).count();
     assert_eq!(closed, 84);
+    let id = ConnectionId(100);
+    connections.handle_connect(0, id);
+    connections.handle_message(0, id, &hello(SECRET, "echo"));
+    let welcome = connections.poll_message(id).map(Message::parse);
+    assert!(matches!(welcome, Some(Ok(Message::Welcome(_)))), "{welcome:?}");
+    // Further strangers do not touch an admitted connection.
+    (101..200).for_each(|id| connections.handle_connect(0, ConnectionId(id)));
+    assert!(std::iter::from_fn(|| connections.poll_closed()).all(|closed| closed != id));
 }
 
 /// A service that answers twice, answers what nobody asked, and answers at too great a length.

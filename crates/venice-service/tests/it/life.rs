@@ -133,6 +133,46 @@ fn failed_starts_say_why() {
     assert!(failure(spec).contains("no device node"));
 }
 
+/// A small file system, until dropped.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn full_disk_fails_the_start() {
+    if skips_without_root("full_disk_fails_the_start") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    // Its root, the directory, the lock and the folder of hosts; one more is the host's own.
+    let options = c"nr_inodes=5";
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", place.path(), "tmpfs", flags, Some(options)).unwrap();
+    let _small = Small(place.path().to_path_buf());
+    let fixture = Fixture::with(|config| config.dir = place.path().join("dir"));
+    fixture.supervisor.start(GRANT, HostSpec::new("echo", SECRET)).unwrap();
+    let HostEvent::Failed { why, .. } = fixture.event() else { panic!("not failed") };
+    let hosts = place.path().join("dir/hosts");
+    assert!(why.contains(hosts.to_str().unwrap()) && why.contains("No space left"), "{why}");
+    fixture.supervisor.end(GRANT);
+    assert_eq!(fixture.event(), HostEvent::Ended { grant: GRANT });
+    assert_eq!(std::fs::read_dir(hosts).unwrap().count(), 0);
+    drop(fixture);
+}
+
+#[test]
+fn missing_program_is_named() {
+    let fixture = Fixture::with(|config| config.program = "/no/such/program".into());
+    fixture.supervisor.start(GRANT, HostSpec::new("echo", SECRET)).unwrap();
+    let HostEvent::Failed { why, .. } = fixture.event() else { panic!("not failed") };
+    assert!(why.contains("/no/such/program"), "{why}");
+    fixture.end();
+}
+
 #[test]
 fn missing_requirement_fails_the_start() {
     let fixture = Fixture::new();

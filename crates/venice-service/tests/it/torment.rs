@@ -1,10 +1,15 @@
 //! A service that misbehaves in every way, and what comes of it.
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use venice_service::wire::CloseCode;
 use venice_service::{
-    CallGroup, ClientError, HostEvent, HostSpec, Measure, ServiceClient, ServiceSecret, wire,
+    CallGroup, ClientError, Endpoint, HostEvent, HostSpec, Measure, ServiceClient, ServiceSecret,
+    wire,
 };
 use venice_testkit::random::SplitMix64;
 use venice_testkit::wait::wait_until;
@@ -28,6 +33,7 @@ const LEAVE_NAMESPACES: u16 = 14;
 const LEAVE_CHILD_BEHIND: u16 = 15;
 const WRITE: u16 = 16;
 const PANIC: u16 = 17;
+const OPEN_MANY: u16 = 18;
 
 fn call(client: &mut ServiceClient, opcode: u16, payload: &str) -> String {
     let (status, bytes) = client.call(1, opcode, payload.as_bytes()).unwrap();
@@ -127,8 +133,60 @@ fn wrong_secrets_are_logged() {
     assert!(matches!(refused, Err(ClientError::Refused { code: CloseCode::Secret, .. })));
     send(&mut connect(&endpoints[0], "torment"), ABORT);
     let why = fixture.death();
-    assert!(why.contains("1 hellos with a wrong secret"), "{why}");
+    assert!(why.contains("1 callers with a wrong secret"), "{why}");
     fixture.end();
+}
+
+/// Connects again and again, without a word; the newest 1000 connections stay open.
+fn intrude<T>(stop: &AtomicBool, connect: impl Fn() -> Option<T>) {
+    let mut open = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        match connect() {
+            Some(connection) => open.push_back(connection),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        if open.len() > 1000 {
+            open.pop_front();
+        }
+    }
+}
+
+#[test]
+fn silent_intruders_deny_nothing() {
+    let fixture = Fixture::new();
+    let mut spec = HostSpec::new("torment", SECRET);
+    spec.limits.open_files = 16;
+    let (endpoints, _) = fixture.started(spec);
+    let stop = AtomicBool::new(false);
+    let Endpoint::Ring(path) = &endpoints[0] else { panic!("not a ring") };
+    // The first sort shows nothing, the second one anything.
+    let silent = || {
+        let socket = seqpacket().ok()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+        Some(socket)
+    };
+    let guessing = || {
+        let socket = silent()?;
+        rustix::net::send(&socket, &[8; 32], SendFlags::NOSIGNAL).ok()?;
+        Some(socket)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| intrude(&stop, silent));
+        scope.spawn(|| intrude(&stop, guessing));
+        let served = std::panic::catch_unwind(|| {
+            for _ in 0..10 {
+                let mut client = connect(&endpoints[0], "torment");
+                assert_eq!(call(&mut client, OPEN_MANY, "/tmp/file"), "ok");
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(served.is_ok());
+    });
+    fixture.end();
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None)
 }
 
 /// A process whose number is none of those in a host's namespace, which are small.
@@ -294,7 +352,7 @@ fn random_bytes_close_the_connection() {
     let fixture = Fixture::new();
     let (endpoints, _) = fixture.started(HostSpec::new("torment", SECRET));
     let mut random = SplitMix64(1);
-    for _ in 0..50 {
+    for _ in 0..10 {
         let mut client = connect(&endpoints[0], "torment");
         let mut bytes = {
             let len = 1 + random.below(200) as usize;
