@@ -37,7 +37,7 @@ pub enum NoHugePages {
     )]
     TablesStay,
     /// The trial failed.
-    #[error("the trial of a huge page failed ({0}): see the kernel rows of `venice doctor`")]
+    #[error("the trial of a huge page failed ({0})")]
     Untried(Errno),
 }
 

@@ -74,7 +74,9 @@ fn huge_pages(to_be_had: Result<(), NoHugePages>) -> Finding {
                 NoHugePages::TablesStay => {
                     "boot Linux 6.14 or newer with CONFIG_PT_RECLAIM=y".to_string()
                 }
-                NoHugePages::Untried(_) => "mend the rows that are missing, then call `venice doctor` again".to_string(),
+                NoHugePages::Untried(_) => {
+                    "mend what else is missing here, then try again".to_string()
+                }
             };
             Finding::warn("huge pages", format!("no --page-size 2m: {none}"), remedy)
         }

@@ -19,19 +19,14 @@ pub struct DeviceArgs {
     /// Accelerators to get with the memory: both or nothing, and the memory near them; the same as
     /// --with accelerator=N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    accelerators: Option<u32>,
+    pub(super) accelerators: Option<u32>,
     /// Devices to get with the memory, as `venice get` names them: accelerator:cuda=2, nic,
     /// storage=10GiB; may be repeated. The program's environment describes them (`venice get`)
     #[arg(long = "with", value_name = "WANT")]
-    wants: Vec<Want>,
+    pub(super) wants: Vec<Want>,
 }
 
 impl DeviceArgs {
-    /// True if there are any.
-    pub fn are_asked(&self) -> bool {
-        self.accelerators.is_some() || !self.wants.is_empty()
-    }
-
     /// Returns the devices.
     ///
     /// # Errors

@@ -24,8 +24,12 @@ pub struct Requirement {
 const NONE: Requirement =
     Requirement { option: "", is_given: |_, _| false, refusing: &[], mapped: None, link: None };
 
+/// Reason why devices do not go with a mode.
+const OTHER_PROCESS: &str =
+    "another process borrows the memory (venice get holds devices for any command)";
+
 /// All requirements.
-pub const REQUIREMENTS: [Requirement; 11] = [
+pub const REQUIREMENTS: [Requirement; 12] = [
     Requirement {
         option: Mode::Window.flag(),
         is_given: |_, mode| mode == Mode::Window,
@@ -115,12 +119,15 @@ pub const REQUIREMENTS: [Requirement; 11] = [
         ..NONE
     },
     Requirement {
-        option: "--accelerators and --with",
-        is_given: |args, _| args.devices.are_asked(),
-        refusing: &[(
-            Mode::Swap,
-            "another process borrows the memory (venice get holds devices for any command)",
-        )],
+        option: "--accelerators",
+        is_given: |args, _| args.devices.accelerators.is_some(),
+        refusing: &[(Mode::Swap, OTHER_PROCESS)],
+        ..NONE
+    },
+    Requirement {
+        option: "--with",
+        is_given: |args, _| !args.devices.wants.is_empty(),
+        refusing: &[(Mode::Swap, OTHER_PROCESS)],
         ..NONE
     },
 ];
@@ -213,7 +220,7 @@ mod tests {
     }
 
     /// Options that give each requirement but that of a mode.
-    const GIVING: [&[&str]; 10] = [
+    const GIVING: [&[&str]; 11] = [
         &["--coding", "2+1"],
         &["--write-behind", "/tmp"],
         &["--read-ahead", "off"],
@@ -224,6 +231,7 @@ mod tests {
         &["--reclaim-to", "disk"],
         &["--strict"],
         &["--accelerators", "1"],
+        &["--with", "nic"],
     ];
 
     #[test]
