@@ -8,7 +8,7 @@ use venice_memory::paged::run_block::Fate;
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
-use crate::held::{Held, HeldEvent, HeldNews, resource_name};
+use crate::held::{Held, HeldEvent, HeldNews, OnLoss, resource_name};
 use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
 use crate::renewals::{Renewal, Renewals, Renewed};
 
@@ -78,7 +78,7 @@ pub fn claim(
     let live: Vec<Grant> = live.into_iter().map(|(grant, _)| grant).collect();
     match live.is_empty() {
         true => Ok(None),
-        false => Held::keep(access, (live, asked), tell).map(Some),
+        false => Held::keep(access, (live, asked), OnLoss::Fail, tell).map(Some),
     }
 }
 
