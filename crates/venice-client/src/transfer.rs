@@ -31,7 +31,9 @@ impl Rack {
     }
 
     /// Takes over what was transferred to this user and not claimed yet: `number` names one
-    /// transfer, `None` all. Waits for it up to `within`; `None`: nothing came.
+    /// transfer, `None` all. Waits for it up to `within`; `None`: nothing came, or all of it is lost.
+    /// A device whose service does not start is lost ([`Claimed::is_whole`]) and has none; the others
+    /// are held.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Unreachable`].

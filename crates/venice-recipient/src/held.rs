@@ -184,7 +184,7 @@ impl Held {
     }
 
     /// Starts the keeper. `asked` is a time before the request was sent; the leases began later. On
-    /// an error everything is released.
+    /// an error everything is released, unless the rest was to be kept.
     pub(crate) fn keep(
         access: &Access,
         (grants, asked): (Vec<Grant>, Instant),
@@ -197,7 +197,11 @@ impl Held {
             let services = runtime.block_on(keeper.meet_services(on_loss))?;
             keeper.start(runtime, services)
         };
-        start().inspect_err(|_| release_now(access, &grants))
+        start().inspect_err(|_| match on_loss {
+            OnLoss::Fail => release_now(access, &grants),
+            // To release the memory would destroy its data, and they can be claimed again.
+            OnLoss::KeepRest => {}
+        })
     }
 
     /// Returns the grants, lost or not.
@@ -213,6 +217,11 @@ impl Held {
     /// Returns the fate of a lost grant; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
         lock(&self.fates).lost.values().next().copied()
+    }
+
+    /// True if nothing is held any more.
+    pub(crate) fn is_all_lost(&self) -> bool {
+        lock(&self.fates).lost.len() == self.grants.len()
     }
 
     /// Returns the reclaim that ends first; `None`: none, or no longer.

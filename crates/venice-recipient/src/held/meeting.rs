@@ -23,6 +23,8 @@ const SERVICE_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) enum OnLoss {
     /// The wait fails: its grants were requested together.
     Fail,
+    /// The others are kept: they may hold data.
+    KeepRest,
 }
 
 /// What a keeper of met services starts with.

@@ -168,6 +168,23 @@ fn ended() -> ServiceState {
 }
 
 #[test]
+fn claim_keeps_rest_without_service() {
+    let (agent, mut loan, _runtime) = Agent::start(&[ended(), serving(3)]);
+    let (tell, told) = mpsc::channel();
+    let tell = move |news| drop(tell.send(news));
+    let claimed = (loan.take_grants(), loan.asked);
+    let held = Held::keep(&loan.access, claimed, OnLoss::KeepRest, tell).unwrap();
+    let has_service: Vec<_> = held.services().iter().map(Option::is_some).collect();
+    assert_eq!((has_service, agent.returned()), (vec![false, false, true], vec![]));
+    let news = told.recv().unwrap();
+    assert_eq!((news.what.as_str(), news.event), ("2", HeldEvent::Lost(Fate::Revoked)));
+    assert_eq!(news.why.as_deref(), Some("its service did not start: no"));
+    assert!(held.lost().is_some() && !held.is_all_lost());
+    drop(held);
+    assert_eq!(agent.returned(), [1, 3]);
+}
+
+#[test]
 fn failed_device_releases_loan() {
     for each in [true, false] {
         let (agent, mut loan, _runtime) = Agent::start(&[serving(2), ended(), serving(4)]);
