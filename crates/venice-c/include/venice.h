@@ -389,8 +389,8 @@ venice_status venice_connect_channel(const char *address, venice_kind kind,
  * not wait (VENICE_WOULD_BLOCK). */
 venice_status venice_set_timeout(venice_channel *channel, int64_t timeout_ms);
 
-/* Sends a message of 1 byte or more: all of it or nothing. One thread may send while another
- * receives. */
+/* Sends a message of 1 byte or more: all of it or nothing. Any threads may send and receive at the
+ * same time; each message stays whole. */
 venice_status venice_send(const venice_channel *channel, const void *message, size_t len_bytes);
 
 /* Receives a message into `buffer` of `size_bytes`, and stores its length; 0: the other side has

@@ -57,7 +57,9 @@ impl Kind {
 /// One end of a connection; closed on drop, which waits up to 0.1 s until sent bytes are on their
 /// way.
 ///
-/// Any thread may use it; one may receive while another sends.
+/// Any threads may use it at the same time. Messages stay whole, and those of one thread stay in
+/// order; a message that another thread is sending counts as missing room. Of a stream, the bytes
+/// that one call takes stay together.
 #[derive(Debug)]
 pub struct Connection {
     inner: Inner,

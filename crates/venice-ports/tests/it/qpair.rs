@@ -382,3 +382,94 @@ fn futures_over_rings() {
 fn futures_over_udp() {
     tasks(udp());
 }
+
+/// Sends `count` messages that name sender and number, in the way that the sender's number chooses:
+/// blocking, with a time-out that passes in the middle of messages, polled, or as a task.
+fn send_numbered(socket: &QPairMessages, sender: u8, count: u8, len: usize) -> u8 {
+    for number in 0..count {
+        let mut message = vec![number; len];
+        message[0] = sender;
+        loop {
+            let sent = match sender % 3 {
+                0 => socket.send(&message),
+                1 => block_on(socket.send_async(&message)),
+                _ => socket.try_send(&message),
+            };
+            match sent {
+                Ok(()) => break,
+                Err(QPairSocketError::TimedOut | QPairSocketError::WouldBlock) => {
+                    std::thread::yield_now();
+                }
+                Err(QPairSocketError::QPair(QPairError::Ended)) => return number,
+                Err(error) => panic!("sender {sender}: {error}"),
+            }
+        }
+    }
+    count
+}
+
+/// Receives until the end; returns the number of messages of each sender.
+fn receive_numbered(socket: &QPairMessages, mut on_message: impl FnMut(usize)) -> [u8; 3] {
+    let (mut counts, mut into) = ([0; 3], vec![0; 1 << 21]);
+    loop {
+        let len = socket.recv(&mut into).unwrap();
+        if len == 0 {
+            return counts;
+        }
+        let sender = usize::from(into[0]);
+        assert!(into[1..len].iter().all(|&byte| byte == counts[sender]), "sender {sender}");
+        counts[sender] += 1;
+        on_message(counts.iter().map(|&count| usize::from(count)).sum());
+    }
+}
+
+fn many_senders(mut place: Place, len: usize) {
+    const EACH: u8 = 40;
+    for timeout in [PATIENCE, Some(Duration::from_micros(300))] {
+        for end_at in [None, Some(5), Some(17)] {
+            let address = place.address.clone();
+            let ours = std::thread::spawn(move || connect(&address));
+            let theirs = place.listener.accept_messages(PATIENCE).unwrap();
+            let ours = ours.join().unwrap();
+            ours.set_timeout(timeout);
+            theirs.set_timeout(PATIENCE);
+            let (ours, ends) = (&ours, std::sync::mpsc::channel());
+            std::thread::scope(|scope| {
+                let senders =
+                    [0, 1, 2].map(|id| scope.spawn(move || send_numbered(ours, id, EACH, len)));
+                let receiving = scope.spawn(|| {
+                    receive_numbered(&theirs, |total| {
+                        if Some(total) == end_at {
+                            ends.0.send(()).unwrap();
+                        }
+                    })
+                });
+                if end_at.is_some() {
+                    ends.1.recv().unwrap();
+                    ours.shutdown().unwrap();
+                }
+                let sent = senders.map(|sender| sender.join().unwrap());
+                if end_at.is_none() {
+                    assert_eq!(sent, [EACH; 3]);
+                    ours.shutdown().unwrap();
+                }
+                assert_eq!(receiving.join().unwrap(), sent);
+            });
+        }
+    }
+}
+
+#[test]
+fn many_senders_over_rings() {
+    many_senders(ring(), 1 << 20);
+}
+
+#[test]
+fn many_senders_over_emulated_link() {
+    many_senders(emulated(), 50_000);
+}
+
+#[test]
+fn many_senders_over_udp() {
+    many_senders(udp(), 50_000);
+}

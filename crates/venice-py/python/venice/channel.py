@@ -105,8 +105,8 @@ class Listener(Closing):
 
 
 class Channel(Closing):
-    """One end of a connection; closed by `close()` or `with`. One thread may receive while another
-    sends. In a child of `fork` it is `Closed`."""
+    """One end of a connection; closed by `close()` or `with`. Any threads may send and
+    receive at the same time. In a child of `fork` it is `Closed`."""
 
     def __init__(self, inner: "_venice.Channel") -> None:
         self._inner = inner
