@@ -368,12 +368,13 @@ venice_status venice_listen(const char *address, venice_kind kind,
 const char *venice_listener_address(const venice_listener *listener);
 
 /* Accepts the next channel within `timeout_ms`: -1: without limit; 0: VENICE_WOULD_BLOCK if none
- * waits. */
+ * waits. Any threads may accept at the same time; each channel goes to one of them. */
 venice_status venice_accept(venice_listener *listener, int64_t timeout_ms,
                             venice_channel **channel);
 
 /* The descriptor to poll for input after venice_listener_arm(), and its preparation, which returns
- * false if the program must try again first. -1 and false for NULL. */
+ * false if the program must try again first. Neither waits for a thread that accepts; one thread
+ * polls at a time. -1 and false for NULL. */
 int venice_listener_fd(const venice_listener *listener);
 bool venice_listener_arm(const venice_listener *listener);
 

@@ -11,6 +11,8 @@ use super::connection::{Connection, Kind};
 use super::{Address, Error, Options};
 
 /// Listener for connections of one kind.
+///
+/// Any threads may accept at the same time, while one polls the descriptor.
 #[derive(Debug)]
 pub struct Listener {
     inner: Inner,
@@ -67,8 +69,8 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::TimedOut`]; [`Error::Forked`], [`Error::System`].
-    pub fn accept(&mut self, timeout: Option<Duration>) -> Result<Connection, Error> {
-        match (&mut self.inner, self.kind) {
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, Error> {
+        match (&self.inner, self.kind) {
             (Inner::Adaptive(listener), _) => Connection::reading(listener.accept(timeout)?),
             (Inner::QPairs(listener), Kind::Stream) => {
                 Connection::streaming(listener.accept_stream(timeout)?)
@@ -83,7 +85,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if none does; else those of [`Listener::accept`].
-    pub fn try_accept(&mut self) -> Result<Connection, Error> {
+    pub fn try_accept(&self) -> Result<Connection, Error> {
         self.polled().attend();
         match self.accept(Some(Duration::ZERO)) {
             Err(Error::TimedOut) => Err(Error::WouldBlock),

@@ -32,7 +32,7 @@ fn places(dir: &tempfile::TempDir) -> Vec<(Address, Options)> {
 
 /// Joins both ends: the connecting one first.
 fn pair(address: &Address, kind: Kind, options: Options) -> (Connection, Connection) {
-    let mut listener = Listener::bind(address, kind, &options).unwrap();
+    let listener = Listener::bind(address, kind, &options).unwrap();
     let address = listener.address().clone();
     let connecting = thread::spawn(move || Connection::connect(&address, kind, &options).unwrap());
     let theirs = listener.accept(Some(PATIENCE)).unwrap();
@@ -165,7 +165,7 @@ fn failed_connection_names_remedy() {
     let said = connect(&nowhere, Kind::Messages, &Options::default());
     assert!(said.contains("start the listening one"), "{said}");
 
-    let mut listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
+    let listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
     for kind in [Kind::Stream, Kind::Adaptive] {
         thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept(Some(Duration::from_secs(1))));
@@ -226,7 +226,7 @@ fn polled<T>(
 fn descriptor_wakes_poller() {
     let dir = tempfile::tempdir().unwrap();
     for (address, options) in places(&dir) {
-        let mut listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+        let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
         let at = listener.address().clone();
         let calling = thread::spawn(move || {
             let ours = Connection::connect(&at, Kind::Messages, &options).unwrap();
@@ -464,7 +464,7 @@ fn peer_of_another_test() {
     let address: Address = std::env::var("CHANNEL_ADDRESS").unwrap().parse().unwrap();
     let mut options = plain();
     options.key = std::env::var("CHANNEL_KEY").ok().map(|key| key.parse().unwrap());
-    let mut listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+    let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
     println!("\nLISTENING {}", listener.address());
     let theirs = listener.accept(Some(PATIENCE)).unwrap();
     let mut message = vec![9; 40_000];

@@ -62,7 +62,7 @@ fn message(random: &mut Random) -> Vec<u8> {
 
 /// Echoes messages to several concurrent clients.
 fn echo(place: Place, clients: u64, messages: u64) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     std::thread::scope(|scope| {
         for seed in 0..clients {
             let address = &address;
@@ -121,7 +121,7 @@ fn messages_over_udp() {
 /// Sends megabytes one way, then the end, then an answer the other way.
 fn stream(place: Place) {
     const BYTES: usize = 5 << 20;
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let reader = std::thread::spawn(move || {
         let mut socket = listener.accept_stream(PATIENCE).unwrap();
         socket.set_timeout(PATIENCE);
@@ -180,7 +180,7 @@ fn unknown_service_is_refused() {
 
 #[test]
 fn call_respects_timeout() {
-    let Place { mut listener, address, _dir } = ring();
+    let Place { listener, address, _dir } = ring();
     let connecting = std::thread::spawn(move || connect(&address));
     let theirs = listener.accept_messages(PATIENCE).unwrap();
     let ours = connecting.join().unwrap();
@@ -206,7 +206,7 @@ fn call_respects_timeout() {
 
 /// Polls the descriptor instead of blocking.
 fn polled(place: Place) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let sender = std::thread::spawn(move || {
         let socket = connect(&address);
         for number in 0..200u32 {
@@ -260,7 +260,7 @@ fn is_readable(socket: &QPairMessages) -> bool {
 /// in for another wake that one.
 #[test]
 fn shared_arrivals_wake_every_socket() {
-    let Place { mut listener, address, _dir } = udp();
+    let Place { listener, address, _dir } = udp();
     let connecting = std::thread::spawn(move || [connect(&address), connect(&address)]);
     let first = listener.accept_messages(PATIENCE).unwrap();
     let second = listener.accept_messages(PATIENCE).unwrap();
@@ -294,7 +294,7 @@ fn shared_arrivals_wake_every_socket() {
 /// A sent message arrives even if its datagrams are lost and the socket is dropped at once.
 #[test]
 fn sent_message_outlives_socket() {
-    let Place { mut listener, address, _dir } = udp();
+    let Place { listener, address, _dir } = udp();
     let QPairAddress::Udp { address: behind, .. } = address else { unreachable!() };
     // A proxy between the two drops datagrams on command.
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -350,7 +350,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn tasks(place: Place) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let echo = std::thread::spawn(move || {
         let socket = listener.accept_messages(PATIENCE).unwrap();
         block_on(async {
@@ -423,7 +423,7 @@ fn receive_numbered(socket: &QPairMessages, mut on_message: impl FnMut(usize)) -
     }
 }
 
-fn many_senders(mut place: Place, len: usize) {
+fn many_senders(place: Place, len: usize) {
     const EACH: u8 = 40;
     for timeout in [PATIENCE, Some(Duration::from_micros(300))] {
         for end_at in [None, Some(5), Some(17)] {
@@ -472,4 +472,55 @@ fn many_senders_over_emulated_link() {
 #[test]
 fn many_senders_over_udp() {
     many_senders(udp(), 50_000);
+}
+
+/// Polls once for `wait`; returns true if the listener's descriptor is readable.
+fn has_request(listener: &QPairListener, wait: Duration) -> bool {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    poll(&mut [PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)], Some(&timeout)).unwrap() > 0
+}
+
+/// Threads that wait in an accept hold no other call up, and leave a poller its wake-up.
+fn accepting_threads(place: &Place) {
+    let (listener, zero) = (&place.listener, Some(Duration::ZERO));
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            let accepting =
+                [0, 1].map(|_| scope.spawn(move || listener.accept_messages(PATIENCE).unwrap()));
+            std::thread::sleep(Duration::from_millis(round % 3));
+            let nothing = listener.accept_messages(zero);
+            assert!(matches!(nothing, Err(QPairSocketError::TimedOut)), "{nothing:?}");
+            let polling = scope.spawn(move || {
+                loop {
+                    listener.attend();
+                    match listener.accept_messages(zero) {
+                        Err(QPairSocketError::TimedOut) if listener.arm() => {
+                            assert!(has_request(listener, PATIENCE.unwrap()), "no wake-up");
+                        }
+                        Err(QPairSocketError::TimedOut) => {}
+                        accepted => break accepted.unwrap(),
+                    }
+                }
+            });
+            let callers = [0, 1, 2].map(|_| scope.spawn(|| connect(&place.address)));
+            let _accepted = accepting.map(|accepted| accepted.join().unwrap());
+            let _polled = polling.join().unwrap();
+            let _callers = callers.map(|caller| caller.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn accepting_threads_over_rings() {
+    accepting_threads(&ring());
+}
+
+#[test]
+fn accepting_threads_over_emulated_link() {
+    accepting_threads(&emulated());
+}
+
+#[test]
+fn accepting_threads_over_udp() {
+    accepting_threads(&udp());
 }
