@@ -72,7 +72,8 @@ def connect_region(
 
 
 class Listener(Closing):
-    """A listener; closed by `close()` or `with`."""
+    """A listener; closed by `close()` or `with`. Any threads may accept at the same time, while one
+    polls."""
 
     def __init__(self, inner: "_venice.Listener") -> None:
         self._inner = inner
