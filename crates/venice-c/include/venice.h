@@ -395,7 +395,8 @@ venice_status venice_set_timeout(venice_channel *channel, int64_t timeout_ms);
 venice_status venice_send(const venice_channel *channel, const void *message, size_t len_bytes);
 
 /* Receives a message into `buffer` of `size_bytes`, and stores its length; 0: the other side has
- * ended its sending. VENICE_TOO_SMALL: the message stays queued, and its length is stored. */
+ * ended its sending. VENICE_TOO_SMALL: the message stays queued, and its length is stored;
+ * over shm that is what the sender names, at most 1 GiB, before all of it has arrived. */
 venice_status venice_recv(const venice_channel *channel, void *buffer, size_t size_bytes,
                           size_t *len_bytes);
 

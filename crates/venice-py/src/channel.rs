@@ -211,21 +211,7 @@ impl Channel {
 
     /// Returns the next message; `None`: the other side has ended its sending.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let polled = |connection: &Connection| {
-            let mut message = vec![0; 4096];
-            loop {
-                match connection.try_recv(&mut message) {
-                    Err(channel::Error::TooSmall { needed_bytes }) => {
-                        message.resize(needed_bytes, 0);
-                    }
-                    received => {
-                        message.truncate(received?);
-                        return Ok((!message.is_empty()).then_some(message));
-                    }
-                }
-            }
-        };
-        let message = self.call(py, polled, Connection::recv_vec)?;
+        let message = self.call(py, Connection::try_recv_vec, Connection::recv_vec)?;
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 

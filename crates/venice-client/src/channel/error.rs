@@ -106,7 +106,8 @@ pub enum Error {
         "buffer too small: the next message has {needed_bytes} bytes; receive it with a larger buffer"
     )]
     TooSmall {
-        /// Bytes of the message.
+        /// Bytes of the message, at most 1 GiB; over shm, as its sender names them before they have
+        /// arrived.
         needed_bytes: usize,
     },
     /// The call is for another kind of connection.

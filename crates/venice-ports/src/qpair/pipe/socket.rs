@@ -151,6 +151,12 @@ impl Pipe {
         self.receive.lock().expect("no thread panics under this lock")
     }
 
+    /// Returns the bytes allocated for a message that has arrived in part.
+    #[cfg(test)]
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.lock_receive().partial_bytes()
+    }
+
     fn check(&self, kind: QPairKind) -> Result<(), QPairSocketError> {
         self.process.check()?;
         if self.kind == kind { Ok(()) } else { Err(QPairError::WrongKind.into()) }
@@ -285,6 +291,12 @@ impl Pipe {
     pub(crate) fn recv(&self, wait: Wait, into: &mut [u8]) -> Result<usize, QPairSocketError> {
         self.check(QPairKind::Messages)?;
         self.receiving(wait, |half| half.take_message(into, || self.bells.ring()))
+    }
+
+    /// Receives a message in memory that grows with what has arrived; `None` at the end.
+    pub(crate) fn recv_vec(&self, wait: Wait) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        self.check(QPairKind::Messages)?;
+        self.receiving(wait, |half| half.take_vec(|| self.bells.ring()))
     }
 
     /// Writes the front of `bytes`.
