@@ -350,8 +350,10 @@ typedef struct venice_channel_options {
     uint32_t plain;              /* 1: allow traffic that the route can read and forge: udp without
                                   * a key, and verbs */
     uint32_t buffer_bytes;       /* bytes that may wait at each end, 4 KiB to 16 MiB; 0: 256 KiB.
-                                  * Over udp it bounds the length of a message */
-    uint32_t connect_timeout_ms; /* the longest time to connect; 0: ten seconds */
+                                  * Over udp it bounds the length of a message. VENICE_INVALID for
+                                  * adaptive streams and memory */
+    uint32_t connect_timeout_ms; /* the longest time to connect; 0: ten seconds. VENICE_INVALID for
+                                  * ends that listen or lend */
 } venice_channel_options;
 
 #define VENICE_CHANNEL_OPTIONS { sizeof(venice_channel_options), NULL, 0, 0, 0 }

@@ -45,6 +45,14 @@ impl Kind {
         }
     }
 
+    /// Checks that it has a use for the length of buffers, if one is given.
+    pub(super) fn check_buffer(self, options: &Options) -> Result<(), Error> {
+        match self {
+            Self::Messages | Self::Stream => Ok(()),
+            Self::Adaptive => options.check_no_buffer(self.name()),
+        }
+    }
+
     pub(super) fn check_port(self, address: &Address) -> Result<(), Error> {
         if address.capabilities().messages {
             return Ok(());
@@ -95,9 +103,10 @@ impl Connection {
     /// # Errors
     /// [`Error::Connect`] if no listener is there, it is of another kind, or does not answer within
     /// [`Options::connect_timeout`]; [`Error::Unprotected`], [`Error::Unsupported`],
-    /// [`Error::Address`].
+    /// [`Error::UnusedOption`], [`Error::Address`].
     pub fn connect(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
+        kind.check_buffer(options)?;
         let seal = options.seal().map(|key| -> Result<_, Error> {
             let number = random_u64().map_err(|error| {
                 Error::System(format!("drawing a number failed: {}", std::io::Error::from(error)))

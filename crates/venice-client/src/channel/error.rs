@@ -52,6 +52,14 @@ pub enum Error {
         /// Addresses that can.
         instead: &'static str,
     },
+    /// The option has no effect there.
+    #[error("invalid option {option}: {what} has no use for it; leave it at its default")]
+    UnusedOption {
+        /// The option.
+        option: &'static str,
+        /// The end or the channel.
+        what: &'static str,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {why}")]
     Listen {

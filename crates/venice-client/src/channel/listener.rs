@@ -32,9 +32,11 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable; [`Error::Unprotected`],
-    /// [`Error::Unsupported`], [`Error::Address`].
+    /// [`Error::Unsupported`], [`Error::UnusedOption`], [`Error::Address`].
     pub fn bind(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
+        kind.check_buffer(options)?;
+        options.check_no_timeout("a listener")?;
         let seal = options.seal().map(|key| QPairSeal::Keys(Arc::new(key.secret())));
         let at = qpair_address(address, options, seal)?;
         let failed = |error: QPairSocketError| Error::listening(address, error);

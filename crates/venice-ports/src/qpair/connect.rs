@@ -61,7 +61,7 @@ pub(super) fn connect_qpair(
 ) -> Result<QPairSocket, QPairSocketError> {
     let until = options.connect_until();
     if let QPairAddress::Ring { path, .. } = address {
-        return match take_offer(path)? {
+        return match take_offer(path, options.connect_timeout())? {
             (port, true) => {
                 let pipe = Pipe::connect(port, service, kind, until)?;
                 Ok(QPairSocket::Piped(PipeSocket::new(pipe)))
@@ -85,7 +85,7 @@ pub(crate) fn connect(
 ) -> Result<Socket, QPairSocketError> {
     let (now_ns, until) = (monotonic_ns(), options.connect_until());
     let (link, id) = match address {
-        QPairAddress::Ring { path, .. } => match take_offer(path)? {
+        QPairAddress::Ring { path, .. } => match take_offer(path, options.connect_timeout())? {
             (port, false) => ring_caller(port, service, kind, options, depth)?,
             (_, true) => {
                 let refused = CloseReason::Refused(RejectReason::NoListener);

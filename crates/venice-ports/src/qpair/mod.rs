@@ -156,9 +156,12 @@ pub struct QPairOptions {
 impl QPairOptions {
     /// Returns the wait of an attempt to connect that begins now.
     pub(crate) fn connect_until(&self) -> Wait {
-        let timeout = self.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = u64::try_from(self.connect_timeout().as_nanos()).unwrap_or(u64::MAX);
         Wait::at_most_ns(timeout_ns)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.connect_timeout.unwrap_or(CONNECT_TIMEOUT)
     }
 }
 

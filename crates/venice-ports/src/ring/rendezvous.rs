@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use rustix::net::{SocketFlags, accept_with};
 use super::memory;
 use super::port::{RingConfig, RingPort};
 use crate::PortError;
-use crate::shm::client::{connect_to, parse_link, receive};
+use crate::shm::client::{ANSWER_TIMEOUT, connect_to, parse_link, receive};
 use crate::shm::listener::Listener;
 use crate::shm::message::Reply;
 use crate::shm::server::send_reply;
@@ -111,18 +112,18 @@ impl RingListener {
 /// Fails if no listener is there, it makes no offer within five seconds, or the offer is not a
 /// valid ring.
 pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
-    match take_offer(path)? {
+    match take_offer(path, ANSWER_TIMEOUT)? {
         (port, false) => Ok(port),
         (_, true) => Err(PortError::Protocol { what: "a pipe instead of a ring" }),
     }
 }
 
-/// Takes the ring that the listener on `path` offers; returns true with it if it is for a pipe.
+/// Takes the ring that the listener on `path` offers within `timeout`; returns true with it if it is for a pipe.
 ///
 /// # Errors
 /// Same as [`connect_ring`].
-pub(crate) fn take_offer(path: &Path) -> Result<(RingPort, bool), PortError> {
-    let socket = connect_to(path)?;
+pub(crate) fn take_offer(path: &Path, timeout: Duration) -> Result<(RingPort, bool), PortError> {
+    let socket = connect_to(path, timeout)?;
     let mut fds = Vec::with_capacity(1);
     let reply = receive(&socket, &mut fds)?;
     let (lines, is_pipe, link) = match reply {

@@ -28,7 +28,8 @@ def listen(
     """Listens at `shm:PATH` or `udp:HOST:PORT`; port 0: any, see `Listener.address`.
 
     Over udp both ends give the same `key`, or `plain=True`. `buffer` is what may wait at each end;
-    over udp it bounds the length of a message.
+    over udp it bounds the length of a message. Adaptive streams size their buffers themselves: any
+    other `buffer` than the default is `Invalid`.
     """
     options = _venice.ChannelOptions(key, plain, parse_size(buffer), 10.0)
     return Listener(_venice.Listener(address, kind, options))
@@ -64,10 +65,16 @@ def lend(
 
 
 def connect_region(
-    address: str, size: int | str, *, key: str | None = None, plain: bool = False
+    address: str,
+    size: int | str,
+    *,
+    key: str | None = None,
+    plain: bool = False,
+    timeout: float = 10.0,
 ) -> "RemoteRegion":
-    """Connects to the first `size` bytes, a multiple of 16 MiB, that another program lends."""
-    options = _venice.ChannelOptions(key, plain, 256 << 10, 10.0)
+    """Connects to the first `size` bytes, a multiple of 16 MiB, that another program lends, within
+    `timeout` seconds."""
+    options = _venice.ChannelOptions(key, plain, 256 << 10, timeout)
     return RemoteRegion(_venice.RemoteRegion(address, parse_size(size), options))
 
 
