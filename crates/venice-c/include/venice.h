@@ -350,8 +350,10 @@ typedef struct venice_channel_options {
     uint32_t plain;              /* 1: allow traffic that the route can read and forge: udp without
                                   * a key, and verbs */
     uint32_t buffer_bytes;       /* bytes that may wait at each end, 4 KiB to 16 MiB; 0: 256 KiB.
-                                  * Over udp it bounds the length of a message */
-    uint32_t connect_timeout_ms; /* the longest time to connect; 0: ten seconds */
+                                  * Over udp it bounds the length of a message. VENICE_INVALID for
+                                  * adaptive streams and memory */
+    uint32_t connect_timeout_ms; /* the longest time to connect; 0: ten seconds. VENICE_INVALID for
+                                  * ends that listen or lend */
 } venice_channel_options;
 
 #define VENICE_CHANNEL_OPTIONS { sizeof(venice_channel_options), NULL, 0, 0, 0 }
@@ -368,12 +370,13 @@ venice_status venice_listen(const char *address, venice_kind kind,
 const char *venice_listener_address(const venice_listener *listener);
 
 /* Accepts the next channel within `timeout_ms`: -1: without limit; 0: VENICE_WOULD_BLOCK if none
- * waits. */
+ * waits. Any threads may accept at the same time; each channel goes to one of them. */
 venice_status venice_accept(venice_listener *listener, int64_t timeout_ms,
                             venice_channel **channel);
 
 /* The descriptor to poll for input after venice_listener_arm(), and its preparation, which returns
- * false if the program must try again first. -1 and false for NULL. */
+ * false if the program must try again first. Neither waits for a thread that accepts; one thread
+ * polls at a time. -1 and false for NULL. */
 int venice_listener_fd(const venice_listener *listener);
 bool venice_listener_arm(const venice_listener *listener);
 
@@ -389,12 +392,13 @@ venice_status venice_connect_channel(const char *address, venice_kind kind,
  * not wait (VENICE_WOULD_BLOCK). */
 venice_status venice_set_timeout(venice_channel *channel, int64_t timeout_ms);
 
-/* Sends a message of 1 byte or more: all of it or nothing. One thread may send while another
- * receives. */
+/* Sends a message of 1 byte or more: all of it or nothing. Any threads may send and receive at the
+ * same time; each message stays whole. */
 venice_status venice_send(const venice_channel *channel, const void *message, size_t len_bytes);
 
 /* Receives a message into `buffer` of `size_bytes`, and stores its length; 0: the other side has
- * ended its sending. VENICE_TOO_SMALL: the message stays queued, and its length is stored. */
+ * ended its sending. VENICE_TOO_SMALL: the message stays queued, and its length is stored;
+ * over shm that is what the sender names, at most 1 GiB, before all of it has arrived. */
 venice_status venice_recv(const venice_channel *channel, void *buffer, size_t size_bytes,
                           size_t *len_bytes);
 

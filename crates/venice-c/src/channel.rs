@@ -4,7 +4,6 @@ use std::ffi::{CString, c_char, c_int};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use venice_client::Error;
@@ -24,10 +23,10 @@ pub struct Options {
     connect_timeout_ms: u32,
 }
 
-/// A listener, and its address for C.
+/// A listener, and its address for C. Any thread may use it while another accepts.
 #[derive(Debug)]
 pub struct ListenerHandle {
-    listener: Mutex<Listener>,
+    listener: Listener,
     address: CString,
 }
 
@@ -98,10 +97,6 @@ fn timeout(timeout_ms: i64) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-fn lock(listener: &ListenerHandle) -> MutexGuard<'_, Listener> {
-    listener.listener.lock().expect("a panic ends the process")
-}
-
 /// Implements the function of the header.
 ///
 /// # Safety
@@ -119,7 +114,7 @@ pub unsafe extern "C" fn venice_listen(
             let kind = kind(kind_number)?;
             let listener = Listener::bind(&address(at)?, kind, &options(options_pointer)?)?;
             let address = CString::new(listener.address().to_string()).unwrap_or_default();
-            Ok(ListenerHandle { listener: Mutex::new(listener), address })
+            Ok(ListenerHandle { listener, address })
         })
     })
 }
@@ -147,7 +142,7 @@ pub unsafe extern "C" fn venice_accept(
     // SAFETY: guaranteed by the caller.
     status_of(unsafe {
         give(channel, || {
-            let mut listener = lock(handle(listener, "listener")?);
+            let listener = &handle(listener, "listener")?.listener;
             let accepted = match timeout_ms {
                 0 => listener.try_accept(),
                 _ => listener.accept(timeout(timeout_ms)),
@@ -164,7 +159,7 @@ pub unsafe extern "C" fn venice_accept(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_listener_fd(listener: *const ListenerHandle) -> c_int {
     // SAFETY: guaranteed by the caller.
-    unsafe { listener.as_ref() }.map_or(-1, |listener| lock(listener).fd().as_raw_fd())
+    unsafe { listener.as_ref() }.map_or(-1, |listener| listener.listener.fd().as_raw_fd())
 }
 
 /// Implements the function of the header.
@@ -174,7 +169,7 @@ pub unsafe extern "C" fn venice_listener_fd(listener: *const ListenerHandle) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_listener_arm(listener: *const ListenerHandle) -> bool {
     // SAFETY: guaranteed by the caller.
-    unsafe { listener.as_ref() }.is_some_and(|listener| lock(listener).arm())
+    unsafe { listener.as_ref() }.is_some_and(|listener| listener.listener.arm())
 }
 
 /// Implements the function of the header.

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::sync::Mutex;
 
 use venice_client::Error;
-use venice_client::channel::{LentRegion, RemoteRegion};
+use venice_client::channel::{self, LentRegion, Process, RemoteRegion};
 
 use crate::arguments::{bytes, give, handle, place, room, take};
 use crate::channel::{Options, address, options};
@@ -19,14 +19,21 @@ pub struct LentHandle {
 
 /// Memory of another program; one thread at a time.
 #[derive(Debug)]
-pub struct RemoteHandle(Mutex<RemoteRegion>);
+pub struct RemoteHandle {
+    region: Mutex<RemoteRegion>,
+    process: Process,
+}
 
 impl RemoteHandle {
     fn call<T>(
         &self,
-        call: impl FnOnce(&mut RemoteRegion) -> Result<T, venice_client::channel::Error>,
+        call: impl FnOnce(&mut RemoteRegion) -> Result<T, channel::Error>,
     ) -> Result<T, Error> {
-        Ok(call(&mut self.0.lock().expect("a panic ends the process"))?)
+        // First: in a forked child, a thread that the child does not have may hold the lock.
+        if !self.process.is_current() {
+            return Err(channel::Error::Forked.into());
+        }
+        Ok(call(&mut self.region.lock().expect("a panic ends the process"))?)
     }
 }
 
@@ -125,7 +132,10 @@ pub unsafe extern "C" fn venice_connect_remote(
         give(remote, || {
             let options = options(options_pointer)?;
             let region = RemoteRegion::connect(&address(at)?, len_bytes, &options)?;
-            Ok(RemoteHandle(Mutex::new(region)))
+            let process = Process::current().map_err(|error| {
+                channel::Error::System(format!("marking the process failed: {error}"))
+            })?;
+            Ok(RemoteHandle { region: Mutex::new(region), process })
         })
     })
 }

@@ -77,6 +77,7 @@ fn of_channel(error: &ChannelError) -> Status {
         | ChannelError::Key
         | ChannelError::Unprotected { .. }
         | ChannelError::Unsupported { .. }
+        | ChannelError::UnusedOption { .. }
         | ChannelError::Empty
         | ChannelError::TooLong { .. }
         | ChannelError::Ended

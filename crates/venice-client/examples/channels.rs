@@ -42,7 +42,7 @@ fn options() -> Result<Options, Error> {
 
 /// Answers one program after the other, until killed.
 fn listen(address: &str) -> Result<(), Error> {
-    let mut listener = Listener::bind(&address.parse()?, Kind::Messages, &options()?)?;
+    let listener = Listener::bind(&address.parse()?, Kind::Messages, &options()?)?;
     println!("listening at {}", listener.address());
     loop {
         let theirs = listener.accept(None)?;

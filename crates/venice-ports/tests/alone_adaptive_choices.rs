@@ -50,7 +50,7 @@ fn traces_channel_choices() {
         .init();
 
     let any = QPairAddress::plain_udp("127.0.0.1:0".parse().unwrap());
-    let mut listener = AdaptiveListener::bind(&any, SERVICE).unwrap();
+    let listener = AdaptiveListener::bind(&any, SERVICE).unwrap();
     let address = QPairAddress::plain_udp(listener.local_addr().unwrap());
     let reading = thread::spawn(move || {
         let mut reader = listener.accept(None).unwrap();

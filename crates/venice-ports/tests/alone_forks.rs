@@ -75,7 +75,7 @@ fn forked_child_cannot_seal_or_send() {
 fn drop_in_child_keeps_parent_socket() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("qpair.sock"));
-    let mut listener = QPairListener::bind(&address, 7).unwrap();
+    let listener = QPairListener::bind(&address, 7).unwrap();
     let connecting =
         std::thread::spawn(move || QPairMessages::connect(&address, 7, &QPairOptions::default()));
     let minute = Some(Duration::from_secs(60));
@@ -144,11 +144,37 @@ fn forked_child_uses_own_sockets_only() {
     drop(ManuallyDrop::into_inner(listener));
 }
 
+/// A thread that accepts in the parent holds no call of the child up.
+#[test]
+fn child_waits_for_no_accept() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = QPairAddress::ring(dir.path().join("qpair.sock"));
+    let listener = QPairListener::bind(&address, 7).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = listener.accept_messages(Some(Duration::from_millis(1)));
+            }
+        });
+        for _ in 0..100 {
+            let status = status_of_child(|| {
+                listener.attend();
+                let dead = listener.accept_messages(None).map(drop);
+                let is_dead = matches!(dead, Err(QPairSocketError::Port(PortError::Forked)));
+                i32::from(!is_dead || listener.arm())
+            });
+            assert_eq!(status, 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Sends a message between both ends of a QPair in this process. The receiver sleeps as a task
 /// does, and only the keeper thread wakes it.
 fn delivers_own_message(address: &QPairAddress) -> bool {
     let minute = Some(Duration::from_secs(60));
-    let Ok(mut listener) = QPairListener::bind(address, 7) else { return false };
+    let Ok(listener) = QPairListener::bind(address, 7) else { return false };
     let address = match listener.local_addr() {
         Some(local) => QPairAddress::plain_udp(local),
         None => address.clone(),

@@ -86,7 +86,7 @@ fn waiting<T: Send>(
 /// A listener.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
-pub struct Listener(Handle<Mutex<Listening>>);
+pub struct Listener(Handle<Listening>);
 
 #[pymethods]
 impl Listener {
@@ -99,11 +99,11 @@ impl Listener {
     ) -> PyResult<Self> {
         let kind = kind(py, kind_name)?;
         let made = py.detach(|| Listening::bind(&address.parse::<Address>()?, kind, &options.0));
-        Ok(Self(Handle::new(Mutex::new(made.map_err(|error| failed(py, error))?))))
+        Ok(Self(Handle::new(made.map_err(|error| failed(py, error))?)))
     }
 
     fn address(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(unpoisoned(&*self.0.get(py)?).address().to_string())
+        Ok(self.0.get(py)?.address().to_string())
     }
 
     /// Accepts; a time-out of 0 never waits, `None` has no limit.
@@ -112,19 +112,20 @@ impl Listener {
         let timeout = timeout_s.map(|timeout_s| seconds(py, timeout_s)).transpose()?;
         let accepted = match timeout {
             Some(Duration::ZERO) => {
-                unpoisoned(&listener).try_accept().map_err(|error| failed(py, error))
+                py.detach(|| listener.try_accept()).map_err(|error| failed(py, error))
             }
-            timeout => waiting(py, timeout, |now| unpoisoned(&listener).accept(Some(now))),
+            timeout => waiting(py, timeout, |now| listener.accept(Some(now))),
         };
         Ok(Channel::of(accepted?))
     }
 
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
-        Ok(unpoisoned(&*self.0.get(py)?).fd().as_raw_fd())
+        Ok(self.0.get(py)?.fd().as_raw_fd())
     }
 
     fn arm(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(unpoisoned(&*self.0.get(py)?).arm())
+        let listener = self.0.get(py)?;
+        Ok(py.detach(|| listener.arm()))
     }
 
     fn close(&self) {
@@ -210,21 +211,7 @@ impl Channel {
 
     /// Returns the next message; `None`: the other side has ended its sending.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let polled = |connection: &Connection| {
-            let mut message = vec![0; 4096];
-            loop {
-                match connection.try_recv(&mut message) {
-                    Err(channel::Error::TooSmall { needed_bytes }) => {
-                        message.resize(needed_bytes, 0);
-                    }
-                    received => {
-                        message.truncate(received?);
-                        return Ok((!message.is_empty()).then_some(message));
-                    }
-                }
-            }
-        };
-        let message = self.call(py, polled, Connection::recv_vec)?;
+        let message = self.call(py, Connection::try_recv_vec, Connection::recv_vec)?;
         Ok(message.map(|message| PyBytes::new(py, &message)))
     }
 

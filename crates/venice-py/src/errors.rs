@@ -50,6 +50,7 @@ fn channel_class_name(error: &ChannelError) -> &'static str {
         | ChannelError::Key
         | ChannelError::Unprotected { .. }
         | ChannelError::Unsupported { .. }
+        | ChannelError::UnusedOption { .. }
         | ChannelError::Empty
         | ChannelError::TooLong { .. }
         | ChannelError::TooSmall { .. }

@@ -71,6 +71,24 @@ class Channels(unittest.TestCase):
             with self.assertRaises(venice.Closed):
                 ours.write(b"x")
 
+    def test_accept_leaves_others_running(self) -> None:
+        with venice.listen(self.address()) as listener:
+            accepted: list[venice.Channel] = []
+            accepting = threading.Thread(target=lambda: accepted.append(listener.accept(20)))
+            accepting.start()
+            # Each would wait for a share of the accept's seconds.
+            for _ in range(300):
+                self.assertGreaterEqual(listener.fileno(), 0)
+                self.assertEqual(listener.address, self.address())
+                listener.arm()
+                with self.assertRaises(venice.WouldBlock):
+                    listener.accept(0)
+            self.assertEqual(accepted, [])
+            with venice.connect_channel(self.address()) as ours:
+                accepting.join()
+                accepted[0].send(b"hello")
+                self.assertEqual(ours.recv(), b"hello")
+
     def test_descriptor_wakes_select(self) -> None:
         ours, theirs = self.pair(self.address(), "messages")
         theirs.settimeout(0)

@@ -325,7 +325,7 @@ impl Host {
 }
 
 /// Accepts connections, for ever.
-fn accept_all(mut listener: QPairListener, accept: &SyncSender<QPairMessages>, bell: &OwnedFd) {
+fn accept_all(listener: QPairListener, accept: &SyncSender<QPairMessages>, bell: &OwnedFd) {
     loop {
         match listener.accept_messages(None) {
             Ok(socket) => {

@@ -45,6 +45,14 @@ impl Kind {
         }
     }
 
+    /// Checks that it has a use for the length of buffers, if one is given.
+    pub(super) fn check_buffer(self, options: &Options) -> Result<(), Error> {
+        match self {
+            Self::Messages | Self::Stream => Ok(()),
+            Self::Adaptive => options.check_no_buffer(self.name()),
+        }
+    }
+
     pub(super) fn check_port(self, address: &Address) -> Result<(), Error> {
         if address.capabilities().messages {
             return Ok(());
@@ -57,7 +65,9 @@ impl Kind {
 /// One end of a connection; closed on drop, which waits up to 0.1 s until sent bytes are on their
 /// way.
 ///
-/// Any thread may use it; one may receive while another sends.
+/// Any threads may use it at the same time. Messages stay whole, and those of one thread stay in
+/// order; a message that another thread is sending counts as missing room. Of a stream, the bytes
+/// that one call takes stay together.
 #[derive(Debug)]
 pub struct Connection {
     inner: Inner,
@@ -93,9 +103,10 @@ impl Connection {
     /// # Errors
     /// [`Error::Connect`] if no listener is there, it is of another kind, or does not answer within
     /// [`Options::connect_timeout`]; [`Error::Unprotected`], [`Error::Unsupported`],
-    /// [`Error::Address`].
+    /// [`Error::UnusedOption`], [`Error::Address`].
     pub fn connect(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
+        kind.check_buffer(options)?;
         let seal = options.seal().map(|key| -> Result<_, Error> {
             let number = random_u64().map_err(|error| {
                 Error::System(format!("drawing a number failed: {}", std::io::Error::from(error)))
@@ -252,23 +263,23 @@ impl Connection {
         retried_to_end(|| socket.try_recv(into), || socket.attend())
     }
 
-    /// Receives the next message, however long; `None`: the other side has ended its sending.
+    /// Receives the next message, however long; `None`: the other side has ended its sending. The
+    /// memory grows with what has arrived: a peer that names a length of 1 GiB and sends less costs
+    /// no more than what it sends.
     ///
     /// # Errors
-    /// Those of [`Connection::recv`].
+    /// Those of [`Connection::recv`], except [`Error::TooSmall`].
     pub fn recv_vec(&self) -> Result<Option<Vec<u8>>, Error> {
-        let mut message = vec![0; 4096];
-        loop {
-            match self.recv(&mut message) {
-                Err(Error::TooSmall { needed_bytes }) => message.resize(needed_bytes, 0),
-                Ok(0) => return Ok(None),
-                Ok(len) => {
-                    message.truncate(len);
-                    return Ok(Some(message));
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        at_end(self.messages("recv_vec")?.recv_vec())
+    }
+
+    /// Returns the next message like [`Connection::recv_vec`], if it has arrived.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if none has; else those of [`Connection::recv_vec`].
+    pub fn try_recv_vec(&self) -> Result<Option<Vec<u8>>, Error> {
+        let socket = self.messages("try_recv_vec")?;
+        retried_to_end(|| socket.try_recv_vec(), || socket.attend())
     }
 
     /// Sends like [`Connection::send`], for tasks: without the time-out.
@@ -435,10 +446,10 @@ fn retried<T>(
 }
 
 /// Does the same for a call that receives.
-fn retried_to_end(
-    mut call: impl FnMut() -> Result<usize, QPairSocketError>,
+fn retried_to_end<T: Default>(
+    mut call: impl FnMut() -> Result<T, QPairSocketError>,
     attend: impl FnOnce(),
-) -> Result<usize, Error> {
+) -> Result<T, Error> {
     match call() {
         Err(QPairSocketError::WouldBlock) => {
             attend();
@@ -448,10 +459,10 @@ fn retried_to_end(
     }
 }
 
-/// Converts an orderly close by the other side to the end, 0.
-fn at_end(received: Result<usize, QPairSocketError>) -> Result<usize, Error> {
+/// Converts an orderly close by the other side to the end: 0, or no message.
+fn at_end<T: Default>(received: Result<T, QPairSocketError>) -> Result<T, Error> {
     match received.map_err(Error::from) {
-        Err(Error::Closed) => Ok(0),
+        Err(Error::Closed) => Ok(T::default()),
         done => done,
     }
 }

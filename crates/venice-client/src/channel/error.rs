@@ -52,6 +52,14 @@ pub enum Error {
         /// Addresses that can.
         instead: &'static str,
     },
+    /// The option has no effect there.
+    #[error("invalid option {option}: {what} has no use for it; leave it at its default")]
+    UnusedOption {
+        /// The option.
+        option: &'static str,
+        /// The end or the channel.
+        what: &'static str,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {why}")]
     Listen {
@@ -106,7 +114,8 @@ pub enum Error {
         "buffer too small: the next message has {needed_bytes} bytes; receive it with a larger buffer"
     )]
     TooSmall {
-        /// Bytes of the message.
+        /// Bytes of the message, at most 1 GiB; over shm, as its sender names them before they have
+        /// arrived.
         needed_bytes: usize,
     },
     /// The call is for another kind of connection.

@@ -11,6 +11,8 @@ use super::connection::{Connection, Kind};
 use super::{Address, Error, Options};
 
 /// Listener for connections of one kind.
+///
+/// Any threads may accept at the same time, while one polls the descriptor.
 #[derive(Debug)]
 pub struct Listener {
     inner: Inner,
@@ -30,9 +32,11 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable; [`Error::Unprotected`],
-    /// [`Error::Unsupported`], [`Error::Address`].
+    /// [`Error::Unsupported`], [`Error::UnusedOption`], [`Error::Address`].
     pub fn bind(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
+        kind.check_buffer(options)?;
+        options.check_no_timeout("a listener")?;
         let seal = options.seal().map(|key| QPairSeal::Keys(Arc::new(key.secret())));
         let at = qpair_address(address, options, seal)?;
         let failed = |error: QPairSocketError| Error::listening(address, error);
@@ -67,8 +71,8 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::TimedOut`]; [`Error::Forked`], [`Error::System`].
-    pub fn accept(&mut self, timeout: Option<Duration>) -> Result<Connection, Error> {
-        match (&mut self.inner, self.kind) {
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, Error> {
+        match (&self.inner, self.kind) {
             (Inner::Adaptive(listener), _) => Connection::reading(listener.accept(timeout)?),
             (Inner::QPairs(listener), Kind::Stream) => {
                 Connection::streaming(listener.accept_stream(timeout)?)
@@ -83,7 +87,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if none does; else those of [`Listener::accept`].
-    pub fn try_accept(&mut self) -> Result<Connection, Error> {
+    pub fn try_accept(&self) -> Result<Connection, Error> {
         self.polled().attend();
         match self.accept(Some(Duration::ZERO)) {
             Err(Error::TimedOut) => Err(Error::WouldBlock),

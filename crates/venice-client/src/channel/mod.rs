@@ -16,7 +16,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let text = format!("shm:{}", dir.path().join("talk.sock").display());
 //! let address: Address = text.parse()?; // or "udp:10.0.0.7:7000", with a key
-//! let mut listener = Listener::bind(&address, Kind::Messages, &Options::default())?;
+//! let listener = Listener::bind(&address, Kind::Messages, &Options::default())?;
 //! let answering = std::thread::spawn(move || {
 //!     let theirs = listener.accept(None)?;
 //!     let mut buffer = [0; 4096];
@@ -63,4 +63,5 @@ pub use key::Key;
 pub use listener::Listener;
 pub use options::Options;
 pub use region::{Completed, LentRegion, RemoteRegion};
+pub use venice_ports::Process;
 pub use venice_wire::PortCapabilities;

@@ -6,6 +6,9 @@ use venice_ports::qpair::EndConfig;
 
 use super::{Address, Error, Key};
 
+const BUFFER_BYTES: u32 = 256 << 10;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Options of an end.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -17,9 +20,13 @@ pub struct Options {
     /// Allows traffic that any host on the route can read and forge: udp without a key, and verbs.
     pub plain: bool,
     /// Bytes that may wait at each end in each direction, 4 KiB to 16 MiB, rounded up to a power of
-    /// two; twice as much is allocated. Over udp it bounds the length of a message.
+    /// two; twice as much is allocated. Over udp it bounds the length of a message. Of messages and
+    /// streams only: another value than 256 KiB, the default, is refused for adaptive streams,
+    /// which size their buffers, and for memory.
     pub buffer_bytes: u32,
-    /// Longest time to connect.
+    /// Longest time to connect. A silent host is given up after two seconds over udp. Of the
+    /// connecting end only: another value than ten seconds, the default, is refused by ends that
+    /// listen or lend.
     pub connect_timeout: Duration,
 }
 
@@ -28,8 +35,8 @@ impl Default for Options {
         Self {
             key: None,
             plain: false,
-            buffer_bytes: 256 << 10,
-            connect_timeout: Duration::from_secs(10),
+            buffer_bytes: BUFFER_BYTES,
+            connect_timeout: CONNECT_TIMEOUT,
         }
     }
 }
@@ -43,6 +50,20 @@ impl Options {
             return Ok(());
         }
         Err(Error::Unprotected { address: address.to_string(), seals: can.encrypts })
+    }
+
+    /// Checks that no length of buffers is given for `what`, which has none of that length.
+    pub(super) fn check_no_buffer(&self, what: &'static str) -> Result<(), Error> {
+        let is_given = self.buffer_bytes != BUFFER_BYTES;
+        let option = "buffer_bytes";
+        if is_given { Err(Error::UnusedOption { option, what }) } else { Ok(()) }
+    }
+
+    /// Checks that no time to connect is given for `what`, which connects to nothing.
+    pub(super) fn check_no_timeout(&self, what: &'static str) -> Result<(), Error> {
+        let is_given = self.connect_timeout != CONNECT_TIMEOUT;
+        let option = "connect_timeout";
+        if is_given { Err(Error::UnusedOption { option, what }) } else { Ok(()) }
     }
 
     /// Returns the key under which datagrams are sealed, if they are.

@@ -1,7 +1,7 @@
 //! Registered memory: lent by one program, accessed by others.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use venice_fabric::{AccessError, Atomic, FabricError, InitiatorConfig, Refusal, TargetConfig};
 use venice_memory::donor::{SharedGrants, Slab};
@@ -21,6 +21,8 @@ use crate::error::with_causes;
 /// The one grant of a lender, and its node's number as others see it.
 const GRANT: GrantId = GrantId(1);
 const LENDER: NodeId = NodeId(1);
+/// Name of this kind of channel.
+const MEMORY: &str = "memory";
 /// Longest single access in bytes; longer ones are bulk transfers.
 const SINGLE_BYTES: usize = 4096;
 /// Longest access of the lender under one lock.
@@ -53,9 +55,11 @@ impl LentRegion {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable, there is no memory, or no RDMA
-    /// device; [`Error::Unprotected`], [`Error::Address`].
+    /// device; [`Error::Unprotected`], [`Error::UnusedOption`], [`Error::Address`].
     pub fn bind(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
+        options.check_no_buffer(MEMORY)?;
+        options.check_no_timeout("a lender")?;
         let listening = |why: String| Error::Listen { address: address.to_string(), why };
         let failed = |error: PortError| Error::listening(address, error.into());
         let slabs = len_bytes.div_ceil(SLAB_BYTES).max(1);
@@ -183,10 +187,13 @@ impl RemoteRegion {
     /// lender answers. `len_bytes` is at most the lender's, and a multiple of 16 MiB.
     ///
     /// # Errors
-    /// [`Error::Connect`] if no lender is there, it does not answer, or it lends less;
-    /// [`Error::Unprotected`], [`Error::Address`].
+    /// [`Error::Connect`] if no lender is there, it does not answer within
+    /// [`Options::connect_timeout`], or it lends less; [`Error::Unprotected`],
+    /// [`Error::UnusedOption`], [`Error::Address`].
     pub fn connect(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
+        options.check_no_buffer(MEMORY)?;
+        let start = Instant::now();
         let failed = |why: String| Error::Connect { address: address.to_string(), why };
         if len_bytes == 0 || !len_bytes.is_multiple_of(SLAB_BYTES) {
             return Err(failed(format!("its size, {len_bytes} bytes, is no multiple of 16 MiB")));
@@ -197,15 +204,30 @@ impl RemoteRegion {
             PortKind::Verbs => join_verbs(address, len_bytes, options)?,
         };
         let mut region = Self { channels: Owned::new(channels)?, len_bytes };
-        // The last byte: a lender with less refuses.
-        let tried = region.read(len_bytes - 1, &mut [0]);
+        let tried = region.probe(options.connect_timeout.saturating_sub(start.elapsed()));
         tried.map_err(|error| match error {
-            Error::Lost(_) => {
+            Error::Lost(_) | Error::TimedOut => {
                 failed("no answer; start the lender first, and give both ends the same key".into())
             }
             error => failed(error.to_string()),
         })?;
         Ok(region)
+    }
+
+    /// Reads the last byte within `timeout`: a lender with less refuses.
+    fn probe(&mut self, timeout: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        self.start_read(0, self.len_bytes - 1, 1)?;
+        loop {
+            if let Some(done) = self.poll()? {
+                return done.bytes.map(drop);
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Error::TimedOut);
+            }
+            self.wait(left)?;
+        }
     }
 
     /// Returns its size in bytes.
@@ -346,6 +368,7 @@ fn not_taken(error: FabricError) -> Error {
 
 fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Channels, Error> {
     let mut channels = ShmChannels::new(None).map_err(Error::of_port)?;
+    channels.set_answer_timeout(options.connect_timeout);
     let path = address.path().unwrap_or("".as_ref());
     let mapped = channels.map_grant(0, LENDER, path, GRANT, grant_key(options), len_bytes);
     mapped.map_err(|error| match error {
@@ -378,6 +401,7 @@ fn join_verbs(address: &Address, len_bytes: u64, options: &Options) -> Result<Ch
     let device = Device::open(None).map_err(failed)?;
     let mut driver = VerbsDriver::new(&device, VerbsConfig::default()).map_err(failed)?;
     let at = address.resolve()?;
+    driver.set_answer_limit(options.connect_timeout);
     let peer = driver.add_grant(at, GRANT, grant_key(options)).map_err(failed)?;
     driver.map_window(0, len_bytes, peer, 0).map_err(|error| Error::Connect {
         address: address.to_string(),

@@ -32,7 +32,7 @@ fn places(dir: &tempfile::TempDir) -> Vec<(Address, Options)> {
 
 /// Joins both ends: the connecting one first.
 fn pair(address: &Address, kind: Kind, options: Options) -> (Connection, Connection) {
-    let mut listener = Listener::bind(address, kind, &options).unwrap();
+    let listener = Listener::bind(address, kind, &options).unwrap();
     let address = listener.address().clone();
     let connecting = thread::spawn(move || Connection::connect(&address, kind, &options).unwrap());
     let theirs = listener.accept(Some(PATIENCE)).unwrap();
@@ -165,7 +165,7 @@ fn failed_connection_names_remedy() {
     let said = connect(&nowhere, Kind::Messages, &Options::default());
     assert!(said.contains("start the listening one"), "{said}");
 
-    let mut listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
+    let listener = Listener::bind(&nowhere, Kind::Messages, &Options::default()).unwrap();
     for kind in [Kind::Stream, Kind::Adaptive] {
         thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept(Some(Duration::from_secs(1))));
@@ -192,13 +192,57 @@ fn wrong_key_is_not_answered() {
     let keyed = || {
         let mut options = Options::default();
         options.key = Some(Key::generate().unwrap());
-        options.connect_timeout = Duration::from_millis(500);
         options
     };
     let address = "udp:127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(&address, Kind::Messages, &keyed()).unwrap();
-    let said = Connection::connect(listener.address(), Kind::Messages, &keyed()).unwrap_err();
+    let mut asking = keyed();
+    asking.connect_timeout = Duration::from_millis(500);
+    let said = Connection::connect(listener.address(), Kind::Messages, &asking).unwrap_err();
     assert!(said.to_string().contains("the same key"), "{said}");
+}
+
+#[test]
+fn unused_options_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::shm(dir.path().join("unused.sock"));
+    let (mut buffer, mut timeout) = (Options::default(), Options::default());
+    buffer.buffer_bytes = 1 << 20;
+    timeout.connect_timeout = Duration::from_secs(1);
+    let refused = [
+        ("buffer_bytes", Listener::bind(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer_bytes", Connection::connect(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer_bytes", LentRegion::bind(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("buffer_bytes", RemoteRegion::connect(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("connect_timeout", Listener::bind(&address, Kind::Messages, &timeout).map(drop)),
+        ("connect_timeout", LentRegion::bind(&address, SLAB_BYTES, &timeout).map(drop)),
+    ];
+    for (named, outcome) in refused {
+        let is_named =
+            matches!(&outcome, Err(Error::UnusedOption { option, .. }) if *option == named);
+        assert!(is_named, "{named}: {outcome:?}");
+    }
+}
+
+/// Each attempt waits for a silent lender as long as its own time-out says.
+#[test]
+fn connect_timeout_bounds_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::shm(dir.path().join("silent.sock"));
+    // It never accepts.
+    let silent = Listener::bind(&address, Kind::Messages, &Options::default()).unwrap();
+    let connect = |timeout| {
+        let (address, mut options) = (address.clone(), Options::default());
+        options.connect_timeout = timeout;
+        thread::spawn(move || RemoteRegion::connect(&address, SLAB_BYTES, &options).unwrap_err())
+    };
+    let (short, long) = (connect(Duration::from_millis(50)), connect(PATIENCE));
+    let said = short.join().unwrap().to_string();
+    assert!(said.contains("no answer"), "{said}");
+    thread::sleep(Duration::from_millis(500));
+    assert!(!long.is_finished(), "the longer one waits");
+    drop(silent);
+    long.join().unwrap();
 }
 
 /// Waits for input on the descriptor, as a program with a loop of its own does.
@@ -226,7 +270,7 @@ fn polled<T>(
 fn descriptor_wakes_poller() {
     let dir = tempfile::tempdir().unwrap();
     for (address, options) in places(&dir) {
-        let mut listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+        let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
         let at = listener.address().clone();
         let calling = thread::spawn(move || {
             let ours = Connection::connect(&at, Kind::Messages, &options).unwrap();
@@ -464,7 +508,7 @@ fn peer_of_another_test() {
     let address: Address = std::env::var("CHANNEL_ADDRESS").unwrap().parse().unwrap();
     let mut options = plain();
     options.key = std::env::var("CHANNEL_KEY").ok().map(|key| key.parse().unwrap());
-    let mut listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+    let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
     println!("\nLISTENING {}", listener.address());
     let theirs = listener.accept(Some(PATIENCE)).unwrap();
     let mut message = vec![9; 40_000];

@@ -59,10 +59,7 @@ impl AdaptiveListener {
     ///
     /// # Errors
     /// [`QPairSocketError::TimedOut`], or an error of the port.
-    pub fn accept(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> Result<AdaptiveReader, QPairSocketError> {
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<AdaptiveReader, QPairSocketError> {
         let socket = self.listener.accept_framed(timeout)?;
         let key = random_u64().map_err(PortError::at("drawing a random number"))?;
         let (id, config) = (socket.id, self.config);

@@ -37,7 +37,7 @@
 //! use venice_ports::qpair::QPairAddress;
 //!
 //! let address = QPairAddress::ring("/tmp/flow.sock");
-//! let mut listener = AdaptiveListener::bind(&address, 7)?;
+//! let listener = AdaptiveListener::bind(&address, 7)?;
 //! # std::thread::spawn(move || {
 //! let mut reader = listener.accept(None)?;
 //! let mut all = Vec::new();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use venice_fabric::{
     AccessError, Completion, DownReason, FabricError, LinkModel, PeerIndex, RdmaCompletion,
@@ -16,7 +17,7 @@ use super::queue::Queue;
 use super::watch::Watch;
 use super::{ChannelError, ReadPart, WritePart};
 use crate::mappings::{MappingTable, Target};
-use crate::shm::fetch_slabs;
+use crate::shm::client::{ANSWER_TIMEOUT, fetch_slabs_within};
 use crate::{PortError, monotonic_ns, wait_until};
 
 const _: () = assert!(cfg!(target_endian = "little"), "atomics are little-endian numbers");
@@ -31,6 +32,8 @@ const _: () = assert!(cfg!(target_endian = "little"), "atomics are little-endian
 /// donor's answer would have arrived over it.
 #[derive(Debug)]
 pub struct ShmChannels {
+    /// Longest time of an agent to answer.
+    answer_timeout: Duration,
     ramt: MappingTable,
     /// Grants by their peer index in the RAMT.
     grants: Vec<Option<Grant>>,
@@ -76,10 +79,16 @@ impl ShmChannels {
             queue: Queue::new(),
             watch: None,
             model,
+            answer_timeout: ANSWER_TIMEOUT,
             links: Vec::new(),
             posted_until_ns: 0,
             has_posted: false,
         })
+    }
+
+    /// Sets the longest time of an agent to answer, from now on; initially five seconds.
+    pub fn set_answer_timeout(&mut self, timeout: Duration) {
+        self.answer_timeout = timeout;
     }
 
     /// Fetches the slabs of a grant from the agent behind `socket` and maps the whole grant of
@@ -101,7 +110,8 @@ impl ShmChannels {
             return Err(FabricError::BadLength { window_addr, len_bytes }.into());
         }
         let slabs = (len_bytes / SLAB_BYTES) as usize;
-        let memory = MappedGrant::new(fetch_slabs(socket, grant, key, slabs)?)?;
+        let memory =
+            MappedGrant::new(fetch_slabs_within(socket, grant, key, slabs, self.answer_timeout)?)?;
         let gone = Arc::new(AtomicBool::new(false));
         if self.watch.is_none() {
             self.watch = Some(Watch::start()?);

@@ -64,7 +64,7 @@ pub(super) fn connect_qpair(
 ) -> Result<QPairSocket, QPairSocketError> {
     let until = options.connect_until();
     if let QPairAddress::Ring { path, .. } = address {
-        return match offer(path, admission)? {
+        return match offer(path, options, admission)? {
             (port, true) => {
                 let pipe = Pipe::connect(port, service, kind, until)?;
                 Ok(QPairSocket::Piped(PipeSocket::new(pipe)))
@@ -79,8 +79,12 @@ pub(super) fn connect_qpair(
 }
 
 /// Takes the ring that a listener offers.
-fn offer(path: &Path, admission: &[u8]) -> Result<(RingPort, bool), QPairSocketError> {
-    take_offer(path, admission).map_err(|error| match error {
+fn offer(
+    path: &Path,
+    options: &QPairOptions,
+    admission: &[u8],
+) -> Result<(RingPort, bool), QPairSocketError> {
+    take_offer(path, options.connect_timeout(), admission).map_err(|error| match error {
         // The listener is stopped, or has more callers than it can serve.
         PortError::System { source: Errno::AGAIN, .. }
         | PortError::NoAgent { source: Errno::AGAIN, .. } => QPairSocketError::TimedOut,
@@ -98,7 +102,7 @@ pub(crate) fn connect(
 ) -> Result<Socket, QPairSocketError> {
     let (now_ns, until) = (monotonic_ns(), options.connect_until());
     let (link, id) = match address {
-        QPairAddress::Ring { path, .. } => match offer(path, &[])? {
+        QPairAddress::Ring { path, .. } => match offer(path, options, &[])? {
             (port, false) => ring_caller(port, service, kind, options, depth)?,
             (_, true) => {
                 let refused = CloseReason::Refused(RejectReason::NoListener);

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use venice_fabric::{EndConfig, QPairError, QPairId};
@@ -28,6 +28,11 @@ const MAX_WAITING: usize = 128;
 const MAX_ADMISSION_BYTES: usize = 64;
 /// Pause before the next attempt to accept, after there was no room, in nanoseconds.
 const FULL_NS: u64 = 10_000_000;
+/// Longest sleep at once, in nanoseconds; a check for missed requests follows.
+const SLEEP_NS: u64 = 1_000_000_000;
+/// Longest sleep of one of several threads that accept, in nanoseconds: each may take what wakes
+/// another.
+const SHARED_SLEEP_NS: u64 = 10_000_000;
 
 /// A ring whose caller has not requested its QPair yet.
 #[derive(Debug)]
@@ -100,19 +105,45 @@ enum Requested {
 }
 
 /// Listener of a service. The connecting side decides whether messages or a stream travel: accept
-/// the expected kind.
+/// the expected kind. Any threads may accept at the same time; one may poll meanwhile.
 #[derive(Debug)]
 pub struct QPairListener {
-    way: Way,
+    state: Mutex<State>,
+    local: Option<SocketAddr>,
     service: u32,
     end: EndConfig,
     max_waiting: usize,
     admission: Option<Admission>,
     process: Process,
     /// Epoll of everything that a caller's request may come through.
+    requests: OwnedFd,
+    /// Wakes a poller whose wait another thread's accept has ended.
+    kick: OwnedFd,
+    /// `requests` and the kick, in one epoll: for pollers.
     watch: OwnedFd,
     /// True if rings carry the records of pipes.
     is_piped: bool,
+}
+
+/// No thread sleeps under its lock.
+#[derive(Debug)]
+struct State {
+    way: Way,
+    /// True while a poller waits.
+    is_polled: bool,
+    /// Number of threads that accept.
+    callers: u32,
+}
+
+impl State {
+    /// Yields the ends through which a request may come.
+    fn ends(&self) -> impl Iterator<Item = &WaitingEnd> {
+        let (one, many) = match &self.way {
+            Way::Udp(end) => (Some(end), &[][..]),
+            Way::Ring { waiting, .. } => (None, &waiting[..]),
+        };
+        one.into_iter().chain(many.iter().map(|waiting| &waiting.end))
+    }
 }
 
 #[derive(Debug)]
@@ -126,7 +157,7 @@ enum Way {
         is_full: bool,
     },
     /// All callers share one end.
-    Udp { end: WaitingEnd, local: SocketAddr },
+    Udp(WaitingEnd),
 }
 
 impl QPairListener {
@@ -151,27 +182,42 @@ impl QPairListener {
         address: &QPairAddress,
         service: u32,
     ) -> Result<Self, QPairSocketError> {
-        let way = match address {
+        let (way, local) = match address {
             QPairAddress::Ring { path, config } => {
                 let listener = RingListener::bind(path, *config)?;
-                Way::Ring { listener, waiting: Vec::new(), is_full: false }
+                (Way::Ring { listener, waiting: Vec::new(), is_full: false }, None)
             }
             QPairAddress::Udp { address, seal } => {
                 let (shared, local) = connect::udp_end(*address, seal.as_ref(), service)?;
                 let end = WaitingEnd::Framed { shared, watcher: Watcher::default() };
-                Way::Udp { end, local }
+                (Way::Udp(end), Some(local))
             }
         };
-        let watch =
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"))?;
+        let make_epoll =
+            || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"));
+        let (requests, watch) = (make_epoll()?, make_epoll()?);
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(PortError::at("making an eventfd"))?;
         match &way {
-            Way::Ring { listener, .. } => add(&watch, listener.fd())?,
-            Way::Udp { end, .. } => end.fd().map_or(Ok(()), |fd| add(&watch, fd))?,
+            Way::Ring { listener, .. } => add(&requests, listener.fd())?,
+            Way::Udp(end) => end.fd().map_or(Ok(()), |fd| add(&requests, fd))?,
         }
+        [requests.as_fd(), kick.as_fd()].into_iter().try_for_each(|fd| add(&watch, fd))?;
         let (end, process) = (EndConfig::default(), Process::current()?);
-        let max_waiting = MAX_WAITING;
-        let admission = None;
-        Ok(Self { way, service, end, max_waiting, admission, process, watch, is_piped: false })
+        let state = Mutex::new(State { way, is_polled: false, callers: 0 });
+        Ok(Self {
+            state,
+            local,
+            service,
+            end,
+            max_waiting: MAX_WAITING,
+            admission: None,
+            process,
+            requests,
+            kick,
+            watch,
+            is_piped: false,
+        })
     }
 
     /// Sets the buffers and credits of QPairs accepted from now on. Through shared memory, the
@@ -198,18 +244,20 @@ impl QPairListener {
     }
 
     fn offer_pipes(&mut self, ring_bytes: usize) {
-        if let Way::Ring { listener, .. } = &mut self.way {
+        let state = self.state.get_mut().expect("no thread panics under this lock");
+        if let Way::Ring { listener, .. } = &mut state.way {
             listener.offer_pipes(ring_bytes);
             self.is_piped = true;
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics under this lock")
+    }
+
     /// Returns the UDP address, with the port the system chose if port 0 was given.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        match &self.way {
-            Way::Udp { local, .. } => Some(*local),
-            Way::Ring { .. } => None,
-        }
+        self.local
     }
 
     /// Accepts the next QPair of messages, within `timeout` (`None`: without limit).
@@ -217,7 +265,7 @@ impl QPairListener {
     /// # Errors
     /// [`QPairSocketError::TimedOut`], or an error of the port.
     pub fn accept_messages(
-        &mut self,
+        &self,
         timeout: Option<Duration>,
     ) -> Result<QPairMessages, QPairSocketError> {
         Ok(QPairMessages { socket: self.accept(timeout)? })
@@ -228,7 +276,7 @@ impl QPairListener {
     /// # Errors
     /// [`QPairSocketError::TimedOut`], or an error of the port.
     pub fn accept_stream(
-        &mut self,
+        &self,
         timeout: Option<Duration>,
     ) -> Result<QPairStream, QPairSocketError> {
         Ok(QPairStream { socket: self.accept(timeout)? })
@@ -236,7 +284,7 @@ impl QPairListener {
 
     /// Accepts the next QPair of a caller that sends frames.
     pub(crate) fn accept_framed(
-        &mut self,
+        &self,
         timeout: Option<Duration>,
     ) -> Result<Socket, QPairSocketError> {
         match self.accept(timeout)? {
@@ -246,53 +294,67 @@ impl QPairListener {
     }
 
     pub(super) fn accept(
-        &mut self,
+        &self,
         timeout: Option<Duration>,
     ) -> Result<QPairSocket, QPairSocketError> {
-        let timeout_ns = timeout.map_or(u64::MAX, |timeout| timeout.as_nanos() as u64);
+        self.process.check()?;
+        let timeout_ns =
+            timeout.map_or(u64::MAX, |wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         let deadline_ns = monotonic_ns().saturating_add(timeout_ns);
-        loop {
-            if let Some(socket) = self.try_accept()? {
-                return Ok(socket);
+        let mut state = self.lock();
+        state.callers += 1;
+        let accepted = loop {
+            match self.try_accept(&mut state.way) {
+                Ok(None) => {}
+                Ok(Some(socket)) => break Ok(socket),
+                Err(error) => break Err(error),
             }
             let left_ns = deadline_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
-                return Err(QPairSocketError::TimedOut);
+                break Err(QPairSocketError::TimedOut);
             }
-            let is_full = matches!(self.way, Way::Ring { is_full: true, .. });
-            self.sleep(left_ns.min(if is_full { FULL_NS } else { 1_000_000_000 }));
+            state = self.sleep(state, left_ns);
+        };
+        state.callers -= 1;
+        if state.is_polled {
+            // This thread's wait has ended the poller's, which prepares another one.
+            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
         }
+        accepted
     }
 
     /// Returns a descriptor to poll for input before an accept with a time-out of zero: first
-    /// [`QPairListener::arm`], then poll, then [`QPairListener::attend`], then accept.
+    /// [`QPairListener::arm`], then poll, then [`QPairListener::attend`], then accept. One thread
+    /// polls at a time.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }
 
     /// Prepares to poll [`QPairListener::fd`]. `false`: accept first, a request may be here.
     pub fn arm(&self) -> bool {
-        self.process.is_current() && self.ends().all(WaitingEnd::arm)
+        if !self.process.is_current() {
+            return false;
+        }
+        let mut state = self.lock();
+        let is_armed = state.ends().all(WaitingEnd::arm);
+        state.is_polled = is_armed;
+        is_armed
     }
 
     /// Ends a wait on [`QPairListener::fd`].
     pub fn attend(&self) {
-        self.ends().for_each(WaitingEnd::attend);
+        if !self.process.is_current() {
+            return;
+        }
+        let mut state = self.lock();
+        state.is_polled = false;
+        let _ = rustix::io::read(&self.kick, &mut [0u8; 8]);
+        state.ends().for_each(WaitingEnd::attend);
     }
 
-    /// Yields the ends through which a request may come.
-    fn ends(&self) -> impl Iterator<Item = &WaitingEnd> {
-        let (one, many) = match &self.way {
-            Way::Udp { end, .. } => (Some(end), &[][..]),
-            Way::Ring { waiting, .. } => (None, &waiting[..]),
-        };
-        one.into_iter().chain(many.iter().map(|waiting| &waiting.end))
-    }
-
-    fn try_accept(&mut self) -> Result<Option<QPairSocket>, QPairSocketError> {
-        self.process.check()?;
+    fn try_accept(&self, way: &mut Way) -> Result<Option<QPairSocket>, QPairSocketError> {
         // The caller may have disconnected meanwhile: continue with the next one.
-        while let Some(requested) = self.take_incoming()? {
+        while let Some(requested) = self.take_incoming(way)? {
             match requested {
                 Requested::Framed(shared, id) => {
                     let (socket, end) = (Socket::new(shared, id), self.end);
@@ -311,10 +373,10 @@ impl QPairListener {
     }
 
     /// Returns the next requested QPair.
-    fn take_incoming(&mut self) -> Result<Option<Requested>, QPairSocketError> {
-        let Self { way, service, watch, is_piped, max_waiting, admission, .. } = self;
+    fn take_incoming(&self, way: &mut Way) -> Result<Option<Requested>, QPairSocketError> {
+        let Self { service, requests, is_piped, max_waiting, admission, .. } = self;
         let (listener, waiting, is_full) = match way {
-            Way::Udp { end, .. } => return Ok(requested(end, *service).unwrap_or(None)),
+            Way::Udp(end) => return Ok(requested(end, *service).unwrap_or(None)),
             Way::Ring { listener, waiting, is_full } => (listener, waiting, is_full),
         };
         let admission = admission.as_ref();
@@ -322,43 +384,49 @@ impl QPairListener {
             Some(_) => Ok(Some(WaitingEnd::Stranger(socket))),
             None => offered(listener, socket, *service, *is_piped),
         };
-        let admit = |waiting: &mut Vec<Waiting>, most| admit(listener, waiting, most, &made, watch);
+        let admit =
+            |waiting: &mut Vec<Waiting>, most| admit(listener, waiting, most, &made, requests);
         *is_full = !admit(waiting, *max_waiting)?;
         if let Some(admission) = admission {
             let offer = |socket| offered(listener, socket, *service, *is_piped);
-            answer_strangers(waiting, admission, offer, watch);
+            answer_strangers(waiting, admission, offer, requests);
         }
-        let found = take_requested(waiting, *service, watch);
+        let found = take_requested(waiting, *service, requests);
         if found.is_none() && !*is_full && waiting.len() >= *max_waiting {
             // All are silent.
             *is_full = !admit(waiting, *max_waiting + 1)?;
             if waiting.len() > *max_waiting {
-                forget(watch, waiting.remove(0).end.fd());
+                forget(requests, waiting.remove(0).end.fd());
             }
         }
         Ok(found)
     }
 
-    fn sleep(&self, timeout_ns: u64) {
+    /// Sleeps without the lock until a request may have come.
+    fn sleep<'a>(&'a self, state: MutexGuard<'a, State>, left_ns: u64) -> MutexGuard<'a, State> {
+        // A connection that has no room keeps the descriptor readable.
+        let is_full = matches!(state.way, Way::Ring { is_full: true, .. });
+        let longest_ns = match state.callers {
+            _ if is_full => FULL_NS,
+            0 | 1 => SLEEP_NS,
+            _ => SHARED_SLEEP_NS,
+        };
+        let timeout_ns = left_ns.min(longest_ns);
         let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
             tv_nsec: (timeout_ns % 1_000_000_000) as i64,
         };
-        let ends: Vec<&WaitingEnd> = self.ends().collect();
-        let may_sleep = ends.iter().all(|end| end.arm());
-        let mut fds: Vec<_> = ends
-            .iter()
-            .filter_map(|end| Some(PollFd::from_borrowed_fd(end.fd()?, PollFlags::IN)))
-            .collect();
-        if let Way::Ring { listener, is_full: false, .. } = &self.way {
-            fds.push(PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN));
-        }
+        let may_sleep = state.ends().all(WaitingEnd::arm);
+        drop(state);
         if may_sleep {
+            let mut fds = [PollFd::new(&self.requests, PollFlags::IN)];
+            let polled = if is_full { &mut fds[..0] } else { &mut fds[..] };
             // The result is irrelevant: the caller checks again.
-            let _ = poll(&mut fds, Some(&timeout));
+            let _ = poll(polled, Some(&timeout));
         }
-        drop(fds);
-        ends.iter().for_each(|end| end.attend());
+        let state = self.lock();
+        state.ends().for_each(WaitingEnd::attend);
+        state
     }
 }
 
@@ -387,7 +455,11 @@ fn requested(end: &mut WaitingEnd, service: u32) -> Result<Option<Requested>, QP
 
 /// Returns the first QPair that was requested through an end, and drops the ends through which none
 /// will be.
-fn take_requested(waiting: &mut Vec<Waiting>, service: u32, watch: &OwnedFd) -> Option<Requested> {
+fn take_requested(
+    waiting: &mut Vec<Waiting>,
+    service: u32,
+    requests: &OwnedFd,
+) -> Option<Requested> {
     let (mut found, now_ns) = (None, monotonic_ns());
     waiting.retain_mut(|Waiting { end, since_ns }| {
         if found.is_some() {
@@ -401,7 +473,7 @@ fn take_requested(waiting: &mut Vec<Waiting>, service: u32, watch: &OwnedFd) -> 
                 Some(Requested::Piped(pipe)) => Some(pipe.fd()),
                 Some(Requested::Framed(..)) | None => None,
             };
-            forget(watch, piped.or(end.fd()));
+            forget(requests, piped.or(end.fd()));
         }
         stays
     });
@@ -414,7 +486,7 @@ fn answer_strangers(
     waiting: &mut Vec<Waiting>,
     Admission(admits): &Admission,
     offer: impl Fn(OwnedFd) -> Result<Option<WaitingEnd>, QPairSocketError>,
-    watch: &OwnedFd,
+    requests: &OwnedFd,
 ) {
     let mut answer = |Waiting { end, since_ns }: Waiting| {
         let WaitingEnd::Stranger(socket) = end else { return Some(Waiting { end, since_ns }) };
@@ -426,7 +498,7 @@ fn answer_strangers(
             Ok((len, _)) => len,
             Err(_) => 0,
         };
-        forget(watch, Some(socket.as_fd()));
+        forget(requests, Some(socket.as_fd()));
         if len == 0 {
             return None;
         }
@@ -437,21 +509,21 @@ fn answer_strangers(
         }
         // Without descriptors or memory for a ring the connection closes.
         let end = offer(socket).ok().flatten()?;
-        end.fd().map_or(Ok(()), |fd| add(watch, fd)).ok()?;
+        end.fd().map_or(Ok(()), |fd| add(requests, fd)).ok()?;
         Some(Waiting { end, since_ns })
     };
     *waiting = std::mem::take(waiting).into_iter().filter_map(&mut answer).collect();
 }
 
 /// Removes a descriptor that was added when its connection came.
-fn forget(watch: &OwnedFd, fd: Option<BorrowedFd<'_>>) {
+fn forget(requests: &OwnedFd, fd: Option<BorrowedFd<'_>>) {
     if let Some(fd) = fd {
-        let _ = epoll::delete(watch, fd);
+        let _ = epoll::delete(requests, fd);
     }
 }
 
-fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
-    epoll::add(watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         .map_err(PortError::at("watching a descriptor"))
 }
 
@@ -461,13 +533,13 @@ fn admit(
     waiting: &mut Vec<Waiting>,
     most: usize,
     made: &impl Fn(OwnedFd) -> Result<Option<WaitingEnd>, QPairSocketError>,
-    watch: &OwnedFd,
+    requests: &OwnedFd,
 ) -> Result<bool, QPairSocketError> {
     while waiting.len() < most {
         let accepted = listener.accept_socket().map_err(QPairSocketError::from);
         match accepted.and_then(|socket| socket.map(made).transpose()) {
             Ok(Some(Some(end))) => {
-                end.fd().map_or(Ok(()), |fd| add(watch, fd))?;
+                end.fd().map_or(Ok(()), |fd| add(requests, fd))?;
                 waiting.push(Waiting { end, since_ns: monotonic_ns() });
             }
             // The process that connected has ended.

@@ -2,12 +2,15 @@
 
 use std::task::{Context, Poll};
 
-use venice_fabric::QPairKind;
+use venice_fabric::{QPairError, QPairKind};
 
 use super::shared::Wait;
 use super::socket::Socket;
 use super::socket::{QPairSocket, common_calls};
 use super::{QPairAddress, QPairOptions, QPairSocketError, connect};
+
+/// Bytes that a call makes room for before it knows the message's length.
+const SHORT_BYTES: usize = 4096;
 
 /// Socket for messages, each of which arrives whole, once and in order.
 #[derive(Debug)]
@@ -106,6 +109,41 @@ impl QPairMessages {
                 shared.call(wait, |end, _| Ok(end.qpairs().recv(*id, into)?))
             }
         }
+    }
+
+    /// Waits for the next message, however long; `None`: the other side has ended its sending. The
+    /// memory grows with what has arrived, whatever length the other side names.
+    ///
+    /// # Errors
+    /// Those of [`QPairMessages::recv`], except for a buffer.
+    pub fn recv_vec(&self) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        self.recv_vec_waiting(self.socket.wait())
+    }
+
+    /// Returns the next message like [`QPairMessages::recv_vec`], if it has arrived.
+    ///
+    /// # Errors
+    /// Those of [`QPairMessages::try_recv`], except for a buffer.
+    pub fn try_recv_vec(&self) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        self.recv_vec_waiting(Wait::Never)
+    }
+
+    fn recv_vec_waiting(&self, wait: Wait) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        let Socket { shared, id, .. } = match &self.socket {
+            QPairSocket::Framed(socket) => socket,
+            QPairSocket::Piped(socket) => return socket.pipe().recv_vec(wait),
+        };
+        let mut message = vec![0; SHORT_BYTES];
+        let len = shared.call(wait, |end, _| match end.qpairs().recv(*id, &mut message) {
+            Err(QPairError::BufferTooSmall { needed_bytes }) => {
+                // All of it is in the receive buffer, under the same lock.
+                message.resize(needed_bytes, 0);
+                Ok(end.qpairs().recv(*id, &mut message)?)
+            }
+            received => Ok(received?),
+        })?;
+        message.truncate(len);
+        Ok((len > 0).then_some(message))
     }
 
     /// Sends like [`QPairMessages::send`], for tasks.

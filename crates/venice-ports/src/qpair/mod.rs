@@ -14,7 +14,7 @@
 //! use venice_ports::qpair::{QPairAddress, QPairListener, QPairMessages, QPairOptions};
 //!
 //! let address = QPairAddress::ring("/tmp/talk.sock");
-//! let mut listener = QPairListener::bind(&address, 7)?;
+//! let listener = QPairListener::bind(&address, 7)?;
 //! # std::thread::spawn(move || {
 //! let theirs = listener.accept_messages(None)?;
 //! let mut buffer = [0; 4096];
@@ -40,7 +40,7 @@
 //! # let path = dir.path().join("talk.sock");
 //! # tokio::runtime::Builder::new_multi_thread().build()?.block_on(async {
 //! let address = QPairAddress::ring(path);
-//! let mut listener = QPairListener::bind(&address, 7)?;
+//! let listener = QPairListener::bind(&address, 7)?;
 //! let accepting = tokio::task::spawn_blocking(move || listener.accept_messages(None));
 //! let connect = move || QPairMessages::connect(&address, 7, &QPairOptions::default());
 //! let mut ours = tokio::task::spawn_blocking(connect).await??;
@@ -156,9 +156,12 @@ pub struct QPairOptions {
 impl QPairOptions {
     /// Returns the wait of an attempt to connect that begins now.
     pub(crate) fn connect_until(&self) -> Wait {
-        let timeout = self.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = u64::try_from(self.connect_timeout().as_nanos()).unwrap_or(u64::MAX);
         Wait::at_most_ns(timeout_ns)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.connect_timeout.unwrap_or(CONNECT_TIMEOUT)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use super::memory;
 use super::port::{RingConfig, RingPort};
 use crate::PortError;
-use crate::shm::client::{connect_to, parse_link, receive};
+use crate::shm::client::{ANSWER_TIMEOUT, connect_to, parse_link, receive};
 use crate::shm::listener::Listener;
 use crate::shm::message::Reply;
 use crate::shm::server::send_reply;
@@ -123,19 +124,23 @@ impl RingListener {
 /// Fails if no listener is there, it makes no offer within five seconds, or the offer is not a
 /// valid ring.
 pub fn connect_ring(path: &Path) -> Result<RingPort, PortError> {
-    match take_offer(path, &[])? {
+    match take_offer(path, ANSWER_TIMEOUT, &[])? {
         (port, false) => Ok(port),
         (_, true) => Err(PortError::Protocol { what: "a pipe instead of a ring" }),
     }
 }
 
-/// Takes the ring that the listener on `path` offers; returns true with it if it is for a pipe.
-/// Shows `admission` before, unless that is empty.
+/// Takes the ring that the listener on `path` offers within `timeout`; returns true with it if it
+/// is for a pipe. Shows `admission` before, unless that is empty.
 ///
 /// # Errors
 /// Same as [`connect_ring`].
-pub(crate) fn take_offer(path: &Path, admission: &[u8]) -> Result<(RingPort, bool), PortError> {
-    let socket = connect_to(path)?;
+pub(crate) fn take_offer(
+    path: &Path,
+    timeout: Duration,
+    admission: &[u8],
+) -> Result<(RingPort, bool), PortError> {
+    let socket = connect_to(path, timeout)?;
     if !admission.is_empty() {
         send(&socket, admission, SendFlags::NOSIGNAL).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => PortError::Closed,

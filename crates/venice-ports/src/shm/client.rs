@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,7 +20,9 @@ use super::slab_file::SlabFile;
 use crate::PortError;
 
 /// Longest time of a living agent to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 
 /// The slabs of a grant, and the connection whose end reveals the donor's death or a revocation.
 #[derive(Debug)]
@@ -68,7 +70,19 @@ pub fn fetch_slabs(
     key: GrantKey,
     slabs: usize,
 ) -> Result<ShmConnection, PortError> {
-    let connection = connect_to(socket)?;
+    fetch_slabs_within(socket, id, key, slabs, ANSWER_TIMEOUT)
+}
+
+/// Fetches slabs like [`fetch_slabs`], but within `timeout`.
+pub(crate) fn fetch_slabs_within(
+    socket: &Path,
+    id: GrantId,
+    key: GrantKey,
+    slabs: usize,
+    timeout: Duration,
+) -> Result<ShmConnection, PortError> {
+    let start = Instant::now();
+    let connection = connect_to(socket, timeout)?;
     let (mut files, mut link) = (Vec::with_capacity(slabs), None);
     while files.len() < slabs {
         let request = Request {
@@ -77,6 +91,7 @@ pub fn fetch_slabs(
             first: files.len() as u32,
             count: (slabs - files.len()).min(SLABS_PER_MESSAGE) as u32,
         };
+        set_timeouts(&connection, timeout.saturating_sub(start.elapsed()))?;
         send(&connection, &request)?;
         let mut fds = Vec::with_capacity(request.count as usize);
         let reply = receive(&connection, &mut fds)?;
@@ -91,20 +106,27 @@ pub fn fetch_slabs(
     Ok(ShmConnection { slabs: files, link, socket: connection })
 }
 
-pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, PortError> {
+/// Connects within `timeout`, which holds for each later send and receive too.
+pub(crate) fn connect_to(path: &Path, timeout: Duration) -> Result<OwnedFd, PortError> {
     let address = SocketAddrUnix::new(path)
         .map_err(|_| PortError::SocketPath { path: path.to_path_buf() })?;
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(PortError::at("making a unix socket"))?;
-    for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))
-            .map_err(PortError::at("setting a socket's time-out"))?;
-    }
+    set_timeouts(&socket, timeout)?;
     match retry_interrupted(|| connect(&socket, &address)) {
         Ok(()) => Ok(socket),
         Err(source) => Err(PortError::NoAgent { path: path.to_path_buf(), source }),
     }
+}
+
+fn set_timeouts(socket: &OwnedFd, timeout: Duration) -> Result<(), PortError> {
+    // The kernel takes zero for no limit, and no more than its clock counts.
+    let timeout = timeout.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT);
+    [Timeout::Recv, Timeout::Send].into_iter().try_for_each(|direction| {
+        set_socket_timeout(socket, direction, Some(timeout))
+            .map_err(PortError::at("setting a socket's time-out"))
+    })
 }
 
 fn send(socket: &OwnedFd, request: &Request) -> Result<(), PortError> {

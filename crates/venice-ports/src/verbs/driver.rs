@@ -82,6 +82,8 @@ pub struct VerbsDriver {
     /// Addresses for grants that come later.
     addresses: Option<Addresses>,
     lowest_fd: RawFd,
+    /// Longest time of a donor to answer [`VerbsDriver::add_grant`].
+    answer_limit_ns: u64,
 }
 
 impl VerbsDriver {
@@ -116,6 +118,7 @@ impl VerbsDriver {
             room: depth,
             addresses: None,
             lowest_fd: 0,
+            answer_limit_ns: grants::ANSWER_LIMIT_NS,
         })
     }
 

@@ -229,7 +229,7 @@ fn slow_reader_blocks_and_dead_reader_fails() {
 fn broken_stream_is_not_end() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("stream.sock"));
-    let mut listener = AdaptiveListener::bind(&address, SERVICE).unwrap();
+    let listener = AdaptiveListener::bind(&address, SERVICE).unwrap();
     // A peer without adaptive streams: it sends nothing and leaves.
     let other = thread::spawn(move || {
         let options = Default::default();
@@ -247,7 +247,7 @@ fn broken_stream_is_not_end() {
 fn connect_rejects_message_listener() {
     let dir = tempfile::tempdir().unwrap();
     let address = QPairAddress::ring(dir.path().join("talk.sock"));
-    let mut listener = QPairListener::bind(&address, SERVICE).unwrap();
+    let listener = QPairListener::bind(&address, SERVICE).unwrap();
     let connecting =
         thread::spawn(move || AdaptiveWriter::connect(&address, SERVICE, CURIOUS, None));
     let accepted = listener.accept_messages(Some(Duration::from_millis(500)));

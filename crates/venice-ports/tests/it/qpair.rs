@@ -64,7 +64,7 @@ fn message(random: &mut Random) -> Vec<u8> {
 
 /// Echoes messages to several concurrent clients.
 fn echo(place: Place, clients: u64, messages: u64) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     std::thread::scope(|scope| {
         for seed in 0..clients {
             let address = &address;
@@ -123,7 +123,7 @@ fn messages_over_udp() {
 /// Sends megabytes one way, then the end, then an answer the other way.
 fn stream(place: Place) {
     const BYTES: usize = 5 << 20;
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let reader = std::thread::spawn(move || {
         let mut socket = listener.accept_stream(PATIENCE).unwrap();
         socket.set_timeout(PATIENCE);
@@ -247,7 +247,7 @@ fn unanswered_caller_times_out() {
 
 #[test]
 fn call_respects_timeout() {
-    let Place { mut listener, address, _dir } = ring();
+    let Place { listener, address, _dir } = ring();
     let connecting = std::thread::spawn(move || connect(&address));
     let theirs = listener.accept_messages(PATIENCE).unwrap();
     let ours = connecting.join().unwrap();
@@ -273,7 +273,7 @@ fn call_respects_timeout() {
 
 /// Polls the descriptor instead of blocking.
 fn polled(place: Place) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let sender = std::thread::spawn(move || {
         let socket = connect(&address);
         for number in 0..200u32 {
@@ -327,7 +327,7 @@ fn is_readable(socket: &QPairMessages) -> bool {
 /// in for another wake that one.
 #[test]
 fn shared_arrivals_wake_every_socket() {
-    let Place { mut listener, address, _dir } = udp();
+    let Place { listener, address, _dir } = udp();
     let connecting = std::thread::spawn(move || [connect(&address), connect(&address)]);
     let first = listener.accept_messages(PATIENCE).unwrap();
     let second = listener.accept_messages(PATIENCE).unwrap();
@@ -361,7 +361,7 @@ fn shared_arrivals_wake_every_socket() {
 /// A sent message arrives even if its datagrams are lost and the socket is dropped at once.
 #[test]
 fn sent_message_outlives_socket() {
-    let Place { mut listener, address, _dir } = udp();
+    let Place { listener, address, _dir } = udp();
     let QPairAddress::Udp { address: behind, .. } = address else { unreachable!() };
     // A proxy between the two drops datagrams on command.
     let between = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -417,7 +417,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn tasks(place: Place) {
-    let Place { mut listener, address, _dir } = place;
+    let Place { listener, address, _dir } = place;
     let echo = std::thread::spawn(move || {
         let socket = listener.accept_messages(PATIENCE).unwrap();
         block_on(async {
@@ -448,4 +448,146 @@ fn futures_over_rings() {
 #[test]
 fn futures_over_udp() {
     tasks(udp());
+}
+
+/// Sends `count` messages that name sender and number, in the way that the sender's number chooses:
+/// blocking, with a time-out that passes in the middle of messages, polled, or as a task.
+fn send_numbered(socket: &QPairMessages, sender: u8, count: u8, len: usize) -> u8 {
+    for number in 0..count {
+        let mut message = vec![number; len];
+        message[0] = sender;
+        loop {
+            let sent = match sender % 3 {
+                0 => socket.send(&message),
+                1 => block_on(socket.send_async(&message)),
+                _ => socket.try_send(&message),
+            };
+            match sent {
+                Ok(()) => break,
+                Err(QPairSocketError::TimedOut | QPairSocketError::WouldBlock) => {
+                    std::thread::yield_now();
+                }
+                Err(QPairSocketError::QPair(QPairError::Ended)) => return number,
+                Err(error) => panic!("sender {sender}: {error}"),
+            }
+        }
+    }
+    count
+}
+
+/// Receives until the end; returns the number of messages of each sender.
+fn receive_numbered(socket: &QPairMessages, mut on_message: impl FnMut(usize)) -> [u8; 3] {
+    let (mut counts, mut into) = ([0; 3], vec![0; 1 << 21]);
+    loop {
+        let len = socket.recv(&mut into).unwrap();
+        if len == 0 {
+            return counts;
+        }
+        let sender = usize::from(into[0]);
+        assert!(into[1..len].iter().all(|&byte| byte == counts[sender]), "sender {sender}");
+        counts[sender] += 1;
+        on_message(counts.iter().map(|&count| usize::from(count)).sum());
+    }
+}
+
+fn many_senders(place: Place, len: usize) {
+    const EACH: u8 = 40;
+    for timeout in [PATIENCE, Some(Duration::from_micros(300))] {
+        for end_at in [None, Some(5), Some(17)] {
+            let address = place.address.clone();
+            let ours = std::thread::spawn(move || connect(&address));
+            let theirs = place.listener.accept_messages(PATIENCE).unwrap();
+            let ours = ours.join().unwrap();
+            ours.set_timeout(timeout);
+            theirs.set_timeout(PATIENCE);
+            let (ours, ends) = (&ours, std::sync::mpsc::channel());
+            std::thread::scope(|scope| {
+                let senders =
+                    [0, 1, 2].map(|id| scope.spawn(move || send_numbered(ours, id, EACH, len)));
+                let receiving = scope.spawn(|| {
+                    receive_numbered(&theirs, |total| {
+                        if Some(total) == end_at {
+                            ends.0.send(()).unwrap();
+                        }
+                    })
+                });
+                if end_at.is_some() {
+                    ends.1.recv().unwrap();
+                    ours.shutdown().unwrap();
+                }
+                let sent = senders.map(|sender| sender.join().unwrap());
+                if end_at.is_none() {
+                    assert_eq!(sent, [EACH; 3]);
+                    ours.shutdown().unwrap();
+                }
+                assert_eq!(receiving.join().unwrap(), sent);
+            });
+        }
+    }
+}
+
+#[test]
+fn many_senders_over_rings() {
+    many_senders(ring(), 1 << 20);
+}
+
+#[test]
+fn many_senders_over_emulated_link() {
+    many_senders(emulated(), 50_000);
+}
+
+#[test]
+fn many_senders_over_udp() {
+    many_senders(udp(), 50_000);
+}
+
+/// Polls once for `wait`; returns true if the listener's descriptor is readable.
+fn has_request(listener: &QPairListener, wait: Duration) -> bool {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    poll(&mut [PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)], Some(&timeout)).unwrap() > 0
+}
+
+/// Threads that wait in an accept hold no other call up, and leave a poller its wake-up.
+fn accepting_threads(place: &Place) {
+    let (listener, zero) = (&place.listener, Some(Duration::ZERO));
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            let accepting =
+                [0, 1].map(|_| scope.spawn(move || listener.accept_messages(PATIENCE).unwrap()));
+            std::thread::sleep(Duration::from_millis(round % 3));
+            let nothing = listener.accept_messages(zero);
+            assert!(matches!(nothing, Err(QPairSocketError::TimedOut)), "{nothing:?}");
+            let polling = scope.spawn(move || {
+                loop {
+                    listener.attend();
+                    match listener.accept_messages(zero) {
+                        Err(QPairSocketError::TimedOut) if listener.arm() => {
+                            assert!(has_request(listener, PATIENCE.unwrap()), "no wake-up");
+                        }
+                        Err(QPairSocketError::TimedOut) => {}
+                        accepted => break accepted.unwrap(),
+                    }
+                }
+            });
+            let callers = [0, 1, 2].map(|_| scope.spawn(|| connect(&place.address)));
+            let _accepted = accepting.map(|accepted| accepted.join().unwrap());
+            let _polled = polling.join().unwrap();
+            let _callers = callers.map(|caller| caller.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn accepting_threads_over_rings() {
+    accepting_threads(&ring());
+}
+
+#[test]
+fn accepting_threads_over_emulated_link() {
+    accepting_threads(&emulated());
+}
+
+#[test]
+fn accepting_threads_over_udp() {
+    accepting_threads(&udp());
 }

@@ -39,7 +39,7 @@ async fn echo(socket: QPairMessages) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_on_few_threads() {
     let (_folder, listeners) = listeners();
-    for (mut listener, address) in listeners {
+    for (listener, address) in listeners {
         let accepting = spawn_blocking(move || {
             let accept = |_| listener.accept_messages(Some(PATIENCE)).unwrap();
             let sockets: Vec<_> = (0..CALLERS).map(accept).collect();
@@ -78,7 +78,7 @@ async fn many_callers_on_few_threads() {
 #[tokio::test]
 async fn cancelled_receive_loses_nothing() {
     let (_folder, listeners) = listeners();
-    for (mut listener, address) in listeners {
+    for (listener, address) in listeners {
         let accepting = spawn_blocking(move || {
             let socket = listener.accept_messages(Some(PATIENCE)).unwrap();
             (listener, socket)
@@ -109,7 +109,7 @@ async fn cancelled_receive_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_both_ways_to_end() {
     let (_folder, listeners) = listeners();
-    for (mut listener, address) in listeners {
+    for (listener, address) in listeners {
         let accepting = spawn_blocking(move || {
             let socket = listener.accept_stream(Some(PATIENCE)).unwrap();
             (listener, socket)

@@ -28,7 +28,8 @@ def listen(
     """Listens at `shm:PATH` or `udp:HOST:PORT`; port 0: any, see `Listener.address`.
 
     Over udp both ends give the same `key`, or `plain=True`. `buffer` is what may wait at each end;
-    over udp it bounds the length of a message.
+    over udp it bounds the length of a message. Adaptive streams size their buffers themselves: any
+    other `buffer` than the default is `Invalid`.
     """
     options = _venice.ChannelOptions(key, plain, parse_size(buffer), 10.0)
     return Listener(_venice.Listener(address, kind, options))
@@ -64,15 +65,22 @@ def lend(
 
 
 def connect_region(
-    address: str, size: int | str, *, key: str | None = None, plain: bool = False
+    address: str,
+    size: int | str,
+    *,
+    key: str | None = None,
+    plain: bool = False,
+    timeout: float = 10.0,
 ) -> "RemoteRegion":
-    """Connects to the first `size` bytes, a multiple of 16 MiB, that another program lends."""
-    options = _venice.ChannelOptions(key, plain, 256 << 10, 10.0)
+    """Connects to the first `size` bytes, a multiple of 16 MiB, that another program lends, within
+    `timeout` seconds."""
+    options = _venice.ChannelOptions(key, plain, 256 << 10, timeout)
     return RemoteRegion(_venice.RemoteRegion(address, parse_size(size), options))
 
 
 class Listener(Closing):
-    """A listener; closed by `close()` or `with`."""
+    """A listener; closed by `close()` or `with`. Any threads may accept at the same time, while one
+    polls."""
 
     def __init__(self, inner: "_venice.Listener") -> None:
         self._inner = inner
@@ -105,8 +113,8 @@ class Listener(Closing):
 
 
 class Channel(Closing):
-    """One end of a connection; closed by `close()` or `with`. One thread may receive while another
-    sends. In a child of `fork` it is `Closed`."""
+    """One end of a connection; closed by `close()` or `with`. Any threads may send and
+    receive at the same time. In a child of `fork` it is `Closed`."""
 
     def __init__(self, inner: "_venice.Channel") -> None:
         self._inner = inner

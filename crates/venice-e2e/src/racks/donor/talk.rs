@@ -31,7 +31,7 @@ fn bind(plan: &Plan, node: u16, service: Service) -> Result<QPairListener> {
     Ok(listener)
 }
 /// Accepts QPairs of messages, each on a thread of its own.
-fn take_talks(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
+fn take_talks(listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
     for end in 0.. {
         match listener.accept_messages(None) {
             Ok(socket) => {
@@ -47,7 +47,7 @@ fn take_talks(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) 
 }
 
 /// Accepts QPairs of streams, each on a thread of its own.
-fn take_streams(mut listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
+fn take_streams(listener: QPairListener, node: u16, notebook: &Arc<Notebook>) {
     for end in 0.. {
         match listener.accept_stream(None) {
             Ok(socket) => {

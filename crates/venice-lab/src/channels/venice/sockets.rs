@@ -197,7 +197,7 @@ impl Talk<'_> {
 }
 
 fn serve(
-    mut listener: QPairListener,
+    listener: QPairListener,
     (far, waiting): (Far, Waiting),
     len: usize,
     counter: &AtomicU64,

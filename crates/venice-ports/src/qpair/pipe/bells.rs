@@ -132,12 +132,17 @@ impl Bells {
             }
         }
         if any {
-            for (sleeping, kick) in self.sleeping.iter().zip(&self.kicks) {
-                if sleeping.load(Ordering::SeqCst) > 0 {
-                    // A write fails only when the counter is full; no thread sleeps then.
-                    let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
-                }
+            for sleeper in [Sleeper::Sender, Sleeper::Receiver, Sleeper::Pollers] {
+                self.kick(sleeper);
             }
+        }
+    }
+
+    /// Wakes the sleepers of a class on this side.
+    pub(super) fn kick(&self, sleeper: Sleeper) {
+        if self.sleeping[sleeper as usize].load(Ordering::SeqCst) > 0 {
+            // A write fails only when the counter is full; no thread sleeps then.
+            let _ = rustix::io::write(&self.kicks[sleeper as usize], &1u64.to_ne_bytes());
         }
     }
 }

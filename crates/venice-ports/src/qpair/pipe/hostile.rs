@@ -117,6 +117,7 @@ proptest! {
                 Step::Receive(len) if is_stream => {
                     pipe.read(Wait::Never, &mut vec![0; len]).map(drop)
                 }
+                Step::Receive(0) => pipe.recv_vec(Wait::Never).map(drop),
                 Step::Receive(len) => pipe.recv(Wait::Never, &mut vec![0; len]).map(drop),
                 Step::Arm => {
                     pipe.arm(&watcher);
@@ -176,4 +177,20 @@ fn stopped_sender_blocks_nothing() {
     let mut message = [9; 12];
     assert_eq!(victim.pipe.recv(Wait::Never, &mut message).unwrap(), 10);
     assert_eq!(message, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 9]);
+}
+
+/// A named length that never comes costs what came, and the message is whole once it has come.
+#[test]
+fn named_length_allocates_nothing() {
+    let victim = Victim::new(QPairKind::Messages);
+    victim.publish(0, Record::First(1 << 30).tag(), 1);
+    let stopped = victim.pipe.recv_vec(Wait::Never);
+    assert!(matches!(stopped, Err(QPairSocketError::WouldBlock)), "{stopped:?}");
+    assert!(victim.pipe.partial_bytes() < 1 << 16);
+
+    let victim = Victim::new(QPairKind::Messages);
+    victim.publish(0, Record::First(10).tag(), 4);
+    assert!(matches!(victim.pipe.recv_vec(Wait::Never), Err(QPairSocketError::WouldBlock)));
+    victim.publish(1, Record::More.tag(), 6);
+    assert_eq!(victim.pipe.recv_vec(Wait::Never).unwrap(), Some(vec![0; 10]));
 }

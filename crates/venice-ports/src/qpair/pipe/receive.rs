@@ -92,21 +92,7 @@ impl ReceiveHalf {
         if self.partial.is_some() {
             return self.complete(into, &ring);
         }
-        if self.has_ended {
-            return Ok(0);
-        }
-        let Some((place, record)) = self.front()? else {
-            return Err(QPairSocketError::WouldBlock);
-        };
-        let total = match record {
-            Record::First(total) if (1..=total).contains(&place.len_bytes) => total,
-            Record::End => {
-                self.has_ended = true;
-                self.consume(place, &ring);
-                return Ok(0);
-            }
-            _ => return Err(self.violated()),
-        };
+        let Some((place, total)) = self.begin(&ring)? else { return Ok(0) };
         if into.len() < total {
             return Err(QPairError::BufferTooSmall { needed_bytes: total }.into());
         }
@@ -126,8 +112,58 @@ impl ReceiveHalf {
         Ok(total)
     }
 
+    /// Returns the first record of the next message and the message's length; `None` at the end.
+    fn begin(&mut self, ring: &impl Fn()) -> Result<Option<(Place, usize)>, QPairSocketError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let Some((place, record)) = self.front()? else {
+            return Err(QPairSocketError::WouldBlock);
+        };
+        match record {
+            Record::First(total) if (1..=total).contains(&place.len_bytes) => {
+                Ok(Some((place, total)))
+            }
+            Record::End => {
+                self.has_ended = true;
+                self.consume(place, ring);
+                Ok(None)
+            }
+            _ => Err(self.violated()),
+        }
+    }
+
+    /// Takes the next message in memory that grows with what has arrived, whatever length its
+    /// sender names; `None` at the end.
+    pub(super) fn take_vec(
+        &mut self,
+        ring: impl Fn(),
+    ) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        if self.partial.is_none() {
+            let Some((place, total)) = self.begin(&ring)? else { return Ok(None) };
+            let mut bytes = vec![0; place.len_bytes];
+            self.reader.memory().copy(place.line, 0, &mut bytes);
+            self.consume(place, &ring);
+            self.partial = Some((total, bytes));
+        }
+        self.gather(&ring)?;
+        Ok(self.partial.take().map(|(_, bytes)| bytes))
+    }
+
     /// Takes further records of a message that an earlier call has begun.
     fn complete(&mut self, into: &mut [u8], ring: &impl Fn()) -> Result<usize, QPairSocketError> {
+        self.gather(ring)?;
+        let (total, bytes) = self.partial.take().expect("the caller has checked");
+        if into.len() < total {
+            self.partial = Some((total, bytes));
+            return Err(QPairError::BufferTooSmall { needed_bytes: total }.into());
+        }
+        into[..total].copy_from_slice(&bytes);
+        Ok(total)
+    }
+
+    /// Adds records to the message that an earlier call has begun, until it is whole.
+    fn gather(&mut self, ring: &impl Fn()) -> Result<(), QPairSocketError> {
         let (total, mut bytes) = self.partial.take().expect("the caller has checked");
         while bytes.len() < total {
             let piece = match self.next_piece(total - bytes.len()) {
@@ -143,12 +179,13 @@ impl ReceiveHalf {
             self.reader.memory().copy(place.line, 0, &mut bytes[filled..]);
             self.consume(place, ring);
         }
-        if into.len() < total {
-            self.partial = Some((total, bytes));
-            return Err(QPairError::BufferTooSmall { needed_bytes: total }.into());
-        }
-        into[..total].copy_from_slice(&bytes);
-        Ok(total)
+        self.partial = Some((total, bytes));
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, |(_, bytes)| bytes.capacity())
     }
 
     /// Waits briefly for the next record of a message of which `left` bytes are missing.

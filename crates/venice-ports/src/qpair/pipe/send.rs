@@ -23,9 +23,15 @@ pub(super) struct SendHalf {
     pub(super) has_ended: bool,
     /// True once the end was written into the ring.
     is_end_sent: bool,
-    /// True if the program's last call found no room. Room that the keeper finds and fills must
-    /// leave it: the program is still to be woken.
+    /// True if a call of the program found no room. Room that the keeper or another thread finds
+    /// and fills must leave it: the caller is still to be woken.
     wants_room: bool,
+    /// True while a call sends a message: no other call may write into the ring.
+    is_turn_taken: bool,
+    /// True if a call that may not wait was refused the turn.
+    pub(super) wants_turn: bool,
+    /// Threads that wait for the turn.
+    pub(super) turn_waiters: u32,
     pub(super) spin: SpinPolicy,
 }
 
@@ -38,6 +44,9 @@ impl SendHalf {
             has_ended: false,
             is_end_sent: false,
             wants_room: false,
+            is_turn_taken: false,
+            wants_turn: false,
+            turn_waiters: 0,
             spin: SpinPolicy::default(),
         }
     }
@@ -58,6 +67,30 @@ impl SendHalf {
             return Err(QPairError::TooLong { len_bytes, max_bytes }.into());
         }
         Ok(())
+    }
+
+    /// Takes the turn; returns false if another call has it.
+    pub(super) fn take_turn(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_turn_taken, true)
+    }
+
+    /// Ends the turn, and sends the end if the program has ended its sending meanwhile; returns
+    /// true if pollers wait for the turn.
+    pub(super) fn end_turn(&mut self, ring: impl Fn()) -> bool {
+        self.is_turn_taken = false;
+        if self.has_ended {
+            // Errors are those of the connection, and later calls have them.
+            let _ = self.flush(ring);
+        }
+        self.wants_turn
+    }
+
+    /// True if a poller may sleep: no call was refused a turn that is free now. That is reported
+    /// once.
+    pub(super) fn may_await_turn(&mut self) -> bool {
+        let wanted_turn = self.wants_turn;
+        self.wants_turn &= self.is_turn_taken;
+        self.wants_turn == wanted_turn
     }
 
     /// Writes one record if there is room; returns whether it did.
@@ -81,7 +114,6 @@ impl SendHalf {
         at: &mut usize,
         ring: impl Fn(),
     ) -> Result<(), QPairSocketError> {
-        self.wants_room = false;
         let mut unannounced = 0;
         while *at < message.len() {
             let piece = piece_of(message.len() - *at);
@@ -106,7 +138,6 @@ impl SendHalf {
         bytes: &[u8],
         ring: impl Fn(),
     ) -> Result<usize, QPairSocketError> {
-        self.wants_room = false;
         let mut at = 0;
         while at < bytes.len() {
             let piece = (bytes.len() - at).min(RING_FRAME_BYTES);
@@ -132,7 +163,8 @@ impl SendHalf {
         self.rest_at = 0;
     }
 
-    /// Sends what earlier calls have left over; returns true if nothing is left.
+    /// Sends what earlier calls have left over; returns true if nothing is left. The end of the
+    /// sending waits for the message that has the turn.
     pub(super) fn flush(&mut self, ring: impl Fn()) -> Result<bool, QPairSocketError> {
         while self.rest_at < self.rest.len() {
             let piece = piece_of(self.rest.len() - self.rest_at);
@@ -148,7 +180,7 @@ impl SendHalf {
         if !self.rest.is_empty() {
             (self.rest, self.rest_at) = (Vec::new(), 0);
         }
-        if self.has_ended && !self.is_end_sent {
+        if self.has_ended && !self.is_end_sent && !self.is_turn_taken {
             self.is_end_sent = self.push(Record::End, &[])?;
         }
         self.announce(&ring);
@@ -160,7 +192,7 @@ impl SendHalf {
         !self.rest.is_empty() || (self.has_ended && !self.is_end_sent)
     }
 
-    /// Requests a bell for room if the last call found none; returns true if the caller may sleep.
+    /// Requests a bell for room if a call found none; returns true if the caller may sleep.
     /// Room is reported once, until a further call finds none.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let wanted_room = self.wants_room;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -29,12 +29,15 @@ const KEEP_NS: u64 = 2_000_000_000;
 /// Bit of a greeting's number that asks for a stream.
 const STREAM: u64 = 1 << 32;
 
-/// State of one end. One thread may send while another receives: each half has its own lock, and no
-/// call takes both.
+/// State of one end. Any thread may send while any other receives: each half has its own lock, and no
+/// call takes both. A call that sends a message has the *turn* until all of the message is accepted,
+/// also while it waits without the lock.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     kind: QPairKind,
     send: Mutex<SendHalf>,
+    /// Wakes the threads that wait for the turn.
+    turn: Condvar,
     receive: Mutex<ReceiveHalf>,
     bells: Bells,
     wakers: Mutex<Vec<Waker>>,
@@ -57,6 +60,7 @@ impl Pipe {
         Ok(Self {
             kind,
             send: Mutex::new(SendHalf::new(writer)),
+            turn: Condvar::new(),
             receive: Mutex::new(ReceiveHalf::new(reader)),
             bells: Bells::new(socket)?,
             wakers: Mutex::default(),
@@ -147,6 +151,12 @@ impl Pipe {
         self.receive.lock().expect("no thread panics under this lock")
     }
 
+    /// Returns the bytes allocated for a message that has arrived in part.
+    #[cfg(test)]
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.lock_receive().partial_bytes()
+    }
+
     fn check(&self, kind: QPairKind) -> Result<(), QPairSocketError> {
         self.process.check()?;
         if self.kind == kind { Ok(()) } else { Err(QPairError::WrongKind.into()) }
@@ -169,7 +179,8 @@ impl Pipe {
         let may_write_sleep = {
             let mut send = self.lock_send();
             let _ = send.flush(|| self.bells.ring());
-            send.prepare_sleep()
+            let may_await_room = send.prepare_sleep();
+            send.may_await_turn() && may_await_room
         };
         let may_sleep = may_read_sleep && may_write_sleep && !self.bells.is_peer_gone();
         if !may_sleep {
@@ -219,30 +230,60 @@ impl Pipe {
     /// kept, and sent by later calls and the keeper.
     pub(crate) fn send(&self, wait: Wait, message: &[u8]) -> Result<(), QPairSocketError> {
         self.check(QPairKind::Messages)?;
+        let half = self.take_turn(wait, message)?;
         let mut at = 0;
-        let sent = self.sending(wait, |half| {
+        let (mut half, sent) = self.sending(half, wait, |half| {
             if at == 0 {
                 half.check(message)?;
-            }
-            if half.has_rest() && !half.flush(|| self.bells.ring())? {
-                return Err(QPairSocketError::WouldBlock);
+                if half.has_rest() && !half.flush(|| self.bells.ring())? {
+                    return Err(QPairSocketError::WouldBlock);
+                }
             }
             half.push_message(message, &mut at, || self.bells.ring())?;
-            match wait {
-                _ if at == message.len() => Ok(()),
-                Wait::Never if at > 0 => {
-                    half.keep_rest(message, at);
-                    Ok(())
-                }
-                Wait::Never | Wait::Until(_) => Err(QPairSocketError::WouldBlock),
-            }
+            if at == message.len() { Ok(()) } else { Err(QPairSocketError::WouldBlock) }
         });
-        match sent {
-            Err(QPairSocketError::TimedOut) if at > 0 => {
-                self.lock_send().keep_rest(message, at);
+        let sent = match sent {
+            Err(QPairSocketError::WouldBlock | QPairSocketError::TimedOut) if at > 0 => {
+                half.keep_rest(message, at);
                 Ok(())
             }
             sent => sent,
+        };
+        self.end_turn(half);
+        sent
+    }
+
+    /// Waits until no other call is sending a message.
+    fn take_turn(
+        &self,
+        wait: Wait,
+        message: &[u8],
+    ) -> Result<MutexGuard<'_, SendHalf>, QPairSocketError> {
+        let mut half = self.lock_send();
+        loop {
+            half.check(message)?;
+            if half.take_turn() {
+                return Ok(half);
+            }
+            let now_ns = monotonic_ns();
+            let until_ns = checked(wait, now_ns).inspect_err(|_| half.wants_turn = true)?;
+            let left = Duration::from_nanos(until_ns.saturating_sub(now_ns).min(SLEEP_NS));
+            half.turn_waiters += 1;
+            let woken = self.turn.wait_timeout(half, left);
+            half = woken.expect("no thread panics under this lock").0;
+            half.turn_waiters -= 1;
+        }
+    }
+
+    /// Lets other calls send, and sends the end if it has waited for this message.
+    fn end_turn(&self, mut half: MutexGuard<'_, SendHalf>) {
+        let is_awaited_by_pollers = half.end_turn(|| self.bells.ring());
+        if half.turn_waiters > 0 {
+            self.turn.notify_all();
+        }
+        drop(half);
+        if is_awaited_by_pollers {
+            self.bells.kick(Sleeper::Pollers);
         }
     }
 
@@ -252,16 +293,23 @@ impl Pipe {
         self.receiving(wait, |half| half.take_message(into, || self.bells.ring()))
     }
 
+    /// Receives a message in memory that grows with what has arrived; `None` at the end.
+    pub(crate) fn recv_vec(&self, wait: Wait) -> Result<Option<Vec<u8>>, QPairSocketError> {
+        self.check(QPairKind::Messages)?;
+        self.receiving(wait, |half| half.take_vec(|| self.bells.ring()))
+    }
+
     /// Writes the front of `bytes`.
     pub(crate) fn write(&self, wait: Wait, bytes: &[u8]) -> Result<usize, QPairSocketError> {
         self.check(QPairKind::Stream)?;
-        self.sending(wait, |half| {
+        let (_half, written) = self.sending(self.lock_send(), wait, |half| {
             half.check(&bytes[..bytes.len().min(1)])?;
             match half.push_bytes(bytes, || self.bells.ring())? {
                 0 => Err(QPairSocketError::WouldBlock),
                 len => Ok(len),
             }
-        })
+        });
+        written
     }
 
     /// Reads what has arrived.
@@ -270,7 +318,7 @@ impl Pipe {
         self.receiving(wait, |half| half.take_bytes(into, || self.bells.ring()))
     }
 
-    /// Ends the sending.
+    /// Ends the sending, behind a message that another thread is sending.
     pub(crate) fn shutdown(&self) -> Result<(), QPairSocketError> {
         self.process.check()?;
         let mut send = self.lock_send();
@@ -279,28 +327,38 @@ impl Pipe {
         }
         send.has_ended = true;
         send.flush(|| self.bells.ring())?;
+        drop(send);
+        // Calls that have not begun their message end now.
+        self.turn.notify_all();
+        self.bells.kick(Sleeper::Sender);
+        self.bells.kick(Sleeper::Pollers);
         Ok(())
     }
 
-    fn sending<T>(
-        &self,
+    /// Repeats a call until it returns something other than [`QPairSocketError::WouldBlock`], and
+    /// returns the lock, held throughout if the call did not wait.
+    fn sending<'a, T>(
+        &'a self,
+        mut half: MutexGuard<'a, SendHalf>,
         wait: Wait,
         mut call: impl FnMut(&mut SendHalf) -> Result<T, QPairSocketError>,
-    ) -> Result<T, QPairSocketError> {
-        let mut half = self.lock_send();
+    ) -> (MutexGuard<'a, SendHalf>, Result<T, QPairSocketError>) {
         loop {
             // An end that is seen now was seen after everything that came before it.
             let was_gone = self.bells.is_peer_gone();
             if was_gone && !half.is_peer_deaf() {
-                return Err(QPairSocketError::Closed);
+                return (half, Err(QPairSocketError::Closed));
             }
             match call(&mut half) {
                 Err(QPairSocketError::WouldBlock) => {}
-                done => return done,
+                done => return (half, done),
             }
             let now_ns = monotonic_ns();
             self.bells.look_for_end(now_ns);
-            let until_ns = checked(wait, now_ns)?;
+            let until_ns = match checked(wait, now_ns) {
+                Ok(until_ns) => until_ns,
+                Err(error) => return (half, Err(error)),
+            };
             match next(&mut half.spin, now_ns) {
                 Next::Look => std::hint::spin_loop(),
                 Next::Yield => {
@@ -393,12 +451,11 @@ impl Pipe {
                 Err(QPairSocketError::WouldBlock) => {}
                 done => return Poll::Ready(done),
             }
-            {
-                let mut wakers = self.wakers.lock().expect("no thread panics under this lock");
-                let waker = context.waker();
-                if !wakers.iter().any(|known| known.will_wake(waker)) {
-                    wakers.push(waker.clone());
-                }
+            self.add_waker(context.waker());
+            // What another task was told before it had this waker, this call finds.
+            match call() {
+                Err(QPairSocketError::WouldBlock) => {}
+                done => return Poll::Ready(done),
             }
             if self.arm(&self.tasks) {
                 return match keeper::watch(&**self) {
@@ -406,6 +463,15 @@ impl Pipe {
                     Err(error) => Poll::Ready(Err(error.into())),
                 };
             }
+            // What there is now is reported once, and may be for another task.
+            self.wake_tasks();
+        }
+    }
+
+    fn add_waker(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock().expect("no thread panics under this lock");
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use venice_fabric::{AccessError, DownReason, PeerIndex};
@@ -13,12 +14,18 @@ use crate::verbs::link::{Link, LinkTarget};
 use crate::verbs::queue::QueuePair;
 
 /// Longest time of a living donor to answer, registration of its slabs included, in nanoseconds.
-const ANSWER_LIMIT_NS: u64 = 20_000_000_000;
+pub(super) const ANSWER_LIMIT_NS: u64 = 20_000_000_000;
 /// The same limit while a program waits, in nanoseconds; a slower donor has registered the slabs by
 /// the next attempt.
 const JOIN_LIMIT_NS: u64 = 1_000_000_000;
 
 impl VerbsDriver {
+    /// Sets the longest time of a donor to answer [`VerbsDriver::add_grant`], registration of its
+    /// slabs included; initially 20 seconds.
+    pub fn set_answer_limit(&mut self, limit: Duration) {
+        self.answer_limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    }
+
     /// Connects to the donor at `address` for one grant. It takes a round trip of TCP, and the
     /// first time the donor registers the slabs (milliseconds each).
     ///
@@ -32,7 +39,7 @@ impl VerbsDriver {
         key: GrantKey,
     ) -> Result<PeerIndex, VerbsError> {
         let mut link = self.vacant_link()?;
-        let limit_ns = ANSWER_LIMIT_NS;
+        let limit_ns = self.answer_limit_ns;
         let target = LinkTarget { address, grant, key, limit_ns, lowest_fd: self.lowest_fd };
         link.connect(&target, &self.domain.device().addresses()?)?;
         self.links.push(link);
