@@ -37,12 +37,12 @@ mod window;
 use std::process::ExitCode;
 
 /// Services that this program's hosts know.
-const SERVICES: [venice_service::ServiceEntry; 1] = [venice_service::echo::ENTRY];
+const SERVICES: &[venice_service::ServiceEntry] = &[venice_service::echo::ENTRY];
 
 fn main() -> ExitCode {
     // The hidden subcommand of agents' service hosts comes before any thread.
     if std::env::args_os().nth(1).is_some_and(|word| word == "service-host") {
-        return venice_service::host_main(&SERVICES);
+        return venice_service::host_main(SERVICES);
     }
     std::process::exit(cli::main())
 }

@@ -15,7 +15,7 @@ use super::offer::Offer;
 /// Beginning of the names of emulated accelerators, and the capability that they have.
 const EMULATED: &str = "emulated";
 /// Services of emulated accelerators; an offer names one of them as a capability.
-const EMULATED_SERVICES: [&str; 1] = [echo::ENTRY.name];
+const EMULATED_SERVICES: &[&str] = &[echo::ENTRY.name];
 
 /// The class.
 pub(super) struct Class;
@@ -77,7 +77,7 @@ fn is_emulated(address: &str) -> bool {
 
 /// Returns the service among the capabilities of an emulated accelerator.
 fn service_of(capabilities: &[String]) -> Option<&'static str> {
-    EMULATED_SERVICES.into_iter().find(|service| capabilities.iter().any(|it| it == service))
+    EMULATED_SERVICES.iter().copied().find(|service| capabilities.iter().any(|it| it == service))
 }
 
 /// Returns the devices that are accelerators by their names.

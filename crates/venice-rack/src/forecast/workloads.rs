@@ -278,13 +278,18 @@ mod tests {
         }
     }
 
+    /// Index of network cards among the forecast kinds.
+    const NIC: usize = 2;
+
     /// Feeds the use of `ada`, sample by sample.
     fn after(share: f64, samples: u64, used: impl Fn(u64) -> f64) -> Workloads {
         let mut workloads = Workloads::new(settings(share), 0);
         for sample in 0..samples {
             let now_ns = (sample + 1) * 10;
             assert!(workloads.is_due(now_ns) && !workloads.is_due(now_ns - 1));
-            let amounts = [used(sample), 0.0, 1.0, 0.0];
+            let mut amounts = [0.0; RESOURCES];
+            amounts[MEMORY] = used(sample);
+            amounts[NIC] = 1.0;
             workloads.handle_sample(now_ns, [(workload("ada"), amounts)].into());
         }
         workloads
@@ -298,7 +303,7 @@ mod tests {
         assert!(outlook.score.windows > 40);
         let ours = outlook.score.off_slabs;
         assert!(ours * 2.0 < outlook.persistence_score.off_slabs, "{outlook:?}");
-        assert_eq!(outlook.forecast.unwrap()[2], 1.0, "one network card throughout");
+        assert_eq!(outlook.forecast.unwrap()[NIC], 1.0, "one network card throughout");
     }
 
     #[test]
