@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use venice_control::{CalledBack, DonorReport, DonorStatus, LeaseState, PrepareRequest, Refusal};
+use venice_control::{
+    CalledBack, DonorReport, DonorStatus, HeldState, LeaseState, PrepareRequest, Refusal,
+};
 use venice_fabric::RecipientId;
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
@@ -156,8 +158,16 @@ impl Lender {
         self.deadlines.notify_one();
     }
 
+    /// Returns the slab counts and every grant, for the heartbeat. A successor whose memory is still
+    /// set aside is left out: the Monitor Node would give its key to the new owner.
     pub(crate) fn report(&self) -> DonorReport {
-        self.state().core.report()
+        let state = self.state();
+        let mut report = state.core.report();
+        report.held.retain(|held| {
+            let is_memory = held.share.slabs() > 0 && held.state == HeldState::Committed;
+            !is_memory || !state.set_aside.contains_key(&held.id)
+        });
+        report
     }
 
     pub(crate) fn prepare(
@@ -447,7 +457,8 @@ impl Lender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_control::{ResourceKind, ResourceSpec, Share};
+    use venice_control::{Owner, ResourceKind, ResourceSpec, Share, TransferStep};
+    use venice_fabric::GrantedMemory;
     use venice_wire::SLAB_BYTES;
 
     const KEY: GrantKey = GrantKey(9);
@@ -592,6 +603,41 @@ mod tests {
         lender.prepare(request(1, 1, 60_000)).unwrap();
         lender.commit(id, 1).unwrap();
         assert!(lender.grants.lock().contains(id), "a grant id may be reused");
+    }
+
+    #[tokio::test]
+    async fn cancelled_commit_begins_successor() {
+        let lender = lender(1);
+        let (old, new) = (GrantId(1), GrantId(2));
+        lender.prepare(request(1, 1, 60_000)).unwrap();
+        lender.commit(old, 1).unwrap();
+        lender.grants.lock().write(old, KEY, 0, b"data").unwrap();
+        // An answer to the old owner that is still to be sent.
+        let answer = lender.grants.clone().lend(old, KEY, 0, 4096).unwrap();
+        assert!(answer.is_some());
+        let step = TransferStep {
+            from: old,
+            grant: new,
+            key: GrantKey(10),
+            donor_epoch: 1,
+            ownership: 2,
+            claim_ms: 60_000,
+            owner: Owner { node: "n2".into(), user: "bob".into() },
+        };
+        let call = tokio::time::timeout(Duration::from_millis(20), lender.commit_transfer(&step));
+        call.await.expect_err("the answer reads the memory");
+        assert_eq!(lender.report().held, [], "no key for the new owner yet");
+        drop(answer);
+        let begun = async {
+            while !lender.grants.lock().contains(new) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), begun).await.expect("it never begins");
+        assert_eq!(lender.report().held[0].id, new);
+        let mut seen = [0; 4];
+        lender.grants.lock().read(new, step.key, 0, &mut seen).unwrap();
+        assert_eq!(&seen, b"data");
     }
 
     #[tokio::test]

@@ -120,7 +120,7 @@ impl Services {
         }
         let Some((served, spec)) = self.served(grant, key, share, node_secret) else { return };
         grants.served.insert(grant, served);
-        drop(grants);
+        // Locked: the end of the grant must not be sent before.
         self.with_supervisor(|supervisor| supervisor.begin(grant, spec));
     }
 
@@ -209,8 +209,10 @@ impl Services {
     /// Starts the host of the successor of a grant whose host has ended. Returns the grant whose
     /// device is free instead, if there is none.
     fn ended_host(&self, grant: GrantId) -> Option<GrantId> {
-        let Some(successor) = self.grants().successors.remove(&grant) else { return Some(grant) };
+        let mut grants = self.grants();
+        let Some(successor) = grants.successors.remove(&grant) else { return Some(grant) };
         let Some(spec) = successor.spec else { return Some(successor.grant) };
+        // Locked: the end of the successor must not be sent before.
         self.with_supervisor(|supervisor| supervisor.begin(successor.grant, *spec));
         None
     }
@@ -221,10 +223,17 @@ impl Services {
         drop(supervisor);
     }
 
-    /// Returns the watch of a living grant's service.
-    fn watch(&self, grant: GrantId) -> Result<watch::Receiver<ServiceState>, Refusal> {
-        match self.grants().served.get(&grant) {
-            None => Ok(watch::channel(ServiceState::None).1),
+    /// Returns the watch of the service of a grant that lives, or did a moment ago.
+    fn watch(
+        &self,
+        (grant, key): (GrantId, GrantKey),
+    ) -> Result<watch::Receiver<ServiceState>, Refusal> {
+        let grants = self.grants();
+        match grants.served.get(&grant) {
+            None => {
+                let ended = grants.why_ended(grant, key).map(ServiceState::Ended);
+                Ok(watch::channel(ended.unwrap_or(ServiceState::None)).1)
+            }
             Some(served) if served.state.receiver_count() >= MAX_WATCHES => {
                 Err(Refusal::Failed(format!("{MAX_WATCHES} watch the service of {grant} already")))
             }
@@ -234,9 +243,7 @@ impl Services {
 
     /// Returns the reason for which a service ended.
     fn ended(&self, grant: GrantId, key: GrantKey) -> Option<String> {
-        let grants = self.grants();
-        let last = grants.ended.iter().rev().find(|it| (it.0, it.1) == (grant, key))?;
-        Some(last.2.clone())
+        self.grants().why_ended(grant, key)
     }
 
     fn started(&self, grant: GrantId, endpoints: Vec<HostEndpoint>) {
@@ -281,6 +288,12 @@ impl Services {
 }
 
 impl Grants {
+    /// Returns the reason for which a service ended, if it is remembered.
+    fn why_ended(&self, grant: GrantId, key: GrantKey) -> Option<String> {
+        let last = self.ended.iter().rev().find(|it| (it.0, it.1) == (grant, key))?;
+        Some(last.2.clone())
+    }
+
     /// Ends a service; returns false if the grant has none.
     fn end(&mut self, grant: GrantId, why: &str) -> bool {
         let Some(served) = self.served.remove(&grant) else { return false };
@@ -311,7 +324,7 @@ impl Lender {
         (grant, key): (GrantId, GrantKey),
     ) -> Result<watch::Receiver<ServiceState>, Refusal> {
         match self.key_fits(&(grant, key)) {
-            Some(true) => self.services.watch(grant),
+            Some(true) => self.services.watch((grant, key)),
             Some(false) => Err(Refusal::UnknownGrant),
             None => {
                 let why = self.services.ended(grant, key).ok_or(Refusal::UnknownGrant)?;
@@ -348,5 +361,78 @@ impl Lender {
         tracing::warn!(%grant, why, "device grant ended");
         self.services.note_why(grant, why);
         self.start_release(&[grant]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::TryLockError;
+    use std::time::Duration;
+
+    use venice_control::ResourceKind;
+    use venice_service::echo;
+
+    use super::*;
+
+    const KEY: GrantKey = GrantKey(9);
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    fn accelerator() -> ResourceSpec {
+        ResourceSpec {
+            kind: ResourceKind::Accelerator,
+            address: "emulated".into(),
+            bytes: 0,
+            slab_bytes: 0,
+            capabilities: vec![echo::ENTRY.name.into()],
+        }
+    }
+
+    /// Checks that the grants stay locked until `begin` has sent the start of a host, which the test
+    /// delays. Else an end of the grant could be sent first.
+    fn stays_locked(services: &Services, begin: impl FnOnce() + Send) {
+        let supervisor = services.supervisor.lock().unwrap();
+        std::thread::scope(|scope| {
+            let beginning = scope.spawn(begin);
+            let mut locked = 0;
+            while locked < 50 {
+                match services.grants.try_lock() {
+                    Ok(grants) => {
+                        let is_begun = !grants.served.is_empty() && grants.successors.is_empty();
+                        drop(grants);
+                        assert!(!is_begun, "unlocked before the start is sent");
+                        locked = 0;
+                    }
+                    Err(TryLockError::WouldBlock) => locked += 1,
+                    Err(TryLockError::Poisoned(error)) => panic!("{error}"),
+                }
+                std::thread::sleep(PAUSE);
+            }
+            drop(supervisor);
+            beginning.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn start_is_sent_before_end() {
+        let services = Services { devices: vec![accelerator()], ..Services::default() };
+        let share = accelerator().share(0);
+        let first = GrantId(1);
+        stays_locked(&services, || services.begin(first, KEY, &share, None));
+        services.transfer(first, (GrantId(2), KEY), &share, None, "transferred".into());
+        stays_locked(&services, || assert_eq!(services.ended_host(first), None));
+        assert!(services.end(GrantId(2), "released"));
+    }
+
+    #[test]
+    fn late_watch_sees_reason() {
+        let services = Services { devices: vec![accelerator()], ..Services::default() };
+        let share = accelerator().share(0);
+        let (grant, other) = (GrantId(1), GrantKey(8));
+        services.begin(grant, KEY, &share, None);
+        // It ends after the check of its key, and before the watch.
+        services.end(grant, "it was released");
+        let state = |key| services.watch((grant, key)).unwrap().borrow().clone();
+        assert_eq!(state(KEY), ServiceState::Ended("it was released".into()));
+        assert_eq!(state(other), ServiceState::None);
     }
 }

@@ -57,16 +57,21 @@ impl Lender {
         status
     }
 
-    /// Transfers a grant; completes when the new owner alone is answered.
+    /// Transfers a grant; completes when the new owner alone is answered. That happens whatever
+    /// becomes of this call.
     pub(crate) async fn commit_transfer(
         self: &Arc<Self>,
         step: &TransferStep,
     ) -> Result<DonorStatus, Refusal> {
         let status = self.switch(step)?;
-        while !self.begin_successor(step.grant) {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        self.notify_deadlines();
+        let (lender, grant) = (Arc::clone(self), step.grant);
+        let begun = tokio::spawn(async move {
+            while !lender.begin_successor(grant) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            lender.notify_deadlines();
+        });
+        begun.await.expect("no task panics with a successor");
         Ok(status)
     }
 

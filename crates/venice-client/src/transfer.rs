@@ -14,12 +14,12 @@ impl Rack {
     /// Transfers grants of this user to another one, all of them or none. From then on their donors
     /// refuse this user, with the next access: [`Device::check`](crate::Device::check) reports the
     /// loss, and memory fails like that of a dead donor. The new owner has `claim_within` (at least a
-    /// lease) to claim them. Memory requested together is transferred together; memory that was
+    /// lease) to claim them; until then they count for this user's quota. Memory requested together is transferred together; memory that was
     /// mapped (port shm) is refused.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason; [`Error::Invalid`], [`Error::NoRoom`] (the new owner's
-    /// quota), [`Error::Unreachable`]. Nothing was transferred then.
+    /// [`Error::Refused`] with the reason; [`Error::Invalid`], [`Error::NoRoom`] (more than the new
+    /// owner's whole quota), [`Error::Unreachable`]. Nothing was transferred then.
     pub fn transfer(
         &self,
         grants: &[u64],
@@ -31,10 +31,13 @@ impl Rack {
     }
 
     /// Takes over what was transferred to this user and not claimed yet: `number` names one
-    /// transfer, `None` all. Waits for it up to `within`; `None`: nothing came.
+    /// transfer, `None` all. Waits for it up to `within`; `None`: nothing came, or all of it is lost.
+    /// A device whose service does not start is lost ([`Claimed::is_whole`]) and has none; the others
+    /// are held. From the claim on the grants count for this user's quota.
     ///
     /// # Errors
-    /// [`Error::Refused`], [`Error::Unreachable`].
+    /// [`Error::NoRoom`] (this user's quota) with nothing claimed: release something and claim again
+    /// in time. [`Error::Refused`], [`Error::Unreachable`].
     pub fn claim(&self, number: Option<u128>, within: Duration) -> Result<Option<Claimed>, Error> {
         let held = claim(self.access(), number, within, |_| {})?;
         Ok(held.map(|held| Claimed { held }))

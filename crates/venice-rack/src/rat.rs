@@ -74,6 +74,10 @@ pub struct GrantRecord {
     /// [`GrantState::Transferring`]; else 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub claim_ms: u64,
+    /// The former owner, which is charged for it until the new one claims it; `None`: its owner is
+    /// charged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged: Option<Owner>,
 }
 
 fn first_ownership() -> u64 {
@@ -109,19 +113,25 @@ fn is_false(it: &bool) -> bool {
     !it
 }
 
-/// The grants, by number, donor, request and user.
+/// The grants, by number, donor, request, user and charged user.
 #[derive(Debug, Default)]
 pub struct Rat {
     grants: BTreeMap<GrantId, GrantRecord>,
     by_donor: BTreeMap<NodeId, BTreeSet<GrantId>>,
     by_client: BTreeMap<u128, BTreeSet<GrantId>>,
     by_user: BTreeMap<String, BTreeSet<GrantId>>,
+    by_charged: BTreeMap<String, BTreeSet<GrantId>>,
 }
 
 impl GrantRecord {
     /// Returns the agent that lends it: at any other epoch of the donor it is gone.
     pub fn lender(&self) -> Identity {
         Identity { node: self.donor, epoch: self.donor_epoch }
+    }
+
+    /// Returns the owner that is charged for it.
+    pub fn charged(&self) -> Option<&Owner> {
+        self.charged.as_ref().or(self.owner.as_ref())
     }
 
     /// True if its donor was told to lend it in one call whose outcome is not recorded.
@@ -156,9 +166,14 @@ impl Rat {
         self.listed(self.by_user.get(user))
     }
 
-    /// Iterates over the users with grants.
-    pub fn users(&self) -> impl Iterator<Item = &str> {
-        self.by_user.keys().map(|user| &**user)
+    /// Iterates over the grants that a user is charged for, on all nodes.
+    pub fn charged_to(&self, user: &str) -> impl Iterator<Item = &GrantRecord> {
+        self.listed(self.by_charged.get(user))
+    }
+
+    /// Iterates over the users that are charged for grants.
+    pub fn charged_users(&self) -> impl Iterator<Item = &str> {
+        self.by_charged.keys().map(|user| &**user)
     }
 
     fn listed<'a>(
@@ -168,8 +183,17 @@ impl Rat {
         ids.into_iter().flatten().map(|id| &self.grants[id])
     }
 
-    /// Adds or changes a grant. Its donor, request and owner never change.
+    /// Adds or changes a grant. Its donor, request and owner never change; the charged owner does.
     pub(crate) fn put(&mut self, grant: GrantRecord) {
+        if let Some(before) = self.grants.get(&grant.id)
+            && before.charged() != grant.charged()
+            && let Some(owner) = before.charged()
+        {
+            forget(&mut self.by_charged, owner.user.clone(), grant.id);
+        }
+        if let Some(owner) = grant.charged() {
+            self.by_charged.entry(owner.user.clone()).or_default().insert(grant.id);
+        }
         self.by_donor.entry(grant.donor).or_default().insert(grant.id);
         if let Some(origin) = grant.origin {
             self.by_client.entry(origin.client_id).or_default().insert(grant.id);
@@ -188,6 +212,9 @@ impl Rat {
         }
         if let Some(owner) = &grant.owner {
             forget(&mut self.by_user, owner.user.clone(), id);
+        }
+        if let Some(owner) = grant.charged() {
+            forget(&mut self.by_charged, owner.user.clone(), id);
         }
         Some(grant)
     }

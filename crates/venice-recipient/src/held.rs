@@ -5,6 +5,10 @@
 //! before it ends at the donor, which may then lend the device to another. So does the notice time
 //! of a reclaim: what is still held then is released.
 
+mod meeting;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -22,24 +26,23 @@ use venice_memory::paged::run_block::Fate;
 
 use crate::error::RecipientError;
 use crate::leases::thread;
-use crate::loan::{Loan, allocate, release, runtime};
+use crate::loan::{Loan, RELEASE_WITHIN, allocate, release, release_now, runtime};
 use crate::renewals::{Renewal, Renewals, Renewed};
 use crate::services::{self, Seen};
 use crate::spec::AllocationSpec;
 use crate::waiting::ignore_wait;
+pub(crate) use meeting::OnLoss;
 
 /// Interval between two checks for events.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest interval between two renewals.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A grant is dropped when this part of its lease is left: time for its user to stop.
 const MARGIN_PARTS: u32 = 4;
 /// The part of a lease that a grant's user has to stop, once it is lost or due.
 const GRACE_PARTS: u32 = 5;
 /// The longest such time.
 const MAX_GRACE: Duration = Duration::from_secs(5);
-/// Time limit of the release at the end.
-const RELEASE_WITHIN: Duration = Duration::from_secs(5);
-/// Longest wait for the services of granted devices; their agents give up earlier.
-const SERVICE_WITHIN: Duration = Duration::from_secs(30);
 
 /// An event of a held grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,58 +142,66 @@ impl Held {
     /// The same for a loan, of which it holds everything.
     ///
     /// # Errors
-    /// [`RecipientError`]: no thread could be started.
+    /// [`RecipientError`]: a grant is lost, its service did not start, or no thread could be
+    /// started. Everything is released then.
     pub fn loan(
-        loan: Loan,
+        mut loan: Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let grants = loan.memory.into_iter().chain(loan.devices).collect();
-        Held::keep(&loan.access, (grants, loan.asked), tell)
+        let grants = loan.take_grants();
+        Held::keep(&loan.access, (grants, loan.asked), OnLoss::Fail, tell)
     }
 
-    /// Takes the devices of a loan over, beside a [`Holding`](crate::Holding) of its memory.
+    /// Takes the devices of a loan over, beside a [`Holding`](crate::Holding) of its memory, which is
+    /// renewed until their services listen.
     ///
     /// # Errors
-    /// [`RecipientError`]: no thread could be started.
+    /// Those of [`loan`](Held::loan). The loan keeps everything then: drop it to release that.
     pub fn devices_of(
         loan: &mut Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let devices = std::mem::take(&mut loan.devices);
-        Held::keep(&loan.access, (devices, loan.asked), tell)
+        let (runtime, keeper, services) = Keeper::of_devices(loan, tell)?;
+        let held = keeper.start(runtime, services)?;
+        loan.devices.clear();
+        Ok(held)
     }
 
     /// Takes the devices of a loan over, each by itself and without reports of its events.
     ///
     /// # Errors
-    /// [`RecipientError`]: no thread could be started.
+    /// Those of [`devices_of`](Held::devices_of).
     pub fn each_device_of(loan: &mut Loan) -> Result<Vec<Held>, RecipientError> {
-        let devices = std::mem::take(&mut loan.devices).into_iter();
-        devices.map(|it| Held::keep(&loan.access, (vec![it], loan.asked), |_| {})).collect()
+        if loan.devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (_runtime, keeper, services) = Keeper::of_devices(loan, |_| {})?;
+        let parts = keeper.kept.iter().zip(services);
+        let held =
+            parts.map(|(kept, service)| keeper.part(kept, service)).collect::<Result<_, _>>()?;
+        loan.devices.clear();
+        Ok(held)
     }
 
-    /// Starts the keeper. `asked` is a time before the request was sent; the leases began later.
+    /// Starts the keeper. `asked` is a time before the request was sent; the leases began later. On
+    /// an error everything is released, unless the rest was to be kept.
     pub(crate) fn keep(
         access: &Access,
         (grants, asked): (Vec<Grant>, Instant),
+        on_loss: OnLoss,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let (stop, stopped) = mpsc::channel();
-        let fates = Arc::new(Mutex::new(Fates::default()));
-        let mut keeper = Keeper {
-            access: access.clone(),
-            kept: grants.iter().map(|grant| Kept::new(grant, asked)).collect(),
-            fates: Arc::clone(&fates),
-            renewals: Renewals::new(access.clone()),
-            returns: JoinSet::new(),
-            watches: JoinSet::new(),
-            tell: Box::new(tell),
+        let mut keeper = Keeper::new(access, &grants, asked, tell);
+        let start = || {
+            let runtime = runtime()?;
+            let services = runtime.block_on(keeper.meet_services(on_loss))?;
+            keeper.start(runtime, services)
         };
-        let runtime = runtime()?;
-        runtime.block_on(keeper.confirm());
-        let services = runtime.block_on(keeper.meet_services())?;
-        let keeper = thread("venice-held", move || keeper.run(&runtime, &stopped))?;
-        Ok(Held { grants, services, fates, stop: Some(stop), keeper: Some(keeper) })
+        start().inspect_err(|_| match on_loss {
+            OnLoss::Fail => release_now(access, &grants),
+            // To release the memory would destroy its data, and they can be claimed again.
+            OnLoss::KeepRest => {}
+        })
     }
 
     /// Returns the grants, lost or not.
@@ -206,6 +217,11 @@ impl Held {
     /// Returns the fate of a lost grant; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
         lock(&self.fates).lost.values().next().copied()
+    }
+
+    /// True if nothing is held any more.
+    pub(crate) fn is_all_lost(&self) -> bool {
+        lock(&self.fates).lost.len() == self.grants.len()
     }
 
     /// Returns the reclaim that ends first; `None`: none, or no longer.
@@ -296,8 +312,38 @@ impl Kept {
 }
 
 impl Keeper {
+    fn new(
+        access: &Access,
+        grants: &[Grant],
+        asked: Instant,
+        tell: impl FnMut(HeldNews) + Send + 'static,
+    ) -> Self {
+        Self {
+            access: access.clone(),
+            kept: grants.iter().map(|grant| Kept::new(grant, asked)).collect(),
+            fates: Arc::default(),
+            renewals: Renewals::new(access.clone()),
+            returns: JoinSet::new(),
+            watches: JoinSet::new(),
+            tell: Box::new(tell),
+        }
+    }
+
+    /// Starts its thread.
+    fn start(
+        mut self,
+        runtime: Runtime,
+        services: Vec<Option<ServiceAccess>>,
+    ) -> Result<Held, RecipientError> {
+        let (stop, stopped) = mpsc::channel();
+        let grants = self.kept.iter().map(|kept| kept.grant.clone()).collect();
+        let fates = Arc::clone(&self.fates);
+        let keeper = thread("venice-held", move || self.run(&runtime, &stopped))?;
+        Ok(Held { grants, services, fates, stop: Some(stop), keeper: Some(keeper) })
+    }
+
     fn run(&mut self, runtime: &Runtime, stopped: &Receiver<()>) {
-        let pause = (self.shortest() / 4).min(Duration::from_secs(1));
+        let pause = self.pause();
         let mut next = Instant::now();
         while stopped.try_recv() == Err(TryRecvError::Empty) {
             runtime.block_on(async {
@@ -309,10 +355,7 @@ impl Keeper {
                     () = tokio::time::sleep(pause.min(LOOK_EVERY)) => {}
                     Some(seen) = self.watches.join_next() => drop(self.see(seen)),
                 }
-                while let Some(renewal) = self.renewals.poll() {
-                    self.take(renewal);
-                }
-                self.judge(Instant::now());
+                self.take_renewals();
             });
         }
         let living = self.kept.iter().filter(|kept| !kept.is_lost);
@@ -329,20 +372,9 @@ impl Keeper {
         self.kept.iter().map(Kept::lease).min().unwrap_or(Duration::from_secs(1))
     }
 
-    /// Renews grants once if the request took so long that their lease may be half over.
-    async fn confirm(&mut self) {
-        let half = self.shortest() / 2;
-        if self.kept.iter().all(|kept| kept.renewed.elapsed() < half) {
-            return;
-        }
-        self.begin();
-        let answers = async {
-            while let Some(renewal) = self.renewals.next().await {
-                self.take(renewal);
-            }
-        };
-        // Silent donors are handled by the keeper.
-        let _ = tokio::time::timeout(half, answers).await;
+    /// Returns the interval between two renewals.
+    fn pause(&self) -> Duration {
+        (self.shortest() / 4).min(MAX_PAUSE)
     }
 
     /// Sends renewals of all grants that are not lost.
@@ -367,98 +399,42 @@ impl Keeper {
         }
     }
 
-    /// Waits until the services of all devices listen; returns the way to each. On an error
-    /// everything is released.
-    async fn meet_services(&mut self) -> Result<Vec<Option<ServiceAccess>>, RecipientError> {
-        let mut found = vec![None; self.kept.len()];
-        let mut missing = 0;
-        for (index, kept) in self.kept.iter().enumerate() {
-            if kept.grant.share.device().is_some() {
-                missing += 1;
-                self.watches.spawn(services::open(self.access.clone(), kept.grant.clone(), index));
-            }
+    /// Takes the answers to renewals, and drops what has ended.
+    fn take_renewals(&mut self) {
+        while let Some(renewal) = self.renewals.poll() {
+            self.take(renewal);
         }
-        let pause = (self.shortest() / 4).min(Duration::from_secs(1));
-        let until = Instant::now() + SERVICE_WITHIN;
-        while missing > 0 {
-            tokio::select! {
-                Some(seen) = self.watches.join_next() => match self.see(seen) {
-                    Ok(Some((index, access))) => {
-                        found[index] = access;
-                        missing -= 1;
-                    }
-                    Ok(None) => {}
-                    Err(error) => return Err(self.release_all(error).await),
-                },
-                () = tokio::time::sleep(pause) => {
-                    self.begin();
-                    while let Some(renewal) = self.renewals.poll() {
-                        self.take(renewal);
-                    }
-                    let lost = self.kept.iter().position(|kept| kept.is_lost);
-                    if lost.is_some() || Instant::now() > until {
-                        let why = "its service did not start in time".to_owned();
-                        let error = self.no_service(lost.unwrap_or(0), why);
-                        return Err(self.release_all(error).await);
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    async fn release_all(&mut self, error: RecipientError) -> RecipientError {
-        let grants: Vec<Grant> = self.kept.iter().map(|kept| kept.grant.clone()).collect();
-        let _ = tokio::time::timeout(RELEASE_WITHIN, release(&self.access, &grants)).await;
-        error
+        self.judge(Instant::now());
     }
 
     /// Takes a state of a service. Returns the way to it when it is known: `None` for a device
-    /// without a service.
-    ///
-    /// # Errors
-    /// The service has ended; its grant is lost.
-    fn see(
-        &mut self,
-        seen: Result<Seen, JoinError>,
-    ) -> Result<Option<(usize, Option<ServiceAccess>)>, RecipientError> {
+    /// without a service. The grant of a service that has ended is lost.
+    fn see(&mut self, seen: Result<Seen, JoinError>) -> Option<(usize, Option<ServiceAccess>)> {
         let Seen { index, state, watch } = seen.expect("a watch does not panic");
         if let Some(watch) = watch {
             self.watches.spawn(services::next(watch, index));
         }
         let kept = &mut self.kept[index];
-        let why = match state {
+        match state {
             Ok(ServiceState::Serving(access)) => {
                 kept.is_served = true;
-                return Ok(Some((index, Some(access))));
+                return Some((index, Some(access)));
             }
             Ok(ServiceState::None) => {
                 kept.is_served = false;
-                return Ok(Some((index, None)));
+                return Some((index, None));
             }
-            Ok(ServiceState::Starting) => return Ok(None),
-            Ok(ServiceState::Ended(why)) => Some(why),
-            Err(ControlError::Refused(Refusal::UnknownGrant)) => None,
-            Err(ControlError::Unreachable { refused: true, .. }) => {
-                self.lose(index, Fate::Died);
-                return Err(self.no_service(index, "its agent is gone".to_owned()));
-            }
-            Err(_) if kept.is_lost => return Ok(None),
+            Ok(ServiceState::Starting) => {}
+            Ok(ServiceState::Ended(why)) => self.lose_for(index, why),
+            Err(ControlError::Refused(Refusal::UnknownGrant)) => self.lose(index, Fate::Revoked),
+            Err(ControlError::Unreachable { refused: true, .. }) => self.lose(index, Fate::Died),
+            Err(_) if kept.is_lost => {}
             Err(_) => {
                 let (access, grant) = (self.access.clone(), kept.grant.clone());
                 self.watches.spawn(services::open_again(access, grant, index));
-                return Ok(None);
             }
-        };
-        kept.why.clone_from(&why);
-        self.lose(index, Fate::Revoked);
-        Err(self.no_service(index, why.unwrap_or_else(|| "it was taken back".to_owned())))
-    }
-
-    fn no_service(&self, index: usize, why: String) -> RecipientError {
-        let grant = &self.kept[index].grant;
-        let (what, donor) = (resource_name(grant), grant.donor.clone());
-        RecipientError::NoService { what, donor, why }
+        }
+        None
     }
 
     /// Drops grants that were not renewed in time, whatever their donors answer later, and releases
@@ -498,6 +474,12 @@ impl Keeper {
             drop(fates);
             self.say(index, HeldEvent::Lost(fate));
         }
+    }
+
+    /// Drops a grant for a reason of its donor's.
+    fn lose_for(&mut self, index: usize, why: String) {
+        self.kept[index].why = Some(why);
+        self.lose(index, Fate::Revoked);
     }
 
     /// Records a notice. `sent` is the time of the renewal it answers; its donor counts from later
@@ -541,74 +523,4 @@ fn grace(grant: &Grant) -> Duration {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use venice_control::Share;
-    use venice_wire::{GrantId, GrantKey, NodeId};
-
-    use super::*;
-
-    const LEASE_S: f64 = 4.0;
-
-    fn grant(control_addr: String) -> Grant {
-        Grant {
-            id: GrantId(1),
-            donor: "node1".into(),
-            donor_node: NodeId(1),
-            donor_epoch: 1,
-            share: Share::of_slabs(0),
-            key: GrantKey(1),
-            control_addr,
-            endpoints: Vec::new(),
-            lease_s: LEASE_S,
-        }
-    }
-
-    #[test]
-    fn lease_ends_here_before_donor() {
-        let asked = Instant::now();
-        let kept = Kept::new(&grant(String::new()), asked);
-        assert!(!kept.is_over(asked));
-        assert!(kept.is_over(asked + Duration::from_secs_f64(LEASE_S * 0.75)));
-        assert!(kept.trust() < kept.lease());
-    }
-
-    #[test]
-    fn reclaimed_grant_is_due_early() {
-        let asked = Instant::now();
-        let mut kept = Kept::new(&grant(String::new()), asked);
-        assert!(!kept.is_due(asked));
-        kept.until = Some(asked + Duration::from_secs(60));
-        assert!(!kept.is_due(asked + Duration::from_secs(58)));
-        assert!(kept.is_due(asked + Duration::from_secs(59)));
-        let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
-        let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
-        let text =
-            HeldNews { donor, what, event: HeldEvent::Wanted(notice), why: None }.to_string();
-        let expected = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
-        assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn silent_donor_delays_no_other() {
-        let donors: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addr = |donor: &TcpListener| donor.local_addr().unwrap().to_string();
-        let grants: Vec<_> = donors.iter().map(|donor| grant(addr(donor))).collect();
-        let (tell, told) = mpsc::channel();
-        let access = venice_testkit::identity::access("127.0.0.1:1");
-        let tell = move |news| drop(tell.send(news));
-        let held = Held::keep(&access, (grants, Instant::now()), tell).unwrap();
-        // They accept the call, and do not answer.
-        let _calls: Vec<_> = donors.iter().map(|donor| donor.accept().unwrap()).collect();
-        assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "one after another");
-        for _ in &donors {
-            let news = told.recv().unwrap();
-            assert_eq!(news.event, HeldEvent::Lost(Fate::Unresponsive));
-        }
-        assert_eq!(held.lost(), Some(Fate::Unresponsive));
-    }
 }

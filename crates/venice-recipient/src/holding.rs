@@ -59,14 +59,16 @@ impl Holding {
     ///
     /// # Errors
     /// If the block has no room, or the Monitor Node's shares do not form copies on different
-    /// donors. The loan's leases end by themselves then.
+    /// donors. The loan is released then.
     pub fn new(
-        loan: Loan,
+        mut loan: Loan,
         block: Arc<RunBlockMap>,
         home: Option<&str>,
     ) -> Result<Arc<Holding>, RecipientError> {
         let shares = loan.shares();
-        let Loan { access, spec, memory: grants, mut connections, .. } = loan;
+        let (access, spec) = (loan.access.clone(), loan.spec.clone());
+        let mut connections = std::mem::take(&mut loan.connections);
+        let grants = &loan.memory;
         for (grant, connection) in grants.iter().zip(&connections) {
             check_pages(&block, grant, connection)?;
         }
@@ -93,7 +95,7 @@ impl Holding {
         let lease_s = grants.iter().map(|grant| grant.lease_s).fold(f64::INFINITY, f64::min);
         holding.block.set_lease(Duration::from_secs_f64(lease_s.clamp(0.5, 3600.0)));
         let mut donors = Vec::new();
-        for grant in &grants {
+        for grant in grants {
             donors.push(holding.add_donor(grant, holding.home.as_deref())?);
         }
         let mut next = vec![0; grants.len()];
@@ -124,6 +126,7 @@ impl Holding {
             holding.block.add_disk("disk")?;
         }
         let mut connections = connections.into_iter();
+        let grants = std::mem::take(&mut loan.memory);
         holding.lock_held().extend(grants.into_iter().zip(donors).map(|(grant, donor)| {
             let connection = connections.next();
             Held { grant, donor, connection }
@@ -305,12 +308,14 @@ impl Holding {
 
     /// Releases all grants.
     pub(crate) async fn release(&self) {
-        let grants: Vec<Grant> = {
-            let held = self.lock_held();
-            let kept = held.iter().filter(|held| !self.block.donors()[held.donor].is_given_back());
-            kept.map(|held| held.grant.clone()).collect()
-        };
-        release(&self.access, &grants).await;
+        release(&self.access, &self.grants()).await;
+    }
+
+    /// Returns the grants that are not released.
+    pub(crate) fn grants(&self) -> Vec<Grant> {
+        let held = self.lock_held();
+        let kept = held.iter().filter(|held| !self.block.donors()[held.donor].is_given_back());
+        kept.map(|held| held.grant.clone()).collect()
     }
 
     /// Adds a donor. With `relay`, it is reached through that.

@@ -18,7 +18,7 @@ use venice_memory::paged::run_block::{Fate, RunBlockMap};
 use crate::error::RecipientError;
 use crate::holding::Holding;
 use crate::leaving::Leaving;
-use crate::loan::runtime;
+use crate::loan::{RELEASE_WITHIN, release_now, runtime};
 use crate::news::{LostDonor, News};
 use crate::rebuild;
 use crate::renewals::{Renewal, Renewals, Renewed};
@@ -27,8 +27,6 @@ use crate::suspicion::Suspicions;
 
 /// Interval between two checks of the shm connections.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time limit of the release at the end.
-const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
 /// The threads of a holding: one for leases, one for copies, one for the write-behind. Dropping it
 /// releases the memory.
@@ -44,8 +42,16 @@ impl Leases {
     /// Starts the threads. `tell` receives the events, on the keeper's thread.
     ///
     /// # Errors
-    /// [`RecipientError::System`]: no thread could be started; then the leases end by themselves.
+    /// [`RecipientError::System`]: no thread could be started; then the memory is released.
     pub fn keep(
+        holding: Arc<Holding>,
+        tell: impl FnMut(News) + Send + 'static,
+    ) -> Result<Leases, RecipientError> {
+        Leases::start(holding.clone(), tell)
+            .inspect_err(|_| release_now(&holding.access, &holding.grants()))
+    }
+
+    fn start(
         holding: Arc<Holding>,
         tell: impl FnMut(News) + Send + 'static,
     ) -> Result<Leases, RecipientError> {

@@ -23,9 +23,11 @@ pub const COPIES_BY_DEFAULT: u32 = 2;
 pub const MOST_COPIES: u32 = venice_memory::paged::run_block::MAX_COPIES as u32;
 /// Time limit of a donor's answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Time limit of a release.
+pub(crate) const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Granted resources. They must be kept ([`Leases`](crate::Leases), [`Held`](crate::Held)) and
-/// released.
+/// Granted resources, to be kept ([`Leases`](crate::Leases), [`Held`](crate::Held)). Dropping it
+/// releases those that nothing keeps, and blocks meanwhile.
 #[derive(Debug)]
 pub struct Loan {
     /// The rack they came from.
@@ -106,11 +108,8 @@ pub fn borrow_in_line(
     told: &mut Told<'_>,
 ) -> Result<Loan, RecipientError> {
     let mut loan = allocate(access, spec, told)?;
-    if port.capabilities().mapped
-        && let Err(error) = loan.connect()
-    {
-        loan.release()?;
-        return Err(error);
+    if port.capabilities().mapped {
+        loan.connect()?;
     }
     Ok(loan)
 }
@@ -312,11 +311,11 @@ impl Loan {
         links.max_by_key(|link| link.round_trip_ns(64, 4160))
     }
 
-    /// Releases all of it. What does not get through ends with its lease.
-    fn release(self) -> Result<(), RecipientError> {
-        let grants: Vec<Grant> = self.memory.into_iter().chain(self.devices).collect();
-        runtime()?.block_on(release(&self.access, &grants));
-        Ok(())
+    /// Takes all grants out of it, memory first.
+    pub(crate) fn take_grants(&mut self) -> Vec<Grant> {
+        let mut grants = std::mem::take(&mut self.memory);
+        grants.append(&mut self.devices);
+        grants
     }
 
     fn connect(&mut self) -> Result<(), RecipientError> {
@@ -324,6 +323,25 @@ impl Loan {
             self.connections.push(fetch(grant)?);
         }
         Ok(())
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        release_now(&self.access.clone(), &self.take_grants());
+    }
+}
+
+/// Releases grants from a thread that may block.
+pub(crate) fn release_now(access: &Access, grants: &[Grant]) {
+    if grants.is_empty() {
+        return;
+    }
+    // What does not get through ends with its lease.
+    if let Ok(runtime) = runtime() {
+        let _ = runtime.block_on(async {
+            tokio::time::timeout(RELEASE_WITHIN, release(access, grants)).await
+        });
     }
 }
 

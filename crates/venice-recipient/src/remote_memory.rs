@@ -89,7 +89,7 @@ impl RemoteMemory {
     /// reached through that.
     ///
     /// # Errors
-    /// [`RecipientError`]; the loan's leases end by themselves then.
+    /// [`RecipientError`]; the loan is released then.
     pub fn over(
         mut loan: Loan,
         port: PortKind,
@@ -106,8 +106,9 @@ impl RemoteMemory {
         let holding = Holding::new(loan, block.clone(), home)?;
         let slabs = holding.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
-        let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
+        // Before anything else that can fail: this releases the memory from here on.
         let leases = Leases::keep(holding.clone(), tell)?;
+        let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
         Ok(RemoteMemory { memory, holding, leases: Some(leases), devices, is_short })
     }
 

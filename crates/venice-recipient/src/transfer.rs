@@ -8,7 +8,7 @@ use venice_memory::paged::run_block::Fate;
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
-use crate::held::{Held, HeldEvent, HeldNews, resource_name};
+use crate::held::{Held, HeldEvent, HeldNews, OnLoss, resource_name};
 use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
 use crate::renewals::{Renewal, Renewals, Renewed};
 
@@ -47,11 +47,14 @@ pub fn transfer(
 }
 
 /// Claims what was transferred to this user, and holds what could be renewed at its donor. Waits
-/// for it up to `within`; `None`: nothing came. `number` names one transfer; `None`: all. Lost
-/// grants are reported to `tell`.
+/// for it up to `within`; `None`: nothing came, or all of it is lost. `number` names one transfer;
+/// `None`: all. A lost grant, and a device whose service does not start, is reported to `tell`; the
+/// others are held.
 ///
 /// # Errors
-/// [`RecipientError`]: the Monitor Node does not answer, or refuses.
+/// [`RecipientError`]: the Monitor Node does not answer, or refuses, as it does beyond the quota of
+/// this user; nothing is claimed then. [`RecipientError::System`]: no thread could be started; this
+/// process may claim the same again.
 pub fn claim(
     access: &Access,
     number: Option<u128>,
@@ -76,10 +79,11 @@ pub fn claim(
         });
     }
     let live: Vec<Grant> = live.into_iter().map(|(grant, _)| grant).collect();
-    match live.is_empty() {
-        true => Ok(None),
-        false => Held::keep(access, (live, asked), tell).map(Some),
+    if live.is_empty() {
+        return Ok(None);
     }
+    let held = Held::keep(access, (live, asked), OnLoss::KeepRest, tell)?;
+    Ok((!held.is_all_lost()).then_some(held))
 }
 
 async fn claimed(

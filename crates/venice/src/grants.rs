@@ -29,8 +29,8 @@ EXAMPLES:
 All of the grants change hands, or none. From then on the donors refuse the old owner, with the next
 access; the memory keeps its content. Each grant has a successor with another number, which is printed.
 The new owner takes them over with `venice grants claim`, within --claim-within: after that they end.
-Memory that was requested together (copies, fragments) is transferred together, and counts for the new
-owner's quota. Memory that a program has mapped (port shm) is refused: a mapping cannot be taken away;
+Memory that was requested together (copies, fragments) is transferred together. It counts for the old
+owner's quota until the new owner claims it. Memory that a program has mapped (port shm) is refused: a mapping cannot be taken away;
 use --port udp for such memory.
 
 Requires the owner of the grants, or root on the Monitor Node's machine.";
@@ -45,7 +45,11 @@ EXAMPLES:
 Takes over what was transferred to you and not claimed yet, and holds it as `venice get` does: renews
 the leases until it is interrupted, or until the command after -- ends, whose exit code it then
 returns. The command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES and
-_CAPABILITIES. If nothing was transferred, the exit code is 1.";
+_CAPABILITIES. What is lost by then, or has a service that does not start, is reported; the rest is
+held. If nothing was transferred, the exit code is 1.
+
+What you claim counts for your quota. If it is too much, nothing is claimed: release something and claim
+again.";
 
 /// `venice grants`
 #[derive(Args, Debug)]

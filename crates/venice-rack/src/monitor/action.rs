@@ -262,8 +262,8 @@ pub enum Change {
     TransferGrant(GrantId),
     /// Grant numbers below this one may have been used.
     PutGrantLimit(u64),
-    /// Donors are about to lend for this request. The record makes two Monitor Nodes with one store
-    /// conflict when both have donors lend for one user.
+    /// Donors are about to lend for this request, or grants of this transfer are claimed. The record
+    /// makes two Monitor Nodes with one store conflict when both charge one user.
     PutLastRequest {
         /// The owner's user name.
         user: String,

@@ -481,6 +481,7 @@ impl MonitorCore {
             ownership: FIRST_OWNERSHIP,
             from: None,
             claim_ms: 0,
+            charged: None,
         }
     }
 

@@ -329,6 +329,7 @@ impl MonitorCore {
             ownership: held.ownership,
             from: None,
             claim_ms: 0,
+            charged: None,
         }));
     }
 

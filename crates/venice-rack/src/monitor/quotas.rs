@@ -1,5 +1,6 @@
 //! Quotas of users, by kind. All that a user has at the donors counts, for any purpose and in every
-//! copy, from the placement of a request until the donors have confirmed its release.
+//! copy, from the placement of a request until the donors have confirmed its release. Transferred
+//! grants count for the former owner until the new one claims them.
 
 use super::devices::clipped;
 use super::pending::CheckedRequest;
@@ -57,7 +58,7 @@ impl MonitorCore {
     /// Returns the users with a quota, or with any grant.
     pub fn quota_table(&self) -> QuotaTable {
         let mut users: BTreeSet<&str> = self.quotas.users().collect();
-        users.extend(self.rat.users());
+        users.extend(self.rat.charged_users());
         users.extend(self.requests.values().map(|pending| &*pending.checked.owner.user));
         let of_others = |kind| Some((kind, self.quotas.limit_of_others(kind)?));
         QuotaTable {
@@ -136,7 +137,7 @@ impl MonitorCore {
 
     /// Returns the amount of a kind that a user has, or is about to get.
     pub(super) fn used_of(&self, user: &str, kind: ResourceKind) -> u64 {
-        let held = self.rat.of_user(user).filter(|grant| !self.is_surely_gone(grant));
+        let held = self.rat.charged_to(user).filter(|grant| !self.is_surely_gone(grant));
         let held = held.filter(|grant| grant.share.kind == kind).map(|grant| grant.share.amount());
         let asking = self.requests.values().filter(|it| it.checked.owner.user == user);
         let asking = asking.map(|pending| pending.amount_beside_table(kind));
@@ -151,8 +152,7 @@ impl MonitorCore {
             return Ok(());
         }
         let owner = &checked.owner;
-        let granted = self.rat.iter().filter(|grant| grant.share.device().is_some());
-        let granted = granted.filter(|grant| grant.owner.as_ref() == Some(owner)).count();
+        let granted = self.devices_charged_to(owner);
         let asking = self.requests.values().filter(|pending| pending.checked.owner == *owner);
         let asked: usize = asking.map(|pending| pending.checked.request.device_count()).sum();
         if granted + asked + wanted <= MAX_DEVICE_GRANTS_OF_USER {
@@ -164,6 +164,12 @@ impl MonitorCore {
             "{user} of {node} may have {most} grants of devices at a time and has {granted}: give \
              some back, or ask for more storage at once"
         )))
+    }
+
+    /// Returns the number of device grants that an owner is charged for.
+    pub(super) fn devices_charged_to(&self, owner: &Owner) -> usize {
+        let devices = self.rat.charged_to(&owner.user).filter(|it| it.share.device().is_some());
+        devices.filter(|grant| grant.charged() == Some(owner)).count()
     }
 
     /// True if the agent that lent it is dead. A merely silent one may still lend it.

@@ -32,7 +32,7 @@ impl MonitorCore {
     fn used_by_workload(&self) -> BTreeMap<Workload, Amounts> {
         let mut used: BTreeMap<Workload, Amounts> = BTreeMap::new();
         for grant in self.rat.iter().filter(|grant| self.lost_since_ns(grant).is_none()) {
-            let Some(owner) = &grant.owner else { continue };
+            let Some(owner) = grant.charged() else { continue };
             let workload = Workload { user: owner.user.clone(), purpose: grant.purpose.clone() };
             let Some(index) = index_of(grant.share.kind) else { continue };
             let amount = grant.share.amount() as f64 / unit_of(grant.share.kind);
@@ -71,7 +71,7 @@ impl MonitorCore {
         if kept == 0 {
             return 0;
         }
-        let grants = self.rat.of_user(&owner.user);
+        let grants = self.rat.charged_to(&owner.user);
         let grants = grants.filter(|grant| grant.purpose == request.purpose);
         let is_to_be_replaced = grants
             .into_iter()
@@ -108,7 +108,7 @@ impl MonitorCore {
 
     /// Returns the slabs granted to a workload.
     fn slabs_of(&self, workload: &Workload) -> u64 {
-        let grants = self.rat.of_user(&workload.user);
+        let grants = self.rat.charged_to(&workload.user);
         let grants = grants.filter(|grant| grant.purpose == workload.purpose);
         let grants = grants.filter(|grant| self.lost_since_ns(grant).is_none());
         grants.map(|grant| u64::from(grant.share.slabs())).sum()

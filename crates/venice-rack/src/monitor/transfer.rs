@@ -235,8 +235,6 @@ impl MonitorCore {
             changes.push(Change::PutGrant(self.successor_of(now_ns, &pending, record, part)));
         }
         if self.shared.is_some() {
-            let user = pending.request.to.user.clone();
-            changes.insert(0, Change::PutLastRequest { user, client_id });
             changes.extend(is_promised.then_some(Change::PutLastPromise { client_id }));
         }
         pending.parts.values_mut().for_each(|part| part.state = PartState::Recorded);
@@ -270,6 +268,7 @@ impl MonitorCore {
             ownership: part.ownership,
             from: Some(record.id),
             claim_ms: *claim_ms,
+            charged: record.charged().cloned(),
             ..record
         }
     }

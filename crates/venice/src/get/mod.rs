@@ -75,11 +75,26 @@ pub(crate) fn hold_claimed(
     let (tell, heard) = mpsc::channel();
     let news = tell.clone();
     let hear: Tell = Box::new(move |it| drop(news.send(Heard::News(it))));
-    let Some(held) = claim(hear).map_err(told)? else { return Ok(None) };
+    let held = claim(hear).map_err(told)?;
+    tell_early_losses(&heard, &tell);
+    let Some(held) = held else { return Ok(None) };
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
     let code = show_and_hold(held, (command, json), heard)?;
     drop(signals);
     Ok(Some(code))
+}
+
+/// Reports the grants that were lost before the others are held. They end nothing: to release the
+/// others would destroy their data.
+fn tell_early_losses(heard: &mpsc::Receiver<Heard>, tell: &mpsc::Sender<Heard>) {
+    for early in heard.try_iter().collect::<Vec<_>>() {
+        match early {
+            Heard::News(news) if matches!(news.event, HeldEvent::Lost(_)) => {
+                terminal::remark(format!("venice: {news}"));
+            }
+            Heard::News(_) | Heard::Stop | Heard::Got(_) => drop(tell.send(early)),
+        }
+    }
 }
 
 /// Prints grants, and holds them until an interrupt, or the end of the command.
@@ -183,4 +198,25 @@ fn endpoints(row: &GrantedRow) -> String {
     let Some(access) = &row.service else { return String::new() };
     let places: Vec<_> = access.endpoints.iter().map(ToString::to_string).collect();
     format!("{} at {}", access.service, places.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use venice_control::{Notice, NoticeReason};
+    use venice_recipient::Fate;
+
+    use super::*;
+
+    #[test]
+    fn early_loss_ends_no_claim() {
+        let (tell, heard) = mpsc::channel();
+        let notice = Notice { reason: NoticeReason::Drain, within_ms: None };
+        for event in [HeldEvent::Lost(Fate::Revoked), HeldEvent::Wanted(notice)] {
+            let (donor, what) = ("node1".to_owned(), "emulated".to_owned());
+            tell.send(Heard::News(HeldNews { donor, what, event, why: None })).unwrap();
+        }
+        tell_early_losses(&heard, &tell);
+        tell.send(Heard::Stop).unwrap();
+        assert_eq!(wait(&heard), 0, "held until the interrupt");
+    }
 }

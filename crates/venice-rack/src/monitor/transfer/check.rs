@@ -28,7 +28,7 @@ impl MonitorCore {
             return bad(&format!("the grants are {}'s already", request.to));
         }
         self.check_sets(&grants)?;
-        self.check_quota_of_new_owner(&request.to, &grants)
+        self.check_quota_ever_of(&request.to, &grants)
     }
 
     /// Checks that the new owner's node exists. Users of the Monitor Node's own machine need no
@@ -102,32 +102,43 @@ impl MonitorCore {
         Ok(())
     }
 
-    fn check_quota_of_new_owner(
+    /// Checks that the grants alone do not exceed a quota of the new owner, who could never claim
+    /// them. What else it has is checked at the claim.
+    fn check_quota_ever_of(&self, to: &Owner, grants: &[&GrantRecord]) -> Result<(), RackError> {
+        amounts_new_to(to, grants)
+            .into_iter()
+            .try_for_each(|(kind, amount)| self.check_quota_of(&to.user, kind, amount, 0))
+    }
+
+    /// Checks that grants may be charged to their new owner.
+    pub(super) fn check_charge(
         &self,
         to: &Owner,
         grants: &[&GrantRecord],
     ) -> Result<(), RackError> {
-        let devices = grants.iter().filter(|grant| grant.share.device().is_some()).count();
-        let is_its =
-            |it: &&GrantRecord| it.share.device().is_some() && it.owner.as_ref() == Some(to);
-        let held = self.rat.of_user(&to.user).filter(is_its).count();
+        let is_new = |it: &&&GrantRecord| it.share.device().is_some() && it.charged() != Some(to);
+        let (devices, held) = (grants.iter().filter(is_new).count(), self.devices_charged_to(to));
         if devices > 0 && held + devices > MAX_DEVICE_GRANTS_OF_USER {
             return Err(RackError::NoDevice(format!(
                 "{to} may have {MAX_DEVICE_GRANTS_OF_USER} grants of devices at a time and has {held}"
             )));
         }
-        // Equal names mean one user.
-        let more =
-            grants.iter().filter(|it| it.owner.as_ref().map(|it| &it.user) != Some(&to.user));
-        let mut asked: BTreeMap<ResourceKind, u64> = BTreeMap::new();
-        for grant in more {
-            let amount = asked.entry(grant.share.kind).or_default();
-            *amount = amount.saturating_add(grant.share.amount());
-        }
-        asked.into_iter().try_for_each(|(kind, amount)| {
+        amounts_new_to(to, grants).into_iter().try_for_each(|(kind, amount)| {
             self.check_quota_of(&to.user, kind, amount, self.used_of(&to.user, kind))
         })
     }
+}
+
+/// Returns the amounts, by kind, of the grants that are not charged to this user. Equal names mean
+/// one user.
+fn amounts_new_to(to: &Owner, grants: &[&GrantRecord]) -> BTreeMap<ResourceKind, u64> {
+    let is_new = |it: &&&GrantRecord| it.charged().map(|it| &it.user) != Some(&to.user);
+    let mut amounts: BTreeMap<ResourceKind, u64> = BTreeMap::new();
+    for grant in grants.iter().filter(is_new) {
+        let amount = amounts.entry(grant.share.kind).or_default();
+        *amount = amount.saturating_add(grant.share.amount());
+    }
+    amounts
 }
 
 fn check_form(request: &TransferRequest) -> Result<(), RackError> {

@@ -11,7 +11,8 @@ use venice_wire::GrantId;
 impl MonitorCore {
     /// Gives the owner the grants that were transferred to it and that no other program of its
     /// has claimed. A transfer is claimed as a whole, once all its donors have confirmed it or are
-    /// dead. Answered by [`Action::ReplyClaim`], with no grants if there are none.
+    /// dead. Its owner is charged for it from then on. Answered by [`Action::ReplyClaim`], with no
+    /// grants if there are none; with an error, and nothing claimed, if they exceed a quota.
     pub fn handle_claim(&mut self, token: Token, owner: &Owner, request: &ClaimRequest) {
         let result = self.claim(owner, request);
         self.actions.push_back(Action::ReplyClaim { token, result });
@@ -46,15 +47,34 @@ impl MonitorCore {
         }
         let claimed = found.into_iter().filter(|(client_id, _)| !open.contains(client_id));
         let claimed: Vec<GrantId> = claimed.map(|(_, grant)| grant).collect();
-        let records = claimed.iter().filter_map(|id| self.rat.get(*id)).cloned();
-        let unclaimed = records.filter(|record| record.recipient.is_empty());
-        let named = unclaimed
-            .map(|record| Change::PutGrant(GrantRecord { recipient: recipient.clone(), ..record }));
-        let changes: Vec<Change> = named.collect();
-        if !changes.is_empty() {
-            self.change_together(changes);
-        }
+        self.record_claim(owner, recipient, &claimed)?;
         let records = claimed.iter().filter_map(|id| self.rat.get(*id));
         Ok(records.filter_map(|record| self.grant_for_recipient(record)).collect())
+    }
+
+    /// Records the claim of those that are unclaimed, and charges their owner for them.
+    fn record_claim(
+        &mut self,
+        owner: &Owner,
+        recipient: &str,
+        claimed: &[GrantId],
+    ) -> Result<(), RackError> {
+        let records = claimed.iter().filter_map(|id| self.rat.get(*id));
+        let unclaimed: Vec<_> = records.filter(|record| record.recipient.is_empty()).collect();
+        let Some(origin) = unclaimed.first().and_then(|record| record.origin) else {
+            return Ok(());
+        };
+        self.check_charge(owner, &unclaimed)?;
+        let named = unclaimed.into_iter().cloned().map(|record| {
+            let recipient = recipient.to_owned();
+            Change::PutGrant(GrantRecord { recipient, charged: None, ..record })
+        });
+        let mut changes: Vec<Change> = named.collect();
+        if self.shared.is_some() {
+            let (user, client_id) = (owner.user.clone(), origin.client_id);
+            changes.insert(0, Change::PutLastRequest { user, client_id });
+        }
+        self.change_together(changes);
+        Ok(())
     }
 }

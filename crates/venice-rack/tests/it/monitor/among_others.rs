@@ -76,6 +76,7 @@ fn granted_by_another(state: GrantState) -> GrantRecord {
         ownership: 1,
         from: None,
         claim_ms: 0,
+        charged: None,
         id: GrantId(999),
         origin: Some(Origin { client_id: 7, key: GrantKey(5), at_once: false }),
         owner: Some(owner()),

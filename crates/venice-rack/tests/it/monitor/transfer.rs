@@ -86,13 +86,32 @@ impl Rack {
     }
 
     fn claim(&mut self, owner: &Owner, recipient: &str) -> Vec<Grant> {
+        self.try_claim(owner, recipient).unwrap()
+    }
+
+    fn try_claim(&mut self, owner: &Owner, recipient: &str) -> Result<Vec<Grant>, RackError> {
         let request = ClaimRequest { recipient: recipient.to_owned(), transfer: None };
         self.core.handle_claim(Token(6), owner, &request);
         let claimed = self.actions().into_iter().find_map(|action| match action {
-            Action::ReplyClaim { result, .. } => Some(result.unwrap()),
+            Action::ReplyClaim { result, .. } => Some(result),
             _ => None,
         });
         claimed.expect("an answer")
+    }
+
+    /// Limits the memory of a user.
+    fn limit(&mut self, user: &str, slabs: u64) {
+        let limits = Limits::of_memory(Some(slabs * SLAB_BYTES));
+        let of = QuotaFor::User(user.to_owned());
+        self.core.handle_set_quota(Token(7), QuotaRecord { of, limits });
+        self.actions();
+    }
+
+    /// Returns the charged slabs by user.
+    fn charged(&self) -> Vec<(String, u64)> {
+        let users = self.core.quota_table().users;
+        let slabs = |it: &venice_rack::rows::QuotaRow| it.used[&ResourceKind::Memory] / SLAB_BYTES;
+        users.iter().map(|it| (it.user.clone(), slabs(it))).collect()
     }
 
     /// Lends one grant, and transfers it up to the commit.
@@ -182,38 +201,91 @@ fn memory_of_one_request_stays_together() {
     assert_eq!((aborted(&actions), rack.states()), (2, vec!["committed".to_owned(); 2]));
 }
 
+fn charges(of: &[(&str, u64)]) -> Vec<(String, u64)> {
+    of.iter().map(|(user, slabs)| ((*user).to_owned(), *slabs)).collect()
+}
+
 #[test]
-fn transfer_charges_one_quota() {
+fn claim_moves_the_charge() {
     let mut rack = Rack::new(&["node1", "node2"]);
+    rack.limit("bob", 1);
     let (donor, grant) = rack.lend_at_one();
-    let used = |rack: &Rack| {
-        let users = rack.core.quota_table().users;
-        let slabs = |it: &venice_rack::rows::QuotaRow| it.used[&ResourceKind::Memory] / SLAB_BYTES;
-        users.iter().map(|it| (it.user.clone(), slabs(it))).collect::<Vec<_>>()
-    };
-    let allow = |rack: &mut Rack, slabs: u64| {
-        let limits = Limits::of_memory(Some(slabs * SLAB_BYTES));
-        let of = QuotaFor::User("bob".to_owned());
-        rack.core.handle_set_quota(Token(7), QuotaRecord { of, limits });
-        rack.actions();
-    };
-    allow(&mut rack, 1);
     let refused = rack.refused(Some(owner()), transfer(&[grant]));
+    assert!(matches!(refused, RackError::OverQuota(_)), "never claimable: {refused}");
+    rack.limit("bob", 2);
+    let actions = rack.transfer(Some(owner()), transfer(&[grant]));
+    let (_, _, step) = steps(&actions).remove(0);
+    rack.core.handle_transfer_prepared(0, donor, (grant, step.grant), Ok(status(6, 3)));
+    rack.core.handle_transfer_committed(0, donor, step.grant, Ok(status(6, 4)));
+    rack.actions();
+    assert_eq!(rack.charged(), charges(&[("alice", 2), ("bob", 0)]));
+    // Lowered meanwhile: it stays unclaimed.
+    rack.limit("bob", 1);
+    let refused = rack.try_claim(&bob(), "r2");
+    assert!(matches!(refused, Err(RackError::OverQuota(_))), "{refused:?}");
+    assert_eq!(rack.charged(), charges(&[("alice", 2), ("bob", 0)]));
+    rack.limit("bob", 2);
+    assert_eq!(rack.claim(&bob(), "r3").len(), 1, "by another program too");
+    assert_eq!(rack.charged(), charges(&[("bob", 2)]));
+    assert_eq!(rack.claim(&bob(), "r3").len(), 1, "a repetition charges nothing");
+}
+
+#[test]
+fn parked_grant_fills_own_quota() {
+    let mut rack = Rack::new(&["node1", "node2"]);
+    rack.limit("alice", 3);
+    let (donor, _, step) = rack.transfer_to_commit();
+    rack.core.handle_transfer_committed(0, donor, step.grant, Ok(status(6, 4)));
+    rack.actions();
+    rack.core.handle_request(0, owner(), request(2, 2)).unwrap();
+    let refused = granted(rack.actions()).unwrap_err();
     assert!(matches!(refused, RackError::OverQuota(_)), "{refused}");
-    allow(&mut rack, 2);
-    let actions = rack.transfer(Some(owner()), transfer(&[grant]));
-    let (_, _, step) = steps(&actions).remove(0);
-    assert_eq!(used(&rack), [("alice".to_owned(), 2), ("bob".to_owned(), 0)]);
-    // Lowered meanwhile.
-    allow(&mut rack, 1);
-    rack.core.handle_transfer_prepared(0, donor, (grant, step.grant), Ok(status(6, 3)));
-    let actions = rack.actions();
-    assert!(matches!(answer(&actions), Some(Err(RackError::OverQuota(_)))), "{actions:?}");
-    allow(&mut rack, 2);
-    let actions = rack.transfer(Some(owner()), transfer(&[grant]));
-    let (_, _, step) = steps(&actions).remove(0);
-    rack.core.handle_transfer_prepared(0, donor, (grant, step.grant), Ok(status(6, 3)));
-    assert_eq!(used(&rack), [("bob".to_owned(), 2)]);
+    // Bob passes it on unclaimed, and is not charged.
+    let carol = Owner { user: "carol".to_owned(), ..bob() };
+    let on = TransferRequest { client_id: 78, to: carol.clone(), ..transfer(&[step.grant]) };
+    let (_, _, on) = steps(&rack.transfer(Some(bob()), on)).remove(0);
+    rack.core.handle_transfer_prepared(0, donor, (step.grant, on.grant), Ok(status(6, 5)));
+    rack.core.handle_transfer_committed(0, donor, on.grant, Ok(status(6, 6)));
+    rack.actions();
+    assert_eq!(rack.charged(), charges(&[("alice", 2)]));
+    assert_eq!(rack.claim(&carol, "r2").len(), 1);
+    assert_eq!(rack.charged(), charges(&[("alice", 0), ("carol", 2)]));
+    rack.core.handle_request(0, owner(), request(3, 2)).unwrap();
+    assert_eq!(prepares(rack.actions()).len(), 1);
+}
+
+#[test]
+fn charged_users_alone_are_recorded() {
+    let core = MonitorCore::recover_with_peers(settings(), Box::new(CountingKeys(1)), 0, []);
+    let mut rack = Rack { core, keys: BTreeMap::new() };
+    for (name, token) in [("node1", 1), ("node2", 2)] {
+        rack.register(name, token).unwrap().unwrap();
+    }
+    let users = |actions: &[Action]| -> Vec<String> {
+        let changes = actions.iter().filter_map(|action| match action {
+            Action::Store(changes) => Some(changes),
+            _ => None,
+        });
+        let user = |change: &Change| match change {
+            Change::PutLastRequest { user, .. } => Some(user.clone()),
+            _ => None,
+        };
+        changes.flatten().filter_map(user).collect()
+    };
+    let request = AllocationRequest { donors: vec!["node1".to_owned()], ..request(1, 2) };
+    rack.core.handle_request(0, owner(), request).unwrap();
+    let (donor, request) = prepares(rack.actions()).remove(0);
+    rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 2)));
+    assert_eq!(users(&rack.actions()), ["alice"]);
+    rack.core.handle_committed(0, donor, request.grant, Ok(status(6, 2)));
+    rack.actions();
+    let (_, _, step) = steps(&rack.transfer(Some(owner()), transfer(&[request.grant]))).remove(0);
+    rack.core.handle_transfer_prepared(0, donor, (request.grant, step.grant), Ok(status(6, 3)));
+    rack.core.handle_transfer_committed(0, donor, step.grant, Ok(status(6, 4)));
+    assert_eq!(users(&rack.actions()), [""; 0], "nobody but the old owner has asked");
+    let claim = ClaimRequest { recipient: "r2".to_owned(), transfer: None };
+    rack.core.handle_claim(Token(6), &bob(), &claim);
+    assert_eq!(users(&rack.actions()), ["bob"], "Monitor Nodes that charge one user conflict");
 }
 
 #[test]
@@ -241,6 +313,7 @@ fn recovery_finishes_recorded_transfer() {
     let mut rack = Rack { core, keys: BTreeMap::new() };
     let sent = steps(&rack.actions());
     assert_eq!(sent.len(), 1);
+    assert_eq!(rack.charged(), charges(&[("alice", 2)]), "until it is claimed");
     let (is_commit, to, again) = &sent[0];
     assert!(*is_commit && *to == donor);
     assert_eq!(*again, step, "all of it, the time to claim too");
