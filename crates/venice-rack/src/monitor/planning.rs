@@ -2,7 +2,7 @@
 //! called.
 
 use super::MonitorCore;
-use super::devices::{DeviceSearch, Tried};
+use super::devices::{DeviceSearch, Stock, Tried};
 use super::handshake::{Chosen, beside, room};
 use super::pending::{CheckedRequest, WantedMemory};
 use crate::caller::Owner;
@@ -31,19 +31,20 @@ impl MonitorCore {
         let checked = self.check_request(owner.clone(), request.clone())?;
         let place = self.queue.place_to_be(request.queueing.priority);
         let tried = Tried::default();
-        let search =
-            DeviceSearch { checked: &checked, place, tried: &tried, slabs: checked.slabs() };
-        let chosen = self.would_choose(&search);
+        let (checked, slabs) = (&checked, checked.slabs());
+        let search = DeviceSearch { checked, place, tried: &tried, slabs, stock: Stock::Free };
+        let chosen = self.choose_all_devices(&search);
+        let chosen = chosen.map_err(|shortage| self.no_device(&search, &shortage).to_string());
         let sites: Vec<NodeId> = chosen.iter().flatten().map(|chosen| chosen.donor).collect();
-        let mut refusal = match self.check_quota(&checked) {
+        let mut refusal = match self.check_quota(checked) {
             Err(error) => error.to_string(),
             Ok(()) => chosen.as_ref().err().cloned().unwrap_or_default(),
         };
         let memory = checked.memory();
-        let memory = memory.map(|memory| self.plan_memory(&checked, &memory, &sites, &mut refusal));
+        let memory = memory.map(|memory| self.plan_memory(checked, &memory, &sites, &mut refusal));
         let mut would_wait = String::new();
         if !refusal.is_empty() && request.queueing.left_ms() > 0 {
-            match self.plan_to_wait(&checked) {
+            match self.plan_to_wait(checked) {
                 Ok(how) => would_wait = how,
                 Err(error) => refusal = error.to_string(),
             }
@@ -54,18 +55,6 @@ impl MonitorCore {
         let devices = wants.map(|it| self.plan_devices(&search, it, &chosen, is_refused));
         let devices = devices.collect();
         Ok(AllocationPlan { refusal, would_wait, memory, devices })
-    }
-
-    /// Chooses all devices of a request; or explains why one is missing.
-    fn would_choose(&self, search: &DeviceSearch<'_>) -> Result<Vec<Chosen>, String> {
-        let mut chosen = Vec::new();
-        for (index, want) in search.checked.request.devices() {
-            for _ in 0..want.count {
-                let piece = self.choose_piece(search, (index, want), &chosen);
-                chosen.push(piece.ok_or_else(|| self.why_no_device(search, want))?);
-            }
-        }
-        Ok(chosen)
     }
 
     fn plan_devices(
