@@ -5,6 +5,7 @@ use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
 use venice_rack::types::{
     AllocationRequest, DeviceReport, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant,
     HeldState, Identity, PortReport, RackError, Refusal, ResourceKind, ResourceSpec, Share, Want,
@@ -388,4 +389,23 @@ fn failed_wait_blames_no_memory() {
     rack.act(&|| Ok(()));
     let why = rack.answers.pop().unwrap().1.unwrap_err().to_string();
     assert!(!why.contains("no room"), "{why}");
+}
+
+#[test]
+fn plan_names_node_of_device() {
+    let mut rack = Rack::new(2, &[spec(GPU, "/dev/gpu0", 0)]);
+    let both = AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1), Want::device(GPU, 0)],
+        ..request(1, GPU, 0)
+    };
+    let plan = rack.core.plan(&owner(), &both).unwrap();
+    let why: Vec<&str> = plan.memory.iter().flat_map(|it| &it.nodes).map(|it| &*it.why).collect();
+    assert_eq!(why, ["chosen: on the node of a device", "others come first"]);
+
+    let limits = [(GPU, Limit::AtMost(0))].into_iter().collect();
+    let quota = QuotaRecord { of: QuotaFor::Others, limits };
+    rack.core.handle_set_quota(Token(9), quota);
+    let plan = rack.core.plan(&owner(), &both).unwrap();
+    let mut rows = plan.devices[0].devices.iter().map(|it| &*it.why);
+    assert!(rows.all(|why| why == "would do, but the quota has no room"));
 }
