@@ -69,6 +69,16 @@ fn root_takes_over_grants() {
     assert_eq!(rack.rows(), [] as [Value; 0]);
     let said = place.venice(&["grants", "claim"]).expect(1);
     assert!(said.err.contains("nothing was transferred to you"), "{}", said.err);
+    let said = place.venice(&["grants", "claim", "--transfer", "ff"]).expect(1);
+    assert!(said.err.contains("there is no transfer 0000"), "{}", said.err);
+
+    // Root at another node is another owner.
+    rack.ask(NOBODY, 3, 16).unwrap();
+    let id = rack.rows()[0]["id"].to_string();
+    let to = if node == "node1" { "root@node2" } else { "root@node1" };
+    place.venice(&["grants", "transfer", &id, "--to", to]).expect(0);
+    let said = place.venice(&["grants", "claim"]).expect(1);
+    assert!(said.err.contains(&format!("unclaimed are transfers to {to}")), "{}", said.err);
 }
 
 #[test]
