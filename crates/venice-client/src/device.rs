@@ -183,15 +183,17 @@ impl Device {
     /// Checks that the grant still exists.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`]: its node is gone or has taken the device back. It may belong to
+    /// [`Error::DeviceLost`]: its node is gone or has taken the device back, or it was transferred. It
+    /// may belong to
     /// another recipient now.
     pub fn check(&self) -> Result<(), Error> {
         let Some(fate) = self.held.lost() else { return Ok(()) };
-        let why = match fate {
+        let said = match fate {
             Fate::Died => "its agent has died",
             Fate::Revoked => "its node has taken it back",
             Fate::Unresponsive => "its node does not answer",
         };
+        let why = self.held.why_lost().unwrap_or_else(|| said.to_owned());
         let (node, address) = (self.node().to_owned(), self.address().to_owned());
         Err(Error::DeviceLost { node, address, why })
     }

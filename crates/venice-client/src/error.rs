@@ -38,7 +38,7 @@ pub enum Error {
         /// Its name there.
         address: String,
         /// The reason.
-        why: &'static str,
+        why: String,
     },
     /// The range lies outside the memory.
     #[error("out of range: bytes {offset}+{len_bytes} of {size_bytes}")]

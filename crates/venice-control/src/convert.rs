@@ -518,14 +518,21 @@ pub(crate) fn lease_in(lease: proto::LeaseStatus) -> LeaseState {
     let notice = reason.map(|reason| Notice { reason, within_ms: lease.wanted_within_ms });
     match lease.live {
         true => LeaseState::Live { remaining_ms: lease.remaining_ms, notice },
+        false if !lease.transferred_to.is_empty() => {
+            LeaseState::Transferred { to: lease.transferred_to }
+        }
         false => LeaseState::Unknown,
     }
 }
 
 pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
     use proto::lease_status::Reason;
-    let LeaseState::Live { remaining_ms, notice } = lease else {
-        return proto::LeaseStatus::default();
+    let (remaining_ms, notice) = match lease {
+        LeaseState::Live { remaining_ms, notice } => (remaining_ms, notice),
+        LeaseState::Transferred { to } => {
+            return proto::LeaseStatus { transferred_to: to, ..Default::default() };
+        }
+        LeaseState::Unknown => return proto::LeaseStatus::default(),
     };
     let reason = notice.map_or(Reason::Unspecified, |notice| match notice.reason {
         NoticeReason::Drain => Reason::Drain,
@@ -534,5 +541,11 @@ pub(crate) fn lease_out(lease: LeaseState) -> proto::LeaseStatus {
         NoticeReason::Fault => Reason::Fault,
     });
     let wanted_within_ms = notice.and_then(|notice| notice.within_ms);
-    proto::LeaseStatus { live: true, remaining_ms, reason: reason.into(), wanted_within_ms }
+    proto::LeaseStatus {
+        live: true,
+        remaining_ms,
+        reason: reason.into(),
+        wanted_within_ms,
+        transferred_to: String::new(),
+    }
 }

@@ -269,7 +269,10 @@ impl DonorCore {
                 let notice = held.notice(now_ns).or(faulty);
                 LeaseState::Live { remaining_ms: held.request.lease_ms, notice }
             }
-            _ => LeaseState::Unknown,
+            _ => match self.ended.new_owner(grant, key) {
+                Some(owner) => LeaseState::Transferred { to: owner.to_string() },
+                None => LeaseState::Unknown,
+            },
         }
     }
 

@@ -423,7 +423,7 @@ pub struct DonorStatus {
 }
 
 /// The state of a lease, as the donor answers a renewal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseState {
     /// The lease is renewed.
     Live {
@@ -431,6 +431,11 @@ pub enum LeaseState {
         remaining_ms: u64,
         /// The donor's reclaim notice; `None`: none, or it is cancelled.
         notice: Option<Notice>,
+    },
+    /// The grant was transferred to another owner, `user@node`.
+    Transferred {
+        /// The new owner.
+        to: String,
     },
     /// The donor does not have such a grant, or the key is wrong: the memory is gone.
     Unknown,

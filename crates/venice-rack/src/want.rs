@@ -99,6 +99,20 @@ pub enum InvalidWant {
         /// The reason.
         reason: ParseByteSizeError,
     },
+    /// Its amount is no count, and has no unit of a size.
+    #[error(
+        "{text:?} is no count: write a whole number of {}, as 2, or their least size, as 8GiB",
+        .kind.spec().plural
+    )]
+    Count {
+        /// The kind.
+        kind: ResourceKind,
+        /// The amount.
+        text: String,
+    },
+    /// Capabilities are required of memory, which has none to choose by.
+    #[error("{0} is granted without capabilities: write {0}=SIZE, and choose nodes by --donor")]
+    Capabilities(ResourceKind),
     /// A capability is empty.
     #[error("empty capability: write {kind}:X or {kind}:X,Y")]
     EmptyCapability {
@@ -112,7 +126,7 @@ impl FromStr for Want {
 
     /// Parses `KIND[:CAPABILITY,...][=AMOUNT]`, for example `memory=2GiB`, `accelerator:cuda`,
     /// `nic:25Gbps=2`. The amount is a count, a size, or both: `2x8GiB`. A plain number is a count
-    /// of devices that are lent whole, and bytes of the other kinds.
+    /// of devices that are lent whole; a size has a unit.
     fn from_str(text: &str) -> Result<Self, InvalidWant> {
         let (what, amount) = text.split_once('=').map_or((text, None), |(a, b)| (a, Some(b)));
         let (kind, capabilities) = what.split_once(':').map_or((what, None), |(a, b)| (a, Some(b)));
@@ -123,6 +137,9 @@ impl FromStr for Want {
                 return Err(InvalidWant::EmptyCapability { kind });
             }
             want.capabilities.push(capability.to_owned());
+        }
+        if !kind.is_device() && !want.capabilities.is_empty() {
+            return Err(InvalidWant::Capabilities(kind));
         }
         match amount {
             None if kind.is_divisible() => return Err(InvalidWant::NoAmount { kind }),
@@ -146,7 +163,14 @@ impl Want {
             self.count = count.parse().map_err(not_a_number)?;
         }
         if let Some(size) = size {
-            self.bytes = size.parse().map_err(invalid)?;
+            self.bytes = match ByteSize::parse_with_unit(size) {
+                Err(ParseByteSizeError::MissingUnit(text))
+                    if count.is_none() && !self.kind.is_divisible() =>
+                {
+                    return Err(InvalidWant::Count { kind: self.kind, text });
+                }
+                size => size.map_err(invalid)?,
+            };
         }
         let is_zero = self.count == 0 || (size.is_some() && self.bytes.0 == 0);
         if is_zero { Err(InvalidWant::Zero) } else { Ok(()) }
@@ -207,6 +231,12 @@ mod tests {
         assert!(error("memory").contains("write memory=SIZE"));
         assert!(error("accelerator:").contains("empty capability"));
         assert!(error("accelerator:a,,b").contains("empty capability"));
+        assert!(error("memory:zzz=16MiB").contains("without capabilities"));
+        for bare in ["memory=3", "storage=3", "storage=2x3", "storage:fast=1.5", "nic=2x8"] {
+            assert!(error(bare).contains("missing unit"), "{bare}: {}", error(bare));
+        }
+        let count = error("accelerator=1.5");
+        assert!(count.contains("whole number of accelerators"), "{count}");
         for zero in ["memory=0", "accelerator=0", "memory=0x1GiB", "nic=0GiB", "nic=2x0"] {
             assert!(error(zero).contains("amount 0"), "{zero}");
         }

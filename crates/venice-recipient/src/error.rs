@@ -26,7 +26,7 @@ pub enum RecipientError {
         why: String,
     },
     /// There is no room for this many copies on different donors.
-    #[error("{error}, for {copies} copies on different nodes: ask for less, or for fewer copies")]
+    #[error("{}", copies_text(*.copies, .error))]
     NoRoomForCopies {
         /// Copies requested.
         copies: u32,
@@ -213,6 +213,24 @@ impl RecipientError {
     pub fn is_usage(&self) -> bool {
         use RecipientError::{Emulated, NoHomes, Wired};
         matches!(self, Emulated { .. } | Wired { .. } | NoHomes(_))
+    }
+}
+
+/// Explains what `copies` lack: nodes, or room on them.
+fn copies_text(copies: u32, error: &ControlError) -> String {
+    let with_room = match error {
+        ControlError::NoRoom { free, .. } => free.iter().filter(|(_, bytes)| *bytes > 0).count(),
+        _ => usize::MAX,
+    };
+    match with_room < copies as usize {
+        true => format!(
+            "{copies} copies need {copies} nodes with room, one each: there are {with_room} (`venice \
+             nodes` lists them); ask for fewer copies, or lend from more nodes ({error})"
+        ),
+        false => format!(
+            "too little room for {copies} copies on different nodes: ask for less, or for fewer \
+             copies ({error})"
+        ),
     }
 }
 

@@ -121,7 +121,8 @@ pub struct Held {
 /// Lost and reclaimed grants, by index.
 #[derive(Debug, Default)]
 struct Fates {
-    lost: BTreeMap<usize, Fate>,
+    /// With the donors' reasons, where they gave one.
+    lost: BTreeMap<usize, (Fate, Option<String>)>,
     wanted: BTreeMap<usize, WantedBack>,
 }
 
@@ -216,7 +217,12 @@ impl Held {
 
     /// Returns the fate of a lost grant; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
-        lock(&self.fates).lost.values().next().copied()
+        lock(&self.fates).lost.values().next().map(|(fate, _)| *fate)
+    }
+
+    /// Returns the donor's reason of a loss; `None`: none is lost, or the donor gave none.
+    pub fn why_lost(&self) -> Option<String> {
+        lock(&self.fates).lost.values().next().and_then(|(_, why)| why.clone())
     }
 
     /// True if nothing is held any more.
@@ -391,6 +397,7 @@ impl Keeper {
                 kept.renewed = kept.renewed.max(sent);
                 self.hear(index, sent, notice);
             }
+            Renewed::Transferred(to) => self.lose_for(index, transferred_text(&to)),
             // The watch of its service may know why.
             Renewed::Unknown if kept.is_served => {}
             Renewed::Unknown => self.lose(index, Fate::Revoked),
@@ -468,8 +475,9 @@ impl Keeper {
 
     fn lose(&mut self, index: usize, fate: Fate) {
         if !std::mem::replace(&mut self.kept[index].is_lost, true) {
+            let why = self.kept[index].why.clone();
             let mut fates = lock(&self.fates);
-            fates.lost.insert(index, fate);
+            fates.lost.insert(index, (fate, why));
             fates.wanted.remove(&index);
             drop(fates);
             self.say(index, HeldEvent::Lost(fate));
@@ -478,7 +486,9 @@ impl Keeper {
 
     /// Drops a grant for a reason of its donor's.
     fn lose_for(&mut self, index: usize, why: String) {
-        self.kept[index].why = Some(why);
+        if !self.kept[index].is_lost {
+            self.kept[index].why = Some(why);
+        }
         self.lose(index, Fate::Revoked);
     }
 
@@ -505,6 +515,11 @@ impl Keeper {
         let (donor, what, why) = (grant.donor.clone(), resource_name(grant), why.clone());
         (self.tell)(HeldNews { donor, what, event, why });
     }
+}
+
+/// Returns the reason of the loss of a transferred grant.
+fn transferred_text(to: &str) -> String {
+    format!("it was transferred to {to}")
 }
 
 /// Returns the granted resource as users read it: a device's address, or the kind.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use venice_control::Notice;
-use venice_memory::paged::run_block::{Fate, RunBlockMap};
+use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
@@ -27,6 +27,8 @@ use crate::suspicion::Suspicions;
 
 /// Interval between two checks of the shm connections.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest delay of the report of a loss, for the donor's reason.
+const REASON_WITHIN: Duration = Duration::from_secs(1);
 
 /// The threads of a holding: one for leases, one for copies, one for the write-behind. Dropping it
 /// releases the memory.
@@ -128,7 +130,8 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
     while !stop.load(Ordering::Acquire) {
         // A donor that does not answer must delay neither the others nor the reports.
         runtime.block_on(async {
-            donors.begin(holding, suspicions.wait_for_answers());
+            let awaits_reason = !donors.awaiting_reasons(block).is_empty();
+            donors.begin(holding, awaits_reason || suspicions.wait_for_answers());
             tokio::time::sleep(LOOK_EVERY).await;
             let now = Instant::now();
             reporter.suspended = suspend_detector.check(now);
@@ -147,11 +150,18 @@ fn keep(runtime: &Runtime, holding: &Holding, stop: &AtomicBool, reporter: &mut 
         let answered = |donor| donors.answered(donor);
         suspicions.judge(block, answered).into_iter().for_each(&mut reporter.tell);
         leaving.news(holding).into_iter().for_each(&mut reporter.tell);
-        reporter.look(block);
+        reporter.look(block, &donors.awaiting_reasons(block));
     }
     leaving.end(block);
     // The cause of the program's end may have come since.
-    reporter.look(block);
+    runtime.block_on(async {
+        while !donors.awaiting_reasons(block).is_empty() {
+            donors.begin(holding, true);
+            tokio::time::sleep(LOOK_EVERY).await;
+            donors.take_answers(block, |_, _| {});
+        }
+    });
+    reporter.look(block, &[]);
 }
 
 /// The state of the donors, from their answers to renewals.
@@ -169,6 +179,22 @@ struct Heard {
     heard: Instant,
     /// Time of the call that it answered.
     answered: Instant,
+    /// Time by which its donor's reason of its loss is to come; `None`: it is not lost.
+    why_until: Option<Instant>,
+    /// True once the donor has said that it does not have it.
+    is_disowned: bool,
+}
+
+impl Heard {
+    fn new(donor: usize, now: Instant) -> Heard {
+        Heard { donor, heard: now, answered: now, why_until: None, is_disowned: false }
+    }
+
+    /// True while its donor may say why it is lost: its port found out before a renewal did.
+    fn may_be_explained(&mut self, donor: &Donor, now: Instant) -> bool {
+        let until = *self.why_until.get_or_insert(now + REASON_WITHIN);
+        donor.fate() == Some(Fate::Revoked) && !self.is_disowned && now < until
+    }
 }
 
 impl Donors {
@@ -186,12 +212,24 @@ impl Donors {
         self.next = now + (self.lease / 4).min(Duration::from_secs(1));
         for (index, held) in holding.lock_held().iter().enumerate() {
             if index == self.grants.len() {
-                self.grants.push(Heard { donor: held.donor, heard: now, answered: now });
+                self.grants.push(Heard::new(held.donor, now));
             }
-            if !holding.block().donors()[held.donor].is_gone() {
+            let donor = &holding.block().donors()[held.donor];
+            if !donor.is_gone() || self.grants[index].may_be_explained(donor, now) {
                 self.renewals.begin(index, &held.grant);
             }
         }
+    }
+
+    /// Returns the lost donors that may still say why: their ports found out before a renewal did.
+    fn awaiting_reasons(&mut self, block: &RunBlockMap) -> Vec<usize> {
+        let now = Instant::now();
+        let lost = self.grants.iter_mut().filter(|grant| block.donors()[grant.donor].is_lost());
+        let may_be = |grant: &mut Heard| {
+            let may_be = grant.may_be_explained(&block.donors()[grant.donor], now);
+            may_be.then_some(grant.donor)
+        };
+        lost.filter_map(may_be).collect()
     }
 
     /// Counts the silence of all donors from `now` on: this process was suspended, and could not
@@ -215,7 +253,14 @@ impl Donors {
                     (grant.heard, grant.answered) = (Instant::now(), sent);
                     hear(grant.donor, notice);
                 }
-                Renewed::Unknown => donor.lose(Fate::Revoked),
+                Renewed::Transferred(owner) => {
+                    grant.is_disowned = true;
+                    donor.lose_to(&owner);
+                }
+                Renewed::Unknown => {
+                    grant.is_disowned = true;
+                    donor.lose(Fate::Revoked);
+                }
                 Renewed::Refused => donor.lose(Fate::Died),
                 Renewed::Unanswered if grant.heard.elapsed() > self.lease => {
                     donor.lose(Fate::Unresponsive);
@@ -236,8 +281,9 @@ struct Reporter {
 }
 
 impl Reporter {
-    /// Reports each lost donor once, whoever found out; then the events of copies.
-    fn look(&mut self, block: &RunBlockMap) {
+    /// Reports each lost donor once, whoever found out, except `awaited` ones; then the events of
+    /// copies.
+    fn look(&mut self, block: &RunBlockMap, awaited: &[usize]) {
         self.told.resize(block.donors().len(), false);
         for index in 0..self.told.len() {
             let donor = &block.donors()[index];
@@ -247,6 +293,9 @@ impl Reporter {
                     .filter(|&other| !self.told[other] && block.donors()[other].is_lost())
                     .filter(|&other| block.donors()[other].name() == donor.name())
                     .collect();
+                if same.iter().any(|other| awaited.contains(other)) {
+                    continue;
+                }
                 same.iter().for_each(|&other| self.told[other] = true);
                 (self.tell)(News::Lost(LostDonor::of(block, &same, fate, self.suspended)));
             }

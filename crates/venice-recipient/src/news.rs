@@ -91,6 +91,8 @@ pub struct LostDonor {
     pub name: String,
     /// The way it was lost.
     pub fate: Fate,
+    /// The owner that its memory was transferred to; `None` for another fate.
+    pub transferred_to: Option<String>,
     /// Slabs of which it had a copy or a fragment.
     pub slabs: usize,
     /// Slabs of these without any other copy, or with too few fragments left.
@@ -122,14 +124,19 @@ impl LostDonor {
                 disk_slabs += usize::from(is_alive && !is_at_donors);
             }
         }
-        let (name, is_coded) = (block.donors()[donors[0]].name(), block.coding().is_some());
-        LostDonor { name, fate, slabs, lost_slabs, disk_slabs, is_coded, suspended }
+        let donor = &block.donors()[donors[0]];
+        let (name, transferred_to) = (donor.name(), donor.transferred_to());
+        let is_coded = block.coding().is_some();
+        LostDonor { name, fate, transferred_to, slabs, lost_slabs, disk_slabs, is_coded, suspended }
     }
 
     /// Describes what happened, as the beginning of a sentence.
     #[must_use]
     pub fn what(&self) -> String {
-        let LostDonor { name, fate, suspended, .. } = self;
+        let LostDonor { name, fate, suspended, transferred_to, .. } = self;
+        if let Some(owner) = transferred_to {
+            return format!("the memory of node {name} was transferred to {owner}");
+        }
         match (suspended, fate) {
             (Some(slept), _) => format!("the lease of node {name} has ended: {slept}"),
             (None, Fate::Died) => format!("node {name} died"),
@@ -229,6 +236,9 @@ impl std::fmt::Display for LostDonor {
             0 => write!(f, "{what}; other nodes have copies of its {slabs} slabs"),
             _ if *is_coded => {
                 write!(f, "{what}; too few fragments are left of {lost_slabs} slabs")
+            }
+            _ if self.transferred_to.is_some() => {
+                write!(f, "{what}; what only it held is gone from here")
             }
             _ => write!(f, "{what}; what only it held is lost"),
         }

@@ -32,10 +32,12 @@ pub(crate) struct Renewal {
 }
 
 /// The answer to a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     /// It is live for another lease, perhaps with a notice.
     Live(Option<Notice>),
+    /// It was transferred to this owner.
+    Transferred(String),
     /// The donor does not have this grant.
     Unknown,
     /// The donor's address refuses: its agent is gone.
@@ -93,6 +95,7 @@ impl Renewals {
                 self.agents.insert(addr, agent);
                 match state {
                     LeaseState::Live { notice, .. } => Renewed::Live(notice),
+                    LeaseState::Transferred { to } => Renewed::Transferred(to),
                     LeaseState::Unknown => Renewed::Unknown,
                 }
             }

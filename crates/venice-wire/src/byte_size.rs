@@ -32,6 +32,9 @@ pub enum ParseByteSizeError {
         /// The text found in the unit's place.
         unit: String,
     },
+    /// A number without a unit, where one is required.
+    #[error("missing unit in {0:?}: write for example {0}MiB, or {0}B for bytes")]
+    MissingUnit(String),
     /// The size exceeds 64 bits.
     #[error("{0:?} is over the limit of 16EiB")]
     TooLarge(String),
@@ -59,6 +62,20 @@ impl ByteSize {
     /// Panics if the product exceeds 64 bits.
     pub const fn gib(n: u64) -> Self {
         Self(n * (1 << 30))
+    }
+}
+
+impl ByteSize {
+    /// Parses a size that has a unit; 0 needs none.
+    ///
+    /// # Errors
+    /// [`ParseByteSizeError`]; [`ParseByteSizeError::MissingUnit`] for a lone number.
+    pub fn parse_with_unit(text: &str) -> Result<Self, ParseByteSizeError> {
+        let size: Self = text.parse()?;
+        match size.0 > 0 && text.trim().ends_with(|c: char| c.is_ascii_digit()) {
+            true => Err(ParseByteSizeError::MissingUnit(text.trim().to_owned())),
+            false => Ok(size),
+        }
     }
 }
 
@@ -180,6 +197,9 @@ mod tests {
     #[test]
     fn parse_error_names_reason() {
         use ParseByteSizeError as E;
+        assert_eq!(ByteSize::parse_with_unit("3"), Err(E::MissingUnit("3".into())));
+        assert_eq!(ByteSize::parse_with_unit("0"), Ok(ByteSize(0)));
+        assert_eq!(ByteSize::parse_with_unit("3B"), Ok(ByteSize(3)));
         for text in ["-1", "-5M", " -0.5GiB", "-.5G"] {
             assert_eq!(text.parse::<ByteSize>(), Err(E::Negative(text.into())), "{text}");
         }

@@ -1,5 +1,6 @@
 //! `venice grants`: the table of grants, and grants that change hands.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -177,19 +178,42 @@ fn present_node(rows: &[GrantRow], id: u64) -> anyhow::Result<String> {
 }
 
 fn take_over(args: &ClaimArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let access = access(&rack::monitor_address(monitor)?);
+    let addr = rack::monitor_address(monitor)?;
+    let access = access(&addr);
     let within = args.wait.unwrap_or_default();
     let held =
         hold_claimed(&args.command, args.json, |tell| claim(&access, args.transfer, within, tell))?;
     match held {
         Some(code) => Ok(code),
         None => {
-            terminal::remark(
-                "venice: nothing was transferred to you: ask the owner to run `venice \
-                              grants transfer`, or wait for it with --wait",
-            );
+            let rows = block_on(async { registry::connect(&addr).await?.grants().await })?;
+            terminal::remark(why_no_claim(args.transfer, &rows));
             Ok(EXIT_FAILURE)
         }
+    }
+}
+
+/// Explains why nothing could be claimed: an owner is a user at a node.
+fn why_no_claim(transfer: Option<u128>, rows: &[GrantRow]) -> String {
+    if let Some(number) = transfer {
+        return format!(
+            "venice: there is no transfer {number:032x} to you, or it is over: without --transfer all \
+             transfers to you are claimed"
+        );
+    }
+    let unclaimed = rows.iter().filter(|row| row.ownership > 1 && row.recipient.is_empty());
+    let owners: BTreeSet<String> =
+        unclaimed.map(|row| format!("{}@{}", row.owner_user, row.owner_node)).collect();
+    match owners.is_empty() {
+        true => "venice: nothing was transferred to you: ask the owner to run `venice grants \
+                 transfer`, or wait for it with --wait"
+            .to_owned(),
+        false => format!(
+            "venice: nothing was transferred to you at this node; unclaimed are transfers to {}: if \
+             that is your name at another node, claim there, or have the owner name USER@NODE of \
+             this one",
+            owners.into_iter().collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 

@@ -119,7 +119,7 @@ fn limit(text: &str) -> Result<(ResourceKind, Limit), String> {
         return Ok((kind, Limit::Unlimited));
     }
     let limit = match kind.is_divisible() {
-        true => amount.parse().map(|size: ByteSize| size.0).map_err(|error| error.to_string()),
+        true => ByteSize::parse_with_unit(amount).map(|it| it.0).map_err(|error| error.to_string()),
         false => amount.parse().map_err(|_| format!("{amount:?} is not a number")),
     };
     let limit = limit.map_err(|error| format!("{kind}: {error}; `unlimited` lifts a limit"))?;
@@ -239,6 +239,7 @@ mod tests {
         let memory = ResourceKind::Memory;
         assert_eq!(limit("memory=64MiB"), Ok((memory, Limit::AtMost(64 << 20))));
         assert_eq!(limit("memory=0"), Ok((memory, Limit::AtMost(0))));
+        assert!(limit("memory=5").unwrap_err().contains("missing unit"));
         assert_eq!(limit("memory=unlimited"), Ok((memory, Limit::Unlimited)));
         assert_eq!(limit("accelerator=2"), Ok((ResourceKind::Accelerator, Limit::AtMost(2))));
         assert!(limit("accelerator=2GiB").unwrap_err().contains("is not a number"));

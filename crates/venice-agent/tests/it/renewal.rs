@@ -49,7 +49,7 @@ async fn renewal_interrupts_nothing() {
         // Over the first connection, and over a new one each time.
         let leases = [(grant.id, grant.key)];
         for agent in [&mut renewing, &mut agent_of(&grant).await] {
-            let state = agent.renew(&leases).await.unwrap()[0];
+            let state = &agent.renew(&leases).await.unwrap()[0];
             assert!(matches!(state, LeaseState::Live { .. }), "{state:?}");
         }
         client.nodes().await.unwrap();
@@ -95,7 +95,7 @@ async fn revoked_node_rejoins_without_restart() {
     assert_eq!(ready.control_addr.to_string(), grant.control_addr);
     let mut client = MonitorClient::connect(&enter()).await.unwrap();
     assert_eq!(client.nodes().await.unwrap()[0].epoch, 1, "the same agent");
-    let renewed = agent_of(&grant).await.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
+    let renewed = &agent_of(&grant).await.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
     assert!(matches!(renewed, LeaseState::Live { .. }), "{renewed:?}");
 }
 

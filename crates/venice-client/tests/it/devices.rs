@@ -78,7 +78,7 @@ fn storage_is_granted_by_size() {
     daemons.add_agent_with("node2", 1, &[&offer]);
     let rack = Rack::connect_by(daemons.access()).unwrap();
     let any = DeviceOptions::default();
-    let most = rack.get_device(&want("storage=3145727"), &any).unwrap();
+    let most = rack.get_device(&want("storage=3145727B"), &any).unwrap();
     assert_eq!((most.len_bytes(), most.kind().name()), (3 << 20, "storage"));
     let more = rack.get_device(&want("storage=2MiB"), &any);
     assert!(
@@ -138,6 +138,8 @@ fn device_changes_its_owner() {
     let made = ada.transfer(&[device.grant()], to, Duration::from_secs(60)).unwrap();
     assert_eq!(made.grants.len(), 1);
     eventually("the old owner is told", || device.check().is_err());
+    let lost = device.check().unwrap_err().to_string();
+    assert!(lost.ends_with("lost: it was transferred to bob@node1"), "{lost}");
     let claimed = bob.claim(Some(made.number), Duration::from_secs(60)).unwrap().unwrap();
     assert_eq!(claimed.grants()[0].id, made.grants[0].to);
     assert!(claimed.is_whole() && claimed.services() == [None]);

@@ -1,7 +1,8 @@
 //! Ended grants, so that a late call does not lend one again.
 
-use std::collections::BTreeSet;
-use venice_wire::GrantId;
+use crate::caller::Owner;
+use std::collections::{BTreeMap, BTreeSet};
+use venice_wire::{GrantId, GrantKey};
 
 /// Grants remembered by number. Older ones count as ended whether they are or not: grants lent in
 /// one call have rising numbers, and one that comes so late is requested again under another
@@ -13,6 +14,8 @@ pub(super) struct Ended {
     last: BTreeSet<GrantId>,
     /// This grant and all below it may have ended.
     before: Option<GrantId>,
+    /// The new owners of transferred grants, with the old keys: at most as many as are remembered.
+    transferred: BTreeMap<GrantId, (GrantKey, Owner)>,
 }
 
 impl Ended {
@@ -21,6 +24,21 @@ impl Ended {
         if self.last.len() > KNOWN {
             self.before = self.before.max(self.last.pop_first());
         }
+    }
+
+    /// Records a grant as transferred to another owner.
+    pub(super) fn note_transferred(&mut self, grant: GrantId, key: GrantKey, to: Owner) {
+        self.note(grant);
+        self.transferred.insert(grant, (key, to));
+        if self.transferred.len() > KNOWN {
+            self.transferred.pop_first();
+        }
+    }
+
+    /// Returns the new owner of a transferred grant, to the holder of its old key.
+    pub(super) fn new_owner(&self, grant: GrantId, key: GrantKey) -> Option<&Owner> {
+        let (old_key, owner) = self.transferred.get(&grant)?;
+        (*old_key == key).then_some(owner)
     }
 
     pub(super) fn may_have(&self, grant: GrantId) -> bool {

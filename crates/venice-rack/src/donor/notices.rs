@@ -127,7 +127,9 @@ mod tests {
     fn notice(donor: &mut DonorCore, now_ns: u64, grant: u64) -> Option<Notice> {
         match donor.handle_renew(now_ns, GrantId(grant), GrantKey(grant)) {
             LeaseState::Live { notice, .. } => notice,
-            LeaseState::Unknown => panic!("grant {grant} has ended"),
+            LeaseState::Transferred { .. } | LeaseState::Unknown => {
+                panic!("grant {grant} has ended")
+            }
         }
     }
 

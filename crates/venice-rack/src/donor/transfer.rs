@@ -90,7 +90,7 @@ impl DonorCore {
         }
         self.transferable(step)?;
         let held = self.held.remove(&step.from).ok_or(Refusal::UnknownGrant)?;
-        self.ended.note(step.from);
+        self.ended.note_transferred(step.from, held.request.key, step.owner.clone());
         let lease_ns = held.lease_ns().max(step.claim_ms.saturating_mul(NS_PER_MS));
         let request = PrepareRequest {
             grant: step.grant,
@@ -224,6 +224,16 @@ mod tests {
         assert_eq!(report.held.len(), 1);
         assert_eq!(report.held[0].owner.as_ref().unwrap().user, "bob");
         assert!(ended(&mut donor).is_empty(), "nothing was freed");
+    }
+
+    #[test]
+    fn old_key_gets_new_owner() {
+        let mut donor = donor();
+        donor.handle_transfer(S, &step(1, 2, 2)).unwrap();
+        let to = "bob@n2".to_owned();
+        assert_eq!(donor.handle_renew(S, GrantId(1), GrantKey(7)), LeaseState::Transferred { to });
+        let stranger = donor.handle_renew(S, GrantId(1), GrantKey(8));
+        assert_eq!(stranger, LeaseState::Unknown, "the key shows who held it");
     }
 
     #[test]

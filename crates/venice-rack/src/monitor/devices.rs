@@ -1,5 +1,6 @@
 //! Devices in the tables: free devices, and the choice for a request.
 
+mod matching;
 mod offered;
 mod table;
 
@@ -74,46 +75,31 @@ pub(super) struct DeviceSearch<'a> {
     pub(super) tried: &'a Tried,
     /// Slabs that are to be near the devices.
     pub(super) slabs: u32,
+    pub(super) stock: Stock,
+}
+
+/// The devices a search chooses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stock {
+    /// Those that are free and work.
+    Free,
+    /// All of nodes that are up and may lend, as if nothing were lent or faulty.
+    Whole,
 }
 
 impl MonitorCore {
     /// Returns the search for the missing devices of a request in its handshake.
     pub(super) fn device_search<'a>(&self, pending: &'a PendingRequest) -> DeviceSearch<'a> {
         let PendingRequest { checked, place, tried, .. } = pending;
-        DeviceSearch { checked, place: *place, tried, slabs: pending.missing_slabs() }
-    }
-
-    /// Chooses all missing devices; `None` if one of them is not there.
-    pub(super) fn choose_devices(
-        &self,
-        search: &DeviceSearch<'_>,
-        pending: &PendingRequest,
-    ) -> Option<Vec<Chosen>> {
-        let mut chosen = Vec::new();
-        for (index, want, missing) in pending.missing_devices() {
-            for _ in 0..missing {
-                chosen.push(self.choose_piece(search, (index, want), &chosen)?);
-            }
-        }
-        Some(chosen)
-    }
-
-    /// Chooses one more device for a want, beside those `chosen` before.
-    pub(super) fn choose_piece(
-        &self,
-        search: &DeviceSearch<'_>,
-        (index, want): (usize, &Want),
-        chosen: &[Chosen],
-    ) -> Option<Chosen> {
-        let (donor, spec) = self.choose_device(search, want, chosen)?;
-        Some(Chosen { want: index, donor: donor.node, share: spec.share(want.bytes.0) })
+        let slabs = pending.missing_slabs();
+        DeviceSearch { checked, place: *place, tried, slabs, stock: Stock::Free }
     }
 
     /// Chooses a device, and returns it with its donor. Of the suitable ones it takes one near the
     /// memory of the request; of these one with the fewest capabilities, so that demanding requests
     /// find the others; of these the smallest, where for a divisible one the rest counts; then of
     /// the node with the fewest lent; then by number and name.
-    pub(super) fn choose_device(
+    fn choose_device(
         &self,
         search: &DeviceSearch<'_>,
         want: &Want,
@@ -122,7 +108,7 @@ impl MonitorCore {
         let mut best = None;
         let mut away = BTreeMap::new();
         for (node, entry, spec) in self.devices_of_kind(want.kind) {
-            if self.why_not(search, want, chosen, (node, entry, spec)).is_some() {
+            if !self.suits(search, want, chosen, (node, entry, spec)) {
                 continue;
             }
             let distance = self.distance_from_memory(search, node, &mut away);
@@ -169,36 +155,22 @@ impl MonitorCore {
         distance
     }
 
-    /// Explains in words why there is no device for a want.
-    pub(super) fn why_no_device(&self, search: &DeviceSearch<'_>, want: &Want) -> String {
-        let named = search.checked.named.is_some();
-        let mut reasons = Vec::new();
-        let is_named = |node: &NodeId| search.checked.may_use(*node);
-        let devices = self.devices_of_kind(want.kind).filter(|(node, _, _)| is_named(node));
-        let mut unlisted = 0;
-        for (node, entry, spec) in devices {
-            if reasons.len() == MAX_REASONS {
-                unlisted += 1;
-                continue;
+    /// True if a device suits a want, beside those `chosen` before.
+    fn suits(
+        &self,
+        search: &DeviceSearch<'_>,
+        want: &Want,
+        chosen: &[Chosen],
+        (node, entry, spec): (NodeId, &NodeEntry, &ResourceSpec),
+    ) -> bool {
+        match search.stock {
+            Stock::Free => self.why_not(search, want, chosen, (node, entry, spec)).is_none(),
+            Stock::Whole => {
+                let left = left_beside(spec, chosen_of(node, chosen));
+                let is_usable = is_usable(search.checked, want, (node, entry, spec));
+                is_usable && left.is_some_and(|left| left >= want.bytes.0)
             }
-            let why = self.why_not(search, want, &[], (node, entry, spec));
-            let why = why.unwrap_or_else(|| "would do, and one is not enough".to_owned());
-            reasons.push(clipped(format!("{} {}: {why}", entry.record.name, spec.address)));
         }
-        let wanted = clipped(want.described());
-        if reasons.is_empty() {
-            let kind = want.kind;
-            let nobody = if named { "none of the nodes named" } else { "no node" };
-            return format!(
-                "no {wanted}: {nobody} offers any (`venice agent --offer {kind}:...` does; `venice \
-                 resources` lists what is offered)"
-            );
-        }
-        if unlisted > 0 {
-            reasons.push(format!("and {unlisted} more, which `venice resources` lists"));
-        }
-        let reasons = reasons.join("; ");
-        format!("no {wanted} available ({reasons})")
     }
 
     /// Explains why a device does not suit a want; `None`: it does.
@@ -255,17 +227,7 @@ impl MonitorCore {
         let parts = self.requests.values().flat_map(|pending| pending.parts.values());
         let early = parts.filter(|part: &&Part| part.donor == identity && part.is_early());
         let early = early.map(|part| &part.share);
-        let chosen = chosen.iter().filter(|chosen| chosen.donor == node);
-        let chosen = chosen.map(|chosen| &chosen.share);
-        let is_of_it = |share: &&Share| share.device().is_some_and(|it| spec.is_device(it));
-        let mut taken = granted.chain(early).chain(chosen).filter(is_of_it).peekable();
-        match spec.slab_bytes {
-            0 => taken.peek().is_none().then_some(spec.bytes),
-            _ => {
-                let left = taken.map(|share| share.bytes).fold(spec.bytes, u64::saturating_sub);
-                (left > 0).then_some(left)
-            }
-        }
+        left_beside(spec, granted.chain(early).chain(chosen_of(node, chosen)))
     }
 
     /// Returns the fault of a device; empty if none is known.
@@ -287,6 +249,34 @@ impl MonitorCore {
             specs.map(move |spec| (node, entry, spec))
         })
     }
+}
+
+/// True if a want may use a device of a node that is up and may lend, lent or not.
+pub(super) fn is_usable(
+    checked: &CheckedRequest,
+    want: &Want,
+    (node, entry, spec): (NodeId, &NodeEntry, &ResourceSpec),
+) -> bool {
+    let may_lend = entry.up && !entry.record.is_draining;
+    may_lend && checked.may_use(node) && want.would_do(spec)
+}
+
+/// Returns the bytes of a device that these shares leave; `None`: it is taken.
+fn left_beside<'a>(spec: &ResourceSpec, shares: impl Iterator<Item = &'a Share>) -> Option<u64> {
+    let is_of_it = |share: &&Share| share.device().is_some_and(|it| spec.is_device(it));
+    let mut taken = shares.filter(is_of_it).peekable();
+    match spec.slab_bytes {
+        0 => taken.peek().is_none().then_some(spec.bytes),
+        _ => {
+            let left = taken.map(|share| share.bytes).fold(spec.bytes, u64::saturating_sub);
+            (left > 0).then_some(left)
+        }
+    }
+}
+
+/// Iterates over the shares of a node that are chosen.
+fn chosen_of(node: NodeId, chosen: &[Chosen]) -> impl Iterator<Item = &Share> {
+    chosen.iter().filter(move |chosen| chosen.donor == node).map(|chosen| &chosen.share)
 }
 
 /// Clips a text to the longest reason.

@@ -125,7 +125,8 @@ impl MonitorCore {
         // What counts against it may be on its way back.
         self.check_quota_again(client_id).map_err(|_| Unplaced::NoRoom)?;
         let search = self.device_search(pending);
-        let mut shares = self.choose_devices(&search, pending).ok_or(Unplaced::Refused)?;
+        let devices = self.choose_devices(&search, pending.missing_devices());
+        let mut shares = devices.map_err(|_| Unplaced::Refused)?;
         let Some(memory) = pending.checked.memory().filter(|_| missing > 0) else {
             return Ok(shares);
         };

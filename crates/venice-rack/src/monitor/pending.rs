@@ -154,12 +154,12 @@ impl PendingRequest {
         self.parts.values().map(Part::slabs).sum()
     }
 
-    /// Iterates over the wants with the number of devices that no donor gives yet.
-    pub(super) fn missing_devices(&self) -> impl Iterator<Item = (usize, &Want, u32)> {
+    /// Iterates over the indexes of wants with the number of devices that no donor gives yet.
+    pub(super) fn missing_devices(&self) -> impl Iterator<Item = (usize, u32)> {
         self.checked.request.devices().filter_map(|(index, want)| {
             let placed = self.parts.values().filter(|part| part.want == index).count() as u32;
             let missing = want.count.saturating_sub(placed);
-            (missing > 0).then_some((index, want, missing))
+            (missing > 0).then_some((index, missing))
         })
     }
 

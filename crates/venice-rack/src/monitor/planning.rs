@@ -2,7 +2,7 @@
 //! called.
 
 use super::MonitorCore;
-use super::devices::{DeviceSearch, Tried};
+use super::devices::{DeviceSearch, Stock, Tried};
 use super::handshake::{Chosen, beside, room};
 use super::pending::{CheckedRequest, WantedMemory};
 use crate::caller::Owner;
@@ -31,41 +31,33 @@ impl MonitorCore {
         let checked = self.check_request(owner.clone(), request.clone())?;
         let place = self.queue.place_to_be(request.queueing.priority);
         let tried = Tried::default();
-        let search =
-            DeviceSearch { checked: &checked, place, tried: &tried, slabs: checked.slabs() };
-        let chosen = self.would_choose(&search);
+        let (checked, slabs) = (&checked, checked.slabs());
+        let search = DeviceSearch { checked, place, tried: &tried, slabs, stock: Stock::Free };
+        let chosen = self.choose_all_devices(&search);
+        let chosen = chosen.map_err(|shortage| self.no_device(&search, &shortage).to_string());
         let sites: Vec<NodeId> = chosen.iter().flatten().map(|chosen| chosen.donor).collect();
-        let mut refusal = match self.check_quota(&checked) {
-            Err(error) => error.to_string(),
-            Ok(()) => chosen.as_ref().err().cloned().unwrap_or_default(),
+        let (mut refusal, refused) = match self.check_quota(checked) {
+            Err(error) => (error.to_string(), "the quota has no room"),
+            Ok(()) => {
+                (chosen.as_ref().err().cloned().unwrap_or_default(), "the request is refused")
+            }
         };
         let memory = checked.memory();
-        let memory = memory.map(|memory| self.plan_memory(&checked, &memory, &sites, &mut refusal));
+        let memory = memory
+            .map(|memory| self.plan_memory(checked, &memory, &sites, (&mut refusal, refused)));
         let mut would_wait = String::new();
         if !refusal.is_empty() && request.queueing.left_ms() > 0 {
-            match self.plan_to_wait(&checked) {
+            match self.plan_to_wait(checked) {
                 Ok(how) => would_wait = how,
                 Err(error) => refusal = error.to_string(),
             }
         }
-        let is_refused = !refusal.is_empty();
-        let chosen = chosen.ok().filter(|_| !is_refused).unwrap_or_default();
+        let refused = (!refusal.is_empty()).then_some(refused);
+        let chosen = chosen.ok().filter(|_| refused.is_none()).unwrap_or_default();
         let wants = request.devices();
-        let devices = wants.map(|it| self.plan_devices(&search, it, &chosen, is_refused));
+        let devices = wants.map(|it| self.plan_devices(&search, it, &chosen, refused));
         let devices = devices.collect();
         Ok(AllocationPlan { refusal, would_wait, memory, devices })
-    }
-
-    /// Chooses all devices of a request; or explains why one is missing.
-    fn would_choose(&self, search: &DeviceSearch<'_>) -> Result<Vec<Chosen>, String> {
-        let mut chosen = Vec::new();
-        for (index, want) in search.checked.request.devices() {
-            for _ in 0..want.count {
-                let piece = self.choose_piece(search, (index, want), &chosen);
-                chosen.push(piece.ok_or_else(|| self.why_no_device(search, want))?);
-            }
-        }
-        Ok(chosen)
     }
 
     fn plan_devices(
@@ -73,7 +65,7 @@ impl MonitorCore {
         search: &DeviceSearch<'_>,
         (index, want): (usize, &Want),
         chosen: &[Chosen],
-        is_refused: bool,
+        refused: Option<&str>,
     ) -> DevicePlan {
         let is_chosen = |node, spec: &ResourceSpec| {
             let mut chosen = chosen.iter().filter(|it| it.want == index && it.donor == node);
@@ -86,8 +78,10 @@ impl MonitorCore {
             let why = match self.why_not(search, want, &[], (node, entry, spec)) {
                 Some(why) => why,
                 None if is_chosen => "chosen".to_owned(),
-                None if is_refused => "would do, but the request is refused".to_owned(),
-                None => "would do as well: another comes first".to_owned(),
+                None => match refused {
+                    Some(refused) => format!("would do, but {refused}"),
+                    None => "would do as well: another comes first".to_owned(),
+                },
             };
             DevicePlanRow {
                 node: entry.record.name.clone(),
@@ -103,13 +97,14 @@ impl MonitorCore {
     }
 
     /// Plans the placement of memory, of a request refused for another reason where `refusal` has
-    /// one; adds the reason where the memory cannot be placed.
+    /// one; adds the reason where the memory cannot be placed. `refused` is the reason for the rows
+    /// of nodes with room.
     fn plan_memory(
         &self,
         checked: &CheckedRequest,
         memory: &WantedMemory,
         sites: &[NodeId],
-        refusal: &mut String,
+        (refusal, refused): (&mut String, &str),
     ) -> PlacementPlan {
         let WantedMemory { slabs, most_slabs, .. } = *memory;
         let policy = self.policy_of(checked);
@@ -150,7 +145,12 @@ impl MonitorCore {
                 Some(most) if slabs >= most => Some("all its link carries of this"),
                 _ => None,
             };
-            let by_node = || why(entry, &donor, slabs, is_named, refusal.is_empty());
+            let is_copied = memory.slabs > memory.most_slabs;
+            let by_node = || match why(entry, &donor, slabs, is_named, is_copied) {
+                None if !refusal.is_empty() => format!("has room, but {refused}"),
+                None => "others come first".to_owned(),
+                Some(why) => why.to_owned(),
+            };
             PlacementRow {
                 node: entry.record.name.clone(),
                 slabs,
@@ -236,9 +236,15 @@ impl MonitorCore {
     }
 }
 
-/// Explains the share of a node, or that it has none.
-fn why(entry: &NodeEntry, donor: &Donor, slabs: u32, is_named: bool, is_granted: bool) -> String {
-    let reason = match () {
+/// Explains the share of a node, or that it has none; `None`: it has room, and no share.
+fn why(
+    entry: &NodeEntry,
+    donor: &Donor,
+    slabs: u32,
+    is_named: bool,
+    is_copied: bool,
+) -> Option<&'static str> {
+    Some(match () {
         () if !is_named => "not among the donors named",
         () if entry.record.is_stopped => "stopped: its agent has ended",
         () if !entry.up => "down: no heartbeat",
@@ -246,13 +252,12 @@ fn why(entry: &NodeEntry, donor: &Donor, slabs: u32, is_named: bool, is_granted:
         () if entry.record.total_slabs() == 0 => "lends nothing",
         () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",
         () if donor.free_slabs == 0 => "full",
-        () if slabs > 0 && slabs == donor.most_slabs && slabs < donor.free_slabs => {
+        () if is_copied && slabs > 0 && slabs == donor.most_slabs && slabs < donor.free_slabs => {
             "one copy of everything: a node has no second"
         }
         () if slabs > 0 && slabs == donor.free_slabs => "all it has free",
+        () if slabs > 0 && donor.is_beside => "chosen: on the node of a device",
         () if slabs > 0 => "chosen",
-        () if !is_granted => "has room, but the request is refused",
-        () => "others come first",
-    };
-    reason.to_owned()
+        () => return None,
+    })
 }

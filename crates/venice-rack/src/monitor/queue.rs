@@ -93,7 +93,8 @@ impl MonitorCore {
         if waiter.queueing().waited_ms > 0 {
             return Ok(());
         }
-        self.check_devices_ever(waiter)?;
+        let place = self.queue.place_to_be(waiter.queueing().priority);
+        self.check_devices_ever(&waiter.checked, place)?;
         waiter.checked.memory().map_or(Ok(()), |memory| self.check_memory_ever(waiter, &memory))
     }
 

@@ -255,10 +255,8 @@ impl MonitorCore {
         }
         let pending = &self.requests[&client_id];
         let search = self.device_search(pending);
-        for (_, want, _) in pending.missing_devices() {
-            if self.choose_device(&search, want, &[]).is_none() {
-                return RackError::NoDevice(self.why_no_device(&search, want));
-            }
+        if let Err(shortage) = self.choose_devices(&search, pending.missing_devices()) {
+            return self.no_device(&search, &shortage);
         }
         match pending.checked.memory() {
             Some(memory) if pending.missing_slabs() > 0 => self.why_no_memory(client_id, &memory),

@@ -5,6 +5,7 @@ use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
 use venice_rack::pressure::PressureReport;
 use venice_rack::queueing::{Preempt, Queueing};
+use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
 use venice_rack::types::{
     AllocationRequest, DeviceReport, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant,
     HeldState, Identity, PortReport, RackError, Refusal, ResourceKind, ResourceSpec, Share, Want,
@@ -304,4 +305,107 @@ fn storage_backfill_is_bounded() {
     let want = &row.wants[0];
     let said = (want.wanted, want.backfilled, want.free, row.needs.as_str());
     assert_eq!(said, (bytes(4), bytes(4), bytes(2), "device"));
+}
+
+/// Returns a request for an accelerator of each of these capabilities; an empty text: of any.
+fn accelerators(client_id: u128, capabilities: &[&str]) -> AllocationRequest {
+    let want = |able: &&str| {
+        let capabilities = (!able.is_empty()).then(|| (*able).to_owned());
+        Want { capabilities: capabilities.into_iter().collect(), ..Want::device(GPU, 0) }
+    };
+    let wants = capabilities.iter().map(want).collect();
+    AllocationRequest { wants, ..request(client_id, GPU, 0) }
+}
+
+fn able(address: &str, capabilities: &[&str]) -> ResourceSpec {
+    let capabilities = capabilities.iter().map(|it| (*it).to_owned()).collect();
+    ResourceSpec { capabilities, ..spec(GPU, address, 0) }
+}
+
+#[test]
+fn too_many_devices_are_refused() {
+    let mut rack = Rack::new(3, &[spec(GPU, "/dev/gpu0", 0)]);
+    let mut four = request(1, GPU, 0);
+    four.wants[0].count = 4;
+    let queueing = Queueing { wait_ms: 60_000, ..Queueing::default() };
+    let separate = accelerators(2, &[""; 4]);
+    let waits = AllocationRequest { client_id: 3, queueing, ..separate.clone() };
+    for asked in [four, separate, waits] {
+        let planned = rack.core.plan(&owner(), &asked).unwrap().refusal;
+        rack.get(asked);
+        let (_, answer) = rack.answers.pop().expect("it is answered at once");
+        let Err(RackError::NoDevice(why)) = answer else { panic!("{answer:?}") };
+        assert!(
+            why.starts_with("no 4 accelerators available (node1 /dev/gpu0: would do, "),
+            "{why}"
+        );
+        assert!(why.contains("waiting does not help") && why.contains("ask for less"), "{why}");
+        assert_eq!(why, planned);
+    }
+    rack.get(accelerators(4, &[""; 3]));
+    assert_eq!(rack.answers.pop().unwrap().1.unwrap().len(), 3);
+    rack.get(accelerators(5, &[""]));
+    let why = rack.answers.pop().unwrap().1.unwrap_err().to_string();
+    assert!(why.ends_with("granted); ask for less, lend more, or wait for it (--wait)"), "{why}");
+}
+
+#[test]
+fn competing_wants_share_devices() {
+    let devices = [able("a", &["x", "y"]), able("b", &["x", "z", "t"]), able("c", &["z"])];
+    // By itself each want has a device; together these four have three.
+    let mut rack = Rack::new(1, &devices);
+    rack.get(accelerators(1, &["x", "y", "z", "t"]));
+    let why = rack.answers.pop().unwrap().1.unwrap_err().to_string();
+    assert!(why.contains("no accelerator with x and accelerator with y and"), "{why}");
+    // The first want must leave the device with the fewest capabilities to the second.
+    for able in [&["x", "y", "z"][..], &["x", "y"], &["z", "x", "y"], &["z", "x", "t"]] {
+        let mut rack = Rack::new(1, &devices);
+        rack.get(accelerators(1, able));
+        let granted = rack.answers.pop().unwrap().1.unwrap();
+        for (grant, able) in granted.iter().zip(able) {
+            assert!(grant.share.capabilities.contains(&(*able).to_owned()), "{granted:?}");
+        }
+    }
+}
+
+#[test]
+fn preempted_devices_suit_all_wants() {
+    let mut rack = Rack::new(1, &[able("a", &["x"]), able("b", &["x", "y"])]);
+    for client_id in [1, 2] {
+        rack.get(waiting(client_id, GPU, 0, 50));
+    }
+    let queueing = Queueing { wait_ms: 60_000, preempt: Preempt::All, ..Queueing::default() };
+    let both = AllocationRequest { queueing, ..accelerators(3, &["x", "y"]) };
+    assert_eq!(rack.get(both).len(), 2);
+}
+
+#[test]
+fn failed_wait_blames_no_memory() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0)]);
+    let queueing = Queueing { wait_ms: 1_000, ..Queueing::default() };
+    rack.ask(AllocationRequest { queueing, ..accelerators(1, &[""]) }).unwrap();
+    rack.act(&|| Err(CallError::NoAnswer));
+    rack.core.handle_timeout(2 * S);
+    rack.act(&|| Ok(()));
+    let why = rack.answers.pop().unwrap().1.unwrap_err().to_string();
+    assert!(!why.contains("no room"), "{why}");
+}
+
+#[test]
+fn plan_names_node_of_device() {
+    let mut rack = Rack::new(2, &[spec(GPU, "/dev/gpu0", 0)]);
+    let both = AllocationRequest {
+        wants: vec![Want::memory(SLAB_BYTES, 1), Want::device(GPU, 0)],
+        ..request(1, GPU, 0)
+    };
+    let plan = rack.core.plan(&owner(), &both).unwrap();
+    let why: Vec<&str> = plan.memory.iter().flat_map(|it| &it.nodes).map(|it| &*it.why).collect();
+    assert_eq!(why, ["chosen: on the node of a device", "others come first"]);
+
+    let limits = [(GPU, Limit::AtMost(0))].into_iter().collect();
+    let quota = QuotaRecord { of: QuotaFor::Others, limits };
+    rack.core.handle_set_quota(Token(9), quota);
+    let plan = rack.core.plan(&owner(), &both).unwrap();
+    let mut rows = plan.devices[0].devices.iter().map(|it| &*it.why);
+    assert!(rows.all(|why| why == "would do, but the quota has no room"));
 }

@@ -245,7 +245,7 @@ fn plan_explains_refusal() {
         placement_of(&plan)
             .nodes
             .iter()
-            .all(|row| row.slabs == 0 && row.why.contains("is refused"))
+            .all(|row| row.slabs == 0 && row.why.contains("the quota has no room"))
     );
     let nowhere = core.plan(&owner(), &memory_request("nowhere", 2, 1));
     assert_eq!(nowhere, Err(RackError::UnknownNode("nowhere".into())));

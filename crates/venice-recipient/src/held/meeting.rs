@@ -133,7 +133,7 @@ impl Keeper {
 
     fn no_service(&self, index: usize) -> RecipientError {
         let Kept { grant, why, .. } = &self.kept[index];
-        let said = match lock(&self.fates).lost.get(&index) {
+        let said = match lock(&self.fates).lost.get(&index).map(|(fate, _)| *fate) {
             Some(Fate::Died) => "its agent is gone",
             Some(Fate::Unresponsive) => "it does not answer",
             Some(Fate::Revoked) | None => "it was taken back",

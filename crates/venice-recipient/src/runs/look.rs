@@ -36,6 +36,8 @@ pub struct Look {
     pub donors: Vec<String>,
     /// Donors that died or took their memory back.
     pub lost_donors: Vec<String>,
+    /// The lost donors whose memory was transferred to another owner.
+    pub transferred_donors: Vec<String>,
     /// Donors that reclaim their memory.
     pub leaving_donors: Vec<String>,
     /// Faults served in the thread that touched the page.
@@ -75,6 +77,7 @@ impl Look {
             missing: copies.missing(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
+            transferred_donors: names(donors, |donor| donor.transferred_to().is_some()),
             leaving_donors: names(donors, |it| it.is_reclaiming() && !it.is_given_back()),
             in_thread_faults: block.counters.in_thread_faults.load(Ordering::Relaxed),
             refaults: RefaultCounts::of(block),
@@ -97,6 +100,7 @@ impl Look {
             missing: missing.reduce(|one, other| format!("{one}; {other}")),
             donors: union(self.donors, other.donors),
             lost_donors: union(self.lost_donors, other.lost_donors),
+            transferred_donors: union(self.transferred_donors, other.transferred_donors),
             leaving_donors: union(self.leaving_donors, other.leaving_donors),
             in_thread_faults: self.in_thread_faults + other.in_thread_faults,
             refaults: self.refaults.and(other.refaults),

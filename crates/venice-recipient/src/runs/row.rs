@@ -69,6 +69,9 @@ pub struct RunRow {
     pub donors: Vec<String>,
     /// Donors that died or took their memory back.
     pub lost_donors: Vec<String>,
+    /// The lost donors whose memory was transferred to another owner.
+    #[serde(default)]
+    pub transferred_donors: Vec<String>,
     /// Donors that reclaim their memory: its data moves to other donors.
     #[serde(default)]
     pub leaving_donors: Vec<String>,

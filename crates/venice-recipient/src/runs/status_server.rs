@@ -248,6 +248,7 @@ impl<W: Watched> Server<W> {
             missing: look.missing,
             donors: look.donors,
             lost_donors: look.lost_donors,
+            transferred_donors: look.transferred_donors,
             leaving_donors: look.leaving_donors,
         }
     }

@@ -178,6 +178,8 @@ fn impossible_requests_are_refused() {
     twice.spec.memory.as_mut().unwrap().copies = Some(2);
     let error = RemoteMemory::borrow(&twice, |_| {}).unwrap_err();
     assert!(matches!(error, RecipientError::NoRoomForCopies { copies: 2, .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with("2 copies need 2 nodes with room, one each: there are 1"), "{said}");
     twice.spec.memory.as_mut().unwrap().copies = None;
     assert_eq!(RemoteMemory::borrow(&twice, |_| {}).unwrap().copies().copies, 1, "one must do");
     let mut strange = request(&rack, PortKind::Shm, 1);

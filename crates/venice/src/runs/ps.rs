@@ -76,9 +76,10 @@ fn table(rows: &[RunRow]) -> String {
     if notes.is_empty() { table } else { format!("{table}\n{notes}") }
 }
 
-/// Donor names; lost and leaving ones are marked.
+/// Donor names; lost, transferred and leaving ones are marked.
 fn donors(row: &RunRow) -> String {
     let mark = |name: &String| match row.lost_donors.contains(name) {
+        true if row.transferred_donors.contains(name) => format!("{name}(transferred)"),
         true => format!("{name}(lost)"),
         false if row.leaving_donors.contains(name) => format!("{name}(leaving)"),
         false => name.clone(),

@@ -264,7 +264,7 @@ fn forged_grant_key_is_refused() {
         let forged = [(grant.id, GrantKey(grant.key.0 ^ 1))];
         assert_eq!(agent.renew(&forged).await.unwrap(), [LeaseState::Unknown]);
         agent.give_back(&forged).await.unwrap();
-        let state = agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
+        let state = &agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0];
         assert!(matches!(state, LeaseState::Live { .. }), "given back by a forged key");
         monitor.release(&[(grant.id, grant.key)]).await.unwrap();
     });

@@ -1,7 +1,7 @@
 //! `venice grants transfer` and `claim`: grants of one user change hands, over a rack's real
 //! processes.
 
-use crate::common::{is_root, skipped};
+use crate::common::{Daemon, Place, is_root, skipped, wait_until};
 use crate::quota::{DAEMON, NOBODY, Rack};
 use serde_json::{Value, json};
 use venice_control::{ClaimRequest, ControlError, Owner, TransferRequest};
@@ -69,6 +69,16 @@ fn root_takes_over_grants() {
     assert_eq!(rack.rows(), [] as [Value; 0]);
     let said = place.venice(&["grants", "claim"]).expect(1);
     assert!(said.err.contains("nothing was transferred to you"), "{}", said.err);
+    let said = place.venice(&["grants", "claim", "--transfer", "ff"]).expect(1);
+    assert!(said.err.contains("there is no transfer 0000"), "{}", said.err);
+
+    // Root at another node is another owner.
+    rack.ask(NOBODY, 3, 16).unwrap();
+    let id = rack.rows()[0]["id"].to_string();
+    let to = if node == "node1" { "root@node2" } else { "root@node1" };
+    place.venice(&["grants", "transfer", &id, "--to", to]).expect(0);
+    let said = place.venice(&["grants", "claim"]).expect(1);
+    assert!(said.err.contains(&format!("unclaimed are transfers to {to}")), "{}", said.err);
 }
 
 #[test]
@@ -82,4 +92,38 @@ fn unknown_grant_is_named() {
     {
         place.venice(wrong).expect(2);
     }
+}
+
+#[test]
+fn old_holders_name_new_owner() {
+    if !is_root() {
+        return skipped("old_holders_name_new_owner", "needs root");
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.file("pool")).unwrap();
+    let pool = format!("storage:{}=8MiB", place.file("pool").display());
+    place.venice(&["up", "--nodes", "2", "--lend", "48MiB", "--offer", &pool]).expect(0);
+    let rows = || {
+        let rows = place.venice(&["grants", "--json"]).expect(0).json();
+        rows.as_array().unwrap().clone()
+    };
+    let get = ["get", "storage=1MiB", "memory=16MiB", "--", "sleep", "600"];
+    let _get = Daemon::start_named(&place, "get", &get);
+    let run = ["run", "--port", "udp", "--local", "16MiB", "--remote", "16MiB", "--copies", "1"];
+    let _run = Daemon::start_named(&place, "run", &[&run[..], &["sleep", "600"]].concat());
+    wait_until("all is granted", || rows().len() == 3);
+    let ids: Vec<String> = rows().iter().map(|row| row["id"].to_string()).collect();
+    let ids = ids.iter().map(String::as_str);
+    let words = ["grants", "transfer"].into_iter().chain(ids).chain(["--to", "nobody"]);
+    place.venice(&words.collect::<Vec<_>>()).expect(0);
+
+    let said = |name: &str| std::fs::read_to_string(place.file(name)).unwrap();
+    wait_until("each is told of the new owner", || {
+        said("get.log").matches(": it was transferred to nobody@").count() == 2
+            && said("run.log").contains(" was transferred to nobody@")
+    });
+    assert!(!said("get.log").contains("taken back"), "{}", said("get.log"));
+    assert!(!said("run.log").contains("took its memory back"), "{}", said("run.log"));
+    let ps = place.venice(&["ps"]).expect(0).out;
+    assert!(ps.contains("(transferred)"), "{ps}");
 }

@@ -247,7 +247,7 @@ impl Far {
 
 pub async fn renew(grant: &Grant) -> LeaseState {
     let mut agent = agent_of(grant).await;
-    agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0]
+    agent.renew(&[(grant.id, grant.key)]).await.unwrap()[0].clone()
 }
 
 /// Connects to a grant's donor.

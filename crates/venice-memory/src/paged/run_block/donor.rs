@@ -43,6 +43,8 @@ pub struct Donor {
     /// The grant that datagrams to it are sealed under, and its key; 0: not sealed.
     seal_grant: AtomicU64,
     seal_key: [AtomicU64; 4],
+    /// The owner that its grant was transferred to; empty for another fate.
+    transferred_to: [AtomicU64; 8],
 }
 
 impl Donor {
@@ -136,6 +138,18 @@ impl Donor {
     /// Marks it as lost. The first cause stands.
     pub fn lose(&self, fate: Fate) {
         self.end(fate as u32);
+    }
+
+    /// Marks it as lost because its grant was transferred to this owner; the first 63 bytes of the
+    /// name are kept. The owner is recorded also if its loss was noticed before.
+    pub fn lose_to(&self, owner: &str) {
+        store_text(&self.transferred_to, owner);
+        self.lose(Fate::Revoked);
+    }
+
+    /// The owner that its grant was transferred to; `None` for another fate.
+    pub fn transferred_to(&self) -> Option<String> {
+        Some(load_text(&self.transferred_to)).filter(|owner| !owner.is_empty())
     }
 
     /// Marks its grant as given back, which is no loss; `false` if it was lost before.

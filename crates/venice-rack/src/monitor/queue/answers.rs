@@ -68,19 +68,21 @@ impl MonitorCore {
         {
             return error;
         }
-        let memory = waiter.checked.memory();
-        let no_device = || self.why_no_device_came(now_ns, place, waiter);
-        match memory.filter(|_| waiter.needs != Needs::Device) {
-            None if let Some(error) = no_device() => error,
-            _ => {
-                let waited_ms = waiter.waited_ms(now_ns);
-                let named = waiter.checked.named.as_ref();
-                let before = self.before_for_memory(place, named);
-                let line = InLine { waited_ms, before, most_bytes: None };
-                let asked_bytes = bytes(waiter.checked.slabs());
-                RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
-            }
+        let memory = waiter.checked.memory().filter(|_| waiter.needs != Needs::Device);
+        if memory.is_none()
+            && let Some(error) = self.why_no_device_came(now_ns, place, waiter)
+        {
+            return error;
         }
+        if waiter.checked.slabs() == 0 {
+            return RackError::HandshakeFailed;
+        }
+        let waited_ms = waiter.waited_ms(now_ns);
+        let named = waiter.checked.named.as_ref();
+        let before = self.before_for_memory(place, named);
+        let line = InLine { waited_ms, before, most_bytes: None };
+        let asked_bytes = bytes(waiter.checked.slabs());
+        RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
     }
 
     /// Describes the requests before a place that may use what this one may.

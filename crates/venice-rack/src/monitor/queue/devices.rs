@@ -4,7 +4,7 @@
 //! device, or bytes of one device: each piece of a want comes from one device.
 
 use super::super::MonitorCore;
-use super::super::devices::{DeviceSearch, Tried};
+use super::super::devices::{DeviceSearch, Stock, Tried, is_usable};
 use super::super::pending::CheckedRequest;
 use super::places::{Place, Waiter};
 use super::preemption::Calls;
@@ -19,6 +19,7 @@ use venice_wire::{GrantId, NodeId};
 
 /// A suitable device, with the grants of it that may be preempted.
 struct Lent<'a> {
+    spec: &'a ResourceSpec,
     /// The amount that is free, or about to be returned.
     free: u64,
     grants: Vec<&'a GrantRecord>,
@@ -37,48 +38,16 @@ impl Waiter {
 }
 
 impl MonitorCore {
-    /// Checks that its devices could ever be granted.
-    pub(super) fn check_devices_ever(&self, waiter: &Waiter) -> Result<(), RackError> {
-        for (_, want) in waiter.checked.request.devices() {
-            if self.usable_pieces(&waiter.checked, want) >= u64::from(want.count) {
-                continue;
-            }
-            let place = self.queue.place_to_be(waiter.queueing().priority);
-            let search = self.search(waiter, place, &waiter.tried);
-            let why = self.why_no_device(&search, want);
-            return Err(RackError::NoDevice(format!(
-                "{why}; waiting does not help: the nodes that are up have too few suitable ones, free \
-                 or lent"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Returns the pieces that all suitable devices have room for, when nothing is lent.
-    fn usable_pieces(&self, checked: &CheckedRequest, want: &Want) -> u64 {
-        let pieces = |spec: &ResourceSpec| match want.kind.is_divisible() {
-            true => spec.bytes / want.amount().max(1),
-            false => 1,
-        };
-        self.usable_devices(checked, want).map(|(_, _, spec)| pieces(spec)).sum()
-    }
-
     fn search<'a>(&self, waiter: &'a Waiter, place: Place, tried: &'a Tried) -> DeviceSearch<'a> {
         let checked = &waiter.checked;
-        DeviceSearch { checked, place, tried, slabs: checked.slabs() }
+        DeviceSearch { checked, place, tried, slabs: checked.slabs(), stock: Stock::Free }
     }
 
     /// True if all its devices are free, whatever donors refused before.
     pub(super) fn has_devices_for(&self, place: Place, waiter: &Waiter) -> bool {
         let untried = Tried::default();
         let search = self.search(waiter, place, &untried);
-        let mut chosen = Vec::new();
-        waiter.checked.request.devices().all(|(index, want)| {
-            (0..want.count).all(|_| {
-                let piece = self.choose_piece(&search, (index, want), &chosen);
-                piece.map(|piece| chosen.push(piece)).is_some()
-            })
-        })
+        self.choose_all_devices(&search).is_ok()
     }
 
     /// True if this amount of a device is kept for requests before `place`.
@@ -111,9 +80,8 @@ impl MonitorCore {
         waiter: &Waiter,
     ) -> Option<RackError> {
         let search = self.search(waiter, place, &waiter.tried);
-        let mut wants = waiter.checked.request.devices().map(|(_, want)| want);
-        let want = wants.find(|want| self.choose_device(&search, want, &[]).is_none())?;
-        let why = self.why_no_device(&search, want);
+        let shortage = self.choose_all_devices(&search).err()?;
+        let why = self.why_no_device(&search, &shortage);
         let before = self.before(place, &waiter.checked);
         Some(RackError::NoDevice(why + &in_line_text(waiter.waited_ms(now_ns), &before)))
     }
@@ -131,29 +99,38 @@ impl MonitorCore {
     }
 
     /// Chooses the devices whose preemption does least harm; `None` if all of them are not enough.
-    /// Each is chosen by itself: grants preempted for it already, then those of the lowest
-    /// priority; of these the fewest bytes that suffice, of equals the youngest.
+    /// Each is chosen by itself, first for the wants that the fewest suit: grants preempted for it
+    /// already, then those of the lowest priority; of these the fewest bytes that suffice, of equals
+    /// the youngest.
     pub(super) fn device_victims(
         &self,
         waiter: &Waiter,
-        want: &Want,
         (calls, theirs): (&Calls, &[GrantId]),
     ) -> Option<Vec<GrantId>> {
+        let checked = &waiter.checked;
         let candidates: Vec<&GrantRecord> = self.candidates(waiter, calls, theirs).collect();
-        let mut lent: Vec<Lent<'_>> = self
-            .usable_devices(&waiter.checked, want)
-            .filter(|(_, entry, spec)| self.fault_of(entry, spec).is_empty())
+        let kinds = checked.kinds().flat_map(|kind| self.devices_of_kind(kind));
+        let usable = kinds.filter(|(node, entry, spec)| {
+            let mut wants = checked.request.devices();
+            wants.any(|(_, want)| is_usable(checked, want, (*node, *entry, *spec)))
+                && self.fault_of(entry, spec).is_empty()
+        });
+        let mut lent: Vec<Lent<'_>> = usable
             .map(|(node, entry, spec)| {
                 let is_of_it = |grant: &&&GrantRecord| {
                     grant.donor == node && grant.share.device().is_some_and(|it| spec.is_device(it))
                 };
                 let grants = candidates.iter().filter(is_of_it).copied().collect();
-                Lent { free: self.free_soon(node, entry, spec), grants }
+                Lent { spec, free: self.free_soon(node, entry, spec), grants }
             })
             .collect();
+        let mut wants: Vec<&Want> = checked.request.devices().map(|(_, want)| want).collect();
+        wants.sort_by_key(|want| lent.iter().filter(|device| want.would_do(device.spec)).count());
         let mut victims = Vec::new();
-        for _ in 0..want.count {
-            victims.extend(take_least_harm(&mut lent, want.amount(), theirs)?);
+        for want in wants {
+            for _ in 0..want.count {
+                victims.extend(take_least_harm(&mut lent, want, theirs)?);
+            }
         }
         Some(victims)
     }
@@ -180,20 +157,14 @@ impl MonitorCore {
         checked: &CheckedRequest,
         want: &Want,
     ) -> impl Iterator<Item = (NodeId, &NodeEntry, &ResourceSpec)> {
-        let may_lend = |entry: &NodeEntry| entry.up && !entry.record.is_draining;
-        self.devices_of_kind(want.kind).filter(move |(node, entry, spec)| {
-            may_lend(entry) && checked.may_use(*node) && want.would_do(spec)
-        })
+        let devices = self.devices_of_kind(want.kind);
+        devices.filter(move |device| is_usable(checked, want, *device))
     }
 }
 
-/// Takes an amount of the device whose preemption does least harm, and returns its grants to end;
+/// Takes a piece of the device whose preemption does least harm, and returns its grants to end;
 /// `None` if no device has so much.
-fn take_least_harm(
-    lent: &mut Vec<Lent<'_>>,
-    amount: u64,
-    theirs: &[GrantId],
-) -> Option<Vec<GrantId>> {
+fn take_least_harm(lent: &mut [Lent<'_>], want: &Want, theirs: &[GrantId]) -> Option<Vec<GrantId>> {
     let harm = |chosen: &Vec<&GrantRecord>| {
         let announced = chosen.iter().filter(|grant| theirs.contains(&grant.id)).count();
         let priority = chosen.iter().map(|grant| grant.priority).max();
@@ -202,7 +173,8 @@ fn take_least_harm(
         // Waiting is enough where nothing has to end.
         (!chosen.is_empty(), Reverse(announced), priority, amount, Reverse(youngest))
     };
-    let able = lent.iter().enumerate();
+    let amount = want.amount();
+    let able = lent.iter().enumerate().filter(|(_, device)| want.would_do(device.spec));
     let able = able.filter_map(|(at, device)| Some((at, device.victims(amount, theirs)?)));
     let (at, chosen) = able.min_by_key(|(at, chosen)| (harm(chosen), *at))?;
     let ended: Vec<GrantId> = chosen.iter().map(|grant| grant.id).collect();

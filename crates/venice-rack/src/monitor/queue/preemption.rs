@@ -93,12 +93,10 @@ impl MonitorCore {
             };
             victims.extend(more);
         }
-        for (_, want) in waiter.checked.request.devices() {
-            let Some(more) = self.device_victims(waiter, want, (calls, theirs)) else {
-                return Vec::new();
-            };
-            victims.extend(more);
-        }
+        let Some(more) = self.device_victims(waiter, (calls, theirs)) else {
+            return Vec::new();
+        };
+        victims.extend(more);
         victims.sort_unstable();
         victims.dedup();
         victims

@@ -501,7 +501,7 @@ impl World {
                     return false;
                 }
                 match donor.core.handle_renew(now_ns, grant.id, grant.key) {
-                    LeaseState::Unknown => false,
+                    LeaseState::Transferred { .. } | LeaseState::Unknown => false,
                     LeaseState::Live { notice: None, .. } => {
                         self.promised_ns.remove(&grant.id);
                         true

@@ -130,7 +130,8 @@ impl Recipient {
                     self.give_back(desk);
                 }
             }
-            Ok(Response::Lease(LeaseState::Unknown)) | Err(Broken::Refused) => {
+            Ok(Response::Lease(LeaseState::Unknown | LeaseState::Transferred { .. }))
+            | Err(Broken::Refused) => {
                 self.lose(desk, index);
             }
             _ => {}
