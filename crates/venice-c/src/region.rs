@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use venice_client::Error;
 use venice_client::channel::{self, LentRegion, Process, RemoteRegion};
 
-use crate::arguments::{bytes, give, handle, place, room, take};
+use crate::arguments::{give, handle, items, place, room, take};
 use crate::channel::{Options, address, options};
 use crate::status::{Status, status_of};
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn venice_lent_write(
 ) -> Status {
     let write = || {
         // SAFETY: guaranteed by the caller.
-        let (lent, from) = unsafe { (handle(lent, "lent")?, bytes(from, len_bytes, "bytes")?) };
+        let (lent, from) = unsafe { (handle(lent, "lent")?, items(from, len_bytes, "bytes")?) };
         Ok(lent.region.write(offset, from)?)
     };
     status_of(write())
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn venice_remote_write(
     let write = || {
         // SAFETY: guaranteed by the caller.
         let (remote, from) =
-            unsafe { (handle(remote, "remote")?, bytes(from, len_bytes, "bytes")?) };
+            unsafe { (handle(remote, "remote")?, items(from, len_bytes, "bytes")?) };
         remote.call(|region| region.write(offset, from))
     };
     status_of(write())
