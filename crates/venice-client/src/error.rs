@@ -59,8 +59,8 @@ pub enum Error {
     /// A channel between two programs, or to the service of a device, failed.
     #[error(transparent)]
     Channel(#[from] crate::channel::Error),
-    /// The memory, the cache or the array was closed.
-    #[error("already closed: its memory was given back")]
+    /// The handle was closed.
+    #[error("already closed")]
     Closed,
 }
 

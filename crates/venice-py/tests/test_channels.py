@@ -142,6 +142,30 @@ class Channels(unittest.TestCase):
                 theirs.recv()
             os.waitpid(child, 0)
 
+    def test_void_handles_say_why(self) -> None:
+        ours, theirs = self.pair(self.address(), "messages")
+        listener = venice.listen(self.address("more"))
+        lent = venice.lend(self.address("lent"), 1)
+        calls = [lambda: ours.send(b"x"), lambda: listener.accept(0), lambda: lent.read(0, 1)]
+
+        def words(call) -> str:
+            with self.assertRaises(venice.Closed) as void:
+                call()
+            return str(void.exception)
+
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                said = "it belongs to the parent process: make a new one in the child"
+                status = 0 if [words(call) for call in calls] == [said] * 3 else 2
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        for handle in (ours, theirs, listener, lent):
+            handle.close()
+        self.assertEqual([words(call) for call in calls], ["already closed"] * 3)
+
     def test_regions_are_shared(self) -> None:
         for address, options in [(self.address(), {}), ("udp:127.0.0.1:0", {"key": self.key})]:
             with venice.lend(address, "1MiB", **options) as lent:

@@ -143,7 +143,7 @@ pub enum Error {
     #[error("access refused: {0}")]
     Refused(String),
     /// The handle belongs to the parent process.
-    #[error("channel belongs to the parent process: make a new one in the forked child")]
+    #[error("it belongs to the parent process: make a new one in the child")]
     Forked,
     /// The system has failed.
     #[error("{0}")]
