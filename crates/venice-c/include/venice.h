@@ -498,6 +498,13 @@ venice_status venice_lent_read(const venice_lent *lent, uint64_t offset, void *b
 venice_status venice_lent_write(const venice_lent *lent, uint64_t offset, const void *bytes,
                                 size_t len_bytes);
 
+/* Add to the little-endian number in eight bytes, or replace them if they equal `expected`,
+ * atomically; store the old value. */
+venice_status venice_lent_fetch_add(const venice_lent *lent, uint64_t offset, uint64_t add,
+                                    uint64_t *old);
+venice_status venice_lent_compare_swap(const venice_lent *lent, uint64_t offset, uint64_t expected,
+                                       uint64_t new_value, uint64_t *old);
+
 /* Stops lending: later accesses of others are VENICE_LOST. NULL is ignored. */
 void venice_end_lent(venice_lent *lent);
 

@@ -109,6 +109,47 @@ pub unsafe extern "C" fn venice_lent_write(
 /// Implements the function of the header.
 ///
 /// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_lent_fetch_add(
+    lent: *const LentHandle,
+    offset: u64,
+    add: u64,
+    old: *mut u64,
+) -> Status {
+    let change = || {
+        // SAFETY: guaranteed by the caller.
+        let (lent, old) = unsafe { (handle(lent, "lent")?, place(old, "old")?) };
+        *old = lent.region.fetch_add(offset, add)?;
+        Ok(())
+    };
+    status_of(change())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_lent_compare_swap(
+    lent: *const LentHandle,
+    offset: u64,
+    expected: u64,
+    new_value: u64,
+    old: *mut u64,
+) -> Status {
+    let change = || {
+        // SAFETY: guaranteed by the caller.
+        let (lent, old) = unsafe { (handle(lent, "lent")?, place(old, "old")?) };
+        *old = lent.region.compare_swap(offset, expected, new_value)?;
+        Ok(())
+    };
+    status_of(change())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
 /// The requirements of [`crate::arguments::take`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_end_lent(lent: *mut LentHandle) {

@@ -305,6 +305,11 @@ impl LentRegion {
         self.0.get(py)?.fetch_add(offset, add).map_err(|error| failed(py, error))
     }
 
+    fn compare_swap(&self, py: Python<'_>, offset: u64, expected: u64, new: u64) -> PyResult<u64> {
+        let swapped = self.0.get(py)?.compare_swap(offset, expected, new);
+        swapped.map_err(|error| failed(py, error))
+    }
+
     fn close(&self) {
         self.0.close();
     }

@@ -179,6 +179,8 @@ class Channels(unittest.TestCase):
                     self.assertEqual(remote.fetch_add(8, 3), 0)
                     self.assertEqual(remote.compare_swap(8, 3, 9), 3)
                     self.assertEqual(lent.fetch_add(8, 1), 9)
+                    self.assertEqual(lent.compare_swap(8, 10, -1), 10)
+                    self.assertEqual(remote.fetch_add(8, -1), (1 << 64) - 1)
                     with self.assertRaises(IndexError):
                         remote.read(16 * MIB, 1)
                     with self.assertRaises(venice.Unaligned):

@@ -101,7 +101,7 @@ pub enum Error {
     Empty,
     /// The message is longer than this connection carries.
     #[error(
-        "message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise buffer_bytes at both ends, or use a stream"
+        "message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise the buffer of both ends, or use a stream"
     )]
     TooLong {
         /// Bytes of the message.

@@ -55,7 +55,7 @@ impl Options {
     /// Checks that no length of buffers is given for `what`, which has none of that length.
     pub(super) fn check_no_buffer(&self, what: &'static str) -> Result<(), Error> {
         let is_given = self.buffer_bytes != BUFFER_BYTES;
-        let option = "buffer_bytes";
+        let option = "buffer";
         if is_given { Err(Error::UnusedOption { option, what }) } else { Ok(()) }
     }
 

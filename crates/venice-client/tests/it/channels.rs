@@ -145,7 +145,7 @@ fn wrong_call_names_kind() {
     let long = vec![0; 8 << 20];
     let (udp, _theirs) = pair(&"udp:127.0.0.1:0".parse().unwrap(), Kind::Messages, plain());
     let said = udp.send(&long).unwrap_err().to_string();
-    assert!(said.contains("buffer_bytes"), "{said}");
+    assert!(said.contains("raise the buffer"), "{said}");
     assert!(matches!(messages.send(&[]), Err(Error::Empty)));
 }
 
@@ -210,10 +210,10 @@ fn unused_options_are_refused() {
     buffer.buffer_bytes = 1 << 20;
     timeout.connect_timeout = Duration::from_secs(1);
     let refused = [
-        ("buffer_bytes", Listener::bind(&address, Kind::Adaptive, &buffer).map(drop)),
-        ("buffer_bytes", Connection::connect(&address, Kind::Adaptive, &buffer).map(drop)),
-        ("buffer_bytes", LentRegion::bind(&address, SLAB_BYTES, &buffer).map(drop)),
-        ("buffer_bytes", RemoteRegion::connect(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("buffer", Listener::bind(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer", Connection::connect(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer", LentRegion::bind(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("buffer", RemoteRegion::connect(&address, SLAB_BYTES, &buffer).map(drop)),
         ("connect_timeout", Listener::bind(&address, Kind::Messages, &timeout).map(drop)),
         ("connect_timeout", LentRegion::bind(&address, SLAB_BYTES, &timeout).map(drop)),
     ];
