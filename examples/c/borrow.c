@@ -121,6 +121,8 @@ static void ask_service(venice_device *device)
     venice_service *service;
     if (venice_device_service(device)[0] == '\0')
         return;
+    if (venice_open_service(device, 0, &service) != VENICE_INVALID)
+        errx(1, "a call waits for its answer");
     must(venice_open_service(device, 30000, &service), "open_service");
     must(venice_call_service(service, 1, request, sizeof request, answer, &answer_bytes, &code),
          "call_service");

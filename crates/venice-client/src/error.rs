@@ -70,7 +70,7 @@ impl From<ClientError> for Error {
             error if error.is_timeout() => ChannelError::TimedOut.into(),
             error if error.is_lost() => ChannelError::Lost(error.to_string()).into(),
             ClientError::NoEndpoint { .. } => Error::Unreachable(error.to_string()),
-            ClientError::TooLong { .. } => Error::Invalid(error.to_string()),
+            ClientError::NoTime | ClientError::TooLong { .. } => Error::Invalid(error.to_string()),
             error => Error::Refused(error.to_string()),
         }
     }

@@ -63,7 +63,7 @@ impl Claimed {
     }
 
     /// Connects to the service of a grant by its index; each call of the client waits at most
-    /// `timeout`.
+    /// `timeout`, more than zero (`None`: without limit).
     ///
     /// # Errors
     /// [`Error::Invalid`] for a grant without a service; those of

@@ -91,6 +91,9 @@ class Devices(unittest.TestCase):
     def test_service_answers_until_close(self) -> None:
         with self.rack.get_device("accelerator:echo") as device:
             self.assertEqual(device.service, "echo")
+            for timeout in (0, -1, float("nan")):
+                with self.assertRaises(venice.Invalid):
+                    device.open_service(timeout)
             with device.open_service(timeout=30) as service:
                 self.assertEqual(service.call(1, b"far away"), (0, b"far away"))
                 self.assertNotEqual(service.call(999)[0], 0)
